@@ -1,0 +1,4 @@
+"""What runs on nodes: keeper, agent and head. Standard library only, Python 3.9 or later.
+
+Imports only itself, `pslaunch` (the version) and `pslaunch.runtime.env`; these travel together as one zipapp.
+"""

@@ -1,0 +1,401 @@
+"""The environment contract, both directions: what every process of a job is told, whatever started it.
+
+The launcher writes it with `contract_environ` and `compose`, the runtime reads it with `init_args`
+and `read_job`. Self-contained: standard library only, Python 3.9 or later, so that it can travel to
+any node. docs/environment.md is the same list for people; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional, Union
+
+Port = Union[int, str]  # a str is the symbol of a dry run, such as "{pserver:1.port}"
+Endpoint = tuple[str, Port]
+
+PSERVER = "pserver"
+TRAINER = "trainer"
+
+TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
+FALSE_WORDS = frozenset({"0", "false", "no", "off", "", "none"})
+
+
+class EnvError(ValueError):
+    """A variable or argument whose text can't be read; the message names it and its value."""
+
+
+def parse_bool(value: object, name: str) -> bool:
+    """True or False, also from their text forms (`"False"`, `"0"`); raises EnvError naming `name`."""
+    word = str(value).strip().lower()
+    if word in TRUE_WORDS:
+        return True
+    if word in FALSE_WORDS:
+        return False
+    raise EnvError(f"{name}={value!r} is neither true nor false")
+
+
+def parse_int(value: object, name: str, low: int = 0, high: int = 2**31 - 1) -> int:
+    """A whole number from `low` to `high`, also from text; raises EnvError naming `name`."""
+    try:
+        number = int(str(value).strip())
+    except ValueError:
+        raise EnvError(f"{name}={value!r} is not a whole number") from None
+    if not low <= number <= high:
+        raise EnvError(f"{name}={number} is not from {low} to {high}")
+    return number
+
+
+def parse_port(value: object, name: str) -> int:
+    """A TCP port."""
+    return parse_int(value, name, 1, 65535)
+
+
+def parse_count(value: object, name: str) -> int:
+    """A number of at least one."""
+    return parse_int(value, name, 1)
+
+
+def parse_text(value: object, name: str) -> str:
+    """Text as it is."""
+    return str(value)
+
+
+def parse_float(value: object, name: str) -> float:
+    """A number that is not negative, in the unit that the name says."""
+    try:
+        number = float(str(value).strip())
+    except ValueError:
+        raise EnvError(f"{name}={value!r} is not a number") from None
+    if not 0 <= number < float("inf"):
+        raise EnvError(f"{name}={value!r} is negative or not finite")
+    return number
+
+
+def join_addr(host: str, port: Port) -> str:
+    """`host:port`, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split_addr(text: str, name: str, default_port: Optional[int] = None) -> tuple[str, int]:
+    """Host and port of `host:port`, `[v6]:port`, or a bare host where `default_port` is given."""
+    host, port = text.strip(), ""
+    if host.startswith("["):
+        host, _, rest = host[1:].partition("]")
+        port = rest[1:] if rest.startswith(":") else ""
+    elif host.count(":") == 1:
+        host, _, port = host.partition(":")
+    if not host or (not port and default_port is None):
+        raise EnvError(f"{name}: {text!r} is not host:port")
+    return host, parse_port(port, name) if port else int(default_port or 0)
+
+
+# --- init(): v2's arguments, each also PADDLE_INIT_<NAME>; an argument wins over the variable. ---
+
+
+@dataclass(frozen=True)
+class InitArg:
+    """One argument of `init()`: how its text is read, its default, what it means."""
+
+    parse: Callable[[object, str], Any]
+    default: Any
+    meaning: str
+
+
+INIT_ARGS: Mapping[str, InitArg] = {
+    "use_gpu": InitArg(parse_bool, False, "train on a GPU; the bundled runtime has none and says so"),
+    "trainer_count": InitArg(parse_count, 1, "compute threads of one trainer"),
+    "port": InitArg(parse_port, 7164, "first port of the first pserver at an address"),
+    "ports_num": InitArg(parse_count, 1, "ports of a pserver for dense parameters"),
+    "ports_num_for_sparse": InitArg(parse_int, 0, "ports of a pserver for sparse tables; 0: the dense ports"),
+    "num_gradient_servers": InitArg(parse_count, 1, "trainers that a pserver waits for"),
+    "trainer_id": InitArg(parse_int, 0, "this trainer, from 0"),
+    "pservers": InitArg(
+        parse_text, "", "addresses of the pservers, comma-separated; one repeated k times has k"
+    ),
+    "seed": InitArg(parse_int, 1, "seed of all random numbers"),
+    "connect_timeout": InitArg(parse_float, 120.0, "seconds to wait for the pservers"),
+    "stall_after": InitArg(parse_float, 60.0, "seconds after which a waiting step is reported"),
+    "secret_file": InitArg(parse_text, "", "file with the secret that pservers and trainers share"),
+    "log_dir": InitArg(parse_text, "", "folder of paddle_trainer.INFO; log/ unless given"),
+    "num_passes": InitArg(parse_count, None, "passes, in place of the program's own number"),
+    "log_period": InitArg(parse_count, 100, "batches between two lines of paddle_trainer.INFO"),
+    "dot_period": InitArg(parse_count, None, "batches between two dots on stderr; none unless given"),
+    "saving_period": InitArg(parse_count, 1, "passes between two saves below save_dir"),
+    "save_dir": InitArg(parse_text, "", "folder for the parameters of each pass; none unless given"),
+    "test_period": InitArg(parse_int, 0, "batches between two tests; 0: none but the program's own"),
+    "local": InitArg(parse_bool, None, "train alone, in place of the program's is_local"),
+    "no_save": InitArg(parse_bool, False, "do not write the last pass's parameters to the output folder"),
+}
+TRAINER_FLAGS = (
+    "num_passes",
+    "log_period",
+    "dot_period",
+    "saving_period",
+    "save_dir",
+    "test_period",
+    "local",
+    "no_save",
+)  # of the v2 trainer (no_save is ours): given to the launcher, they win over the program's literal
+
+
+def init_var(argument: str) -> str:
+    """The variable of an argument of `init()`."""
+    return f"PADDLE_INIT_{argument.upper()}"
+
+
+def init_args(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of `init()` that the environment gives, parsed; others are absent."""
+    found = {}
+    for name, arg in INIT_ARGS.items():
+        text = environ.get(init_var(name))
+        if text is not None:
+            found[name] = arg.parse(text, init_var(name))
+    if "secret_file" not in found and environ.get("PSLAUNCH_SECRET_FILE"):
+        found["secret_file"] = environ["PSLAUNCH_SECRET_FILE"]
+    return found
+
+
+def pserver_endpoints(
+    pservers: str, port: int, ports_num: int, ports_num_for_sparse: int
+) -> list[tuple[str, int]]:
+    """First port of each pserver: the k-th at one address has the k-th block of ports from `port`."""
+    seen: dict[str, int] = {}
+    endpoints = []
+    for text in filter(None, (part.strip() for part in pservers.split(","))):
+        host, first = split_addr(text, "pservers", port)
+        k = seen.get(text, 0)
+        seen[text] = k + 1
+        endpoints.append((host, first + k * (ports_num + ports_num_for_sparse)))
+    return endpoints
+
+
+# --- The contract as the launcher writes it. ---
+
+
+@dataclass(frozen=True)
+class Contract:
+    """All that one process of a job is told. A port may be a symbol; all else is literal."""
+
+    job_id: str
+    epoch: int
+    role: str  # PSERVER or TRAINER
+    rank: int  # in its role, from 0
+    local_rank: int  # among the processes of its role on its node, from 0
+    node_id: int
+    nodes: Sequence[str]  # address of each node, in order of ids
+    workspace: str
+    log_dir: str
+    output_dir: str
+    progress: str  # path of a Unix datagram socket
+    secret_file: str
+    trainers: int
+    trainer_count: int
+    use_gpu: bool
+    port: Port
+    ports_num: int
+    ports_num_for_sparse: int
+    pservers: Sequence[Endpoint]  # address and first port of each, in order of ranks
+    stall_after_s: float
+    # Script mode allots a port to each trainer and one to Gloo; otherwise both are empty.
+    trainer_endpoints: Sequence[Endpoint] = ()
+    gloo_endpoint: Optional[Endpoint] = None
+    gloo_path: str = ""
+    flags: Mapping[str, str] = field(default_factory=dict)  # TRAINER_FLAGS given to the launcher
+
+
+def contract_environ(c: Contract) -> dict[str, str]:
+    """The variables of one process: four families that say the same (docs/environment.md)."""
+    trainer = c.role == TRAINER
+    own = list(c.trainer_endpoints if trainer else c.pservers)
+    own_port = own[c.rank][1] if c.rank < len(own) else ""
+    env = {
+        "PADDLE_INIT_USE_GPU": str(c.use_gpu),
+        "PADDLE_INIT_TRAINER_COUNT": str(c.trainer_count),
+        "PADDLE_INIT_PORT": str(c.port),
+        "PADDLE_INIT_PORTS_NUM": str(c.ports_num),
+        "PADDLE_INIT_PORTS_NUM_FOR_SPARSE": str(c.ports_num_for_sparse),
+        "PADDLE_INIT_NUM_GRADIENT_SERVERS": str(c.trainers),
+        "PADDLE_INIT_PSERVERS": ",".join(host for host, _ in c.pservers),
+        "PADDLE_INIT_STALL_AFTER": f"{c.stall_after_s:g}",
+        "PADDLE_CLUSTER_TRAIN": "True",
+        "TRAINING_ROLE": "TRAINER" if trainer else "PSERVER",
+        "PADDLE_PSERVERS_IP_PORT_LIST": ",".join(join_addr(*e) for e in c.pservers),
+        "PADDLE_TRAINER_ENDPOINTS": ",".join(join_addr(*e) for e in c.trainer_endpoints),
+        "PADDLE_TRAINERS_NUM": str(c.trainers),
+        "POD_IP": c.nodes[c.node_id],
+        "PADDLE_PORT": str(own_port),
+        "PADDLE_COORDINATOR_ENDPOINTS": "",
+        "PADDLE_WITH_GLOO": "0",
+        "PADDLE_GLOO_RENDEZVOUS": "3",
+        "PADDLE_GLOO_FS_PATH": c.gloo_path,
+        "PADDLE_GLOO_HTTP_ENDPOINT": join_addr(*c.gloo_endpoint) if c.gloo_endpoint else "",
+        "PSLAUNCH_JOB_ID": c.job_id,
+        "PSLAUNCH_EPOCH": str(c.epoch),
+        "PSLAUNCH_ROLE": c.role,
+        "PSLAUNCH_RANK": str(c.rank),
+        "PSLAUNCH_LOCAL_RANK": str(c.local_rank),
+        "PSLAUNCH_WORKSPACE": c.workspace,
+        "PSLAUNCH_LOG_DIR": c.log_dir,
+        "PSLAUNCH_OUTPUT_DIR": c.output_dir,
+        "PSLAUNCH_NODE_ID": str(c.node_id),
+        "PSLAUNCH_NODES": ",".join(c.nodes),
+        "PSLAUNCH_NODE_IP": c.nodes[c.node_id],
+        "PSLAUNCH_PROGRESS": c.progress,
+        "PSLAUNCH_SECRET_FILE": c.secret_file,
+    }
+    if trainer:
+        env["PADDLE_INIT_TRAINER_ID"] = str(c.rank)
+        env["PADDLE_TRAINER_ID"] = str(c.rank)
+        env["OMPI_COMM_WORLD_RANK"] = str(c.rank)
+        env["OMPI_COMM_WORLD_SIZE"] = str(c.trainers)
+        env["FLAGS_selected_gpus"] = "0"
+        env["FLAGS_selected_xpus"] = "0"
+        env.update({init_var(name): text for name, text in c.flags.items()})
+    return env
+
+
+_TRAINER_ONLY = (
+    "PADDLE_INIT_TRAINER_ID",
+    "PADDLE_TRAINER_ID",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "FLAGS_selected_gpus",
+    "FLAGS_selected_xpus",
+)
+LISTEN_FDS = "PSLAUNCH_LISTEN_FDS"  # descriptors of a bundled pserver's bound ports, dense ports first
+PROXIES = frozenset(
+    name for word in ("http_proxy", "https_proxy", "all_proxy") for name in (word, word.upper())
+)
+DEFAULTS: Mapping[str, str] = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}
+_MPI_FAMILIES = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
+
+
+def contract_names() -> frozenset[str]:
+    """Every variable that the contract owns: a user can't set these, a stale one is removed."""
+    sample = Contract(
+        "", 0, PSERVER, 0, 0, 0, [""], "", "", "", "", "", 1, 1, False, 1, 1, 0, [], 0.0
+    )  # fmt: skip
+    return frozenset({*contract_environ(sample), *_TRAINER_ONLY, LISTEN_FDS})
+
+
+def compose(
+    inherited: Mapping[str, str], added: Mapping[str, str], contract: Mapping[str, str]
+) -> dict[str, str]:
+    """The whole environment of a program: inherited on its node, added by the user, the contract.
+
+    Proxies are removed unless added. Stale contract variables never reach a program, and those of
+    mpirun reach no pserver.
+    """
+    stale = contract_names()
+    env = {k: v for k, v in inherited.items() if k not in stale and k not in PROXIES}
+    if contract.get("PSLAUNCH_ROLE") == PSERVER:
+        env = {k: v for k, v in env.items() if not k.startswith(_MPI_FAMILIES)}
+    for name, value in DEFAULTS.items():
+        env.setdefault(name, value)
+    env.update(added)
+    env.update(contract)
+    return env
+
+
+# --- The contract as the runtime reads it. ---
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process finds out about the job it belongs to; empty or zero where nothing started it."""
+
+    job_id: str
+    epoch: int
+    role: str  # PSERVER, TRAINER or ""
+    rank: int
+    local_rank: int
+    node_id: int
+    nodes: tuple[str, ...]
+    log_dir: str
+    output_dir: str
+    progress: str
+
+    @property
+    def launched(self) -> bool:
+        """Whether pslaunch started this process."""
+        return bool(self.job_id)
+
+
+def read_job(environ: Mapping[str, str]) -> Job:
+    """The job of this process; raises EnvError where a variable can't be read."""
+
+    def number(name: str) -> int:
+        return parse_int(environ.get(name, "0"), name)
+
+    return Job(
+        job_id=environ.get("PSLAUNCH_JOB_ID", ""),
+        epoch=number("PSLAUNCH_EPOCH"),
+        role=environ.get("PSLAUNCH_ROLE", ""),
+        rank=number("PSLAUNCH_RANK"),
+        local_rank=number("PSLAUNCH_LOCAL_RANK"),
+        node_id=number("PSLAUNCH_NODE_ID"),
+        nodes=tuple(filter(None, environ.get("PSLAUNCH_NODES", "").split(","))),
+        log_dir=environ.get("PSLAUNCH_LOG_DIR", ""),
+        output_dir=environ.get("PSLAUNCH_OUTPUT_DIR", ""),
+        progress=environ.get("PSLAUNCH_PROGRESS", ""),
+    )
+
+
+# --- Files and progress: names and forms that both sides share. ---
+
+_LOG_STEMS = {TRAINER: ("train", "log"), PSERVER: ("server", "log")}
+_INFO_STEMS = {TRAINER: ("paddle_trainer", "INFO"), PSERVER: ("paddle_pserver2", "INFO")}
+
+
+def _log_name(stem: tuple[str, str], rank: int, local_rank: int) -> str:
+    name, suffix = stem
+    return f"{name}.{suffix}" if local_rank == 0 else f"{name}.{rank}.{suffix}"
+
+
+def output_log(role: str, rank: int, local_rank: int) -> str:
+    """File of a process's stdout and stderr: `train.log`, or `train.2.log` for further ones on a node."""
+    return _log_name(_LOG_STEMS[role], rank, local_rank)
+
+
+def info_log(role: str, rank: int, local_rank: int) -> str:
+    """File of the runtime's own lines: `paddle_trainer.INFO`, `paddle_pserver2.INFO`."""
+    return _log_name(_INFO_STEMS[role], rank, local_rank)
+
+
+PROGRESS_FIELDS: Mapping[str, Callable[[str], Union[int, float, str]]] = {
+    "pass": int,
+    "batch": int,
+    "cost": float,
+    "samples_per_s": float,
+    "state": str,  # trainer: connected, finished; pserver: connected (its first trainer), or a few free words
+}
+MAX_PROGRESS_BYTES = 1024  # a datagram to PSLAUNCH_PROGRESS; a longer one is dropped
+
+
+def format_progress(**fields: Union[int, float, str]) -> bytes:
+    """One datagram for PSLAUNCH_PROGRESS: `pass=0 batch=10 cost=5.31 samples_per_s=5320.5`."""
+    words = []
+    for name, value in fields.items():
+        text = f"{value:.7g}" if isinstance(value, float) else str(value)
+        words.append(f"{name}={text}".replace(" ", "_").replace("\n", "_"))
+    return " ".join(words).encode("utf-8", "replace")[:MAX_PROGRESS_BYTES]
+
+
+def parse_progress(datagram: bytes) -> list[dict[str, Union[int, float, str]]]:
+    """The reports in a datagram, one a line; unknown words and unreadable values are left out."""
+    reports = []
+    for line in datagram[:MAX_PROGRESS_BYTES].decode("utf-8", "replace").splitlines():
+        report: dict[str, Union[int, float, str]] = {}
+        for word in line.split():
+            name, _, text = word.partition("=")
+            read = PROGRESS_FIELDS.get(name)
+            if read is None:
+                continue
+            try:
+                report[name] = read(text)
+            except ValueError:
+                continue
+        if report:
+            reports.append(report)
+    return reports
