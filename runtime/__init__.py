@@ -12,9 +12,21 @@ from typing import Any
 if __name__ != "pslaunch.runtime":  # run from a checkout, `import runtime` would make second copies
     raise ImportError("this folder is imported as 'pslaunch.runtime'; install the project (make dev) first")
 
-_MODULES = ("activation", "attr", "data_type", "dataset", "event", "layer", "optimizer", "parameters", "pooling", "reader", "trainer")  # fmt: skip
+_MODULES = (
+    "activation",
+    "attr",
+    "data_type",
+    "dataset",
+    "event",
+    "layer",
+    "optimizer",
+    "parameters",
+    "pooling",
+    "reader",
+    "trainer",
+)
 _NAMES = {"init": "pslaunch.runtime.settings", "batch": "pslaunch.runtime.reader"}
-__all__ = [*_MODULES, *_NAMES]  # noqa: PLE0604 - names of modules and functions, all strings
+__all__ = [*_MODULES, *_NAMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Union
 
 Port = Union[int, str]  # a str is the symbol of a dry run, such as "{pserver:1.port}"
 Endpoint = tuple[str, Port]
@@ -77,7 +77,7 @@ def join_addr(host: str, port: Port) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def split_addr(text: str, name: str, default_port: Optional[int] = None) -> tuple[str, int]:
+def split_addr(text: str, name: str, default_port: int | None = None) -> tuple[str, int]:
     """Host and port of `host:port`, `[v6]:port`, or a bare host where `default_port` is given."""
     host, port = text.strip(), ""
     if host.startswith("["):
@@ -199,7 +199,7 @@ class Contract:
     stall_after_s: float
     # Script mode allots a port to each trainer and one to Gloo; otherwise both are empty.
     trainer_endpoints: Sequence[Endpoint] = ()
-    gloo_endpoint: Optional[Endpoint] = None
+    gloo_endpoint: Endpoint | None = None
     gloo_path: str = ""
     flags: Mapping[str, str] = field(default_factory=dict)  # TRAINER_FLAGS given to the launcher
 
@@ -363,7 +363,7 @@ def info_log(role: str, rank: int, local_rank: int) -> str:
     return _log_name(_INFO_STEMS[role], rank, local_rank)
 
 
-PROGRESS_FIELDS: Mapping[str, Callable[[str], Union[int, float, str]]] = {
+PROGRESS_FIELDS: Mapping[str, Callable[[str], int | float | str]] = {
     "pass": int,
     "batch": int,
     "cost": float,
@@ -373,7 +373,7 @@ PROGRESS_FIELDS: Mapping[str, Callable[[str], Union[int, float, str]]] = {
 MAX_PROGRESS_BYTES = 1024  # a datagram to PSLAUNCH_PROGRESS; a longer one is dropped
 
 
-def format_progress(**fields: Union[int, float, str]) -> bytes:
+def format_progress(**fields: int | float | str) -> bytes:
     """One datagram for PSLAUNCH_PROGRESS: `pass=0 batch=10 cost=5.31 samples_per_s=5320.5`."""
     words = []
     for name, value in fields.items():
@@ -382,11 +382,11 @@ def format_progress(**fields: Union[int, float, str]) -> bytes:
     return " ".join(words).encode("utf-8", "replace")[:MAX_PROGRESS_BYTES]
 
 
-def parse_progress(datagram: bytes) -> list[dict[str, Union[int, float, str]]]:
+def parse_progress(datagram: bytes) -> list[dict[str, int | float | str]]:
     """The reports in a datagram, one a line; unknown words and unreadable values are left out."""
     reports = []
     for line in datagram[:MAX_PROGRESS_BYTES].decode("utf-8", "replace").splitlines():
-        report: dict[str, Union[int, float, str]] = {}
+        report: dict[str, int | float | str] = {}
         for word in line.split():
             name, _, text = word.partition("=")
             read = PROGRESS_FIELDS.get(name)
