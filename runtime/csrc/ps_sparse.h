@@ -1,0 +1,52 @@
+/* A sparse table: rows of values by 64-bit key, made when they are first pushed or set. Knows no
+ * sockets and no Python. One thread at a time. Bits do not depend on the order in which rows were
+ * made or keys stand in a push: only the order in which gradients of one key were added matters. */
+#ifndef PS_SPARSE_H
+#define PS_SPARSE_H
+
+#include <stdint.h>
+
+#include "ps_err.h"
+#include "ps_init.h"
+#include "ps_optim.h"
+
+#define PS_SPARSE_MAX_DIM (UINT32_C(1) << 20)         /* values in a row */
+#define PS_SPARSE_MAX_ROWS (UINT32_C(0xffffffff) - 1) /* rows in a table */
+
+typedef struct ps_sparse ps_sparse;
+
+/* A table without rows in *out, owned by the caller, with copies of `optim` and `init`. Returns PS_OK,
+ * PS_EINVAL (dim not in 1..PS_SPARSE_MAX_DIM, or what the checks of optim and init refuse) or
+ * PS_ENOMEM; then *out is NULL. */
+int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps_init *init, ps_err *err);
+
+/* Release `t` and all its rows. NULL is allowed. Can't fail. */
+void ps_sparse_free(ps_sparse *t);
+
+/* out: [n, dim] = the rows of `keys`, in their order; of a key without a row the initial values, and
+ * no row is made. During a step the values from before it. Can't fail. */
+void ps_sparse_read(const ps_sparse *t, const uint64_t *keys, size_t n, float *out);
+
+/* Add grads: [n, dim] to the step's sum, in order; keys may repeat. The first gradient of a key in a
+ * step is copied, others are added to it. Rows are made where there are none. Returns PS_OK,
+ * PS_ENOMEM or PS_ELIMIT (PS_SPARSE_MAX_ROWS); then the table's rows and sum are unchanged.
+ * O(n * dim) amortized. */
+int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t n, ps_err *err);
+
+/* End the step: apply the optimizer to every row in the sum, and empty the sum. Returns PS_OK. */
+int ps_sparse_commit(ps_sparse *t, ps_err *err);
+
+/* Give the rows of `keys` these values: [n, dim], in order; rows are made where there are none. The
+ * optimizer's state of rows that exist, and the step's sum, stay. Errors as ps_sparse_add(). */
+int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err);
+
+/* Values in a row. */
+uint32_t ps_sparse_dim(const ps_sparse *t);
+
+/* Rows there are. */
+size_t ps_sparse_rows(const ps_sparse *t);
+
+/* Memory that the table holds, all told. */
+size_t ps_sparse_bytes(const ps_sparse *t);
+
+#endif

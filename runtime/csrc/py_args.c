@@ -1,0 +1,81 @@
+#include "py_args.h"
+
+#include <string.h>
+
+static const char *const item_names[] = {"float32", "uint64"};
+
+/* The struct module's letters, with the byte order of this machine. */
+static bool is_item(const Py_buffer *view, py_item item) {
+    const char *format = view->format == NULL ? "B" : view->format;
+    if (*format == '@' || *format == '=' || *format == (PY_LITTLE_ENDIAN ? '<' : '>')) format++;
+    if (strlen(format) != 1) return false;
+    if (item == PY_F32) return *format == 'f' && view->itemsize == 4;
+    return (*format == 'Q' || *format == 'L') && view->itemsize == 8;
+}
+
+int py_array(PyObject *obj, Py_buffer *view, py_item item, bool writable, const char *name) {
+    if (!PyObject_CheckBuffer(obj)) {
+        PyErr_Format(PyExc_TypeError, "%s: an array of %s is needed", name, item_names[item]);
+        return -1;
+    }
+    int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
+    if (PyObject_GetBuffer(obj, view, flags) < 0) return -1;
+    if (!is_item(view, item)) {
+        PyErr_Format(PyExc_TypeError, "%s: items must be %s, these have the format '%s'", name, item_names[item],
+                     view->format == NULL ? "B" : view->format);
+    } else if ((uintptr_t)view->buf % (size_t)view->itemsize != 0) {
+        PyErr_Format(PyExc_ValueError, "%s: the array is not aligned to its items", name);
+    } else {
+        return 0;
+    }
+    PyBuffer_Release(view);
+    return -1;
+}
+
+size_t py_items(const Py_buffer *view) {
+    return (size_t)(view->len / view->itemsize);
+}
+
+int py_need_ndim(const Py_buffer *view, int ndim, const char *name) {
+    if (view->ndim == ndim) return 0;
+    PyErr_Format(PyExc_ValueError, "%s: %d dimensions are needed, it has %d", name, ndim, view->ndim);
+    return -1;
+}
+
+int py_need_items(const Py_buffer *view, size_t n, const char *name, const char *like) {
+    if (py_items(view) == n) return 0;
+    PyErr_Format(PyExc_ValueError, "%s has %zu items, but %s needs %zu", name, py_items(view), like, n);
+    return -1;
+}
+
+static bool overlap(const Py_buffer *a, const Py_buffer *b) {
+    uintptr_t x = (uintptr_t)a->buf, y = (uintptr_t)b->buf;
+    return a->len > 0 && b->len > 0 && x < y + (size_t)b->len && y < x + (size_t)a->len;
+}
+
+int py_need_apart(const Py_buffer *views, const char *const *names, int n) {
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++)
+            if (overlap(&views[i], &views[j])) {
+                PyErr_Format(PyExc_ValueError, "%s and %s share memory", names[j], names[i]);
+                return -1;
+            }
+    return 0;
+}
+
+static PyObject *raise_os_error(const ps_err *err) {
+    PyObject *args = Py_BuildValue("(is)", err->sys, err->text);
+    if (args != NULL) PyErr_SetObject(PyExc_OSError, args); /* OSError picks the subclass by errno */
+    Py_XDECREF(args);
+    return NULL;
+}
+
+PyObject *py_raise(const ps_err *err) {
+    if (err->code == PS_ESYS && err->sys != 0) return raise_os_error(err);
+    PyObject *type = PyExc_RuntimeError;
+    if (err->code == PS_EINVAL || err->code == PS_ELIMIT) type = PyExc_ValueError;
+    else if (err->code == PS_ENOMEM) type = PyExc_MemoryError;
+    else if (err->code == PS_ECONN) type = PyExc_ConnectionError;
+    PyErr_SetString(type, err->text);
+    return NULL;
+}

@@ -1,0 +1,29 @@
+/* The extension module pslaunch.runtime._core: puts its parts together. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "py_kernels.h"
+
+static int core_exec(PyObject *module) {
+    return PyModule_AddFunctions(module, ps_kernels_methods);
+}
+
+/* C has no pointer that is both to data and to a function; Python's slots want it so. */
+static PyModuleDef_Slot core_slots[] = {
+    {Py_mod_exec, (void *)core_exec},
+    {0, NULL},
+};
+
+static PyModuleDef core_module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "pslaunch.runtime._core",
+    .m_doc = "The compiled core: kernels, pserver shards and their client.",
+    .m_size = 0,
+    .m_slots = core_slots,
+};
+
+PyMODINIT_FUNC PyInit__core(void);
+
+PyMODINIT_FUNC PyInit__core(void) {
+    return PyModuleDef_Init(&core_module);
+}
