@@ -1,0 +1,69 @@
+# Each target works as the first command on a fresh machine: .ci/setup.py makes .venv/ and installs.
+# `make help` lists them.
+
+PYTHON ?= python3
+CC ?= cc
+BIN := .venv/bin
+WORKSPACE := examples/word2vec/ws
+PYTEST_ARGS ?=
+
+CORE := $(filter-out runtime/csrc/py_%.c,$(wildcard runtime/csrc/*.c))
+BINDINGS := $(wildcard runtime/csrc/py_*.c)
+C_TESTS := $(wildcard tests/c/*.c)
+HEADERS := $(wildcard runtime/csrc/*.h tests/c/*.h)
+C_FLAGS := -std=c11 -D_GNU_SOURCE -fno-math-errno -ffp-contract=off -Iruntime/csrc
+C_WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wconversion -Werror
+SANITIZE := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
+
+.DEFAULT_GOAL := help
+.PHONY: help train test lint typing ctest bench clean setup-train setup-dev
+.DELETE_ON_ERROR:
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1: /p' Makefile
+
+train: setup-train ## train the word2vec example with 2 pservers and 2 trainers on this machine
+	$(BIN)/python examples/word2vec/prepare.py $(WORKSPACE)
+	$(BIN)/pslaunch local --server_num 2 --worker_num 2 --job_workspace $(WORKSPACE) train.py
+	$(BIN)/python examples/word2vec/report.py $(WORKSPACE)
+
+test: setup-dev ctest ## all tests that this machine can run: C under ASan and UBSan, then pytest
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: setup-dev typing ## ruff, mypy strict, C warnings as errors
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy -p pslaunch
+	$(BIN)/mypy tests .ci/setup.py $(wildcard examples/word2vec/*.py bench/*.py)
+	@for c in $(CORE) $(C_TESTS); do \
+	    echo "$(CC) $$c" && $(CC) $(C_FLAGS) $(C_WARNINGS) -O2 -c -o /dev/null $$c || exit 1; done
+	@for c in $(BINDINGS); do echo "$(CC) $$c" && \
+	    $(CC) $(C_FLAGS) $(C_WARNINGS) -O2 -DPy_LIMITED_API=0x030B0000 -fPIC -isystem $(PYTHON_H) -c -o /dev/null $$c \
+	    || exit 1; done
+
+typing: ## build/typing: a tree in which the import names are real folders, for mypy and editors
+	@rm -rf build/typing && mkdir -p build/typing/pslaunch
+	@ln -s "$(CURDIR)"/launcher/* "$(CURDIR)/runtime" "$(CURDIR)/templates" build/typing/pslaunch/
+
+ctest: $(if $(C_TESTS),build/ctest) ## the tests of the C core under ASan and UBSan, without Python
+	$(if $(C_TESTS),./build/ctest)
+
+build/ctest: $(CORE) $(C_TESTS) $(HEADERS) Makefile | setup-dev
+	@mkdir -p build
+	$(CC) $(C_FLAGS) $(SANITIZE) -Wall -Wextra -Werror $(CORE) $(C_TESTS) -lm -lpthread -o $@
+
+bench: setup-dev ## side-by-side measurements; see bench/README.md
+	$(BIN)/python bench/launch.py
+	$(BIN)/python bench/push_pull.py
+
+clean: ## remove everything that was built, .venv/ and the example's workspace included
+	rm -rf .venv build dist .cache *.egg-info runtime/*.so $(WORKSPACE)
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+setup-train:
+	@$(PYTHON) .ci/setup.py train
+
+setup-dev:
+	@$(PYTHON) .ci/setup.py dev

@@ -1,0 +1,82 @@
+"""For all tests: `--require`, and the check that a test leaves no process, port or file behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from support import leaks
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--require`."""
+    parser.addoption(
+        "--require",
+        default="",
+        metavar="all|MARKER,...",
+        help="a skip is a failure: of any test, or of tests with one of these markers",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the run a mark and a temporary folder of its own; pytest's own folders stay where they were."""
+    leaks.set_mark()
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    # Short: paths of Unix sockets have 107 bytes. Not "pslaunch-…": another run must not see it.
+    folder = tempfile.mkdtemp(prefix="pslt-")
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def _required(config: pytest.Config, names: set[str]) -> bool:
+    wanted = set(filter(None, str(config.getoption("--require")).split(",")))
+    return "all" in wanted or bool(wanted & names)
+
+
+def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = f"{reason} (a skip is a failure: --require)"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a required test's skip into a failure."""
+    report = yield
+    if _required(item.config, {mark.name for mark in item.iter_markers()}):
+        _fail_if_skipped(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a module that skips itself as a whole."""
+    report = yield
+    if _required(collector.config, set()):
+        _fail_if_skipped(report)
+    return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_by_the_run() -> Iterator[None]:
+    """Fail the run if something is left when all fixtures are gone."""
+    before = leaks.Leftovers.now()
+    yield
+    left = leaks.check(before)
+    assert not left, "the run left behind:\n" + "\n".join(left)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(nothing_left_by_the_run: None) -> Iterator[None]:
+    """Fail a test that leaves a process, a listening port or a file of ours behind."""
+    before = leaks.Leftovers.now()
+    yield
+    left = leaks.check(before)
+    assert not left, "the test left behind:\n" + "\n".join(left)

@@ -1,0 +1,114 @@
+"""What a test left behind: processes, listening ports, files. Read from /proc; nothing is installed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.process import poll_until
+
+# Every process that comes from this test run carries it, wherever it forked itself to.
+MARK = "PSLAUNCH_TEST_RUN"
+GRACE_S = 3.0  # for processes that have been killed, or are on their way out
+LISTEN = "0A"  # the state's number in /proc/net/tcp
+
+
+def set_mark() -> None:
+    """Mark the environment of what is started from here on."""
+    os.environ[MARK] = uuid.uuid4().hex
+
+
+def marked_processes() -> dict[int, str]:
+    """Command line by pid of every process of this test run, itself excepted."""
+    mark = f"{MARK}={os.environ[MARK]}".encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):  # gone meanwhile, or of another user
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                found[int(entry.name)] = words.decode("utf-8", "replace").strip()
+    # Python's own helper, one for the life of the process.
+    return {pid: words for pid, words in found.items() if "multiprocessing.resource_tracker" not in words}
+
+
+def zombies() -> set[int]:
+    """Children of this process that ended and that nobody waited for."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            found.update(int(pid) for pid in (task / "children").read_text().split())
+    return {pid for pid in found if _state(pid) == "Z"}
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def listening() -> set[str]:
+    """TCP addresses, as the kernel writes them, on which this process listens."""
+    inodes = set()
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            inodes.add(str(fd.readlink()))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == LISTEN and f"socket:[{words[9]}]" in inodes:
+                    found.add(words[1])
+    return found
+
+
+def our_files() -> set[str]:
+    """Our files and folders in the temporary folder."""
+    return {path.name for path in Path(tempfile.gettempdir()).glob("pslaunch-*")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftovers:
+    """What there is at one moment; the difference of two is what was left behind between them."""
+
+    processes: dict[int, str]
+    zombies: set[int]
+    ports: set[str]
+    files: set[str]
+
+    @classmethod
+    def now(cls) -> Leftovers:
+        """Look around."""
+        return cls(processes=marked_processes(), zombies=zombies(), ports=listening(), files=our_files())
+
+    def since(self, before: Leftovers) -> list[str]:
+        """A line for each thing that was not there before."""
+        return [
+            *(
+                f"process {p}: {self.processes[p]}"
+                for p in sorted(self.processes.keys() - before.processes.keys())
+            ),
+            *(f"process {p} ended and was not waited for" for p in sorted(self.zombies - before.zombies)),
+            *(f"listening on {port}" for port in sorted(self.ports - before.ports)),
+            *(f"{tempfile.gettempdir()}/{name}" for name in sorted(self.files - before.files)),
+        ]
+
+
+def check(before: Leftovers) -> list[str]:
+    """What is left since `before` after a short time of grace; its processes are killed."""
+    with contextlib.suppress(AssertionError):
+        poll_until(lambda: not Leftovers.now().since(before), describe="", timeout_s=GRACE_S, every_s=0.05)
+        return []
+    now = Leftovers.now()
+    for pid in now.processes.keys() - before.processes.keys():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return now.since(before)

@@ -1,0 +1,132 @@
+"""Real processes in tests: started, waited for by what they say, gone at the end whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def poll_until(
+    probe: Callable[[], T],
+    *,
+    describe: Callable[[], str] | str,
+    timeout_s: float = 20.0,
+    every_s: float = 0.02,
+) -> T:
+    """The first truthy result of `probe`; for what gives no event to wait on. `describe` ends the message.
+
+    Raises AssertionError after `timeout_s`.
+    """
+    end_s = time.monotonic() + timeout_s
+    while True:
+        if result := probe():
+            return result
+        if time.monotonic() > end_s:
+            text = describe if isinstance(describe, str) else describe()
+            raise AssertionError(f"not within {timeout_s:g} s: {text}")
+        time.sleep(every_s)
+
+
+class Started:
+    """A process in a session of its own, its stdout and stderr (one stream) read as it comes."""
+
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None, cwd: Path | None) -> None:
+        self.argv = list(argv)
+        self.proc = subprocess.Popen(
+            self.argv,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._text = ""
+        self._ended = False
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.proc.stdout is not None
+        with self.proc.stdout as stream:
+            while piece := os.read(stream.fileno(), 65536):
+                with self._changed:
+                    self._text += piece.decode("utf-8", "replace")
+                    self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    @property
+    def pid(self) -> int:
+        """Process id, also that of its session and group."""
+        return self.proc.pid
+
+    def output(self) -> str:
+        """What it has written so far."""
+        with self._changed:
+            return self._text
+
+    def expect(self, pattern: str, *, timeout_s: float = 20.0) -> re.Match[str]:
+        """Wait until the output has `pattern` (`^` and `$` at lines).
+
+        Raises AssertionError with the output when it has not in time.
+        """
+
+        def found() -> re.Match[str] | None:
+            return re.search(pattern, self._text, re.MULTILINE)
+
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or found() is not None, timeout_s)
+            match = found()
+        assert match, f"no {pattern!r} within {timeout_s:g} s from {self._tell()}"
+        return match
+
+    def wait(self, *, timeout_s: float = 30.0) -> int:
+        """Its exit code, 128+n for a signal; AssertionError with the output if it goes on for too long."""
+        try:
+            code = self.proc.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {timeout_s:g} s: {self._tell()}") from None
+        self._reader.join(2.0)  # a grandchild may hold the pipe open
+        return code if code >= 0 else 128 - code
+
+    def _tell(self) -> str:
+        return f"{' '.join(self.argv)} (exit code {self.proc.poll()}), which wrote:\n{self._text}"
+
+    def kill(self) -> None:
+        """SIGKILL for its process group; then it is waited for. May be called twice."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.proc.wait()
+        self._reader.join(2.0)
+
+
+@contextlib.contextmanager
+def started(
+    argv: Sequence[str],
+    *,
+    ready: str | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout_s: float = 20.0,
+) -> Iterator[Started]:
+    """Run `argv`; yield it when its output has the pattern `ready`. Its group is killed at the end."""
+    process = Started(argv, env=env, cwd=cwd)
+    try:
+        if ready is not None:
+            process.expect(ready, timeout_s=timeout_s)
+        yield process
+    finally:
+        process.kill()
