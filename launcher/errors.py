@@ -1,0 +1,82 @@
+"""Every error that a user can cause or act on, with its exit code. Only `cli.main` prints them.
+
+PslaunchError            1   base; anything that has no better home
+├── SpecError            2   a command line, configuration file or hostfile that is wrong
+├── HostError           68   a host that can't be reached or used
+├── ServiceError        69   a port or service that is not to be had
+├── FileError           74   reading or writing failed, disk full
+├── PeerError           75   a process that others needed is gone
+├── NodeLostError       76   a node's line closed or it fell silent
+├── RightsError         77   rights or keys are missing
+└── PreflightError      78   a node lacks something that the job needs
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pslaunch.node import codes
+
+
+class PslaunchError(Exception):
+    """Base: the message says what failed, where, the system's words and what to do; shown as it is."""
+
+    exit_code: ClassVar[int] = codes.FAILED
+
+
+class SpecError(PslaunchError):
+    """What the user wrote can't be meant; names the option (or file and key) and the value."""
+
+    exit_code = codes.USAGE
+
+
+class HostError(PslaunchError):
+    """A host could not be reached or used."""
+
+    exit_code = codes.HOST
+
+    def __init__(self, host: str, step: str, detail: str) -> None:
+        super().__init__(f"{host}: {step} failed: {detail}")
+        self.host, self.step, self.detail = host, step, detail
+
+
+class ServiceError(PslaunchError):
+    """A port is busy, or a service does not answer."""
+
+    exit_code = codes.SERVICE
+
+
+class FileError(PslaunchError):
+    """Reading or writing a file failed."""
+
+    exit_code = codes.IO
+
+    @classmethod
+    def from_os(cls, error: OSError, doing: str) -> FileError:
+        """`doing` (such as "write the log") with the file and the system's own words."""
+        where = f" {error.filename}" if error.filename else ""
+        return cls(f"can't {doing}{where}: {error.strerror or error}")
+
+
+class PeerError(PslaunchError):
+    """A process that others needed is gone."""
+
+    exit_code = codes.PEER
+
+
+class NodeLostError(PslaunchError):
+    """The line to a node closed, or it fell silent."""
+
+    exit_code = codes.NODE_LOST
+
+
+class RightsError(PslaunchError):
+    """Rights or keys are missing."""
+
+    exit_code = codes.RIGHTS
+
+
+class PreflightError(PslaunchError):
+    """A node lacks something that the job needs; nothing was started."""
+
+    exit_code = codes.PREFLIGHT

@@ -1,0 +1,40 @@
+"""Exit codes of the launcher, of agents and keepers: one name and one meaning each.
+
+The numbers from 64 to 78 are those of sysexits.h, which programs rarely use themselves. A program's own
+code, or 128+n where signal n ended it, is passed on as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+OK = 0
+FAILED = 1
+USAGE = 2
+HOST = 68
+SERVICE = 69
+IO = 74
+PEER = 75
+NODE_LOST = 76
+RIGHTS = 77
+PREFLIGHT = 78
+SIGNAL_BASE = 128
+HUP = 129
+INT = 130
+TERM = 143
+
+MEANINGS: Mapping[int, str] = {
+    OK: "every trainer ended with 0",
+    FAILED: "a failure that no other code names",
+    USAGE: "the command line, a configuration file or a hostfile is wrong",
+    HOST: "a host was not reached",
+    SERVICE: "a port or service was not to be had",
+    IO: "reading or writing failed, or the disk is full",
+    PEER: "a peer vanished: secondary to the failure of that peer",
+    NODE_LOST: "a node was lost: its line closed or it fell silent",
+    RIGHTS: "rights or keys are missing",
+    PREFLIGHT: "a node lacks something that the job needs",
+    HUP: "the launcher was ended by HUP",
+    INT: "the launcher was ended by INT (Ctrl+C)",
+    TERM: "the launcher was ended by TERM",
+}
