@@ -1,0 +1,144 @@
+"""Whose word is whose: a command line split into ours, the trainer's flags, and the program's. Pure.
+
+`pslaunch local --server_num 2 --num_passes=3 --lr=0.1 train.py --server_num 9` gives pslaunch its
+`--server_num=2`, the runtime `num_passes=3`, and the program `--lr=0.1 --server_num 9`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+from pslaunch.errors import SpecError
+from pslaunch.runtime.env import INIT_ARGS, TRAINER_FLAGS, EnvError, parse_bool
+
+NEAR: Final = 0.7  # difflib's ratio from which a foreign option is a near miss: --workers, --worker_number
+NEVER_NEAR: Final = frozenset({"config"})  # v1's own option, no near miss of --conf
+REPEATABLE: Final = frozenset({"env"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Split:
+    """A command line, every word given to its owner, in the order of the line."""
+
+    ours: tuple[str, ...] = ()  # `--name` or `--name=value`, spelled as declared
+    trainer_flags: Mapping[str, str] = field(default_factory=dict)
+    forwarded: tuple[str, ...] = ()  # the program's options that stood before it, as they were
+    program: str | None = None
+    program_args: tuple[str, ...] = ()  # what followed the program, or `--`
+
+
+def split_command_line(
+    words: Sequence[str], options: Mapping[str, bool], repeatable: Set[str] = REPEATABLE
+) -> Split:
+    """Split `words`; `options` maps the name of each option of ours to whether it takes a value.
+
+    Names may be written with dashes or underscores. Raises SpecError naming the word where it can't be
+    said whose it is: a near miss of ours, a single dash, a value missing or too many, an option twice.
+    """
+    return _Splitter(words, options, repeatable).split()
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = NEAR) -> str | None:
+    """The known name that `name` most likely means, or None."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return found[0] if found else None
+
+
+class _Splitter:
+    """Walks the words once; what it found lies in its fields."""
+
+    def __init__(self, words: Sequence[str], options: Mapping[str, bool], repeatable: Set[str]) -> None:
+        self.words = words
+        self.at = 0
+        self.options = {name.replace("-", "_"): (name, valued) for name, valued in options.items()}
+        self.repeatable = repeatable
+        self.seen: set[str] = set()
+        self.ours: list[str] = []
+        self.flags: dict[str, str] = {}
+        self.forwarded: list[str] = []
+
+    def split(self) -> Split:
+        while self.at < len(self.words):
+            word = self.words[self.at]
+            if word == "--":
+                return self._end_of_ours(self.at + 1)
+            if not word.startswith("-"):
+                return self._result(word, self.at + 1)
+            self.at += 1
+            self._option(word)
+        return self._result(None, self.at)
+
+    def _end_of_ours(self, at: int) -> Split:
+        if at < len(self.words) and not self.words[at].startswith("-"):
+            return self._result(self.words[at], at + 1)
+        return self._result(None, at)
+
+    def _result(self, program: str | None, args_from: int) -> Split:
+        return Split(
+            ours=tuple(self.ours),
+            trainer_flags=self.flags,
+            forwarded=tuple(self.forwarded),
+            program=program,
+            program_args=tuple(self.words[args_from:]),
+        )
+
+    def _option(self, word: str) -> None:
+        name, has_value, value = word[2:].partition("=")
+        if not word.startswith("--") or not name or name.startswith("-"):
+            raise SpecError(
+                f"{word}: options here have a name after two dashes; what is meant for the program "
+                "goes after the program's name"
+            )
+        key = name.replace("-", "_")
+        if key in self.options:
+            self._ours(key, value if has_value else None)
+        elif key in TRAINER_FLAGS:
+            self._flag(key, value if has_value else None)
+        else:
+            self._refuse_near_miss(name, key)
+            self.forwarded.append(word)
+
+    def _ours(self, key: str, value: str | None) -> None:
+        name, valued = self.options[key]
+        self._once(key, name)
+        if not valued and value is not None:
+            raise SpecError(f"--{name}={value}: --{name} takes no value")
+        if valued:
+            value = self._next_value(name) if value is None else value
+        self.ours.append(f"--{name}" if value is None else f"--{name}={value}")
+
+    def _flag(self, key: str, value: str | None) -> None:
+        self._once(key, key)
+        if value is None and INIT_ARGS[key].parse is parse_bool:
+            value = "True"
+        elif value is None:
+            value = self._next_value(key)
+        try:
+            INIT_ARGS[key].parse(value, f"--{key}")
+        except EnvError as e:
+            raise SpecError(str(e)) from e
+        self.flags[key] = value
+
+    def _once(self, key: str, name: str) -> None:
+        if key in self.seen and key not in self.repeatable:
+            raise SpecError(f"--{name} is given twice")
+        self.seen.add(key)
+
+    def _next_value(self, name: str) -> str:
+        if self.at >= len(self.words) or self.words[self.at].startswith("--"):
+            hint = "" if self.at >= len(self.words) else f" ({self.words[self.at]} is an option)"
+            raise SpecError(f"--{name} needs a value: --{name}=VALUE{hint}")
+        self.at += 1
+        return self.words[self.at - 1]
+
+    def _refuse_near_miss(self, name: str, key: str) -> None:
+        near = None if key in NEVER_NEAR else nearest(key, [*self.options, *TRAINER_FLAGS])
+        if near:
+            known = self.options[near][0] if near in self.options else near
+            raise SpecError(
+                f"--{name} is no option; is --{known} meant? "
+                f"To give --{name} to the program, put it after the program's name"
+            )

@@ -1,0 +1,140 @@
+"""How a job's pservers are started: by the bundled program or by the user's. Reads files, runs nothing.
+
+A program that asks for its role (`is_server`, `run_server`, `TRAINING_ROLE`) wants to be started in both
+roles, the Fleet way: "script". Any other is a trainer only, the v2 way: "bundled".
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+Server = Literal["auto", "bundled", "script"]
+ServerKind = Literal["bundled", "script", "none"]
+
+ROLE_NAMES: Final = frozenset({"is_server", "run_server"})
+ROLE_VARIABLE: Final = "TRAINING_ROLE"
+MAX_FILES: Final = 500  # of a workspace that are looked at
+MAX_BYTES: Final = 4 << 20  # of one file
+
+
+def choose_server(
+    server: Server, server_num: int | None, workspace: Path, program: str
+) -> tuple[ServerKind, str]:
+    """The kind of pservers, and why, in words for the user. `program`: as JobSpec has it."""
+    if server_num == 0:
+        return "none", "there are none (--server_num 0)"
+    if server != "auto":
+        return server, f"given (--server {server})"
+    return detect_server(workspace / program, workspace)
+
+
+def detect_server(program: Path, workspace: Path) -> tuple[Literal["bundled", "script"], str]:
+    """Look for the role words in `program` and the modules of `workspace` that it imports.
+
+    A program that can't be read gets "bundled", and the reason says so.
+    """
+    if program.suffix != ".py":
+        return "bundled", f"{program.name} is no Python program and was not read; --server says otherwise"
+    try:
+        tree = _parse(program)
+    except _UNREADABLE as e:
+        return "bundled", f"{program.name} can't be read ({_in_words(e)}); --server says otherwise"
+    unread: list[str] = []
+    for path, module in _walk(program, tree, workspace, unread):
+        asked = _role_word(module)
+        if asked:
+            name, line = asked
+            return "script", f"{_shown(path, workspace)}:{line} asks for its role ({name})"
+    blind = f"; could not read {', '.join(unread)}" if unread else ""
+    return (
+        "bundled",
+        f"{program.name} does not ask for its role (is_server, run_server, TRAINING_ROLE){blind}",
+    )
+
+
+_UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+def _parse(path: Path) -> ast.Module:
+    with path.open("rb") as f:
+        source = f.read(MAX_BYTES + 1)
+    if len(source) > MAX_BYTES:
+        raise ValueError(f"larger than {MAX_BYTES >> 20} MiB")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a program's "\d" is its own affair
+        return ast.parse(source, str(path))
+
+
+def _in_words(error: BaseException) -> str:
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error) or type(error).__name__
+
+
+def _shown(path: Path, workspace: Path) -> str:
+    return str(path.relative_to(workspace)) if path.is_relative_to(workspace) else str(path)
+
+
+def _role_word(tree: ast.Module) -> tuple[str, int] | None:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr=name) | ast.Name(id=name) if name in ROLE_NAMES:
+                return name, node.lineno
+            case ast.Constant(value=str(name)) if name == ROLE_VARIABLE:
+                return name, node.lineno
+            case _:
+                pass
+    return None
+
+
+def _walk(
+    program: Path, tree: ast.Module, workspace: Path, unread: list[str]
+) -> Iterator[tuple[Path, ast.Module]]:
+    """The program, then every module of the workspace that it imports, near ones first."""
+    roots = list(dict.fromkeys((program.parent, workspace)))
+    seen, queue = {program}, [(program, tree)]
+    while queue:
+        path, module = queue.pop(0)
+        yield path, module
+        for found in _imported(path, module, roots):
+            if found in seen or len(seen) >= MAX_FILES:
+                continue
+            seen.add(found)
+            try:
+                queue.append((found, _parse(found)))
+            except _UNREADABLE as e:
+                unread.append(f"{_shown(found, workspace)} ({_in_words(e)})")
+
+
+def _imported(path: Path, tree: ast.Module, roots: list[Path]) -> Iterator[Path]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _files(roots, alias.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            bases = (
+                roots
+                if node.level == 0
+                else [path.parents[node.level - 1]]
+                if node.level <= len(path.parents)
+                else []
+            )
+            parts = node.module.split(".") if node.module else []
+            for alias in node.names:
+                yield from _files(bases, [*parts, alias.name])
+
+
+def _files(bases: list[Path], parts: list[str]) -> Iterator[Path]:
+    """The files that importing `parts` loads: each package's `__init__.py` on the way, then the module."""
+    for base in bases:
+        for n in range(1, len(parts) + 1):
+            place = base.joinpath(*parts[:n])
+            for candidate in (place / "__init__.py", place.with_name(f"{place.name}.py")):
+                if candidate.is_file():
+                    yield candidate

@@ -1,0 +1,398 @@
+"""What the user wants: JobSpec, which can't be invalid, and its making from a command line.
+
+Every rejected value is a SpecError that names the option and the value. Nothing is started here, and
+nothing of a program is run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypedDict, get_args
+
+from pslaunch.args import Split
+from pslaunch.detect import Server, choose_server
+from pslaunch.errors import SpecError
+from pslaunch.runtime import env as contract
+
+DEFAULT_PROGRAM: Final = "train.py"
+MAX_PROCESSES: Final = 4096  # of one role on one node
+MAX_THREADS: Final = 1024
+MAX_PORTS: Final = 1024  # of one kind, of one pserver
+MAX_NAME_BYTES: Final = 200  # a job's name is a folder's name with room for suffixes
+MIN_LOST_AFTER_S: Final = 3.0  # heartbeats come every second; less would end healthy jobs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobSpec:
+    """One job as the user wants it. Paths are absolute; a count of None is the backend's default."""
+
+    backend: str
+    job_name: str
+    workspace: Path
+    dispatch: bool = False  # a package to send to the nodes, else a folder that is there already
+    program: str | None = None  # a path inside the workspace, or absolute; None: DEFAULT_PROGRAM
+    program_args: tuple[str, ...] = ()
+    trainer_flags: Mapping[str, str] = field(default_factory=dict)
+    server: Server = "auto"
+    server_num: int | None = None
+    worker_num: int | None = None
+    trainer_count: int = 1  # compute threads of a trainer
+    use_gpu: bool = False
+    port: int | None = None  # None: the head chooses
+    ports_num: int = 1
+    ports_num_for_sparse: int = 0
+    env: Mapping[str, str] = field(default_factory=dict)
+    python: str = sys.executable
+    log_dir: Path | None = None
+    grace_s: float = 5.0
+    lost_after_s: float = 30.0
+    stall_after_s: float = 60.0
+    stall_timeout_s: float | None = None
+    nodes: int = 1
+
+    def __post_init__(self) -> None:
+        _check_name(self.job_name)
+        _check_choice("server", self.server, get_args(Server))
+        for name in _RANGES:
+            _check_range(name, getattr(self, name))
+        for name in _DURATIONS:
+            _check_duration(name, getattr(self, f"{name}_s"))
+        for name in ("workspace", "log_dir"):
+            path = getattr(self, name)
+            if path is not None and not path.is_absolute():
+                raise SpecError(f"{name}={path} is not absolute")
+        _check_flags(self.trainer_flags, self.env)
+        for name in self.env:
+            _check_env_name(name)
+        _check_counts(self)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The program as an argument vector, to be run in the workspace: no shell, no search in PATH."""
+        program = self.program or DEFAULT_PROGRAM
+        if program.endswith(".py"):
+            return (self.python, program, *self.program_args)
+        runnable = program if "/" in program else f"./{program}"
+        return (runnable, *self.program_args)
+
+
+_RANGES: Final[Mapping[str, tuple[int, int]]] = {
+    "server_num": (0, MAX_PROCESSES),
+    "worker_num": (1, MAX_PROCESSES),
+    "trainer_count": (1, MAX_THREADS),
+    "port": (1, 65535),
+    "ports_num": (1, MAX_PORTS),
+    "ports_num_for_sparse": (0, MAX_PORTS),
+    "nodes": (1, MAX_PROCESSES),
+}
+_DURATIONS: Final[Mapping[str, float]] = {
+    "grace": 0.0,
+    "lost_after": MIN_LOST_AFTER_S,
+    "stall_after": 0.1,
+    "stall_timeout": 0.1,
+}
+
+
+def _check_range(name: str, value: int | None) -> None:
+    low, high = _RANGES[name]
+    if value is not None and not low <= value <= high:
+        raise SpecError(f"--{name}={value} is not from {low} to {high}")
+
+
+def _check_duration(name: str, value_s: float | None) -> None:
+    low_s = _DURATIONS[name]
+    if value_s is not None and not low_s <= value_s < float("inf"):
+        raise SpecError(f"--{name}={value_s:g} is not a number of seconds from {low_s:g} up")
+
+
+def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise SpecError(f"--{name}={value}: one of {', '.join(choices)}")
+
+
+def _check_name(name: str) -> None:
+    if not name or name in (".", "..") or "/" in name or not name.isprintable():
+        raise SpecError(f"--job_name={name!r} can't be the name of a folder; give --job_name=NAME")
+    if len(os.fsencode(name)) > MAX_NAME_BYTES:
+        raise SpecError(f"--job_name={name[:20]}... is longer than {MAX_NAME_BYTES} bytes")
+
+
+def _check_env_name(name: str) -> None:
+    if not re.fullmatch(r"[^\s=\0]+", name):
+        raise SpecError(f"--env {name!r} is no variable's name")
+    if name in contract.contract_names():
+        option = name.removeprefix("PADDLE_INIT_").lower()
+        instead = f"; use --{option}" if f"--{option}" in _SETTABLE else ""
+        raise SpecError(f"--env {name} belongs to the contract that pslaunch writes itself{instead}")
+
+
+_SETTABLE: Final = frozenset(
+    f"--{name}"
+    for name in ("use_gpu", "trainer_count", "port", "ports_num", "ports_num_for_sparse", "stall_after")
+)
+
+
+def _check_flags(flags: Mapping[str, str], env: Mapping[str, str]) -> None:
+    for name in flags:
+        if name not in contract.TRAINER_FLAGS:
+            raise SpecError(f"--{name} is no flag of the trainer")
+        if contract.init_var(name) in env:
+            raise SpecError(f"--{name} and --env {contract.init_var(name)} say the same; give one of them")
+
+
+def _check_counts(spec: JobSpec) -> None:
+    servers, workers = spec.server_num, spec.worker_num
+    if servers == 0 and workers not in (None, 1) and spec.server != "script":
+        raise SpecError(
+            f"--server_num=0 --worker_num={workers}: without a pserver each trainer would train apart; "
+            "one trains alone with --worker_num=1"
+        )
+    if servers and spec.port is not None:
+        last = spec.port + servers * (spec.ports_num + spec.ports_num_for_sparse) - 1
+        if last > 65535:
+            raise SpecError(
+                f"--port={spec.port}: {servers} pservers would need ports up to {last}; 65535 is the last"
+            )
+
+
+# --- From a command line, for `pslaunch local`. ---
+
+
+def local_spec(
+    given: Mapping[str, str],
+    env_words: Sequence[str],
+    split: Split,
+    *,
+    cwd: Path,
+    environ: Mapping[str, str],
+) -> JobSpec:
+    """The job of `pslaunch local`: what was given, and design defaults for all else.
+
+    given: text of each option by its name, only those on the command line. env_words: values of --env.
+    cwd: absolute; relative paths start there. Raises SpecError; looks at files, changes nothing.
+    """
+    # The options first: a wrong one is named even where the program is wrong too.
+    options = _options(given, env_words, cwd, environ)
+    workspace, program = _locate(given, split, cwd)
+    spec = JobSpec(
+        backend="local",
+        job_name=given.get("job_name", workspace.name),
+        workspace=workspace,
+        dispatch="job_dispatch_package" in given,
+        program=program,
+        program_args=(*split.forwarded, *split.program_args),
+        trainer_flags=split.trainer_flags,
+        **options,
+    )
+    _check_effects(spec, given)
+    return spec
+
+
+class _Options(TypedDict):
+    """The fields of JobSpec that options give as they are."""
+
+    server: Server
+    server_num: int | None
+    worker_num: int | None
+    trainer_count: int
+    use_gpu: bool
+    port: int | None
+    ports_num: int
+    ports_num_for_sparse: int
+    env: Mapping[str, str]
+    python: str
+    log_dir: Path | None
+    grace_s: float
+    lost_after_s: float
+    stall_after_s: float
+    stall_timeout_s: float | None
+
+
+def _options(
+    given: Mapping[str, str], env_words: Sequence[str], cwd: Path, environ: Mapping[str, str]
+) -> _Options:
+    return _Options(
+        server=_server(given.get("server", "auto")),
+        server_num=_number(given, "server_num", 1),
+        worker_num=_number(given, "worker_num", 1),
+        trainer_count=_number(given, "trainer_count", 1),
+        use_gpu=_use_gpu(given),
+        port=_number(given, "port", 0) if "port" in given else None,
+        ports_num=_number(given, "ports_num", 1),
+        ports_num_for_sparse=_number(given, "ports_num_for_sparse", 0),
+        env=_added_env(env_words, environ),
+        python=_python(given.get("python"), cwd, environ),
+        log_dir=_log_dir(given.get("log_dir"), cwd),
+        grace_s=_seconds(given, "grace", 5.0),
+        lost_after_s=_seconds(given, "lost_after", 30.0),
+        stall_after_s=_seconds(given, "stall_after", 60.0),
+        stall_timeout_s=_seconds(given, "stall_timeout", 0.0) if "stall_timeout" in given else None,
+    )
+
+
+def _check_effects(spec: JobSpec, given: Mapping[str, str]) -> None:
+    """An option that has no effect is an error."""
+    if spec.server_num == 0:
+        for name in ("server", "port", "ports_num", "ports_num_for_sparse"):
+            if name in given and not (name == "server" and given[name] == "script"):
+                raise SpecError(f"--{name}={given[name]} has no effect without pservers (--server_num=0)")
+    if "python" in given and not (spec.program or DEFAULT_PROGRAM).endswith(".py"):
+        raise SpecError(f"--python={given['python']} has no effect: {spec.program} is no .py program")
+    kind, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program or DEFAULT_PROGRAM)
+    if spec.use_gpu and kind == "bundled":
+        raise SpecError(
+            f"--use_gpu={given['use_gpu']}: the bundled runtime of this build has CPU kernels only "
+            f"(with_gpu OFF), and pservers are bundled: {why}. Another runtime: --server script"
+        )
+
+
+def _number(given: Mapping[str, str], name: str, default: int) -> int:
+    text = given.get(name)
+    if text is None:
+        return default
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        raise SpecError(f"--{name}={text!r} is not a whole number")
+    _check_range(name, int(text))
+    return int(text)
+
+
+def _seconds(given: Mapping[str, str], name: str, default_s: float) -> float:
+    text = given.get(name)
+    try:
+        value_s = default_s if text is None else float(text)
+    except ValueError:
+        raise SpecError(f"--{name}={text!r} is not a number of seconds") from None
+    _check_duration(name, value_s if text is not None else None)
+    return value_s
+
+
+def _server(text: str) -> Server:
+    choices: tuple[Server, ...] = get_args(Server)
+    for choice in choices:
+        if text == choice:
+            return choice
+    raise SpecError(f"--server={text!r}: one of {', '.join(choices)}")
+
+
+def _use_gpu(given: Mapping[str, str]) -> bool:
+    try:
+        return contract.parse_bool(given.get("use_gpu", "False"), "--use_gpu")
+    except contract.EnvError as e:
+        raise SpecError(str(e)) from e
+
+
+def _added_env(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    added: dict[str, str] = {}
+    for word in words:
+        name, has_value, value = word.partition("=")
+        _check_env_name(name)
+        if name in added:
+            raise SpecError(f"--env {name} is given twice")
+        if not has_value and name not in environ:
+            raise SpecError(
+                f"--env {name}: there is no such variable here to pass on; --env {name}=VALUE sets one"
+            )
+        added[name] = value if has_value else environ[name]
+    return added
+
+
+def _python(text: str | None, cwd: Path, environ: Mapping[str, str]) -> str:
+    if text is None:
+        return sys.executable
+    # The path is kept as it is, links included: a virtual environment is found by the link's place.
+    found = shutil.which(cwd / text if "/" in text else text, path=environ.get("PATH"))
+    if not text or found is None:
+        raise SpecError(f"--python={text!r} is not an executable file or a command in PATH")
+    return str(cwd / found)
+
+
+def _log_dir(text: str | None, cwd: Path) -> Path | None:
+    if text is None:
+        return None
+    path = _absolute(text, cwd)
+    if not text or (path.exists() and not path.is_dir()):
+        raise SpecError(f"--log_dir={text!r} is not a folder")
+    return path
+
+
+# --- Where the workspace is, and the program in it. ---
+
+
+def _locate(given: Mapping[str, str], split: Split, cwd: Path) -> tuple[Path, str]:
+    """The workspace (absolute, links resolved) and the program (relative when it is inside)."""
+    options = [name for name in ("job_workspace", "job_dispatch_package") if name in given]
+    if len(options) == 2:
+        raise SpecError(
+            f"--job_workspace={given['job_workspace']} and --job_dispatch_package="
+            f"{given['job_dispatch_package']} are both given: the folder is there already, or it is sent"
+        )
+    if not options:
+        path = _absolute(split.program if split.program is not None else DEFAULT_PROGRAM, cwd)
+        _check_program(
+            path, split, "" if split.program else f" in {cwd}; name one, or give --job_workspace=DIR"
+        )
+        return path.parent.resolve(), path.name
+    workspace = _folder(options[0], given[options[0]], cwd)
+    return workspace, _program_in(workspace, split, cwd)
+
+
+def _program_in(workspace: Path, split: Split, cwd: Path) -> str:
+    path = workspace / (split.program if split.program is not None else DEFAULT_PROGRAM)
+    if split.program is not None and not _exists(path) and _exists(cwd / split.program):
+        path = cwd / split.program
+    _check_program(path, split, f" in the workspace {workspace}")
+    path = Path(os.path.normpath(path))
+    for inside in (path, path.parent.resolve() / path.name):
+        if inside.is_relative_to(workspace):
+            return str(inside.relative_to(workspace))
+    return str(path)
+
+
+def _absolute(text: str, cwd: Path) -> Path:
+    try:
+        return Path(os.path.normpath(cwd / text))
+    except ValueError as e:  # an embedded NUL
+        raise SpecError(f"{text!r} is no path: {e}") from e
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _folder(option: str, text: str, cwd: Path) -> Path:
+    path = _absolute(text, cwd)
+    if not text or not _exists(path):
+        raise SpecError(f"--{option}={text!r} is not there")
+    if not path.is_dir():
+        raise SpecError(f"--{option}={text!r} is not a folder")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise SpecError(f"--{option}={text!r} can't be read: permission denied")
+    return path.resolve()
+
+
+def _check_program(path: Path, split: Split, place: str) -> None:
+    shown = repr(split.program if split.program is not None else DEFAULT_PROGRAM)
+    if split.program == "" or not _exists(path):
+        raise SpecError(f"the program {shown} is not there{place}{_forward_hint(split)}")
+    if not path.is_file():
+        raise SpecError(f"the program {shown} is not a file")
+    if not os.access(path, os.R_OK):
+        raise SpecError(f"the program {shown} can't be read: permission denied")
+    if path.suffix != ".py" and not os.access(path, os.X_OK):
+        raise SpecError(f"the program {shown} is no .py file and not executable (chmod +x makes it so)")
+
+
+def _forward_hint(split: Split) -> str:
+    last = split.forwarded[-1] if split.forwarded else ""
+    if not last or "=" in last or split.program is None:
+        return ""
+    return f" (if it is the value of {last}: before the program that is written {last}={split.program})"
