@@ -14,6 +14,8 @@ HEADERS := $(wildcard runtime/csrc/*.h tests/c/*.h)
 C_FLAGS := -std=c11 -D_GNU_SOURCE -fno-math-errno -ffp-contract=off -Iruntime/csrc
 C_WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wconversion -Werror
 SANITIZE := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+# Lets a test make the n-th allocation fail: tests/c/harness.h.
+WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 .DEFAULT_GOAL := help
@@ -51,7 +53,7 @@ ctest: $(if $(C_TESTS),build/ctest) ## the tests of the C core under ASan and UB
 
 build/ctest: $(CORE) $(C_TESTS) $(HEADERS) Makefile | setup-dev
 	@mkdir -p build
-	$(CC) $(C_FLAGS) $(SANITIZE) -Wall -Wextra -Werror $(CORE) $(C_TESTS) -lm -lpthread -o $@
+	$(CC) $(C_FLAGS) $(SANITIZE) $(WRAP) -Wall -Wextra -Werror $(CORE) $(C_TESTS) -lm -lpthread -o $@
 
 bench: setup-dev ## side-by-side measurements; see bench/README.md
 	$(BIN)/python bench/launch.py

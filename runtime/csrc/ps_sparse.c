@@ -142,11 +142,29 @@ oom:
     return ps_fail(err, PS_ENOMEM, 0, "sparse table: a step's sum of %zu rows of %u floats", n, t->dim);
 }
 
-/* Room for n keys that may all be new: whatever may fail fails here, before anything is changed. */
-static int reserve_rows(ps_sparse *t, size_t n, ps_err *err) {
-    size_t rows;
-    if (ps_add_overflows(t->rows, n, &rows) || rows > PS_SPARSE_MAX_ROWS)
-        return ps_fail(err, PS_ELIMIT, 0, "sparse table: %zu rows and %zu keys more, limit %u", t->rows, n, PS_SPARSE_MAX_ROWS);
+static void prefetch_homes(const ps_sparse *t, const uint64_t *keys, size_t n) {
+    for (size_t i = 0; i < n; i++) ps_prefetch(&t->entries[home(t, keys[i])]);
+}
+
+/* How many of keys[0..n) have no row; one that is there twice counts twice. */
+static size_t count_missing(const ps_sparse *t, const uint64_t *keys, size_t n) {
+    size_t missing = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (i % BATCH == 0) prefetch_homes(t, keys + i, n - i < BATCH ? n - i : BATCH);
+        missing += probe(t, keys[i])->row == 0;
+    }
+    return missing;
+}
+
+/* Room for the rows of n keys: whatever may fail fails here, before anything is changed. Counts only
+ * if all keys being new would need more memory. */
+static int reserve_rows(ps_sparse *t, const uint64_t *keys, size_t n, ps_err *err) {
+    if (n > PS_SPARSE_MAX_ROWS) return ps_fail(err, PS_ELIMIT, 0, "sparse table: %zu keys at once, limit %u", n, PS_SPARSE_MAX_ROWS);
+    size_t rows = t->rows + n;
+    if (rows <= t->cap / 4 * 3 && rows <= t->slabs_n << t->shift) return PS_OK;
+    rows = t->rows + count_missing(t, keys, n);
+    if (rows > PS_SPARSE_MAX_ROWS)
+        return ps_fail(err, PS_ELIMIT, 0, "sparse table: more than %u rows", PS_SPARSE_MAX_ROWS);
     int rc = reserve_entries(t, rows, err);
     return rc == PS_OK ? reserve_slabs(t, rows, err) : rc;
 }
@@ -161,10 +179,6 @@ static entry *touch(ps_sparse *t, uint64_t key) {
         memset(row + t->dim, 0, (t->stride - t->dim) * sizeof *row);
     }
     return e;
-}
-
-static void prefetch_homes(const ps_sparse *t, const uint64_t *keys, size_t n) {
-    for (size_t i = 0; i < n; i++) ps_prefetch(&t->entries[home(t, keys[i])]);
 }
 
 static void prefetch_floats(const float *p, size_t n) {
@@ -202,8 +216,8 @@ static void add_one(ps_sparse *t, uint64_t key, const float *grad) {
 }
 
 int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t n, ps_err *err) {
-    int rc = reserve_rows(t, n, err);
-    if (rc == PS_OK) rc = reserve_sum(t, t->sum_n + n, err); /* no overflow: both fit in 32 bits */
+    int rc = reserve_rows(t, keys, n, err);
+    if (rc == PS_OK) rc = reserve_sum(t, t->sum_n + n, err); /* no overflow: both are below 2^32 */
     if (rc != PS_OK) return rc;
     for (size_t i = 0; i < n; i++) {
         if (i % BATCH == 0) prefetch_homes(t, keys + i, n - i < BATCH ? n - i : BATCH);
@@ -225,7 +239,7 @@ int ps_sparse_commit(ps_sparse *t, ps_err *err) {
 }
 
 int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err) {
-    int rc = reserve_rows(t, n, err);
+    int rc = reserve_rows(t, keys, n, err);
     if (rc != PS_OK) return rc;
     for (size_t i = 0; i < n; i++) {
         if (i % BATCH == 0) prefetch_homes(t, keys + i, n - i < BATCH ? n - i : BATCH);

@@ -1,0 +1,97 @@
+#include "harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_TESTS = 512 };
+
+static struct {
+    const char *name;
+    void (*run)(void);
+} tests[MAX_TESTS];
+static int tests_n;
+static int failed_checks;
+static const char *running;
+
+void harness_register(const char *name, void (*run)(void)) {
+    if (tests_n == MAX_TESTS) {
+        fprintf(stderr, "more than %d tests: raise MAX_TESTS\n", MAX_TESTS);
+        exit(1);
+    }
+    tests[tests_n].name = name;
+    tests[tests_n++].run = run;
+}
+
+bool harness_check(bool ok, const char *condition, const char *file, int line) {
+    if (!ok) {
+        failed_checks++;
+        fprintf(stderr, "%s:%d: %s: failed: %s\n", file, line, running, condition);
+    }
+    return ok;
+}
+
+uint64_t harness_random(void) {
+    static uint64_t state = 88172645463325252U; /* xorshift64 (Marsaglia, JSS 8, 2003) */
+    state ^= state << 13;
+    state ^= state >> 7;
+    return state ^= state << 17;
+}
+
+/* Allocations until the one that fails; 0: none will. One thread allocates in such a test. */
+static long fail_in;
+static bool has_failed;
+
+bool harness_fail_alloc(long n) {
+    bool was = has_failed;
+    has_failed = false;
+    fail_in = n;
+    return was;
+}
+
+static bool fails_now(void) {
+    if (fail_in == 0 || --fail_in != 0) return false;
+    has_failed = true;
+    return true;
+}
+
+/* The linker sends every call of malloc() to __wrap_malloc(), and __real_malloc() to the real one. */
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t size);
+void *__real_aligned_alloc(size_t align, size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t size);
+void *__wrap_aligned_alloc(size_t align, size_t size);
+
+void *__wrap_malloc(size_t size) {
+    return fails_now() ? NULL : __real_malloc(size);
+}
+
+void *__wrap_calloc(size_t n, size_t size) {
+    return fails_now() ? NULL : __real_calloc(n, size);
+}
+
+void *__wrap_realloc(void *p, size_t size) {
+    return fails_now() ? NULL : __real_realloc(p, size);
+}
+
+void *__wrap_aligned_alloc(size_t align, size_t size) {
+    return fails_now() ? NULL : __real_aligned_alloc(align, size);
+}
+
+int main(int argc, char **argv) {
+    int failed = 0, ran = 0;
+    for (int i = 0; i < tests_n; i++) {
+        running = tests[i].name;
+        if (argc > 1 && strstr(running, argv[1]) == NULL) continue;
+        int before = failed_checks;
+        tests[i].run();
+        harness_fail_alloc(0);
+        failed += failed_checks != before;
+        ran++;
+    }
+    printf("%d C tests, %d failed\n", ran, failed);
+    return failed != 0 || ran == 0;
+}

@@ -1,0 +1,135 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness.h"
+#include "ps_sparse.h"
+
+enum { DIM = 5, KEYS = 300 };
+
+static const ps_optim adagrad = {.method = PS_ADAGRAD, .learning_rate = 0.1F, .decay = 0.01F, .epsilon = 1e-6F};
+static const ps_init normal = {.seed = 3, .table = 4, .kind = PS_INIT_NORMAL, .mean = 0, .std = 0.5F};
+
+static ps_sparse *new_table(uint32_t dim) {
+    ps_sparse *t;
+    ps_err err;
+    CHECK(ps_sparse_new(&t, dim, &adagrad, &normal, &err) == PS_OK);
+    return t;
+}
+
+/* Keys first..first+n-1, and n * DIM gradients. */
+static void some_push(uint64_t *keys, float *grads, uint64_t first, size_t n) {
+    for (size_t i = 0; i < n; i++) keys[i] = first + i;
+    for (size_t i = 0; i < n * DIM; i++) grads[i] = (float)(int)(harness_random() % 2001 - 1000) / 64;
+}
+
+/* What the table holds for keys 0..KEYS-1. */
+static void dump(const ps_sparse *t, float *out) {
+    uint64_t keys[KEYS];
+    for (size_t i = 0; i < KEYS; i++) keys[i] = i;
+    ps_sparse_read(t, keys, KEYS, out);
+}
+
+TEST(sparse_steps_are_those_of_dense_rows) {
+    ps_sparse *t = new_table(DIM);
+    uint64_t keys[KEYS];
+    float grads[KEYS * DIM], value[KEYS * DIM], slots[KEYS * DIM] = {0}, sum[KEYS * DIM], got[KEYS * DIM];
+    for (size_t i = 0; i < KEYS; i++) ps_init_row(&normal, i, value + i * DIM, DIM);
+    for (int step = 0; step < 5; step++) {
+        for (int trainer = 0; trainer < 3; trainer++) {
+            some_push(keys, grads, 0, KEYS);
+            CHECK(ps_sparse_add(t, keys, grads, KEYS, NULL) == PS_OK);
+            if (trainer == 0) memcpy(sum, grads, sizeof sum);
+            else ps_add(sum, grads, KEYS * DIM);
+        }
+        dump(t, got);
+        CHECK(memcmp(got, value, sizeof got) == 0); /* nothing is seen before the commit */
+        CHECK(ps_sparse_commit(t, NULL) == PS_OK);
+        ps_optim_apply(&adagrad, value, slots, sum, KEYS * DIM);
+        dump(t, got);
+        CHECK(memcmp(got, value, sizeof got) == 0);
+    }
+    CHECK(ps_sparse_rows(t) == KEYS && ps_sparse_dim(t) == DIM);
+    ps_sparse_free(t);
+}
+
+TEST(sparse_set_keeps_state_and_sum) {
+    ps_sparse *t = new_table(DIM);
+    uint64_t key = 9;
+    float ones[DIM], got[DIM], value = 7, state = 0;
+    for (int i = 0; i < DIM; i++) ones[i] = 1;
+    for (int step = 0; step < 2; step++) {
+        CHECK(ps_sparse_add(t, &key, ones, 1, NULL) == PS_OK);
+        float sevens[DIM] = {7, 7, 7, 7, 7};
+        CHECK(ps_sparse_set(t, &key, sevens, 1, NULL) == PS_OK);
+        CHECK(ps_sparse_commit(t, NULL) == PS_OK);
+        value = 7;
+        ps_optim_apply(&adagrad, &value, &state, ones, 1);
+    }
+    ps_sparse_read(t, &key, 1, got);
+    CHECK(got[0] == value && got[DIM - 1] == value);
+    ps_sparse_free(t);
+}
+
+/* Every allocation of a push or set fails once; each time the table is as it was. */
+static void check_no_memory(int (*call)(ps_sparse *, const uint64_t *, const float *, size_t, ps_err *)) {
+    ps_sparse *t = new_table(DIM);
+    uint64_t keys[KEYS];
+    float grads[KEYS * DIM], before[KEYS * DIM], after[KEYS * DIM];
+    some_push(keys, grads, 0, 40);
+    CHECK(ps_sparse_add(t, keys, grads, 40, NULL) == PS_OK);
+    dump(t, before);
+    some_push(keys, grads, 20, KEYS);
+    int rc = PS_ENOMEM, failures = 0;
+    for (long n = 1; rc != PS_OK && n < 20; n++) {
+        ps_err err;
+        harness_fail_alloc(n);
+        rc = call(t, keys, grads, KEYS, &err);
+        bool failed = harness_fail_alloc(0);
+        CHECK(rc == (failed ? PS_ENOMEM : PS_OK));
+        if (!failed) break;
+        failures++;
+        dump(t, after);
+        CHECK(err.text[0] != '\0' && ps_sparse_rows(t) == 40 && memcmp(before, after, sizeof after) == 0);
+    }
+    CHECK(rc == PS_OK && failures >= 1 && ps_sparse_rows(t) == KEYS + 20);
+    CHECK(ps_sparse_commit(t, NULL) == PS_OK);
+    ps_sparse_free(t);
+}
+
+TEST(sparse_without_memory_stays_as_it_was) {
+    check_no_memory(ps_sparse_add);
+    check_no_memory(ps_sparse_set);
+}
+
+TEST(sparse_new_without_memory) {
+    for (long n = 1; n < 3; n++) {
+        ps_sparse *t;
+        ps_err err;
+        harness_fail_alloc(n);
+        CHECK(ps_sparse_new(&t, DIM, &adagrad, &normal, &err) == PS_ENOMEM && t == NULL);
+        CHECK(harness_fail_alloc(0));
+    }
+    ps_sparse_free(NULL);
+}
+
+TEST(sparse_large_rows) {
+    uint32_t dim = PS_SPARSE_MAX_DIM;
+    ps_sparse *t = new_table(dim);
+    uint64_t keys[2] = {UINT64_MAX, 0};
+    float *rows = calloc(2, dim * sizeof *rows);
+    CHECK(rows != NULL);
+    CHECK(ps_sparse_set(t, keys, rows, 2, NULL) == PS_OK);
+    rows[0] = 1;
+    ps_sparse_read(t, keys, 2, rows);
+    CHECK(rows[0] == 0 && rows[2 * (size_t)dim - 1] == 0);
+    free(rows);
+    ps_sparse_free(t);
+}
+
+TEST(sparse_nothing_to_do) {
+    ps_sparse *t = new_table(1);
+    CHECK(ps_sparse_add(t, NULL, NULL, 0, NULL) == PS_OK && ps_sparse_set(t, NULL, NULL, 0, NULL) == PS_OK);
+    ps_sparse_read(t, NULL, 0, NULL);
+    CHECK(ps_sparse_commit(t, NULL) == PS_OK && ps_sparse_rows(t) == 0 && ps_sparse_bytes(t) > 0);
+    ps_sparse_free(t);
+}
