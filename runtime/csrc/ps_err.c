@@ -17,6 +17,7 @@ int ps_fail(ps_err *err, int code, int sys, const char *fmt, ...) {
     if (n < 0) err->text[0] = '\0';
     size_t used = n < 0 ? 0 : (size_t)n;
     /* strerror: safe in threads with glibc 2.32 and later, and with musl. */
-    if (sys != 0 && used < sizeof err->text) snprintf(err->text + used, sizeof err->text - used, ": %s", strerror(sys));
+    if (sys != 0 && used < sizeof err->text)
+        snprintf(err->text + used, sizeof err->text - used, ": %s", strerror(sys));
     return code;
 }

@@ -5,7 +5,8 @@
 #define GOLDEN UINT64_C(0x9e3779b97f4a7c15) /* the step of splitmix64 */
 
 int ps_init_check(const ps_init *init, ps_err *err) {
-    if (init->kind >= PS_INIT_KINDS) return ps_fail(err, PS_EINVAL, 0, "initializer kind %u is not known", init->kind);
+    if (init->kind >= PS_INIT_KINDS)
+        return ps_fail(err, PS_EINVAL, 0, "initializer kind %u is not known", init->kind);
     if (!isfinite(init->mean) || !isfinite(init->std) || init->std < 0)
         return ps_fail(err, PS_EINVAL, 0, "initializer: mean %g and std %g must be finite, std not negative",
                        (double)init->mean, (double)init->std);
@@ -20,7 +21,8 @@ static uint32_t pieces(uint64_t x) {
 /* Irwin-Hall: twelve uniform pieces of 16 bits have the mean 6 * 65535 and the variance 2^32 - 1.
  * Every step is exact; |result| <= 6. */
 static float normal(uint64_t state) {
-    uint32_t sum = pieces(ps_mix64(state)) + pieces(ps_mix64(state + GOLDEN)) + pieces(ps_mix64(state + 2 * GOLDEN));
+    uint32_t sum =
+        pieces(ps_mix64(state)) + pieces(ps_mix64(state + GOLDEN)) + pieces(ps_mix64(state + 2 * GOLDEN));
     return (float)((int32_t)sum - 6 * 65535) * 0x1p-16F;
 }
 

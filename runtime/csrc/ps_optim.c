@@ -4,11 +4,14 @@
 #include <stdlib.h>
 
 int ps_optim_check(const ps_optim *o, ps_err *err) {
-    if (o->method >= PS_METHODS) return ps_fail(err, PS_EINVAL, 0, "optimizer method %u is not known", o->method);
+    if (o->method >= PS_METHODS)
+        return ps_fail(err, PS_EINVAL, 0, "optimizer method %u is not known", o->method);
     if (!isfinite(o->learning_rate) || !isfinite(o->momentum) || !isfinite(o->decay) || !isfinite(o->epsilon))
-        return ps_fail(err, PS_EINVAL, 0, "optimizer: learning_rate %g, momentum %g, decay %g, epsilon %g: not all finite",
+        return ps_fail(err, PS_EINVAL, 0,
+                       "optimizer: learning_rate %g, momentum %g, decay %g, epsilon %g: not all finite",
                        (double)o->learning_rate, (double)o->momentum, (double)o->decay, (double)o->epsilon);
-    if (o->epsilon < 0) return ps_fail(err, PS_EINVAL, 0, "optimizer: epsilon %g is negative", (double)o->epsilon);
+    if (o->epsilon < 0)
+        return ps_fail(err, PS_EINVAL, 0, "optimizer: epsilon %g is negative", (double)o->epsilon);
     return PS_OK;
 }
 
@@ -36,7 +39,8 @@ PS_INLINE void adagrad(ps_optim o, float *restrict p, float *restrict h, const f
 }
 
 /* The body of every build: the compiler makes vectors of it as wide as the build allows. */
-PS_INLINE void apply(const ps_optim *o, float *restrict p, float *restrict s, const float *restrict g, size_t n) {
+PS_INLINE void apply(const ps_optim *o, float *restrict p, float *restrict s, const float *restrict g,
+                     size_t n) {
     if (o->method == PS_ADAGRAD) adagrad(*o, p, s, g, n);
     else if (o->method == PS_MOMENTUM) momentum(*o, p, s, g, n);
     else sgd(*o, p, g, n);
@@ -92,11 +96,11 @@ static int check_rows(const uint64_t *rows, size_t k, size_t rows_n, ps_err *err
     for (size_t i = 0; i < k && rc == PS_OK; i++) {
         uint64_t row = rows[i], bit = UINT64_C(1) << (row & 63);
         if (row >= rows_n)
-            rc = ps_fail(err, PS_EINVAL, 0, "rows[%zu] is %llu, but there are %zu rows", i, (unsigned long long)row, rows_n);
+            rc = ps_fail(err, PS_EINVAL, 0, "rows[%zu] is %llu, but there are %zu rows", i,
+                         (unsigned long long)row, rows_n);
         else if (seen[row / 64] & bit)
             rc = ps_fail(err, PS_EINVAL, 0, "rows[%zu]: row %llu is there twice", i, (unsigned long long)row);
-        else
-            seen[row / 64] |= bit;
+        else seen[row / 64] |= bit;
     }
     free(seen);
     return rc;

@@ -3,10 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BATCH 32                       /* keys whose cache lines are fetched at once */
-#define SLAB_BYTES (1U << 20)          /* about; a slab has at least one row. Untouched pages cost nothing */
-#define LINE 64                        /* bytes of a cache line */
-#define SALT UINT64_C(0x5851f42d4c957f2d) /* so that keys dealt over shards by ps_mix64 still scatter here */
+#define BATCH 32              /* keys whose cache lines are fetched at once */
+#define SLAB_BYTES (1U << 20) /* about; a slab has at least one row. Untouched pages cost nothing */
+#define LINE 64               /* bytes of a cache line */
+
+/* So that keys which were dealt over shards by ps_mix64() still scatter here. */
+#define SALT UINT64_C(0x5851f42d4c957f2d)
 
 /* A place of the hash table. `sum` may be out of date: it counts only if sum_row[sum] is `row`. */
 typedef struct entry {
@@ -66,7 +68,8 @@ int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps
 
     ps_sparse *t = calloc(1, sizeof *t);
     if (t == NULL) goto oom;
-    *t = (ps_sparse){.dim = dim, .stride = dim * (1 + ps_optim_slots(optim->method)), .optim = *optim, .init = *init};
+    *t = (ps_sparse){
+        .dim = dim, .stride = dim * (1 + ps_optim_slots(optim->method)), .optim = *optim, .init = *init};
     while (slab_bytes(t) * 2 <= SLAB_BYTES) t->shift++;
     t->cap = 64;
     t->entries = calloc(t->cap, sizeof *t->entries);
@@ -142,6 +145,11 @@ oom:
     return ps_fail(err, PS_ENOMEM, 0, "sparse table: a step's sum of %zu rows of %u floats", n, t->dim);
 }
 
+/* Keys of the next batch when `left` are left. */
+static size_t batch(size_t left) {
+    return left < BATCH ? left : BATCH;
+}
+
 static void prefetch_homes(const ps_sparse *t, const uint64_t *keys, size_t n) {
     for (size_t i = 0; i < n; i++) ps_prefetch(&t->entries[home(t, keys[i])]);
 }
@@ -150,7 +158,7 @@ static void prefetch_homes(const ps_sparse *t, const uint64_t *keys, size_t n) {
 static size_t count_missing(const ps_sparse *t, const uint64_t *keys, size_t n) {
     size_t missing = 0;
     for (size_t i = 0; i < n; i++) {
-        if (i % BATCH == 0) prefetch_homes(t, keys + i, n - i < BATCH ? n - i : BATCH);
+        if (i % BATCH == 0) prefetch_homes(t, keys + i, batch(n - i));
         missing += probe(t, keys[i])->row == 0;
     }
     return missing;
@@ -159,7 +167,8 @@ static size_t count_missing(const ps_sparse *t, const uint64_t *keys, size_t n) 
 /* Room for the rows of n keys: whatever may fail fails here, before anything is changed. Counts only
  * if all keys being new would need more memory. */
 static int reserve_rows(ps_sparse *t, const uint64_t *keys, size_t n, ps_err *err) {
-    if (n > PS_SPARSE_MAX_ROWS) return ps_fail(err, PS_ELIMIT, 0, "sparse table: %zu keys at once, limit %u", n, PS_SPARSE_MAX_ROWS);
+    if (n > PS_SPARSE_MAX_ROWS)
+        return ps_fail(err, PS_ELIMIT, 0, "sparse table: %zu keys at once, limit %u", n, PS_SPARSE_MAX_ROWS);
     size_t rows = t->rows + n;
     if (rows <= t->cap / 4 * 3 && rows <= t->slabs_n << t->shift) return PS_OK;
     rows = t->rows + count_missing(t, keys, n);
@@ -201,7 +210,7 @@ static void read_batch(const ps_sparse *t, const uint64_t *keys, size_t n, float
 }
 
 void ps_sparse_read(const ps_sparse *t, const uint64_t *keys, size_t n, float *out) {
-    for (size_t i = 0; i < n; i += BATCH) read_batch(t, keys + i, n - i < BATCH ? n - i : BATCH, out + i * t->dim);
+    for (size_t i = 0; i < n; i += BATCH) read_batch(t, keys + i, batch(n - i), out + i * t->dim);
 }
 
 static void add_one(ps_sparse *t, uint64_t key, const float *grad) {
@@ -220,7 +229,7 @@ int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t
     if (rc == PS_OK) rc = reserve_sum(t, t->sum_n + n, err); /* no overflow: both are below 2^32 */
     if (rc != PS_OK) return rc;
     for (size_t i = 0; i < n; i++) {
-        if (i % BATCH == 0) prefetch_homes(t, keys + i, n - i < BATCH ? n - i : BATCH);
+        if (i % BATCH == 0) prefetch_homes(t, keys + i, batch(n - i));
         add_one(t, keys[i], grads + i * t->dim);
     }
     return PS_OK;
@@ -242,7 +251,7 @@ int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_
     int rc = reserve_rows(t, keys, n, err);
     if (rc != PS_OK) return rc;
     for (size_t i = 0; i < n; i++) {
-        if (i % BATCH == 0) prefetch_homes(t, keys + i, n - i < BATCH ? n - i : BATCH);
+        if (i % BATCH == 0) prefetch_homes(t, keys + i, batch(n - i));
         memcpy(row_at(t, touch(t, keys[i])->row), values + i * t->dim, t->dim * sizeof *values);
     }
     return PS_OK;

@@ -21,8 +21,8 @@ int py_array(PyObject *obj, Py_buffer *view, py_item item, bool writable, const 
     int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
     if (PyObject_GetBuffer(obj, view, flags) < 0) return -1;
     if (!is_item(view, item)) {
-        PyErr_Format(PyExc_TypeError, "%s: items must be %s, these have the format '%s'", name, item_names[item],
-                     view->format == NULL ? "B" : view->format);
+        PyErr_Format(PyExc_TypeError, "%s: items must be %s, these have the format '%s'", name,
+                     item_names[item], view->format == NULL ? "B" : view->format);
     } else if ((uintptr_t)view->buf % (size_t)view->itemsize != 0) {
         PyErr_Format(PyExc_ValueError, "%s: the array is not aligned to its items", name);
     } else {

@@ -41,13 +41,14 @@ static int get_arrays(const ps_optim *o, PyObject *const *objs, Py_buffer *views
 
 static PyObject *optim_apply(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
-    static char *names[] = {"method", "value", "slots", "grad", "lr", "momentum", "decay", "epsilon", "isa", NULL};
+    static char *names[] = {"method",   "value", "slots",   "grad", "lr",
+                            "momentum", "decay", "epsilon", "isa",  NULL};
     ps_optim o;
     int method, isa = PS_ISA_BEST;
     PyObject *objs[ARRAYS], *result = NULL;
     Py_buffer views[ARRAYS] = {{0}};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOOOffff|i", names, &method, &objs[VALUE], &objs[SLOTS], &objs[GRAD],
-                                     &o.learning_rate, &o.momentum, &o.decay, &o.epsilon, &isa))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOOOffff|i", names, &method, &objs[VALUE], &objs[SLOTS],
+                                     &objs[GRAD], &o.learning_rate, &o.momentum, &o.decay, &o.epsilon, &isa))
         return NULL;
     o.method = (uint32_t)method;
     if (check_isa(isa) < 0 || check_optim(&o) < 0) return NULL;
@@ -55,7 +56,8 @@ static PyObject *optim_apply(PyObject *self, PyObject *args, PyObject *kwargs) {
     if (py_need_items(&views[GRAD], py_items(&views[VALUE]), "grad", "value") < 0) goto done;
     if (py_need_apart(views, array_names, ARRAYS) < 0) goto done;
     Py_BEGIN_ALLOW_THREADS
-    ps_optim_apply_isa((ps_isa)isa, &o, views[VALUE].buf, views[SLOTS].buf, views[GRAD].buf, py_items(&views[VALUE]));
+    ps_optim_apply_isa((ps_isa)isa, &o, views[VALUE].buf, views[SLOTS].buf, views[GRAD].buf,
+                       py_items(&views[VALUE]));
     Py_END_ALLOW_THREADS
     result = Py_NewRef(Py_None);
 done:
@@ -68,8 +70,8 @@ static int check_rows_shapes(const Py_buffer *views) {
     if (py_need_ndim(&views[VALUE], 2, "value") < 0 || py_need_ndim(&views[GRAD], 2, "grad") < 0) return -1;
     if (py_need_ndim(&views[ROWS], 1, "rows") < 0) return -1;
     if (views[GRAD].shape[0] != views[ROWS].shape[0] || views[GRAD].shape[1] != views[VALUE].shape[1]) {
-        PyErr_Format(PyExc_ValueError, "grad is [%zd, %zd], but rows and value need [%zd, %zd]", views[GRAD].shape[0],
-                     views[GRAD].shape[1], views[ROWS].shape[0], views[VALUE].shape[1]);
+        PyErr_Format(PyExc_ValueError, "grad is [%zd, %zd], but rows and value need [%zd, %zd]",
+                     views[GRAD].shape[0], views[GRAD].shape[1], views[ROWS].shape[0], views[VALUE].shape[1]);
         return -1;
     }
     return 0;
@@ -77,14 +79,16 @@ static int check_rows_shapes(const Py_buffer *views) {
 
 static PyObject *sparse_apply(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
-    static char *names[] = {"method", "value", "slots", "rows", "grad", "lr", "momentum", "decay", "epsilon", NULL};
+    static char *names[] = {"method", "value",    "slots", "rows",    "grad",
+                            "lr",     "momentum", "decay", "epsilon", NULL};
     ps_optim o;
     ps_err err;
     int method, rc = PS_OK;
     PyObject *objs[ARRAYS], *result = NULL;
     Py_buffer views[ARRAYS] = {{0}};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOOOOffff", names, &method, &objs[VALUE], &objs[SLOTS], &objs[ROWS],
-                                     &objs[GRAD], &o.learning_rate, &o.momentum, &o.decay, &o.epsilon))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOOOOffff", names, &method, &objs[VALUE], &objs[SLOTS],
+                                     &objs[ROWS], &objs[GRAD], &o.learning_rate, &o.momentum, &o.decay,
+                                     &o.epsilon))
         return NULL;
     o.method = (uint32_t)method;
     if (check_optim(&o) < 0 || get_arrays(&o, objs, views) < 0) goto done;
@@ -92,8 +96,8 @@ static PyObject *sparse_apply(PyObject *self, PyObject *args, PyObject *kwargs) 
     if (check_rows_shapes(views) < 0 || py_need_apart(views, array_names, ARRAYS) < 0) goto done;
     size_t rows_n = (size_t)views[VALUE].shape[0], dim = (size_t)views[VALUE].shape[1];
     Py_BEGIN_ALLOW_THREADS
-    rc = ps_optim_apply_rows(&o, views[VALUE].buf, views[SLOTS].buf, rows_n, dim, views[ROWS].buf, views[GRAD].buf,
-                             py_items(&views[ROWS]), &err);
+    rc = ps_optim_apply_rows(&o, views[VALUE].buf, views[SLOTS].buf, rows_n, dim, views[ROWS].buf,
+                             views[GRAD].buf, py_items(&views[ROWS]), &err);
     Py_END_ALLOW_THREADS
     result = rc == PS_OK ? Py_NewRef(Py_None) : py_raise(&err);
 done:
@@ -148,7 +152,8 @@ static PyObject *init_rows(PyObject *self, PyObject *args, PyObject *kwargs) {
     int kind;
     PyObject *out, *keys, *seed, *table, *result = NULL;
     Py_buffer views[2] = {{0}};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOiff", names, &out, &keys, &seed, &table, &kind, &init.mean, &init.std))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOiff", names, &out, &keys, &seed, &table, &kind,
+                                     &init.mean, &init.std))
         return NULL;
     if (get_init(&init, seed, table, kind) < 0) return NULL;
     if (py_array(out, &views[0], PY_F32, true, "out") < 0) goto done;
@@ -176,8 +181,8 @@ static PyObject *table_id(PyObject *self, PyObject *arg) {
 /* True of this build on this machine; the names are those of `pslaunch version`. */
 static PyObject *features(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
-    return Py_BuildValue("{sOsOsOsO}", "avx2", ps_cpu_avx2() ? Py_True : Py_False, "gpu", Py_False, "double", Py_False,
-                         "rdma", Py_False);
+    return Py_BuildValue("{sOsOsOsO}", "avx2", ps_cpu_avx2() ? Py_True : Py_False, "gpu", Py_False, "double",
+                         Py_False, "rdma", Py_False);
 }
 
 /* The cast Python's own documentation has: these take keywords, which their flags say. */

@@ -7,11 +7,11 @@
 #include <stdint.h>
 
 /* A test function, run by main() under its name. */
-#define TEST(name)                                                 \
-    static void name(void);                                        \
+#define TEST(name)                                                   \
+    static void name(void);                                          \
     __attribute__((constructor)) static void register_##name(void) { \
-        harness_register(#name, name);                             \
-    }                                                              \
+        harness_register(#name, name);                               \
+    }                                                                \
     static void name(void)
 
 /* Goes on after a failure: the test's name, place and condition are printed, the exit code will be 1. */

@@ -6,7 +6,8 @@
 
 enum { N = 100 };
 
-static const ps_optim some = {.method = PS_ADAGRAD, .learning_rate = 0.1F, .momentum = 0.9F, .decay = 0.01F, .epsilon = 1e-6F};
+static const ps_optim some = {
+    .method = PS_ADAGRAD, .learning_rate = 0.1F, .momentum = 0.9F, .decay = 0.01F, .epsilon = 1e-6F};
 
 /* Floats of all sizes and both signs, also subnormal ones, but no NaN or infinity. */
 static void fill(float *p, size_t n) {
@@ -76,6 +77,21 @@ TEST(optim_formulas_by_hand) {
     CHECK(h == 4 && p == 0.5F); /* 1 - 0.5 * 2 / sqrt(4) */
 }
 
+/* A fused multiply-add keeps digits of a product that rounding drops: then these would not be 0. */
+TEST(optim_rounds_every_product) {
+    float x = 1 + 0x1p-12F, square = x * x, values[9], slots[9], grad[9];
+    for (uint32_t method = 0; method < PS_METHODS; method++) {
+        for (int i = 0; i < 9; i++) values[i] = x, slots[i] = 0, grad[i] = -square;
+        ps_optim o = {.method = method, .learning_rate = 1, .momentum = 1, .decay = x, .epsilon = 1};
+        ps_optim_apply(&o, values, ps_optim_slots(method) ? slots : NULL, grad, 9);
+        CHECK(values[0] == x && values[8] == x);
+    }
+    for (int i = 0; i < 9; i++) slots[i] = -square, grad[i] = x;
+    ps_optim o = {.method = PS_ADAGRAD, .epsilon = 1};
+    ps_optim_apply(&o, values, slots, grad, 9);
+    CHECK(slots[0] == 0 && slots[8] == 0);
+}
+
 TEST(optim_slots_by_method) {
     CHECK(ps_optim_slots(PS_SGD) == 0 && ps_optim_slots(PS_MOMENTUM) == 1 && ps_optim_slots(PS_ADAGRAD) == 1);
     CHECK(ps_optim_slots(99) == 0);
@@ -103,7 +119,8 @@ static int apply_rows(const uint64_t *rows, size_t k, float *value, float *slots
 TEST(optim_rows_are_all_applied_or_none) {
     float value[15] = {0}, slots[15] = {0}, zero[15] = {0};
     const uint64_t bad[][4] = {{0, 1, 2, 5}, {0, 1, 1, 2}, {4, 3, 2, 4}, {1, 0, 9, 2}, {0, UINT64_MAX, 1, 2}};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) CHECK(apply_rows(bad[i], 4, value, slots) == PS_EINVAL);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        CHECK(apply_rows(bad[i], 4, value, slots) == PS_EINVAL);
     CHECK(memcmp(value, zero, sizeof zero) == 0 && memcmp(slots, zero, sizeof zero) == 0);
 
     const uint64_t good[] = {4, 0, 3, 1};

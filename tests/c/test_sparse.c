@@ -6,7 +6,8 @@
 
 enum { DIM = 5, KEYS = 300 };
 
-static const ps_optim adagrad = {.method = PS_ADAGRAD, .learning_rate = 0.1F, .decay = 0.01F, .epsilon = 1e-6F};
+static const ps_optim adagrad = {
+    .method = PS_ADAGRAD, .learning_rate = 0.1F, .decay = 0.01F, .epsilon = 1e-6F};
 static const ps_init normal = {.seed = 3, .table = 4, .kind = PS_INIT_NORMAL, .mean = 0, .std = 0.5F};
 
 static ps_sparse *new_table(uint32_t dim) {
