@@ -19,7 +19,7 @@ WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint typing ctest bench clean setup-train setup-dev
+.PHONY: help train test lint typing ctest bench clean setup-train dev
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -30,10 +30,10 @@ train: setup-train ## train the word2vec example with 2 pservers and 2 trainers 
 	$(BIN)/pslaunch local --server_num 2 --worker_num 2 --job_workspace $(WORKSPACE) train.py
 	$(BIN)/python examples/word2vec/report.py $(WORKSPACE)
 
-test: setup-dev ctest ## all tests that this machine can run: C under ASan and UBSan, then pytest
+test: dev ctest ## all tests that this machine can run: C under ASan and UBSan, then pytest
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-lint: setup-dev typing ## ruff, mypy strict, C warnings as errors
+lint: dev typing ## ruff, mypy strict, C warnings as errors
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy -p pslaunch
@@ -51,11 +51,11 @@ typing: ## build/typing: a tree in which the import names are real folders, for 
 ctest: $(if $(C_TESTS),build/ctest) ## the tests of the C core under ASan and UBSan, without Python
 	$(if $(C_TESTS),./build/ctest)
 
-build/ctest: $(CORE) $(C_TESTS) $(HEADERS) Makefile | setup-dev
+build/ctest: $(CORE) $(C_TESTS) $(HEADERS) Makefile | dev
 	@mkdir -p build
 	$(CC) $(C_FLAGS) $(SANITIZE) $(WRAP) -Wall -Wextra -Werror $(CORE) $(C_TESTS) -lm -lpthread -o $@
 
-bench: setup-dev ## side-by-side measurements; see bench/README.md
+bench: dev ## side-by-side measurements; see bench/README.md
 	$(BIN)/python bench/launch.py
 	$(BIN)/python bench/push_pull.py
 
@@ -67,5 +67,5 @@ clean: ## remove everything that was built, .venv/ and the example's workspace i
 setup-train:
 	@$(PYTHON) .ci/setup.py train
 
-setup-dev:
+dev: ## .venv/ with the package and all tools
 	@$(PYTHON) .ci/setup.py dev

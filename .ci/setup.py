@@ -174,7 +174,8 @@ def stamp() -> dict[str, str]:
 
 def make_venv() -> None:
     """A venv with pip whose Python runs; one that was moved or broken is made anew."""
-    if works(f"import pip, sys; assert sys.prefix == {str(VENV)!r} and sys.version_info >= {OLDEST!r}"):
+    script = VENV / "bin" / "pip"  # as all scripts there it names its Python by the full path
+    if works("import pip") and script.exists() and str(PYTHON).encode() in script.read_bytes():
         return
     say(f"making .venv with {sys.executable} {sys.version.split()[0]}")
     run([sys.executable, "-m", "venv", "--clear", str(VENV)], "making .venv", environ())
