@@ -133,3 +133,15 @@ TEST(optim_rows_are_all_applied_or_none) {
     CHECK(slots[1 * 3] == 81);
     CHECK(apply_rows(good, 0, value, slots) == PS_OK);
 }
+
+TEST(optim_rows_in_any_order) {
+    enum { ROWS = 200 };
+    uint64_t rows[ROWS];
+    float value[ROWS], grad[ROWS];
+    ps_optim o = {.method = PS_SGD, .learning_rate = 1};
+    for (size_t i = 0; i < ROWS; i++) rows[i] = ROWS - 1 - i, value[i] = 0, grad[i] = (float)i;
+    CHECK(ps_optim_apply_rows(&o, value, NULL, ROWS, 1, rows, grad, ROWS, NULL) == PS_OK);
+    for (size_t i = 0; i < ROWS; i++) CHECK(value[rows[i]] == -(float)i);
+    rows[150] = rows[20];
+    CHECK(ps_optim_apply_rows(&o, value, NULL, ROWS, 1, rows, grad, ROWS, NULL) == PS_EINVAL);
+}

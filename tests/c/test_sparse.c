@@ -127,6 +127,39 @@ TEST(sparse_large_rows) {
     ps_sparse_free(t);
 }
 
+/* At every size there must be a free place, or the search for a key without a row has no end. */
+TEST(sparse_grows_one_by_one) {
+    ps_sparse *t = new_table(1);
+    for (uint64_t key = 0; key < 5000; key++) {
+        uint64_t other = ~key;
+        float one = 1, got = 0, want;
+        CHECK(ps_sparse_set(t, &key, &one, 1, NULL) == PS_OK);
+        ps_sparse_read(t, &key, 1, &got);
+        CHECK(got == 1);
+        ps_sparse_read(t, &other, 1, &got);
+        ps_init_row(&normal, other, &want, 1);
+        CHECK(got == want && ps_sparse_rows(t) == key + 1);
+    }
+    for (uint64_t key = 0; key < 5000; key++) {
+        float got = 0;
+        ps_sparse_read(t, &key, 1, &got);
+        CHECK(got == 1);
+    }
+    ps_sparse_free(t);
+}
+
+TEST(sparse_refuses_what_makes_no_sense) {
+    ps_sparse *t;
+    ps_err err;
+    CHECK(ps_sparse_new(&t, 0, &adagrad, &normal, &err) == PS_EINVAL && t == NULL);
+    CHECK(ps_sparse_new(&t, PS_SPARSE_MAX_DIM + 1, &adagrad, &normal, &err) == PS_EINVAL && t == NULL);
+    t = new_table(DIM);
+    CHECK(ps_sparse_add(t, NULL, NULL, SIZE_MAX, &err) == PS_ELIMIT);
+    CHECK(ps_sparse_set(t, NULL, NULL, (size_t)PS_SPARSE_MAX_ROWS + 1, &err) == PS_ELIMIT);
+    CHECK(ps_sparse_rows(t) == 0);
+    ps_sparse_free(t);
+}
+
 TEST(sparse_nothing_to_do) {
     ps_sparse *t = new_table(1);
     CHECK(ps_sparse_add(t, NULL, NULL, 0, NULL) == PS_OK && ps_sparse_set(t, NULL, NULL, 0, NULL) == PS_OK);
