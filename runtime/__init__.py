@@ -21,7 +21,6 @@ _MODULES = (
     "layer",
     "optimizer",
     "parameters",
-    "pooling",
     "reader",
     "trainer",
 )

@@ -1,0 +1,57 @@
+"""Activations by their v2 names; what they compute is in network.py."""
+
+from __future__ import annotations
+
+
+class Activation:
+    """Names a function that a layer applies to its output. `Sigmoid()` and the class `Sigmoid` both do."""
+
+    name = ""
+
+    def __repr__(self) -> str:
+        return f"activation.{type(self).__name__}()"
+
+
+class Linear(Activation):
+    """The output as it is."""
+
+    name = "linear"
+
+
+class Sigmoid(Activation):
+    """1 / (1 + exp(-x))."""
+
+    name = "sigmoid"
+
+
+class Tanh(Activation):
+    """tanh(x)."""
+
+    name = "tanh"
+
+
+class Relu(Activation):
+    """max(x, 0)."""
+
+    name = "relu"
+
+
+class Softmax(Activation):
+    """exp(x) over its sum, along each sample's row."""
+
+    name = "softmax"
+
+
+Identity = Linear
+Base = Activation
+
+
+def activation_name(act: object, default: str) -> str:
+    """The name of an activation given as an object, a class or None; raises TypeError for others."""
+    if act is None:
+        return default
+    if isinstance(act, Activation) or (isinstance(act, type) and issubclass(act, Activation)):
+        return act.name
+    raise TypeError(
+        f"act={act!r} is not an activation; this runtime has Linear, Sigmoid, Tanh, Relu and Softmax"
+    )

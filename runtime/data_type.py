@@ -1,0 +1,30 @@
+"""Kinds of input by their v2 names: what a data layer reads from a sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["integer", "dense"]
+
+
+@dataclass(frozen=True, slots=True)
+class InputType:
+    """One input: `integer`, an id from 0 to dim - 1, or `dense`, a vector of `dim` numbers."""
+
+    dim: int
+    kind: Kind
+
+    def __post_init__(self) -> None:
+        if self.dim < 1:
+            raise ValueError(f"data_type: a dimension of {self.dim} is below 1")
+
+
+def integer_value(value_range: int) -> InputType:
+    """An id from 0 to `value_range` - 1: a word, a class."""
+    return InputType(int(value_range), "integer")
+
+
+def dense_vector(dim: int) -> InputType:
+    """A vector of `dim` numbers."""
+    return InputType(int(dim), "dense")

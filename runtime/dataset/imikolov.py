@@ -1,0 +1,109 @@
+"""The Penn Treebank text as v2's `dataset.imikolov` gives it: a dictionary, and n-grams or sequences of ids.
+
+Reads `simple-examples.tgz`, the folder `simple-examples` of it, or the bare files `ptb.train.txt` and
+`ptb.valid.txt`, below `imikolov/` in PADDLE_DATA_HOME, by default ~/.cache/paddle/dataset.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+TRAIN_FILE = "ptb.train.txt"
+TEST_FILE = "ptb.valid.txt"
+Sample = tuple[int, ...] | tuple[list[int], list[int]]
+
+
+class DataType:
+    """What a reader gives for a sentence: its n-grams, or itself and itself shifted by one."""
+
+    NGRAM = 1
+    SEQ = 2
+
+
+def data_home() -> Path:
+    """The folder in which the data set is looked for."""
+    home = os.environ.get("PADDLE_DATA_HOME")
+    return Path(home) if home else Path.home() / ".cache" / "paddle" / "dataset"
+
+
+def build_dict(min_word_freq: int = 50) -> dict[str, int]:
+    """Words to ids, frequent ones first, of those that occur more than `min_word_freq` times.
+
+    `<s>` and `<e>` count once a sentence; `<unk>`, for all other words, is the last id.
+    """
+    counts: Counter[str] = Counter()
+    for name in (TRAIN_FILE, TEST_FILE):
+        for line in _lines(name):
+            counts.update(line.split())
+            counts.update(("<s>", "<e>"))
+    counts.pop("<unk>", None)
+    frequent = [(word, count) for word, count in counts.items() if count > min_word_freq]
+    frequent.sort(key=lambda item: (-item[1], item[0]))
+    word_idx = {word: i for i, (word, _) in enumerate(frequent)}
+    word_idx["<unk>"] = len(word_idx)
+    return word_idx
+
+
+def train(
+    word_idx: dict[str, int], n: int, data_type: int = DataType.NGRAM
+) -> Callable[[], Iterator[Sample]]:
+    """A reader of the training text: n-grams, or sequences of at most `n` words (0: any)."""
+    return _reader(TRAIN_FILE, word_idx, n, data_type)
+
+
+def test(word_idx: dict[str, int], n: int, data_type: int = DataType.NGRAM) -> Callable[[], Iterator[Sample]]:
+    """As `train`, of the validation text."""
+    return _reader(TEST_FILE, word_idx, n, data_type)
+
+
+def _reader(name: str, word_idx: dict[str, int], n: int, data_type: int) -> Callable[[], Iterator[Sample]]:
+    if data_type not in (DataType.NGRAM, DataType.SEQ):
+        raise ValueError(f"imikolov: data_type={data_type!r} is neither DataType.NGRAM nor DataType.SEQ")
+    if n < (1 if data_type == DataType.NGRAM else 0):
+        raise ValueError(f"imikolov: n={n} is too small")
+    of_line = _ngrams if data_type == DataType.NGRAM else _sequence
+
+    def reader() -> Iterator[Sample]:
+        for line in _lines(name):
+            yield from of_line(line.split(), word_idx, n)
+
+    return reader
+
+
+def _ngrams(words: list[str], word_idx: dict[str, int], n: int) -> Iterator[Sample]:
+    unknown = word_idx["<unk>"]
+    ids = [word_idx.get(word, unknown) for word in ("<s>", *words, "<e>")]
+    for end in range(n, len(ids) + 1):
+        yield tuple(ids[end - n : end])
+
+
+def _sequence(words: list[str], word_idx: dict[str, int], n: int) -> Iterator[Sample]:
+    unknown = word_idx["<unk>"]
+    ids = [word_idx.get(word, unknown) for word in words]
+    if n == 0 or len(ids) < n:
+        yield [word_idx["<s>"], *ids], [*ids, word_idx["<e>"]]
+
+
+def _lines(name: str) -> Iterator[str]:
+    folder = data_home() / "imikolov"
+    archive = folder / "simple-examples.tgz"
+    for path in (folder / "simple-examples" / "data" / name, folder / name):
+        if path.is_file():
+            with path.open(encoding="utf-8") as f:
+                yield from f
+            return
+    if not archive.is_file():
+        raise FileNotFoundError(
+            f"imikolov: neither {archive} nor {folder / name} is there; nothing is downloaded: put "
+            "simple-examples.tgz there, or set PADDLE_DATA_HOME to the folder above imikolov/"
+        )
+    with tarfile.open(archive) as tar:
+        member = tar.extractfile(f"./simple-examples/data/{name}")
+        if member is None:
+            raise FileNotFoundError(f"imikolov: {archive} has no file ./simple-examples/data/{name}")
+        for line in member:
+            yield line.decode("utf-8")

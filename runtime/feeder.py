@@ -1,0 +1,105 @@
+"""From a reader's batch, a list of samples, to the arrays of the data layers, in one go."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pslaunch.runtime.arrays import F32, Ids
+from pslaunch.runtime.layer import Layer
+
+Feeding = Mapping[str, int] | Sequence[str] | None
+Batch = Sequence[Any]
+
+
+class Feeder:
+    """Knows which item of a sample goes to which data layer.
+
+    `feeding` maps names of data layers to places in a sample, or lists the names in order; None: the
+    order in which the data layers are met from the cost. Items that no layer wants are passed over.
+    """
+
+    def __init__(self, data_layers: Sequence[Layer], feeding: Feeding = None) -> None:
+        self._places = _places(data_layers, feeding)
+        self._layers = list(data_layers)
+        self._width = max(self._places.values()) + 1
+        self._all_ids = all(layer.type and layer.type.kind == "integer" for layer in data_layers)
+        self._dims = np.array([layer.size for layer in data_layers], dtype=np.int64)
+
+    def __call__(self, batch: Batch) -> dict[str, F32 | Ids]:
+        """[n] ids or [n, dim] vectors by data layer; raises ValueError naming layer and sample."""
+        if len(batch) == 0:
+            raise ValueError("the reader gave an empty batch")
+        return self._ids(batch) if self._all_ids else self._columns(batch)
+
+    def _ids(self, batch: Batch) -> dict[str, F32 | Ids]:
+        table = _table(batch)
+        if table.shape[1] < self._width:
+            raise ValueError(f"a sample has {table.shape[1]} items, the data layers want {self._width}")
+        # One row for each layer, contiguous.
+        ids = np.ascontiguousarray(table.T[[self._places[layer.name] for layer in self._layers]])
+        if ids.min() < 0 or np.any(ids.max(axis=1) >= self._dims):
+            self._name_bad_id(ids)
+        return {layer.name: ids[i] for i, layer in enumerate(self._layers)}
+
+    def _name_bad_id(self, ids: Ids) -> None:
+        bad = (ids < 0) | (ids >= self._dims[:, None])
+        place, sample = (int(x) for x in np.argwhere(bad)[0])
+        layer = self._layers[place]
+        raise ValueError(
+            f"data layer {layer.name}: sample {sample} of the batch has the id {ids[place, sample]}, "
+            f"not from 0 to {layer.size - 1}"
+        )
+
+    def _columns(self, batch: Batch) -> dict[str, F32 | Ids]:
+        found: dict[str, F32 | Ids] = {}
+        for layer in self._layers:
+            place = self._places[layer.name]
+            try:
+                column = [sample[place] for sample in batch]
+            except (IndexError, TypeError):
+                raise ValueError(f"data layer {layer.name}: a sample has no item {place}") from None
+            found[layer.name] = self._column(layer, column)
+        return found
+
+    def _column(self, layer: Layer, column: list[Any]) -> F32 | Ids:
+        if layer.type is not None and layer.type.kind == "integer":
+            ids: Ids = np.asarray(column, dtype=np.int64).reshape(1, -1)
+            if ids.shape[1] != len(column) or ids.min() < 0 or ids.max() >= layer.size:
+                raise ValueError(f"data layer {layer.name}: ids are single and from 0 to {layer.size - 1}")
+            return ids.reshape(-1)
+        try:
+            values: F32 = np.asarray(column, dtype=np.float32)
+        except ValueError as e:
+            raise ValueError(f"data layer {layer.name}: its items are not vectors of one size: {e}") from None
+        if values.size != len(column) * layer.size:
+            raise ValueError(f"data layer {layer.name}: items of {values.shape[1:]}, not dim {layer.size}")
+        return np.ascontiguousarray(values.reshape(len(column), layer.size))
+
+
+def _table(batch: Batch) -> Ids:
+    """A batch of ids as one array [n, items]."""
+    try:
+        width = len(batch[0])
+        if any(size != width for size in map(len, batch)):
+            raise ValueError("the samples of a batch differ in their number of items")
+        flat = np.fromiter(itertools.chain.from_iterable(batch), np.int64, len(batch) * width)
+    except TypeError as e:
+        raise ValueError(f"a sample is not a tuple of whole numbers: {e}") from None
+    return flat.reshape(len(batch), width)
+
+
+def _places(data_layers: Sequence[Layer], feeding: Feeding) -> dict[str, int]:
+    names = [layer.name for layer in data_layers]
+    if feeding is None:
+        return {name: place for place, name in enumerate(names)}
+    given = dict(feeding) if isinstance(feeding, Mapping) else {name: i for i, name in enumerate(feeding)}
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise ValueError(f"feeding does not name the data layers {', '.join(missing)}")
+    if any(place < 0 for place in given.values()):
+        raise ValueError("feeding: places in a sample are counted from 0")
+    return {name: given[name] for name in names}

@@ -1,0 +1,77 @@
+"""paddle_trainer.INFO: what a trainer did, line by line, also for a plain `python train.py`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TextIO
+
+from pslaunch.runtime import env
+from pslaunch.runtime.settings import Settings
+
+
+def log_path(settings: Settings) -> Path:
+    """The log file of this trainer; `./log/` unless the launcher or the program says where."""
+    job = settings.job
+    folder = settings.log_dir or job.log_dir or "log"
+    if job.launched:
+        return Path(folder) / env.info_log(env.TRAINER, job.rank, job.local_rank)
+    return Path(folder) / env.info_log(env.TRAINER, settings.trainer_id, settings.trainer_id)
+
+
+def eval_text(metrics: Mapping[str, float]) -> str:
+    """Metrics in one line, each as name=value."""
+    return " ".join(f"{name}={value:.6g}" for name, value in metrics.items())
+
+
+class InfoLog:
+    """Appends lines in glog's form. A log that can't be written is said once and never ends training."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: TextIO | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a", buffering=1, encoding="utf-8")
+        except OSError as e:
+            self._lost(e)
+
+    def info(self, text: str) -> None:
+        """One line to the file."""
+        self._write("I", text)
+
+    def say(self, text: str) -> None:
+        """One line to the file and to stderr."""
+        self._write("I", text)
+        print(text, file=sys.stderr, flush=True)
+
+    def warn(self, text: str) -> None:
+        """One warning to the file and to stderr."""
+        self._write("W", text)
+        print(f"WARNING: {text}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """May be called twice."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, level: str, text: str) -> None:
+        if self._file is None:
+            return
+        now = time.time()
+        stamp = time.strftime("%m%d %H:%M:%S", time.localtime(now))
+        one_line = text.replace("\n", " ")
+        try:
+            self._file.write(
+                f"{level}{stamp}.{int(now % 1 * 1e6):06d} {os.getpid():5d} trainer] {one_line}\n"
+            )
+        except OSError as e:
+            self._file = None
+            self._lost(e)
+
+    def _lost(self, error: OSError) -> None:
+        print(f"WARNING: {self.path}: {error.strerror}; training goes on without it", file=sys.stderr)

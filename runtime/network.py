@@ -1,0 +1,260 @@
+"""A network compiled from its layers: what it reads, which parameters it has, and one step over a batch.
+
+It holds no parameter values: the caller gives the dense ones, and a function that fetches table rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pslaunch.runtime import _core
+from pslaunch.runtime.arrays import F32, U64, Ids, Index, Rows, sum_rows, unique_rows
+from pslaunch.runtime.layer import Layer
+from pslaunch.runtime.ops import (
+    ConcatNode,
+    CrossEntropyNode,
+    DataNode,
+    Draw,
+    EmbeddingNode,
+    FcNode,
+    Node,
+    SquareErrorNode,
+    Tape,
+)
+from pslaunch.runtime.param_config import ParamConfig
+
+COSTS = ("cross_entropy", "square_error")
+FetchRows = Callable[[str, U64], F32]
+Inputs = Mapping[str, F32 | Ids]
+
+
+@dataclass(kw_only=True, slots=True)
+class StepResult:
+    """Of one batch: sums over its samples; gradients are sums too, and absent without training.
+
+    sparse: for each embedding table its unique keys, ascending, and their gradients [k, dim].
+    """
+
+    samples: int
+    cost: float
+    errors: int
+    dense: dict[str, F32] = field(default_factory=dict)
+    sparse: dict[str, tuple[U64, F32]] = field(default_factory=dict)
+
+
+def topological(outputs: Iterable[Layer]) -> list[Layer]:
+    """All layers below `outputs`, each once, inputs first, in the order in which they are written."""
+    found: dict[int, Layer] = {}
+
+    def visit(layer: Layer) -> None:
+        if id(layer) in found:
+            return
+        for one in layer.inputs:
+            visit(one)
+        found[id(layer)] = layer
+
+    for layer in outputs:
+        visit(layer)
+    return list(found.values())
+
+
+def collect_params(layers: Iterable[Layer]) -> dict[str, ParamConfig]:
+    """The parameters of layers by name; raises ValueError where two of one name differ."""
+    params: dict[str, ParamConfig] = {}
+    for layer in layers:
+        for config in layer.params:
+            known = params.setdefault(config.name, config)
+            if known.shape != config.shape:
+                raise ValueError(
+                    f"parameter {config.name}: layer {layer.name} needs {config.shape}, "
+                    f"another layer made it {known.shape}"
+                )
+            if known != config:
+                raise ValueError(
+                    f"parameter {config.name}: layer {layer.name} gives it other attributes than an "
+                    "earlier layer; layers that share a parameter say the same of it"
+                )
+    return params
+
+
+def _check_names(layers: Sequence[Layer]) -> None:
+    seen: dict[str, Layer] = {}
+    for layer in layers:
+        if seen.setdefault(layer.name, layer) is not layer:
+            raise ValueError(f"two layers have the name {layer.name}")
+
+
+class Network:
+    """Layers below one cost, compiled. `threads`: each step is cut into so many contiguous slices."""
+
+    def __init__(self, cost: Layer, *, threads: int = 1) -> None:
+        if cost.op not in COSTS:
+            raise ValueError(f"layer {cost.name} is not a cost")
+        self.layers = topological([cost])
+        _check_names(self.layers)
+        self.params = collect_params(self.layers)
+        self.data_layers = [layer for layer in self.layers if layer.op == "data"]
+        self.cost = cost
+        self._nodes = _compile(self.layers)
+        # Layers that look rows up, by table, in the order of layers: in it their gradients are summed.
+        self._lookups: dict[str, list[Node]] = {}
+        for node in self._nodes:
+            if node.layer.op == "embedding":
+                self._lookups.setdefault(node.layer.weights[0].name, []).append(node)
+        for config in self.params.values():
+            users = [layer for layer in self.layers if config in layer.params]
+            if config.name in self._lookups and any(user.op != "embedding" for user in users):
+                raise ValueError(f"parameter {config.name}: an embedding's table is no other layer's weight")
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._buffers: list[dict[tuple[str, int], F32]] = [{} for _ in range(threads)]
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """Names of the parameters that embeddings look up."""
+        return frozenset(self._lookups)
+
+    def step(
+        self, inputs: Inputs, samples: int, params: Mapping[str, F32], fetch: FetchRows, draw: Draw | None
+    ) -> StepResult:
+        """Forward, and with `draw` backward, over a batch of `samples`.
+
+        params: the dense values by name. fetch(name, keys) gives [k, dim] rows of a table.
+        """
+        rows = {name: self._rows(nodes, inputs) for name, nodes in self._lookups.items()}
+        tables = {name: fetch(name, found.keys) for name, found in rows.items()}
+        row_grads = {
+            name: np.empty((found.index.size, tables[name].shape[1]), dtype=np.float32)
+            for name, found in rows.items()
+            if draw is not None
+        }
+        bounds = [samples * i // self._threads for i in range(self._threads + 1)]
+        tapes = [
+            self._tape(thread, slice(low, high), inputs, samples, params, rows, tables, row_grads, draw)
+            for thread, (low, high) in enumerate(itertools.pairwise(bounds))
+            if low < high
+        ]
+        self._run(tapes)
+        result = StepResult(
+            samples=samples,
+            cost=sum(float(tape.outs[-1].sum(dtype=np.float64)) for tape in tapes),
+            errors=sum(tape.errors for tape in tapes),
+        )
+        if draw is not None:
+            result.dense = _sum_threads(tapes)
+            result.sparse = {
+                name: (found.keys, sum_rows(found, row_grads[name])) for name, found in rows.items()
+            }
+        return result
+
+    def close(self) -> None:
+        """End the compute threads; they come back with the next step."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _rows(self, nodes: Sequence[Node], inputs: Inputs) -> Rows:
+        ids = [inputs[node.layer.inputs[0].name] for node in nodes]
+        return unique_rows(np.concatenate(ids).astype(np.int64, copy=False))
+
+    def _tape(
+        self,
+        thread: int,
+        part: slice,
+        inputs: Inputs,
+        samples: int,
+        params: Mapping[str, F32],
+        rows: Mapping[str, Rows],
+        tables: Mapping[str, F32],
+        row_grads: Mapping[str, F32],
+        draw: Draw | None,
+    ) -> Tape:
+        places: dict[int, Index] = {}
+        grads: dict[int, F32] = {}
+        for name, nodes in self._lookups.items():
+            for i, node in enumerate(nodes):
+                own = slice(i * samples + part.start, i * samples + part.stop)
+                places[node.index] = rows[name].index[own]
+                if draw is not None:
+                    grads[node.index] = row_grads[name][own]
+        return Tape(
+            inputs={name: value[part] for name, value in inputs.items()},
+            params=params,
+            tables=tables,
+            places=places,
+            row_grads=grads,
+            outs=[_NOTHING] * len(self._nodes),
+            grads=[None] * len(self._nodes),
+            draw=draw,
+            thread=thread,
+            buffers=self._buffers[thread],
+        )
+
+    def _run(self, tapes: Sequence[Tape]) -> None:
+        if len(tapes) == 1:
+            self._pass(tapes[0])
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, "compute")
+        list(self._pool.map(self._pass, tapes))
+
+    def _pass(self, tape: Tape) -> None:
+        for node in self._nodes:
+            node.forward(tape)
+        if tape.draw is None:
+            return
+        tape.grads[-1] = _NOTHING  # the cost's own gradient is 1; cost nodes do not look
+        for node in reversed(self._nodes):
+            grad = tape.grads[node.index]
+            if grad is not None:
+                node.backward(tape, grad)
+
+
+_NOTHING: F32 = np.empty((0, 0), dtype=np.float32)
+
+
+def _sum_threads(tapes: Sequence[Tape]) -> dict[str, F32]:
+    """Dense gradients, summed in the order of threads, into the first one's arrays."""
+    total = tapes[0].param_grads
+    for tape in tapes[1:]:
+        for name, grad in tape.param_grads.items():
+            _core.add(total[name], grad)
+    return total
+
+
+def _compile(layers: Sequence[Layer]) -> list[Node]:
+    place = {id(layer): i for i, layer in enumerate(layers)}
+    users = [id(one) for layer in layers for one in layer.inputs]
+    # A softmax that only the cost reads is computed with it: one pass less, and exact near 0 and 1.
+    fused = {
+        id(layer.inputs[0])
+        for layer in layers
+        if layer.op == "cross_entropy"
+        and layer.inputs[0].op == "fc"
+        and layer.inputs[0].drop_rate == 0.0
+        and users.count(id(layer.inputs[0])) == 1
+    }
+    return [_node(i, layer, place, fused) for i, layer in enumerate(layers)]
+
+
+def _node(index: int, layer: Layer, place: Mapping[int, int], fused: set[int]) -> Node:
+    inputs = tuple(place[id(one)] for one in layer.inputs)
+    match layer.op:
+        case "data":
+            return DataNode(index, layer)
+        case "embedding":
+            return EmbeddingNode(index, layer)
+        case "concat":
+            return ConcatNode(index, layer, inputs)
+        case "fc":
+            needs = tuple(one.op != "data" for one in layer.inputs)
+            return FcNode(index, layer, inputs, needs, id(layer) in fused)
+        case "cross_entropy":
+            return CrossEntropyNode(index, layer, inputs[0], id(layer.inputs[0]) in fused)
+        case "square_error":
+            return SquareErrorNode(index, layer, inputs[0])

@@ -1,0 +1,120 @@
+"""Optimizers by their v2 names: what becomes of a parameter and its gradient is the C kernels' work.
+
+Formulas: csrc/ps_optim.h. The gradient is the sum over all samples of all trainers.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pslaunch.runtime.param_config import ParamConfig
+
+Method = Literal["sgd", "momentum", "adagrad"]
+METHOD_NUMBERS: dict[Method, int] = {"sgd": 0, "momentum": 1, "adagrad": 2}
+EPSILON = 1e-6  # v2's ada_epsilon, inside the root
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """How one parameter is updated: the optimizer's numbers and the parameter's own, put together."""
+
+    method: Method
+    learning_rate: float  # the optimizer's times the parameter's
+    momentum: float
+    decay: float  # L2 rate
+    epsilon: float = EPSILON
+
+    @property
+    def slots(self) -> int:
+        """Floats of state for each value."""
+        return 0 if self.method == "sgd" else 1
+
+
+class L2Regularization:
+    """Pulls every value towards 0 at `rate`, unless its parameter has an l2_rate."""
+
+    def __init__(self, rate: float) -> None:
+        if not rate >= 0.0:
+            raise ValueError(f"L2Regularization: rate={rate} is negative")
+        self.rate = float(rate)
+
+
+_OPTIONS = ("learning_rate", "regularization", "is_async", "batch_size")
+_ABSENT = (
+    "model_average",
+    "gradient_clipping_threshold",
+    "learning_rate_decay_a",
+    "learning_rate_decay_b",
+    "learning_rate_schedule",
+    "learning_rate_args",
+    "async_lagged_grad_discard_ratio",
+)
+
+
+class Optimizer:
+    """What all have: `learning_rate` (default 1e-3) and `regularization`.
+
+    `batch_size` says nothing, as in v2. Options of v2 that the bundled runtime lacks are errors.
+    """
+
+    method: Method = "sgd"
+
+    def __init__(self, **options: Any) -> None:
+        for name, value in options.items():
+            self._check(name, value)
+        self.learning_rate = float(options.get("learning_rate", 1e-3))
+        if not 0.0 <= self.learning_rate < float("inf"):
+            raise ValueError(f"{self._name}: learning_rate={self.learning_rate} is negative or not finite")
+        regularization = options.get("regularization")
+        self.decay = regularization.rate if regularization is not None else 0.0
+        self.momentum = 0.0
+
+    @property
+    def _name(self) -> str:
+        return f"optimizer.{type(self).__name__}"
+
+    def _check(self, name: str, value: object) -> None:
+        if name in _ABSENT or (name == "is_async" and value):
+            if value is None:
+                return
+            raise ValueError(f"{self._name}({name}={value!r}): the bundled runtime does not have it")
+        if name not in _OPTIONS:
+            near = difflib.get_close_matches(name, (*_OPTIONS, "momentum"), 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise TypeError(f"{self._name} has no option {name}{hint}")
+        if name == "regularization" and not isinstance(value, L2Regularization | None):
+            raise TypeError(f"{self._name}: regularization={value!r} is not L2Regularization")
+
+    def rule(self, config: ParamConfig) -> Rule:
+        """How this optimizer updates a parameter; raises ValueError where it can't as asked."""
+        if config.momentum and self.method == "adagrad":
+            raise ValueError(f"parameter {config.name}: {self._name} has no momentum")
+        momentum = self.momentum if config.momentum is None else config.momentum
+        return Rule(
+            method="momentum" if self.method != "adagrad" and momentum > 0.0 else self.method,
+            learning_rate=self.learning_rate * config.learning_rate,
+            momentum=momentum,
+            decay=self.decay if config.decay is None else config.decay,
+        )
+
+
+class SGD(Optimizer):
+    """p -= lr * g."""
+
+
+class Momentum(Optimizer):
+    """m = momentum * m - lr * g; p += m. Without `momentum`, or with 0, it is SGD."""
+
+    def __init__(self, momentum: float | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.momentum = float(momentum or 0.0)
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"optimizer.Momentum: momentum={momentum} is not from 0 to below 1")
+
+
+class AdaGrad(Optimizer):
+    """h += g * g; p -= lr * g / sqrt(h + 1e-6)."""
+
+    method: Method = "adagrad"

@@ -1,0 +1,182 @@
+"""What is known of a parameter besides its values, and its form in a v2 tar file.
+
+The form is the protobuf message ParameterConfig of PaddlePaddle v2 (proto/ParameterConfig.proto); the
+few fields that matter here are written and read by hand, others are skipped.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pslaunch.runtime.attr import Initializer, ParameterAttribute
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParamConfig:
+    """One parameter: a matrix of `rows` x `cols`, how it starts and learns. None: the optimizer's own."""
+
+    name: str
+    rows: int
+    cols: int
+    kind: Literal["normal", "uniform"] = "normal"
+    mean: float = 0.0
+    std: float = 0.0
+    learning_rate: float = 1.0
+    momentum: float | None = None
+    decay: float | None = None
+    is_static: bool = False
+    sparse: bool = False
+    initializer: Initializer | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows, self.cols
+
+
+def make_config(name: str, rows: int, cols: int, attr: ParameterAttribute, *, bias: bool) -> ParamConfig:
+    """The configuration of a layer's parameter.
+
+    Where `attr` says nothing: a weight is normal with mean 0 and std 1/sqrt(rows), v2's "smart"
+    initial value; a bias is 0. (v2 gives a bias whose attribute names no initial value a std of 1.)
+    """
+    kind: Literal["normal", "uniform"] = "normal"
+    mean, std = 0.0, 0.0 if bias else 1.0 / math.sqrt(rows)
+    if attr.initial_min is not None and attr.initial_max is not None:
+        kind = "uniform"
+        mean = (attr.initial_max + attr.initial_min) / 2
+        std = mean - attr.initial_min
+    elif attr.initial_std is not None or attr.initial_mean is not None:
+        mean = attr.initial_mean or 0.0
+        std = 0.01 if attr.initial_std is None else attr.initial_std
+    return ParamConfig(
+        name=attr.name or name,
+        rows=rows,
+        cols=cols,
+        kind=kind,
+        mean=float(mean),
+        std=float(std),
+        learning_rate=1.0 if attr.learning_rate is None else float(attr.learning_rate),
+        momentum=None if attr.momentum is None else float(attr.momentum),
+        decay=None if attr.l2_rate is None else float(attr.l2_rate),
+        is_static=attr.is_static,
+        sparse=attr.sparse_update,
+        initializer=attr.initializer,
+    )
+
+
+# Numbers of the message's fields.
+_NAME, _SIZE, _LEARNING_RATE, _MOMENTUM, _MEAN, _STD, _DECAY, _DIMS, _STRATEGY = 1, 2, 3, 4, 5, 6, 7, 9, 11
+_SPARSE_REMOTE, _STATIC, _SPARSE = 16, 18, 22
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _int_field(number: int, value: int) -> bytes:
+    return _varint(number << 3) + _varint(value)
+
+
+def _double_field(number: int, value: float) -> bytes:
+    return _varint(number << 3 | 1) + struct.pack("<d", value)
+
+
+def encode(config: ParamConfig) -> bytes:
+    """The message as bytes."""
+    name = config.name.encode()
+    parts = [
+        _varint(_NAME << 3 | 2) + _varint(len(name)) + name,
+        _int_field(_SIZE, config.rows * config.cols),
+        _double_field(_LEARNING_RATE, config.learning_rate),
+        _double_field(_MEAN, config.mean),
+        _double_field(_STD, config.std),
+        _int_field(_DIMS, config.rows),
+        _int_field(_DIMS, config.cols),
+        _int_field(_STRATEGY, int(config.kind == "uniform")),
+    ]
+    if config.momentum is not None:
+        parts.append(_double_field(_MOMENTUM, config.momentum))
+    if config.decay is not None:
+        parts.append(_double_field(_DECAY, config.decay))
+    if config.sparse:
+        parts += [_int_field(_SPARSE_REMOTE, 1), _int_field(_SPARSE, 1)]
+    if config.is_static:
+        parts.append(_int_field(_STATIC, 1))
+    return b"".join(parts)
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise ValueError("a number is cut off")
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Number and raw value of each field; raises ValueError where the message is damaged."""
+    at = 0
+    while at < len(data):
+        tag, at = _read_varint(data, at)
+        if tag & 7 == 0:
+            value, at = _read_varint(data, at)
+            yield tag >> 3, value
+            continue
+        if tag & 7 == 2:
+            size, at = _read_varint(data, at)
+        elif tag & 7 in (1, 5):
+            size = 8 if tag & 7 == 1 else 4
+        else:
+            raise ValueError(f"field {tag >> 3} has the unknown type {tag & 7}")
+        if at + size > len(data):
+            raise ValueError(f"field {tag >> 3} is cut off")
+        yield tag >> 3, data[at : at + size]
+        at += size
+
+
+def _double(value: int | bytes | None, default: float) -> float:
+    if isinstance(value, bytes) and len(value) == 8:
+        return float(struct.unpack("<d", value)[0])
+    return default
+
+
+def decode(data: bytes) -> ParamConfig:
+    """The configuration in a message; raises ValueError where it is damaged or not of a matrix."""
+    found: dict[int, int | bytes] = {}
+    dims: list[int] = []
+    for number, value in _fields(data):
+        found[number] = value
+        if number == _DIMS and isinstance(value, int):
+            dims.append(value)
+    name, size = found.get(_NAME), found.get(_SIZE)
+    if not isinstance(name, bytes) or not isinstance(size, int):
+        raise ValueError("it has no name or no size")
+    rows, cols = dims if len(dims) == 2 else (1, size)
+    if rows * cols != size or size == 0:
+        raise ValueError(f"dims {dims} do not make size {size}")
+    return ParamConfig(
+        name=name.decode(),
+        rows=rows,
+        cols=cols,
+        kind="uniform" if found.get(_STRATEGY) == 1 else "normal",
+        mean=_double(found.get(_MEAN), 0.0),
+        std=_double(found.get(_STD), 0.01),
+        learning_rate=_double(found.get(_LEARNING_RATE), 1.0),
+        momentum=_double(found[_MOMENTUM], 0.0) if _MOMENTUM in found else None,
+        decay=_double(found[_DECAY], 0.0) if _DECAY in found else None,
+        is_static=found.get(_STATIC) == 1,
+        sparse=found.get(_SPARSE) == 1,
+    )

@@ -1,0 +1,44 @@
+"""Progress reports to whatever started this process: datagrams to PSLAUNCH_PROGRESS.
+
+They never block and never fail: training does not depend on who looks on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+
+from pslaunch.runtime import env
+
+PERIOD_S = 0.2
+
+
+class Progress:
+    """Reports at most every `PERIOD_S`; a report of a state always goes out. Empty `path`: none."""
+
+    def __init__(self, path: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._next_s = float("-inf")
+
+    def due(self) -> bool:
+        """Whether a report would go out now; cheap."""
+        return bool(self._path) and self._clock() >= self._next_s
+
+    def report(self, **fields: int | float | str) -> None:
+        """Send one report; call it when `due()`."""
+        self._next_s = self._clock() + PERIOD_S
+        self._send(env.format_progress(**fields))
+
+    def state(self, state: str) -> None:
+        """Send a state: `connected`, `finished`."""
+        self._send(env.format_progress(state=state))
+
+    def _send(self, datagram: bytes) -> None:
+        if not self._path:
+            return
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            sender.sendto(datagram, self._path)  # fails where nobody is, or the queue is full

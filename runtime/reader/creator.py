@@ -1,0 +1,31 @@
+"""Readers of simple sources: an array, a text file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def np_array(x: npt.ArrayLike) -> Callable[[], Iterator[Any]]:
+    """A reader of the elements of an array's first axis."""
+    values = np.asarray(x)
+
+    def reader() -> Iterator[Any]:
+        yield from values
+
+    return reader
+
+
+def text_file(path: str | Path) -> Callable[[], Iterator[str]]:
+    """A reader of the lines of a text file, without their ends."""
+
+    def reader() -> Iterator[str]:
+        with Path(path).open(encoding="utf-8") as f:
+            for line in f:
+                yield line.rstrip("\n")
+
+    return reader

@@ -1,0 +1,169 @@
+"""Functions from readers to readers. Each call of the result reads anew."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from pslaunch.runtime import settings
+
+Reader = Callable[[], Iterable[Any]]
+_MISSING = object()
+
+
+class ComposeNotAligned(ValueError):
+    """Readers given to `compose` ended at different places."""
+
+
+def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Callable[[], Iterator[list[Any]]]:
+    """Lists of `batch_size` samples; the last may be shorter, or left out."""
+    if batch_size < 1:
+        raise ValueError(f"batch: batch_size={batch_size} is below 1")
+
+    def batches() -> Iterator[list[Any]]:
+        source = iter(reader())
+        while part := list(itertools.islice(source, batch_size)):
+            if len(part) == batch_size or not drop_last:
+                yield part
+
+    return batches
+
+
+def shuffle(reader: Reader, buf_size: int) -> Callable[[], Iterator[Any]]:
+    """Samples shuffled within stretches of `buf_size`.
+
+    The order depends on the seed of `init()`, the trainer and how often this reader was called.
+    """
+    calls = itertools.count()
+
+    def shuffled() -> Iterator[Any]:
+        now = settings.current()
+        order = random.Random(f"{now.seed}/{now.trainer_id}/{next(calls)}")
+        for stretch in batch(reader, buf_size)():
+            order.shuffle(stretch)
+            yield from stretch
+
+    return shuffled
+
+
+def map_readers(func: Callable[..., Any], *readers: Reader) -> Callable[[], Iterator[Any]]:
+    """`func` of one sample of each reader, until the shortest ends."""
+    return lambda: map(func, *(reader() for reader in readers))
+
+
+def chain(*readers: Reader) -> Callable[[], Iterator[Any]]:
+    """All samples of the first, then of the second, and so on."""
+    return lambda: itertools.chain.from_iterable(reader() for reader in readers)
+
+
+def compose(*readers: Reader, check_alignment: bool = True) -> Callable[[], Iterator[tuple[Any, ...]]]:
+    """One tuple of each reader's next sample; items that are tuples are joined.
+
+    Raises ComposeNotAligned where one ends before another, unless `check_alignment` is False.
+    """
+
+    def composed() -> Iterator[tuple[Any, ...]]:
+        for items in itertools.zip_longest(*(reader() for reader in readers), fillvalue=_MISSING):
+            if any(item is _MISSING for item in items):
+                if check_alignment:
+                    raise ComposeNotAligned("compose: the readers end at different places")
+                return
+            yield tuple(itertools.chain.from_iterable(map(_as_tuple, items)))
+
+    return composed
+
+
+def _as_tuple(item: Any) -> tuple[Any, ...]:
+    return item if isinstance(item, tuple) else (item,)
+
+
+def firstn(reader: Reader, n: int) -> Callable[[], Iterator[Any]]:
+    """The first `n` samples."""
+    return lambda: itertools.islice(reader(), n)
+
+
+def cache(reader: Reader) -> Callable[[], Iterator[Any]]:
+    """Samples kept in memory: `reader` is read once, when they are first asked for."""
+    kept: list[Any] = []
+    full = False
+
+    def cached() -> Iterator[Any]:
+        nonlocal full
+        if not full:
+            kept[:] = reader()
+            full = True
+        return iter(kept)
+
+    return cached
+
+
+def buffered(reader: Reader, size: int) -> Callable[[], Iterator[Any]]:
+    """The same samples, up to `size` of them read ahead by a thread. Its errors are raised here."""
+
+    def ahead() -> Iterator[Any]:
+        items: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(max(size, 1))
+        stop = threading.Event()
+        thread = threading.Thread(target=_fill, args=(reader, items, stop), name="buffered", daemon=True)
+        thread.start()
+        try:
+            while True:
+                item, error = items.get()
+                if error is not None:
+                    raise error
+                if item is _MISSING:
+                    return
+                yield item
+        finally:  # also when the caller goes away early: the thread must not wait for ever
+            stop.set()
+            _drain(items, thread)
+
+    return ahead
+
+
+def _fill(
+    reader: Reader, items: queue.Queue[tuple[Any, BaseException | None]], stop: threading.Event
+) -> None:
+    error: BaseException | None = None
+    try:
+        for item in reader():
+            items.put((item, None))
+            if stop.is_set():
+                return
+    except Exception as e:  # handed to the thread that asked
+        error = e
+    items.put((_MISSING, error))
+
+
+def _drain(items: queue.Queue[tuple[Any, BaseException | None]], thread: threading.Thread) -> None:
+    while thread.is_alive():
+        try:
+            items.get(timeout=0.01)
+        except queue.Empty:
+            continue
+
+
+def xmap_readers(
+    mapper: Callable[[Any], Any], reader: Reader, process_num: int, buffer_size: int, order: bool = False
+) -> Callable[[], Iterator[Any]]:
+    """`mapper` of each sample, by `process_num` threads, at most `buffer_size` ahead.
+
+    The order is always that of the reader, whether asked for or not: the same data, the same bits.
+    """
+
+    def mapped() -> Iterator[Any]:
+        source = iter(reader())
+        with ThreadPoolExecutor(process_num, "xmap") as pool:
+            waiting: list[Future[Any]] = [
+                pool.submit(mapper, item) for item in itertools.islice(source, max(buffer_size, process_num))
+            ]
+            while waiting:
+                result = waiting.pop(0).result()
+                waiting += [pool.submit(mapper, item) for item in itertools.islice(source, 1)]
+                yield result
+
+    return mapped

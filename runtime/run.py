@@ -1,0 +1,111 @@
+"""One trainer's surroundings: alone or with pservers, log, progress, saving, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from pslaunch.runtime import env
+from pslaunch.runtime.infolog import InfoLog, log_path
+from pslaunch.runtime.network import Network
+from pslaunch.runtime.optimizer import Optimizer
+from pslaunch.runtime.parameters import Parameters
+from pslaunch.runtime.progress import Progress
+from pslaunch.runtime.settings import Settings
+from pslaunch.runtime.updater import LocalUpdater, Updater
+
+MODEL_NAME = "parameters.tar"
+
+
+def trains_alone(settings: Settings, *, is_local: bool) -> tuple[bool, str]:
+    """Whether this trainer trains without pservers, and what is to be said about it; pure.
+
+    Raises EnvError where it needs pservers and none are named.
+    """
+    note = ""
+    if settings.local is not None and settings.local != is_local:
+        is_local = settings.local
+        note = f"local={settings.local} is given, in place of the program's is_local={not settings.local}"
+    if is_local:
+        if settings.pservers and not note:
+            note = (
+                "THIS TRAINER TRAINS ALONE: is_local=True (the default of trainer.SGD), although pservers "
+                f"are given ({settings.pservers}); is_local=False trains with them"
+            )
+        return True, note
+    if settings.pservers:
+        return False, note
+    if settings.job.launched and settings.num_gradient_servers == 1:
+        return True, "no pservers in this job: its one trainer trains alone"
+    raise env.EnvError(
+        "is_local=False, but no pservers are given: init(pservers=...) or PADDLE_INIT_PSERVERS names them, "
+        "is_local=True trains alone"
+    )
+
+
+class Run:
+    """What a trainer shares with its process. Nothing is opened before the first training."""
+
+    def __init__(self, settings: Settings, *, is_local: bool) -> None:
+        self.settings = settings
+        self.alone, self._note = trains_alone(settings, is_local=is_local)
+        self.progress = Progress(settings.job.progress)
+        self._log: InfoLog | None = None
+
+    @property
+    def log(self) -> InfoLog:
+        """The trainer's log, opened on first use, closed after each training."""
+        if self._log is None:
+            self._log = InfoLog(log_path(self.settings))
+        return self._log
+
+    def updater(self, network: Network, parameters: Parameters, optimizer: Optimizer) -> Updater:
+        """The updater that goes with this run."""
+        if not self.alone:
+            raise RuntimeError("training with pservers is not in this build yet; is_local=True")
+        return LocalUpdater(network.params, network.tables, parameters, optimizer)
+
+    @contextlib.contextmanager
+    def training(self) -> Iterator[None]:
+        """Around a training: says what there is to say, and keeps in mind how it went."""
+        if self._note:
+            self.log.warn(self._note)
+            self._note = ""
+        try:
+            with self.guarding():
+                yield
+        finally:
+            self._close_log()
+
+    def _close_log(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    @contextlib.contextmanager
+    def guarding(self) -> Iterator[None]:
+        """Around everything that speaks to pservers."""
+        yield
+
+    def passes(self, literal: int) -> int:
+        """The number of passes: the one given from outside, or the program's own."""
+        given = self.settings.num_passes
+        if given is None or given == literal:
+            return literal
+        self.log.say(f"num_passes={given} is given, in place of the program's {literal}")
+        return given
+
+    def save_pass(self, parameters: Parameters, pass_id: int, *, last: bool) -> None:
+        """Trainer 0 writes the parameters: of the last pass to the job's output, of each to save_dir."""
+        settings, job = self.settings, self.settings.job
+        if settings.trainer_id != 0:
+            return
+        if last and job.output_dir and not settings.no_save:
+            self._save(parameters, pass_id, Path(job.output_dir) / MODEL_NAME)
+        if settings.save_dir and (last or (pass_id + 1) % settings.saving_period == 0):
+            self._save(parameters, pass_id, Path(settings.save_dir) / f"pass-{pass_id:05d}" / MODEL_NAME)
+
+    def _save(self, parameters: Parameters, pass_id: int, path: Path) -> None:
+        parameters.save(path)
+        self.log.say(f"parameters of pass {pass_id} are in {path.absolute()}")

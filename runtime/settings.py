@@ -1,0 +1,140 @@
+"""`init()`: what the program and its environment say about this run, and the process made fit for it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
+
+from pslaunch.runtime import env
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """The arguments of `init()`, as env.INIT_ARGS explains them, and the job that this process is in."""
+
+    use_gpu: bool
+    trainer_count: int
+    port: int
+    ports_num: int
+    ports_num_for_sparse: int
+    num_gradient_servers: int
+    trainer_id: int
+    pservers: str
+    seed: int
+    connect_timeout: float
+    stall_after: float
+    secret_file: str
+    log_dir: str
+    num_passes: int | None
+    log_period: int
+    dot_period: int | None
+    saving_period: int
+    save_dir: str
+    test_period: int
+    local: bool | None
+    no_save: bool
+    job: env.Job
+    flags: frozenset[str] = frozenset()  # trainer flags that the environment gives
+
+    @property
+    def endpoints(self) -> list[tuple[str, int]]:
+        """First port of each pserver."""
+        return env.pserver_endpoints(self.pservers, self.port, self.ports_num, self.ports_num_for_sparse)
+
+
+def resolve(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
+    """Settings from arguments and environment; pure.
+
+    Arguments win, except over the trainer's flags, which whoever starts the program gives to overrule
+    it. Raises TypeError for an unknown argument, EnvError for a value that can't be read.
+    """
+    values: dict[str, Any] = {name: arg.default for name, arg in env.INIT_ARGS.items()}
+    for name, value in arguments.items():
+        if name not in env.INIT_ARGS:
+            near = difflib.get_close_matches(name, env.INIT_ARGS, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise TypeError(f"init() has no argument {name}{hint}")
+        values[name] = env.INIT_ARGS[name].parse(value, name)
+    given = env.init_args(environ)
+    flags = frozenset(given) & frozenset(env.TRAINER_FLAGS)
+    for name, value in given.items():
+        if name not in arguments or name in flags:
+            values[name] = value
+    settings = Settings(**values, job=env.read_job(environ), flags=flags)
+    _check(settings)
+    return settings
+
+
+def _check(settings: Settings) -> None:
+    if settings.use_gpu:
+        raise env.EnvError(
+            "use_gpu=True: this build has no GPU (with_gpu OFF), it computes with numpy on the CPU; "
+            "use_gpu=False, or a program of a framework that has one"
+        )
+    if settings.trainer_id >= settings.num_gradient_servers:
+        raise env.EnvError(
+            f"trainer_id={settings.trainer_id} is not below num_gradient_servers="
+            f"{settings.num_gradient_servers}, which counts trainers"
+        )
+    settings.endpoints  # noqa: B018  # raises for an address that can't be read
+
+
+_current: Settings | None = None
+_blas: object = None
+
+
+def init(**arguments: object) -> None:
+    """Prepare this process for training: arguments win over `PADDLE_INIT_*` (docs/environment.md).
+
+    In the role PSERVER, where a launcher starts the program in both roles, it becomes the pserver and
+    does not return.
+    """
+    global _current
+    settings = resolve(arguments, os.environ)
+    if os.environ.get("TRAINING_ROLE", "").upper() == "PSERVER":
+        _become_pserver(pserver_argv(settings, os.environ))
+    _pin_blas()
+    _current = settings
+
+
+def current() -> Settings:
+    """The settings of this process; those of the environment where init() was not called."""
+    if _current is None:
+        init()
+    assert _current is not None
+    return _current
+
+
+def _pin_blas() -> None:
+    """One BLAS thread: the bits must not depend on the number of cores; `trainer_count` makes threads."""
+    global _blas
+    if _blas is None:
+        _blas = threadpool_limits(limits=1)
+
+
+def pserver_argv(settings: Settings, environ: Mapping[str, str]) -> list[str]:
+    """The command of the pserver that this process is to become; pure."""
+    port = environ.get("PADDLE_PORT") or str(settings.port)
+    argv = [sys.executable, "-m", "pslaunch.runtime.pserver", f"--port={port}"]
+    for name in ("ports_num", "ports_num_for_sparse", "num_gradient_servers"):
+        argv.append(f"--{name}={getattr(settings, name)}")
+    if environ.get("POD_IP"):
+        argv.append(f"--host={environ['POD_IP']}")
+    if settings.secret_file:
+        argv.append(f"--secret_file={settings.secret_file}")
+    if settings.log_dir:
+        argv.append(f"--log_dir={settings.log_dir}")
+    return argv
+
+
+def _become_pserver(argv: list[str]) -> None:
+    print("role PSERVER: this process becomes the pserver", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(argv[0], argv)

@@ -1,0 +1,226 @@
+"""The v2 trainer: `SGD.train` goes through passes and batches, `SGD.test` measures."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import IO
+
+from pslaunch.runtime import event
+from pslaunch.runtime.feeder import Batch, Feeder, Feeding
+from pslaunch.runtime.infolog import eval_text
+from pslaunch.runtime.layer import Layer
+from pslaunch.runtime.network import Network, StepResult
+from pslaunch.runtime.ops import Draw
+from pslaunch.runtime.optimizer import Optimizer
+from pslaunch.runtime.parameters import Parameters
+from pslaunch.runtime.run import Run
+from pslaunch.runtime.settings import current
+
+Reader = Callable[[], Iterable[Batch]]
+Handler = Callable[[object], None]
+ERROR_METRIC = "classification_error_evaluator"
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over samples, and the means of them."""
+
+    error_rate: bool
+    samples: int = 0
+    cost_sum: float = 0.0
+    errors: int = 0
+
+    def add(self, step: StepResult) -> None:
+        self.samples += step.samples
+        self.cost_sum += step.cost
+        self.errors += step.errors
+
+    @property
+    def cost(self) -> float:
+        """Mean over the samples; not a number without any."""
+        return self.cost_sum / self.samples if self.samples else math.nan
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        if not self.error_rate:
+            return {}
+        return {ERROR_METRIC: self.errors / self.samples if self.samples else math.nan}
+
+
+class SGD:
+    """Trains `parameters` so that `cost` gets smaller, by `update_equation`.
+
+    With `is_local` it trains alone, in this process; else together with the other trainers, through
+    pservers, as `init()` or its environment says.
+    """
+
+    def __init__(
+        self,
+        cost: Layer,
+        parameters: Parameters,
+        update_equation: Optimizer,
+        extra_layers: object = None,
+        is_local: bool = True,
+        pserver_spec: object = None,
+    ) -> None:
+        if not isinstance(parameters, Parameters):
+            raise TypeError(f"trainer.SGD: parameters={parameters!r} is not of parameters.create()")
+        if not isinstance(update_equation, Optimizer):
+            raise TypeError(f"trainer.SGD: update_equation={update_equation!r} is not of optimizer")
+        if extra_layers is not None or pserver_spec is not None:
+            raise ValueError("trainer.SGD: extra_layers and pserver_spec: the bundled runtime lacks them")
+        settings = current()
+        self._settings = settings
+        self._network = Network(cost, threads=settings.trainer_count)
+        _check_shapes(self._network, parameters)
+        self._parameters = parameters
+        self._run = Run(settings, is_local=is_local)
+        self._updater = self._run.updater(self._network, parameters, update_equation)
+        self._steps = 0
+
+    def train(
+        self,
+        reader: Reader,
+        num_passes: int = 1,
+        event_handler: Handler | None = None,
+        feeding: Feeding = None,
+        test_reader: Reader | None = None,
+    ) -> None:
+        """Train on the batches of `reader()`, `num_passes` times over.
+
+        The event handler may call `test` and read `parameters`. `test_reader`: for `test_period`.
+        Where a pserver is gone for good the process exits with 75.
+        """
+        if not callable(reader):
+            raise TypeError("train: reader is not a function that returns batches; paddle.batch makes one")
+        if self._settings.test_period and test_reader is None:
+            raise ValueError("test_period has no effect: train() was given no test_reader")
+        feeder = Feeder(self._network.data_layers, feeding)
+        loop = _Loop(self, self._run, feeder, event_handler or _ignore, test_reader, feeding)
+        with self._run.training():
+            passes = self._run.passes(num_passes)
+            self._updater.start()
+            for pass_id in range(passes):
+                loop.run_pass(pass_id, reader)
+                last = pass_id == passes - 1
+                if last:
+                    self._updater.settle()
+                self._run.save_pass(self._parameters, pass_id, last=last)
+        self._network.close()
+
+    def test(self, reader: Reader, feeding: Feeding = None) -> event.TestResult:
+        """Cost and metrics over all batches of `reader()`, with the current parameters."""
+        feeder = Feeder(self._network.data_layers, feeding)
+        totals = Totals(self.has_error_rate)
+        with self._run.guarding():
+            for batch in reader():
+                totals.add(self.step(feeder, batch, training=False))
+        return event.TestResult(totals.cost, totals.metrics)
+
+    def save_parameter_to_tar(self, f: IO[bytes]) -> None:
+        """Write the current parameters in v2's form."""
+        self._parameters.to_tar(f)
+
+    @property
+    def has_error_rate(self) -> bool:
+        """Whether the cost also counts wrong classes."""
+        return self._network.cost.error_rate
+
+    def end_pass(self) -> None:
+        """Wait until all trainers have ended the pass."""
+        self._updater.end_pass()
+
+    def step(self, feeder: Feeder, batch: Batch, *, training: bool) -> StepResult:
+        """One batch forward, and in training backward and through the update."""
+        settings, network = self._settings, self._network
+        draw = Draw(seed=settings.seed, trainer=settings.trainer_id, step=self._steps) if training else None
+        values = {name: self._parameters.array(name) for name in network.params if name not in network.tables}
+        result = network.step(feeder(batch), len(batch), values, self._updater.fetch, draw)
+        if training:
+            self._updater.update(result.dense, result.sparse)
+            self._steps += 1
+        return result
+
+
+class _Loop:
+    """One training's passes: batches in, events, log lines and progress out."""
+
+    def __init__(
+        self,
+        trainer: SGD,
+        run: Run,
+        feeder: Feeder,
+        handler: Handler,
+        test_reader: Reader | None,
+        feeding: Feeding,
+    ) -> None:
+        self._trainer = trainer
+        self._run = run
+        self._feeder = feeder
+        self._handler = handler
+        self._test_reader = test_reader
+        self._feeding = feeding
+
+    def run_pass(self, pass_id: int, reader: Reader) -> None:
+        """One pass, up to EndPass."""
+        total, recent = Totals(self._trainer.has_error_rate), Totals(self._trainer.has_error_rate)
+        began_s = recent_s = time.monotonic()
+        settings = self._run.settings
+        self._handler(event.BeginPass(pass_id))
+        for batch_id, batch in enumerate(reader()):
+            self._handler(event.BeginIteration(pass_id, batch_id))
+            step = self._trainer.step(self._feeder, batch, training=True)
+            total.add(step)
+            recent.add(step)
+            self._report(pass_id, batch_id, step, total.samples, began_s)
+            if settings.dot_period and (batch_id + 1) % settings.dot_period == 0:
+                print(".", end="", file=sys.stderr, flush=True)
+            if (batch_id + 1) % settings.log_period == 0:
+                now_s = time.monotonic()
+                self._log(f"Pass={pass_id} Batch={batch_id + 1}", total, recent, now_s - recent_s)
+                recent, recent_s = Totals(self._trainer.has_error_rate), now_s
+            if settings.test_period and (batch_id + 1) % settings.test_period == 0:
+                self._test(f"Pass={pass_id} Batch={batch_id + 1}")
+            one = Totals(self._trainer.has_error_rate)
+            one.add(step)
+            self._handler(event.EndIteration(pass_id, batch_id, one.cost, one.metrics))
+        self._trainer.end_pass()
+        self._log(f"Pass={pass_id} end:", total, total, time.monotonic() - began_s)
+        self._handler(event.EndPass(pass_id, total.cost, total.metrics))
+
+    def _report(self, pass_id: int, batch_id: int, step: StepResult, samples: int, began_s: float) -> None:
+        progress = self._run.progress
+        if progress.due():
+            rate = samples / max(time.monotonic() - began_s, 1e-9)
+            cost = step.cost / step.samples
+            progress.report(**{"pass": pass_id, "batch": batch_id, "cost": cost, "samples_per_s": rate})
+
+    def _log(self, where: str, total: Totals, recent: Totals, elapsed_s: float) -> None:
+        rate = recent.samples / max(elapsed_s, 1e-9)
+        self._run.log.info(
+            f"{where} samples={total.samples} AvgCost={total.cost:.6g} CurrentCost={recent.cost:.6g} "
+            f"Eval: {eval_text(total.metrics)} CurrentEval: {eval_text(recent.metrics)} samples/s={rate:.1f}"
+        )
+
+    def _test(self, where: str) -> None:
+        if self._test_reader is not None:
+            result = self._trainer.test(self._test_reader, self._feeding)
+            self._run.log.say(f"{where} Test: cost={result.cost:.6g} {eval_text(result.metrics)}")
+
+
+def _ignore(_: object) -> None:
+    """The event handler of a program that has none."""
+
+
+def _check_shapes(network: Network, parameters: Parameters) -> None:
+    for name, config in network.params.items():
+        if name not in parameters:
+            raise ValueError(f"trainer.SGD: parameters lack {name}, which the network has")
+        if parameters.get_shape(name) != config.shape:
+            raise ValueError(
+                f"trainer.SGD: parameter {name} is {parameters.get_shape(name)}, the network's {config.shape}"
+            )

@@ -1,0 +1,128 @@
+"""Where parameters live and learn: in this process here, on pservers in remote.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+
+from pslaunch.runtime import _core
+from pslaunch.runtime.arrays import F32, U64
+from pslaunch.runtime.optimizer import METHOD_NUMBERS, Optimizer, Rule
+from pslaunch.runtime.param_config import ParamConfig
+from pslaunch.runtime.parameters import Parameters
+
+Sparse = Mapping[str, tuple[U64, F32]]
+
+
+class Updater(Protocol):
+    """1. `start` before a training, `fetch` before each step, `update` after it. 2. Every trainer of the
+    job makes the same calls of start, end_pass and finish. 3. After update and end_pass the arrays of
+    the dense parameters are current. 4. `finish` is for a training that went well, `close` for all."""
+
+    def start(self) -> None: ...
+    def fetch(self, name: str, keys: U64) -> F32: ...
+    def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None: ...
+    def end_pass(self) -> None: ...
+    def settle(self) -> None: ...
+    def finish(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class ParamRules:
+    """Parameters with their rules, divided: learning ones in dense or sparse form, and static ones."""
+
+    def __init__(
+        self, configs: Mapping[str, ParamConfig], optimizer: Optimizer, tables: frozenset[str]
+    ) -> None:
+        self.rules: dict[str, Rule] = {
+            name: optimizer.rule(config) for name, config in configs.items() if not config.is_static
+        }
+        self.tables = tables
+        self.sparse = [name for name in self.rules if configs[name].sparse and name in tables]
+        self.dense = [name for name in self.rules if name not in self.sparse]
+
+    def dense_grads(
+        self, dense: Mapping[str, F32], sparse: Sparse, scatter: Callable[[str, U64, F32], F32]
+    ) -> dict[str, F32]:
+        """A full gradient for each dense parameter, tables without sparse_update among them."""
+        return {
+            name: scatter(name, *sparse[name]) if name in self.tables else dense[name] for name in self.dense
+        }
+
+
+class Scatter:
+    """Row gradients as full gradients: zero but for the rows given. Keeps its arrays between steps."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        self._full: dict[str, F32] = {}
+        self._touched: dict[str, U64] = {}
+
+    def __call__(self, name: str, keys: U64, grads: F32) -> F32:
+        full = self._full.get(name)
+        if full is None:
+            full = self._full[name] = np.zeros(self._parameters.get_shape(name), dtype=np.float32)
+        else:
+            full[self._touched[name]] = 0.0
+        full[keys] = grads
+        self._touched[name] = keys
+        return full
+
+
+class LocalUpdater:
+    """Trains in this process, with the kernels that pservers use, in the same order: the same bits."""
+
+    def __init__(
+        self,
+        configs: Mapping[str, ParamConfig],
+        tables: frozenset[str],
+        parameters: Parameters,
+        optimizer: Optimizer,
+    ) -> None:
+        self._params = ParamRules(configs, optimizer, tables)
+        self._parameters = parameters
+        self._scatter = Scatter(parameters)
+        self._slots: dict[str, F32 | None] = {}
+
+    def start(self) -> None:
+        for name, rule in self._params.rules.items():
+            if name not in self._slots:
+                shape = self._parameters.get_shape(name)
+                self._slots[name] = np.zeros(shape, dtype=np.float32) if rule.slots else None
+
+    def fetch(self, name: str, keys: U64) -> F32:
+        """Rows of a table, [k, dim]."""
+        return np.take(self._parameters.array(name), keys.astype(np.intp), axis=0)
+
+    def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None:
+        """Apply one step."""
+        for name, grad in self._params.dense_grads(dense, sparse, self._scatter).items():
+            _core.optim_apply(*self._target(name), grad, *_numbers(self._params.rules[name]))
+        for name in self._params.sparse:
+            keys, grad = sparse[name]
+            _core.sparse_apply(*self._target(name), keys, grad, *_numbers(self._params.rules[name]))
+
+    def _target(self, name: str) -> tuple[int, F32, F32 | None]:
+        return (
+            METHOD_NUMBERS[self._params.rules[name].method],
+            self._parameters.array(name),
+            self._slots[name],
+        )
+
+    def end_pass(self) -> None:
+        pass
+
+    def settle(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _numbers(rule: Rule) -> tuple[float, float, float, float]:
+    return rule.learning_rate, rule.momentum, rule.decay, rule.epsilon
