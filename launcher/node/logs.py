@@ -1,0 +1,93 @@
+"""Output of programs: lines out of bytes, whatever the pieces, and the last lines of a file."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from dataclasses import dataclass
+from typing import Callable
+
+MAX_LINE_CHARS = 8192  # a longer line is handed on in pieces
+OVERWRITTEN_EVERY_S = 5.0  # a progress bar that redraws itself by \r is shown this often
+TAIL_LINES = 20
+_TAIL_BYTES = 8192
+
+# Colours, cursor movements, titles: whole escape sequences, then whatever control characters are left.
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def clean(text: str) -> str:
+    """`text` without control characters: nothing that a terminal would obey."""
+    return _CONTROLS.sub("", _ESCAPES.sub("", text))
+
+
+@dataclass(frozen=True)
+class Text:
+    """A line, or with `more` a piece of one that goes on."""
+
+    text: str
+    more: bool = False
+
+
+class LineSplitter:
+    """Lines from bytes that come in any pieces, also in the middle of a character.
+
+    What a lone carriage return overwrites is left out, but for one state every few seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace")
+        self._clock = clock
+        self._rest = ""
+        self._last_overwritten_s = float("-inf")
+
+    def feed(self, data: bytes, *, final: bool = False) -> list[Text]:
+        """The lines that are complete by now; with `final` also what is left."""
+        *lines, self._rest = (self._rest + self._decode.decode(data, final)).split("\n")
+        found: list[Text] = []
+        for line in lines:
+            self._emit(found, self._visible(found, line.rstrip("\r")))
+        self._rest = self._visible(found, self._rest)
+        while len(self._rest) > MAX_LINE_CHARS:
+            found.append(Text(clean(self._rest[:MAX_LINE_CHARS]), more=True))
+            self._rest = self._rest[MAX_LINE_CHARS:]
+        if final and self._rest:
+            self._emit(found, self._rest.rstrip("\r"))
+            self._rest = ""
+        return found
+
+    def _visible(self, found: list[Text], line: str) -> str:
+        """`line` without what carriage returns inside it overwrite; one at its end may be half of \\r\\n."""
+        at = line.rfind("\r", 0, len(line) - 1)
+        if at < 0:
+            return line
+        if self._clock() - self._last_overwritten_s >= OVERWRITTEN_EVERY_S:
+            self._last_overwritten_s = self._clock()
+            self._emit(found, line[:at].rstrip("\r").rpartition("\r")[2])
+        return line[at + 1 :]
+
+    @staticmethod
+    def _emit(found: list[Text], line: str) -> None:
+        while len(line) > MAX_LINE_CHARS:
+            found.append(Text(clean(line[:MAX_LINE_CHARS]), more=True))
+            line = line[MAX_LINE_CHARS:]
+        found.append(Text(clean(line)))
+
+
+def tail(path: str, lines: int = TAIL_LINES) -> tuple[str, ...]:
+    """The last lines of a file, () where it can't be read."""
+    try:
+        with open(path, "rb") as f:
+            size = f.seek(0, 2)
+            f.seek(max(0, size - _TAIL_BYTES))
+            data = f.read(_TAIL_BYTES)
+    except OSError:
+        return ()
+    text = data.decode("utf-8", "replace")
+    found = [clean(line.rpartition("\r")[2]) for line in text.replace("\r\n", "\n").split("\n")]
+    if size > _TAIL_BYTES and len(found) > 1:
+        found = found[1:]  # the first one is cut
+    while found and not found[-1]:
+        found.pop()
+    return tuple(line[:1000] for line in found[-lines:])

@@ -1,0 +1,296 @@
+"""The wire between head and agent: frames over any two descriptors, the same on every backend.
+
+A frame is a header of 6 bytes (body length u32, kind u8, flags u8, little endian) and a body; no
+frame is over 64 KiB. Control is JSON, cut over several frames where it is longer. Control goes before
+bulk; bulk that a slow reader can't take is left out and counted; any byte is a sign of life.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from pslaunch import __version__
+from pslaunch.node.loop import Loop
+
+WIRE_VERSION = 1
+HEADER = struct.Struct("<IBB")
+MAX_FRAME_BYTES = 64 * 1024
+MAX_BODY_BYTES = MAX_FRAME_BYTES - HEADER.size
+MAX_CONTROL_BYTES = 16 * 1024 * 1024
+MAX_BULK_BYTES = 1024 * 1024  # waiting to be sent; beyond it bulk is left out
+HEARTBEAT_S = 1.0
+
+CONTROL, OUTPUT, HEARTBEAT = 1, 2, 3
+MORE = 1  # flag of a control frame: its message goes on in the next one
+_OUTPUT_HEAD = struct.Struct("<IQ")  # number of the process, offset of the piece in its log
+MAX_OUTPUT_BYTES = MAX_BODY_BYTES - _OUTPUT_HEAD.size
+
+Message = dict[str, Any]
+
+
+class WireError(Exception):
+    """What came over the line is not our protocol, or not this version of it."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A piece of a process's output, and where it stands in the log."""
+
+    process: int
+    offset: int
+    data: bytes
+
+
+def _frame(kind: int, body: bytes, flags: int = 0) -> bytes:
+    return HEADER.pack(len(body), kind, flags) + body
+
+
+def encode_control(message: Message) -> list[bytes]:
+    """The frames of one message; raises WireError above MAX_CONTROL_BYTES."""
+    text = json.dumps(message, separators=(",", ":"), ensure_ascii=True).encode()
+    if len(text) > MAX_CONTROL_BYTES:
+        raise WireError(f"a message of {len(text)} bytes is over the limit of {MAX_CONTROL_BYTES}")
+    pieces = [text[i : i + MAX_BODY_BYTES] for i in range(0, len(text), MAX_BODY_BYTES)]
+    return [_frame(CONTROL, piece, MORE if i + 1 < len(pieces) else 0) for i, piece in enumerate(pieces)]
+
+
+def encode_output(piece: Output) -> bytes:
+    """The frame of a piece of at most MAX_OUTPUT_BYTES."""
+    return _frame(OUTPUT, _OUTPUT_HEAD.pack(piece.process, piece.offset) + piece.data)
+
+
+def hello() -> Message:
+    """The first message in both directions."""
+    return {"type": "hello", "wire": WIRE_VERSION, "version": __version__}
+
+
+def check_hello(message: Message) -> None:
+    """Raises WireError unless `message` is a hello of this wire version."""
+    if message.get("type") != "hello":
+        raise WireError(f"the first message is {message.get('type')!r}, not hello")
+    if message.get("wire") != WIRE_VERSION:
+        raise WireError(
+            f"the other side speaks version {message.get('wire')} of the wire (pslaunch "
+            f"{message.get('version')}), this side {WIRE_VERSION} (pslaunch {__version__}): they must match"
+        )
+
+
+class Decoder:
+    """Frames from bytes that come in any pieces. Holds at most one frame and one unfinished message."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._message = bytearray()
+
+    def feed(self, data: bytes) -> list[Message | Output]:
+        """What is complete by now, in order; raises WireError on bytes that are not ours."""
+        self._buffer += data
+        found: list[Message | Output] = []
+        start = 0
+        while len(self._buffer) - start >= HEADER.size:
+            length, kind, flags = HEADER.unpack_from(self._buffer, start)
+            if length > MAX_BODY_BYTES or kind not in (CONTROL, OUTPUT, HEARTBEAT) or flags & ~MORE:
+                raise WireError(f"not a pslaunch peer; it sent {bytes(self._buffer[start : start + 60])!r}")
+            end = start + HEADER.size + length
+            if end > len(self._buffer):
+                break
+            body = bytes(self._buffer[start + HEADER.size : end])
+            start = end
+            item = self._item(kind, flags, body)
+            if item is not None:
+                found.append(item)
+        del self._buffer[:start]
+        return found
+
+    def _item(self, kind: int, flags: int, body: bytes) -> Message | Output | None:
+        if kind == HEARTBEAT:
+            return None
+        if kind == OUTPUT:
+            if len(body) < _OUTPUT_HEAD.size:
+                raise WireError(f"an output frame of {len(body)} bytes")
+            process, offset = _OUTPUT_HEAD.unpack_from(body)
+            return Output(process, offset, body[_OUTPUT_HEAD.size :])
+        self._message += body
+        if len(self._message) > MAX_CONTROL_BYTES:
+            raise WireError(f"a message is over the limit of {MAX_CONTROL_BYTES} bytes")
+        if flags & MORE:
+            return None
+        text, self._message = bytes(self._message), bytearray()
+        try:
+            message = json.loads(text)
+        except (ValueError, RecursionError) as e:
+            raise WireError(f"a message is not JSON: {e}") from None
+        if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+            raise WireError("a message has no type")
+        return message
+
+
+class Line:
+    """One peer on a loop: sends and receives without blocking, keeps alive, notices loss.
+
+    `on_message` gets each message after a good hello, `on_output` each piece of output, `on_lost` a
+    reason, once: the line was closed, has been silent for `lost_after_s`, or spoke nonsense. After
+    that nothing is sent or received. The descriptors belong to the line.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        read_fd: int,
+        write_fd: int,
+        *,
+        lost_after_s: float,
+        on_message: Callable[[Message], None],
+        on_lost: Callable[[str], None],
+        on_output: Callable[[Output], None] = lambda _piece: None,
+    ) -> None:
+        self._loop, self._read_fd, self._write_fd = loop, read_fd, write_fd
+        self.lost_after_s = lost_after_s
+        self._on_message, self._on_lost, self._on_output = on_message, on_lost, on_output
+        self._decoder = Decoder()
+        self._greeted = False
+        self.open = True
+        self._sending = memoryview(b"")
+        self._control: deque[bytes] = deque()
+        self._bulk: deque[bytes] = deque()
+        self._bulk_bytes = 0
+        self._wants_write = False
+        self._last_sent_s = self._last_heard_s = loop.now()
+        for fd in {read_fd, write_fd}:
+            os.set_blocking(fd, False)
+        self._watch()
+        loop.call_after(HEARTBEAT_S, self._beat)
+        self.send(hello())
+
+    # --- sending ---
+
+    def send(self, message: Message, *, in_order: bool = False) -> None:
+        """Queue a message: before all bulk, or with `in_order` after the bulk that is queued already."""
+        if not self.open:
+            return
+        frames = encode_control(message)
+        if in_order and self._bulk:
+            self._bulk.append(b"".join(frames))
+            self._bulk_bytes += len(self._bulk[-1])
+        else:
+            self._control.extend(frames)
+        self._write()
+
+    def send_output(self, piece: Output) -> bool:
+        """Queue a piece of output; False where it was left out because the reader is slow."""
+        if not self.open or self._bulk_bytes > MAX_BULK_BYTES:
+            return False
+        frame = encode_output(piece)
+        self._bulk.append(frame)
+        self._bulk_bytes += len(frame)
+        self._write()
+        return True
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was queued has been sent, or can't be any more."""
+        return not self.open or not (self._sending or self._control or self._bulk)
+
+    def _next_frame(self) -> bytes:
+        if self._control:
+            return self._control.popleft()
+        if self._bulk:
+            frame = self._bulk.popleft()
+            self._bulk_bytes -= len(frame)
+            return frame
+        return b""
+
+    def _write(self) -> None:
+        while self.open:
+            if not self._sending:
+                self._sending = memoryview(self._next_frame())
+                if not self._sending:
+                    break
+            try:
+                sent = os.write(self._write_fd, self._sending)
+            except BlockingIOError:
+                break
+            except OSError as e:
+                self._lose(f"the line was closed ({e.strerror})")
+                return
+            self._sending = self._sending[sent:]
+            self._last_sent_s = self._loop.now()
+        if self.open and self._wants_write != bool(self._sending):
+            self._wants_write = bool(self._sending)
+            self._watch()
+
+    def _watch(self) -> None:
+        write = self._write if self._wants_write else None
+        if self._read_fd == self._write_fd:
+            self._loop.watch(self._read_fd, read=self._read, write=write)
+        else:
+            self._loop.watch(self._read_fd, read=self._read)
+            self._loop.watch(self._write_fd, write=write)
+
+    # --- receiving ---
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._read_fd, MAX_FRAME_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as e:
+            self._lose(f"the line was closed ({e.strerror})")
+            return
+        if not data:
+            self._lose("the line was closed")
+            return
+        self._last_heard_s = self._loop.now()
+        try:
+            for item in self._decoder.feed(data):
+                if not self.open:
+                    return
+                self._take(item)
+        except WireError as e:
+            self._lose(str(e))
+
+    def _take(self, item: Message | Output) -> None:
+        if not self._greeted:
+            if isinstance(item, Output):
+                raise WireError("output came before the hello")
+            check_hello(item)
+            self._greeted = True
+        if isinstance(item, Output):
+            self._on_output(item)
+        else:
+            self._on_message(item)
+
+    def _beat(self) -> None:
+        if not self.open:
+            return
+        now = self._loop.now()
+        silent_s = now - self._last_heard_s
+        if silent_s >= self.lost_after_s:
+            self._lose(f"nothing was heard for {silent_s:.0f} s")
+            return
+        if now - self._last_sent_s >= HEARTBEAT_S * 0.9 and not self._sending:
+            self._control.append(_frame(HEARTBEAT, b""))
+            self._write()
+        self._loop.call_after(min(HEARTBEAT_S, max(0.05, self.lost_after_s - silent_s)), self._beat)
+
+    def _lose(self, reason: str) -> None:
+        if self.open:
+            self.close()
+            self._on_lost(reason)
+
+    def close(self) -> None:
+        """Close the descriptors without a word. May be called twice."""
+        if not self.open:
+            return
+        self.open = False
+        self._control.clear()
+        self._bulk.clear()
+        self._sending = memoryview(b"")
+        for fd in {self._read_fd, self._write_fd}:
+            self._loop.watch(fd)
+            os.close(fd)
