@@ -73,8 +73,8 @@ def parse_float(value: object, name: str) -> float:
 
 
 def join_addr(host: str, port: Port) -> str:
-    """`host:port`, an IPv6 host in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    """`host:port`, an IPv6 host in brackets (a symbol such as {node:0.addr} is none)."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("{") else f"{host}:{port}"
 
 
 def split_addr(text: str, name: str, default_port: int | None = None) -> tuple[str, int]:

@@ -1,0 +1,295 @@
+"""A job as data: the plan, where its processes go (`place`), and their literal values (`bind`). Pure.
+
+Symbolic where only nodes know: a dry run binds with `Facts.symbolic`, so `{node:2.addr}` or
+`{pserver:1.port}` stand where addresses and ports will be. A user's own values are never touched.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pslaunch.runtime import env
+from pslaunch.runtime.env import PSERVER, TRAINER, Endpoint, Port
+
+GLOO = "gloo"
+FIRST_PORT = 7164  # v2's default; a job whose user gave no port looks upward from here
+LAST_PORT = 32767  # below the kernel's own range, from which it gives ports to outgoing connections
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many processes a role has: `n` in all, or `n` on each node, or `n` for each rank of a node."""
+
+    rule: str  # total, per_node, per_rank
+    n: int
+
+
+@dataclass(frozen=True)
+class Role:
+    """One role of a job: what runs, how often."""
+
+    name: str  # PSERVER or TRAINER
+    count: Count
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as declared or as its agent reported it. `addr` is what others reach it by."""
+
+    id: int
+    name: str
+    addr: str
+    workspace: str
+    log_dir: str
+    output_dir: str
+    state_dir: str  # lock and caches
+    ranks: int = 1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Times of a job, in seconds (design: one table for all backends)."""
+
+    grace_s: float = 5.0
+    lost_after_s: float = 30.0
+    stall_after_s: float = 60.0
+    stall_timeout_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is decided before any node is asked."""
+
+    job_id: str
+    name: str
+    epoch: int
+    backend: str
+    server: str  # bundled, script or none
+    why: str  # how pservers are started, and why so
+    roles: tuple[Role, ...]
+    port: int | None  # binding where the user gave it, else the head proposes
+    ports_num: int
+    ports_num_for_sparse: int
+    trainer_count: int
+    use_gpu: bool
+    added_env: Mapping[str, str]
+    flags: Mapping[str, str]
+    limits: Limits
+    nodes: tuple[Node, ...] = ()  # empty where agents report them
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process with its node and rank."""
+
+    role: str
+    rank: int
+    node: int
+    local_rank: int
+    argv: tuple[str, ...]
+    log: str  # absolute, on its node
+
+    @property
+    def key(self) -> str:
+        return f"{self.role}/{self.rank}"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A plan whose processes have nodes. Pservers come first, each role in order of ranks."""
+
+    plan: Plan
+    nodes: tuple[Node, ...]
+    processes: tuple[Process, ...]
+
+    def of(self, role: str) -> list[Process]:
+        return [p for p in self.processes if p.role == role]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What agents report and the head chooses: addresses, ports, paths that only nodes know."""
+
+    addrs: tuple[str, ...]  # of each node
+    run_dirs: tuple[str, ...]  # of each node: sockets and secret of this run
+    ports: Mapping[str, tuple[Port, ...]]  # by process key, and GLOO
+
+    @staticmethod
+    def symbolic(placed: Placed) -> Facts:
+        """Facts of a dry run: a symbol for each thing that is not known yet."""
+        plan = placed.plan
+        declared = plan.port is not None
+        ports = {
+            key: tuple(
+                p if declared and key.startswith(PSERVER) else _symbol(key, i) for i, p in enumerate(values)
+            )
+            for key, values in propose_ports(placed, plan.port or FIRST_PORT, FIRST_PORT).items()
+        }
+        return Facts(
+            tuple(n.addr or f"{{node:{n.id}.addr}}" for n in placed.nodes),
+            tuple(f"{{node:{n.id}.run}}" for n in placed.nodes),
+            ports,
+        )
+
+
+def _symbol(key: str, i: int) -> str:
+    name = f"{key.replace('/', ':')}.port"
+    return f"{{{name}}}" if i == 0 else f"{{{name}+{i}}}"
+
+
+@dataclass(frozen=True)
+class Start:
+    """The order to start one process: all values literal."""
+
+    key: str
+    node: int
+    role: str
+    argv: tuple[str, ...]
+    cwd: str
+    added_env: Mapping[str, str]
+    contract: Mapping[str, str]
+    log: str
+    keep_ports: bool  # hand the bound ports over open; otherwise close them just before the start
+
+    def to_data(self) -> dict[str, Any]:
+        return {
+            "key": self.key,
+            "role": self.role,
+            "argv": list(self.argv),
+            "cwd": self.cwd,
+            "added_env": dict(self.added_env),
+            "contract": dict(self.contract),
+            "log": self.log,
+            "keep_ports": self.keep_ports,
+        }
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A placed job with literal values (or, in a dry run, symbols)."""
+
+    placed: Placed
+    starts: tuple[Start, ...] = field(default=())
+
+
+def place(plan: Plan, nodes: Sequence[Node]) -> Placed:
+    """Give every process its node and rank: a total goes round the nodes, other counts stay together."""
+    processes: list[Process] = []
+    for role in plan.roles:
+        on_node: Counter[int] = Counter()
+        for rank, node in enumerate(_nodes_of(role.count, nodes)):
+            local_rank = on_node[node.id]
+            on_node[node.id] += 1
+            log = os.path.join(node.log_dir, env.output_log(role.name, rank, local_rank))
+            processes.append(Process(role.name, rank, node.id, local_rank, role.argv, log))
+    return Placed(plan, tuple(nodes), tuple(processes))
+
+
+def _nodes_of(count: Count, nodes: Sequence[Node]) -> list[Node]:
+    if count.rule == "total":
+        return [nodes[i % len(nodes)] for i in range(count.n)]
+    if count.rule == "per_node":
+        return [node for node in nodes for _ in range(count.n)]
+    return [node for node in nodes for _ in range(node.ranks * count.n)]
+
+
+def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tuple[int, ...]]:
+    """Ports for all that listens: pserver k of an address has the k-th block from `first`.
+
+    In script mode trainers and Gloo have one port each from `first_other`, again counted by address.
+    """
+    plan = placed.plan
+    block = plan.ports_num + plan.ports_num_for_sparse
+    ports: dict[str, tuple[int, ...]] = {}
+    next_port: dict[str, int] = {}
+    for process in placed.of(PSERVER):
+        addr = placed.nodes[process.node].addr
+        start = next_port.get(addr, first)
+        next_port[addr] = start + block
+        ports[process.key] = tuple(range(start, start + block))
+    if plan.server == "script":
+        others = [(p.key, p.node) for p in placed.of(TRAINER)] + [(GLOO, 0)]
+        next_port = {}
+        for key, node in others:
+            addr = placed.nodes[node].addr
+            start = next_port.get(addr, first_other)
+            next_port[addr] = start + 1
+            ports[key] = (start,)
+    return ports
+
+
+def bind(placed: Placed, facts: Facts) -> Bound:
+    """Literal argv and environment of every process."""
+    return Bound(placed, tuple(_start(placed, facts, p) for p in placed.processes))
+
+
+def _endpoint(placed: Placed, facts: Facts, key: str, node: int) -> Endpoint:
+    return facts.addrs[node], facts.ports[key][0]
+
+
+def _start(placed: Placed, facts: Facts, process: Process) -> Start:
+    plan, node = placed.plan, placed.nodes[process.node]
+    pservers = [_endpoint(placed, facts, p.key, p.node) for p in placed.of(PSERVER)]
+    script = plan.server == "script"
+    run_dir = facts.run_dirs[process.node]
+    contract = env.Contract(
+        job_id=plan.job_id,
+        epoch=plan.epoch,
+        role=process.role,
+        rank=process.rank,
+        local_rank=process.local_rank,
+        node_id=process.node,
+        nodes=facts.addrs,
+        workspace=node.workspace,
+        log_dir=node.log_dir,
+        output_dir=node.output_dir,
+        progress=f"{run_dir}/{process.role}-{process.rank}.sock",
+        secret_file=f"{run_dir}/secret",
+        trainers=len(placed.of(TRAINER)),
+        trainer_count=plan.trainer_count,
+        use_gpu=plan.use_gpu,
+        port=pservers[0][1] if pservers else plan.port or FIRST_PORT,
+        ports_num=plan.ports_num,
+        ports_num_for_sparse=plan.ports_num_for_sparse,
+        pservers=pservers,
+        stall_after_s=plan.limits.stall_after_s,
+        trainer_endpoints=[_endpoint(placed, facts, p.key, p.node) for p in placed.of(TRAINER)]
+        if script
+        else (),
+        gloo_endpoint=_endpoint(placed, facts, GLOO, 0) if script else None,
+        gloo_path=f"{run_dir}/gloo" if script else "",
+        flags=plan.flags,
+    )
+    bundled = process.role == PSERVER and not script
+    argv = process.argv + (_bundled_options(placed, facts, process) if bundled else ())
+    return Start(
+        key=process.key,
+        node=process.node,
+        role=process.role,
+        argv=argv,
+        cwd=node.workspace,
+        added_env=plan.added_env,
+        contract=env.contract_environ(contract),
+        log=process.log,
+        keep_ports=bundled,
+    )
+
+
+def _bundled_options(placed: Placed, facts: Facts, process: Process) -> tuple[str, ...]:
+    plan = placed.plan
+    options: dict[str, object] = {
+        "host": facts.addrs[process.node],
+        "port": facts.ports[process.key][0],
+        "ports_num": plan.ports_num,
+        "ports_num_for_sparse": plan.ports_num_for_sparse,
+        "num_gradient_servers": len(placed.of(TRAINER)),
+        "stall_after": f"{plan.limits.stall_after_s:g}",
+    }
+    if plan.limits.stall_timeout_s is not None:
+        options["stall_timeout"] = f"{plan.limits.stall_timeout_s:g}"
+    return tuple(f"--{name}={value}" for name, value in options.items())

@@ -1,0 +1,316 @@
+"""Who ends whom, when and with what: the decisions of a job, without I/O.
+
+Fed with events and a clock value in seconds; answers with actions. `Supervisor` decides for a whole
+job (in the head), `Ending` alone for what is left on a node whose head is gone (in the agent).
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Union
+
+from pslaunch.node import codes
+from pslaunch.runtime.env import PSERVER, TRAINER
+
+LOOK_FURTHER_S = 1.0  # a failure that explains the first one may be heard of a moment later
+KILL_WAIT_S = 2.0  # after KILL a node that does not report is given up, its keeper goes on
+NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Send `number` to these processes; KILL means all that descends from them as well."""
+
+    keys: tuple[str, ...]
+    number: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Nothing is left to wait for: have every node clean up, and end the job."""
+
+
+Action = Union[Signal, Finish]
+
+
+class Ending:
+    """One ending: TERM to trainers, then to pservers, which save first, KILL after the grace.
+
+    `alive` is role by key. Pservers are told when the trainers are gone, and after half the grace at
+    the latest, so that they have time to save.
+    """
+
+    def __init__(self, roles: Mapping[str, str], grace_s: float, now_s: float) -> None:
+        self._alive = dict(roles)
+        self._told: set[str] = set()
+        self._killed = False
+        self._start_s, self._grace_s = now_s, grace_s
+        self.over = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What it is still ending."""
+        return tuple(self._alive)
+
+    @property
+    def kill_at_s(self) -> float:
+        return self._start_s + self._grace_s
+
+    def kill_now(self, now_s: float) -> None:
+        """A second request: no more waiting."""
+        self._grace_s = min(self._grace_s, now_s - self._start_s)
+
+    def gone(self, key: str) -> None:
+        self._alive.pop(key, None)
+
+    def actions(self, now_s: float) -> list[Signal]:
+        """What is to be sent by now, each signal once."""
+        if not self._alive:
+            self.over = True
+            return []
+        if now_s >= self.kill_at_s:
+            self.over = now_s >= self.kill_at_s + KILL_WAIT_S
+            if self._killed:
+                return []
+            self._killed = True
+            return [Signal(tuple(self._alive), signal.SIGKILL)]
+        trainers = self._keys(TRAINER)
+        due = list(trainers)
+        if not trainers or now_s >= self._start_s + self._grace_s / 2:
+            due += self._keys(PSERVER)
+        new = tuple(key for key in due if key not in self._told)
+        self._told.update(new)
+        return [Signal(new, signal.SIGTERM)] if new else []
+
+    def due_s(self, now_s: float) -> float:
+        """When `actions` should be asked next even if nothing happens."""
+        times = (self._start_s + self._grace_s / 2, self.kill_at_s, self.kill_at_s + KILL_WAIT_S)
+        return min((t for t in times if t > now_s), default=NEVER)
+
+    def _keys(self, role: str) -> list[str]:
+        return [key for key, its_role in self._alive.items() if its_role == role]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What failed first, for the exit code and the last block that a person reads."""
+
+    what: str  # "trainer/1", "node 2", ...
+    node: int
+    code: int
+    text: str  # in words: "ended with 3", "was killed by SIGSEGV", ...
+    signal: str = ""
+    log: str = ""
+    tail: tuple[str, ...] = ()
+    advice: str = ""
+
+    @property
+    def rank(self) -> int:
+        """A lost node explains a failed process, and both explain one whose peer vanished."""
+        if self.code == codes.NODE_LOST:
+            return 0
+        return 2 if self.code == codes.PEER else 1
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a process ended, as its agent saw it."""
+
+    code: int  # 128+n for a signal
+    signal: str = ""
+    asked: bool = False  # our own signal was on its way before
+    oom: bool = False
+    tail: tuple[str, ...] = ()
+
+
+@dataclass
+class Member:
+    """What is known of one process."""
+
+    role: str
+    node: int
+    log: str
+    started: bool = False
+    ended: bool = False
+    state: str = ""  # as its runtime reports it: connected, finished
+    exit: Exit | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """How the job ended."""
+
+    code: int
+    reason: str
+    failure: Failure | None = None
+
+
+@dataclass
+class Supervisor:
+    """Decides for a job. Feed it events with the time, carry out what `actions` returns."""
+
+    members: dict[str, Member]
+    grace_s: float
+    server: str  # bundled, script or none
+    why: str = ""  # why the ending began
+    failure: Failure | None = None
+    result: Result | None = None
+    _failed_s: float = NEVER
+    _stopped_by: int = 0
+    _endings: list[Ending] = field(default_factory=list)
+    _ending_all: bool = False
+    _retire_s: float = NEVER  # until then the pservers of a trained job may end by themselves
+
+    # --- events ---
+
+    def starting(self, key: str) -> None:
+        """The order to start this process is on its way."""
+        self.members[key].started = True
+
+    def progress(self, key: str, state: str) -> None:
+        """What the process's runtime says of itself."""
+        self.members[key].state = state
+
+    def stop(self, number: int, reason: str, now_s: float) -> None:
+        """A request to end: the first in order, the second at once. `number` is the signal it stands for."""
+        if self._stopped_by:
+            for ending in self._endings:
+                ending.kill_now(now_s)
+        self._stopped_by = self._stopped_by or number
+        self._end_all(reason, now_s)
+
+    def exited(self, key: str, how: Exit, now_s: float) -> None:
+        """A process has ended."""
+        member = self.members[key]
+        member.exit = how
+        self._gone(key)
+        blame = self._blame(member, how)
+        if blame:
+            self._fail(self._failure(key, blame), now_s)
+        elif self._trainers_done() and not self.failure and self._retire_s == NEVER:
+            self._retire(now_s)
+
+    def node_lost(self, node: int, name: str, reason: str, now_s: float) -> None:
+        """A node's agent or its line is gone; its processes are being ended by what guards them there."""
+        for key, member in self.members.items():
+            if member.node == node:
+                self._gone(key)
+        self._fail(
+            Failure(
+                f"node {node} ({name})",
+                node,
+                codes.NODE_LOST,
+                f"was lost: {reason}",
+                advice="look at that machine; what ran there is ended by what guards it there",
+            ),
+            now_s,
+        )
+
+    def trouble(self, failure: Failure, now_s: float) -> None:
+        """Something other than an exit failed: a port, a log that can't be written, a start."""
+        if failure.what in self.members:
+            self._gone(failure.what)
+        self._fail(failure, now_s)
+
+    # --- decisions ---
+
+    def actions(self, now_s: float) -> list[Action]:
+        """What to do by now: signals, then at last Finish, after which `result` is set."""
+        if self.result:
+            return []
+        looked = now_s >= self._failed_s + LOOK_FURTHER_S
+        if self.failure and (self.failure.rank < 2 or looked):
+            self._end_all(f"{self.failure.what} {self.failure.text}", now_s)
+        elif now_s >= self._retire_s:
+            self._end_all("the trainers have ended", now_s)
+        found: list[Action] = []
+        for ending in self._endings:
+            found += ending.actions(now_s)
+        if self._over():
+            self.result = self._verdict()
+            found.append(Finish())
+        return found
+
+    def due_s(self, now_s: float) -> float:
+        """When `actions` should be asked next even if nothing happens."""
+        times = [self._retire_s, self._failed_s + LOOK_FURTHER_S]
+        times += [ending.due_s(now_s) for ending in self._endings]
+        return min((t for t in times if t > now_s), default=NEVER)
+
+    def _over(self) -> bool:
+        if self._ending_all and all(ending.over for ending in self._endings):
+            return True  # also where something could not be killed: its node says so
+        done = self.failure is not None or self._stopped_by or self._retire_s < NEVER
+        return bool(done) and not self._alive()
+
+    def _verdict(self) -> Result:
+        if self.failure:
+            return Result(self.failure.code, f"{self.failure.what} {self.failure.text}", self.failure)
+        if self._stopped_by:
+            return Result(128 + self._stopped_by, self.why)
+        return Result(0, "all trainers ended with 0")
+
+    def _end_all(self, why: str, now_s: float) -> None:
+        if not self._ending_all:
+            self._ending_all, self.why = True, why
+            told = {key for ending in self._endings for key in ending.keys}
+            rest = {key: role for key, role in self._alive().items() if key not in told}
+            self._endings.append(Ending(rest, self.grace_s, now_s))
+
+    def _retire(self, now_s: float) -> None:
+        """All trainers gave 0: pservers that no trainer reached will never end by themselves."""
+        self._retire_s = now_s + self.grace_s
+        reached = self.server == "bundled"
+        lonely = {k: role for k, role in self._alive().items() if not (reached and self.members[k].state)}
+        if lonely:
+            self._endings.append(Ending(lonely, self.grace_s, now_s))
+
+    def _alive(self) -> dict[str, str]:
+        return {k: m.role for k, m in self.members.items() if m.started and not m.ended}
+
+    def _gone(self, key: str) -> None:
+        self.members[key].ended = True
+        for ending in self._endings:
+            ending.gone(key)
+
+    def _trainers_done(self) -> bool:
+        return all(m.ended for m in self.members.values() if m.role == TRAINER)
+
+    def _fail(self, failure: Failure, now_s: float) -> None:
+        if self._stopped_by and not self.failure:
+            return  # what goes wrong while a user's request is carried out is not the reason of the end
+        if self.failure is None:
+            self.failure, self._failed_s = failure, now_s
+        elif failure.rank < self.failure.rank and now_s <= self._failed_s + LOOK_FURTHER_S:
+            self.failure = failure
+
+    def _blame(self, member: Member, how: Exit) -> str:
+        """Why this exit is a failure, in words that follow the process's name; "" where it is none."""
+        if how.asked or (member.role == PSERVER and self._retire_s < NEVER):
+            return "could not save" if member.role == PSERVER and how.code == codes.IO else ""
+        if how.oom:
+            return "was killed for memory (SIGKILL by the kernel)"
+        if how.signal:
+            return f"was killed by {how.signal}"
+        if how.code == codes.PEER:
+            return f"ended with {how.code}: a process it works with vanished"
+        if how.code:
+            return f"ended with {how.code}"
+        if member.role == PSERVER:
+            return "ended with 0 before the trainers did"
+        if member.state == "connected" and not self._trainers_done():
+            return "ended with 0 without having finished, while others wait for it"
+        return ""
+
+    def _failure(self, key: str, text: str) -> Failure:
+        member = self.members[key]
+        how = member.exit or Exit(0)
+        advice = ""
+        if member.role == PSERVER and self.server == "script" and how.code == 0:
+            advice = (
+                "a program that does not serve by itself in role PSERVER is started with --server bundled"
+            )
+        code = how.code or codes.PEER
+        return Failure(key, member.node, code, text, how.signal, member.log, how.tail, advice)
