@@ -1,0 +1,442 @@
+"""The agent: prepares a node, starts and watches its programs, reports, ends them.
+
+Under the head's orders while its line lives; without it, or without its keeper, it ends everything
+by itself. The decisions are supervise.py's, here is the I/O.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pslaunch.node import codes, logs, ports, procs
+from pslaunch.node.keeper import BEAT_S, KILL_LIMIT_S, reap
+from pslaunch.node.loop import Loop
+from pslaunch.node.supervise import Ending
+from pslaunch.node.wire import MAX_OUTPUT_BYTES, Line, Message, Output
+from pslaunch.runtime import env
+
+READ_BYTES = MAX_OUTPUT_BYTES
+PROGRESS_EVERY_S = 0.2  # reports of one process to the head; the newest wins
+
+
+class Refusal(Exception):
+    """The node can't do what was ordered; the text and code go to the head."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Program:
+    """One process of the job on this node: its log, its progress socket, its end."""
+
+    def __init__(self, agent: Agent, number: int, order: Mapping[str, Any]) -> None:
+        self._agent, self._loop, self.number = agent, agent.loop, number
+        self.key, self.role, self.log_path = str(order["key"]), str(order["role"]), str(order["log"])
+        self.process: subprocess.Popen[bytes] | None = None
+        self.asked = False  # whether we have sent it a signal
+        self.ended = False
+        self._written = 0
+        self._log_failed = False
+        self._report: dict[str, Any] = {}
+        self._report_due = False
+        self._oom_before = procs.oom_kills()
+        contract = dict(order["contract"])
+        path = contract["PSLAUNCH_PROGRESS"]
+        self._progress = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._progress.bind(path)
+        self._log = open(self.log_path, "wb", buffering=0)  # noqa: SIM115 - closed in `finish`
+        self._out, out_w = os.pipe()
+        os.set_blocking(self._out, False)
+        held = agent.held.pop(self.key, [])
+        keep = [s.fileno() for s in held] if order["keep_ports"] else []
+        if keep:
+            contract[env.LISTEN_FDS] = ",".join(map(str, keep))
+        else:
+            ports.close_all({self.key: held})
+        environ = env.compose(os.environ, order["added_env"], contract)
+        try:
+            self.process = subprocess.Popen(
+                order["argv"],
+                cwd=order["cwd"],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=out_w,
+                stderr=out_w,
+                pass_fds=keep,
+                start_new_session=True,
+            )
+        except BaseException:
+            self.finish()
+            raise
+        finally:
+            os.close(out_w)
+            ports.close_all({self.key: held})
+        self._loop.watch(self._out, read=self._more_output)
+        self._loop.watch(self._progress.fileno(), read=self.read_progress)
+
+    # --- output ---
+
+    def _more_output(self) -> None:
+        self._read_output()
+
+    def _read_output(self) -> bool:
+        try:
+            data = os.read(self._out, READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._loop.watch(self._out)
+            return False
+        self._write_log(data)
+        self._agent.line.send_output(Output(self.number, self._written, data))
+        self._written += len(data)
+        return True
+
+    def _write_log(self, data: bytes) -> None:
+        if self._log_failed:
+            return
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[self._log.write(view) :]
+        except OSError as e:
+            self._log_failed = True
+            text = f"{self.log_path} can't be written: {e.strerror}; free space, or choose another --log_dir"
+            self._agent.trouble(self.key, codes.IO, text)
+
+    # --- progress ---
+
+    def read_progress(self) -> None:
+        """Take what is there; the newest values go to the head a few times a second, a state at once."""
+        urgent = False
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                for report in env.parse_progress(self._progress.recv(env.MAX_PROGRESS_BYTES)):
+                    urgent = urgent or "state" in report
+                    self._report.update(report)
+        if urgent:
+            self._send_report()
+        elif self._report and not self._report_due:
+            self._report_due = True
+            self._loop.call_after(PROGRESS_EVERY_S, self._send_report)
+
+    def _send_report(self) -> None:
+        self._report_due = False
+        if self._report:
+            self._agent.line.send({"type": "progress", "key": self.key, **self._report})
+            self._report = {}
+
+    # --- the end ---
+
+    def signal(self, number: int) -> None:
+        """To its whole process group; KILL to all that descends from it too."""
+        if self.ended or self.process is None:
+            return
+        self.asked = True
+        if number == signal.SIGKILL:
+            for proc in procs.descendants(self.process.pid):
+                procs.send(proc, number)
+        procs.send_group(self.process.pid, number)
+
+    def exited(self, status: int) -> None:
+        """Its main process has ended: all that it said before goes out before its exit does."""
+        assert self.process is not None
+        self.ended = True
+        code, name = procs.describe_exit(status)
+        self.process.returncode = code  # we have waited for it, Popen must not
+        self.read_progress()
+        self._send_report()
+        while self._read_output():
+            pass
+        oom = name == "SIGKILL" and not self.asked and procs.oom_kills() > self._oom_before
+        self._agent.line.send(
+            {
+                "type": "exited",
+                "key": self.key,
+                "code": code,
+                "signal": name,
+                "asked": self.asked,
+                "oom": oom,
+                "written": self._written,
+                "tail": logs.tail(self.log_path),
+            },
+            in_order=True,
+        )
+
+    def finish(self) -> None:
+        """Give back all descriptors; what still holds the other end of the pipe was killed before."""
+        if not self._log.closed:
+            while self._read_output():
+                pass
+            self._loop.watch(self._out)
+            self._loop.watch(self._progress.fileno())
+            os.close(self._out)
+            self._progress.close()
+            self._log.close()
+
+
+class Agent:
+    """One node of one job, from the head's hello to the clean end."""
+
+    def __init__(self, loop: Loop, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: float) -> None:
+        self.loop, self._run_dir, self._grace_s = loop, run_dir, grace_s
+        self._keeper_fd, self._keeper_pid, self._lost_after_s = keeper_fd, os.getppid(), lost_after_s
+        self._keeper_heard_s = loop.now()
+        self.held: dict[str, list[socket.socket]] = {}
+        self._programs: dict[str, Program] = {}
+        self._lock_fd = -1
+        self._ending: Ending | None = None  # our own, once nobody is there to order one
+        self._killed, self._left = 0, list[procs.Proc]()
+        self.code: int | None = None
+        os.set_blocking(keeper_fd, False)
+        loop.on_signals(
+            {
+                signal.SIGCHLD: self._children,
+                signal.SIGTERM: lambda: self._end_alone("the agent was asked to end (SIGTERM)"),
+                signal.SIGINT: lambda: self._end_alone("the agent was asked to end (SIGINT)"),
+                signal.SIGHUP: lambda: self._end_alone("the agent was asked to end (SIGHUP)"),
+            }
+        )
+        loop.watch(keeper_fd, read=self._hear_keeper)
+        loop.every(BEAT_S, self._beat)
+        self.line = Line(
+            loop,
+            *self._line_fds(),
+            lost_after_s=lost_after_s,
+            on_message=self._obey,
+            on_lost=lambda reason: self._end_alone(f"the head is gone: {reason}"),
+        )
+
+    @staticmethod
+    def _line_fds() -> tuple[int, int]:
+        """The line is on standard input and output; programs must find neither there."""
+        fds = os.dup(0), os.dup(1)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(2, 1)  # a stray print must not break the wire
+        os.close(null)
+        return fds
+
+    # --- orders ---
+
+    def _obey(self, message: Message) -> None:
+        order = getattr(self, f"_order_{message['type']}", None)
+        if order is None:
+            self.trouble("", codes.NODE_LOST, f"unknown order {message['type']!r}")
+            return
+        try:
+            order(message)
+        except Refusal as e:
+            self.line.send({"type": "refused", "code": e.code, "text": str(e)})
+        except OSError as e:
+            text = f"{e.strerror}: {e.filename}" if e.filename else str(e)
+            self.line.send({"type": "refused", "code": _code_of(e), "text": text})
+
+    def _order_hello(self, message: Message) -> None:
+        """The wire has compared the versions already."""
+
+    def _order_prepare(self, m: Message) -> None:
+        """Folders, lock, node files, secret; answers with what only the node knows."""
+        workspace = m["workspace"]
+        if not os.path.isdir(workspace):
+            raise Refusal(codes.USAGE, f"the workspace {workspace} is not a folder on {socket.gethostname()}")
+        self._lost_after_s = self.line.lost_after_s = float(m["lost_after_s"])
+        self._grace_s = float(m["grace_s"])
+        for folder in (m["log_dir"], m["state_dir"]):
+            os.makedirs(folder, exist_ok=True)
+        self._lock(os.path.join(m["state_dir"], "lock"), m["job_id"])
+        if m["node"] == 0:
+            os.makedirs(m["output_dir"], exist_ok=True)
+        _write(os.path.join(workspace, "nodefile"), f"{m['node']}\n")
+        _write(os.path.join(self._run_dir, "secret"), m["secret"], 0o600)
+        self.line.send({"type": "prepared", "host": socket.gethostname(), "run_dir": self._run_dir})
+
+    def _lock(self, path: str, job_id: str) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = os.read(fd, 200).decode("utf-8", "replace").strip()
+            os.close(fd)
+            raise Refusal(
+                codes.USAGE,
+                f"job {other or '(unknown)'} is using this log folder; "
+                "wait for it, or choose another --log_dir",
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{job_id}\n".encode(), 0)
+        self._lock_fd = fd
+
+    def _order_ports(self, m: Message) -> None:
+        """Bind all that is proposed for this node, or none of it."""
+        ports.close_all(self.held)
+        self.held = {}
+        try:
+            self.held = ports.bind_all(m["addr"], m["ports"])
+        except ports.BusyPort as e:
+            self.line.send(
+                {
+                    "type": "busy",
+                    "key": e.key,
+                    "port": e.port,
+                    "busy": e.busy,
+                    "text": str(e),
+                    "holder": ports.holder(e.port),
+                }
+            )
+            return
+        self.line.send({"type": "bound"})
+
+    def _order_start(self, m: Message) -> None:
+        """Start every program of this node, or say which can't be; `nodes` is the list of addresses."""
+        _write(os.path.join(m["workspace"], "nodes"), "".join(f"{addr}\n" for addr in m["nodes"]))
+        gloo = os.path.join(self._run_dir, "gloo")
+        os.makedirs(gloo, exist_ok=True)
+        ports.close_all({key: self.held.pop(key) for key in list(self.held) if key not in m["numbers"]})
+        for order in m["starts"]:
+            key = order["key"]
+            try:
+                program = Program(self, m["numbers"][key], order)
+            except OSError as e:
+                text = f"{order['argv'][0]} can't be started: {e.strerror}" + (
+                    f" ({e.filename})" if e.filename else ""
+                )
+                self.trouble(key, 127 if e.errno == errno.ENOENT else 126, text)
+                return
+            self._programs[key] = program
+            assert program.process is not None
+            self.line.send({"type": "started", "key": key, "pid": program.process.pid})
+
+    def _order_signal(self, m: Message) -> None:
+        for key in m["keys"]:
+            program = self._programs.get(key)
+            if program:
+                program.signal(m["number"])
+
+    def _order_finish(self, _m: Message) -> None:
+        """The job is over: nothing of it may be left here."""
+        self._clean()
+        left = [str(p.pid) for p in self._left]
+        self.line.send({"type": "finished", "killed": self._killed, "left": left}, in_order=True)
+        self.code = codes.OK
+
+    # --- reports ---
+
+    def trouble(self, key: str, code: int, text: str) -> None:
+        """Something failed that is no program's exit; the head ends the job."""
+        self.line.send({"type": "trouble", "key": key, "code": code, "text": text})
+
+    def _children(self) -> None:
+        self._reap()
+        if self._ending and self.code is None:
+            self._carry_on()
+
+    def _reap(self) -> None:
+        ended = reap()
+        for program in self._programs.values():
+            if program.process and program.process.pid in ended:
+                program.exited(ended[program.process.pid])
+                if self._ending:
+                    self._ending.gone(program.key)
+
+    # --- the keeper ---
+
+    def _hear_keeper(self) -> None:
+        try:
+            data = os.read(self._keeper_fd, 4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._keeper_heard_s = self.loop.now()
+            return
+        self.loop.watch(self._keeper_fd)
+        self._lose_keeper("the keeper was killed")
+
+    def _beat(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._keeper_fd, b".")
+        silent_s = self.loop.now() - self._keeper_heard_s
+        if silent_s >= self._lost_after_s and self._ending is None:
+            keeper = procs.read_proc(self._keeper_pid)
+            if keeper and os.getppid() == self._keeper_pid:  # still our parent, so the pid is its own
+                procs.send(keeper, signal.SIGKILL)
+            self._lose_keeper(f"the keeper was silent for {silent_s:.0f} s")
+
+    def _lose_keeper(self, why: str) -> None:
+        if self.code is None:
+            self.trouble("", codes.NODE_LOST, why)
+            self._end_alone(why)
+
+    # --- ending without a head or without a keeper ---
+
+    def _end_alone(self, why: str) -> None:
+        if self._ending is not None or self.code is not None:
+            return
+        print(f"pslaunch agent: {why}; ending what runs here", file=sys.stderr, flush=True)
+        alive = {p.key: p.role for p in self._programs.values() if not p.ended}
+        self._ending = Ending(alive, self._grace_s, self.loop.now())
+        self._carry_on()
+
+    def _carry_on(self) -> None:
+        assert self._ending is not None
+        now = self.loop.now()
+        for action in self._ending.actions(now):
+            for key in action.keys:
+                self._programs[key].signal(action.number)
+        if self._ending.over:
+            self._clean()
+            self.code = codes.PEER
+        else:
+            self.loop.call_at(min(self._ending.due_s(now), now + 1.0), self._carry_on_once)
+
+    def _carry_on_once(self) -> None:
+        if self.code is None:
+            self._carry_on()
+
+    def _clean(self) -> None:
+        """Kill what is left below us, give back ports, lock and files."""
+        self._killed, self._left = procs.kill_descendants(KILL_LIMIT_S)
+        self._reap()
+        for program in self._programs.values():
+            program.finish()
+        ports.close_all(self.held)
+        if self._lock_fd >= 0:
+            os.ftruncate(self._lock_fd, 0)
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+        shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper does it too, where it is still there
+
+    def run(self) -> int:
+        """Serve until the job is over here; returns the exit code."""
+        self.loop.run(lambda: self.code is not None and self.line.idle)
+        return self.code or 0
+
+
+def _write(path: str, text: str, mode: int = 0o644) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(fd, "w", encoding="utf-8") as f:
+        f.write(text)
+
+
+def _code_of(e: OSError) -> int:
+    return codes.RIGHTS if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else codes.IO
+
+
+def main(run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: float) -> int:
+    """Run the agent on standard input and output, below its keeper."""
+    os.set_inheritable(keeper_fd, False)
+    procs.become_subreaper()
+    return Agent(Loop(), run_dir, keeper_fd, lost_after_s, grace_s).run()

@@ -1,0 +1,400 @@
+"""The head: the one place of a job that decides, wherever it runs.
+
+Speaks to agents over lines, carries out what supervise.py decides, and tells what happens as events.
+Observers know only its interface: `events` from a cursor, and requests.
+"""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
+
+from pslaunch.node import codes, job, logs
+from pslaunch.node.loop import Loop, Timer
+from pslaunch.node.supervise import NEVER, Exit, Failure, Finish, Member, Signal, Supervisor
+from pslaunch.node.wire import Line, Message, Output
+from pslaunch.runtime.env import PSERVER
+
+Event = dict[str, Any]
+MAX_EVENTS = 20_000  # older ones are forgotten; an observer sees the gap in the numbers
+FINISH_LIMIT_S = 5.0
+PORT_TRIES = 200
+
+
+class Link:
+    """The head's side of one node: its line and what it has answered."""
+
+    def __init__(self, node: job.Node, line: Line, diagnosis: Callable[[], str]) -> None:
+        self.node, self.line, self.diagnosis = node, line, diagnosis
+        self.host = node.name
+        self.run_dir = ""
+        self.answered = False  # the question that all nodes were asked last
+        self.gone = False
+
+
+class Stream:
+    """The output of one process as it arrives: what is missing, and its lines."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.splitter = logs.LineSplitter(clock)
+        self.next_offset = 0
+
+
+class Head:
+    """Runs one placed job over the agents' lines; `done` once every node has answered the end."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        placed: job.Placed,
+        secret: str,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._loop, self._placed, self._secret, self._wall = loop, placed, secret, wall_clock
+        plan = placed.plan
+        self._started_s = loop.now()
+        self._links: dict[int, Link] = {}
+        self._numbers = {p.key: i for i, p in enumerate(placed.processes)}
+        self._streams = [Stream(loop.now) for _ in placed.processes]
+        self._supervisor = Supervisor(
+            {p.key: Member(p.role, p.node, p.log) for p in placed.processes}, plan.limits.grace_s, plan.server
+        )
+        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._next_event = 0
+        self._next_step: Callable[[], None] = self._prepare
+        self._port, self._other_port, self._port_tries = plan.port or job.FIRST_PORT, job.FIRST_PORT, 0
+        self._bound_ports: dict[str, tuple[int, ...]] = {}
+        self._refused_ports = False
+        self._timer: Timer | None = None
+        self._told_ending = False
+        self._finishing = False
+        self.done = False
+        self._tell_job()
+
+    # --- the interface of observers ---
+
+    def events(self, cursor: int) -> tuple[list[Event], int]:
+        """Events from number `cursor` on that are still remembered, and the next cursor."""
+        new = min(self._next_event - cursor, len(self._events))
+        return list(itertools.islice(self._events, len(self._events) - new, None)), self._next_event
+
+    def stop(self, number: int, reason: str) -> None:
+        """Request the end: the first time in order, the second at once."""
+        self._supervisor.stop(number, reason, self._loop.now())
+        self._decide()
+
+    @property
+    def code(self) -> int:
+        """The job's exit code; only once `done`."""
+        assert self._supervisor.result is not None
+        return self._supervisor.result.code
+
+    # --- lines ---
+
+    def attach(self, node: job.Node, read_fd: int, write_fd: int, diagnosis: Callable[[], str]) -> None:
+        """Take over the line to this node's agent. `diagnosis` tells what its side said on its way out."""
+        line = Line(
+            self._loop,
+            read_fd,
+            write_fd,
+            lost_after_s=self._placed.plan.limits.lost_after_s,
+            on_message=lambda m: self._heard(self._links[node.id], m),
+            on_output=self._output,
+            on_lost=lambda reason: self._lost(self._links[node.id], reason),
+        )
+        self._links[node.id] = Link(node, line, diagnosis)
+
+    def _lost(self, link: Link, reason: str) -> None:
+        link.gone = True
+        said = link.diagnosis()
+        text = f"its agent: {reason}" + (f"; {said}" if said else "")
+        if not self._finishing:
+            self._tell("node", node=link.node.id, state="lost", text=text)
+            self._supervisor.node_lost(link.node.id, link.host, text, self._loop.now())
+        self._decide()
+
+    def _heard(self, link: Link, message: Message) -> None:
+        handler = getattr(self, f"_on_{message['type']}", None)
+        if handler is None:
+            self._tell("note", level="warning", text=f"{link.host}: unknown message {message['type']!r}")
+            return
+        handler(link, message)
+        self._decide()
+
+    # --- setting up: every node answers one question before the next is asked ---
+
+    def _ask_all(self, question: Callable[[Link], Message | None], then: Callable[[], None]) -> None:
+        self._next_step = then
+        for link in self._links.values():
+            message = question(link)
+            link.answered = message is None
+            if message is not None:
+                link.line.send(message)
+        self._maybe_next()
+
+    def _answered(self, link: Link) -> None:
+        link.answered = True
+        self._maybe_next()
+
+    def _maybe_next(self) -> None:
+        settled = len(self._links) == len(self._placed.nodes) and all(
+            x.answered for x in self._links.values()
+        )
+        if settled and not self._supervisor.why and not self._supervisor.failure:
+            self._next_step()
+
+    def _on_hello(self, link: Link, _m: Message) -> None:
+        self._tell("node", node=link.node.id, state="connected", text="")
+        self._answered(link)
+
+    def _prepare(self) -> None:
+        plan = self._placed.plan
+
+        def question(link: Link) -> Message:
+            n = link.node
+            return {
+                "type": "prepare",
+                "job_id": plan.job_id,
+                "node": n.id,
+                "workspace": n.workspace,
+                "log_dir": n.log_dir,
+                "output_dir": n.output_dir,
+                "state_dir": n.state_dir,
+                "secret": self._secret,
+                "lost_after_s": plan.limits.lost_after_s,
+                "grace_s": plan.limits.grace_s,
+            }
+
+        self._ask_all(question, self._propose_ports)
+
+    def _on_prepared(self, link: Link, m: Message) -> None:
+        link.host, link.run_dir = str(m["host"]), str(m["run_dir"])
+        self._answered(link)
+
+    def _propose_ports(self) -> None:
+        """One proposal for all nodes; a refusal of any of them brings the next one."""
+        self._bound_ports = job.propose_ports(self._placed, self._port, self._other_port)
+        if max((p for ports in self._bound_ports.values() for p in ports), default=0) > 65535:
+            self._fail("the job", 0, codes.SERVICE, f"needs ports beyond 65535 from {self._port} on")
+            return
+        self._refused_ports = False
+        owner = {**{p.key: p.node for p in self._placed.processes}, job.GLOO: 0}
+
+        def question(link: Link) -> Message | None:
+            own = {k: list(v) for k, v in self._bound_ports.items() if owner[k] == link.node.id}
+            return {"type": "ports", "addr": link.node.addr, "ports": own} if own else None
+
+        self._ask_all(question, self._after_ports)
+
+    def _on_bound(self, link: Link, _m: Message) -> None:
+        self._answered(link)
+
+    def _on_busy(self, link: Link, m: Message) -> None:
+        given = self._placed.plan.port is not None and str(m["key"]).startswith(PSERVER)
+        by = f", held by {m['holder']}" if m["holder"] else ""
+        if given or not m["busy"] or self._port_tries >= PORT_TRIES:
+            advice = "end what holds it, or give another --port" if given else "give a --port"
+            text = f"can't listen on {m['text']}{by}"
+            self._fail(f"node {link.node.id} ({link.host})", link.node.id, codes.SERVICE, text, advice)
+            return
+        self._port_tries += 1
+        if str(m["key"]).startswith(PSERVER):
+            self._port = max(self._port, int(m["port"]) + 1)
+        else:
+            self._other_port = max(self._other_port, int(m["port"]) + 1)
+        self._refused_ports = True
+        self._answered(link)
+
+    def _after_ports(self) -> None:
+        if self._refused_ports:
+            self._propose_ports()
+        else:
+            self._start()
+
+    def _start(self) -> None:
+        addrs = tuple(n.addr for n in self._placed.nodes)
+        run_dirs = tuple(self._links[n.id].run_dir for n in self._placed.nodes)
+        bound = job.bind(self._placed, job.Facts(addrs, run_dirs, self._bound_ports))
+
+        def order(link: Link) -> Message:
+            starts = [s for s in bound.starts if s.node == link.node.id]
+            for start in starts:
+                self._supervisor.starting(start.key)
+            return {
+                "type": "start",
+                "workspace": link.node.workspace,
+                "nodes": list(addrs),
+                "numbers": {s.key: self._numbers[s.key] for s in starts},
+                "starts": [s.to_data() for s in starts],
+            }
+
+        for link in self._links.values():
+            self._tell("node", node=link.node.id, state="ready", text=link.host)
+            link.line.send(order(link))
+        self._next_step = lambda: None
+
+    def _on_refused(self, link: Link, m: Message) -> None:
+        self._fail(f"node {link.node.id} ({link.host})", link.node.id, int(m["code"]), str(m["text"]))
+
+    def _fail(self, what: str, node: int, code: int, text: str, advice: str = "") -> None:
+        self._supervisor.trouble(Failure(what, node, code, text, advice=advice), self._loop.now())
+
+    # --- running ---
+
+    def _on_started(self, link: Link, m: Message) -> None:
+        self._tell("process", process=m["key"], node=link.node.id, state="running", pid=m["pid"])
+
+    def _on_trouble(self, link: Link, m: Message) -> None:
+        key = str(m["key"])
+        member = self._supervisor.members.get(key)
+        what = key if member else f"node {link.node.id} ({link.host})"
+        failure = Failure(
+            what, link.node.id, int(m["code"]), str(m["text"]), log=member.log if member else ""
+        )
+        self._supervisor.trouble(failure, self._loop.now())
+
+    def _on_progress(self, _link: Link, m: Message) -> None:
+        fields = {k: v for k, v in m.items() if k not in ("type", "key")}
+        if fields.get("state") in ("connected", "finished"):
+            self._supervisor.progress(str(m["key"]), fields["state"])
+        self._tell("progress", process=m["key"], **fields)
+
+    def _on_exited(self, link: Link, m: Message) -> None:
+        key = str(m["key"])
+        stream = self._streams[self._numbers[key]]
+        self._gap(key, stream, int(m["written"]))
+        self._lines(key, stream.splitter.feed(b"", final=True))
+        how = Exit(
+            int(m["code"]), str(m["signal"]), bool(m["asked"]), bool(m["oom"]), tuple(map(str, m["tail"]))
+        )
+        self._tell(
+            "process",
+            process=key,
+            node=link.node.id,
+            state="exited",
+            code=how.code,
+            signal=how.signal or None,
+        )
+        self._supervisor.exited(key, how, self._loop.now())
+
+    def _output(self, piece: Output) -> None:
+        if piece.process >= len(self._streams):
+            return
+        key = self._placed.processes[piece.process].key
+        stream = self._streams[piece.process]
+        self._gap(key, stream, piece.offset)
+        stream.next_offset = piece.offset + len(piece.data)
+        self._lines(key, stream.splitter.feed(piece.data))
+
+    def _gap(self, key: str, stream: Stream, offset: int) -> None:
+        if offset > stream.next_offset:
+            self._tell("gap", process=key, bytes=offset - stream.next_offset)
+            stream.next_offset = offset
+
+    def _lines(self, key: str, texts: Iterable[logs.Text]) -> None:
+        for text in texts:
+            more = {"more": True} if text.more else {}
+            self._tell("line", process=key, text=text.text, **more)
+
+    # --- deciding and ending ---
+
+    def _decide(self) -> None:
+        """Carry out what is due, and come back when the next thing is."""
+        now = self._loop.now()
+        for action in self._supervisor.actions(now):
+            if isinstance(action, Signal):
+                self._signal(action)
+            else:
+                assert isinstance(action, Finish)
+                self._finish()
+        if self._supervisor.why and not self._told_ending:
+            self._told_ending = True
+            self._tell("ending", why=self._supervisor.why, grace_s=self._placed.plan.limits.grace_s)
+        if self._finishing:
+            self._maybe_done()
+            return
+        due_s = self._supervisor.due_s(now)
+        if self._timer:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due_s, self._decide) if due_s < NEVER else None
+
+    def _signal(self, action: Signal) -> None:
+        for link in self._links.values():
+            keys = [k for k in action.keys if self._supervisor.members[k].node == link.node.id]
+            if keys:
+                link.line.send({"type": "signal", "keys": keys, "number": int(action.number)})
+
+    def _finish(self) -> None:
+        self._finishing = True
+        for link in self._links.values():
+            link.answered = link.gone
+            link.line.send({"type": "finish"})
+        self._loop.call_after(FINISH_LIMIT_S, self._give_up)
+
+    def _on_finished(self, link: Link, m: Message) -> None:
+        link.answered = True
+        if m["left"]:
+            text = f"{link.host}: process {', '.join(m['left'])} can't be ended; it waits in the kernel"
+            self._tell("note", level="error", text=text)
+        elif m["killed"]:
+            self._tell("note", level="info", text=f"{link.host}: {m['killed']} left-over process(es) ended")
+        self._tell("node", node=link.node.id, state="ended", text="")
+
+    def _give_up(self) -> None:
+        for link in self._links.values():
+            if not link.answered and not link.gone:
+                self._tell(
+                    "note",
+                    level="error",
+                    text=f"{link.host}: no answer while ending; its keeper goes on there",
+                )
+                link.gone = True
+        self._maybe_done()
+
+    def _maybe_done(self) -> None:
+        if self.done or not all(link.answered or link.gone for link in self._links.values()):
+            return
+        self.done = True
+        for link in self._links.values():
+            link.line.close()
+        result = self._supervisor.result
+        assert result is not None
+        self._tell(
+            "end",
+            code=result.code,
+            reason=result.reason,
+            elapsed_s=round(self._loop.now() - self._started_s, 3),
+            failure=asdict(result.failure) if result.failure else None,
+        )
+
+    # --- telling ---
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        self._events.append({"n": self._next_event, "time": round(self._wall(), 3), "event": event, **fields})
+        self._next_event += 1
+
+    def _tell_job(self) -> None:
+        placed, plan = self._placed, self._placed.plan
+        self._tell(
+            "job",
+            job=plan.job_id,
+            name=plan.name,
+            epoch=plan.epoch,
+            backend=plan.backend,
+            server=plan.server,
+            why=plan.why,
+            workspace=placed.nodes[0].workspace,
+            nodes=[{"id": n.id, "name": n.name} for n in placed.nodes],
+            processes=[{"process": p.key, "node": p.node, "log": p.log} for p in placed.processes],
+        )
+
+
+STOP_SIGNALS = {
+    signal.SIGINT: "interrupted (Ctrl+C)",
+    signal.SIGTERM: "the launcher was asked to end (SIGTERM)",
+    signal.SIGHUP: "the terminal was closed (SIGHUP)",
+}

@@ -1,0 +1,150 @@
+"""The keeper: parent of the agent, which ends everything on the node if the agent is killed or silent.
+
+As small as it can be, because nothing guards it but the agent: it never touches the line to the head.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from pslaunch.node import procs
+
+BEAT_S = 1.0
+KILL_LIMIT_S = 1.5
+
+
+def make_run_dir() -> str:
+    """A folder of this run for sockets and the secret; short, because a socket's path may have 107 bytes."""
+    base = os.environ.get("TMPDIR", "/tmp")
+    if len(base) > 60 or not os.access(base, os.W_OK | os.X_OK):
+        base = "/tmp"
+    path = os.path.join(base, f"pslaunch-{os.urandom(6).hex()}")
+    os.mkdir(path, 0o700)
+    return path
+
+
+def end_descendants(grace_s: float) -> list[procs.Proc]:
+    """TERM to all below us, KILL after the grace; returns what could not be ended."""
+    end_s = time.monotonic() + grace_s
+    told: set[tuple[int, int]] = set()
+    while time.monotonic() < end_s:
+        left = procs.descendants(os.getpid())
+        if not left:
+            return []
+        for proc in left:
+            if (proc.pid, proc.start) not in told:
+                told.add((proc.pid, proc.start))
+                procs.send(proc, signal.SIGTERM)
+        reap()
+        time.sleep(0.02)  # what is not our child gives no sign when it ends
+    return procs.kill_descendants(KILL_LIMIT_S)[1]
+
+
+def reap() -> dict[int, int]:
+    """Wait status of each child that has ended, by pid."""
+    ended = {}
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended[pid] = status
+    return ended
+
+
+class Keeper:
+    """Watches one agent until it is gone; `wait` returns its exit code or 128+n, and why if not by itself."""
+
+    def __init__(self, agent: int, beat_fd: int, lost_after_s: float) -> None:
+        self._agent, self._beat_fd, self._lost_after_s = agent, beat_fd, lost_after_s
+        self._wake_r, wake_w = os.pipe()
+        for fd in (self._wake_r, wake_w, beat_fd):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
+                signal.signal(number, lambda _number, _frame: None)
+
+    def wait(self) -> tuple[int, str]:
+        heard_s = time.monotonic()
+        watched = [self._wake_r, self._beat_fd]
+        while True:
+            ready = select.select(watched, [], [], BEAT_S)[0]
+            if self._beat_fd in ready:
+                if self._read(self._beat_fd):
+                    heard_s = time.monotonic()
+                else:
+                    watched.remove(self._beat_fd)  # closed: it is ending, and SIGCHLD tells how
+            if self._wake_r in ready and set(self._read(self._wake_r)) & {
+                signal.SIGTERM,
+                signal.SIGINT,
+                signal.SIGHUP,
+            }:
+                os.kill(self._agent, signal.SIGTERM)  # our child and not reaped yet, so the pid is its own
+            status = reap().get(self._agent)
+            if status is not None:
+                code, name = procs.describe_exit(status)
+                return code, f"the agent was ended by {name}" if name else ""
+            with contextlib.suppress(OSError):
+                os.write(self._beat_fd, b".")
+            if time.monotonic() - heard_s >= self._lost_after_s:
+                os.kill(self._agent, signal.SIGKILL)
+                os.waitpid(self._agent, 0)
+                return 128 + signal.SIGKILL, f"the agent was silent for {self._lost_after_s:g} s"
+
+    @staticmethod
+    def _read(fd: int) -> bytes:
+        try:
+            return os.read(fd, 4096)
+        except BlockingIOError:
+            return b"."
+        except OSError:
+            return b""
+
+
+def main(argv: Sequence[str]) -> int:
+    """`keeper LOST_AFTER GRACE`: fork the agent on standard input and output, and keep it."""
+    lost_after_s, grace_s = float(argv[0]), float(argv[1])
+    with contextlib.suppress(PermissionError):  # already the leader of a session
+        os.setsid()
+    procs.become_subreaper()
+    run_dir = make_run_dir()
+    # A socket pair: the end of either side closes it, and bytes on it are a sign of life.
+    import socket
+
+    ours, theirs = socket.socketpair()
+    agent = os.fork()
+    if agent == 0:
+        ours.close()
+        from pslaunch.node import agent as agent_module
+
+        code = 70
+        try:
+            code = agent_module.main(run_dir, theirs.detach(), lost_after_s, grace_s)
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    theirs.close()
+    os.close(0)
+    code, why = Keeper(agent, ours.fileno(), lost_after_s).wait()
+    clean = code == 0
+    if not clean:
+        print(f"pslaunch keeper: {why or f'the agent ended with {code}'}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):
+        os.close(1)  # the head hears at once that this node is lost; we go on cleaning
+    left = end_descendants(0.0 if clean else grace_s)
+    for proc in left:
+        print(
+            f"pslaunch keeper: process {proc.pid} can't be ended (state {proc.state})",
+            file=sys.stderr,
+            flush=True,
+        )
+    shutil.rmtree(run_dir, ignore_errors=True)
+    return code
