@@ -147,12 +147,7 @@ def _check_flags(flags: Mapping[str, str], env: Mapping[str, str]) -> None:
 
 
 def _check_counts(spec: JobSpec) -> None:
-    servers, workers = spec.server_num, spec.worker_num
-    if servers == 0 and workers not in (None, 1) and spec.server != "script":
-        raise SpecError(
-            f"--server_num=0 --worker_num={workers}: without a pserver each trainer would train apart; "
-            "one trains alone with --worker_num=1"
-        )
+    servers = spec.server_num
     if servers and spec.port is not None:
         last = spec.port + servers * (spec.ports_num + spec.ports_num_for_sparse) - 1
         if last > 65535:

@@ -1,0 +1,64 @@
+"""The seam of the backends, one page: put agents on nodes, give the head a line to each, nothing else.
+
+A backend knows nothing about pservers, trainers, logs or restarts. What it promises, and what the
+contract suite (tests/integration/test_contract.py) holds every backend to:
+
+1. `start` returns once every node has an agent or has an error; the lines are in the order of `nodes`.
+2. A line is two descriptors that carry bytes both ways, unchanged, without a terminal in between.
+3. A line whose launcher end is closed closes on the node, also when the launcher is killed.
+4. `Line.diagnosis` says what the node's side told on its way out: its exit, its last words.
+5. `close` ends and waits for what `start` started on this side, within the grace and two seconds
+   more; it may be called twice and never raises.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pslaunch.errors import SpecError
+from pslaunch.node.job import Limits, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line to one node's agent. Whoever takes the descriptors closes them."""
+
+    node: Node
+    read_fd: int
+    write_fd: int
+    diagnosis: Callable[[], str]
+
+
+class Backend(Protocol):
+    """Starts agents where a job runs."""
+
+    name: str
+
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[Line]:
+        """Put an agent on every node. Raises PslaunchError; then nothing of it is left running."""
+        ...
+
+    def close(self) -> None:
+        """End what is left on this side. May be called twice, never raises."""
+        ...
+
+
+BUILT_IN = {"local": "pslaunch.backends.local:LocalBackend"}
+
+
+def load_backend(name: str) -> Backend:
+    """The backend of this name, imported only now; others can add theirs as entry points."""
+    if name in BUILT_IN:
+        module, _, attribute = BUILT_IN[name].partition(":")
+        backend: type[Backend] = getattr(importlib.import_module(module), attribute)
+        return backend()
+    from importlib.metadata import entry_points
+
+    added = entry_points(group="pslaunch.backends")
+    if name not in added.names:
+        raise SpecError(f"no backend {name!r}; there are: {', '.join(sorted({*BUILT_IN, *added.names}))}")
+    other: type[Backend] = added[name].load()
+    return other()

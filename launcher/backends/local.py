@@ -1,0 +1,80 @@
+"""The local backend: a keeper and its agent on this machine, over the wire that every other one uses."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import IO
+
+from pslaunch.backends.base import Line
+from pslaunch.node.job import Limits, Node
+
+CLOSE_EXTRA_S = 2.0
+_LAST_WORDS_BYTES = 2000
+
+
+class LocalBackend:
+    """Agents as children of the launcher; their lines are pipes, which close when the launcher dies."""
+
+    name = "local"
+
+    def __init__(self) -> None:
+        self._keepers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+        self._grace_s = 0.0
+
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[Line]:
+        self._grace_s = limits.grace_s
+        return [self._start(node, limits) for node in nodes]
+
+    def _start(self, node: Node, limits: Limits) -> Line:
+        # -P: neither the working directory nor the workspace may shadow a module of the agent.
+        argv = [
+            sys.executable,
+            "-P",
+            "-m",
+            "pslaunch.node",
+            "keeper",
+            str(limits.lost_after_s),
+            str(limits.grace_s),
+        ]
+        said = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        keeper = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            start_new_session=True,
+            bufsize=0,
+        )
+        self._keepers.append((keeper, said))
+        assert keeper.stdin is not None and keeper.stdout is not None
+        write_fd, read_fd = os.dup(keeper.stdin.fileno()), os.dup(keeper.stdout.fileno())
+        keeper.stdin.close()
+        keeper.stdout.close()
+        return Line(node, read_fd, write_fd, lambda: _last_words(said))
+
+    def close(self) -> None:
+        """Wait for the keepers, whose lines the head has closed by now."""
+        for keeper, said in self._keepers:
+            try:
+                keeper.wait(self._grace_s + CLOSE_EXTRA_S)
+            except subprocess.TimeoutExpired:
+                # Its agent still ends what it started: killing the keeper would take that guard away.
+                with contextlib.suppress(ProcessLookupError):
+                    keeper.terminate()
+                keeper.returncode = keeper.returncode or 0
+            said.close()
+        self._keepers.clear()
+
+
+def _last_words(said: IO[bytes]) -> str:
+    if said.closed:
+        return ""
+    size = os.fstat(said.fileno()).st_size
+    data = os.pread(said.fileno(), _LAST_WORDS_BYTES, max(0, size - _LAST_WORDS_BYTES))
+    lines = data.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else ""

@@ -1,0 +1,96 @@
+"""From what the user wants to what will run: `JobSpec` -> `Plan`, and a dry run of it. Starts nothing."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from pslaunch.detect import choose_server
+from pslaunch.node import job
+from pslaunch.node.job import Count, Limits, Node, Plan, Role
+from pslaunch.runtime.env import PSERVER, TRAINER
+from pslaunch.spec import DEFAULT_PROGRAM, JobSpec
+
+# -P: a file of the workspace must not shadow a module of the pserver.
+BUNDLED_PSERVER = (sys.executable, "-P", "-m", "pslaunch.runtime.pserver")
+LOOPBACK = "127.0.0.1"
+
+
+def make_plan(spec: JobSpec, job_id: str) -> Plan:
+    """The plan of a job; reads the program's syntax tree where `--server auto` asks for it."""
+    server, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program or DEFAULT_PROGRAM)
+    argv = spec.command
+    roles = [Role(TRAINER, Count("total", 1 if spec.worker_num is None else spec.worker_num), argv)]
+    if server != "none":
+        pserver = argv if server == "script" else BUNDLED_PSERVER
+        roles.insert(
+            0, Role(PSERVER, Count("total", 1 if spec.server_num is None else spec.server_num), pserver)
+        )
+    return Plan(
+        job_id=job_id,
+        name=spec.job_name,
+        epoch=0,
+        backend=spec.backend,
+        server=server,
+        why=why,
+        roles=tuple(roles),
+        port=spec.port,
+        ports_num=spec.ports_num,
+        ports_num_for_sparse=spec.ports_num_for_sparse,
+        trainer_count=spec.trainer_count,
+        use_gpu=spec.use_gpu,
+        added_env=dict(spec.env),
+        flags=dict(spec.trainer_flags),
+        limits=Limits(spec.grace_s, spec.lost_after_s, spec.stall_after_s, spec.stall_timeout_s),
+        nodes=(_local_node(spec),),
+    )
+
+
+def _local_node(spec: JobSpec) -> Node:
+    """This machine, in place: logs, output and the lock are in the workspace, or all below `--log_dir`."""
+    base = spec.log_dir or spec.workspace
+    return Node(
+        id=0,
+        name="localhost",
+        addr=LOOPBACK,
+        workspace=str(spec.workspace),
+        log_dir=str(spec.log_dir or spec.workspace / "log"),
+        output_dir=str(base / "output"),
+        state_dir=str(base / ".pslaunch"),
+    )
+
+
+def dry_run(plan: Plan) -> dict[str, Any]:
+    """What is known before anything is asked, as data; symbols such as {pserver:1.port} for the rest."""
+    placed = job.place(plan, plan.nodes)
+    bound = job.bind(placed, job.Facts.symbolic(placed))
+    return {
+        "job": plan.job_id,
+        "name": plan.name,
+        "backend": plan.backend,
+        "server": plan.server,
+        "why": plan.why,
+        "limits": asdict(plan.limits),
+        "nodes": [asdict(node) for node in placed.nodes],
+        "processes": [
+            {"process": s.key, "node": s.node, "argv": list(s.argv), "cwd": s.cwd, "log": s.log,
+             "env": {**s.added_env, **s.contract}}
+            for s in bound.starts
+        ],
+    }  # fmt: skip
+
+
+def render(data: dict[str, Any]) -> str:
+    """A dry run for people: a block for each node and each process, commands as a shell would take them."""
+    lines = [f"job {data['job']} ({data['backend']}); pservers: {data['server']}, {data['why']}"]
+    for node in data["nodes"]:
+        where = node["addr"] or "address not known yet"
+        lines.append(f"node {node['id']}: {node['name']} ({where}), workspace {node['workspace']}")
+    for process in data["processes"]:
+        lines += ["", f"{process['process']} on node {process['node']}", f"  {shlex.join(process['argv'])}"]
+        lines += [f"  log {process['log']}"]
+        lines += [f"  {name}={json.dumps(value)[1:-1]}" for name, value in sorted(process["env"].items())]
+    return "\n".join(lines)
