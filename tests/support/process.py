@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import signal
 import subprocess
 import threading
@@ -35,6 +36,18 @@ def poll_until(
             text = describe if isinstance(describe, str) else describe()
             raise AssertionError(f"not within {timeout_s:g} s: {text}")
         time.sleep(every_s)
+
+
+def until_gone(pid: int, *, within_s: float) -> None:
+    """Wait for the end of a process that need not be our child; AssertionError if it goes on for too long."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([fd], [], [], within_s)[0], f"process {pid} still runs after {within_s:g} s"
+    finally:
+        os.close(fd)
 
 
 class Started:
@@ -84,14 +97,20 @@ class Started:
         Raises AssertionError with the output when it has not in time.
         """
 
-        def found() -> re.Match[str] | None:
-            return re.search(pattern, self._text, re.MULTILINE)
+        return self.until(
+            lambda text: re.search(pattern, text, re.MULTILINE), f"no {pattern!r}", timeout_s=timeout_s
+        )
 
+    def until(self, probe: Callable[[str], T | None], describe: str, *, timeout_s: float = 20.0) -> T:
+        """Wait until `probe` of the output is truthy, and return that.
+
+        Raises AssertionError with `describe` and the output when it is not in time, or never will be.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or found() is not None, timeout_s)
-            match = found()
-        assert match, f"no {pattern!r} within {timeout_s:g} s from {self._tell()}"
-        return match
+            self._changed.wait_for(lambda: self._ended or probe(self._text), timeout_s)
+            result = probe(self._text)
+        assert result, f"{describe} within {timeout_s:g} s from {self._tell()}"
+        return result
 
     def wait(self, *, timeout_s: float = 30.0) -> int:
         """Its exit code, 128+n for a signal; AssertionError with the output if it goes on for too long."""

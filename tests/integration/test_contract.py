@@ -1,0 +1,291 @@
+"""The contract of every backend: same environment, same logs, same exit codes, same endings."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node import codes
+from pslaunch.runtime import env
+from support.jobs import QUICK, Place, finished, running, until_nothing_runs
+from support.process import until_gone
+
+SHOW = """
+import json, os, sys
+print(json.dumps({"env": dict(os.environ), "argv": sys.argv, "cwd": os.getcwd(), "stdin": sys.stdin.read()}))
+"""
+ALONE = ("--server_num=0",)
+
+# Ignores TERM, leaves a child in a session of its own and a grandchild whose parent has gone.
+STUBBORN = r"""
+import os, signal, sys
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(1, b"hidden\n")
+    signal.pause()
+    os._exit(0)
+os.write(1, b"ready\n")
+while True:
+    signal.pause()
+"""
+
+POLITE = r"""
+import os, signal, sys, time
+def leave(*_):
+    print("leaving", os.environ["PSLAUNCH_ROLE"], flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+os.write(1, b"ready\n")
+while True:
+    signal.pause()
+"""
+
+
+def write(workspace: Path, text: str, name: str = "train.py") -> None:
+    (workspace / name).write_text(text)
+
+
+# --- environment ---
+
+
+def test_every_process_sees_the_contract(place: Place, workspace: Path) -> None:
+    write(workspace, SHOW)
+    code, job = finished(place, workspace, *ALONE, "--worker_num=3", "--trainer_count=2")
+    assert code == 0, job.launcher.output()
+    for rank in range(3):
+        seen = json.loads("".join(job.lines(f"trainer/{rank}")))
+        got = seen["env"]
+        assert seen["stdin"] == "" and Path(seen["cwd"]) == place.workspaces(workspace)[0]
+        assert (
+            got["PADDLE_INIT_TRAINER_ID"]
+            == got["PADDLE_TRAINER_ID"]
+            == got["OMPI_COMM_WORLD_RANK"]
+            == str(rank)
+        )
+        assert (
+            got["PADDLE_INIT_NUM_GRADIENT_SERVERS"]
+            == got["PADDLE_TRAINERS_NUM"]
+            == got["OMPI_COMM_WORLD_SIZE"]
+            == "3"
+        )
+        assert got["TRAINING_ROLE"] == "TRAINER" and got["PADDLE_INIT_TRAINER_COUNT"] == "2"
+        assert got["PYTHONHASHSEED"] == "0" and got["PYTHONUNBUFFERED"] == "1"
+        assert got.keys() >= env.contract_names() - {env.LISTEN_FDS}
+
+
+def test_values_and_arguments_survive_byte_for_byte(place: Place, workspace: Path) -> None:
+    write(workspace, SHOW)
+    odd = "a b'\"$HOME`id`;\n\t\\é\u2028|&*?"
+    code, job = finished(
+        place, workspace, *ALONE, f"--env=ODD={odd}", "--env=EMPTY=", program=["train.py", odd, "--x", ""]
+    )
+    assert code == 0, job.launcher.output()
+    seen = json.loads("".join(job.lines("trainer/0")))
+    assert seen["env"]["ODD"] == odd and seen["env"]["EMPTY"] == ""
+    assert seen["argv"][1:] == [odd, "--x", ""]
+
+
+def test_proxies_and_stale_contract_variables_do_not_reach_a_program(place: Place, workspace: Path) -> None:
+    write(workspace, SHOW)
+    outer = {
+        "http_proxy": "http://p",
+        "HTTPS_PROXY": "http://p",
+        "PADDLE_TRAINER_ID": "77",
+        "PSLAUNCH_RANK": "9",
+    }
+    code, job = finished(place, workspace, *ALONE, "--env=all_proxy=kept", env=outer)
+    assert code == 0
+    got = json.loads("".join(job.lines("trainer/0")))["env"]
+    assert "http_proxy" not in got and "HTTPS_PROXY" not in got and got["all_proxy"] == "kept"
+    assert got["PADDLE_TRAINER_ID"] == got["PSLAUNCH_RANK"] == "0"
+
+
+# --- logs ---
+
+
+def test_files_on_the_node_are_complete(place: Place, workspace: Path) -> None:
+    write(workspace, "import os, sys\nos.write(1, bytes(range(256)) * 20000); sys.stderr.write('end')")
+    code, _ = finished(place, workspace, *ALONE, "--worker_num=2")
+    assert code == 0
+    node = place.workspaces(workspace)[0]
+    for name in ("train.log", "train.1.log"):
+        assert (node / "log" / name).read_bytes() == bytes(range(256)) * 20000 + b"end"
+    assert (node / "nodefile").read_text() == "0\n"
+    assert len((node / "nodes").read_text().split()) == len(place.workspaces(workspace))
+
+
+def test_lines_of_two_processes_are_never_mixed(place: Place, workspace: Path) -> None:
+    write(workspace, "import os\nfor i in range(3000): print(os.environ['PSLAUNCH_RANK'] * 50)")
+    code, job = finished(place, workspace, *ALONE, "--worker_num=3")
+    assert code == 0
+    for rank in range(3):
+        assert job.lines(f"trainer/{rank}") == [str(rank) * 50] * 3000
+
+
+# --- exit codes ---
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "words"),
+    [
+        ("pass", 0, ""),
+        ("import sys; sys.exit(3)", 3, "ended with 3"),
+        ("raise RuntimeError('boom')", 1, "ended with 1"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 139, "SIGSEGV"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137, "SIGKILL"),
+    ],
+)
+def test_the_first_failed_process_gives_the_code(
+    place: Place, workspace: Path, program: str, code: int, words: str
+) -> None:
+    waiting = "import os, signal\nif os.environ['PSLAUNCH_RANK'] == '0': signal.pause()\n" if code else ""
+    write(workspace, f"{waiting}print('before')\n{program}")
+    got, job = finished(place, workspace, *ALONE, *QUICK, "--worker_num=2")
+    assert got == code == job.end()["code"]
+    if code:
+        failure = job.end()["failure"]
+        assert failure["what"] == "trainer/1" and words in failure["text"]
+        assert failure["log"].endswith("train.1.log") and "before" in failure["tail"]
+
+
+def test_a_program_that_is_not_executable_is_named(place: Place, workspace: Path) -> None:
+    (workspace / "run").write_text("#!/no/such/interpreter\n")
+    (workspace / "run").chmod(0o755)
+    code, job = finished(place, workspace, *ALONE, program=["run"])
+    assert code == 127
+    assert "run" in job.end()["failure"]["text"] and "No such file" in job.end()["failure"]["text"]
+
+
+# --- endings ---
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_launcher_ends_the_job_in_order(
+    place: Place, workspace: Path, number: signal.Signals
+) -> None:
+    write(workspace, POLITE)
+    with running(place, workspace, "--server=script", "--worker_num=2") as job:
+        job.until_printed("ready", ["pserver/0", "trainer/0", "trainer/1"])
+        job.launcher.proc.send_signal(number)
+        assert job.launcher.wait() == 128 + number
+        said = [e["text"] for e in job.events() if e["event"] == "line" and e["text"].startswith("leaving")]
+        assert said == ["leaving trainer", "leaving trainer", "leaving pserver"]  # pservers save last
+
+
+def test_what_ignores_term_is_killed_after_the_grace(place: Place, workspace: Path) -> None:
+    write(workspace, STUBBORN)
+    with running(place, workspace, *ALONE, *QUICK, "--worker_num=2") as job:
+        job.until_printed("ready", ["trainer/0", "trainer/1"])
+        job.until_printed("hidden", ["trainer/0", "trainer/1"])
+        start_s = time.monotonic()
+        job.launcher.proc.send_signal(signal.SIGINT)
+        assert job.launcher.wait() == codes.INT
+        until_nothing_runs(1.0)
+        assert 0.9 < time.monotonic() - start_s < 1 + 2
+
+
+def test_a_second_interrupt_kills_at_once(place: Place, workspace: Path) -> None:
+    write(workspace, STUBBORN)
+    with running(place, workspace, *ALONE, "--grace=60") as job:
+        job.until_printed("ready", ["trainer/0"])
+        job.launcher.proc.send_signal(signal.SIGINT)
+        job.until(lambda events: any(e["event"] == "ending" for e in events), "ending")
+        job.launcher.proc.send_signal(signal.SIGINT)
+        assert job.launcher.wait(timeout_s=10) == codes.INT
+        until_nothing_runs(1.0)
+
+
+def test_killing_the_launcher_leaves_nothing(place: Place, workspace: Path) -> None:
+    write(workspace, STUBBORN)
+    with running(place, workspace, *QUICK, "--server=script", "--worker_num=2") as job:
+        for key in ("pserver/0", "trainer/0", "trainer/1"):
+            job.until_printed("ready", [key])
+        os.kill(job.launcher.pid, signal.SIGKILL)
+        until_nothing_runs(1 + 2)
+
+
+def test_a_stopped_launcher_is_silent_and_the_job_ends(place: Place, workspace: Path) -> None:
+    write(workspace, STUBBORN)
+    with running(place, workspace, *ALONE, *QUICK) as job:
+        job.until_printed("ready", ["trainer/0"])
+        keeper, _agent = job.guards()
+        os.kill(job.launcher.pid, signal.SIGSTOP)
+        until_gone(keeper, within_s=3 + 1 + 2)
+        os.kill(job.launcher.pid, signal.SIGCONT)
+        assert job.launcher.wait() == codes.NODE_LOST
+    until_nothing_runs(1.0)
+
+
+@pytest.mark.parametrize("who", ["keeper", "agent"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_losing_a_guard_ends_the_job_and_names_it(
+    place: Place, workspace: Path, who: str, how: signal.Signals
+) -> None:
+    write(workspace, STUBBORN)
+    with running(place, workspace, *ALONE, *QUICK, "--worker_num=2") as job:
+        job.until_printed("ready", ["trainer/0", "trainer/1"])
+        pid = job.guards()[0 if who == "keeper" else 1]
+        silent_s = 3 if how == signal.SIGSTOP else 0
+        start_s = time.monotonic()
+        os.kill(pid, how)
+        assert job.launcher.wait() == codes.NODE_LOST
+        until_nothing_runs(max(0.5, silent_s + 1 + 2 - (time.monotonic() - start_s)))
+        reason = job.end()["reason"]
+        assert who in reason and (
+            "SIGKILL" in reason or "killed" in reason or "silent" in reason or "heard" in reason
+        )
+
+
+@pytest.mark.parametrize("who", ["pserver/0", "trainer/1"])
+def test_killing_a_program_ends_the_job_and_names_it(place: Place, workspace: Path, who: str) -> None:
+    write(workspace, STUBBORN)
+    with running(place, workspace, *QUICK, "--server=script", "--worker_num=2") as job:
+        for key in ("pserver/0", "trainer/0", "trainer/1"):
+            job.until_printed("ready", [key])
+        os.kill(job.pid(who), signal.SIGKILL)
+        assert job.launcher.wait() == 137
+        assert job.end()["failure"]["what"] == who and "SIGKILL" in job.end()["failure"]["text"]
+    until_nothing_runs(1.0)
+
+
+def test_other_processes_of_the_user_are_untouched(place: Place, workspace: Path) -> None:
+    write(workspace, STUBBORN)
+    other = workspace.parent / "other"
+    other.mkdir()
+    write(other, STUBBORN)
+    with running(place, other, *ALONE, *QUICK) as bystander:
+        bystander.until_printed("ready", ["trainer/0"])
+        with running(place, workspace, *ALONE, *QUICK) as job:
+            job.until_printed("ready", ["trainer/0"])
+            keeper, _agent = job.guards()
+            os.kill(job.launcher.pid, signal.SIGKILL)
+            until_gone(keeper, within_s=1 + 2)
+        os.kill(bystander.pid("trainer/0"), 0)
+        bystander.launcher.proc.send_signal(signal.SIGINT)
+        assert bystander.launcher.wait() == codes.INT
+
+
+# --- jobs beside each other ---
+
+
+def test_two_jobs_with_one_log_folder_are_refused_with_the_first_ones_id(
+    place: Place, workspace: Path
+) -> None:
+    write(workspace, POLITE)
+    with running(place, workspace, *ALONE, *QUICK) as first:
+        first.until_printed("ready", ["trainer/0"])
+        code, second = finished(place, workspace, *ALONE)
+        assert code == codes.USAGE
+        assert first.events()[0]["job"] in second.end()["reason"]
+        first.launcher.proc.send_signal(signal.SIGINT)
+        first.launcher.wait()
+    write(workspace, "pass")
+    assert finished(place, workspace, *ALONE)[0] == 0

@@ -1,0 +1,139 @@
+"""Jobs in tests: run through the real command line, seen through its JSON events."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from support import leaks
+from support.process import Started, poll_until, started
+
+Event = dict[str, Any]
+PSLAUNCH = (sys.executable, "-P", "-m", "pslaunch")
+QUICK = ("--grace=1", "--lost_after=3")  # short times, so that a test of an ending is short
+
+
+class Place(Protocol):
+    """Where the contract suite runs a job: one for each backend, and for each placement it has."""
+
+    name: str
+
+    def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
+        """The command line that runs `program` of `workspace` there."""
+        ...
+
+    def workspaces(self, workspace: Path) -> list[Path]:
+        """The workspace as each node has it, in order of node ids."""
+        ...
+
+
+class LocalPlace:
+    """This machine, one node, the head in the launcher."""
+
+    name = "local"
+
+    def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
+        return [*PSLAUNCH, "local", "--json", f"--job_workspace={workspace}", *options, *program]
+
+    def workspaces(self, workspace: Path) -> list[Path]:
+        return [workspace]
+
+
+def parse_events(text: str) -> list[Event]:
+    """The events among the lines of a launcher's output; an unfinished last line is left for later."""
+    lines = text.split("\n")[:-1]
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that was started; its launcher may have ended."""
+
+    launcher: Started
+
+    def events(self) -> list[Event]:
+        return parse_events(self.launcher.output())
+
+    def lines(self, process: str) -> list[str]:
+        """What a process has printed, as the launcher streamed it."""
+        return [e["text"] for e in self.events() if e["event"] == "line" and e["process"] == process]
+
+    def until(self, probe: Callable[[list[Event]], Any], describe: str, *, timeout_s: float = 30.0) -> Any:
+        """Wait until `probe` of the events is truthy, and return that."""
+        return self.launcher.until(lambda text: probe(parse_events(text)), describe, timeout_s=timeout_s)
+
+    def until_printed(self, text: str, processes: Sequence[str]) -> None:
+        """Wait until each of the processes has printed this line."""
+
+        def printed(events: list[Event]) -> bool:
+            said = {e["process"] for e in events if e["event"] == "line" and e["text"] == text}
+            return said >= set(processes)
+
+        self.until(printed, f"{text!r} from {', '.join(processes)}")
+
+    def pid(self, process: str) -> int:
+        """Process id of a process of the job."""
+        found = [
+            e["pid"]
+            for e in self.events()
+            if e["event"] == "process" and e["process"] == process and "pid" in e
+        ]
+        return int(found[-1])
+
+    def guards(self) -> tuple[int, int]:
+        """Process ids of keeper and agent of the (one) node, found as the parents of a program."""
+        program = next(e["pid"] for e in self.events() if e["event"] == "process" and "pid" in e)
+        agent = parent_of(program)
+        return parent_of(agent), agent
+
+    def end(self) -> Event:
+        """The last event."""
+        last = self.events()[-1]
+        assert last["event"] == "end", last
+        return last
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@contextlib.contextmanager
+def running(
+    place: Place,
+    workspace: Path,
+    *options: str,
+    program: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Job]:
+    """Start a job; at the end its launcher is killed if it still runs."""
+    argv = place.command(workspace, options, program)
+    with started(argv, env={**os.environ, **env} if env else None) as launcher:
+        yield Job(launcher)
+
+
+def finished(
+    place: Place,
+    workspace: Path,
+    *options: str,
+    program: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 60.0,
+) -> tuple[int, Job]:
+    """Run a job to its end: exit code, and what it said."""
+    with running(place, workspace, *options, program=program, env=env) as job:
+        return job.launcher.wait(timeout_s=timeout_s), job
+
+
+def until_nothing_runs(within_s: float) -> None:
+    """Wait until no process of this test run is left; fails after `within_s`."""
+    poll_until(
+        lambda: not leaks.marked_processes(),
+        describe=lambda: str(leaks.marked_processes()),
+        timeout_s=within_s,
+    )
