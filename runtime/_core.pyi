@@ -1,4 +1,4 @@
-"""The compiled core, for type checkers: kernels here; csrc/py_*.c is behind them.
+"""The compiled core, for type checkers: kernels, shards, client; csrc/py_*.c is behind them.
 
 Arrays are C-contiguous, aligned, of the item type named, and never share memory with another one of the
 same call. TypeError: not such items. ValueError: shapes, overlap, numbers; then nothing was written.
@@ -54,3 +54,70 @@ def init_rows(
 ) -> None: ...
 def table_id(name: str, /) -> int: ...
 def features() -> _Features: ...
+
+# -- shards and frames: py_shard.c; csrc/ps_shard.h and ps_frame.h say what they mean
+
+def shard_run(trainers: int, epoch: int, mailbox_fd: int, event_fd: int, stall_after_s: float) -> None: ...
+def decode_header(data: bytes, /) -> dict[str, int] | None: ...  # ValueError: it can't be one
+def encode_header(
+    op: int,
+    epoch: int = 0,
+    trainer: int = 0,
+    incarnation: int = 0,
+    sequence: int = 0,
+    object: int = 0,
+    flags: int = 0,
+    version: int = 0,
+    length: int = 0,
+    count: int = 0,
+) -> bytes: ...
+def protocol() -> dict[str, int]: ...
+
+# -- client: py_client.c; csrc/ps_client.h says what it means. Arrays are borrowed until clear().
+
+class Client:
+    def __init__(self, shards: int, epoch: int, trainer: int, incarnation: int) -> None: ...
+    def attach(self, shard: int, fd: int, /) -> None: ...
+    def detach(self, shard: int, /) -> None: ...
+    def dense(
+        self,
+        name: str,
+        size: int,
+        method: int,
+        lr: float,
+        momentum: float,
+        decay: float,
+        epsilon: float,
+        pieces: _U64,  # [n, 3]: shard, start, length; by shard
+        /,
+    ) -> int: ...
+    def sparse(
+        self,
+        name: str,
+        rows: int,
+        dim: int,
+        method: int,
+        lr: float,
+        momentum: float,
+        decay: float,
+        epsilon: float,
+        seed: int,
+        kind: int,
+        mean: float,
+        std: float,
+        first_shard: int,
+        shards: int,
+        /,
+    ) -> int: ...
+    def init_dense(self, id: int, values: _F32 | None, /) -> None: ...
+    def push(self, id: int, grad: _F32, out: _F32 | None, /) -> None: ...
+    def pull(self, id: int, out: _F32, /) -> None: ...
+    def set_rows(self, id: int, keys: _U64, rows: _F32, /) -> None: ...
+    def push_rows(self, id: int, keys: _U64, rows: _F32, /) -> None: ...
+    def pull_rows(self, id: int, keys: _U64, out: _F32, /) -> None: ...
+    def tell(self, what: str, number: int, /) -> None: ...
+    def run(self, timeout_ms: int, /) -> tuple[str, int, str] | None: ...  # None: done; else what, shard, why
+    def clear(self) -> None: ...
+    def sent(self, shard: int, /) -> bool: ...
+    def version(self, id: int, /) -> int: ...
+    def close(self) -> None: ...

@@ -2,10 +2,14 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "py_client.h"
 #include "py_kernels.h"
+#include "py_shard.h"
 
 static int core_exec(PyObject *module) {
-    return PyModule_AddFunctions(module, ps_kernels_methods);
+    if (PyModule_AddFunctions(module, ps_kernels_methods) < 0) return -1;
+    if (PyModule_AddFunctions(module, ps_shard_methods) < 0) return -1;
+    return py_client_add(module);
 }
 
 /* C has no pointer that is both to data and to a function; Python's slots want it so. */

@@ -1,0 +1,43 @@
+"""Where the pieces of a dense parameter live: blocks of fixed size, dealt over all dense shards. Pure.
+
+The k-th block of the job, counted over all parameters in the order of their creation, is on shard
+k mod n. Every trainer counts alike, so nothing needs to be agreed; and since optimizers work value by
+value, the bits do not depend on the number of shards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BLOCK_FLOATS = 16384  # 64 KiB
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Values [start, start + length) of a parameter are on this shard."""
+
+    shard: int
+    start: int
+    length: int
+
+
+def count_blocks(size: int) -> int:
+    """How many blocks a parameter of `size` values has."""
+    return -(-size // BLOCK_FLOATS)
+
+
+def place(size: int, first_block: int, shards: int) -> list[Piece]:
+    """The pieces of a parameter, by shard and start; neighbours on one shard are one piece.
+
+    `first_block` is the number of blocks before this parameter. Raises ValueError unless size >= 0 and
+    shards >= 1.
+    """
+    if size < 0 or shards < 1 or first_block < 0:
+        raise ValueError(f"{size} values from block {first_block} on {shards} shards")
+    if shards == 1:
+        return [Piece(0, 0, size)] if size else []
+    pieces = []
+    for k in range(count_blocks(size)):
+        start = k * BLOCK_FLOATS
+        pieces.append(Piece((first_block + k) % shards, start, min(BLOCK_FLOATS, size - start)))
+    return sorted(pieces, key=lambda p: (p.shard, p.start))

@@ -1,0 +1,373 @@
+"""The trainer's client of the job's pservers: dense tensors and sparse tables, numpy in and out.
+
+Connections and waiting are here; requests and answers are the compiled core's (csrc/ps_client.h).
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pslaunch.runtime import _core, blocks, env, handshake
+
+F32 = npt.NDArray[np.float32]
+U64 = npt.NDArray[np.uint64]
+
+METHODS = {"sgd": 0, "momentum": 1, "adagrad": 2}
+KINDS = {"normal": 0, "uniform": 1}
+FIRST_WAIT_S = 0.05  # between two looks at pservers that are not ready; doubles up to MAX_WAIT_S
+MAX_WAIT_S = 3.0
+ATTEMPT_S = 5.0  # for one connection and its handshake
+REFUSED_S = 1.0  # nobody listens for so long after training began: the pserver is gone for good
+RUN_MS = 500
+
+
+class ClientError(RuntimeError):
+    """A pserver refused something, or can't be reached; the text says which, what and why."""
+
+
+class PeerVanished(RuntimeError):
+    """A pserver is gone for good; the trainer then exits with 75."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Optim:
+    """How one parameter changes; `learning_rate` is the global one times the parameter's own."""
+
+    method: Literal["sgd", "momentum", "adagrad"]
+    learning_rate: float
+    momentum: float = 0.0
+    decay: float = 0.0
+    epsilon: float = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Init:
+    """How rows of a table begin; std 0: all values are `mean`."""
+
+    kind: Literal["normal", "uniform"]
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    """One port of one pserver."""
+
+    host: str
+    port: int
+    number: int  # in its pserver, dense ports first
+
+    @property
+    def addr(self) -> str:
+        return env.join_addr(self.host, self.port)
+
+
+def _shards(endpoints: Sequence[tuple[str, int]], ports_num: int, ports_num_for_sparse: int) -> list[_Shard]:
+    """All dense ports, pserver by pserver, then all sparse ones."""
+    dense = [_Shard(h, p + i, i) for h, p in endpoints for i in range(ports_num)]
+    numbers = range(ports_num, ports_num + ports_num_for_sparse)
+    return dense + [_Shard(h, p + i, i) for h, p in endpoints for i in numbers]
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class Client:
+    """Dense tensors and sparse tables on the job's pservers, in synchronous steps.
+
+    One thread at a time. All trainers create the same objects in the same order and take part in every
+    step until they end the pass. Calls block until the pservers, and where it says so all trainers, have
+    answered. Raises ClientError where a pserver refuses, PeerVanished where one is gone for good.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[tuple[str, int]],
+        *,
+        ports_num: int = 1,
+        ports_num_for_sparse: int = 0,
+        trainer_id: int,
+        num_gradient_servers: int,
+        epoch: int = 0,
+        seed: int = 1,
+        secret: bytes = b"",
+        connect_timeout_s: float = 120.0,
+        stall_after_s: float = 60.0,
+        log: Callable[[str], None] = _to_stderr,
+    ) -> None:
+        """`endpoints`: host and first port of each pserver, in order of ranks. Connects in connect()."""
+        if not endpoints:
+            raise ValueError("no pservers: endpoints is empty")
+        self._shards = _shards(endpoints, ports_num, ports_num_for_sparse)
+        self._dense_shards = len(endpoints) * ports_num
+        self._ports = (ports_num, ports_num_for_sparse)
+        self._trainer_id, self._trainers = trainer_id, num_gradient_servers
+        self._epoch, self._seed, self._secret = epoch, seed, secret
+        self._connect_timeout_s, self._stall_after_s, self._log = connect_timeout_s, stall_after_s, log
+        self._incarnation = secrets.randbits(63) + 1
+        self._core = _core.Client(len(self._shards), epoch, trainer_id, self._incarnation)
+        self._dense: dict[str, int] = {}  # name -> id, in the order of creation
+        self._sparse: dict[str, int] = {}
+        self._dims: dict[str, int] = {}
+        self._blocks = 0
+        self._passes = self._barriers = 0
+        self._connected = self._begun = self._closed = False
+
+    # -- connecting
+
+    def connect(self) -> None:
+        """Connect to every port of every pserver, waiting until they are ready; once is enough."""
+        if self._connected:
+            return
+        self._log(f"init rpc client with trainer_id {self._trainer_id}")
+        self._attach(list(range(len(self._shards))))
+        self._connected = True
+
+    def _attach(self, missing: list[int]) -> None:
+        """Connect to these shards, trying again with growing waits until connect_timeout."""
+        began_s = time.monotonic()
+        wait_s, last = FIRST_WAIT_S, ""
+        while True:
+            missing, last, refused = self._try(missing, last)
+            if not missing:
+                return
+            elapsed_s = time.monotonic() - began_s
+            names = [self._shards[i].addr for i in missing]
+            if self._begun and refused and elapsed_s > REFUSED_S:
+                raise PeerVanished(f"pserver {', '.join(names)} is gone: {last}")
+            if elapsed_s + wait_s > self._connect_timeout_s:
+                self._give_up(names, elapsed_s, last)
+            self._log(f"server not ready, wait {wait_s:g} sec to retry...")
+            self._log(f"not ready endpoints:{names}")
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, MAX_WAIT_S)
+
+    def _give_up(self, names: list[str], elapsed_s: float, last: str) -> None:
+        after = f"after {elapsed_s:.0f} s (option connect_timeout)"
+        text = f"no connection to pserver {', '.join(names)} {after}: {last}"
+        raise PeerVanished(text) if self._begun else ClientError(text)
+
+    def _try(self, missing: list[int], last: str) -> tuple[list[int], str, bool]:
+        """One look at each: those that are still missing, why, and whether any was refused by its host."""
+        left, refused = [], False
+        for i in missing:
+            try:
+                self._core.attach(i, self._dial(self._shards[i]))
+            except OSError as e:
+                left.append(i)
+                refused = refused or isinstance(e, ConnectionRefusedError)
+                last = e.strerror or str(e)
+        return left, last, refused
+
+    def _dial(self, shard: _Shard) -> int:
+        """A connected descriptor that has been greeted. Raises OSError, or ClientError if refused."""
+        hello = handshake.Hello(
+            trainer_id=self._trainer_id,
+            num_gradient_servers=self._trainers,
+            ports_num=self._ports[0],
+            ports_num_for_sparse=self._ports[1],
+            incarnation=self._incarnation,
+            epoch=self._epoch,
+            shard=shard.number,
+        )
+        with socket.create_connection((shard.host, shard.port), timeout=ATTEMPT_S) as sock:
+            if sock.getsockname() == sock.getpeername():  # a free local port may connect to itself
+                raise ConnectionRefusedError(f"nobody listens at {shard.addr}")
+            try:
+                handshake.greet(sock, self._secret, hello)
+            except handshake.Refused as e:
+                raise ClientError(f"pserver {shard.addr} refuses trainer {self._trainer_id}: {e}") from None
+            return sock.detach()
+
+    # -- calls
+
+    def _run(self, *, finishing: bool = False) -> None:
+        """Carry out the requests that were added, then forget them; reconnects where it must."""
+        try:
+            began_s, reported = time.monotonic(), False
+            while (report := self._core.run(RUN_MS)) is not None:
+                what, i, text = report
+                if what == "wait":
+                    waited_s = time.monotonic() - began_s
+                    if waited_s > self._stall_after_s and not reported:
+                        reported = True
+                        self._log(f"waiting for pserver {self._shards[i].addr} for {waited_s:.0f} s")
+                elif what == "broken":
+                    if self._mend(i, text, finishing=finishing):
+                        break
+                else:
+                    raise ClientError(f"pserver {self._shards[i].addr}: {text}")
+        finally:
+            self._core.clear()
+
+    def _mend(self, i: int, why: str, *, finishing: bool) -> bool:
+        """Connect again; True if there is no need: a pserver ends when all have said finished."""
+        sent = self._core.sent(i)
+        self._log(f"connection to pserver {self._shards[i].addr} broke ({why}); connecting again")
+        try:
+            self._attach([i])
+        except PeerVanished:
+            if finishing and sent:
+                return True
+            raise
+        return False
+
+    def _add(self, add: Callable[[], object]) -> None:
+        """Add requests to the call; if that fails, the call is forgotten."""
+        try:
+            add()
+        except BaseException:
+            self._core.clear()
+            raise
+
+    def create_dense(self, name: str, size: int, optim: Optim) -> None:
+        """A dense object of `size` values; they are set by init_dense()."""
+        self.connect()
+        self._new(name)
+        pieces = [(p.shard, p.start, p.length) for p in blocks.place(size, self._blocks, self._dense_shards)]
+        array = np.array(pieces, dtype=np.uint64).reshape(-1)
+        o = optim
+        self._dense[name] = self._core.dense(
+            name, size, METHODS[o.method], o.learning_rate, o.momentum, o.decay, o.epsilon, array
+        )
+        self._blocks += blocks.count_blocks(size)
+        self._dims[name] = size
+        self._run()
+
+    def create_sparse(self, name: str, rows: int, dim: int, optim: Optim, init: Init) -> None:
+        """A table of rows [dim] by 64-bit key, made on first use; `rows` keys are known."""
+        self.connect()
+        self._new(name)
+        first, n = 0, self._dense_shards
+        if self._ports[1]:
+            first, n = n, len(self._shards) - n
+        o = optim
+        numbers = (METHODS[o.method], o.learning_rate, o.momentum, o.decay, o.epsilon)
+        begin = (self._seed, KINDS[init.kind], init.mean, init.std)
+        self._sparse[name] = self._core.sparse(name, rows, dim, *numbers, *begin, first, n)
+        self._dims[name] = dim
+        self._run()
+
+    def _new(self, name: str) -> None:
+        if name in self._dense or name in self._sparse:
+            raise ValueError(f"the parameter {name!r} was created before")
+
+    def init_dense(self, values: Mapping[str, F32]) -> None:
+        """Set initial values: trainer 0's win, the others wait for them. The first time counts."""
+        first = self._trainer_id == 0
+
+        def add() -> None:
+            for name in values:
+                self._core.init_dense(self._dense_id(name), values[name] if first else None)
+
+        self._add(add)
+        self._run()
+        self._begun = True
+
+    def set_rows(self, name: str, keys: U64, values: F32) -> None:
+        """Give rows these values [n, dim]: trainer 0, before training."""
+        self._add(lambda: self._core.set_rows(self._sparse_id(name), keys, values))
+        self._run()
+
+    def push_pull(
+        self,
+        grads: Mapping[str, F32],
+        out: Mapping[str, F32],
+        sparse: Mapping[str, tuple[U64, F32]] | None = None,
+    ) -> None:
+        """One step: push gradients, wait for those of all trainers, take the new dense values in place.
+
+        grads: for every dense object. out: arrays of the objects' sizes, any shape. sparse: unique keys
+        [n] and row gradients [n, dim]; a table that is not there gets an empty push.
+        """
+        rows = sparse or {}
+        for name in [*grads, *out]:
+            self._dense_id(name)
+        for name in rows:
+            self._sparse_id(name)
+        if len(grads) != len(self._dense):
+            raise ValueError(f"no gradient of {sorted(set(self._dense) - set(grads))}: every step pushes all")
+
+        def add() -> None:
+            for name, i in self._dense.items():
+                self._core.push(i, grads[name], out.get(name))
+            for name, i in self._sparse.items():
+                keys, values = rows.get(name) or (np.empty(0, np.uint64), np.empty(0, np.float32))
+                self._core.push_rows(i, keys, values)
+
+        self._add(add)
+        self._run()
+        self._begun = True
+
+    def pull(self, out: Mapping[str, F32]) -> None:
+        """Take current dense values in place."""
+
+        def add() -> None:
+            for name, array in out.items():
+                self._core.pull(self._dense_id(name), array)
+
+        self._add(add)
+        self._run()
+
+    def pull_rows(self, name: str, keys: U64, out: F32 | None = None) -> F32:
+        """The rows [n, dim] of these keys, into `out` if given; a key without a row: its initial values."""
+        i = self._sparse_id(name)
+        rows = np.empty((len(keys), self._dims[name]), np.float32) if out is None else out
+        self._add(lambda: self._core.pull_rows(i, keys, rows))
+        self._run()
+        return rows
+
+    def _dense_id(self, name: str) -> int:
+        if name not in self._dense:
+            raise ValueError(f"no dense parameter {name!r} was created")
+        return self._dense[name]
+
+    def _sparse_id(self, name: str) -> int:
+        if name not in self._sparse:
+            raise ValueError(f"no sparse parameter {name!r} was created")
+        return self._sparse[name]
+
+    def end_pass(self) -> None:
+        """No further batch in this pass: an empty push from now on. Returns when all have ended it."""
+        self._tell("END_PASS", self._passes)
+        self._passes += 1
+
+    def barrier(self) -> None:
+        """Returns when every trainer is here, or has finished."""
+        self._tell("BARRIER", self._barriers)
+        self._barriers += 1
+
+    def _tell(self, what: str, number: int, *, finishing: bool = False) -> None:
+        self.connect()
+        self._add(lambda: self._core.tell(what, number))
+        self._run(finishing=finishing)
+
+    def finish(self) -> None:
+        """Say to every pserver that this trainer is finished, and close."""
+        if self._closed:
+            return
+        self._begun = True  # a pserver that is gone now will not come back
+        self._tell("FINISH", 0, finishing=True)
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections. May be called twice, never raises."""
+        if not self._closed:
+            self._closed = True
+            self._core.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,47 @@
+/* One connected socket, non-blocking, with a small input buffer: headers and short bodies come with
+ * one system call, long bodies go straight to their place. Both the shard and the client stand on it.
+ * One thread at a time. */
+#ifndef PS_CONN_H
+#define PS_CONN_H
+
+#include <stdbool.h>
+#include <sys/uio.h>
+
+#include "ps_frame.h"
+
+#define PS_CONN_BUFFER 16384
+
+typedef struct ps_conn {
+    int fd;          /* owned; -1: none */
+    bool dry;        /* the last read left nothing; ps_conn_ready() says that there is more */
+    size_t from, to; /* what of `in` is not taken yet */
+    uint8_t in[PS_CONN_BUFFER];
+} ps_conn;
+
+/* No socket. Can't fail. */
+void ps_conn_init(ps_conn *c);
+
+/* Take over a connected TCP socket, closing the one before: non-blocking, no delay, dead peers found
+ * by keep-alive. PS_OK, or PS_ESYS; then fd is closed. */
+int ps_conn_open(ps_conn *c, int fd, ps_err *err);
+
+/* Close the socket, if there is one, and forget what was read. Can't fail. */
+void ps_conn_close(ps_conn *c);
+
+/* poll or epoll says that there is something to read. Can't fail. */
+void ps_conn_ready(ps_conn *c);
+
+/* The next header. PS_OK, PS_EAGAIN, PS_ECONN (closed or reset) or PS_EPROTO. */
+int ps_conn_header(ps_conn *c, ps_header *h, ps_err *err);
+
+/* Up to `want` > 0 bytes of a body to dst. Returns how many, PS_EAGAIN or PS_ECONN. */
+int64_t ps_conn_body(ps_conn *c, void *dst, size_t want, ps_err *err);
+
+/* Whether bytes were read that nobody took. */
+bool ps_conn_buffered(const ps_conn *c);
+
+/* Send from iov[0..n), n > 0, as much as the socket takes. Returns how many bytes, PS_EAGAIN or
+ * PS_ECONN. Raises no signal. */
+int64_t ps_conn_send(ps_conn *c, struct iovec *iov, size_t n, ps_err *err);
+
+#endif

@@ -1,0 +1,107 @@
+/* Frames between trainers and shards: a header of fixed size, then a body. Pure: encodes and decodes
+ * bytes, knows no sockets. docs/protocol.md says the same for people; a test compares the two. All
+ * numbers are little endian. */
+#ifndef PS_FRAME_H
+#define PS_FRAME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ps_err.h"
+#include "ps_init.h"
+#include "ps_optim.h"
+
+#define PS_MAGIC UINT32_C(0x314c5350) /* "PSL1" */
+#define PS_VERSION 1
+#define PS_HEADER_BYTES 64
+#define PS_CREATE_BYTES 80 /* of the body of CREATE, before the name */
+
+/* Every length and number from the wire is compared with one of these. */
+#define PS_MAX_TRAINERS 4096
+#define PS_MAX_OBJECTS 65536
+#define PS_MAX_DENSE_BYTES (UINT64_C(1) << 34) /* values of a dense object on one shard */
+#define PS_MAX_ROWS_BYTES (UINT64_C(1) << 20)  /* keys and rows in a frame of more than one row */
+#define PS_MAX_DIM 65536                       /* values in a row */
+#define PS_MAX_NAME 512
+#define PS_MAX_TEXT 1024 /* an error's text */
+#define PS_MAX_ROW_FRAME (PS_MAX_ROWS_BYTES + 8 + 4 * (uint64_t)PS_MAX_DIM)
+
+/* What a frame says. Requests come from trainers, each gets one answer of the same sequence. */
+enum {
+    PS_CREATE = 1,    /* an object; the first trainer makes it, the others must say the same */
+    PS_INIT = 2,      /* values of a dense object from trainer 0; without a body: wait for them */
+    PS_SET_ROWS = 3,  /* rows of a table, from trainer 0 */
+    PS_PUSH = 4,      /* a gradient of a dense object, for step `version` */
+    PS_PUSH_ROWS = 5, /* row gradients of a table, for step `version` */
+    PS_PULL = 6,      /* values of a dense object */
+    PS_PULL_ROWS = 7, /* rows of a table */
+    PS_END_PASS = 8,  /* no further push in pass `version` */
+    PS_BARRIER = 9,   /* wait until every trainer is at barrier `version` */
+    PS_FINISH = 10,   /* no further request at all */
+    PS_ANSWER = 64,   /* the least answer */
+    PS_DONE = 64,     /* yes, without a body */
+    PS_VALUES = 65,   /* values of a dense object */
+    PS_ROWS = 66,     /* rows, in the order of the keys asked for */
+    PS_VERSIONS = 67, /* steps of each object: count entries of u32 object, u32 zero, u64 version */
+    PS_ERROR = 127,   /* no; the body is its text in UTF-8. Ends the connection */
+};
+
+enum {
+    PS_WANT = 1, /* of PUSH: answer with the new values when the step is complete */
+    PS_MORE = 2, /* of PUSH_ROWS: further frames of the same push follow */
+    PS_FLAGS = 3,
+};
+
+typedef struct ps_header {
+    uint16_t op;
+    uint32_t epoch;       /* of the job */
+    uint32_t trainer;     /* who asks, or is answered */
+    uint64_t incarnation; /* drawn at random when that trainer started */
+    uint64_t sequence;    /* of the request on this shard, from 1 */
+    uint32_t object;
+    uint32_t flags;
+    uint64_t version; /* of the object, the pass or the barrier */
+    uint64_t length;  /* bytes of the body */
+    uint32_t count;   /* keys or entries in the body */
+} ps_header;
+
+/* The body of CREATE. */
+typedef struct ps_create {
+    uint32_t sparse; /* 0 dense, 1 a table */
+    uint32_t dim;    /* values in a row; of a dense object 0 */
+    uint64_t size;   /* floats of a dense object on this shard; of a table 0 */
+    uint64_t total;  /* floats of a dense object on all shards, rows of a table */
+    ps_optim optim;
+    ps_init init; /* of a table */
+    uint32_t name_length;
+    char name[PS_MAX_NAME + 1];
+} ps_create;
+
+/* Write the header's PS_HEADER_BYTES to buf. Can't fail. */
+void ps_header_encode(const ps_header *h, uint8_t *buf);
+
+/* Read the header at the start of buf[0..n). Returns the bytes it took, PS_EAGAIN if it is not whole
+ * yet, PS_EPROTO if it never can be (then err says why): wrong magic, version or check, an unknown op
+ * or flag, a length above the op's limit. */
+int64_t ps_header_decode(const uint8_t *buf, size_t n, ps_header *h, ps_err *err);
+
+/* The longest body of an op, 0 for an unknown one. */
+uint64_t ps_frame_limit(uint16_t op);
+
+/* The name of an op, as in docs/protocol.md; "?" for an unknown one. */
+const char *ps_op_name(uint16_t op);
+
+/* Write the body of CREATE; buf has room for PS_CREATE_BYTES + PS_MAX_NAME. Returns its length. */
+size_t ps_create_encode(const ps_create *c, uint8_t *buf);
+
+/* Read a whole body of CREATE. PS_OK or PS_EPROTO. */
+int ps_create_decode(const uint8_t *buf, size_t n, ps_create *c, ps_err *err);
+
+/* Compare what two trainers say of one object. Returns 0 if they agree; else 1, and `text` names the
+ * first difference with both values. */
+int ps_create_differs(const ps_create *a, const ps_create *b, char *text, size_t size);
+
+/* Rows that fit in one frame of a table of this dim: at least 1. */
+size_t ps_rows_per_frame(uint32_t dim);
+
+#endif

@@ -1,0 +1,41 @@
+/* An object on one shard, a dense one or a table: what it is, its step, and the gradients that are
+ * held until their trainer's turn. Knows no sockets and no Python. One thread at a time. */
+#ifndef PS_OBJECT_H
+#define PS_OBJECT_H
+
+#include "ps_dense.h"
+#include "ps_peer.h"
+#include "ps_sparse.h"
+#include "ps_step.h"
+
+typedef struct ps_object {
+    ps_create spec;
+    uint32_t creator; /* the trainer that said so first */
+    ps_step step;
+    ps_dense dense;       /* of a dense object */
+    ps_sparse *sparse;    /* of a table; else NULL */
+    ps_held **held;       /* [trainers], frames in order */
+    uint32_t held_n;      /* trainers of whom something is held */
+    uint64_t *init_waits; /* [trainers], sequence of the INIT to answer when the values are there */
+} ps_object;
+
+/* A new object of `trainers` in *out. PS_OK, PS_ENOMEM, PS_EINVAL; then *out is NULL. */
+int ps_object_new(ps_object **out, const ps_create *spec, uint32_t creator, uint32_t trainers, ps_err *err);
+
+/* Release all. NULL is allowed. Can't fail. */
+void ps_object_free(ps_object *o);
+
+/* A buffer for a body of this length. NULL if there is no memory. */
+ps_held *ps_held_new(uint64_t bytes, uint32_t count);
+
+/* Append `h` to what is held of the trainer; the object owns it then. Can't fail. */
+void ps_object_hold(ps_object *o, uint32_t trainer, ps_held *h);
+
+/* Add all that is held of the trainer, whose turn it is, to the sum, and free it; *freed grows by the
+ * bytes of what was counted. PS_OK, or an error of the table; then what was not added stays held. */
+int ps_object_take(ps_object *o, const uint8_t *ended, uint32_t trainer, uint64_t *freed, ps_err *err);
+
+/* The step is complete: apply it. PS_OK or an error of the table. */
+int ps_object_commit(ps_object *o, ps_err *err);
+
+#endif

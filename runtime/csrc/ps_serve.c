@@ -1,0 +1,730 @@
+/* What a shard does with the frames of its trainers. */
+#include "ps_serve.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FAIR_SHARE = 4 << 20, LINGER_MS = 5000 };
+
+/* --- Answers. --- */
+
+static void answer(ps_shard *s, ps_peer *p, ps_header head, const void *body, void *owned) {
+    ps_err err;
+    head.epoch = s->config.epoch;
+    head.trainer = p->trainer;
+    head.incarnation = p->incarnation;
+    s->bytes_out += PS_HEADER_BYTES + head.length;
+    if (p->conn.fd < 0) {
+        free(owned);
+        return;
+    }
+    if (ps_peer_answer(p, &head, body, owned, &err) == PS_OK) return;
+    ps_shard_event(s, PS_EVENT_ERROR, p->trainer, 0, err.text);
+    p->dying = true; /* it can't be told: let it come again */
+    p->dead_ms = s->now_ms;
+}
+
+static void answer_done(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t object, uint64_t version) {
+    answer(s, p, (ps_header){.op = PS_DONE, .sequence = sequence, .object = object, .version = version}, NULL,
+           NULL);
+}
+
+static void answer_values(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t object) {
+    ps_object *o = s->objects[object];
+    ps_header head = {.op = PS_VALUES,
+                      .sequence = sequence,
+                      .object = object,
+                      .version = o->step.version,
+                      .length = o->dense.n * sizeof(float)};
+    answer(s, p, head, o->dense.values, NULL);
+}
+
+/* Every error is a frame, and the last one of its connection. */
+static void refuse(ps_shard *s, ps_peer *p, const ps_err *why) {
+    ps_shard_event(s, PS_EVENT_ERROR, p->trainer, 0, why->text);
+    size_t n = strlen(why->text);
+    void *text = malloc(n + 1);
+    if (text != NULL) memcpy(text, why->text, n + 1);
+    ps_header head = {.op = PS_ERROR, .sequence = p->head.sequence, .length = text == NULL ? 0 : n};
+    answer(s, p, head, text, text);
+    p->in_body = false;
+    p->dying = true;
+    p->dead_ms = s->now_ms + LINGER_MS;
+}
+
+/* --- Steps. --- */
+
+static void answer_step(ps_shard *s, uint32_t object) {
+    ps_step *st = &s->objects[object]->step;
+    for (uint32_t t = 0; t < st->n; t++) {
+        uint64_t sequence = st->waiter[t];
+        if (sequence == 0) continue;
+        st->waiter[t] = 0;
+        if (st->flags[t] & PS_WANT) answer_values(s, &s->peers[t], sequence, object);
+        else answer_done(s, &s->peers[t], sequence, object, st->version);
+    }
+}
+
+/* Take into the sum whatever has its turn, and end the step if that was the last. */
+static int settle(ps_shard *s, uint32_t object, ps_err *err) {
+    ps_object *o = s->objects[object];
+    ps_step *st = &o->step;
+    for (uint32_t t; (t = ps_step_turn(st, s->ended)) < st->n;) {
+        if (o->sparse != NULL || st->part[t] == PS_PART_WHOLE) {
+            uint64_t freed = 0;
+            int code = ps_object_take(o, s->ended, t, &freed, err);
+            s->held_bytes -= freed;
+            if (code < 0) return code;
+        }
+        if (st->part[t] != PS_PART_WHOLE) return PS_OK;
+        st->part[t] = PS_PART_DONE;
+        st->done++;
+    }
+    if (!ps_step_complete(st, s->ended)) return PS_OK;
+    int code = ps_object_commit(o, err);
+    if (code < 0) return code;
+    s->steps++;
+    answer_step(s, object);
+    return PS_OK;
+}
+
+static bool may_hold(const ps_shard *s, const ps_object *o, uint64_t bytes) {
+    if (o->sparse == NULL && o->held_n >= PS_MAX_HELD) return false;
+    return s->held_bytes + bytes <= PS_MAX_HELD_BYTES;
+}
+
+static int body_buffer(ps_shard *s, ps_peer *p, bool counted, ps_err *err) {
+    p->rows = ps_held_new(p->head.length, p->head.count);
+    if (p->rows == NULL) return ps_fail(err, PS_ENOMEM, 0, "%" PRIu64 " bytes of a request", p->head.length);
+    p->rows->counted = counted;
+    if (counted) s->held_bytes += p->head.length;
+    p->sink = PS_SINK_BYTES;
+    p->mem = (uint8_t *)p->rows->data;
+    return PS_OK;
+}
+
+static void drop_rows(ps_shard *s, ps_peer *p) {
+    if (p->rows != NULL && p->rows->counted) s->held_bytes -= p->rows->bytes;
+    free(p->rows);
+    p->rows = NULL;
+}
+
+/* --- The beginning of a request: is it allowed, and where does its body go? --- */
+
+static int find_object(ps_shard *s, const ps_header *h, bool sparse, ps_object **o, ps_err *err) {
+    if (h->object >= s->objects_n)
+        return ps_fail(err, PS_EPROTO, 0, "%s of object %u, which was not created", ps_op_name(h->op),
+                       h->object);
+    *o = s->objects[h->object];
+    if (((*o)->sparse != NULL) != sparse)
+        return ps_fail(err, PS_EPROTO, 0, "%s of '%.64s', which is %s", ps_op_name(h->op), (*o)->spec.name,
+                       sparse ? "dense" : "a sparse table");
+    return PS_OK;
+}
+
+static int bad_length(const ps_header *h, ps_err *err) {
+    return ps_fail(err, PS_EPROTO, 0, "%s of object %u with %" PRIu64 " bytes and %u keys", ps_op_name(h->op),
+                   h->object, h->length, h->count);
+}
+
+static int may_push(ps_shard *s, const ps_peer *p, const ps_object *o, ps_err *err) {
+    const ps_header *h = &p->head;
+    if (p->repeated) return PS_OK;
+    if (s->ended[p->trainer])
+        return ps_fail(err, PS_EPROTO, 0, "trainer %u pushes after it ended the pass", p->trainer);
+    if (h->version != o->step.version + 1 || o->step.part[p->trainer] >= PS_PART_WHOLE)
+        return ps_fail(err, PS_EPROTO, 0,
+                       "trainer %u pushes '%.64s' for step %" PRIu64 ", %" PRIu64 " are complete", p->trainer,
+                       o->spec.name, h->version, o->step.version);
+    return PS_OK;
+}
+
+static int may_read(ps_shard *s, const ps_peer *p, const ps_object *o, ps_err *err) {
+    if (!s->ended[p->trainer] && o->step.part[p->trainer] == PS_PART_NONE) return PS_OK;
+    return ps_fail(err, PS_EPROTO, 0, "trainer %u reads '%.64s' in the middle of its own step", p->trainer,
+                   o->spec.name);
+}
+
+static int not_ready(const ps_object *o, ps_err *err) {
+    return ps_fail(err, PS_EPROTO, 0, "'%.64s' has no values yet: trainer 0 must set them first",
+                   o->spec.name);
+}
+
+/* A piece of the gradient may have been taken before the connection broke: then the same way again. */
+static int aim_dense(ps_peer *p, ps_object *o, bool last, ps_err *err) {
+    ps_dense *d = &o->dense;
+    if (o->step.part[p->trainer] == PS_PART_HELD) {
+        p->sink = PS_SINK_BYTES;
+        p->mem = (uint8_t *)o->held[p->trainer]->data;
+    } else if (d->applied || (last && p->got == 0)) {
+        p->sink = PS_SINK_APPLY;
+    } else if (!d->sum_empty) {
+        p->sink = PS_SINK_ADD;
+    } else {
+        p->sink = PS_SINK_BYTES;
+        p->mem = (uint8_t *)ps_dense_sum(d);
+        if (p->mem == NULL) return ps_fail(err, PS_ENOMEM, 0, "the sum of '%.64s'", o->spec.name);
+    }
+    return PS_OK;
+}
+
+static int begin_push(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_object *o;
+    int code = find_object(s, &p->head, false, &o, err);
+    if (code < 0) return code;
+    if (p->head.length != o->dense.n * sizeof(float)) return bad_length(&p->head, err);
+    if (!o->dense.ready) return not_ready(o, err);
+    if ((code = may_push(s, p, o, err)) < 0 || p->repeated) return code;
+
+    uint8_t *part = &o->step.part[p->trainer];
+    bool turn = ps_step_turn(&o->step, s->ended) == p->trainer;
+    if (*part == PS_PART_NONE && !turn) {
+        if (!may_hold(s, o, p->head.length)) return PS_EAGAIN;
+        ps_held *h = ps_held_new(p->head.length, 0);
+        if (h == NULL) return ps_fail(err, PS_ENOMEM, 0, "a gradient of '%.64s'", o->spec.name);
+        h->counted = true;
+        s->held_bytes += h->bytes;
+        ps_object_hold(o, p->trainer, h);
+        *part = PS_PART_HELD;
+    } else if (*part == PS_PART_NONE) {
+        *part = PS_PART_SUM;
+    }
+    return aim_dense(p, o, ps_step_last(&o->step, s->ended, p->trainer), err);
+}
+
+static int begin_rows(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_object *o;
+    const ps_header *h = &p->head;
+    int code = find_object(s, h, true, &o, err);
+    if (code < 0) return code;
+    uint64_t row = h->op == PS_PULL_ROWS ? 0 : sizeof(float) * (uint64_t)o->spec.dim;
+    if (h->length != h->count * (sizeof(uint64_t) + row) || h->count > ps_rows_per_frame(o->spec.dim))
+        return bad_length(h, err);
+    if (h->op == PS_PULL_ROWS && (code = may_read(s, p, o, err)) < 0) return code;
+    if (h->op == PS_SET_ROWS && p->trainer != 0)
+        return ps_fail(err, PS_EPROTO, 0, "trainer %u sets rows; only trainer 0 may", p->trainer);
+    if (h->op != PS_PUSH_ROWS) return p->repeated ? PS_OK : body_buffer(s, p, false, err);
+
+    if ((code = may_push(s, p, o, err)) < 0 || p->repeated) return code;
+    bool turn = ps_step_turn(&o->step, s->ended) == p->trainer;
+    if (!turn && !may_hold(s, o, h->length)) return PS_EAGAIN;
+    if (o->step.part[p->trainer] == PS_PART_NONE) o->step.part[p->trainer] = PS_PART_HELD;
+    return body_buffer(s, p, !turn, err);
+}
+
+static int begin_init(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_object *o;
+    int code = find_object(s, &p->head, false, &o, err);
+    if (code < 0) return code;
+    bool values = p->head.length == o->dense.n * sizeof(float) && p->trainer == 0;
+    if (p->head.length != 0 && !values) return bad_length(&p->head, err);
+    if (o->dense.ready) { /* the first values win; these are the same, or come too late */
+        p->sink = PS_SINK_DROP;
+        return PS_OK;
+    }
+    p->sink = PS_SINK_BYTES;
+    p->mem = (uint8_t *)o->dense.values;
+    return PS_OK;
+}
+
+static int begin_pull(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_object *o;
+    int code = find_object(s, &p->head, false, &o, err);
+    if (code < 0) return code;
+    if (!o->dense.ready) return not_ready(o, err);
+    return may_read(s, p, o, err);
+}
+
+static int begin_create(ps_shard *s, ps_peer *p, ps_err *err) {
+    if (p->head.object > s->objects_n)
+        return ps_fail(err, PS_EPROTO, 0, "CREATE of object %u after %u", p->head.object, s->objects_n);
+    p->sink = PS_SINK_BYTES;
+    p->mem = p->create;
+    return PS_OK;
+}
+
+static int begin_wait(const ps_shard *s, const ps_peer *p, uint64_t over, ps_err *err) {
+    if (p->repeated) return PS_OK;
+    for (uint32_t i = 0; i < s->objects_n; i++) {
+        uint8_t part = s->objects[i]->step.part[p->trainer];
+        if (part != PS_PART_NONE && part < PS_PART_WHOLE)
+            return ps_fail(err, PS_EPROTO, 0, "%s of trainer %u in the middle of a push",
+                           ps_op_name(p->head.op), p->trainer);
+    }
+    if (p->head.version == over) return PS_OK;
+    return ps_fail(err, PS_EPROTO, 0, "%s %" PRIu64 " of trainer %u, %" PRIu64 " of %u trainers are over",
+                   ps_op_name(p->head.op), p->head.version, p->trainer, over, s->config.trainers);
+}
+
+static int begin_body(ps_shard *s, ps_peer *p, ps_err *err) {
+    switch (p->head.op) {
+    case PS_CREATE:
+        return begin_create(s, p, err);
+    case PS_INIT:
+        return begin_init(s, p, err);
+    case PS_PUSH:
+        return begin_push(s, p, err);
+    case PS_SET_ROWS:
+    case PS_PUSH_ROWS:
+    case PS_PULL_ROWS:
+        return begin_rows(s, p, err);
+    case PS_PULL:
+        return begin_pull(s, p, err);
+    case PS_END_PASS:
+        return begin_wait(s, p, s->pass, err);
+    case PS_BARRIER:
+        return begin_wait(s, p, s->barrier, err);
+    case PS_FINISH:
+        return begin_wait(s, p, p->head.version, err);
+    default:
+        return ps_fail(err, PS_EPROTO, 0, "%s is no request", ps_op_name(p->head.op));
+    }
+}
+
+static int check_sender(const ps_shard *s, const ps_peer *p, ps_err *err) {
+    const ps_header *h = &p->head;
+    if (h->epoch != s->config.epoch)
+        return ps_fail(err, PS_EPROTO, 0, "a frame of epoch %u, this is epoch %u", h->epoch, s->config.epoch);
+    if (h->trainer != p->trainer || h->incarnation != p->incarnation)
+        return ps_fail(err, PS_EPROTO, 0, "a frame of trainer %u on the connection of trainer %u", h->trainer,
+                       p->trainer);
+    if (h->sequence == 0 || h->sequence > p->done + 1)
+        return ps_fail(err, PS_EPROTO, 0, "request %" PRIu64 " of trainer %u after %" PRIu64, h->sequence,
+                       p->trainer, p->done);
+    return PS_OK;
+}
+
+static bool same_request(const ps_header *a, const ps_header *b) {
+    return a->op == b->op && a->sequence == b->sequence && a->object == b->object && a->flags == b->flags &&
+           a->version == b->version && a->length == b->length && a->count == b->count;
+}
+
+/* PS_OK: the body comes next. PS_EAGAIN: the trainer must wait for its turn. Else it is refused. */
+static int begin(ps_shard *s, ps_peer *p, ps_err *err) {
+    const ps_header *h = &p->head;
+    int code = check_sender(s, p, err);
+    if (code < 0) return code;
+    bool reads = h->op == PS_PULL || h->op == PS_PULL_ROWS;
+    p->repeated = h->sequence <= p->done && !reads;
+    p->got = 0;
+    p->carried = 0;
+    p->skip = p->repeated ? h->length : 0;
+    p->sink = PS_SINK_DROP;
+    if (p->part.op != 0 && h->sequence == p->part.sequence) {
+        if (!same_request(&p->part, h))
+            return ps_fail(err, PS_EPROTO, 0, "trainer %u repeats request %" PRIu64 " as another one",
+                           p->trainer, h->sequence);
+        p->got = p->skip = p->part_got;
+    }
+    code = begin_body(s, p, err);
+    if (code == PS_OK) p->in_body = true;
+    return code;
+}
+
+/* --- The body. --- */
+
+static void use_floats(ps_peer *p, ps_object *o, size_t floats, const float *grad) {
+    size_t at = (size_t)((p->got - p->carried) / sizeof(float));
+    if (p->sink == PS_SINK_ADD) ps_dense_add(&o->dense, at, grad, floats);
+    else ps_dense_apply(&o->dense, at, grad, floats);
+}
+
+/* A piece for the sum: whole floats are used, the bytes of one that came in part are carried on. */
+static int64_t piece_to_sum(ps_shard *s, ps_peer *p, uint64_t left, ps_err *err) {
+    uint8_t *scratch = (uint8_t *)s->scratch;
+    memcpy(scratch, p->carry, p->carried);
+    size_t room = PS_SCRATCH_BYTES - p->carried;
+    int64_t n = ps_conn_body(&p->conn, scratch + p->carried, left < room ? (size_t)left : room, err);
+    if (n < 0) return n;
+    size_t bytes = p->carried + (size_t)n, whole = bytes / sizeof(float);
+    use_floats(p, s->objects[p->head.object], whole, (const float *)s->scratch);
+    p->carried = bytes % sizeof(float);
+    memcpy(p->carry, scratch + whole * sizeof(float), p->carried);
+    return n;
+}
+
+static int64_t piece(ps_shard *s, ps_peer *p, ps_err *err) {
+    uint64_t left = p->head.length - p->got;
+    if (p->skip > 0 || p->sink == PS_SINK_DROP) {
+        if (p->skip > 0) left = p->skip;
+        int64_t n = ps_conn_body(&p->conn, s->scratch,
+                                 left < PS_SCRATCH_BYTES ? (size_t)left : PS_SCRATCH_BYTES, err);
+        if (n > 0 && p->skip > 0) p->skip -= (uint64_t)n;
+        else if (n > 0) p->got += (uint64_t)n;
+        return n;
+    }
+    int64_t n;
+    if (p->sink == PS_SINK_BYTES)
+        n = ps_conn_body(&p->conn, p->mem + p->got, left < FAIR_SHARE ? (size_t)left : FAIR_SHARE, err);
+    else n = piece_to_sum(s, p, left, err);
+    if (n > 0) p->got += (uint64_t)n;
+    return n;
+}
+
+static bool body_whole(const ps_peer *p) {
+    return p->skip == 0 && (p->repeated || p->got == p->head.length);
+}
+
+/* --- The end of a request: what it does, once. --- */
+
+static int grow_objects(ps_shard *s, ps_err *err) {
+    if (s->objects_n < s->objects_cap) return PS_OK;
+    uint32_t cap = s->objects_cap ? 2 * s->objects_cap : 64;
+    ps_object **objects = realloc(s->objects, cap * sizeof *objects);
+    if (objects == NULL) return ps_fail(err, PS_ENOMEM, 0, "%u objects", cap);
+    s->objects = objects;
+    s->objects_cap = cap;
+    return PS_OK;
+}
+
+static int do_create(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_create spec;
+    char text[PS_EVENT_TEXT];
+    int code = ps_create_decode(p->create, (size_t)p->head.length, &spec, err);
+    if (code < 0) return code;
+    if (p->head.object == s->objects_n) {
+        code = grow_objects(s, err);
+        if (code == PS_OK)
+            code = ps_object_new(&s->objects[s->objects_n], &spec, p->trainer, s->config.trainers, err);
+        if (code == PS_OK) s->objects_n++;
+        return code;
+    }
+    const ps_object *o = s->objects[p->head.object];
+    if (ps_create_differs(&spec, &o->spec, text, sizeof text))
+        return ps_fail(err, PS_EPROTO, 0, "trainer %u and trainer %u do not agree on '%.64s': %.120s",
+                       p->trainer, o->creator, o->spec.name, text);
+    return PS_OK;
+}
+
+static void do_init(ps_shard *s, const ps_peer *p) {
+    ps_object *o = s->objects[p->head.object];
+    if (p->trainer != 0 || p->head.length == 0 || o->dense.ready) return;
+    o->dense.ready = true;
+    for (uint32_t t = 0; t < s->config.trainers; t++) {
+        if (o->init_waits[t] != 0) answer_done(s, &s->peers[t], o->init_waits[t], p->head.object, 0);
+        o->init_waits[t] = 0;
+    }
+}
+
+static void do_push(ps_shard *s, const ps_peer *p) {
+    ps_object *o = s->objects[p->head.object];
+    uint8_t *part = &o->step.part[p->trainer];
+    if (*part == PS_PART_HELD) {
+        *part = PS_PART_WHOLE;
+        return;
+    }
+    if (p->sink == PS_SINK_BYTES) ps_dense_first(&o->dense);
+    *part = PS_PART_DONE;
+    o->step.done++;
+}
+
+static void do_push_rows(ps_shard *s, ps_peer *p) {
+    ps_object *o = s->objects[p->head.object];
+    ps_object_hold(o, p->trainer, p->rows);
+    p->rows = NULL;
+    if (!(p->head.flags & PS_MORE)) o->step.part[p->trainer] = PS_PART_WHOLE;
+}
+
+static bool all_set(const uint8_t *a, const uint8_t *b, uint32_t n) {
+    for (uint32_t t = 0; t < n; t++)
+        if (!a[t] && !b[t]) return false;
+    return true;
+}
+
+static void answer_versions(ps_shard *s, ps_peer *p, uint64_t sequence) {
+    size_t n = s->objects_n;
+    uint8_t *body = malloc(n * 16 + 1);
+    for (uint32_t i = 0; body != NULL && i < n; i++) {
+        const uint32_t id[2] = {i, 0};
+        memcpy(body + 16 * (size_t)i, id, 8);
+        memcpy(body + 16 * (size_t)i + 8, &s->objects[i]->step.version, 8);
+    }
+    if (body == NULL) n = 0;
+    ps_header head = {
+        .op = PS_VERSIONS, .sequence = sequence, .version = s->pass, .length = 16 * n, .count = (uint32_t)n};
+    answer(s, p, head, body, body);
+}
+
+static void end_pass(ps_shard *s) {
+    s->pass++;
+    memcpy(s->ended, s->finished, s->config.trainers);
+    for (uint32_t i = 0; i < s->objects_n; i++) s->objects[i]->step.next = 0;
+    for (uint32_t t = 0; t < s->config.trainers; t++) {
+        if (s->pass_waits[t] != 0) answer_versions(s, &s->peers[t], s->pass_waits[t]);
+        s->pass_waits[t] = 0;
+    }
+}
+
+static void end_barrier(ps_shard *s) {
+    s->barrier++;
+    memset(s->at_barrier, 0, s->config.trainers);
+    for (uint32_t t = 0; t < s->config.trainers; t++) {
+        if (s->barrier_waits[t] != 0) answer_done(s, &s->peers[t], s->barrier_waits[t], 0, s->barrier);
+        s->barrier_waits[t] = 0;
+    }
+}
+
+/* A trainer ended the pass: steps may be complete without it, and the pass over. */
+static int settle_all(ps_shard *s, ps_err *err) {
+    for (uint32_t i = 0; i < s->objects_n; i++) {
+        int code = settle(s, i, err);
+        if (code < 0) return code;
+    }
+    bool over = all_set(s->finished, s->finished, s->config.trainers);
+    if (!over && all_set(s->ended, s->ended, s->config.trainers)) end_pass(s);
+    return PS_OK;
+}
+
+static int do_finish(ps_shard *s, const ps_peer *p, ps_err *err) {
+    uint32_t n = s->config.trainers;
+    s->ended[p->trainer] = s->finished[p->trainer] = 1;
+    ps_shard_event(s, PS_EVENT_FINISHED, p->trainer, 0, "");
+    int code = settle_all(s, err);
+    if (code < 0) return code;
+    bool some_wait = false;
+    for (uint32_t t = 0; t < n; t++) some_wait |= s->at_barrier[t] != 0;
+    if (some_wait && all_set(s->at_barrier, s->finished, n)) end_barrier(s);
+    if (!s->all_finished && all_set(s->finished, s->finished, n)) {
+        s->all_finished = true;
+        ps_shard_event(s, PS_EVENT_ALL_FINISHED, p->trainer, 0, "");
+    }
+    return PS_OK;
+}
+
+static int effect(ps_shard *s, ps_peer *p, ps_err *err) {
+    switch (p->head.op) {
+    case PS_CREATE:
+        return do_create(s, p, err);
+    case PS_INIT:
+        do_init(s, p);
+        return PS_OK;
+    case PS_SET_ROWS:
+        return ps_sparse_set(s->objects[p->head.object]->sparse, p->rows->data,
+                             (const float *)(p->rows->data + p->head.count), p->head.count, err);
+    case PS_PUSH:
+        do_push(s, p);
+        return PS_OK;
+    case PS_PUSH_ROWS:
+        do_push_rows(s, p);
+        return PS_OK;
+    case PS_END_PASS:
+        s->ended[p->trainer] = 1;
+        return settle_all(s, err);
+    case PS_BARRIER:
+        s->at_barrier[p->trainer] = 1;
+        if (all_set(s->at_barrier, s->finished, s->config.trainers)) end_barrier(s);
+        return PS_OK;
+    case PS_FINISH:
+        return do_finish(s, p, err);
+    default:
+        return PS_OK;
+    }
+}
+
+static int answer_rows(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_object *o = s->objects[p->head.object];
+    size_t bytes = p->head.count * sizeof(float) * (size_t)o->spec.dim;
+    float *rows = malloc(bytes + 1);
+    if (rows == NULL) return ps_fail(err, PS_ENOMEM, 0, "%u rows of '%.64s'", p->head.count, o->spec.name);
+    ps_sparse_read(o->sparse, p->rows->data, p->head.count, rows);
+    ps_header head = {.op = PS_ROWS,
+                      .sequence = p->head.sequence,
+                      .object = p->head.object,
+                      .version = o->step.version,
+                      .length = bytes,
+                      .count = p->head.count};
+    answer(s, p, head, rows, rows);
+    return PS_OK;
+}
+
+/* Note who is to be answered later; the answer may be due at once. */
+static void wait_step(ps_shard *s, ps_peer *p) {
+    const ps_header *h = &p->head;
+    ps_step *st = &s->objects[h->object]->step;
+    if (h->flags & PS_MORE) {
+        answer_done(s, p, h->sequence, h->object, st->version);
+        return;
+    }
+    st->waiter[p->trainer] = h->sequence;
+    st->flags[p->trainer] = h->flags;
+    if (st->version >= h->version) answer_step(s, h->object);
+}
+
+static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
+    const ps_header *h = &p->head;
+    uint32_t t = p->trainer;
+    switch (h->op) {
+    case PS_PULL:
+        answer_values(s, p, h->sequence, h->object);
+        return PS_OK;
+    case PS_PULL_ROWS:
+        return answer_rows(s, p, err);
+    case PS_INIT:
+        if (!s->objects[h->object]->dense.ready) s->objects[h->object]->init_waits[t] = h->sequence;
+        else answer_done(s, p, h->sequence, h->object, 0);
+        return PS_OK;
+    case PS_PUSH:
+    case PS_PUSH_ROWS:
+        wait_step(s, p);
+        return p->repeated ? PS_OK : settle(s, h->object, err);
+    case PS_END_PASS:
+        if (s->pass > h->version) answer_versions(s, p, h->sequence);
+        else s->pass_waits[t] = h->sequence;
+        return PS_OK;
+    case PS_BARRIER:
+        if (s->barrier > h->version) answer_done(s, p, h->sequence, 0, s->barrier);
+        else s->barrier_waits[t] = h->sequence;
+        return PS_OK;
+    default:
+        answer_done(s, p, h->sequence, h->object, 0);
+        return PS_OK;
+    }
+}
+
+static int finish(ps_shard *s, ps_peer *p, ps_err *err) {
+    p->in_body = false;
+    if (!p->repeated && p->head.sequence == p->done + 1) {
+        p->done = p->head.sequence;
+        p->part.op = 0;
+    }
+    int code = p->repeated ? PS_OK : effect(s, p, err);
+    if (code == PS_OK) code = respond(s, p, err);
+    drop_rows(s, p);
+    return code;
+}
+
+/* --- The loop over what came in. --- */
+
+static int next_request(ps_shard *s, ps_peer *p, ps_err *err) {
+    int code = ps_conn_header(&p->conn, &p->head, err);
+    if (code == PS_EPROTO) p->head.sequence = 0;
+    if (code < 0) return code;
+    s->bytes_in += PS_HEADER_BYTES + p->head.length;
+    code = begin(s, p, err);
+    if (code == PS_EAGAIN) {
+        p->paused = true;
+        s->paused_n++;
+        s->pauses++;
+    }
+    return code;
+}
+
+/* PS_OK: go on. PS_EAGAIN: nothing more for now. PS_ECONN: gone. Else the trainer did wrong. */
+static int advance(ps_shard *s, ps_peer *p, int64_t *share, ps_err *err) {
+    int code = p->in_body ? PS_OK : next_request(s, p, err);
+    if (code < 0) return code;
+    if (!body_whole(p)) {
+        int64_t n = piece(s, p, err);
+        if (n < 0) return (int)n;
+        *share -= n;
+        s->progress_ms = s->now_ms;
+    }
+    if (!body_whole(p)) return PS_OK;
+    s->progress_ms = s->now_ms;
+    return finish(s, p, err);
+}
+
+static int drop_input(ps_shard *s, ps_peer *p, ps_err *err) {
+    int64_t n;
+    do n = ps_conn_body(&p->conn, s->scratch, PS_SCRATCH_BYTES, err);
+    while (n > 0);
+    return (int)n;
+}
+
+int ps_serve_input(ps_shard *s, ps_peer *p, ps_err *err) {
+    int64_t share = FAIR_SHARE;
+    while (share > 0 || ps_conn_buffered(&p->conn)) {
+        int code = p->dying ? drop_input(s, p, err) : advance(s, p, &share, err);
+        if (code == PS_OK) continue;
+        if (code == PS_EAGAIN) return PS_OK;
+        if (code == PS_ECONN) return PS_ECONN;
+        refuse(s, p, err);
+        drop_rows(s, p);
+    }
+    return PS_OK;
+}
+
+void ps_serve_resume(ps_shard *s) {
+    bool again = s->paused_n > 0;
+    while (again) {
+        again = false;
+        for (uint32_t t = 0; t < s->config.trainers && s->paused_n > 0; t++) {
+            ps_peer *p = &s->peers[t];
+            ps_err err;
+            if (!p->paused) continue;
+            int code = begin(s, p, &err);
+            if (code == PS_EAGAIN) continue;
+            p->paused = false;
+            s->paused_n--;
+            again = true;
+            if (code < 0) refuse(s, p, &err);
+            if (ps_serve_input(s, p, &err) == PS_ECONN) ps_shard_drop(s, p, err.text);
+        }
+    }
+}
+
+void ps_serve_lost(ps_shard *s, ps_peer *p) {
+    uint32_t t = p->trainer;
+    if (p->paused) s->paused_n--;
+    drop_rows(s, p);
+    ps_peer_lost(p);
+    s->pass_waits[t] = s->barrier_waits[t] = 0;
+    for (uint32_t i = 0; i < s->objects_n; i++)
+        s->objects[i]->step.waiter[t] = s->objects[i]->init_waits[t] = 0;
+}
+
+/* --- Who waits for whom. --- */
+
+static int name_missing(const ps_shard *s, const uint8_t *missing, const char *what, uint32_t *trainer,
+                        char *text, size_t size) {
+    int used = snprintf(text, size, "%s waits for trainer", what), found = 0;
+    for (uint32_t t = 0; t < s->config.trainers && used > 0 && (size_t)used + 16 < size; t++) {
+        if (!missing[t]) continue;
+        if (found == 0) *trainer = t;
+        used += snprintf(text + used, size - (size_t)used, found ? ", %u" : " %u", t);
+        found = 1;
+    }
+    return found;
+}
+
+static int step_waiting(const ps_shard *s, const ps_step *st, uint8_t *missing, uint32_t *trainer, char *text,
+                        size_t size) {
+    char what[64];
+    if (!ps_step_open(st)) return 0;
+    for (uint32_t t = 0; t < st->n; t++)
+        missing[t] = st->part[t] < PS_PART_WHOLE && !s->ended[t] && !s->peers[t].paused;
+    snprintf(what, sizeof what, "step %" PRIu64, st->version + 1);
+    return name_missing(s, missing, what, trainer, text, size);
+}
+
+static bool any(const uint64_t *waits, uint32_t n) {
+    for (uint32_t t = 0; t < n; t++)
+        if (waits[t] != 0) return true;
+    return false;
+}
+
+static int other_waiting(const ps_shard *s, uint8_t *missing, uint32_t *trainer, char *text, size_t size) {
+    uint32_t n = s->config.trainers;
+    for (uint32_t i = 0; i < s->objects_n; i++) {
+        if (!any(s->objects[i]->init_waits, n)) continue;
+        memset(missing, 0, n);
+        missing[0] = 1;
+        return name_missing(s, missing, "the initial value of parameters", trainer, text, size);
+    }
+    bool pass = any(s->pass_waits, n);
+    if (!pass && !any(s->barrier_waits, n)) return 0;
+    for (uint32_t t = 0; t < n; t++) missing[t] = !s->finished[t] && !(pass ? s->ended[t] : s->at_barrier[t]);
+    return name_missing(s, missing, pass ? "the end of the pass" : "the barrier", trainer, text, size);
+}
+
+int ps_serve_waiting(ps_shard *s, uint32_t *trainer, char *text, size_t size) {
+    uint8_t *missing = calloc(s->config.trainers, 1);
+    int found = 0;
+    for (uint32_t i = 0; missing != NULL && i < s->objects_n && !found; i++)
+        found = step_waiting(s, &s->objects[i]->step, missing, trainer, text, size);
+    if (missing != NULL && !found) found = other_waiting(s, missing, trainer, text, size);
+    free(missing);
+    return found;
+}

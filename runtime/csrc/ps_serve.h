@@ -1,0 +1,57 @@
+/* What a shard does with the frames of its trainers. Inner header of ps_shard.c and ps_serve.c. */
+#ifndef PS_SERVE_H
+#define PS_SERVE_H
+
+#include "ps_object.h"
+#include "ps_shard.h"
+
+#define PS_SCRATCH_BYTES 262144 /* a piece of a gradient on its way into the sum: fits the cache */
+
+typedef struct ps_shard {
+    ps_shard_config config;
+    int epoll_fd;
+    int64_t now_ms;
+    ps_peer *peers; /* [trainers] */
+    ps_object **objects;
+    uint32_t objects_n, objects_cap;
+    uint64_t held_bytes; /* of PS_MAX_HELD_BYTES */
+    uint32_t paused_n;   /* trainers that wait for their turn */
+
+    uint8_t *ended;          /* [trainers], ended this pass, or finished */
+    uint8_t *finished;       /* [trainers] */
+    uint64_t pass, barrier;  /* how many are over */
+    uint64_t *pass_waits;    /* [trainers], sequence of the END_PASS to answer */
+    uint64_t *barrier_waits; /* [trainers], of the BARRIER */
+    uint8_t *at_barrier;     /* [trainers] */
+    bool all_finished;
+
+    int64_t progress_ms; /* when a request last came whole */
+    int64_t reported_ms; /* length of the wait when it was last reported; 0: not at all */
+    uint64_t steps, bytes_in, bytes_out, pauses;
+
+    ps_event *backlog; /* [backlog_cap], events that the pipe did not take yet */
+    size_t backlog_n, backlog_cap;
+    uint64_t scratch[PS_SCRATCH_BYTES / 8];
+} ps_shard;
+
+/* Tell the owner. Never blocks; what there is no memory for is lost. */
+void ps_shard_event(ps_shard *s, uint32_t kind, uint32_t trainer, uint64_t a, const char *text);
+
+/* Close the trainer's connection and tell the owner why. Can't fail. */
+void ps_shard_drop(ps_shard *s, ps_peer *p, const char *why);
+
+/* Read and carry out what the trainer sends, up to a fair share. PS_OK, or PS_ECONN if the connection
+ * is gone. Errors of the trainer are answered and reported, not returned. */
+int ps_serve_input(ps_shard *s, ps_peer *p, ps_err *err);
+
+/* Let trainers go on whose turn it has become. Call it after ps_serve_input() and ps_serve_lost(). */
+void ps_serve_resume(ps_shard *s);
+
+/* The trainer's connection is gone: nobody is to be answered there. Can't fail. */
+void ps_serve_lost(ps_shard *s, ps_peer *p);
+
+/* What the shard waits for and the trainers it waits for, in words. Returns 0 if it waits for nobody,
+ * else 1 and the first such trainer. */
+int ps_serve_waiting(ps_shard *s, uint32_t *trainer, char *text, size_t size);
+
+#endif

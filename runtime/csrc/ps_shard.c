@@ -1,0 +1,241 @@
+/* The loop of one shard: connections, mailbox, events, time. */
+#include "ps_shard.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ps_serve.h"
+
+enum { TICK_MS = 500, EPOLL_EVENTS = 64, MAX_BACKLOG = 1024, STATS_MS = 10000 };
+#define MAILBOX_KEY UINT64_MAX
+
+static int64_t clock_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* --- Events. --- */
+
+static void send_backlog(ps_shard *s) {
+    size_t sent = 0;
+    while (sent < s->backlog_n &&
+           write(s->config.event_fd, &s->backlog[sent], sizeof *s->backlog) == (ssize_t)sizeof *s->backlog)
+        sent++;
+    memmove(s->backlog, s->backlog + sent, (s->backlog_n - sent) * sizeof *s->backlog);
+    s->backlog_n -= sent;
+}
+
+void ps_shard_event(ps_shard *s, uint32_t kind, uint32_t trainer, uint64_t a, const char *text) {
+    if (s->backlog_n == s->backlog_cap) {
+        size_t cap = s->backlog_cap ? 2 * s->backlog_cap : 16;
+        ps_event *backlog = cap > MAX_BACKLOG ? NULL : realloc(s->backlog, cap * sizeof *backlog);
+        if (backlog == NULL) return;
+        s->backlog = backlog;
+        s->backlog_cap = cap;
+    }
+    ps_event *e = &s->backlog[s->backlog_n++];
+    memset(e, 0, sizeof *e);
+    e->kind = kind;
+    e->trainer = trainer;
+    e->a = a;
+    snprintf(e->text, sizeof e->text, "%.*s", (int)sizeof e->text - 1, text);
+    send_backlog(s);
+}
+
+static void report_stats(ps_shard *s) {
+    char text[PS_EVENT_TEXT];
+    snprintf(text, sizeof text,
+             "steps=%" PRIu64 " objects=%u in_bytes=%" PRIu64 " out_bytes=%" PRIu64
+             " waits_for_turn=%" PRIu64,
+             s->steps, s->objects_n, s->bytes_in, s->bytes_out, s->pauses);
+    ps_shard_event(s, PS_EVENT_STATS, 0, s->steps, text);
+}
+
+/* --- Connections. --- */
+
+static void arm(ps_shard *s, ps_peer *p) {
+    if (p->conn.fd < 0) return;
+    uint32_t want = EPOLLRDHUP;
+    if (!p->paused) want |= EPOLLIN;
+    if (ps_peer_unsent(p)) want |= EPOLLOUT;
+    if (want == p->armed) return;
+    struct epoll_event event = {.events = want, .data.u64 = p->trainer};
+    if (epoll_ctl(s->epoll_fd, p->armed ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, p->conn.fd, &event) == 0)
+        p->armed = want;
+    else ps_shard_drop(s, p, "epoll refuses the connection");
+}
+
+void ps_shard_drop(ps_shard *s, ps_peer *p, const char *why) {
+    if (p->conn.fd < 0) return;
+    ps_serve_lost(s, p);
+    ps_shard_event(s, PS_EVENT_GONE, p->trainer, 0, why);
+}
+
+/* Send what is queued and watch for what comes next. */
+static void settle_peer(ps_shard *s, ps_peer *p) {
+    ps_err err;
+    if (p->conn.fd < 0) return;
+    if (ps_peer_flush(p, &err) == PS_ECONN) {
+        ps_shard_drop(s, p, err.text);
+        return;
+    }
+    arm(s, p);
+}
+
+static void settle_peers(ps_shard *s) {
+    ps_serve_resume(s);
+    for (uint32_t t = 0; t < s->config.trainers; t++) settle_peer(s, &s->peers[t]);
+}
+
+static void on_peer(ps_shard *s, ps_peer *p, uint32_t events) {
+    ps_err err = {.text = "the connection was closed"};
+    ps_conn_ready(&p->conn);
+    bool gone = false;
+    if (p->paused) gone = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+    else if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+        gone = ps_serve_input(s, p, &err) == PS_ECONN;
+    if (gone) ps_shard_drop(s, p, err.text);
+}
+
+static void on_mail(ps_shard *s, const ps_mail *mail) {
+    ps_err err;
+    if (mail->trainer >= s->config.trainers) {
+        close(mail->fd);
+        return;
+    }
+    ps_peer *p = &s->peers[mail->trainer];
+    if (p->incarnation != 0 && p->incarnation != mail->incarnation) {
+        ps_shard_event(s, PS_EVENT_ERROR, mail->trainer, 0,
+                       "another process of this trainer was here before");
+        close(mail->fd);
+        return;
+    }
+    if (p->conn.fd >= 0) ps_serve_lost(s, p); /* it came again before we saw it go */
+    p->incarnation = mail->incarnation;
+    if (ps_conn_open(&p->conn, mail->fd, &err) < 0) {
+        ps_shard_event(s, PS_EVENT_ERROR, mail->trainer, 0, err.text);
+        return;
+    }
+    s->progress_ms = s->now_ms;
+    ps_shard_event(s, PS_EVENT_CONNECTED, mail->trainer, 0, "");
+}
+
+/* PS_OK to go on, PS_EAGAIN to stop. */
+static int read_mailbox(ps_shard *s) {
+    ps_mail mail;
+    ssize_t n = read(s->config.mailbox_fd, &mail, sizeof mail);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return PS_OK;
+    if (n != (ssize_t)sizeof mail || mail.fd < 0) return PS_EAGAIN;
+    on_mail(s, &mail);
+    return PS_OK;
+}
+
+/* --- Time. --- */
+
+static void watch_stall(ps_shard *s) {
+    char text[PS_EVENT_TEXT];
+    uint32_t trainer = 0;
+    int64_t waited = s->now_ms - s->progress_ms, least = s->config.stall_after_ms;
+    if (s->reported_ms > 0 && waited < s->reported_ms) {
+        ps_shard_event(s, PS_EVENT_RESUMED, 0, (uint64_t)s->reported_ms, "");
+        s->reported_ms = 0;
+    }
+    if (least <= 0 || waited < least || waited < 2 * s->reported_ms) return;
+    if (!ps_serve_waiting(s, &trainer, text, sizeof text)) return;
+    s->reported_ms = waited;
+    ps_shard_event(s, PS_EVENT_STALLED, trainer, (uint64_t)waited, text);
+}
+
+static void tick(ps_shard *s) {
+    watch_stall(s);
+    if (s->backlog_n > 0) send_backlog(s);
+    for (uint32_t t = 0; t < s->config.trainers; t++) {
+        ps_peer *p = &s->peers[t];
+        if (p->dying && s->now_ms >= p->dead_ms) ps_shard_drop(s, p, "refused");
+    }
+}
+
+/* --- The shard. --- */
+
+static int loop(ps_shard *s, ps_err *err) {
+    struct epoll_event events[EPOLL_EVENTS];
+    int64_t next_tick = 0, next_stats = clock_ms() + STATS_MS;
+    uint64_t reported_steps = 0;
+    for (;;) {
+        int n = epoll_wait(s->epoll_fd, events, EPOLL_EVENTS, TICK_MS);
+        if (n < 0 && errno != EINTR) return ps_fail(err, PS_ESYS, errno, "epoll_wait");
+        s->now_ms = clock_ms();
+        for (int i = 0; i < n; i++) {
+            if (events[i].data.u64 != MAILBOX_KEY)
+                on_peer(s, &s->peers[events[i].data.u64], events[i].events);
+            else if (read_mailbox(s) == PS_EAGAIN) return PS_OK;
+        }
+        settle_peers(s);
+        if (s->now_ms >= next_tick) {
+            tick(s);
+            next_tick = s->now_ms + TICK_MS;
+        }
+        if (s->now_ms >= next_stats && s->steps != reported_steps) {
+            report_stats(s);
+            reported_steps = s->steps;
+            next_stats = s->now_ms + STATS_MS;
+        }
+    }
+}
+
+static int set_up(ps_shard *s, ps_err *err) {
+    uint32_t n = s->config.trainers;
+    s->peers = calloc(n, sizeof *s->peers);
+    for (uint32_t t = 0; s->peers != NULL && t < n; t++) ps_peer_init(&s->peers[t], t);
+    s->ended = calloc(n, 1);
+    s->finished = calloc(n, 1);
+    s->at_barrier = calloc(n, 1);
+    s->pass_waits = calloc(n, sizeof *s->pass_waits);
+    s->barrier_waits = calloc(n, sizeof *s->barrier_waits);
+    if (s->peers == NULL || s->ended == NULL || s->finished == NULL || s->at_barrier == NULL ||
+        s->pass_waits == NULL || s->barrier_waits == NULL)
+        return ps_fail(err, PS_ENOMEM, 0, "a shard of %u trainers", n);
+    s->now_ms = s->progress_ms = clock_ms();
+    s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (s->epoll_fd < 0) return ps_fail(err, PS_ESYS, errno, "epoll_create1");
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = MAILBOX_KEY};
+    if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->config.mailbox_fd, &event) < 0)
+        return ps_fail(err, PS_ESYS, errno, "watching the mailbox");
+    return PS_OK;
+}
+
+static void tear_down(ps_shard *s) {
+    for (uint32_t t = 0; s->peers != NULL && t < s->config.trainers; t++) ps_peer_close(&s->peers[t]);
+    for (uint32_t i = 0; i < s->objects_n; i++) ps_object_free(s->objects[i]);
+    if (s->epoll_fd >= 0) close(s->epoll_fd);
+    free(s->objects);
+    free(s->peers);
+    free(s->ended);
+    free(s->finished);
+    free(s->at_barrier);
+    free(s->pass_waits);
+    free(s->barrier_waits);
+    free(s->backlog);
+    free(s);
+}
+
+int ps_shard_run(const ps_shard_config *config, ps_err *err) {
+    if (config->trainers == 0 || config->trainers > PS_MAX_TRAINERS)
+        return ps_fail(err, PS_EINVAL, 0, "%u trainers, not in 1..%u", config->trainers, PS_MAX_TRAINERS);
+    ps_shard *s = calloc(1, sizeof *s);
+    if (s == NULL) return ps_fail(err, PS_ENOMEM, 0, "a shard");
+    s->config = *config;
+    s->epoll_fd = -1;
+    int code = set_up(s, err);
+    if (code == PS_OK) code = loop(s, err);
+    if (code == PS_OK) report_stats(s);
+    tear_down(s);
+    return code;
+}

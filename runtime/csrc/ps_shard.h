@@ -1,0 +1,52 @@
+/* One shard: one port, one thread, one epoll loop, its own objects, no locks. It sees only sockets
+ * that are authenticated: they come through a pipe, and what the owner must know goes back through
+ * another, both in records of fixed size. */
+#ifndef PS_SHARD_H
+#define PS_SHARD_H
+
+#include "ps_frame.h"
+
+#define PS_MAX_HELD 4                          /* gradients held of one dense object */
+#define PS_MAX_HELD_BYTES (UINT64_C(64) << 20) /* held on one shard; beyond it a trainer waits its turn */
+#define PS_EVENT_TEXT 232
+
+/* A record of the mailbox, written whole: a connected socket, which the shard then owns. */
+typedef struct ps_mail {
+    int32_t fd; /* -1: stop */
+    uint32_t trainer;
+    uint64_t incarnation;
+} ps_mail;
+
+enum {
+    PS_EVENT_CONNECTED = 1,
+    PS_EVENT_GONE = 2,     /* the connection broke; text: why */
+    PS_EVENT_FINISHED = 3, /* the trainer said that it is finished */
+    PS_EVENT_STALLED = 4,  /* a: milliseconds; text: what waits for which trainers */
+    PS_EVENT_RESUMED = 5,  /* what had stalled goes on; a: milliseconds it took */
+    PS_EVENT_ERROR = 6,    /* a request was refused; text: why */
+    PS_EVENT_ALL_FINISHED = 7,
+    PS_EVENT_STATS = 8, /* text: counters */
+};
+
+/* A record of the event pipe. */
+typedef struct ps_event {
+    uint32_t kind;
+    uint32_t trainer;
+    uint64_t a;
+    uint64_t b;
+    char text[PS_EVENT_TEXT]; /* ends with a zero byte */
+} ps_event;
+
+typedef struct ps_shard_config {
+    uint32_t trainers;      /* 1..PS_MAX_TRAINERS */
+    uint32_t epoch;         /* of the job */
+    int mailbox_fd;         /* read end; borrowed */
+    int event_fd;           /* write end; borrowed */
+    int64_t stall_after_ms; /* report a wait that is longer, and again each time it doubles; 0: never */
+} ps_shard_config;
+
+/* Serve until the mailbox says stop or is closed. Blocks; needs no Python. Returns PS_OK, or what made
+ * it impossible to go on. */
+int ps_shard_run(const ps_shard_config *config, ps_err *err);
+
+#endif

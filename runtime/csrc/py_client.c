@@ -1,0 +1,372 @@
+#include "py_client.h"
+
+#include <string.h>
+
+#include "ps_client.h"
+#include "py_args.h"
+
+/* A call in progress borrows the caller's arrays: they are kept until clear(). */
+typedef struct client {
+    PyObject_HEAD ps_client *core;
+    Py_buffer *views; /* [views_cap] */
+    size_t views_n, views_cap;
+    bool running; /* in run(), without the GIL */
+} client;
+
+static void release_views(client *self) {
+    for (size_t i = 0; i < self->views_n; i++) PyBuffer_Release(&self->views[i]);
+    self->views_n = 0;
+}
+
+static int ready(const client *self) {
+    if (self->core == NULL) PyErr_SetString(PyExc_ValueError, "the client is closed");
+    else if (self->running) PyErr_SetString(PyExc_RuntimeError, "a client is for one thread at a time");
+    else return 0;
+    return -1;
+}
+
+/* Keep the array of `obj` for the call. NULL with an exception. */
+static Py_buffer *keep(client *self, PyObject *obj, py_item item, bool writable, const char *name) {
+    if (self->views_n == self->views_cap) {
+        size_t cap = self->views_cap ? 2 * self->views_cap : 32;
+        Py_buffer *views = PyMem_Realloc(self->views, cap * sizeof *views);
+        if (views == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        self->views = views;
+        self->views_cap = cap;
+    }
+    Py_buffer *view = &self->views[self->views_n];
+    memset(view, 0, sizeof *view);
+    if (py_array(obj, view, item, writable, name) < 0) return NULL;
+    self->views_n++;
+    return view;
+}
+
+/* A dense object's array, or *values = NULL for None. */
+static int dense_array(client *self, uint32_t id, PyObject *obj, bool writable, const char *name,
+                       float **values) {
+    *values = NULL;
+    if (obj == Py_None) return 0;
+    Py_buffer *view = keep(self, obj, PY_F32, writable, name);
+    if (view == NULL) return -1;
+    *values = view->buf;
+    return py_need_items(view, (size_t)ps_client_size(self->core, id), name, "the object");
+}
+
+/* Keys [n] and rows [n, dim]. */
+static int row_arrays(client *self, uint32_t id, PyObject *keys, PyObject *rows, bool writable, uint64_t **k,
+                      float **r, size_t *n) {
+    Py_buffer *view = keep(self, keys, PY_U64, false, "keys");
+    if (view == NULL) return -1;
+    *k = view->buf;
+    *n = py_items(view);
+    view = keep(self, rows, PY_F32, writable, "rows");
+    if (view == NULL) return -1;
+    *r = view->buf;
+    return py_need_items(view, *n * ps_client_dim(self->core, id), "rows", "these keys");
+}
+
+static PyObject *done(int code, const ps_err *err) {
+    return code < 0 ? py_raise(err) : Py_NewRef(Py_None);
+}
+
+static int client_init(PyObject *obj, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"shards", "epoch", "trainer", "incarnation", NULL};
+    client *self = (client *)obj;
+    unsigned int shards, epoch, trainer;
+    unsigned long long incarnation;
+    ps_err err = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIIK", names, &shards, &epoch, &trainer, &incarnation))
+        return -1;
+    if (self->core != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "the client exists already");
+        return -1;
+    }
+    if (ps_client_new(&self->core, shards, epoch, trainer, incarnation, &err) == PS_OK) return 0;
+    py_raise(&err);
+    return -1;
+}
+
+static void client_dealloc(PyObject *obj) {
+    client *self = (client *)obj;
+    PyTypeObject *type = Py_TYPE(obj);
+    ps_client_free(self->core);
+    release_views(self);
+    PyMem_Free(self->views);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(obj);
+    Py_DECREF(type);
+}
+
+static PyObject *client_close(PyObject *obj, PyObject *none) {
+    (void)none;
+    client *self = (client *)obj;
+    if (self->running) {
+        PyErr_SetString(PyExc_RuntimeError, "a client is for one thread at a time");
+        return NULL;
+    }
+    ps_client_free(self->core);
+    self->core = NULL;
+    release_views(self);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *client_attach(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int shard;
+    int fd;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "Ii", &shard, &fd) || ready(self) < 0) return NULL;
+    return done(ps_client_attach(self->core, shard, fd, &err), &err);
+}
+
+static PyObject *client_detach(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int shard;
+    if (!PyArg_ParseTuple(args, "I", &shard) || ready(self) < 0) return NULL;
+    ps_client_detach(self->core, shard);
+    return Py_NewRef(Py_None);
+}
+
+static int set_name(ps_create *spec, const char *name, Py_ssize_t length) {
+    if (length > PS_MAX_NAME) {
+        PyErr_Format(PyExc_ValueError, "the name %s... has more than %d bytes", "", PS_MAX_NAME);
+        return -1;
+    }
+    memcpy(spec->name, name, (size_t)length);
+    spec->name_length = (uint32_t)length;
+    return 0;
+}
+
+/* Pieces as an array of u64 [n, 3]: shard, start, length. */
+static int read_pieces(PyObject *obj, ps_piece **pieces, size_t *n) {
+    Py_buffer view = {0};
+    if (py_array(obj, &view, PY_U64, false, "pieces") < 0) return -1;
+    const uint64_t *numbers = view.buf;
+    *n = py_items(&view) / 3;
+    *pieces = PyMem_Malloc((*n + 1) * sizeof **pieces);
+    for (size_t i = 0; *pieces != NULL && i < *n; i++) {
+        uint64_t shard = numbers[3 * i] > UINT32_MAX ? UINT32_MAX : numbers[3 * i];
+        (*pieces)[i] = (ps_piece){(uint32_t)shard, numbers[3 * i + 1], numbers[3 * i + 2]};
+    }
+    PyBuffer_Release(&view);
+    if (*pieces != NULL) return 0;
+    PyErr_NoMemory();
+    return -1;
+}
+
+static PyObject *client_dense(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    ps_create spec = {0};
+    const char *name;
+    Py_ssize_t length;
+    unsigned long long total;
+    PyObject *numbers;
+    ps_piece *pieces = NULL;
+    size_t n = 0;
+    uint32_t id = 0;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "s#KIffffO", &name, &length, &total, &spec.optim.method,
+                          &spec.optim.learning_rate, &spec.optim.momentum, &spec.optim.decay,
+                          &spec.optim.epsilon, &numbers))
+        return NULL;
+    spec.total = total;
+    if (ready(self) < 0 || set_name(&spec, name, length) < 0 || read_pieces(numbers, &pieces, &n) < 0)
+        return NULL;
+    int code = ps_client_dense(self->core, &spec, pieces, n, &id, &err);
+    PyMem_Free(pieces);
+    return code < 0 ? py_raise(&err) : PyLong_FromUnsignedLong(id);
+}
+
+static PyObject *client_sparse(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    ps_create spec = {.sparse = 1};
+    const char *name;
+    Py_ssize_t length;
+    unsigned long long total, seed;
+    unsigned int first, n;
+    uint32_t id = 0;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "s#KIIffffKIffII", &name, &length, &total, &spec.dim, &spec.optim.method,
+                          &spec.optim.learning_rate, &spec.optim.momentum, &spec.optim.decay,
+                          &spec.optim.epsilon, &seed, &spec.init.kind, &spec.init.mean, &spec.init.std,
+                          &first, &n))
+        return NULL;
+    spec.total = total;
+    spec.init.seed = seed;
+    spec.init.table = ps_table_id(name, (size_t)length);
+    if (ready(self) < 0 || set_name(&spec, name, length) < 0) return NULL;
+    int code = ps_client_sparse(self->core, &spec, first, n, &id, &err);
+    return code < 0 ? py_raise(&err) : PyLong_FromUnsignedLong(id);
+}
+
+static PyObject *client_init_dense(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int id;
+    PyObject *array;
+    float *values;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "IO", &id, &array) || ready(self) < 0) return NULL;
+    if (dense_array(self, id, array, false, "values", &values) < 0) return NULL;
+    return done(ps_client_init(self->core, id, values, &err), &err);
+}
+
+static PyObject *client_push(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int id;
+    PyObject *grad_obj, *out_obj;
+    float *grad, *out;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "IOO", &id, &grad_obj, &out_obj) || ready(self) < 0) return NULL;
+    if (dense_array(self, id, grad_obj, false, "grad", &grad) < 0) return NULL;
+    if (dense_array(self, id, out_obj, true, "out", &out) < 0) return NULL;
+    if (grad == NULL) {
+        PyErr_SetString(PyExc_TypeError, "grad: an array of float32 is needed");
+        return NULL;
+    }
+    return done(ps_client_push(self->core, id, grad, out, &err), &err);
+}
+
+static PyObject *client_pull(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int id;
+    PyObject *array;
+    float *out;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "IO", &id, &array) || ready(self) < 0) return NULL;
+    if (dense_array(self, id, array, true, "out", &out) < 0) return NULL;
+    return done(ps_client_pull(self->core, id, out, &err), &err);
+}
+
+/* set_rows, push_rows and pull_rows differ in the call alone. */
+static PyObject *rows_call(PyObject *obj, PyObject *args, uint16_t op) {
+    client *self = (client *)obj;
+    unsigned int id;
+    PyObject *keys_obj, *rows_obj;
+    uint64_t *keys;
+    float *rows;
+    size_t n;
+    int code;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "IOO", &id, &keys_obj, &rows_obj) || ready(self) < 0) return NULL;
+    if (row_arrays(self, id, keys_obj, rows_obj, op == PS_PULL_ROWS, &keys, &rows, &n) < 0) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    if (op == PS_SET_ROWS) code = ps_client_set_rows(self->core, id, keys, rows, n, &err);
+    else if (op == PS_PUSH_ROWS) code = ps_client_push_rows(self->core, id, keys, rows, n, &err);
+    else code = ps_client_pull_rows(self->core, id, keys, n, rows, &err);
+    Py_END_ALLOW_THREADS
+    return done(code, &err);
+}
+
+static PyObject *client_set_rows(PyObject *obj, PyObject *args) {
+    return rows_call(obj, args, PS_SET_ROWS);
+}
+
+static PyObject *client_push_rows(PyObject *obj, PyObject *args) {
+    return rows_call(obj, args, PS_PUSH_ROWS);
+}
+
+static PyObject *client_pull_rows(PyObject *obj, PyObject *args) {
+    return rows_call(obj, args, PS_PULL_ROWS);
+}
+
+static PyObject *client_tell(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    const char *what;
+    unsigned long long number;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "sK", &what, &number) || ready(self) < 0) return NULL;
+    uint16_t op = PS_END_PASS;
+    while (op <= PS_FINISH && strcmp(what, ps_op_name(op)) != 0) op++;
+    if (op <= PS_FINISH) return done(ps_client_tell(self->core, op, number, &err), &err);
+    PyErr_Format(PyExc_ValueError, "'%s' is not END_PASS, BARRIER or FINISH", what);
+    return NULL;
+}
+
+static PyObject *client_run(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    int timeout_ms, code;
+    uint32_t shard = UINT32_MAX;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "i", &timeout_ms) || ready(self) < 0) return NULL;
+    self->running = true;
+    Py_BEGIN_ALLOW_THREADS
+    code = ps_client_run(self->core, timeout_ms, &shard, &err);
+    Py_END_ALLOW_THREADS
+    self->running = false;
+    if (code == PS_OK) return Py_NewRef(Py_None);
+    if (code == PS_EAGAIN)
+        return PyErr_CheckSignals() < 0 ? NULL
+                                        : Py_BuildValue("(sIs)", "wait", ps_client_waits_for(self->core), "");
+    const char *kind = code == PS_ECONN ? "broken" : code == PS_EREMOTE ? "refused" : "failed";
+    PyObject *text = PyUnicode_DecodeUTF8(err.text, (Py_ssize_t)strlen(err.text), "replace");
+    return text == NULL ? NULL : Py_BuildValue("(sIN)", kind, shard, text);
+}
+
+static PyObject *client_clear(PyObject *obj, PyObject *none) {
+    (void)none;
+    client *self = (client *)obj;
+    if (ready(self) < 0) return NULL;
+    ps_client_clear(self->core);
+    release_views(self);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *client_sent(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int shard;
+    if (!PyArg_ParseTuple(args, "I", &shard) || ready(self) < 0) return NULL;
+    return PyBool_FromLong(ps_client_sent(self->core, shard));
+}
+
+static PyObject *client_version(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int id;
+    if (!PyArg_ParseTuple(args, "I", &id) || ready(self) < 0) return NULL;
+    return PyLong_FromUnsignedLongLong(ps_client_version(self->core, id));
+}
+
+static PyMethodDef client_methods[] = {
+    {"attach", client_attach, METH_VARARGS, "Take over a connected socket for a shard."},
+    {"detach", client_detach, METH_VARARGS, "Close the connection to a shard."},
+    {"dense", client_dense, METH_VARARGS, "Create a dense object."},
+    {"sparse", client_sparse, METH_VARARGS, "Create a table."},
+    {"init_dense", client_init_dense, METH_VARARGS, "Set or wait for initial values."},
+    {"push", client_push, METH_VARARGS, "Push a gradient, and take new values."},
+    {"pull", client_pull, METH_VARARGS, "Take values."},
+    {"set_rows", client_set_rows, METH_VARARGS, "Set rows."},
+    {"push_rows", client_push_rows, METH_VARARGS, "Push row gradients."},
+    {"pull_rows", client_pull_rows, METH_VARARGS, "Take rows."},
+    {"tell", client_tell, METH_VARARGS, "END_PASS, BARRIER or FINISH."},
+    {"run", client_run, METH_VARARGS, "Carry the call out."},
+    {"clear", client_clear, METH_NOARGS, "Forget the call."},
+    {"sent", client_sent, METH_VARARGS, "Whether a shard was sent all of the call."},
+    {"version", client_version, METH_VARARGS, "Steps of an object that are complete."},
+    {"close", client_close, METH_NOARGS, "Close all connections."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot client_slots[] = {
+    {Py_tp_doc, (void *)"A trainer's connections to all shards; see ps_client.h."},
+    {Py_tp_init, (void *)client_init},
+    {Py_tp_dealloc, (void *)client_dealloc},
+    {Py_tp_methods, client_methods},
+    {0, NULL},
+};
+
+static PyType_Spec client_spec = {
+    .name = "pslaunch.runtime._core.Client",
+    .basicsize = sizeof(client),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = client_slots,
+};
+
+int py_client_add(PyObject *module) {
+    PyObject *type = PyType_FromModuleAndSpec(module, &client_spec, NULL);
+    if (type == NULL) return -1;
+    int code = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return code;
+}

@@ -1,0 +1,127 @@
+#include "py_shard.h"
+
+#include "ps_serve.h"
+#include "py_args.h"
+
+static PyObject *shard_run(PyObject *self, PyObject *args, PyObject *kwargs) {
+    (void)self;
+    static char *names[] = {"trainers", "epoch", "mailbox_fd", "event_fd", "stall_after_s", NULL};
+    ps_shard_config config = {0};
+    double stall_after_s;
+    int code;
+    ps_err err = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIiid", names, &config.trainers, &config.epoch,
+                                     &config.mailbox_fd, &config.event_fd, &stall_after_s))
+        return NULL;
+    if (!(stall_after_s >= 0 && stall_after_s < 1e9)) {
+        PyErr_SetString(PyExc_ValueError, "stall_after_s is not from 0 to 1e9");
+        return NULL;
+    }
+    config.stall_after_ms = (int64_t)(stall_after_s * 1000);
+    Py_BEGIN_ALLOW_THREADS
+    code = ps_shard_run(&config, &err);
+    Py_END_ALLOW_THREADS
+    if (code < 0) return py_raise(&err);
+    return Py_NewRef(Py_None);
+}
+
+/* For the tests of the decoder: what Python sees of one header. */
+static PyObject *decode_header(PyObject *self, PyObject *arg) {
+    (void)self;
+    Py_buffer view = {0};
+    ps_header h;
+    ps_err err = {0};
+    if (PyObject_GetBuffer(arg, &view, PyBUF_SIMPLE) < 0) return NULL;
+    int64_t used = ps_header_decode(view.buf, (size_t)view.len, &h, &err);
+    PyBuffer_Release(&view);
+    if (used == PS_EAGAIN) return Py_NewRef(Py_None);
+    if (used < 0) {
+        PyErr_SetString(PyExc_ValueError, err.text);
+        return NULL;
+    }
+    return Py_BuildValue("{sisIsIsKsKsIsIsKsKsI}", "op", (int)h.op, "epoch", h.epoch, "trainer", h.trainer,
+                         "incarnation", (unsigned long long)h.incarnation, "sequence",
+                         (unsigned long long)h.sequence, "object", h.object, "flags", h.flags, "version",
+                         (unsigned long long)h.version, "length", (unsigned long long)h.length, "count",
+                         h.count);
+}
+
+static PyObject *encode_header(PyObject *self, PyObject *args, PyObject *kwargs) {
+    (void)self;
+    static char *names[] = {"op",    "epoch",   "trainer", "incarnation", "sequence", "object",
+                            "flags", "version", "length",  "count",       NULL};
+    unsigned int op, epoch = 0, trainer = 0, object = 0, flags = 0, count = 0;
+    unsigned long long incarnation = 0, sequence = 0, version = 0, length = 0;
+    uint8_t raw[PS_HEADER_BYTES];
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|IIKKIIKKI", names, &op, &epoch, &trainer, &incarnation,
+                                     &sequence, &object, &flags, &version, &length, &count))
+        return NULL;
+    ps_header h = {(uint16_t)op, epoch, trainer, incarnation, sequence,
+                   object,       flags, version, length,      count};
+    ps_header_encode(&h, raw);
+    return PyBytes_FromStringAndSize((const char *)raw, sizeof raw);
+}
+
+static int put(PyObject *dict, const char *name, unsigned long long value) {
+    PyObject *number = PyLong_FromUnsignedLongLong(value);
+    if (number == NULL) return -1;
+    int code = PyDict_SetItemString(dict, name, number);
+    Py_DECREF(number);
+    return code;
+}
+
+static int put_ops(PyObject *dict) {
+    char name[40];
+    for (uint16_t op = 1; op < 128; op++) {
+        if (ps_op_name(op)[0] == '?') continue;
+        PyOS_snprintf(name, sizeof name, "op %s", ps_op_name(op));
+        if (put(dict, name, op) < 0) return -1;
+    }
+    return 0;
+}
+
+static PyObject *protocol(PyObject *self, PyObject *none) {
+    (void)self, (void)none;
+    const struct {
+        const char *name;
+        unsigned long long value;
+    } constants[] = {
+        {"PS_MAGIC", PS_MAGIC},
+        {"PS_VERSION", PS_VERSION},
+        {"PS_HEADER_BYTES", PS_HEADER_BYTES},
+        {"PS_CREATE_BYTES", PS_CREATE_BYTES},
+        {"PS_MAX_TRAINERS", PS_MAX_TRAINERS},
+        {"PS_MAX_OBJECTS", PS_MAX_OBJECTS},
+        {"PS_MAX_DENSE_BYTES", PS_MAX_DENSE_BYTES},
+        {"PS_MAX_ROWS_BYTES", PS_MAX_ROWS_BYTES},
+        {"PS_MAX_ROW_FRAME", PS_MAX_ROW_FRAME},
+        {"PS_MAX_DIM", PS_MAX_DIM},
+        {"PS_MAX_NAME", PS_MAX_NAME},
+        {"PS_MAX_TEXT", PS_MAX_TEXT},
+        {"PS_MAX_ANSWERS", PS_MAX_ANSWERS},
+        {"PS_MAX_HELD", PS_MAX_HELD},
+        {"PS_MAX_HELD_BYTES", PS_MAX_HELD_BYTES},
+        {"PS_WANT", PS_WANT},
+        {"PS_MORE", PS_MORE},
+        {"event bytes", sizeof(ps_event)},
+        {"mail bytes", sizeof(ps_mail)},
+    };
+    PyObject *dict = PyDict_New();
+    if (dict == NULL) return NULL;
+    int code = put_ops(dict);
+    for (size_t i = 0; code == 0 && i < sizeof constants / sizeof *constants; i++)
+        code = put(dict, constants[i].name, constants[i].value);
+    if (code == 0) return dict;
+    Py_DECREF(dict);
+    return NULL;
+}
+
+PyMethodDef ps_shard_methods[] = {
+    {"shard_run", (PyCFunction)(void (*)(void))shard_run, METH_VARARGS | METH_KEYWORDS,
+     "Serve one shard until its mailbox says stop."},
+    {"decode_header", decode_header, METH_O, "The header at the start of some bytes; None: more are needed."},
+    {"encode_header", (PyCFunction)(void (*)(void))encode_header, METH_VARARGS | METH_KEYWORDS,
+     "The bytes of a header."},
+    {"protocol", protocol, METH_NOARGS, "The constants of the protocol, by name."},
+    {NULL, NULL, 0, NULL},
+};

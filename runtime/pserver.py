@@ -1,0 +1,441 @@
+"""The pserver program: listens, greets trainers, and hands them to its shards, one thread a port.
+
+`python -m pslaunch.runtime.pserver --port=7164 --num_gradient_servers=2`. This thread decides and
+reports; the training itself is in the compiled core (csrc/ps_shard.h). Needs no numpy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from pslaunch.runtime import _core, env, handshake, ports
+from pslaunch.runtime.progress import Progress
+from pslaunch.runtime.roster import Roster
+from pslaunch.runtime.serverlog import ServerLog
+
+EX_USAGE, EX_UNAVAILABLE, EX_IOERR, EX_TEMPFAIL, EX_CONFIG = 2, 69, 74, 75, 78
+
+EVENT = struct.Struct("<IIQQ232s")  # ps_event
+MAIL = struct.Struct("=iIQ")  # ps_mail
+CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, ALL_FINISHED, STATS = range(1, 9)
+TICK_S = 0.5
+REPEAT_S = 30.0  # between two reminders of trainers that are missing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What a pserver is told; see `parse_options`."""
+
+    host: str
+    nics: tuple[str, ...]
+    port: int
+    ports_num: int
+    ports_num_for_sparse: int
+    num_gradient_servers: int
+    secret: bytes
+    log_dir: str
+    trainer_timeout_s: float
+    stall_after_s: float
+    stall_timeout_s: float | None
+    epoch: int
+    nodes: tuple[str, ...]
+    descriptors: tuple[int, ...]
+
+    @property
+    def ports(self) -> int:
+        """Listening ports, dense ones first."""
+        return self.ports_num + self.ports_num_for_sparse
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"pslaunch pserver: {message}", file=sys.stderr)
+        raise SystemExit(EX_USAGE)
+
+
+def _parser(given: dict[str, object]) -> argparse.ArgumentParser:
+    def default(name: str) -> object:
+        return given.get(name, env.INIT_ARGS[name].default)
+
+    p = _Parser(prog="pslaunch pserver", description="Serve parameters to trainers.", allow_abbrev=False)
+    p.add_argument("--port", default=default("port"), help="first port (7164)")
+    p.add_argument("--ports_num", default=default("ports_num"), help="ports for dense parameters (1)")
+    p.add_argument("--ports_num_for_sparse", default=default("ports_num_for_sparse"), help="further ones (0)")
+    p.add_argument("--num_gradient_servers", default=default("num_gradient_servers"), help="trainers (1)")
+    p.add_argument("--host", help="address to listen on (all)")
+    p.add_argument(
+        "--nics", default="", help="network interfaces to listen on, comma-separated, in place of --host"
+    )
+    p.add_argument("--secret_file", default=default("secret_file"), help="secret shared with the trainers")
+    p.add_argument(
+        "--log_dir", default=given.get("log_dir", ""), help="folder of paddle_pserver2.INFO (none)"
+    )
+    p.add_argument("--trainer_timeout", default=60, help="seconds that a trainer may be gone (60)")
+    p.add_argument(
+        "--stall_after", default=default("stall_after"), help="seconds until a wait is reported (60)"
+    )
+    p.add_argument("--stall_timeout", help="seconds after which a wait ends the pserver (never)")
+    return p
+
+
+def _with_underscores(argv: Sequence[str]) -> list[str]:
+    words = []
+    for word in argv:
+        name, equals, value = word.partition("=")
+        words.append(("--" + name[2:].replace("-", "_") if name.startswith("--") else name) + equals + value)
+    return words
+
+
+def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
+    """Options from the command line, then the environment. Raises EnvError, OSError, or exits with 2."""
+    job = env.read_job(environ)
+    given = env.init_args(environ)
+    a = _parser({"log_dir": job.log_dir, **given}).parse_args(_with_underscores(argv))
+    ports_num = env.parse_count(a.ports_num, "--ports_num")
+    sparse = env.parse_int(a.ports_num_for_sparse, "--ports_num_for_sparse")
+    port = env.parse_port(a.port, "--port")
+    if port + ports_num + sparse - 1 > 65535:
+        raise env.EnvError(f"--port={port}: {ports_num + sparse} ports from there go beyond 65535")
+    if a.host and a.nics:
+        raise env.EnvError("--host and --nics: give one of them")
+    listed = environ.get(env.LISTEN_FDS, "")
+    descriptors = tuple(env.parse_int(fd, env.LISTEN_FDS) for fd in listed.split(",") if fd)
+    if descriptors and len(descriptors) != ports_num + sparse:
+        raise env.EnvError(f"{env.LISTEN_FDS}={listed}: {ports_num + sparse} ports need as many descriptors")
+    limit = _core.protocol()["PS_MAX_TRAINERS"]
+    return Options(
+        host=a.host or "0.0.0.0",
+        nics=tuple(filter(None, a.nics.split(","))),
+        port=port,
+        ports_num=ports_num,
+        ports_num_for_sparse=sparse,
+        num_gradient_servers=env.parse_int(a.num_gradient_servers, "--num_gradient_servers", 1, limit),
+        secret=Path(a.secret_file).read_bytes().strip() if a.secret_file else b"",
+        log_dir=a.log_dir,
+        trainer_timeout_s=env.parse_float(a.trainer_timeout, "--trainer_timeout"),
+        stall_after_s=env.parse_float(a.stall_after, "--stall_after"),
+        stall_timeout_s=env.parse_float(a.stall_timeout, "--stall_timeout") if a.stall_timeout else None,
+        epoch=job.epoch,
+        nodes=job.nodes,
+        descriptors=descriptors,
+    )
+
+
+def open_ports(options: Options) -> list[list[socket.socket]]:
+    """The listening sockets of each port, one for each interface. Raises PortError."""
+    if options.descriptors:
+        return [[sock] for sock in ports.adopt(options.descriptors)]
+    hosts = [ports.interface_address(n) for n in options.nics] or [options.host]
+    return [[ports.listen(h, options.port + i) for h in hosts] for i in range(options.ports)]
+
+
+class _Shard:
+    """A shard's thread and its two pipes."""
+
+    def __init__(self, number: int, options: Options, stall_after_s: float) -> None:
+        mail_out, self._mail = os.pipe()
+        self.events, event_in = os.pipe()
+        os.set_blocking(self.events, False)
+        os.set_blocking(event_in, False)
+        self.failure: BaseException | None = None
+        self._pipes = (mail_out, self._mail, self.events, event_in)
+
+        def run() -> None:
+            try:
+                _core.shard_run(
+                    options.num_gradient_servers, options.epoch, mail_out, event_in, stall_after_s
+                )
+            except BaseException as e:
+                self.failure = e
+
+        self._thread = threading.Thread(target=run, name=f"shard-{number}", daemon=True)
+        self._thread.start()
+
+    def deliver(self, sock: socket.socket, trainer: int, incarnation: int) -> None:
+        """The shard owns the connection from here."""
+        os.write(self._mail, MAIL.pack(sock.detach(), trainer, incarnation))
+
+    def take_events(self) -> list[tuple[int, int, int, str]]:
+        """Kind, trainer, number and text of what happened since."""
+        try:
+            data = os.read(self.events, 64 * EVENT.size)
+        except BlockingIOError:
+            return []
+        records = EVENT.iter_unpack(data[: len(data) // EVENT.size * EVENT.size])
+        return [
+            (kind, t, a, text.split(b"\0")[0].decode("utf-8", "replace")) for kind, t, a, _, text in records
+        ]
+
+    def stop(self) -> None:
+        """End the thread, after it has sent what it can."""
+        os.write(self._mail, MAIL.pack(-1, 0, 0))
+        self._thread.join()
+        for fd in self._pipes:
+            os.close(fd)
+
+
+@dataclass(slots=True, eq=False)
+class _Unproven:
+    """A connection that has not said yet who it is."""
+
+    sock: socket.socket
+    side: handshake.ServerSide
+    port: int
+    addr: str
+    until_s: float
+    closing: bool = False
+
+
+class Pserver:
+    """One pserver process, from open ports to its exit code."""
+
+    def __init__(
+        self, options: Options, listeners: Sequence[Sequence[socket.socket]], log: ServerLog
+    ) -> None:
+        self._options, self._listeners, self._log = options, listeners, log
+        self._roster = Roster(options.num_gradient_servers, options.ports, options.trainer_timeout_s)
+        waits = [s for s in (options.stall_after_s, options.stall_timeout_s) if s]
+        self._shards = [_Shard(i, options, min(waits, default=0.0)) for i in range(options.ports)]
+        self._selector = selectors.DefaultSelector()
+        self._unproven: set[_Unproven] = set()
+        self._present = -1
+        self._met = False  # a trainer of ours was here
+        self._stalls: dict[int, tuple[float, str]] = {}  # shard -> since when, what
+        self._code: int | None = None
+        self._progress = Progress(os.environ.get("PSLAUNCH_PROGRESS", ""))
+
+    # -- saying
+
+    def _say(self, line: str) -> None:
+        print(line, flush=True)
+        self._log.line(line)
+
+    def _end(self, code: int, why: str) -> None:
+        if self._code is not None:
+            return
+        self._code = code
+        if why:
+            print(f"pslaunch pserver: {why}", file=sys.stderr, flush=True)
+            self._log.line(why)
+
+    def _announce(self) -> None:
+        open_beyond = set()
+        for sockets in self._listeners:
+            for sock in sockets:
+                host, port = sock.getsockname()[:2]
+                self._say(f"Server listening on {env.join_addr(host, port)} selected port: {port}")
+                if not ports.is_loopback(host):
+                    open_beyond.add(host)
+        if open_beyond and not self._options.secret:
+            self._say(
+                f"no secret (option --secret_file): whoever reaches {', '.join(sorted(open_beyond))} "
+                "can read and change the parameters"
+            )
+
+    # -- serving
+
+    def serve(self) -> int:
+        """Serve until all trainers have finished, or something makes that impossible; the exit code."""
+        for i, sockets in enumerate(self._listeners):
+            for sock in sockets:
+                sock.setblocking(False)
+                self._selector.register(sock, selectors.EVENT_READ, i)
+        for i, shard in enumerate(self._shards):
+            self._selector.register(shard.events, selectors.EVENT_READ, (i, shard))
+        self._announce()
+        self._say_present()
+        try:
+            while self._code is None:
+                for key, _ in self._selector.select(TICK_S):
+                    self._on_ready(key)
+                self._tick(time.monotonic())
+            return self._code
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        for u in list(self._unproven):
+            self._forget(u)
+        for shard in self._shards:
+            shard.stop()
+        for sockets in self._listeners:
+            for sock in sockets:
+                sock.close()
+        self._selector.close()
+
+    def _on_ready(self, key: selectors.SelectorKey) -> None:
+        if isinstance(key.data, _Unproven):
+            self._on_bytes(key.data)
+        elif isinstance(key.data, int):
+            assert isinstance(key.fileobj, socket.socket)
+            self._on_connection(key.fileobj, key.data)
+        else:
+            number, shard = key.data
+            for event in shard.take_events():
+                self._on_event(number, *event)
+
+    def _on_connection(self, listener: socket.socket, port: int) -> None:
+        try:
+            sock, peer = listener.accept()
+        except OSError:
+            return
+        addr = env.join_addr(peer[0], peer[1])
+        if len(self._unproven) >= handshake.MAX_UNPROVEN:
+            self._log.line(
+                f"{addr} dropped: {handshake.MAX_UNPROVEN} connections have not proved themselves yet"
+            )
+            sock.close()
+            return
+        sock.setblocking(False)
+        side = handshake.ServerSide(self._options.secret, lambda hello: self._accept(hello, port, addr))
+        u = _Unproven(sock, side, port, addr, time.monotonic() + handshake.TIMEOUT_S)
+        self._unproven.add(u)
+        self._selector.register(sock, selectors.EVENT_READ, u)
+
+    def _accept(self, hello: handshake.Hello, port: int, addr: str) -> str:
+        o = self._options
+        ours = handshake.Hello(
+            trainer_id=0,
+            num_gradient_servers=o.num_gradient_servers,
+            ports_num=o.ports_num,
+            ports_num_for_sparse=o.ports_num_for_sparse,
+            incarnation=0,
+            epoch=o.epoch,
+            shard=port,
+        )
+        me = env.join_addr(*self._listeners[port][0].getsockname()[:2])
+        return handshake.compare(hello, ours, me) or self._roster.admit(
+            hello.trainer_id, hello.incarnation, addr
+        )
+
+    def _on_bytes(self, u: _Unproven) -> None:
+        try:
+            data = u.sock.recv(handshake.MAX_BODY_BYTES)
+            if data and not u.closing:
+                answer = u.side.feed(data)
+                u.sock.sendall(answer)  # a few hundred bytes to an empty buffer
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if u.side.hello is not None and data:
+            self._selector.unregister(u.sock)
+            self._unproven.discard(u)
+            self._shards[u.port].deliver(u.sock, u.side.hello.trainer_id, u.side.hello.incarnation)
+        elif not data:
+            self._forget(u)
+        elif u.side.failure and not u.closing:
+            self._on_refused(u)
+
+    def _on_refused(self, u: _Unproven) -> None:
+        """Let the other side read why before the connection is closed."""
+        u.closing = True
+        u.until_s = min(u.until_s, time.monotonic() + 1.0)
+        with contextlib.suppress(OSError):
+            u.sock.shutdown(socket.SHUT_WR)
+        self._say(f"refused {u.addr}: {u.side.failure}")
+        if u.side.foreign and not self._met and self._of_job(u.sock):
+            self._end(
+                EX_CONFIG,
+                f"{u.addr} speaks {u.side.foreign}, not pslaunch's protocol: the program brings its own "
+                "parameter server; start the job with --server script",
+            )
+
+    def _of_job(self, sock: socket.socket) -> bool:
+        with contextlib.suppress(OSError):
+            host = sock.getpeername()[0]
+            return ports.is_loopback(host) or host in self._options.nodes
+        return False
+
+    def _forget(self, u: _Unproven) -> None:
+        self._selector.unregister(u.sock)
+        self._unproven.discard(u)
+        u.sock.close()
+
+    # -- events of the shards
+
+    def _on_event(self, shard: int, kind: int, trainer: int, number: int, text: str) -> None:
+        port = f"port {shard}"
+        if kind == CONNECTED:
+            self._roster.connected(trainer, shard)
+            self._log.line(f"trainer {trainer} at {self._roster.trainers[trainer].addr} connected to {port}")
+            self._say_present()
+        elif kind == GONE:
+            if self._roster.lost(trainer, shard, time.monotonic()):
+                self._log.line(f"trainer {trainer} lost at {port}: {text}")
+                self._say_present()
+        elif kind == FINISHED:
+            self._roster.finished(trainer, shard)
+            self._log.line(f"trainer {trainer} finished at {port}")
+        elif kind == STALLED:
+            self._stalls[shard] = (time.monotonic() - number / 1000, text)
+            self._say(f"{text} for {number / 1000:.0f} s")
+        elif kind == RESUMED:
+            self._stalls.pop(shard, None)
+            self._say(f"{port} goes on after {number / 1000:.0f} s")
+        elif kind == ERROR:
+            self._say(f"refused trainer {trainer} at {port}: {text}")
+        elif kind == STATS:
+            self._log.line(f"{port} {text}")
+
+    def _say_present(self) -> None:
+        present, expected = self._roster.present, self._options.num_gradient_servers
+        if present and not self._met:
+            self._met = True
+            self._progress.state("connected")
+        if present != self._present:
+            self._present = present
+            self._say(f"{present} of {expected} trainers connected (num_gradient_servers counts trainers)")
+
+    def _tick(self, now_s: float) -> None:
+        for u in [u for u in self._unproven if now_s >= u.until_s]:
+            if not u.closing:
+                self._log.line(f"{u.addr} dropped: it did not prove itself within {handshake.TIMEOUT_S:g} s")
+            self._forget(u)
+        for i, shard in enumerate(self._shards):
+            if shard.failure is not None:
+                self._end(EX_IOERR, f"port {i} can't go on: {shard.failure}")
+        if self._roster.all_finished:
+            self._log.line("all trainers finished")
+            self._end(0, "")
+        if why := self._roster.verdict(now_s):
+            self._end(EX_TEMPFAIL, why)
+        for since_s, text in list(self._stalls.values()):
+            limit_s = self._options.stall_timeout_s
+            if limit_s is not None and now_s - since_s >= limit_s:
+                self._end(EX_TEMPFAIL, f"{text} for {now_s - since_s:.0f} s (option --stall_timeout)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing here needs an exception to be safe
+    try:
+        options = parse_options(sys.argv[1:] if argv is None else argv, dict(os.environ))
+    except (env.EnvError, OSError) as e:
+        print(f"pslaunch pserver: {e}", file=sys.stderr)
+        return EX_USAGE
+    try:
+        listeners = open_ports(options)
+        log = ServerLog(options.log_dir, env.read_job(os.environ))
+    except OSError as e:
+        print(f"pslaunch pserver: {e}", file=sys.stderr)
+        return EX_UNAVAILABLE if isinstance(e, ports.PortError) else EX_IOERR
+    with contextlib.closing(log):
+        return Pserver(options, listeners, log).serve()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
