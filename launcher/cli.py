@@ -226,7 +226,7 @@ def _run(argv: Sequence[str] | None) -> int:
         sys.stdout.flush()
     except UsageError as e:
         ctx = getattr(e, "ctx", None)
-        message = str(getattr(e, "message", e))
+        message = getattr(e, "format_message", e.__str__)()
         return _complain(ctx.command_path if ctx else "pslaunch", message, codes.USAGE)
     except PslaunchError as e:
         return _complain("pslaunch", str(e), e.exit_code)

@@ -1,0 +1,186 @@
+"""The commands: help, version, and bad input of every kind."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from pslaunch import __version__
+from pslaunch.cli import app, main
+from pslaunch.spec import JobSpec
+
+PSLAUNCH = [sys.executable, "-m", "pslaunch"]
+
+
+@pytest.fixture
+def ws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A workspace with a program, as the current folder."""
+    (tmp_path / "train.py").write_text("raise SystemExit('was started')\n")
+    (tmp_path / "data.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    return caught.value.code if isinstance(caught.value.code, int) else 1
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("locl", ["locl", "is 'local' meant?"]),
+        ("frobnicate", ["frobnicate", "local, pserver, version"]),
+        ("--version", ["--version", "is 'version' meant?"]),
+        ("-v", ["-v"]),
+        ("version now", ["now"]),
+        ("version --jsn", ["--jsn", "--json"]),
+        ("local nope.py", ["nope.py", "not there"]),
+        ("local .", ["'.'", "not a file"]),
+        ("local data.txt", ["data.txt", "not executable"]),
+        ("local --job_workspace data.txt", ["--job_workspace='data.txt'", "not a folder"]),
+        ("local --job_workspace nowhere", ["--job_workspace='nowhere'", "not there"]),
+        ("local --job_workspace . --job_dispatch_package .", ["--job_workspace", "--job_dispatch_package"]),
+        ("local --server_num -1", ["--server_num=-1"]),
+        ("local --worker_num=-1 train.py", ["--worker_num=-1"]),
+        ("local --worker_num 0", ["--worker_num=0"]),
+        ("local --server-num two", ["--server_num='two'"]),
+        ("local --trainer_count 0", ["--trainer_count=0"]),
+        ("local --port 70000", ["--port=70000"]),
+        ("local --port http", ["--port='http'"]),
+        ("local --port=", ["--port=''"]),
+        ("local --port", ["--port needs a value"]),
+        ("local --ports_num 0", ["--ports_num=0"]),
+        ("local --grace -3", ["--grace=-3"]),
+        ("local --server both", ["--server='both'"]),
+        ("local --use_gpu true", ["--use_gpu=true", "with_gpu OFF"]),
+        ("local --use_gpu perhaps", ["--use_gpu='perhaps'"]),
+        ("local --env NO_SUCH_NAME", ["NO_SUCH_NAME"]),
+        ("local --env PADDLE_TRAINER_ID=3", ["PADDLE_TRAINER_ID"]),
+        ("local --python nothing-such", ["--python='nothing-such'"]),
+        ("local --sever_num 2", ["--sever_num", "--server_num"]),
+        ("local -n 2", ["-n"]),
+        ("local -h", ["-h"]),
+        ("local --json=1", ["--json"]),
+        ("local --num_passes x", ["--num_passes='x'"]),
+        ("local --lr 0.1 train.py", ["'0.1'", "--lr=0.1"]),
+        ("local --dry_run --dry-run", ["--dry_run", "twice"]),
+        ("local a\x1b[31m\nb.py", ["b.py"]),
+    ],
+)
+def test_bad_input_is_told_in_a_line_and_nothing_is_started(
+    ws: Path, capfd: pytest.CaptureFixture[str], line: str, names: Sequence[str]
+) -> None:
+    before = sorted(ws.iterdir())
+    assert run(*line.split(" ")) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("pslaunch") and ": " in err
+    assert 1 <= len(err.splitlines()) <= 2 and "Traceback" not in err and "\x1b" not in err
+    for name in names:
+        assert name in err
+    assert sorted(ws.iterdir()) == before
+
+
+def test_the_command_alone_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() == 0
+    assert "local" in capsys.readouterr().out
+
+
+def test_every_option_has_help_and_a_default_or_says_what_its_absence_means() -> None:
+    params = get_command(app).commands["local"].params  # type: ignore[attr-defined]  # a group has commands
+    for param in params:
+        words = param.help
+        assert words and words[0].isupper(), param.name
+        assert "[default: " in words or param.name in ("env", "job_dispatch_package"), param.name
+        seconds = param.metavar == "SECONDS"
+        assert not seconds or "in seconds" in words, param.name
+
+
+def test_help_belongs_to_the_program_after_its_name(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _spec_of(monkeypatch, "local", "train.py", "--help").program_args == ("--help",)
+
+
+def test_words_reach_the_session(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "local --server-num 2 --num_passes 3 --lr=1 --env A=b train.py --port 9"
+    spec = _spec_of(monkeypatch, *line.split())
+    assert (spec.server_num, spec.port, spec.env) == (2, None, {"A": "b"})
+    assert (spec.trainer_flags, spec.program_args) == ({"num_passes": "3"}, ("--lr=1", "--port", "9"))
+
+
+def _spec_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> JobSpec:
+    """The spec that the session gets."""
+    seen: list[JobSpec] = []
+
+    def taken(spec: JobSpec, **_: Any) -> int:
+        seen.append(spec)
+        return 7
+
+    session = pytest.importorskip("pslaunch.session")
+    monkeypatch.setattr(session, "run", taken)
+    assert run(*words) == 7
+    return seen[0]
+
+
+def test_version_is_true_of_the_build(capsys: pytest.CaptureFixture[str]) -> None:
+    from pslaunch.runtime import _core
+
+    assert run("version") == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == f"pslaunch {__version__}, compiled with"
+    said = dict(line.split() for line in rest)
+    assert list(said) == [
+        "with_avx:",
+        "with_gpu:",
+        "with_double:",
+        "with_python:",
+        "with_rdma:",
+        "with_timer:",
+    ]
+    assert said["with_avx:"] == ("ON" if _core.features()["avx2"] else "OFF")
+    assert (said["with_gpu:"], said["with_python:"]) == ("OFF", "ON")
+    assert run("version", "--json") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["version"] == __version__
+    assert {f"{name}:": "ON" if on else "OFF" for name, on in data.items() if name != "version"} == said
+
+
+@pytest.mark.parametrize("words", [["--help"], ["local", "--help"], []])
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    code = (
+        "import sys, atexit\n"
+        "heavy = ('numpy', 'rich', 'fabric', 'kubernetes', 'asyncio', 'pslaunch.session', 'pslaunch.spec')\n"
+        "atexit.register(lambda: print('heavy:', *(m for m in heavy if m in sys.modules)))\n"
+        f"from pslaunch.cli import main; main({words!r})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "heavy:"
+
+
+def test_a_reader_that_has_gone_is_no_traceback() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as gone:
+        done = subprocess.run(
+            [*PSLAUNCH, "--help"], stdout=gone, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.stderr == ""
+    assert done.returncode != 0
+
+
+def test_pserver_becomes_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda path, argv: calls.append(argv))
+    run("pserver", "--port=7164", "--", "--help", "-x")
+    assert calls == [
+        [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", "--port=7164", "--", "--help", "-x"]
+    ]

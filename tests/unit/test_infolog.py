@@ -1,0 +1,43 @@
+"""The trainer's log: where it is, how its lines look, and that it never ends training."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pslaunch.runtime.infolog import InfoLog, log_path
+from pslaunch.runtime.settings import resolve
+
+
+def test_lines_have_glogs_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = InfoLog(tmp_path / "log" / "paddle_trainer.INFO")
+    log.info("quiet")
+    log.say("two\nlines")
+    log.warn("careful")
+    log.close()
+    lines = log.path.read_text().splitlines()
+    assert [line[0] for line in lines] == ["I", "I", "W"]
+    assert re.fullmatch(r"I\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ trainer\] quiet", lines[0])
+    assert lines[1].endswith("trainer] two lines")
+    assert capsys.readouterr().err == "two\nlines\nWARNING: careful\n"
+
+
+def test_a_log_that_cant_be_written_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    log = InfoLog(tmp_path / "file" / "x.INFO")
+    log.info("a")
+    log.info("b")
+    log.close()
+    assert capsys.readouterr().err.count("training goes on without it") == 1
+
+
+def test_where_it_is() -> None:
+    assert log_path(resolve({}, {})) == Path("log/paddle_trainer.INFO")
+    second = {"trainer_id": 1, "num_gradient_servers": 2}
+    assert log_path(resolve(second, {})) == Path("log/paddle_trainer.1.INFO")
+    launched = {"PSLAUNCH_JOB_ID": "j", "PSLAUNCH_LOG_DIR": "/l", "PSLAUNCH_RANK": "3"}
+    assert log_path(resolve({}, launched)) == Path("/l/paddle_trainer.INFO")
+    assert log_path(resolve({}, launched | {"PSLAUNCH_LOCAL_RANK": "1"})) == Path("/l/paddle_trainer.3.INFO")
+    assert log_path(resolve({"log_dir": "/own"}, launched)) == Path("/own/paddle_trainer.INFO")
