@@ -1,0 +1,55 @@
+"""The event loop: descriptors before timers, signals from the loop, nothing kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from pslaunch.node.loop import Loop
+
+
+def test_what_can_be_read_comes_before_timers_that_are_due() -> None:
+    loop, seen = Loop(), list[str]()
+    read_fd, write_fd = os.pipe()
+    os.write(write_fd, b"x")
+
+    def read() -> None:
+        seen.append(os.read(read_fd, 9).decode())
+        loop.watch(read_fd)
+
+    loop.watch(read_fd, read=read)
+    loop.call_after(0.0, lambda: seen.append("timer"))
+    loop.run(lambda: len(seen) == 2)
+    assert seen == ["x", "timer"]
+    loop.close()
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+def test_a_cancelled_timer_is_not_called() -> None:
+    loop, seen = Loop(), list[str]()
+    loop.call_after(0.0, lambda: seen.append("no")).cancel()
+    loop.call_after(0.001, lambda: seen.append("yes"))
+    loop.run(lambda: bool(seen))
+    assert seen == ["yes"]
+    loop.close()
+
+
+def test_signals_are_handled_in_the_loop_and_handlers_are_given_back() -> None:
+    loop, seen = Loop(), list[int]()
+    loop.on_signals({signal.SIGUSR1: lambda: seen.append(signal.SIGUSR1)})
+    os.kill(os.getpid(), signal.SIGUSR1)
+    loop.run(lambda: bool(seen))
+    loop.close()
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    loop = Loop()
+    try:
+        loop.on_signals({signal.SIGHUP: lambda: None})
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        loop.close()
+        signal.signal(signal.SIGHUP, before)

@@ -1,0 +1,57 @@
+"""Ports: all of a proposal or none, and who holds a busy one."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from pslaunch.node import ports
+from pslaunch.node.ports import BusyPort, bind_all, close_all, holder
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def test_all_listen_and_are_given_back() -> None:
+    wanted = {"pserver/0": [free_port()], "gloo": [free_port()]}
+    held = bind_all("127.0.0.1", wanted)
+    for key, numbers in wanted.items():
+        assert [s.getsockname()[1] for s in held[key]] == numbers
+        socket.create_connection(("127.0.0.1", numbers[0])).close()
+    close_all(held)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", wanted["gloo"][0]))
+
+
+def test_one_busy_port_refuses_the_whole_proposal_and_its_holder_is_named() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        busy, free = other.getsockname()[1], free_port()
+        with pytest.raises(BusyPort) as e:
+            bind_all("127.0.0.1", {"pserver/0": [free], "pserver/1": [busy]})
+        assert (e.value.key, e.value.port, e.value.busy) == ("pserver/1", busy, True)
+        assert "Address already in use" in str(e.value)
+        assert f"pid {os.getpid()} " in holder(busy)
+        close_all(bind_all("127.0.0.1", {"again": [free]}))  # nothing was kept
+
+
+def test_an_address_that_is_not_ours_is_no_busy_port() -> None:
+    with pytest.raises(BusyPort) as e:
+        bind_all("192.0.2.1", {"pserver/0": [free_port()]})
+    assert not e.value.busy
+
+
+def test_ipv6() -> None:
+    held = bind_all("::1", {"pserver/0": [free_port()]})
+    assert held["pserver/0"][0].family == socket.AF_INET6
+    close_all(held)
+
+
+def test_nobody_holds_a_free_port() -> None:
+    assert ports.holder(free_port()) == ""

@@ -1,0 +1,78 @@
+"""Processes: who descends from us, exact signals, and that none is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+from pslaunch.node import procs
+
+TREE = """
+import os, signal
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(1, b"grandchild\\n")
+    signal.pause()
+os.write(1, b"child\\n")
+signal.pause()
+"""
+
+# Runs as the subreaper: kills all below itself, and says what is left.
+REAPER = """
+import subprocess, sys
+from pslaunch.node import procs
+procs.become_subreaper()
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)
+for _ in range(2):
+    child.stdout.readline()
+child.kill()
+child.wait()  # the rest is handed to us
+killed, left = procs.kill_descendants(5)
+print(killed, len(left), len(procs.descendants(procs.os.getpid())))
+"""
+
+
+def test_a_subreaper_finds_and_kills_what_forked_itself_away() -> None:
+    done = subprocess.run([sys.executable, "-c", REAPER, TREE], capture_output=True, text=True, timeout=30)
+    assert done.stdout.split() == ["2", "0", "0"], done.stderr
+
+
+def test_a_signal_goes_to_exactly_the_process_that_was_meant() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    try:
+        proc = procs.read_proc(child.pid)
+        assert proc is not None and proc.parent == os.getpid()
+        assert not procs.send(replace(proc, start=proc.start + 1), signal.SIGKILL)  # another had its pid
+        assert child.poll() is None
+        assert procs.send(proc, signal.SIGKILL)
+        assert child.wait() == -signal.SIGKILL
+        assert not procs.send(proc, signal.SIGKILL)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_names_with_brackets_and_spaces_are_read_right() -> None:
+    code = "import ctypes; ctypes.CDLL(None).prctl(15, b') R 1 (x', 0, 0, 0); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None and child.stdin is not None
+        child.stdout.readline()
+        proc = procs.read_proc(child.pid)
+        assert proc is not None and proc.parent == os.getpid()
+        child.stdin.close()
+
+
+def test_exits_in_words() -> None:
+    assert procs.describe_exit(3 << 8) == (3, "")
+    assert procs.describe_exit(signal.SIGSEGV) == (139, "SIGSEGV")
+    assert procs.describe_exit(int(signal.SIGRTMIN) + 1)[0] == 128 + signal.SIGRTMIN + 1
+
+
+def test_kills_for_memory_are_counted_where_the_kernel_tells() -> None:
+    assert procs.oom_kills() >= 0
