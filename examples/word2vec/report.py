@@ -21,9 +21,10 @@ import pslaunch.runtime as paddle
 F32 = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
-WORDS = ("string", "file", "returns", "integer", "error", "class", "first", "may")
-STARTS = ("if the file does", "a list of the", "name of the", "the value of the", "this function is not")
+WORDS = ("may", "is", "returns", "created", "objects", "until", "in", "they")
+STARTS = ("can be used", "if the file does", "it is possible", "an object that", "raises an exception if")
 UNKNOWN = "<unk>"
+SHOWN = {"<e>": "(end)", "<s>": "(start)"}
 
 
 def probabilities(parameters: Mapping[str, F32], contexts: Ids, *, drop: float) -> F32:
@@ -73,7 +74,7 @@ def known(texts: Sequence[str], word_dict: Mapping[str, int]) -> list[str]:
 
 def tell_words(table: F32, word_dict: Mapping[str, int]) -> None:
     """Print which words are near which."""
-    by_id = {i: word for word, i in word_dict.items()}
+    by_id = {i: SHOWN.get(word, word) for word, i in word_dict.items()}
     print("\nNearest words, by the direction of their embeddings:")
     for word in known(WORDS, word_dict):
         print(f"  {word:10} {', '.join(by_id[i] for i in nearest(table, word_dict[word], 6))}")
@@ -81,14 +82,14 @@ def tell_words(table: F32, word_dict: Mapping[str, int]) -> None:
 
 def tell_next(parameters: Mapping[str, F32], word_dict: Mapping[str, int], *, drop: float) -> None:
     """Print which words are expected next."""
-    by_id = {i: word for word, i in word_dict.items()}
+    by_id = {i: SHOWN.get(word, word) for word, i in word_dict.items()}
     print("\nExpected next, with probabilities:")
     for start in known(STARTS, word_dict):
         ids = [word_dict["<s>"], *(word_dict[word] for word in start.split())][-4:]
         found = probabilities(parameters, np.array([ids]), drop=drop)[0]
         found[word_dict[UNKNOWN]] = 0
         best = np.argsort(-found, kind="stable")[:5]
-        print(f"  {start:20} … {', '.join(f'{by_id[int(i)]} {found[i]:.0%}' for i in best)}")
+        print(f"  {start:22} … {', '.join(f'{by_id[int(i)]} {found[i]:.0%}' for i in best)}")
 
 
 def load(path: Path) -> dict[str, F32]:
