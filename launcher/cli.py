@@ -7,7 +7,6 @@ Values stay text here: spec.py reads them, so that a wrong one is told in one wa
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -175,7 +174,8 @@ def local(
     given = {name: value for name, value in ctx.params.items() if isinstance(value, str)}
     with _usage_errors(ctx):
         spec = local_spec(given, env or [], ctx.meta["split"], cwd=Path.cwd(), environ=os.environ)
-    session = importlib.import_module("pslaunch.session")
+    from pslaunch import session
+
     if dry_run:
         typer.echo(session.dry_run(spec, as_json=json))
         return

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from pslaunch import __version__
+from pslaunch import __version__, session
 from pslaunch.cli import app, main
 from pslaunch.spec import JobSpec
 
@@ -123,7 +123,6 @@ def _spec_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> JobSpec:
         seen.append(spec)
         return 7
 
-    session = pytest.importorskip("pslaunch.session")
     monkeypatch.setattr(session, "run", taken)
     assert run(*words) == 7
     return seen[0]
