@@ -26,7 +26,7 @@ def choose_server(
 ) -> tuple[ServerKind, str]:
     """The kind of pservers, and why, in words for the user. `program`: as JobSpec has it."""
     if server_num == 0:
-        return "none", "as given (--server_num 0): a trainer trains alone"
+        return "none", "as given (--server_num 0)"
     if server != "auto":
         return server, f"given (--server {server})"
     return detect_server(workspace / program, workspace)

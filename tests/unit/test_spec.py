@@ -212,12 +212,6 @@ def test_python_without_a_python_program_is_an_error(ws: Path) -> None:
         make(ws, Split(program="run"), python=sys.executable)
 
 
-def test_trainers_apart_are_an_error() -> None:
-    with pytest.raises(SpecError, match="--server_num=0 --worker_num=2"):
-        spec(server_num=0, worker_num=2)
-    assert spec(server_num=0, worker_num=1).server_num == 0
-
-
 def test_ports_beyond_the_last_are_an_error() -> None:
     with pytest.raises(SpecError, match="--port=65530"):
         spec(port=65530, server_num=2, ports_num=3, ports_num_for_sparse=1)
