@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 
 from pslaunch.runtime import env
+from pslaunch.runtime.client import ClientError, PeerVanished
 from pslaunch.runtime.infolog import InfoLog, log_path
 from pslaunch.runtime.network import Network
 from pslaunch.runtime.optimizer import Optimizer
 from pslaunch.runtime.parameters import Parameters
 from pslaunch.runtime.progress import Progress
+from pslaunch.runtime.remote import RemoteUpdater, make_client
 from pslaunch.runtime.settings import Settings
 from pslaunch.runtime.updater import LocalUpdater, Updater
 
 MODEL_NAME = "parameters.tar"
+VANISHED_CODE = 75  # os.EX_TEMPFAIL: ended because a peer vanished; the launcher looks for the first cause
 
 
 def trains_alone(settings: Settings, *, is_local: bool) -> tuple[bool, str]:
@@ -52,6 +59,7 @@ class Run:
         self.alone, self._note = trains_alone(settings, is_local=is_local)
         self.progress = Progress(settings.job.progress)
         self._log: InfoLog | None = None
+        self._aborted = False  # a training began and did not end well
 
     @property
     def log(self) -> InfoLog:
@@ -62,9 +70,36 @@ class Run:
 
     def updater(self, network: Network, parameters: Parameters, optimizer: Optimizer) -> Updater:
         """The updater that goes with this run."""
-        if not self.alone:
-            raise RuntimeError("training with pservers is not in this build yet; is_local=True")
-        return LocalUpdater(network.params, network.tables, parameters, optimizer)
+        if self.alone:
+            return LocalUpdater(network.params, network.tables, parameters, optimizer)
+        remote = RemoteUpdater(
+            network.params,
+            network.tables,
+            parameters,
+            optimizer,
+            make_client(self.settings, lambda text: self.log.say(text)),
+            first=self.settings.trainer_id == 0,
+            on_connected=lambda: self._connected(remote),
+        )
+        return remote
+
+    def _connected(self, remote: RemoteUpdater) -> None:
+        self.progress.state("connected")
+        _Crash.watch()
+        atexit.register(self._end, remote)
+
+    def _end(self, remote: RemoteUpdater) -> None:
+        """At the interpreter's exit: say "finished" only of a training that went well."""
+        if self._aborted or _Crash.seen:
+            remote.close()
+            return
+        try:
+            remote.finish()
+        except (PeerVanished, ClientError) as e:
+            self.log.warn(f"trainer {self.settings.trainer_id} could not say that it is finished: {e}")
+            sys.stdout.flush()
+            os._exit(VANISHED_CODE if isinstance(e, PeerVanished) else 1)  # atexit can't change the code
+        self.progress.state("finished")
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
@@ -72,9 +107,11 @@ class Run:
         if self._note:
             self.log.warn(self._note)
             self._note = ""
+        self._aborted = True
         try:
             with self.guarding():
                 yield
+            self._aborted = False
         finally:
             self._close_log()
 
@@ -85,8 +122,13 @@ class Run:
 
     @contextlib.contextmanager
     def guarding(self) -> Iterator[None]:
-        """Around everything that speaks to pservers."""
-        yield
+        """Around everything that speaks to pservers: where one is gone for good, exit with 75."""
+        try:
+            yield
+        except PeerVanished as e:
+            self._aborted = True
+            self.log.warn(f"{e}; trainer {self.settings.trainer_id} ends with {VANISHED_CODE}")
+            raise SystemExit(VANISHED_CODE) from e
 
     def passes(self, literal: int) -> int:
         """The number of passes: the one given from outside, or the program's own."""
@@ -109,3 +151,24 @@ class Run:
     def _save(self, parameters: Parameters, pass_id: int, path: Path) -> None:
         parameters.save(path)
         self.log.say(f"parameters of pass {pass_id} are in {path.absolute()}")
+
+
+class _Crash:
+    """Remembers whether an exception ends this program: atexit functions can't tell by themselves."""
+
+    seen = False
+    _watched = False
+
+    @classmethod
+    def watch(cls) -> None:
+        """Look from now on; twice is once."""
+        if cls._watched:
+            return
+        cls._watched = True
+        shown = sys.excepthook
+
+        def look(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+            cls.seen = True
+            shown(kind, value, trace)
+
+        sys.excepthook = look

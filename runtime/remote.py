@@ -1,0 +1,154 @@
+"""The updater of a trainer with pservers: dense parameters come back with each step, tables stay there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from pslaunch.runtime.arrays import F32, U64
+from pslaunch.runtime.client import Client, Init, Optim
+from pslaunch.runtime.optimizer import Optimizer, Rule
+from pslaunch.runtime.param_config import ParamConfig
+from pslaunch.runtime.parameters import Parameters
+from pslaunch.runtime.settings import Settings
+from pslaunch.runtime.updater import ParamRules, Scatter, Sparse
+
+CHUNK_BYTES = 8 << 20  # of rows fetched or set at once
+
+
+class RemoteUpdater:
+    """Trains with pservers, through the client. Tables with sparse_update live there alone."""
+
+    def __init__(
+        self,
+        configs: Mapping[str, ParamConfig],
+        tables: frozenset[str],
+        parameters: Parameters,
+        optimizer: Optimizer,
+        client: Client,
+        *,
+        first: bool,
+        on_connected: Callable[[], None],
+    ) -> None:
+        self._configs = configs
+        self._params = ParamRules(configs, optimizer, tables)
+        self._parameters = parameters
+        self._scatter = Scatter(parameters)
+        self._client = client
+        self._first = first  # trainer 0, whose values win
+        self._on_connected = on_connected
+        self._started = False
+
+    def start(self) -> None:
+        if not self._started:
+            self._client.connect()
+            self._on_connected()
+            self._create()
+            self._started = True
+        elif self._parameters.changed:
+            names = ", ".join(sorted(self._parameters.changed))
+            raise RuntimeError(
+                f"parameters {names} were set after the training began; pservers hold the values"
+            )
+        self._client.pull(self._dense())
+        self._parameters.live = self._live
+
+    def _create(self) -> None:
+        for name in self._params.dense:
+            self._client.create_dense(
+                name, self._parameters.array(name).size, _optim(self._params.rules[name])
+            )
+        for name in self._params.sparse:
+            config = self._configs[name]
+            init = Init(kind=config.kind, mean=config.mean, std=config.std)
+            self._client.create_sparse(name, config.rows, config.cols, _optim(self._params.rules[name]), init)
+        self._client.init_dense(self._dense())
+        if self._first:
+            for name in self._params.sparse:
+                if name in self._parameters.changed or self._configs[name].initializer is not None:
+                    self._set_table(name)
+        self._parameters.changed.clear()
+        self._client.barrier()
+
+    def _set_table(self, name: str) -> None:
+        values = self._parameters.array(name)
+        for keys in self._chunks(name):
+            self._client.set_rows(name, keys, np.ascontiguousarray(values[keys]))
+
+    def _chunks(self, name: str) -> list[U64]:
+        rows, cols = self._parameters.get_shape(name)
+        step = max(1, CHUNK_BYTES // (4 * cols))
+        return [np.arange(at, min(at + step, rows), dtype=np.uint64) for at in range(0, rows, step)]
+
+    def _dense(self) -> dict[str, F32]:
+        return {name: self._parameters.array(name) for name in self._params.dense}
+
+    def _live(self, name: str) -> F32 | None:
+        """The current values of a table that lives on the pservers."""
+        if name not in self._params.sparse:
+            return None
+        out = np.empty(self._parameters.get_shape(name), dtype=np.float32)
+        for keys in self._chunks(name):
+            at = int(keys[0])
+            self._client.pull_rows(name, keys, out[at : at + len(keys)])
+        return out
+
+    def fetch(self, name: str, keys: U64) -> F32:
+        """Rows of a table, [k, dim], in their current version."""
+        if name in self._params.sparse:
+            return self._client.pull_rows(name, keys)
+        return np.take(self._parameters.array(name), keys.astype(np.intp), axis=0)
+
+    def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None:
+        """Push one step, wait for all trainers', take the new dense values."""
+        grads = self._params.dense_grads(dense, sparse, self._scatter)
+        self._client.push_pull(grads, self._dense(), {name: sparse[name] for name in self._params.sparse})
+
+    def end_pass(self) -> None:
+        """Wait until all trainers have ended the pass; others may have made further steps."""
+        self._client.end_pass()
+        self._client.pull(self._dense())
+
+    def settle(self) -> None:
+        """Take the tables too, so that the parameters are whole without pservers."""
+        tables = {name: self._live(name) for name in self._params.sparse}
+        self._parameters.live = None
+        for name, values in tables.items():
+            if values is not None:
+                np.copyto(self._parameters.array(name), values)
+
+    def finish(self) -> None:
+        self._client.finish()
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _optim(rule: Rule) -> Optim:
+    return Optim(
+        method=rule.method,
+        learning_rate=rule.learning_rate,
+        momentum=rule.momentum,
+        decay=rule.decay,
+        epsilon=rule.epsilon,
+    )
+
+
+def make_client(settings: Settings, log: Callable[[str], None]) -> Client:
+    """The client of this trainer, not yet connected."""
+    secret = Path(settings.secret_file).read_bytes().strip() if settings.secret_file else b""
+    return Client(
+        settings.endpoints,
+        ports_num=settings.ports_num,
+        ports_num_for_sparse=settings.ports_num_for_sparse,
+        trainer_id=settings.trainer_id,
+        num_gradient_servers=settings.num_gradient_servers,
+        epoch=settings.job.epoch,
+        seed=settings.seed,
+        secret=secret,
+        connect_timeout_s=settings.connect_timeout,
+        stall_after_s=settings.stall_after,
+        log=log,
+    )

@@ -1,0 +1,132 @@
+"""Training with real pservers: the same bits whatever their number, and no hang with uneven data."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from support.cluster import Cluster, run_job
+from support.process import poll_until, started
+
+PROGRAM = """
+import json, os, sys
+import pslaunch.runtime as paddle
+from support.models import digest, ngram_cost, ngrams
+
+options = json.loads(sys.argv[1])
+paddle.init(trainer_count=options.get("threads", 1), log_period=1)
+rank = int(os.environ.get("PADDLE_INIT_TRAINER_ID", "0"))
+cost = ngram_cost(sparse=options.get("sparse", False), drop_rate=options.get("drop_rate", 0.0))
+parameters = paddle.parameters.create(cost)
+if options.get("loaded"):
+    parameters["_proj"] = parameters["_proj"] * (2 if rank == 0 else 3)
+method = getattr(paddle.optimizer, options.get("method", "AdaGrad"))
+regularization = paddle.optimizer.L2Regularization(8e-4)
+optimizer = method(learning_rate=2e-2, regularization=regularization, **options.get("numbers", {}))
+trainer = paddle.trainer.SGD(cost, parameters, optimizer, is_local=options.get("local", False))
+batches = options.get("batches", {}).get(str(rank), 6)
+seen = []
+
+def handler(event):
+    if isinstance(event, paddle.event.EndPass):
+        seen.append(digest(parameters))
+    if isinstance(event, paddle.event.EndIteration) and options.get("test") and event.batch_id == 1:
+        print("tested", trainer.test(paddle.batch(ngrams(40), 20)).cost)
+    if isinstance(event, paddle.event.EndIteration) and options.get("fail") == rank:
+        raise RuntimeError("the program fails")
+
+trainer.train(paddle.batch(ngrams(16 * batches, seed=rank), 16), 2, handler)
+assert seen[-1] == digest(parameters)
+print("digest", seen[-1])
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def digests(outputs: Sequence[str]) -> set[str]:
+    return {found.group(1) for text in outputs for found in re.finditer(r"^digest (\w+)$", text, re.M)}
+
+
+def same(clusters: Sequence[Cluster], program: Path, options: dict[str, object]) -> str:
+    """Run on each cluster; the one digest of all of them."""
+    found = [digests(run_job(cluster, program, program.parent, options)) for cluster in clusters]
+    assert len(found[0]) == 1, found
+    assert all(one == found[0] for one in found), found
+    return found[0].pop()
+
+
+@pytest.mark.parametrize(
+    ("sparse", "method", "numbers"),
+    [(False, "AdaGrad", {}), (True, "AdaGrad", {}), (True, "Momentum", {"momentum": 0.9})],
+)
+def test_alone_equals_one_trainer_with_any_pservers(
+    program: Path, sparse: bool, method: str, numbers: dict[str, float]
+) -> None:
+    options: dict[str, object] = {"sparse": sparse, "method": method, "numbers": numbers, "drop_rate": 0.3}
+    clusters = [
+        Cluster(),
+        Cluster(pservers=2, ports_num=2),
+        Cluster(pservers=3, ports_num_for_sparse=1),
+    ]
+    together = same(clusters, program, options)
+    argv = [sys.executable, str(program), json.dumps(options | {"local": True})]
+    with started(argv, env=Cluster().environ(0), cwd=program.parent) as alone:
+        assert alone.wait() == 0, alone.output()
+        assert digests([alone.output()]) == {together}
+        assert "THIS TRAINER TRAINS ALONE" in alone.output()
+
+
+def test_two_trainers_with_any_pservers(program: Path) -> None:
+    clusters = [
+        Cluster(trainers=2),
+        Cluster(trainers=2, pservers=3, ports_num=2, ports_num_for_sparse=2),
+    ]
+    options: dict[str, object] = {"sparse": True, "threads": 2, "drop_rate": 0.3, "test": True}
+    same(clusters, program, options)
+
+
+@pytest.mark.parametrize("batches", [{"0": 3, "1": 2, "2": 2}, {"0": 1, "1": 1, "2": 0}])
+def test_uneven_data_never_hangs(program: Path, batches: dict[str, int]) -> None:
+    clusters = [Cluster(trainers=3), Cluster(trainers=3, pservers=2)]
+    same(clusters, program, {"sparse": True, "batches": batches})
+
+
+def test_values_of_trainer_0_win(program: Path) -> None:
+    cluster = Cluster(trainers=2, pservers=2)
+    for sparse in (False, True):
+        loaded = same([cluster], program, {"sparse": sparse, "loaded": True})
+        assert loaded != same([cluster], program, {"sparse": sparse})
+
+
+def test_an_aborted_training_is_not_finished(program: Path) -> None:
+    cluster = Cluster()
+    with cluster.serving(program.parent) as (pserver,):
+        with cluster.training(program, program.parent, {"fail": 0}) as (trainer,):
+            assert trainer.wait() == 1
+            assert "RuntimeError: the program fails" in trainer.output()
+        assert "finished" not in pserver.output()
+
+
+def test_a_vanished_pserver_ends_the_trainer_with_75(program: Path) -> None:
+    cluster = Cluster()
+    with cluster.serving(program.parent) as (pserver,):
+        options = {"batches": {"0": 100000}}
+        with cluster.training(program, program.parent, options) as (trainer,):
+            log = program.parent / "log" / "paddle_trainer.INFO"
+            pserver.expect(r"1 of 1 trainers connected")
+            trainer.expect("init rpc client with trainer_id 0")
+            poll_until(lambda: log.is_file() and "Batch=5 " in log.read_text(), describe=trainer.output)
+            pserver.proc.send_signal(signal.SIGKILL)
+            assert trainer.wait() == 75, trainer.output()
+            assert "trainer 0 ends with 75" in trainer.output()

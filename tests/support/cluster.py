@@ -1,0 +1,85 @@
+"""Pservers and trainers in real processes without the launcher, at loopback addresses of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.process import Started, started
+
+PORT = 7164
+TESTS = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """How many of what."""
+
+    trainers: int = 1
+    pservers: int = 1
+    ports_num: int = 1
+    ports_num_for_sparse: int = 0
+
+    def address(self, number: int) -> str:
+        """Of a pserver: one that no other run of the tests uses, so that any port is free there."""
+        pid = os.getpid()
+        return f"127.{64 + pid // 65536 % 64}.{pid // 256 % 256}.{pid % 256}:{PORT + 16 * number}"
+
+    def environ(self, trainer: int) -> dict[str, str]:
+        """What a trainer is told."""
+        return os.environ | {
+            "PADDLE_CLUSTER_TRAIN": "True",
+            "PADDLE_INIT_PSERVERS": ",".join(self.address(i) for i in range(self.pservers)),
+            "PADDLE_INIT_PORTS_NUM": str(self.ports_num),
+            "PADDLE_INIT_PORTS_NUM_FOR_SPARSE": str(self.ports_num_for_sparse),
+            "PADDLE_INIT_NUM_GRADIENT_SERVERS": str(self.trainers),
+            "PADDLE_INIT_TRAINER_ID": str(trainer),
+            "PADDLE_INIT_CONNECT_TIMEOUT": "20",
+            "OMPI_COMM_WORLD_RANK": str(trainer),
+            "OMPI_COMM_WORLD_SIZE": str(self.trainers),
+            "PYTHONPATH": str(TESTS),
+        }
+
+    @contextlib.contextmanager
+    def serving(self, folder: Path) -> Iterator[list[Started]]:
+        """All pservers, listening."""
+        with contextlib.ExitStack() as stack:
+            yield [stack.enter_context(self._pserver(i, folder)) for i in range(self.pservers)]
+
+    def _pserver(self, number: int, folder: Path) -> contextlib.AbstractContextManager[Started]:
+        host, port = self.address(number).split(":")
+        argv = [
+            *(sys.executable, "-m", "pslaunch.runtime.pserver", f"--host={host}", f"--port={port}"),
+            f"--ports_num={self.ports_num}",
+            f"--ports_num_for_sparse={self.ports_num_for_sparse}",
+            f"--num_gradient_servers={self.trainers}",
+            f"--log_dir={folder / f'pserver{number}'}",
+        ]
+        return started(argv, ready=r"Server listening on .* selected port", cwd=folder)
+
+    @contextlib.contextmanager
+    def training(
+        self, program: Path, folder: Path, options: Mapping[str, object] | None = None
+    ) -> Iterator[list[Started]]:
+        """All trainers, started; `options` reach the program as JSON in its only argument."""
+        argv = [sys.executable, str(program), json.dumps(options or {})]
+        with contextlib.ExitStack() as stack:
+            yield [
+                stack.enter_context(started(argv, env=self.environ(i), cwd=folder))
+                for i in range(self.trainers)
+            ]
+
+
+def run_job(
+    cluster: Cluster, program: Path, folder: Path, options: Mapping[str, object] | None = None
+) -> Sequence[str]:
+    """Run a program on a cluster until all have ended with 0; what each trainer wrote."""
+    with cluster.serving(folder) as pservers, cluster.training(program, folder, options) as trainers:
+        for process in [*trainers, *pservers]:
+            assert process.wait() == 0, process.output()
+        return [process.output() for process in trainers]
