@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -32,17 +32,34 @@ def _usage_errors(ctx: Any) -> Iterator[None]:
         ctx.fail(str(e))
 
 
+def _help(ctx: Any) -> None:
+    typer.echo(ctx.get_help())
+    ctx.exit()
+
+
+# Typer would parse the options of the next two with pydantic, whose import takes longer than starting a
+# job. They have text and flags only, so nothing of that is needed.
+
+
 class Commands(TyperGroup):
     """The group: help when it stands alone, and the nearest command for one that is not there."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] != "--help" and args[0] not in self.commands:
+        if not args or args[0] == "--help":
+            _help(ctx)
+        if args[0] not in self.commands:
             from pslaunch.args import nearest
 
             near = nearest(args[0].strip("-").lower(), self.commands, cutoff=0.5)
             meant = f"; is {near!r} meant?" if near else f"; there are {', '.join(self.commands)}"
             ctx.fail(f"no command {args[0]!r}{meant}")
-        return super().parse_args(ctx, args or ["--help"])
+        ctx.args = args
+        return args
+
+    def invoke(self, ctx: Any) -> Any:
+        name, *words = ctx.args
+        with self.commands[name].make_context(name, words, parent=ctx) as inner:
+            return inner.command.invoke(inner)
 
 
 class JobCommand(TyperCommand):
@@ -57,8 +74,27 @@ class JobCommand(TyperCommand):
             for opt in param.opts
         }
         with _usage_errors(ctx):
-            ctx.meta["split"] = split = split_command_line(args, options)
-        return super().parse_args(ctx, list(split.ours))
+            split = split_command_line(args, options)
+        if "--help" in split.ours:
+            _help(ctx)
+        ctx.meta["split"] = split
+        ctx.params.update(_values(split.ours, options))
+        return []
+
+
+def _values(ours: Sequence[str], options: Mapping[str, bool]) -> dict[str, Any]:
+    """The parameters of a command: text or None, True or False, a list where it may be repeated."""
+    from pslaunch.args import REPEATABLE
+
+    values: dict[str, Any] = {name: None if valued else False for name, valued in options.items()}
+    values.pop("help", None)
+    for word in ours:
+        name, _, value = word.removeprefix("--").partition("=")
+        if name in REPEATABLE:
+            values[name] = [*(values[name] or ()), value]
+        else:
+            values[name] = value if options[name] else True
+    return values
 
 
 class PassCommand(TyperCommand):

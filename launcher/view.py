@@ -136,8 +136,9 @@ class Transcript:
         if e["code"] == 0:
             yield Said(OURS, _joined(f"done after {elapsed}", e.get("reason")))
         else:
+            word, level = ("failed", "error") if failure else ("ended", "warning")
             yield Said(
-                OURS, _joined(f"failed after {elapsed}, exit code {e['code']}", e.get("reason")), "error"
+                OURS, _joined(f"{word} after {elapsed}, exit code {e['code']}", e.get("reason")), level
             )
 
     def _failure(self, f: Event) -> Iterator[Said]:

@@ -115,6 +115,21 @@ def test_words_reach_the_session(ws: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (spec.trainer_flags, spec.program_args) == ({"num_passes": "3"}, ("--lr=1", "--port", "9"))
 
 
+def test_options_may_be_repeated_where_that_means_something(
+    ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _spec_of(monkeypatch, "local", "--env", "A=1", "--env=B=2").env == {"A": "1", "B": "2"}
+
+
+def test_dry_run_prints_the_plan_and_starts_nothing(ws: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(ws.iterdir())
+    assert run("local", "--dry_run", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["backend"] == "local"
+    assert run("local", "--dry-run") == 0
+    assert "trainer/0" in capsys.readouterr().out
+    assert sorted(ws.iterdir()) == before
+
+
 def _spec_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> JobSpec:
     """The spec that the session gets."""
     seen: list[JobSpec] = []
@@ -155,7 +170,7 @@ def test_version_is_true_of_the_build(capsys: pytest.CaptureFixture[str]) -> Non
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
     code = (
         "import sys, atexit\n"
-        "heavy = ('numpy', 'rich', 'fabric', 'kubernetes', 'asyncio', 'pslaunch.session', 'pslaunch.spec')\n"
+        "heavy = 'numpy rich fabric kubernetes asyncio pydantic pslaunch.session pslaunch.spec'.split()\n"
         "atexit.register(lambda: print('heavy:', *(m for m in heavy if m in sys.modules)))\n"
         f"from pslaunch.cli import main; main({words!r})\n"
     )

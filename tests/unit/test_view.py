@@ -135,6 +135,11 @@ def test_success_is_one_line() -> None:
     assert plain(JOB, end)[3:] == ["pslaunch  | done after 3.0 s: all trainers ended with 0"]
 
 
+def test_an_interruption_is_no_failure() -> None:
+    end = {"event": "end", "code": 130, "reason": "interrupted", "elapsed_s": 3.0, "failure": None}
+    assert plain(JOB, end)[3:] == ["pslaunch  | ended after 3.0 s, exit code 130: interrupted"]
+
+
 def test_plain_progress_comes_every_ten_seconds_for_each_process() -> None:
     clock = Clock()
     out = io.StringIO()
