@@ -56,15 +56,13 @@ static void refuse(ps_shard *s, ps_peer *p, const ps_err *why) {
 
 /* --- Steps. --- */
 
-static void answer_step(ps_shard *s, uint32_t object) {
+static void answer_step(ps_shard *s, uint32_t object, uint32_t trainer) {
     ps_step *st = &s->objects[object]->step;
-    for (uint32_t t = 0; t < st->n; t++) {
-        uint64_t sequence = st->waiter[t];
-        if (sequence == 0) continue;
-        st->waiter[t] = 0;
-        if (st->flags[t] & PS_WANT) answer_values(s, &s->peers[t], sequence, object);
-        else answer_done(s, &s->peers[t], sequence, object, st->version);
-    }
+    uint64_t sequence = st->waiter[trainer];
+    if (sequence == 0) return;
+    st->waiter[trainer] = 0;
+    if (st->flags[trainer] & PS_WANT) answer_values(s, &s->peers[trainer], sequence, object);
+    else answer_done(s, &s->peers[trainer], sequence, object, st->version);
 }
 
 /* Take into the sum whatever has its turn, and end the step if that was the last. */
@@ -86,7 +84,7 @@ static int settle(ps_shard *s, uint32_t object, ps_err *err) {
     int code = ps_object_commit(o, err);
     if (code < 0) return code;
     s->steps++;
-    answer_step(s, object);
+    for (uint32_t t = 0; t < st->n; t++) answer_step(s, object, t);
     return PS_OK;
 }
 
@@ -549,7 +547,7 @@ static void wait_step(ps_shard *s, ps_peer *p) {
     }
     st->waiter[p->trainer] = h->sequence;
     st->flags[p->trainer] = h->flags;
-    if (st->version >= h->version) answer_step(s, h->object);
+    if (st->version >= h->version) answer_step(s, h->object, p->trainer);
 }
 
 static int respond(ps_shard *s, ps_peer *p, ps_err *err) {

@@ -53,7 +53,14 @@ def until_gone(pid: int, *, within_s: float) -> None:
 class Started:
     """A process in a session of its own, its stdout and stderr (one stream) read as it comes."""
 
-    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None, cwd: Path | None) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None,
+        cwd: Path | None,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
         self.argv = list(argv)
         self.proc = subprocess.Popen(
             self.argv,
@@ -63,6 +70,7 @@ class Started:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=tuple(pass_fds),
         )
         self._text = ""
         self._ended = False
@@ -139,10 +147,11 @@ def started(
     ready: str | None = None,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    pass_fds: Sequence[int] = (),
     timeout_s: float = 20.0,
 ) -> Iterator[Started]:
     """Run `argv`; yield it when its output has the pattern `ready`. Its group is killed at the end."""
-    process = Started(argv, env=env, cwd=cwd)
+    process = Started(argv, env=env, cwd=cwd, pass_fds=pass_fds)
     try:
         if ready is not None:
             process.expect(ready, timeout_s=timeout_s)

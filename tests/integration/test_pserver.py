@@ -1,0 +1,385 @@
+"""Pservers as processes and trainers as threads: sums, bits, uneven data, broken connections, endings."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from pslaunch.runtime import handshake, reference
+from pslaunch.runtime.client import Client, ClientError, Init, Optim, PeerVanished
+from support.process import started
+from support.proxy import cutting
+from support.pservers import HOST, Cluster, bind_block, cluster, run_trainers
+
+F32 = npt.NDArray[np.float32]
+
+ADAGRAD = Optim(method="adagrad", learning_rate=0.1, decay=1e-3)
+PLAIN = Optim(method="sgd", learning_rate=1.0)  # with whole numbers every sum is exact, in any order
+NORMAL = Init(kind="normal", mean=0.0, std=0.1)
+ZERO = Init(kind="normal", mean=0.0, std=0.0)
+SIZE, ROWS, DIM = 50_000, 400, 8
+
+
+def gradient(trainer: int, step: int, size: int = SIZE) -> F32:
+    """The dense gradient of a trainer in a step."""
+    return np.random.default_rng([trainer, step]).standard_normal(size, dtype=np.float32)
+
+
+def row_gradients(trainer: int, step: int) -> tuple[npt.NDArray[np.uint64], F32]:
+    """Keys and row gradients of a trainer in a step."""
+    rng = np.random.default_rng([7, trainer, step])
+    keys = np.unique(rng.integers(0, ROWS, 150)).astype(np.uint64)
+    return rng.permutation(keys), rng.standard_normal((len(keys), DIM), dtype=np.float32)
+
+
+def start_values() -> F32:
+    """Initial dense values, of trainer 0."""
+    return np.random.default_rng(99).standard_normal(SIZE, dtype=np.float32)
+
+
+def create(c: Client, values: F32, optim: Optim = ADAGRAD) -> None:
+    """The objects of these tests."""
+    c.create_dense("w", SIZE, optim)
+    c.create_dense("b", 3, optim)
+    c.create_sparse("e", ROWS, DIM, optim, NORMAL)
+    c.init_dense({"w": values, "b": np.zeros(3, np.float32)})
+
+
+def train(c: Client, trainer: int, steps: int) -> tuple[F32, F32]:
+    """Some steps, then the end of the pass; the final values."""
+    w, b = start_values(), np.zeros(3, np.float32)
+    with c:
+        create(c, w)
+        for step in range(steps):
+            c.push_pull(
+                {"w": gradient(trainer, step), "b": gradient(trainer, step, 3)},
+                {"w": w, "b": b},
+                {"e": row_gradients(trainer, step)},
+            )
+        c.end_pass()
+        c.pull({"w": w, "b": b})
+        e = c.pull_rows("e", np.arange(ROWS, dtype=np.uint64))
+        c.finish()
+    return w, e
+
+
+def expected(steps: list[int]) -> tuple[F32, F32]:
+    """The same in numpy: sums in trainer order, an ended trainer left out."""
+    w, slots = start_values(), np.zeros(SIZE, np.float32)
+    table = reference.SparseTable(
+        dim=DIM, method=2, lr=0.1, decay=1e-3, table=reference.table_id("e"), kind=0, std=0.1
+    )
+    for step in range(max(steps)):
+        total = None
+        for trainer in [t for t, n in enumerate(steps) if step < n]:
+            g = gradient(trainer, step)
+            total = g if total is None else total + g
+            table.add(*row_gradients(trainer, step))
+        assert total is not None
+        reference.optim_apply(2, w, slots, total, 0.1, 0.0, 1e-3, 1e-6)
+        table.commit()
+    return w, table.read(np.arange(ROWS, dtype=np.uint64))
+
+
+def digest(*arrays: F32) -> str:
+    """What two runs are compared by."""
+    return hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()
+
+
+@pytest.mark.parametrize(("pservers", "ports", "sparse"), [(1, 1, 0), (2, 1, 0), (3, 2, 1), (1, 3, 2)])
+def test_bits_are_those_of_numpy_for_any_number_of_shards(pservers: int, ports: int, sparse: int) -> None:
+    steps = [4, 4, 4]
+    with cluster(pservers, ports, sparse, trainers=3) as found:
+        results = run_trainers(3, lambda t: train(found.client(t), t, steps[t]))
+        assert found.codes() == [0] * pservers
+    w, e = expected(steps)
+    for result in results:
+        np.testing.assert_array_equal(result[0], w)
+        np.testing.assert_array_equal(result[1], e)
+
+
+def test_uneven_trainers_never_hang_and_keep_the_bits() -> None:
+    steps = [2, 5, 0]
+    with cluster(2, trainers=3) as found:
+        results = run_trainers(3, lambda t: train(found.client(t), t, steps[t]))
+        assert found.codes() == [0, 0]
+    assert {digest(*r) for r in results} == {digest(*expected(steps))}
+
+
+def test_passes_and_barriers_repeat() -> None:
+    def passes(t: int) -> F32:
+        w = np.zeros(5, np.float32)
+        with found.client(t) as c:
+            c.create_dense("w", 5, PLAIN)
+            c.init_dense({"w": w})
+            for n in range(3):
+                for _ in range((t + n) % 3):
+                    c.push_pull({"w": np.ones(5, np.float32)}, {"w": w})
+                c.end_pass()
+                c.barrier()
+            c.pull({"w": w})
+            c.finish()
+        return w
+
+    with cluster(trainers=2) as found:
+        for w in run_trainers(2, passes):
+            np.testing.assert_array_equal(w, -np.full(5, 6, np.float32))
+
+
+CUTS = [600, 5_000, 64_700, 150_001, 199_999, -700, -3_000, -150_000]
+
+
+@pytest.mark.parametrize("trainers", [1, 2])
+def test_each_push_counts_once_whatever_is_cut(trainers: int) -> None:
+    """Connections are cut in handshakes, headers, bodies and answers; whole-number gradients add up."""
+
+    def push(t: int) -> tuple[F32, F32]:
+        w, keys = np.zeros(SIZE, np.float32), np.arange(ROWS, dtype=np.uint64)
+        endpoint = proxies[0].endpoint
+        with found.client(t, endpoints=[endpoint]) as c:
+            c.create_dense("w", SIZE, PLAIN)
+            c.create_sparse("e", ROWS, DIM, PLAIN, ZERO)
+            c.init_dense({"w": w})
+            for step in range(1, 7):
+                rows = np.full((ROWS, DIM), step, np.float32)
+                c.push_pull({"w": np.full(SIZE, step, np.float32)}, {"w": w}, {"e": (keys, rows)})
+            e = c.pull_rows("e", keys)
+            c.barrier()
+            c.finish()
+        return w, e
+
+    with cluster(trainers=trainers) as found, cutting(found.endpoints, CUTS * trainers) as proxies:
+        for w, e in run_trainers(trainers, push):
+            np.testing.assert_array_equal(w, np.full(SIZE, -21 * trainers, np.float32))
+            np.testing.assert_array_equal(e, np.full((ROWS, DIM), -21 * trainers, np.float32))
+        assert found.codes() == [0]
+        assert proxies[0].cut >= len(CUTS)
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that the process ever had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+def test_many_trainers_do_not_need_much_memory() -> None:
+    """32 gradients of 4 MiB at once: a shard holds a few, the others wait in their sockets."""
+    size, trainers = 1 << 20, 32
+
+    def push(t: int) -> int:
+        grad, w = np.ones(size, np.float32), np.zeros(size, np.float32)
+        with found.client(t) as c:
+            c.create_dense("w", size, PLAIN)
+            c.init_dense({"w": w})
+            for _ in range(2):
+                c.push_pull({"w": grad}, {"w": w})
+            assert (w == -2 * trainers).all()
+            peak = peak_bytes(found.processes[0].pid)
+            c.barrier()
+            c.finish()
+        return peak
+
+    with cluster(trainers=trainers) as found:
+        before = peak_bytes(found.processes[0].pid)
+        peaks = run_trainers(trainers, push)
+        assert found.codes() == [0]
+    # Values, sum and the gradients held: 6 times 4 MiB; all gradients would be 128 MiB.
+    assert max(peaks) - before < 40 << 20
+
+
+def test_rows_beyond_one_frame_arrive_whole() -> None:
+    n, dim = 9_000, 64  # more than two frames of 1 MiB
+    keys = np.random.default_rng(1).permutation(n).astype(np.uint64)
+    rows = np.random.default_rng(2).standard_normal((n, dim), dtype=np.float32)
+    with cluster(2, 1, 1) as found, found.client(0) as c:
+        c.create_sparse("e", n, dim, PLAIN, ZERO)
+        c.set_rows("e", keys, rows)
+        np.testing.assert_array_equal(c.pull_rows("e", keys), rows)
+        c.push_pull({}, {}, {"e": (keys, rows)})
+        assert not c.pull_rows("e", keys).any()
+        c.push_pull({}, {})  # a step without rows
+        c.finish()
+        assert found.codes() == [0, 0]
+
+
+# --- What is refused, and how it is said. ---
+
+
+def test_numbers_that_disagree_name_both_and_the_option() -> None:
+    with cluster(trainers=2) as found:
+        for name, here in (("num_gradient_servers", 3), ("ports_num_for_sparse", 1)):
+            with found.client(0, **{name: here}) as c, pytest.raises(ClientError) as e:
+                c.connect()
+            there = {"num_gradient_servers": 2, "ports_num_for_sparse": 0}[name]
+            assert f"{name} is {here} at trainer 0 and {there} at the pserver" in str(e.value)
+
+
+def test_a_second_trainer_of_the_same_id_names_both_addresses() -> None:
+    with cluster(trainers=2) as found, found.client(1) as first, found.client(1) as second:
+        first.connect()
+        with pytest.raises(
+            ClientError, match=r"two processes .* trainer 1: one at \S+:\d+, another at \S+:\d+"
+        ):
+            second.connect()
+
+
+def test_trainers_that_create_different_objects_are_named() -> None:
+    with cluster(trainers=2) as found, found.client(0) as a, found.client(1) as b:
+        a.create_dense("w", 5, PLAIN)
+        with pytest.raises(ClientError, match="trainer 1 and trainer 0 .* 'w': size 6 against 5"):
+            b.create_dense("w", 6, PLAIN)
+
+
+def test_a_wrong_secret_is_refused(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"of the job\n")
+    with cluster(options=[f"--secret_file={secret}"]) as found:
+        with found.client(0, secret=b"another") as c, pytest.raises(ClientError, match="secret"):
+            c.connect()
+        found.secret = b"of the job"
+        with found.client(0) as c:
+            c.finish()
+        assert found.codes() == [0]
+
+
+def greeted(found: Cluster, trainer: int) -> socket.socket:
+    """A connection that has passed the handshake, for bytes of one's own."""
+    sock = socket.create_connection(found.endpoints[0], timeout=10)
+    hello = handshake.Hello(
+        trainer_id=trainer,
+        num_gradient_servers=found.trainers,
+        ports_num=1,
+        ports_num_for_sparse=0,
+        incarnation=5,
+        epoch=0,
+        shard=0,
+    )
+    handshake.greet(sock, found.secret, hello)
+    return sock
+
+
+def test_hostile_bytes_end_their_own_connection_only() -> None:
+    with cluster(trainers=2) as found, found.client(0) as c:
+        c.connect()
+        rng = np.random.default_rng(3)
+        for junk in [b"", b"\0" * 64, b"PSL1" + b"\xff" * 80, *(rng.bytes(200) for _ in range(20))]:
+            with socket.create_connection(found.endpoints[0]) as sock:
+                sock.sendall(junk)
+            with greeted(found, 1) as sock:
+                sock.sendall(junk)
+        c.create_dense("w", 5, PLAIN)
+        assert found.processes[0].proc.poll() is None
+
+
+def test_a_foreign_protocol_names_the_script_mode() -> None:
+    with cluster() as found:
+        with socket.create_connection(found.endpoints[0]) as sock:
+            sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            assert found.codes() == [78]
+        assert "--server script" in found.processes[0].output()
+
+
+# --- Endings. ---
+
+
+def test_a_trainer_that_does_not_come_back_ends_the_pserver_with_75() -> None:
+    with cluster(options=["--trainer_timeout=0.3"]) as found:
+        with found.client(0) as c:
+            c.connect()
+        assert found.codes() == [75]
+        assert "trainer 0 at" in found.processes[0].output()
+
+
+def test_a_pserver_that_is_killed_ends_the_trainer_soon() -> None:
+    with cluster() as found, found.client(0) as c:
+        w = np.zeros(5, np.float32)
+        c.create_dense("w", 5, PLAIN)
+        c.init_dense({"w": w})
+        found.processes[0].kill()
+        with pytest.raises(PeerVanished, match=f"{HOST}:{found.endpoints[0][1]}"):
+            c.push_pull({"w": w}, {"w": w.copy()})
+
+
+def test_a_missing_pserver_is_named_when_the_time_is_over() -> None:
+    (sock,) = bind_block(1)
+    port = sock.getsockname()[1]
+    sock.close()
+    lines: list[str] = []
+    c = Client([(HOST, port)], trainer_id=0, num_gradient_servers=1, connect_timeout_s=0.2, log=lines.append)
+    with c, pytest.raises(ClientError, match=rf"{HOST}:{port} .*connect_timeout"):
+        c.connect()
+    assert lines[:3] == [
+        "init rpc client with trainer_id 0",
+        "server not ready, wait 0.05 sec to retry...",
+        f"not ready endpoints:['{HOST}:{port}']",
+    ]
+
+
+def test_a_stalled_step_names_the_trainer_and_can_end_the_pserver() -> None:
+    def push(c: Client) -> None:
+        w = np.zeros(5, np.float32)
+        c.create_dense("w", 5, PLAIN)
+        c.init_dense({"w": w})
+        c.push_pull({"w": w}, {"w": w.copy()})
+
+    with cluster(trainers=2, options=["--stall_after=0.1", "--stall_timeout=1.5"]) as found:
+        with found.client(0) as c, found.client(1) as idle:
+            idle.connect()
+            with pytest.raises(PeerVanished):
+                push(c)
+        assert found.codes() == [75]
+        assert "step 1 waits for trainer 1 for" in found.processes[0].output()
+
+
+def pserver(*options: str, env: dict[str, str] | None = None) -> list[str]:
+    """A command line."""
+    return [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", *options]
+
+
+def test_a_busy_port_names_its_holder() -> None:
+    (sock,) = bind_block(1)
+    port = sock.getsockname()[1]
+    with sock, started(pserver("--host=127.0.0.1", f"--port={port}")) as process:
+        assert process.wait() == 69
+    assert f"port {port}" in process.output()
+    assert f"process {os.getpid()}" in process.output()
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--port=0", "--port=x", "--port=70000", "--ports_num=-1", "--nosuch=1", "--secret_file=/no"],
+)
+def test_bad_options_get_one_line_and_2(option: str) -> None:
+    with started(pserver(option)) as process:
+        assert process.wait() == 2
+    assert len(process.output().splitlines()) == 1
+    assert option.partition("=")[0] in process.output() or "/no" in process.output()
+
+
+def test_log_announcement_hangup_and_term(tmp_path: Path) -> None:
+    (sock,) = bind_block(1)
+    port = sock.getsockname()[1]
+    sock.close()
+    nohup = (
+        "import os,signal,sys;signal.signal(signal.SIGHUP,signal.SIG_IGN);os.execv(sys.argv[1],sys.argv[1:])"
+    )
+    argv = [sys.executable, "-c", nohup, *pserver(f"--port={port}", f"--log_dir={tmp_path}")]
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    with started(argv, env=env, ready=f"Server listening on 0.0.0.0:{port} selected port: {port}") as process:
+        process.expect("no secret")
+        process.expect(r"0 of 1 trainers connected \(num_gradient_servers counts trainers\)")
+        process.proc.send_signal(signal.SIGHUP)
+        with Client([(HOST, port)], trainer_id=0, num_gradient_servers=1, log=lambda line: None) as c:
+            c.connect()
+        process.expect("1 of 1 trainers connected")
+        process.proc.send_signal(signal.SIGTERM)
+        assert process.wait() == 143
+    assert "trainer 0 at 127.0.0.1" in (tmp_path / "paddle_pserver2.INFO").read_text()

@@ -1,0 +1,83 @@
+"""A proxy between trainers and pservers that cuts connections after given numbers of bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+
+from support.pservers import HOST, bind_block
+
+
+class CuttingProxy:
+    """Forwards to `target`; the k-th connection is cut after `cuts[k]` bytes from the client.
+
+    A negative number counts bytes from the server. Connections beyond the list are never cut.
+    """
+
+    def __init__(self, listener: socket.socket, target: tuple[str, int], cuts: Sequence[int]) -> None:
+        self._listener, self._target = listener, target
+        self.endpoint: tuple[str, int] = (HOST, listener.getsockname()[1])
+        self._cuts = list(cuts)
+        self.cut = 0  # connections that were cut
+        self._wake, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
+            stack.enter_context(self._woken)
+            stack.enter_context(self._listener)
+            selector.register(self._woken, selectors.EVENT_READ)
+            selector.register(self._listener, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is self._woken:
+                        return
+                    if key.fileobj is self._listener:
+                        self._accept(selector, stack)
+                    elif key.fd in selector.get_map():
+                        self._forward(selector, key)
+
+    def _accept(self, selector: selectors.BaseSelector, stack: contextlib.ExitStack) -> None:
+        client = stack.enter_context(self._listener.accept()[0])
+        server = stack.enter_context(socket.create_connection(self._target))
+        limit = self._cuts.pop(0) if self._cuts else None
+        left = {"up": limit if limit and limit > 0 else None, "down": -limit if limit and limit < 0 else None}
+        selector.register(client, selectors.EVENT_READ, (client, server, "up", left))
+        selector.register(server, selectors.EVENT_READ, (server, client, "down", left))
+
+    def _forward(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+        source, sink, way, left = key.data
+        try:
+            data = source.recv(min(65536, left[way] or 65536))
+            sink.sendall(data)
+        except OSError:
+            data = b""
+        if left[way] is not None:
+            left[way] -= len(data)
+        if not data or left[way] == 0:
+            self.cut += left[way] == 0
+            for sock in (source, sink):
+                selector.unregister(sock)
+                sock.close()
+
+    def close(self) -> None:
+        """Close all connections and wait for the thread."""
+        self._wake.close()
+        self._thread.join()
+
+
+@contextlib.contextmanager
+def cutting(endpoints: Sequence[tuple[str, int]], cuts: Sequence[int]) -> Iterator[list[CuttingProxy]]:
+    """A proxy before the first port of each pserver, all with the same cuts."""
+    proxies = []
+    try:
+        for endpoint in endpoints:
+            proxies.append(CuttingProxy(bind_block(1)[0], endpoint, cuts))
+        yield proxies
+    finally:
+        for proxy in proxies:
+            proxy.close()

@@ -1,0 +1,107 @@
+"""Real pserver processes on loopback ports that are bound before they start, and trainers as threads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pslaunch.runtime.client import Client
+from support.process import Started, started
+
+HOST = "127.0.0.1"
+
+
+def bind_block(n: int) -> list[socket.socket]:
+    """`n` sockets that listen on neighbouring ports, below those that the kernel gives to clients."""
+    rng = random.Random()
+    for _ in range(100):
+        first = rng.randrange(15000, 31000)
+        with contextlib.ExitStack() as stack:
+            try:
+                block = [stack.enter_context(socket.create_server((HOST, first + i))) for i in range(n)]
+            except OSError:
+                continue
+            stack.pop_all()
+            return block
+    raise AssertionError(f"no {n} free neighbouring ports")
+
+
+@dataclass
+class Cluster:
+    """Pservers that run, and how clients reach them."""
+
+    endpoints: list[tuple[str, int]]
+    ports_num: int
+    ports_num_for_sparse: int
+    trainers: int
+    processes: list[Started] = field(default_factory=list)
+    secret: bytes = b""
+
+    def client(self, trainer: int, **overrides: Any) -> Client:
+        """A client that is not connected yet."""
+        settings: dict[str, Any] = {
+            "ports_num": self.ports_num,
+            "ports_num_for_sparse": self.ports_num_for_sparse,
+            "trainer_id": trainer,
+            "num_gradient_servers": self.trainers,
+            "secret": self.secret,
+            "connect_timeout_s": 20.0,
+            "log": lambda line: None,
+        }
+        settings.update(overrides)
+        return Client(settings.pop("endpoints", self.endpoints), **settings)
+
+    def codes(self) -> list[int]:
+        """Exit codes of all pservers, which must end by themselves."""
+        return [p.wait() for p in self.processes]
+
+
+@contextlib.contextmanager
+def cluster(
+    pservers: int = 1, ports: int = 1, sparse: int = 0, *, trainers: int = 1, options: Sequence[str] = ()
+) -> Iterator[Cluster]:
+    """Run pservers; they are killed at the end if they did not end."""
+    with contextlib.ExitStack() as stack:
+        found = Cluster([], ports, sparse, trainers)
+        for _ in range(pservers):
+            block = bind_block(ports + sparse)
+            fds = [sock.fileno() for sock in block]
+            argv = [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", f"--ports_num={ports}"]
+            argv += [f"--ports_num_for_sparse={sparse}", f"--num_gradient_servers={trainers}", *options]
+            env = {**os.environ, "PSLAUNCH_LISTEN_FDS": ",".join(map(str, fds))}
+            found.endpoints.append((HOST, block[0].getsockname()[1]))
+            found.processes.append(stack.enter_context(started(argv, env=env, pass_fds=fds)))
+            for sock in block:
+                sock.close()
+        for process in found.processes:
+            process.expect("trainers connected")
+        yield found
+
+
+def run_trainers(n: int, train: Callable[[int], Any], *, timeout_s: float = 60.0) -> list[Any]:
+    """Run `train(trainer)` in a thread for each; their results in order. The first error is raised."""
+    results: list[Any] = [None] * n
+    errors: list[BaseException] = []
+
+    def run(t: int) -> None:
+        try:
+            results[t] = train(t)
+        except BaseException as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=run, args=(t,), daemon=True) for t in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout_s)
+    if errors:
+        raise errors[0]
+    assert not any(thread.is_alive() for thread in threads), f"trainers still run after {timeout_s:g} s"
+    return results
