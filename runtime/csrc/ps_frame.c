@@ -198,7 +198,8 @@ int ps_create_differs(const ps_create *a, const ps_create *b, char *text, size_t
         {"decay (l2_rate)", (double)a->optim.decay, (double)b->optim.decay},
         {"epsilon", (double)a->optim.epsilon, (double)b->optim.epsilon},
         {"initial distribution", a->init.kind, b->init.kind},
-        {"seed", (double)a->init.seed, (double)b->init.seed},
+        {"seed", (double)(uint32_t)a->init.seed, (double)(uint32_t)b->init.seed},
+        {"seed / 2^32", (double)(a->init.seed >> 32), (double)(b->init.seed >> 32)},
         {"initial_mean", (double)a->init.mean, (double)b->init.mean},
         {"initial_std", (double)a->init.std, (double)b->init.std},
     };

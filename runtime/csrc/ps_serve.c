@@ -581,13 +581,14 @@ static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
     }
 }
 
+/* A request that fails is not done: when it comes again it fails again. */
 static int finish(ps_shard *s, ps_peer *p, ps_err *err) {
     p->in_body = false;
-    if (!p->repeated && p->head.sequence == p->done + 1) {
+    int code = p->repeated ? PS_OK : effect(s, p, err);
+    if (code == PS_OK && p->head.sequence == p->done + 1) {
         p->done = p->head.sequence;
         p->part.op = 0;
     }
-    int code = p->repeated ? PS_OK : effect(s, p, err);
     if (code == PS_OK) code = respond(s, p, err);
     drop_rows(s, p);
     return code;

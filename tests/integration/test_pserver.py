@@ -234,7 +234,7 @@ def test_a_second_trainer_of_the_same_id_names_both_addresses() -> None:
 def test_trainers_that_create_different_objects_are_named() -> None:
     with cluster(trainers=2) as found, found.client(0) as a, found.client(1) as b:
         a.create_dense("w", 5, PLAIN)
-        with pytest.raises(ClientError, match="trainer 1 and trainer 0 .* 'w': size 6 against 5"):
+        with pytest.raises(ClientError, match=r"trainer 1 and trainer 0 .* 'w': size 6 against 5"):
             b.create_dense("w", 6, PLAIN)
 
 
