@@ -115,6 +115,8 @@ def _pin_blas() -> None:
     """One BLAS thread: the bits must not depend on the number of cores; `trainer_count` makes threads."""
     global _blas
     if _blas is None:
+        import numpy  # noqa: F401 - the limit reaches only libraries that are loaded by now
+
         _blas = threadpool_limits(limits=1)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import subprocess
 import sys
 from dataclasses import fields
 
@@ -80,3 +82,13 @@ def test_the_pserver_gets_secret_and_log_folder() -> None:
     argv = pserver_argv(resolve({"log_dir": "l"}, {"PSLAUNCH_SECRET_FILE": "/s"}), {})
     assert argv[-2:] == ["--secret_file=/s", "--log_dir=l"]
     assert "--port=7164" in argv
+
+
+def test_init_pins_blas_to_one_thread() -> None:
+    code = (
+        "import pslaunch.runtime as paddle; paddle.init(); import threadpoolctl; "
+        "print([pool['num_threads'] for pool in threadpoolctl.threadpool_info()])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    pools = ast.literal_eval(done.stdout)
+    assert pools and set(pools) == {1}
