@@ -292,6 +292,7 @@ class Head:
 
     def _gap(self, key: str, stream: Stream, offset: int) -> None:
         if offset > stream.next_offset:
+            self._lines(key, stream.splitter.feed(b"", final=True))  # what follows is no part of that line
             self._tell("gap", process=key, bytes=offset - stream.next_offset)
             stream.next_offset = offset
 
