@@ -368,7 +368,7 @@ PROGRESS_FIELDS: Mapping[str, Callable[[str], int | float | str]] = {
     "batch": int,
     "cost": float,
     "samples_per_s": float,
-    "state": str,  # trainer: connected, finished; pserver: connected (its first trainer), or a few free words
+    "state": str,  # trainer: connected, finished; pserver: connected (its first trainer), finished (all)
 }
 MAX_PROGRESS_BYTES = 1024  # a datagram to PSLAUNCH_PROGRESS; a longer one is dropped
 

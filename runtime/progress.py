@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pslaunch.runtime import env
 
 PERIOD_S = 0.2
+STATE_WAIT_S = 1.0
 
 
 class Progress:
@@ -33,12 +34,12 @@ class Progress:
         self._send(env.format_progress(**fields))
 
     def state(self, state: str) -> None:
-        """Send a state: `connected`, `finished`."""
-        self._send(env.format_progress(state=state))
+        """Send a state: `connected`, `finished`. Waits a moment where the queue is full: states count."""
+        self._send(env.format_progress(state=state), wait_s=STATE_WAIT_S)
 
-    def _send(self, datagram: bytes) -> None:
+    def _send(self, datagram: bytes, *, wait_s: float = 0.0) -> None:
         if not self._path:
             return
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)
+            sender.settimeout(wait_s)
             sender.sendto(datagram, self._path)  # fails where nobody is, or the queue is full

@@ -410,6 +410,7 @@ class Pserver:
                 self._end(EX_IOERR, f"port {i} can't go on: {shard.failure}")
         if self._roster.all_finished:
             self._log.line("all trainers finished")
+            self._progress.state("finished")
             self._end(0, "")
         if why := self._roster.verdict(now_s):
             self._end(EX_TEMPFAIL, why)

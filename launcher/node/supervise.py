@@ -299,7 +299,8 @@ class Supervisor:
         if how.code:
             return f"ended with {how.code}"
         if member.role == PSERVER:
-            return "ended with 0 before the trainers did"
+            # A bundled one says that all trainers have finished; what they do after that needs it no more.
+            return "" if member.state == "finished" else "ended with 0 before the trainers did"
         if member.state == "connected" and not self._trainers_done():
             return "ended with 0 without having finished, while others wait for it"
         return ""

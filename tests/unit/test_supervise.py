@@ -160,6 +160,16 @@ def test_a_pserver_that_ends_early_is_a_failure_with_0_too() -> None:
     assert s.failure is not None and "--server bundled" in s.failure.advice
 
 
+def test_a_pserver_may_end_once_all_trainers_have_finished_with_it() -> None:
+    s = job(trainers=1)
+    connect(s)
+    s.progress("pserver/0", "finished")
+    s.exited("pserver/0", Exit(0), 1.0)
+    assert s.failure is None and s.actions(1.0) == []
+    s.exited("trainer/0", Exit(0), 2.0)
+    assert s.actions(2.0) == [Finish()]
+
+
 def test_a_connected_trainer_that_leaves_with_0_while_others_wait_is_a_failure() -> None:
     s = job()
     connect(s)
