@@ -1,0 +1,177 @@
+"""The contract of every backend for training jobs: same bits, same logs, same endings."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node import codes
+from support.jobs import QUICK, Job, Place, finished, running, until_nothing_runs
+
+TRAIN = """
+import os, signal, sys
+import numpy as np
+import pslaunch.runtime as paddle
+
+def reader():
+    rng = np.random.default_rng(int(os.environ.get("PADDLE_INIT_TRAINER_ID", 0)))
+    for row in rng.integers(0, 30, (160, 3)).tolist():
+        yield tuple(row)
+
+def on_event(event):
+    if isinstance(event, paddle.event.EndIteration) and event.batch_id == 2:
+        print("training", flush=True)
+        HOOK
+
+paddle.init()
+attr = paddle.attr.Param(name="table", sparse_update=True, initial_std=0.1)
+words = [paddle.layer.data(name=f"w{i}", type=paddle.data_type.integer_value(30)) for i in range(3)]
+context = [paddle.layer.embedding(input=w, size=6, param_attr=attr) for w in words[:2]]
+hidden = paddle.layer.fc(input=paddle.layer.concat(input=context), size=20, act=paddle.activation.Tanh())
+guess = paddle.layer.fc(input=hidden, size=30, act=paddle.activation.Softmax())
+cost = paddle.layer.classification_cost(input=guess, label=words[2])
+adagrad = paddle.optimizer.AdaGrad(learning_rate=0.05)
+trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), adagrad, is_local=LOCAL)
+trainer.train(paddle.batch(reader, 16), num_passes=2, event_handler=on_event)
+"""
+
+
+def write(workspace: Path, *, hook: str = "pass", local: bool = False) -> None:
+    text = TRAIN.replace("HOOK", hook).replace("LOCAL", str(local))
+    (workspace / "train.py").write_text(text)
+
+
+def model(place: Place, workspace: Path) -> str:
+    """sha256 of the parameters of the last pass."""
+    return hashlib.sha256((place.workspaces(workspace)[0] / "output/parameters.tar").read_bytes()).hexdigest()
+
+
+def trained(place: Place, workspace: Path, *options: str) -> str:
+    write(workspace)
+    code, job = finished(place, workspace, *options)
+    assert code == 0, job.launcher.output()
+    return model(place, workspace)
+
+
+def test_the_number_of_pservers_and_ports_does_not_change_a_bit(place: Place, workspace: Path) -> None:
+    two = "--worker_num=2"
+    models = {
+        trained(place, workspace, two, "--server_num=1"),
+        trained(place, workspace, two, "--server_num=2", "--ports_num=2"),
+        trained(place, workspace, two, "--server_num=3", "--ports_num_for_sparse=2"),
+    }
+    assert len(models) == 1
+
+
+def test_alone_equals_one_trainer_with_pservers(place: Place, workspace: Path) -> None:
+    write(workspace, local=True)
+    code, job = finished(place, workspace, "--server_num=0")
+    assert code == 0, job.launcher.output()
+    assert model(place, workspace) == trained(place, workspace, "--server_num=2", "--worker_num=1")
+
+
+def test_logs_and_progress(place: Place, workspace: Path) -> None:
+    write(workspace)
+    code, job = finished(place, workspace, "--server_num=1", "--worker_num=2", "--num_passes=1")
+    assert code == 0, job.launcher.output()
+    log = place.workspaces(workspace)[0] / "log"
+    assert "Server listening on" in (log / "server.log").read_text()
+    assert "training" in (log / "train.log").read_text() and "training" in (log / "train.1.log").read_text()
+    assert "pass 0" in (log / "paddle_trainer.INFO").read_text().lower()
+    assert "connected" in (log / "paddle_pserver2.INFO").read_text()
+    progress = [e for e in job.events() if e["event"] == "progress"]
+    assert {e["process"] for e in progress if e.get("state") == "finished"} == {
+        "pserver/0",
+        "trainer/0",
+        "trainer/1",
+    }
+    assert max(e.get("pass", 0) for e in progress) == 0  # --num_passes=1 won over the program's 2
+    assert any("num_passes" in line for line in job.lines("trainer/0"))
+
+
+def until_training(job: Job, *trainers: str) -> None:
+    job.until_printed("training", trainers)
+
+
+PAUSE = "signal.pause()"
+
+
+@pytest.mark.parametrize("who", ["pserver/0", "trainer/1"])
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, 137), (signal.SIGSEGV, 139)])
+def test_a_killed_process_ends_the_job_and_is_named(
+    place: Place, workspace: Path, who: str, how: signal.Signals, code: int
+) -> None:
+    write(workspace, hook="sys.stdin.read() if os.environ['PSLAUNCH_RANK'] == '0' else signal.pause()")
+    with running(place, workspace, *QUICK, "--server_num=2", "--worker_num=2") as job:
+        until_training(job, "trainer/1")
+        os.kill(job.pid(who), how)
+        assert job.launcher.wait() == code
+        failure = job.end()["failure"]
+        assert failure["what"] == who and how.name in failure["text"]
+    until_nothing_runs(1.0)
+
+
+def test_a_trainer_that_leaves_with_0_while_another_waits_is_a_failure(place: Place, workspace: Path) -> None:
+    write(workspace, hook="os._exit(0) if os.environ['PSLAUNCH_RANK'] == '1' else None")
+    code, job = finished(place, workspace, *QUICK, "--worker_num=2")
+    assert code == codes.PEER
+    assert job.end()["failure"]["what"] == "trainer/1"
+    until_nothing_runs(1.0)
+
+
+def test_a_stalled_step_ends_the_job_where_that_was_asked_for_and_names_the_trainer(
+    place: Place, workspace: Path
+) -> None:
+    write(workspace, hook="signal.pause() if os.environ['PSLAUNCH_RANK'] == '1' else None")
+    code, job = finished(
+        place, workspace, *QUICK, "--worker_num=2", "--stall_after=0.5", "--stall_timeout=1.5"
+    )
+    assert code == codes.PEER
+    assert any("trainer 1" in line for line in job.end()["failure"]["tail"])
+
+
+def test_interrupting_a_training_leaves_nothing(place: Place, workspace: Path) -> None:
+    write(workspace, hook=PAUSE)
+    with running(place, workspace, "--server_num=2", "--worker_num=2") as job:
+        until_training(job, "trainer/0", "trainer/1")
+        job.launcher.proc.send_signal(signal.SIGINT)
+        assert job.launcher.wait() == codes.INT
+    until_nothing_runs(1.0)
+
+
+def test_killing_the_launcher_of_a_training_leaves_nothing(place: Place, workspace: Path) -> None:
+    write(workspace, hook=PAUSE)
+    with running(place, workspace, *QUICK, "--server_num=2", "--worker_num=2") as job:
+        until_training(job, "trainer/0", "trainer/1")
+        os.kill(job.launcher.pid, signal.SIGKILL)
+        until_nothing_runs(1 + 2)
+
+
+def test_two_jobs_at_once_do_not_disturb_each_other(place: Place, workspace: Path) -> None:
+    other = workspace.parent / "other"
+    other.mkdir()
+    write(other, hook="sys.exit(9) if os.path.exists('go') else signal.pause()")
+    alone = trained(place, workspace, "--worker_num=2")
+    with running(place, other, *QUICK, "--worker_num=2") as paused:
+        until_training(paused, "trainer/0", "trainer/1")
+        assert trained(place, workspace, "--worker_num=2") == alone
+        os.kill(paused.pid("trainer/0"), 0)
+        paused.launcher.proc.send_signal(signal.SIGTERM)
+        assert paused.launcher.wait() == codes.TERM
+
+
+def test_a_busy_port_that_was_given_is_named_with_its_holder(place: Place, workspace: Path) -> None:
+    write(workspace)
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        code, job = finished(place, workspace, f"--port={port}")
+    assert code == codes.SERVICE
+    text = job.end()["failure"]["text"]
+    assert str(port) in text and f"pid {os.getpid()}" in text
