@@ -18,7 +18,7 @@ EMBEDDING = 32
 HIDDEN = 256
 DROP = 0.5
 BATCH = 256
-PASSES = 5
+PASSES = 8
 LEARNING_RATE = 3e-2
 CONTEXT = ("firstw", "secondw", "thirdw", "fourthw")
 NEXT = "fifthw"
@@ -77,7 +77,8 @@ def main() -> None:
         if isinstance(event, paddle.event.EndPass):
             result = trainer.test(paddle.batch(my_lib.reader("test"), BATCH))
             print(
-                f"pass {event.pass_id}: perplexity of the test text {math.exp(result.cost):.1f}", flush=True
+                f"pass {event.pass_id}: perplexity of its part of the test text {math.exp(result.cost):.1f}",
+                flush=True,
             )
 
     trainer.train(paddle.batch(my_lib.reader("train"), BATCH), num_passes=PASSES, event_handler=on_event)
