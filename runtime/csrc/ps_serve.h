@@ -1,4 +1,5 @@
-/* What a shard does with the frames of its trainers. Inner header of ps_shard.c and ps_serve.c. */
+/* What a shard does with the frames of its trainers. Inner header of ps_shard.c (the loop),
+ * ps_begin.c, ps_serve.c and ps_waits.c. */
 #ifndef PS_SERVE_H
 #define PS_SERVE_H
 
@@ -39,6 +40,11 @@ void ps_shard_event(ps_shard *s, uint32_t kind, uint32_t trainer, uint64_t a, co
 
 /* Close the trainer's connection and tell the owner why. Can't fail. */
 void ps_shard_drop(ps_shard *s, ps_peer *p, const char *why);
+
+/* Decide on the request whose header is in p->head: may the trainer ask for that now, and where does
+ * the body go? PS_OK: the body comes next. PS_EAGAIN: the trainer must wait for its turn; ask again
+ * then. Else it is refused, and err says why. */
+int ps_serve_begin(ps_shard *s, ps_peer *p, ps_err *err);
 
 /* Read and carry out what the trainer sends, up to a fair share. PS_OK, or PS_ECONN if the connection
  * is gone. Errors of the trainer are answered and reported, not returned. */

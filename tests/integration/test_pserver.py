@@ -355,7 +355,15 @@ def test_a_busy_port_names_its_holder() -> None:
 
 @pytest.mark.parametrize(
     "option",
-    ["--port=0", "--port=x", "--port=70000", "--ports_num=-1", "--nosuch=1", "--secret_file=/no"],
+    [
+        "--port=0",
+        "--port=x",
+        "--port=70000",
+        "--ports_num=-1",
+        "--nosuch=1",
+        "--secret_file=/no",
+        "--save_dir=x",
+    ],
 )
 def test_bad_options_get_one_line_and_2(option: str) -> None:
     with started(pserver(option)) as process:

@@ -1,0 +1,228 @@
+/* The beginning of a request: is it allowed, and where does its body go? */
+#include <inttypes.h>
+
+#include "ps_serve.h"
+
+static bool may_hold(const ps_shard *s, const ps_object *o, uint64_t bytes) {
+    if (o->sparse == NULL && o->held_n >= PS_MAX_HELD) return false;
+    return s->held_bytes + bytes <= PS_MAX_HELD_BYTES;
+}
+
+static int body_buffer(ps_shard *s, ps_peer *p, bool counted, ps_err *err) {
+    p->rows = ps_held_new(p->head.length, p->head.count);
+    if (p->rows == NULL) return ps_fail(err, PS_ENOMEM, 0, "%" PRIu64 " bytes of a request", p->head.length);
+    p->rows->counted = counted;
+    if (counted) s->held_bytes += p->head.length;
+    p->sink = PS_SINK_BYTES;
+    p->mem = (uint8_t *)p->rows->data;
+    return PS_OK;
+}
+
+static int find_object(ps_shard *s, const ps_header *h, bool sparse, ps_object **o, ps_err *err) {
+    if (h->object >= s->objects_n)
+        return ps_fail(err, PS_EPROTO, 0, "%s of object %u, which was not created", ps_op_name(h->op),
+                       h->object);
+    *o = s->objects[h->object];
+    if (((*o)->sparse != NULL) != sparse)
+        return ps_fail(err, PS_EPROTO, 0, "%s of '%.64s', which is %s", ps_op_name(h->op), (*o)->spec.name,
+                       sparse ? "dense" : "a sparse table");
+    return PS_OK;
+}
+
+static int bad_length(const ps_header *h, ps_err *err) {
+    return ps_fail(err, PS_EPROTO, 0, "%s of object %u with %" PRIu64 " bytes and %u keys", ps_op_name(h->op),
+                   h->object, h->length, h->count);
+}
+
+static int may_push(ps_shard *s, const ps_peer *p, const ps_object *o, ps_err *err) {
+    const ps_header *h = &p->head;
+    if (p->repeated) return PS_OK;
+    if (s->ended[p->trainer])
+        return ps_fail(err, PS_EPROTO, 0, "trainer %u pushes after it ended the pass", p->trainer);
+    if (h->version != o->step.version + 1 || o->step.part[p->trainer] >= PS_PART_WHOLE)
+        return ps_fail(err, PS_EPROTO, 0,
+                       "trainer %u pushes '%.64s' for step %" PRIu64 ", %" PRIu64 " are complete", p->trainer,
+                       o->spec.name, h->version, o->step.version);
+    return PS_OK;
+}
+
+static int may_read(ps_shard *s, const ps_peer *p, const ps_object *o, ps_err *err) {
+    if (!s->ended[p->trainer] && o->step.part[p->trainer] == PS_PART_NONE) return PS_OK;
+    return ps_fail(err, PS_EPROTO, 0, "trainer %u reads '%.64s' in the middle of its own step", p->trainer,
+                   o->spec.name);
+}
+
+static int not_ready(const ps_object *o, ps_err *err) {
+    return ps_fail(err, PS_EPROTO, 0, "'%.64s' has no values yet: trainer 0 must set them first",
+                   o->spec.name);
+}
+
+/* A piece of the gradient may have been taken before the connection broke: then the same way again. */
+static int aim_dense(ps_peer *p, ps_object *o, bool last, ps_err *err) {
+    ps_dense *d = &o->dense;
+    if (o->step.part[p->trainer] == PS_PART_HELD) {
+        p->sink = PS_SINK_BYTES;
+        p->mem = (uint8_t *)o->held[p->trainer]->data;
+    } else if (d->applied || (last && p->got == 0)) {
+        p->sink = PS_SINK_APPLY;
+    } else if (!d->sum_empty) {
+        p->sink = PS_SINK_ADD;
+    } else {
+        p->sink = PS_SINK_BYTES;
+        p->mem = (uint8_t *)ps_dense_sum(d);
+        if (p->mem == NULL) return ps_fail(err, PS_ENOMEM, 0, "the sum of '%.64s'", o->spec.name);
+    }
+    return PS_OK;
+}
+
+static int begin_push(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_object *o;
+    int code = find_object(s, &p->head, false, &o, err);
+    if (code < 0) return code;
+    if (p->head.length != o->dense.n * sizeof(float)) return bad_length(&p->head, err);
+    if (!o->dense.ready) return not_ready(o, err);
+    if ((code = may_push(s, p, o, err)) < 0 || p->repeated) return code;
+
+    uint8_t *part = &o->step.part[p->trainer];
+    bool turn = ps_step_turn(&o->step, s->ended) == p->trainer;
+    if (*part == PS_PART_NONE && !turn) {
+        if (!may_hold(s, o, p->head.length)) return PS_EAGAIN;
+        ps_held *h = ps_held_new(p->head.length, 0);
+        if (h == NULL) return ps_fail(err, PS_ENOMEM, 0, "a gradient of '%.64s'", o->spec.name);
+        h->counted = true;
+        s->held_bytes += h->bytes;
+        ps_object_hold(o, p->trainer, h);
+        *part = PS_PART_HELD;
+    } else if (*part == PS_PART_NONE) {
+        *part = PS_PART_SUM;
+    }
+    return aim_dense(p, o, ps_step_last(&o->step, s->ended, p->trainer), err);
+}
+
+static int begin_rows(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_object *o;
+    const ps_header *h = &p->head;
+    int code = find_object(s, h, true, &o, err);
+    if (code < 0) return code;
+    uint64_t row = h->op == PS_PULL_ROWS ? 0 : sizeof(float) * (uint64_t)o->spec.dim;
+    if (h->length != h->count * (sizeof(uint64_t) + row) || h->count > ps_rows_per_frame(o->spec.dim))
+        return bad_length(h, err);
+    if (h->op == PS_PULL_ROWS && (code = may_read(s, p, o, err)) < 0) return code;
+    if (h->op == PS_SET_ROWS && p->trainer != 0)
+        return ps_fail(err, PS_EPROTO, 0, "trainer %u sets rows; only trainer 0 may", p->trainer);
+    if (h->op != PS_PUSH_ROWS) return p->repeated ? PS_OK : body_buffer(s, p, false, err);
+
+    if ((code = may_push(s, p, o, err)) < 0 || p->repeated) return code;
+    bool turn = ps_step_turn(&o->step, s->ended) == p->trainer;
+    if (!turn && !may_hold(s, o, h->length)) return PS_EAGAIN;
+    if (o->step.part[p->trainer] == PS_PART_NONE) o->step.part[p->trainer] = PS_PART_HELD;
+    return body_buffer(s, p, !turn, err);
+}
+
+static int begin_init(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_object *o;
+    int code = find_object(s, &p->head, false, &o, err);
+    if (code < 0) return code;
+    bool values = p->head.length == o->dense.n * sizeof(float) && p->trainer == 0;
+    if (p->head.length != 0 && !values) return bad_length(&p->head, err);
+    if (o->dense.ready) { /* the first values win; these are the same, or come too late */
+        p->sink = PS_SINK_DROP;
+        return PS_OK;
+    }
+    p->sink = PS_SINK_BYTES;
+    p->mem = (uint8_t *)o->dense.values;
+    return PS_OK;
+}
+
+static int begin_pull(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_object *o;
+    int code = find_object(s, &p->head, false, &o, err);
+    if (code < 0) return code;
+    if (!o->dense.ready) return not_ready(o, err);
+    return may_read(s, p, o, err);
+}
+
+static int begin_create(ps_shard *s, ps_peer *p, ps_err *err) {
+    if (p->head.object > s->objects_n)
+        return ps_fail(err, PS_EPROTO, 0, "CREATE of object %u after %u", p->head.object, s->objects_n);
+    p->sink = PS_SINK_BYTES;
+    p->mem = p->create;
+    return PS_OK;
+}
+
+static int begin_wait(const ps_shard *s, const ps_peer *p, uint64_t over, ps_err *err) {
+    if (p->repeated) return PS_OK;
+    for (uint32_t i = 0; i < s->objects_n; i++) {
+        uint8_t part = s->objects[i]->step.part[p->trainer];
+        if (part != PS_PART_NONE && part < PS_PART_WHOLE)
+            return ps_fail(err, PS_EPROTO, 0, "%s of trainer %u in the middle of a push",
+                           ps_op_name(p->head.op), p->trainer);
+    }
+    if (p->head.version == over) return PS_OK;
+    return ps_fail(err, PS_EPROTO, 0, "%s %" PRIu64 " of trainer %u, %" PRIu64 " of %u trainers are over",
+                   ps_op_name(p->head.op), p->head.version, p->trainer, over, s->config.trainers);
+}
+
+static int begin_body(ps_shard *s, ps_peer *p, ps_err *err) {
+    switch (p->head.op) {
+    case PS_CREATE:
+        return begin_create(s, p, err);
+    case PS_INIT:
+        return begin_init(s, p, err);
+    case PS_PUSH:
+        return begin_push(s, p, err);
+    case PS_SET_ROWS:
+    case PS_PUSH_ROWS:
+    case PS_PULL_ROWS:
+        return begin_rows(s, p, err);
+    case PS_PULL:
+        return begin_pull(s, p, err);
+    case PS_END_PASS:
+        return begin_wait(s, p, s->pass, err);
+    case PS_BARRIER:
+        return begin_wait(s, p, s->barrier, err);
+    case PS_FINISH:
+        return begin_wait(s, p, p->head.version, err);
+    default:
+        return ps_fail(err, PS_EPROTO, 0, "%s is no request", ps_op_name(p->head.op));
+    }
+}
+
+static int check_sender(const ps_shard *s, const ps_peer *p, ps_err *err) {
+    const ps_header *h = &p->head;
+    if (h->epoch != s->config.epoch)
+        return ps_fail(err, PS_EPROTO, 0, "a frame of epoch %u, this is epoch %u", h->epoch, s->config.epoch);
+    if (h->trainer != p->trainer || h->incarnation != p->incarnation)
+        return ps_fail(err, PS_EPROTO, 0, "a frame of trainer %u on the connection of trainer %u", h->trainer,
+                       p->trainer);
+    if (h->sequence == 0 || h->sequence > p->done + 1)
+        return ps_fail(err, PS_EPROTO, 0, "request %" PRIu64 " of trainer %u after %" PRIu64, h->sequence,
+                       p->trainer, p->done);
+    return PS_OK;
+}
+
+static bool same_request(const ps_header *a, const ps_header *b) {
+    return a->op == b->op && a->sequence == b->sequence && a->object == b->object && a->flags == b->flags &&
+           a->version == b->version && a->length == b->length && a->count == b->count;
+}
+
+int ps_serve_begin(ps_shard *s, ps_peer *p, ps_err *err) {
+    const ps_header *h = &p->head;
+    int code = check_sender(s, p, err);
+    if (code < 0) return code;
+    bool reads = h->op == PS_PULL || h->op == PS_PULL_ROWS;
+    p->repeated = h->sequence <= p->done && !reads;
+    p->got = 0;
+    p->carried = 0;
+    p->skip = p->repeated ? h->length : 0;
+    p->sink = PS_SINK_DROP;
+    if (p->part.op != 0 && h->sequence == p->part.sequence) {
+        if (!same_request(&p->part, h))
+            return ps_fail(err, PS_EPROTO, 0, "trainer %u repeats request %" PRIu64 " as another one",
+                           p->trainer, h->sequence);
+        p->got = p->skip = p->part_got;
+    }
+    code = begin_body(s, p, err);
+    if (code == PS_OK) p->in_body = true;
+    return code;
+}

@@ -1,0 +1,136 @@
+/* Requests on tables: rows grouped by shard and cut into frames. */
+#include <string.h>
+
+#include "ps_call.h"
+
+uint32_t ps_key_shard(uint64_t key, uint32_t n) {
+    return (uint32_t)(((ps_mix64(key + UINT64_C(0x9e3779b97f4a7c15)) >> 32) * n) >> 32);
+}
+
+/* Keys in the order of shards, and rows too if there are any. */
+typedef struct grouped {
+    const uint64_t *keys;
+    const float *rows;
+    size_t *order; /* [n]; NULL: as they came */
+    size_t *start; /* [shards of the table + 1] */
+} grouped;
+
+static void count_keys(const ps_known *o, const uint64_t *keys, size_t n, size_t *start) {
+    memset(start, 0, (o->n + 1) * sizeof *start);
+    for (size_t i = 0; i < n; i++) start[ps_key_shard(keys[i], o->n) + 1]++;
+    for (uint32_t s = 0; s < o->n; s++) start[s + 1] += start[s];
+}
+
+static int group_keys(ps_client *c, const ps_known *o, const uint64_t *keys, size_t n, grouped *g,
+                      ps_err *err) {
+    size_t *at = ps_call_stage(c, o->n + 1, sizeof *at);
+    uint64_t *sorted = ps_call_stage(c, n, sizeof *sorted);
+    g->order = ps_call_stage(c, n, sizeof *g->order);
+    if (at == NULL || sorted == NULL || g->order == NULL) return ps_call_no_memory(err);
+    memcpy(at, g->start, (o->n + 1) * sizeof *at);
+    for (size_t i = 0; i < n; i++) {
+        size_t place = at[ps_key_shard(keys[i], o->n)]++;
+        sorted[place] = keys[i];
+        g->order[place] = i;
+    }
+    g->keys = sorted;
+    return PS_OK;
+}
+
+static int group_rows(ps_client *c, const ps_known *o, const float *rows, size_t n, grouped *g, ps_err *err) {
+    size_t dim = o->spec.dim;
+    float *sorted = ps_call_stage(c, n, dim * sizeof *sorted);
+    if (sorted == NULL) return ps_call_no_memory(err);
+    for (size_t i = 0; i < n; i++) memcpy(sorted + i * dim, rows + g->order[i] * dim, dim * sizeof *rows);
+    g->rows = sorted;
+    return PS_OK;
+}
+
+static int group(ps_client *c, const ps_known *o, const uint64_t *keys, const float *rows, size_t n,
+                 grouped *g, ps_err *err) {
+    *g = (grouped){.keys = keys, .rows = rows};
+    g->start = ps_call_stage(c, o->n + 1, sizeof *g->start);
+    if (g->start == NULL) return ps_call_no_memory(err);
+    if (o->n == 1) {
+        g->start[0] = 0;
+        g->start[1] = n;
+        return PS_OK;
+    }
+    count_keys(o, keys, n, g->start);
+    int code = group_keys(c, o, keys, n, g, err);
+    if (code == PS_OK && rows != NULL) code = group_rows(c, o, rows, n, g, err);
+    return code;
+}
+
+/* One frame of rows [from, to). */
+static int rows_frame(ps_client *c, const ps_known *o, uint32_t shard, ps_header head, const grouped *g,
+                      size_t from, size_t to, float *answer, ps_err *err) {
+    size_t iovs = c->iovs_n, n = to - from, dim = o->spec.dim;
+    int code = PS_OK;
+    head.count = (uint32_t)n;
+    if (n > 0) code = ps_call_iov(c, (void *)(g->keys + from), n * sizeof *g->keys, err);
+    if (code == PS_OK && n > 0 && g->rows != NULL)
+        code = ps_call_iov(c, (void *)(g->rows + from * dim), n * dim * sizeof *g->rows, err);
+    size_t outs = c->iovs_n - iovs;
+    if (code == PS_OK && answer != NULL)
+        code = ps_call_iov(c, answer + from * dim, n * dim * sizeof *answer, err);
+    if (code < 0) return code;
+    return ps_call_request(c, shard, head, head.op == PS_PULL_ROWS ? PS_ROWS : PS_DONE, iovs, outs, err);
+}
+
+/* Rows in frames to each shard of the table. A push says something to every shard, if only that there
+ * is nothing. */
+static int rows_call(ps_client *c, const ps_known *o, ps_header head, const grouped *g, float *answer,
+                     ps_err *err) {
+    size_t most = ps_rows_per_frame(o->spec.dim);
+    int code = PS_OK;
+    for (uint32_t s = 0; code == PS_OK && s < o->n; s++) {
+        size_t at = g->start[s], end = g->start[s + 1];
+        if (at == end && head.op != PS_PUSH_ROWS) continue;
+        do {
+            size_t to = end - at < most ? end : at + most;
+            head.flags = head.op == PS_PUSH_ROWS && to < end ? PS_MORE : 0;
+            code = rows_frame(c, o, o->first + s, head, g, at, to, answer, err);
+            at = to;
+        } while (code == PS_OK && at < end);
+    }
+    return code;
+}
+
+int ps_client_set_rows(ps_client *c, uint32_t id, const uint64_t *keys, const float *rows, size_t n,
+                       ps_err *err) {
+    ps_known *o = NULL;
+    grouped g;
+    int code = ps_call_find(c, id, 1, &o, err);
+    if (code == PS_OK) code = group(c, o, keys, rows, n, &g, err);
+    if (code < 0) return code;
+    return rows_call(c, o, (ps_header){.op = PS_SET_ROWS, .object = id}, &g, NULL, err);
+}
+
+int ps_client_push_rows(ps_client *c, uint32_t id, const uint64_t *keys, const float *rows, size_t n,
+                        ps_err *err) {
+    ps_known *o = NULL;
+    grouped g;
+    int code = ps_call_find(c, id, 1, &o, err);
+    if (code == PS_OK) code = group(c, o, keys, rows, n, &g, err);
+    if (code < 0) return code;
+    return rows_call(c, o, (ps_header){.op = PS_PUSH_ROWS, .object = id, .version = o->version + 1}, &g, NULL,
+                     err);
+}
+
+int ps_client_pull_rows(ps_client *c, uint32_t id, const uint64_t *keys, size_t n, float *out, ps_err *err) {
+    ps_known *o = NULL;
+    grouped g;
+    int code = ps_call_find(c, id, 1, &o, err);
+    if (code == PS_OK) code = group(c, o, keys, NULL, n, &g, err);
+    if (code < 0) return code;
+    float *answer = out;
+    if (g.order != NULL) {
+        answer = ps_call_stage(c, n, o->spec.dim * sizeof *answer);
+        if (answer == NULL) return ps_call_no_memory(err);
+        code = ps_call_room(&c->scatters, c->scatters_n, &c->scatters_cap, sizeof *c->scatters, err);
+        if (code < 0) return code;
+        c->scatters[c->scatters_n++] = (ps_scatter){answer, g.order, n, o->spec.dim, out};
+    }
+    return rows_call(c, o, (ps_header){.op = PS_PULL_ROWS, .object = id}, &g, answer, err);
+}

@@ -1,0 +1,236 @@
+/* Running a call: sending and receiving on all connections at once. */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+#include "ps_call.h"
+
+enum { SEND_PIECES = 256 }; /* iovecs in one system call */
+
+/* --- Sending. --- */
+
+/* What is left of the requests from `sending` on, as iovecs. Returns how many. */
+static size_t gather(const ps_client *c, const ps_link *l, struct iovec *iov) {
+    size_t n = 0;
+    uint64_t skip = l->sent;
+    for (uint32_t i = l->sending; i != PS_NONE && n < SEND_PIECES; i = c->requests[i].next) {
+        const ps_request *r = &c->requests[i];
+        if (r->answered) continue;
+        if (skip < PS_HEADER_BYTES)
+            iov[n++] = (struct iovec){(void *)(r->raw + skip), PS_HEADER_BYTES - skip};
+        skip = skip < PS_HEADER_BYTES ? 0 : skip - PS_HEADER_BYTES;
+        for (size_t k = 0; k < r->out_n && n < SEND_PIECES; k++) {
+            struct iovec piece = c->iovs[r->out_at + k];
+            if (skip >= piece.iov_len) {
+                skip -= piece.iov_len;
+                continue;
+            }
+            iov[n++] = (struct iovec){(uint8_t *)piece.iov_base + skip, piece.iov_len - (size_t)skip};
+            skip = 0;
+        }
+    }
+    return n;
+}
+
+static void sent_bytes(const ps_client *c, ps_link *l, uint64_t sent) {
+    l->sent += sent;
+    while (l->sending != PS_NONE) {
+        const ps_request *r = &c->requests[l->sending];
+        uint64_t whole = r->answered ? 0 : PS_HEADER_BYTES + r->head.length;
+        if (l->sent < whole) return;
+        l->sent -= whole;
+        l->sending = r->next;
+    }
+}
+
+static int send_link(const ps_client *c, ps_link *l, ps_err *err) {
+    struct iovec iov[SEND_PIECES];
+    sent_bytes(c, l, 0); /* passes over what is answered already */
+    while (l->sending != PS_NONE) {
+        int64_t sent = ps_conn_send(&l->conn, iov, gather(c, l, iov), err);
+        if (sent < 0) return (int)sent;
+        sent_bytes(c, l, (uint64_t)sent);
+    }
+    return PS_OK;
+}
+
+/* --- Receiving. --- */
+
+static void learn_versions(ps_client *c, const ps_request *r, const uint8_t *body) {
+    for (uint64_t at = 0; at + 16 <= r->in_bytes; at += 16) {
+        uint32_t id;
+        uint64_t version;
+        memcpy(&id, body + at, sizeof id);
+        memcpy(&version, body + at + 8, sizeof version);
+        if (id < c->objects_n && version > c->objects[id].version) c->objects[id].version = version;
+    }
+}
+
+static void answered(ps_client *c, ps_link *l, ps_request *r) {
+    if (r->expect == PS_VERSIONS && r->in_n > 0) learn_versions(c, r, c->iovs[r->in_at].iov_base);
+    if ((r->head.op == PS_PUSH || r->head.op == PS_PUSH_ROWS) && !(r->head.flags & PS_MORE))
+        c->objects[r->head.object].version = r->head.version;
+    r->answered = true;
+    l->reading = PS_NONE;
+    l->open--;
+    c->open--;
+}
+
+static int expect_versions(ps_client *c, ps_request *r, const ps_header *h, ps_err *err) {
+    void *body = ps_call_stage(c, (size_t)h->length, 1);
+    if (body == NULL) return ps_call_no_memory(err);
+    r->in_at = c->iovs_n;
+    r->in_n = 1;
+    r->in_bytes = h->length;
+    return ps_call_iov(c, body, (size_t)h->length, err);
+}
+
+static int begin_answer(ps_client *c, ps_link *l, const ps_header *h, ps_err *err) {
+    if (h->op == PS_ERROR) {
+        l->refusing = true;
+        l->text_length = (uint32_t)h->length;
+        l->text_got = 0;
+        return PS_OK;
+    }
+    uint32_t i = l->first;
+    while (i != PS_NONE && (c->requests[i].head.sequence != h->sequence || c->requests[i].answered))
+        i = c->requests[i].next;
+    if (i == PS_NONE || h->op != c->requests[i].expect || h->trainer != c->trainer || h->epoch != c->epoch ||
+        h->incarnation != c->incarnation)
+        return ps_fail(err, PS_EPROTO, 0, "an answer %s %" PRIu64 " to nothing that was asked",
+                       ps_op_name(h->op), h->sequence);
+    ps_request *r = &c->requests[i];
+    if (r->expect == PS_VERSIONS) {
+        int code = expect_versions(c, r, h, err);
+        if (code < 0) return code;
+    }
+    if (h->length != r->in_bytes)
+        return ps_fail(err, PS_EPROTO, 0, "an answer %s of %" PRIu64 " bytes in place of %" PRIu64,
+                       ps_op_name(h->op), h->length, r->in_bytes);
+    l->reading = i;
+    l->got = 0;
+    l->got_iov = l->got_at = 0;
+    return PS_OK;
+}
+
+static int read_body(ps_client *c, ps_link *l, ps_err *err) {
+    ps_request *r = &c->requests[l->reading];
+    while (l->got < r->in_bytes) {
+        struct iovec *iov = &c->iovs[r->in_at + l->got_iov];
+        if (l->got_at == iov->iov_len) {
+            l->got_iov++;
+            l->got_at = 0;
+            continue;
+        }
+        int64_t n =
+            ps_conn_body(&l->conn, (uint8_t *)iov->iov_base + l->got_at, iov->iov_len - l->got_at, err);
+        if (n < 0) return (int)n;
+        l->got += (uint64_t)n;
+        l->got_at += (size_t)n;
+    }
+    answered(c, l, r);
+    return PS_OK;
+}
+
+static int read_refusal(ps_link *l, ps_err *err) {
+    while (l->text_got < l->text_length) {
+        int64_t n = ps_conn_body(&l->conn, l->text + l->text_got, l->text_length - l->text_got, err);
+        if (n < 0) return (int)n;
+        l->text_got += (uint32_t)n;
+    }
+    return ps_fail(err, PS_EREMOTE, 0, "%.*s", (int)l->text_length, l->text);
+}
+
+/* Take what has come. PS_EAGAIN when nothing more is there. */
+static int read_link(ps_client *c, ps_link *l, ps_err *err) {
+    for (;;) {
+        ps_header head;
+        int code = PS_OK;
+        if (l->refusing) return read_refusal(l, err);
+        if (l->reading == PS_NONE) {
+            code = ps_conn_header(&l->conn, &head, err);
+            if (code == PS_OK) code = begin_answer(c, l, &head, err);
+        }
+        if (code == PS_OK && l->reading != PS_NONE) code = read_body(c, l, err);
+        if (code < 0) return code;
+    }
+}
+
+/* --- Running a call. --- */
+
+static int64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static int serve_link(ps_client *c, ps_link *l, short events, ps_err *err) {
+    int code = PS_OK;
+    if (events & (POLLIN | POLLHUP | POLLERR)) {
+        ps_conn_ready(&l->conn);
+        code = read_link(c, l, err);
+    }
+    if ((code == PS_OK || code == PS_EAGAIN) && l->sending != PS_NONE) code = send_link(c, l, err);
+    return code == PS_EAGAIN ? PS_OK : code;
+}
+
+/* The sending side broke: the other side may have said why before. */
+static int last_words(ps_client *c, ps_link *l, int code, ps_err *err) {
+    if (code != PS_ECONN || l->conn.fd < 0) return code;
+    ps_err heard;
+    ps_conn_ready(&l->conn);
+    int read = read_link(c, l, &heard);
+    if (read != PS_EREMOTE) return code;
+    *err = heard;
+    return read;
+}
+
+static int fail_link(ps_client *c, uint32_t i, int code, uint32_t *shard, ps_err *err) {
+    *shard = i;
+    code = last_words(c, &c->links[i], code, err);
+    ps_client_detach(c, i);
+    return code;
+}
+
+static int serve_links(ps_client *c, bool all, uint32_t *shard, ps_err *err) {
+    for (uint32_t i = 0; i < c->shards; i++) {
+        if (c->links[i].open == 0 || (!all && c->polls[i].revents == 0)) continue;
+        int code = serve_link(c, &c->links[i], all ? 0 : c->polls[i].revents, err);
+        if (code < 0) return fail_link(c, i, code, shard, err);
+    }
+    return PS_OK;
+}
+
+static void scatter_rows(ps_client *c) {
+    for (size_t k = 0; k < c->scatters_n; k++) {
+        const ps_scatter *s = &c->scatters[k];
+        for (size_t i = 0; i < s->n; i++)
+            memcpy(s->out + s->order[i] * s->dim, s->rows + i * s->dim, s->dim * sizeof *s->out);
+    }
+    c->scatters_n = 0;
+}
+
+static void arm_polls(ps_client *c) {
+    for (uint32_t i = 0; i < c->shards; i++) {
+        const ps_link *l = &c->links[i];
+        c->polls[i].fd = l->open > 0 ? l->conn.fd : -1;
+        c->polls[i].events = (short)(POLLIN | (l->sending != PS_NONE ? POLLOUT : 0));
+        c->polls[i].revents = 0;
+    }
+}
+
+int ps_client_run(ps_client *c, int timeout_ms, uint32_t *shard, ps_err *err) {
+    int64_t until = now_ms() + timeout_ms;
+    int code = serve_links(c, true, shard, err);
+    while (code == PS_OK && c->open > 0) {
+        arm_polls(c);
+        int64_t left = until - now_ms();
+        int n = left > 0 ? poll(c->polls, c->shards, (int)left) : 0;
+        if (n == 0 || (n < 0 && errno == EINTR)) return PS_EAGAIN;
+        if (n < 0) return ps_fail(err, PS_ESYS, errno, "poll");
+        code = serve_links(c, false, shard, err);
+    }
+    if (code == PS_OK) scatter_rows(c);
+    return code;
+}
