@@ -118,7 +118,8 @@ class Pserver:
     # -- saying
 
     def _say(self, line: str) -> None:
-        print(line, flush=True)
+        with contextlib.suppress(OSError):  # nobody reads any more; that is no reason to end
+            print(line, flush=True)
         self._log.line(line)
 
     def _end(self, code: int, why: str) -> None:
@@ -126,7 +127,8 @@ class Pserver:
             return
         self._code = code
         if why:
-            print(f"pslaunch pserver: {why}", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):
+                print(f"pslaunch pserver: {why}", file=sys.stderr, flush=True)
             self._log.line(why)
 
     def _announce(self) -> None:

@@ -90,7 +90,7 @@ static void rewind_link(ps_link *l) {
 int ps_client_attach(ps_client *c, uint32_t shard, int fd, ps_err *err) {
     if (shard >= c->shards) return ps_fail(err, PS_EINVAL, 0, "no shard %u", shard);
     rewind_link(&c->links[shard]);
-    return ps_conn_open(&c->links[shard].conn, fd, err);
+    return ps_conn_open(&c->links[shard].conn, fd, true, err);
 }
 
 void ps_client_detach(ps_client *c, uint32_t shard) {

@@ -21,7 +21,7 @@ static void set_option(int fd, int level, int name, int value) {
     (void)setsockopt(fd, level, name, &value, sizeof value); /* a Unix socket has none of these */
 }
 
-int ps_conn_open(ps_conn *c, int fd, ps_err *err) {
+int ps_conn_open(ps_conn *c, int fd, bool patient, ps_err *err) {
     ps_conn_close(c);
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
@@ -34,7 +34,8 @@ int ps_conn_open(ps_conn *c, int fd, ps_err *err) {
     set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, KEEP_IDLE_S);
     set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, KEEP_INTERVAL_S);
     set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, KEEP_COUNT);
-    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS);
+    /* It also counts time in which the window is closed. */
+    if (!patient) set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS);
     c->fd = fd;
     c->dry = false;
     return PS_OK;

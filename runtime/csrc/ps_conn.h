@@ -22,8 +22,9 @@ typedef struct ps_conn {
 void ps_conn_init(ps_conn *c);
 
 /* Take over a connected TCP socket, closing the one before: non-blocking, no delay, dead peers found
- * by keep-alive. PS_OK, or PS_ESYS; then fd is closed. */
-int ps_conn_open(ps_conn *c, int fd, ps_err *err);
+ * by keep-alive. `patient`: the other side may leave what is sent unread for long, because it is not
+ * our turn; else that means that it is dead. PS_OK, or PS_ESYS; then fd is closed. */
+int ps_conn_open(ps_conn *c, int fd, bool patient, ps_err *err);
 
 /* Close the socket, if there is one, and forget what was read. Can't fail. */
 void ps_conn_close(ps_conn *c);

@@ -119,7 +119,7 @@ static void on_mail(ps_shard *s, const ps_mail *mail) {
     }
     if (p->conn.fd >= 0) ps_serve_lost(s, p); /* it came again before we saw it go */
     p->incarnation = mail->incarnation;
-    if (ps_conn_open(&p->conn, mail->fd, &err) < 0) {
+    if (ps_conn_open(&p->conn, mail->fd, false, &err) < 0) {
         ps_shard_event(s, PS_EVENT_ERROR, mail->trainer, 0, err.text);
         return;
     }
