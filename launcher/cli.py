@@ -193,6 +193,10 @@ def local(
         Text,
         _option("stall_timeout", "SECONDS", "A step that waits this long ends the job, in seconds.", "never"),
     ] = None,
+    nodes: Annotated[
+        Text,
+        _option("nodes", "N", "Simulate a cluster: N nodes, each with a copy of the workspace.", "1"),
+    ] = None,
     dry_run: Annotated[bool, _flag("dry_run", "Print the plan and start nothing.")] = False,
     json: Json = False,
 ) -> None:

@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from pslaunch.detect import choose_server
@@ -16,7 +17,6 @@ from pslaunch.spec import DEFAULT_PROGRAM, JobSpec
 
 # -P: a file of the workspace must not shadow a module of the pserver.
 BUNDLED_PSERVER = (sys.executable, "-P", "-m", "pslaunch.runtime.pserver")
-LOOPBACK = "127.0.0.1"
 
 
 def make_plan(spec: JobSpec, job_id: str) -> Plan:
@@ -45,21 +45,36 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
         added_env=dict(spec.env),
         flags=dict(spec.trainer_flags),
         limits=Limits(spec.grace_s, spec.lost_after_s, spec.stall_after_s, spec.stall_timeout_s),
-        nodes=(_local_node(spec),),
+        nodes=local_nodes(spec),
     )
 
 
-def _local_node(spec: JobSpec) -> Node:
-    """This machine, in place: logs, output and the lock are in the workspace, or all below `--log_dir`."""
+def local_nodes(spec: JobSpec) -> tuple[Node, ...]:
+    """This machine as node 0, in place; each further node of a simulated cluster has a copy of the workspace.
+
+    Logs, output and lock of node 0 are in the workspace, or all below `--log_dir`; copies are below its lock.
+    """
     base = spec.log_dir or spec.workspace
+    state = base / ".pslaunch"
+    nodes = [_node(0, spec.workspace, spec.log_dir or spec.workspace / "log", base / "output", state)]
+    for i in range(1, spec.nodes):
+        copy = state / "nodes" / str(i) / spec.workspace.name
+        nodes.append(_node(i, copy, copy / "log", copy / "output", copy / ".pslaunch", str(spec.workspace)))
+    return tuple(nodes)
+
+
+def _node(
+    i: int, workspace: Path, log_dir: Path, output_dir: Path, state_dir: Path, source: str = ""
+) -> Node:
     return Node(
-        id=0,
-        name="localhost",
-        addr=LOOPBACK,
-        workspace=str(spec.workspace),
-        log_dir=str(spec.log_dir or spec.workspace / "log"),
-        output_dir=str(base / "output"),
-        state_dir=str(base / ".pslaunch"),
+        id=i,
+        name="localhost" if i == 0 else f"localhost-{i}",
+        addr=f"127.0.{i // 250}.{i % 250 + 1}",  # the whole of 127/8 is this machine
+        workspace=str(workspace),
+        log_dir=str(log_dir),
+        output_dir=str(output_dir),
+        state_dir=str(state_dir),
+        source=source,
     )
 
 

@@ -207,6 +207,7 @@ class _Options(TypedDict):
     lost_after_s: float
     stall_after_s: float
     stall_timeout_s: float | None
+    nodes: int
 
 
 def _options(
@@ -228,6 +229,7 @@ def _options(
         lost_after_s=_seconds(given, "lost_after", 30.0),
         stall_after_s=_seconds(given, "stall_after", 60.0),
         stall_timeout_s=_seconds(given, "stall_timeout", 0.0) if "stall_timeout" in given else None,
+        nodes=_number(given, "nodes", 1),
     )
 
 

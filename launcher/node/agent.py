@@ -15,10 +15,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pslaunch.node import codes, logs, ports, procs
+from pslaunch.node.fill import fill
 from pslaunch.node.keeper import BEAT_S, KILL_LIMIT_S, reap
 from pslaunch.node.loop import Loop
 from pslaunch.node.supervise import Ending
@@ -235,8 +236,14 @@ class Agent:
         if order is None:
             self.trouble("", codes.NODE_LOST, f"unknown order {message['type']!r}")
             return
+        self._answer(lambda: order(message))
+
+    def _answer(self, work: Callable[[], None], failed: OSError | None = None) -> None:
+        """Do what was ordered; a refusal, or the system's, goes to the head in words."""
         try:
-            order(message)
+            if failed:
+                raise failed
+            work()
         except Refusal as e:
             self.line.send({"type": "refused", "code": e.code, "text": str(e)})
         except OSError as e:
@@ -249,16 +256,24 @@ class Agent:
     def _order_prepare(self, m: Message) -> None:
         """Folders, lock, node files, secret; answers with what only the node knows."""
         workspace = m["workspace"]
-        if not os.path.isdir(workspace):
+        if not m["source"] and not os.path.isdir(workspace):
             raise Refusal(codes.USAGE, f"the workspace {workspace} is not a folder on {socket.gethostname()}")
         self._lost_after_s = self.line.lost_after_s = float(m["lost_after_s"])
         self._grace_s = float(m["grace_s"])
         for folder in (m["log_dir"], m["state_dir"]):
             os.makedirs(folder, exist_ok=True)
         self._lock(os.path.join(m["state_dir"], "lock"), m["job_id"])
+        if m["source"]:
+            self.loop.aside(
+                lambda: fill(workspace, m["source"]), lambda e: self._answer(lambda: self._prepare(m), e)
+            )
+        else:
+            self._prepare(m)
+
+    def _prepare(self, m: Message) -> None:
         if m["node"] == 0:
             os.makedirs(m["output_dir"], exist_ok=True)
-        _write(os.path.join(workspace, "nodefile"), f"{m['node']}\n")
+        _write(os.path.join(m["workspace"], "nodefile"), f"{m['node']}\n")
         _write(os.path.join(self._run_dir, "secret"), m["secret"], 0o600)
         self.line.send({"type": "prepared", "host": socket.gethostname(), "run_dir": self._run_dir})
 

@@ -161,6 +161,7 @@ class Head:
                 "job_id": plan.job_id,
                 "node": n.id,
                 "workspace": n.workspace,
+                "source": n.source,
                 "log_dir": n.log_dir,
                 "output_dir": n.output_dir,
                 "state_dir": n.state_dir,
@@ -172,7 +173,7 @@ class Head:
         self._ask_all(question, self._propose_ports)
 
     def _on_prepared(self, link: Link, m: Message) -> None:
-        link.host, link.run_dir = str(m["host"]), str(m["run_dir"])
+        link.host, link.run_dir = link.node.name or str(m["host"]), str(m["run_dir"])
         self._answered(link)
 
     def _propose_ports(self) -> None:

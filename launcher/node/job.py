@@ -49,6 +49,7 @@ class Node:
     output_dir: str
     state_dir: str  # lock and caches
     ranks: int = 1
+    source: str = ""  # a folder of the same machine that the workspace is filled from
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import itertools
 import os
 import selectors
 import signal
+import threading
 import time
 from collections.abc import Iterable
 from typing import Callable
@@ -74,6 +75,27 @@ class Loop:
             callback()
 
         self.call_after(period_s, again)
+
+    def aside(self, work: Callback, done: Callable[[OSError | None], None]) -> None:
+        """Do slow `work` on the file system in a thread; `done` is called from the loop, with its OSError."""
+        read_fd, write_fd = os.pipe()
+        failed: list[OSError] = []
+
+        def run() -> None:
+            try:
+                work()
+            except OSError as e:
+                failed.append(e)
+            finally:
+                os.close(write_fd)
+
+        def over() -> None:
+            self.watch(read_fd)
+            os.close(read_fd)
+            done(failed[0] if failed else None)
+
+        self.watch(read_fd, read=over)
+        threading.Thread(target=run, daemon=True).start()
 
     def on_signals(self, handlers: dict[int, Callback]) -> None:
         """Call back from the loop when a signal came. Signals ignored at our start stay ignored."""

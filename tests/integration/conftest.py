@@ -8,7 +8,7 @@ import pytest
 
 from support.jobs import LocalPlace, Place
 
-PLACES = ["local"]  # each backend (and each placement of its head) adds one
+PLACES = ["local", "local_cluster"]  # each backend (and each placement of its head) adds its own
 
 
 @pytest.fixture(params=PLACES)
@@ -19,7 +19,12 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 @pytest.fixture
 def local_place() -> Place:
-    return LocalPlace()
+    return LocalPlace(1)
+
+
+@pytest.fixture
+def local_cluster_place() -> Place:
+    return LocalPlace(3)
 
 
 @pytest.fixture

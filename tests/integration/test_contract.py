@@ -63,7 +63,10 @@ def test_every_process_sees_the_contract(place: Place, workspace: Path) -> None:
     for rank in range(3):
         seen = json.loads("".join(job.lines(f"trainer/{rank}")))
         got = seen["env"]
-        assert seen["stdin"] == "" and Path(seen["cwd"]) == place.workspaces(workspace)[0]
+        node = job.node_of(f"trainer/{rank}")
+        assert seen["stdin"] == "" and Path(seen["cwd"]) == place.workspaces(workspace)[node]
+        assert got["PSLAUNCH_NODE_ID"] == str(node)
+        assert got["PSLAUNCH_NODES"].split(",")[node] == got["PSLAUNCH_NODE_IP"] == got["POD_IP"]
         assert (
             got["PADDLE_INIT_TRAINER_ID"]
             == got["PADDLE_TRAINER_ID"]
@@ -113,13 +116,14 @@ def test_proxies_and_stale_contract_variables_do_not_reach_a_program(place: Plac
 
 def test_files_on_the_node_are_complete(place: Place, workspace: Path) -> None:
     write(workspace, "import os, sys\nos.write(1, bytes(range(256)) * 20000); sys.stderr.write('end')")
-    code, _ = finished(place, workspace, *ALONE, "--worker_num=2")
+    code, job = finished(place, workspace, *ALONE, "--worker_num=4")
     assert code == 0
-    node = place.workspaces(workspace)[0]
-    for name in ("train.log", "train.1.log"):
-        assert (node / "log" / name).read_bytes() == bytes(range(256)) * 20000 + b"end"
-    assert (node / "nodefile").read_text() == "0\n"
-    assert len((node / "nodes").read_text().split()) == len(place.workspaces(workspace))
+    for rank in range(4):
+        assert job.log_of(f"trainer/{rank}").read_bytes() == bytes(range(256)) * 20000 + b"end"
+    for i, node in enumerate(place.workspaces(workspace)):
+        assert (node / "log/train.log").exists()
+        assert (node / "nodefile").read_text() == f"{i}\n"
+        assert len((node / "nodes").read_text().split()) == len(place.workspaces(workspace))
 
 
 def test_lines_of_two_processes_are_never_mixed(place: Place, workspace: Path) -> None:
@@ -153,7 +157,7 @@ def test_the_first_failed_process_gives_the_code(
     if code:
         failure = job.end()["failure"]
         assert failure["what"] == "trainer/1" and words in failure["text"]
-        assert failure["log"].endswith("train.1.log") and "before" in failure["tail"]
+        assert failure["log"] == str(job.log_of("trainer/1")) and "before" in failure["tail"]
 
 
 def test_a_program_that_is_not_executable_is_named(place: Place, workspace: Path) -> None:
@@ -216,7 +220,7 @@ def test_a_stopped_launcher_is_silent_and_the_job_ends(place: Place, workspace: 
     write(workspace, STUBBORN)
     with running(place, workspace, *ALONE, *QUICK) as job:
         job.until_printed("ready", ["trainer/0"])
-        keeper, _agent = job.guards()
+        keeper, _agent = job.guards("trainer/0")
         os.kill(job.launcher.pid, signal.SIGSTOP)
         until_gone(keeper, within_s=3 + 1 + 2)
         os.kill(job.launcher.pid, signal.SIGCONT)
@@ -232,7 +236,7 @@ def test_losing_a_guard_ends_the_job_and_names_it(
     write(workspace, STUBBORN)
     with running(place, workspace, *ALONE, *QUICK, "--worker_num=2") as job:
         job.until_printed("ready", ["trainer/0", "trainer/1"])
-        pid = job.guards()[0 if who == "keeper" else 1]
+        pid = job.guards("trainer/1")[0 if who == "keeper" else 1]
         silent_s = 3 if how == signal.SIGSTOP else 0
         start_s = time.monotonic()
         os.kill(pid, how)
@@ -265,7 +269,7 @@ def test_other_processes_of_the_user_are_untouched(place: Place, workspace: Path
         bystander.until_printed("ready", ["trainer/0"])
         with running(place, workspace, *ALONE, *QUICK) as job:
             job.until_printed("ready", ["trainer/0"])
-            keeper, _agent = job.guards()
+            keeper, _agent = job.guards("trainer/0")
             os.kill(job.launcher.pid, signal.SIGKILL)
             until_gone(keeper, within_s=1 + 2)
         os.kill(bystander.pid("trainer/0"), 0)

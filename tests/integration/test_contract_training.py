@@ -80,8 +80,11 @@ def test_logs_and_progress(place: Place, workspace: Path) -> None:
     code, job = finished(place, workspace, "--server_num=1", "--worker_num=2", "--num_passes=1")
     assert code == 0, job.launcher.output()
     log = place.workspaces(workspace)[0] / "log"
-    assert "Server listening on" in (log / "server.log").read_text()
-    assert "training" in (log / "train.log").read_text() and "training" in (log / "train.1.log").read_text()
+    assert "Server listening on" in job.log_of("pserver/0").read_text()
+    assert (
+        "training" in job.log_of("trainer/0").read_text()
+        and "training" in job.log_of("trainer/1").read_text()
+    )
     assert "pass 0" in (log / "paddle_trainer.INFO").read_text().lower()
     assert "connected" in (log / "paddle_pserver2.INFO").read_text()
     progress = [e for e in job.events() if e["event"] == "progress"]

@@ -34,15 +34,19 @@ class Place(Protocol):
 
 
 class LocalPlace:
-    """This machine, one node, the head in the launcher."""
+    """This machine: one node, or a simulated cluster."""
 
-    name = "local"
+    def __init__(self, nodes: int, *options: str) -> None:
+        self.name = "local"
+        self._nodes, self._options = nodes, (f"--nodes={nodes}", *options)
 
     def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
-        return [*PSLAUNCH, "local", "--json", f"--job_workspace={workspace}", *options, *program]
+        own = ("--json", f"--job_workspace={workspace}", *self._options)
+        return [*PSLAUNCH, "local", *own, *options, *program]
 
     def workspaces(self, workspace: Path) -> list[Path]:
-        return [workspace]
+        copies = [workspace / f".pslaunch/nodes/{i}" / workspace.name for i in range(1, self._nodes)]
+        return [workspace, *copies]
 
 
 def parse_events(text: str) -> list[Event]:
@@ -77,6 +81,14 @@ class Job:
 
         self.until(printed, f"{text!r} from {', '.join(processes)}")
 
+    def node_of(self, process: str) -> int:
+        """The node of a process."""
+        return int(next(p["node"] for p in self.events()[0]["processes"] if p["process"] == process))
+
+    def log_of(self, process: str) -> Path:
+        """The file of a process's output."""
+        return Path(next(p["log"] for p in self.events()[0]["processes"] if p["process"] == process))
+
     def pid(self, process: str) -> int:
         """Process id of a process of the job."""
         found = [
@@ -86,10 +98,9 @@ class Job:
         ]
         return int(found[-1])
 
-    def guards(self) -> tuple[int, int]:
-        """Process ids of keeper and agent of the (one) node, found as the parents of a program."""
-        program = next(e["pid"] for e in self.events() if e["event"] == "process" and "pid" in e)
-        agent = parent_of(program)
+    def guards(self, of: str) -> tuple[int, int]:
+        """Process ids of keeper and agent of the node on which the process `of` runs: its parents."""
+        agent = parent_of(self.pid(of))
         return parent_of(agent), agent
 
     def end(self) -> Event:
