@@ -1,16 +1,16 @@
-"""Listening ports of a pserver: binding them, the addresses of network interfaces, who holds a busy one."""
+"""Listening ports of a pserver: binding them, and the addresses of network interfaces."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import ipaddress
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+
+from pslaunch.runtime import busyport
 
 _SIOCGIFADDR = 0x8915
 BACKLOG = 128
@@ -39,7 +39,9 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as e:
         text = f"port {port} at {host} can't be listened on: {e.strerror or e}"
         if e.errno == errno.EADDRINUSE:
-            text = f"port {port} at {host} is busy{_held_by(port)}; choose another one with --port"
+            who = busyport.holder(port)
+            by = f", held by {who}" if who else ""
+            text = f"port {port} at {host} is busy{by}; choose another one with --port"
         raise PortError(text) from e
 
 
@@ -63,33 +65,3 @@ def adopt(descriptors: Sequence[int]) -> list[socket.socket]:
             raise PortError(f"descriptor {fd} is no listening socket: {e.strerror}") from e
         adopted.append(sock)
     return adopted
-
-
-def _held_by(port: int) -> str:
-    """ " by process 17 (name)", or "" where /proc doesn't tell."""
-    inodes = set(_listening_inodes(port))
-    for pid, fd in _descriptors():
-        with contextlib.suppress(OSError):
-            target = str(fd.readlink())
-            if target.startswith("socket:[") and target[8:-1] in inodes:
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                command = b" ".join(words).decode("utf-8", "replace").strip()
-                return f": process {pid} ({command[:80]}) listens there"
-    return ""
-
-
-def _listening_inodes(port: int) -> Iterator[str]:
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
-                words = line.split()
-                if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
-                    yield words[9]
-
-
-def _descriptors() -> Iterator[tuple[str, Path]]:
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            with contextlib.suppress(OSError):
-                for fd in (process / "fd").iterdir():
-                    yield process.name, fd

@@ -24,7 +24,7 @@ from pslaunch.node.keeper import BEAT_S, KILL_LIMIT_S, reap
 from pslaunch.node.loop import Loop
 from pslaunch.node.supervise import Ending
 from pslaunch.node.wire import MAX_OUTPUT_BYTES, Line, Message, Output
-from pslaunch.runtime import env
+from pslaunch.runtime import busyport, env
 
 READ_BYTES = MAX_OUTPUT_BYTES
 PROGRESS_EVERY_S = 0.2  # reports of one process to the head; the newest wins
@@ -307,7 +307,7 @@ class Agent:
                     "port": e.port,
                     "busy": e.busy,
                     "text": str(e),
-                    "holder": ports.holder(e.port),
+                    "holder": busyport.holder(e.port),
                 }
             )
             return

@@ -1,10 +1,8 @@
-"""Ports of a node: bind a whole proposal or refuse it, and say who holds a busy one."""
+"""Ports of a node: bind a whole proposal or refuse it."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
 import socket
 from collections.abc import Mapping, Sequence
 
@@ -48,32 +46,3 @@ def close_all(held: Mapping[str, Sequence[socket.socket]]) -> None:
     for sockets in held.values():
         for listener in sockets:
             listener.close()
-
-
-def holder(port: int) -> str:
-    """Who listens on a port of this machine, as far as we may see: `pid 12 (redis-server *:7164)`, or ""."""
-    inodes = _listening_inodes(port)
-    if not inodes:
-        return ""
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            for fd in os.listdir(f"/proc/{name}/fd"):
-                with contextlib.suppress(OSError):
-                    if os.readlink(f"/proc/{name}/fd/{fd}") in inodes:
-                        with open(f"/proc/{name}/cmdline", "rb") as f:
-                            words = f.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()
-                        return f"pid {name} ({words[:100]})"
-    return ""
-
-
-def _listening_inodes(port: int) -> set[str]:
-    found = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError), open(table, encoding="ascii") as f:
-            for line in f:
-                words = line.split()
-                if len(words) > 9 and words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
-                    found.add(f"socket:[{words[9]}]")
-    return found

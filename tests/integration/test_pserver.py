@@ -350,7 +350,7 @@ def test_a_busy_port_names_its_holder() -> None:
     with sock, started(pserver("--host=127.0.0.1", f"--port={port}")) as process:
         assert process.wait() == 69
     assert f"port {port}" in process.output()
-    assert f"process {os.getpid()}" in process.output()
+    assert f"held by pid {os.getpid()} " in process.output()
 
 
 @pytest.mark.parametrize(

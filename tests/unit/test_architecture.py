@@ -62,7 +62,8 @@ def test_knowledge_goes_one_way(module: Path) -> None:
         }
         return
     runtime = {name for name in ours if name.startswith("pslaunch.runtime.")}
-    allowed = ("pslaunch.runtime.env", *(("pslaunch.runtime._core",) if module.name == "cli.py" else ()))
+    shared = ("pslaunch.runtime.env", "pslaunch.runtime.busyport")
+    allowed = (*shared, *(("pslaunch.runtime._core",) if module.name == "cli.py" else ()))
     assert not {name for name in runtime if not name.startswith(allowed)}
     layer = module.parts[1].removesuffix(".py")
     if layer in LAYERS:

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILES = [
-    *("launcher/__init__.py", "runtime/__init__.py", "runtime/env.py"),
+    *("launcher/__init__.py", "runtime/__init__.py", "runtime/env.py", "runtime/busyport.py"),
     *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "launcher/node").glob("*.py"))),
 ]
 MAX_ZIPAPP_BYTES = 60 * 1024  # in base64 it must fit into one argument of 128 KiB
@@ -33,9 +33,8 @@ def names(path: Path) -> set[str]:
 @pytest.mark.parametrize("file", FILES)
 def test_imports_only_the_standard_library_and_itself(file: str) -> None:
     for name in names(ROOT / file):
-        ours = name in ("pslaunch", "pslaunch.runtime", "pslaunch.runtime.env") or name.startswith(
-            "pslaunch.node"
-        )
+        runtime = ("pslaunch.runtime", "pslaunch.runtime.env", "pslaunch.runtime.busyport")
+        ours = name in ("pslaunch", *runtime) or name.startswith("pslaunch.node")
         assert ours or name.partition(".")[0] in sys.stdlib_module_names, name
 
 

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from pslaunch.node import ports
-from pslaunch.node.ports import BusyPort, bind_all, close_all, holder
+from pslaunch.node.ports import BusyPort, bind_all, close_all
+from pslaunch.runtime.busyport import holder
 
 
 def free_port() -> int:
@@ -54,4 +54,4 @@ def test_ipv6() -> None:
 
 
 def test_nobody_holds_a_free_port() -> None:
-    assert ports.holder(free_port()) == ""
+    assert holder(free_port()) == ""

@@ -1,0 +1,49 @@
+"""Who holds a busy port of this machine: shared by agents and pservers.
+
+Standard library only, Python 3.9 or later: it travels to any node, as env.py does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+MAX_COMMAND_CHARS = 100
+
+
+def holder(port: int) -> str:
+    """Who listens on a TCP port, as far as we may see: `pid 12 (redis-server *:7164)`, or ""."""
+    sockets = _listening(port)
+    if not sockets:
+        return ""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if _has_open(pid, sockets):
+                return f"pid {pid} ({_command(pid)})"
+    return ""
+
+
+def _listening(port: int) -> set[str]:
+    """The sockets that listen there, in the words of /proc/PID/fd."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(table, encoding="ascii") as f:
+            for line in f:
+                words = line.split()
+                if len(words) > 9 and words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
+                    found.add(f"socket:[{words[9]}]")
+    return found
+
+
+def _has_open(pid: str, targets: set[str]) -> bool:
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/fd/{fd}") in targets:
+                return True
+    return False
+
+
+def _command(pid: str) -> str:
+    with open(f"/proc/{pid}/cmdline", "rb") as f:
+        words = f.read().replace(b"\0", b" ").decode("utf-8", "replace")
+    return words.strip()[:MAX_COMMAND_CHARS]
