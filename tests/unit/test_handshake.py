@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.runtime import handshake
-from pslaunch.runtime.handshake import HEAD, Hello, Kind, Refused, ServerSide, compare, greet, message
+from pslaunch.runtime.handshake import PLANE, Hello, Refused, ServerSide, compare, greet
+from pslaunch.runtime.prove import HEAD, Kind, message
 
 HELLO = Hello(
     trainer_id=1,
@@ -78,7 +78,7 @@ def test_a_proof_of_another_conversation_is_refused() -> None:
     challenge = first.feed(message(Kind.NONCE, nonce))[HEAD.size :]
     second.feed(message(Kind.NONCE, nonce))
     text = HELLO.to_json()
-    proof = message(Kind.PROOF, handshake.mac(b"s", b"trainer", nonce + challenge[:32], text) + text)
+    proof = message(Kind.PROOF, PLANE.mac(b"s", b"trainer", nonce + challenge[:32], text) + text)
     second.feed(proof)
     assert second.hello is None
     first.feed(proof)
@@ -134,7 +134,7 @@ def test_a_hello_that_is_none_is_refused(text: bytes) -> None:
     side = ServerSide(b"", accept_all)
     challenge = side.feed(message(Kind.NONCE, b"n" * 32))[HEAD.size :]
     nonces = b"n" * 32 + challenge[:32]
-    side.feed(message(Kind.PROOF, handshake.mac(b"", b"trainer", nonces, text) + text))
+    side.feed(message(Kind.PROOF, PLANE.mac(b"", b"trainer", nonces, text) + text))
     assert side.hello is None
     assert side.failure
 

@@ -1,0 +1,167 @@
+"""Two sides of a connection prove to each other that they know the job's secret, before anything else.
+
+The same on the data plane (handshake.py) and between head and agents: four messages, each proof under
+a label that says what it is for and who speaks. Standard library only, Python 3.9 or later, so that it
+can travel to any node. Both sides as machines or over a blocking socket; docs/protocol.md says the same.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+MAGIC = b"PSHS"
+VERSION = 1
+HEAD = struct.Struct("<4sBBH")  # magic, version, kind, length of the body
+MAX_BODY_BYTES = 4096
+NONCE_BYTES = 32
+MAC_BYTES = 32
+TIMEOUT_S = 10.0  # from the first byte expected to the welcome
+MAX_UNPROVEN = 64  # connections at once that have not proved themselves
+
+
+class Kind(IntEnum):
+    """What a message is."""
+
+    NONCE = 1  # client: nonce
+    CHALLENGE = 2  # server: nonce, MAC
+    PROOF = 3  # client: MAC, text of the plane
+    WELCOME = 4  # server: MAC
+    REFUSED = 5  # server: text
+
+
+class Refused(RuntimeError):
+    """The other side said no, or isn't what it should be; trying again is no use."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """What a connection is for: its label in every proof, and how its two sides are called."""
+
+    label: bytes
+    server: str
+    client: str
+    advice: str = ""  # what to do where the secrets differ
+
+    def mac(self, secret: bytes, who: bytes, nonces: bytes, text: bytes = b"") -> bytes:
+        """HMAC-SHA256 under the secret: who proves what to whom, so that no message serves twice."""
+        return hmac.digest(secret, self.label + b"\0" + who + b"\0" + nonces + text, "sha256")
+
+    def differ(self, whose: str, other: str) -> str:
+        """That the secrets differ, in words."""
+        return f"the {whose}'s secret is not the {other}'s" + (f" ({self.advice})" if self.advice else "")
+
+
+def message(kind: Kind, body: bytes) -> bytes:
+    """One message; a body that is too long is cut off."""
+    body = body[:MAX_BODY_BYTES]
+    return HEAD.pack(MAGIC, VERSION, kind, len(body)) + body
+
+
+def take_message(buffer: bytes) -> tuple[Kind, bytes, int] | None:
+    """Kind, body and length of the message at the start; None if it isn't whole. Raises Refused."""
+    if not MAGIC.startswith(buffer[: len(MAGIC)]):
+        raise Refused(f"not pslaunch's protocol: it begins with {buffer[:16]!r}")
+    if len(buffer) < HEAD.size:
+        return None
+    magic, version, kind, length = HEAD.unpack_from(buffer)
+    if magic != MAGIC:
+        raise Refused(f"not pslaunch's protocol: it begins with {buffer[:16]!r}")
+    if version != VERSION:
+        raise Refused(
+            f"handshake version {version} on one side, {VERSION} on the other: equal versions of pslaunch"
+        )
+    if length > MAX_BODY_BYTES or kind not in Kind.__members__.values():
+        raise Refused(f"a handshake message of kind {kind} and {length} bytes")
+    if len(buffer) < HEAD.size + length:
+        return None
+    return Kind(kind), buffer[HEAD.size : HEAD.size + length], HEAD.size + length
+
+
+class Server:
+    """The side that was dialled. Feed it; send what it returns; then look at `proved` and `failure`."""
+
+    def __init__(self, plane: Plane, secret: bytes, accept: Callable[[bytes], str]) -> None:
+        """`accept` gets the client's text, which is proved, and says "" or why it is refused."""
+        self._plane, self._secret, self._accept = plane, secret, accept
+        self.buffer = b""  # what has come and was not taken yet
+        self.nonces = b""
+        self.proved = False
+        self.failure = ""  # once refused
+
+    def feed(self, data: bytes) -> bytes:
+        """What to send in answer to these bytes."""
+        self.buffer += data
+        try:
+            return self._step()
+        except (Refused, ValueError, RecursionError) as e:
+            self.failure = str(e)
+            return message(Kind.REFUSED, self.failure.encode())
+
+    def _step(self) -> bytes:
+        taken = take_message(self.buffer)
+        if taken is None:
+            return b""
+        kind, body, used = taken
+        self.buffer = self.buffer[used:]
+        if kind is Kind.NONCE and not self.nonces and len(body) == NONCE_BYTES:
+            nonce = secrets.token_bytes(NONCE_BYTES)
+            self.nonces = body + nonce
+            return message(Kind.CHALLENGE, nonce + self._mac(self._plane.server.encode()))
+        if kind is Kind.PROOF and self.nonces and not self.proved:
+            return self._prove(body[:MAC_BYTES], body[MAC_BYTES:])
+        raise Refused(f"an unexpected handshake message {kind.name}")
+
+    def _prove(self, proof: bytes, text: bytes) -> bytes:
+        plane = self._plane
+        if not hmac.compare_digest(proof, self._mac(plane.client.encode(), text)):
+            raise Refused(plane.differ(plane.client, plane.server))
+        if why := self._accept(text):
+            raise Refused(why)
+        self.proved = True
+        return message(Kind.WELCOME, self._mac(b"welcome", text))
+
+    def _mac(self, who: bytes, text: bytes = b"") -> bytes:
+        return self._plane.mac(self._secret, who, self.nonces, text)
+
+
+def _receive(sock: socket.socket, plane: Plane, expected: Kind) -> bytes:
+    buffer = b""
+    while True:
+        taken = take_message(buffer)
+        if taken is not None:
+            break
+        room = HEAD.size if len(buffer) < HEAD.size else HEAD.size + HEAD.unpack_from(buffer)[3]
+        data = sock.recv(room - len(buffer))  # never more: what follows is not the handshake's
+        if not data:
+            raise ConnectionError(f"the {plane.server} closed the connection while it was greeted")
+        buffer += data
+    kind, body, _ = taken
+    if kind is Kind.REFUSED:
+        raise Refused(body.decode("utf-8", "replace"))
+    if kind is not expected:
+        raise Refused(f"the {plane.server} answers {kind.name} in place of {expected.name}")
+    return body
+
+
+def dial(sock: socket.socket, plane: Plane, secret: bytes, text: bytes) -> bytes:
+    """The dialling side over a blocking socket with a time limit of its own; returns both nonces.
+
+    Raises Refused, or OSError (TimeoutError, ConnectionError) if it may be worth trying again.
+    """
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    sock.sendall(message(Kind.NONCE, nonce))
+    body = _receive(sock, plane, Kind.CHALLENGE)
+    nonces, proof = nonce + body[:NONCE_BYTES], body[NONCE_BYTES:]
+    if not hmac.compare_digest(proof, plane.mac(secret, plane.server.encode(), nonces)):
+        raise Refused(plane.differ(plane.server, plane.client))
+    sock.sendall(message(Kind.PROOF, plane.mac(secret, plane.client.encode(), nonces, text) + text))
+    proof = _receive(sock, plane, Kind.WELCOME)
+    if not hmac.compare_digest(proof, plane.mac(secret, b"welcome", nonces, text)):
+        raise Refused(f"the {plane.server}'s welcome is not of this job")
+    return nonces
