@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SHARED = ("env", "busyport", "prove")  # modules of the runtime that the launcher's nodes need too
 FILES = [
-    *("launcher/__init__.py", "runtime/__init__.py", "runtime/env.py", "runtime/busyport.py"),
+    *("launcher/__init__.py", "runtime/__init__.py"),
+    *(f"runtime/{name}.py" for name in SHARED),
     *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "launcher/node").glob("*.py"))),
 ]
 MAX_ZIPAPP_BYTES = 60 * 1024  # in base64 it must fit into one argument of 128 KiB
@@ -33,7 +35,7 @@ def names(path: Path) -> set[str]:
 @pytest.mark.parametrize("file", FILES)
 def test_imports_only_the_standard_library_and_itself(file: str) -> None:
     for name in names(ROOT / file):
-        runtime = ("pslaunch.runtime", "pslaunch.runtime.env", "pslaunch.runtime.busyport")
+        runtime = ("pslaunch.runtime", *(f"pslaunch.runtime.{shared}" for shared in SHARED))
         ours = name in ("pslaunch", *runtime) or name.startswith("pslaunch.node")
         assert ours or name.partition(".")[0] in sys.stdlib_module_names, name
 
