@@ -48,24 +48,27 @@ def _parser(given: dict[str, object]) -> argparse.ArgumentParser:
         return given.get(name, env.INIT_ARGS[name].default)
 
     p = _Parser(prog="pslaunch pserver", description="Serve parameters to trainers.", allow_abbrev=False)
-    p.add_argument("--port", default=default("port"), help="first port (7164)")
-    p.add_argument("--ports_num", default=default("ports_num"), help="ports for dense parameters (1)")
-    p.add_argument("--ports_num_for_sparse", default=default("ports_num_for_sparse"), help="further ones (0)")
-    p.add_argument("--num_gradient_servers", default=default("num_gradient_servers"), help="trainers (1)")
-    p.add_argument("--host", help="address to listen on (all)")
-    p.add_argument(
-        "--nics", default="", help="network interfaces to listen on, comma-separated, in place of --host"
-    )
-    p.add_argument("--save_dir", default="", help="folder for snapshots; not there yet, and refused")
-    p.add_argument("--secret_file", default=default("secret_file"), help="secret shared with the trainers")
-    p.add_argument(
-        "--log_dir", default=given.get("log_dir", ""), help="folder of paddle_pserver2.INFO (none)"
-    )
-    p.add_argument("--trainer_timeout", default=60, help="seconds that a trainer may be gone (60)")
-    p.add_argument(
-        "--stall_after", default=default("stall_after"), help="seconds until a wait is reported (60)"
-    )
-    p.add_argument("--stall_timeout", help="seconds after which a wait ends the pserver (never)")
+
+    def add(name: str, metavar: str, text: str, shown: str, value: object) -> None:
+        words = f"{text} [default: {shown}]" if shown else text
+        p.add_argument(f"--{name}", metavar=metavar, default=value, help=words)
+
+    add("port", "PORT", "First port.", "7164", default("port"))
+    add("ports_num", "N", "Ports for dense parameters.", "1", default("ports_num"))
+    sparse = "Ports for sparse tables; 0: the dense ones."
+    add("ports_num_for_sparse", "N", sparse, "0", default("ports_num_for_sparse"))
+    add("num_gradient_servers", "N", "Trainers to wait for.", "1", default("num_gradient_servers"))
+    add("host", "ADDRESS", "Address to listen on.", "all", None)
+    nics = "Network interfaces to listen on, comma-separated, in place of --host."
+    add("nics", "NAMES", nics, "all", "")
+    add("save_dir", "DIR", "Folder for snapshots; not there yet, and refused.", "", "")
+    add("secret_file", "FILE", "Secret shared with the trainers.", "", default("secret_file"))
+    add("log_dir", "DIR", "Folder of paddle_pserver2.INFO.", "", given.get("log_dir", ""))
+    add("trainer_timeout", "SECONDS", "How long a trainer may be gone, in seconds.", "60", 60)
+    stall = "A step that waits this long is reported, in seconds."
+    add("stall_after", "SECONDS", stall, "60", default("stall_after"))
+    timeout = "A step that waits this long ends the pserver, in seconds."
+    add("stall_timeout", "SECONDS", timeout, "never", None)
     return p
 
 

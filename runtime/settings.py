@@ -90,7 +90,7 @@ _blas: object = None
 
 
 def init(**arguments: object) -> None:
-    """Prepare this process for training: arguments win over `PADDLE_INIT_*` (docs/environment.md).
+    """Prepare this process for training: arguments win over `PADDLE_INIT_*` (docs/options.md).
 
     In the role PSERVER, where a launcher starts the program in both roles, it becomes the pserver and
     does not return.

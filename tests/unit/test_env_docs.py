@@ -1,53 +1,27 @@
 """docs/environment.md and runtime/env.py say the same."""
 
-import re
-from pathlib import Path
-
 from pslaunch.runtime import env
+from support import pages
+from support.pages import words as names
 
-PAGE = (Path(__file__).parents[2] / "docs" / "environment.md").read_text()
+PAGE = (pages.DOCS / "environment.md").read_text()
+FAMILIES = ("v2", "Fleet", "MPI", "Ours")
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The cells of every table row below a heading, up to the next."""
-    section = PAGE.split(f"\n## {heading}", 1)[1].split("\n## ", 1)[0]
-    cells = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in section.splitlines()
-        if line[:1] == "|"
-    ]
-    return [row for row in cells if row[0].startswith("`")]
-
-
-def names(cell: str) -> list[str]:
-    return re.findall(r"`([^`]+)`", cell)
-
-
-def test_every_argument_of_init_with_its_default_and_meaning() -> None:
-    found = [row for row in rows("v2") if len(row) == 4]
-    assert found == [
-        [
-            f"`{name}`",
-            f"`{env.init_var(name)}`",
-            "" if arg.default in (None, "") else f"`{arg.default}`",
-            arg.meaning,
-        ]
-        for name, arg in env.INIT_ARGS.items()
-    ]
+    return pages.rows("environment.md", heading)
 
 
 def test_every_variable_is_there_and_no_other() -> None:
-    said = {row[1].strip("`") if len(row) == 4 else row[0].strip("`") for row in rows("v2")}
-    for heading in ("Fleet", "MPI", "Ours"):
-        said |= {name for row in rows(heading) for name in names(row[0])}
-    assert said == env.contract_names() | {env.init_var(name) for name in env.INIT_ARGS}
+    said = {names(row[0])[0] for heading in FAMILIES for row in rows(heading)}
+    assert said == env.contract_names()
 
 
 def test_who_gets_a_variable() -> None:
-    trainers_only = env.contract_names() & {
-        names(row[0])[0] for heading in ("Fleet", "MPI") for row in rows(heading) if row[1] == "trainers"
+    trainers_only = {
+        names(row[0])[0] for heading in FAMILIES for row in rows(heading) if row[1] == "trainers"
     }
-    assert {*trainers_only, "PADDLE_INIT_TRAINER_ID"} == set(env._TRAINER_ONLY)
+    assert trainers_only == set(env._TRAINER_ONLY)
 
 
 def test_what_happens_to_all_others() -> None:

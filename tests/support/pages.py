@@ -1,0 +1,30 @@
+"""The pages of docs/ as tests read them: sections, and the tables in them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def section(page: str, heading: str) -> str:
+    """What stands below the heading that begins with these words, up to the next heading."""
+    text = (DOCS / page).read_text()
+    begin = re.search(rf"^#+ {re.escape(heading)}.*$", text, re.MULTILINE)
+    assert begin, f"{page} has no heading {heading!r}"
+    return re.split(r"^#+ ", text[begin.end() :], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """The cells of every table row of a section, without the table's head."""
+    lines = [line for line in section(page, heading).splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    rules = [i for i, row in enumerate(cells) if set("".join(row)) == {"-"}]
+    heads = {i for rule in rules for i in (rule - 1, rule)}
+    return [row for i, row in enumerate(cells) if i not in heads]
+
+
+def words(cell: str) -> list[str]:
+    """What stands between backticks in a cell."""
+    return re.findall(r"`([^`]+)`", cell)
