@@ -2,7 +2,7 @@
 
 The launcher writes it with `contract_environ` and `compose`, the runtime reads it with `init_args`
 and `read_job`. Self-contained: standard library only, Python 3.9 or later, so that it can travel to
-any node. docs/environment.md is the same list for people; a test compares the two.
+any node. docs/environment.md and docs/options.md are the same for people; tests compare them.
 """
 
 from __future__ import annotations
