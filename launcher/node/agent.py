@@ -195,6 +195,7 @@ class Agent:
         self._keeper_fd, self._keeper_pid, self._lost_after_s = keeper_fd, os.getppid(), lost_after_s
         self._keeper_heard_s = loop.now()
         self.held: dict[str, list[socket.socket]] = {}
+        self._marks: list[socket.socket] = []  # of all our ports, to the end of the job
         self._programs: dict[str, Program] = {}
         self._lock_fd = -1
         self._ending: Ending | None = None  # our own, once nobody is there to order one
@@ -295,9 +296,10 @@ class Agent:
 
     def _order_ports(self, m: Message) -> None:
         """Bind all that is proposed for this node, or none of it."""
-        ports.close_all(self.held)
-        self.held = {}
+        ports.close_all({**self.held, "": self._marks})
+        self.held, self._marks = {}, []
         try:
+            self._marks = ports.mark_all(m["addr"], m["ports"])
             self.held = ports.bind_all(m["addr"], m["ports"])
         except ports.BusyPort as e:
             self.line.send(
@@ -427,7 +429,7 @@ class Agent:
         self._reap()
         for program in self._programs.values():
             program.finish()
-        ports.close_all(self.held)
+        ports.close_all({**self.held, "": self._marks})
         if self._lock_fd >= 0:
             os.ftruncate(self._lock_fd, 0)
             os.close(self._lock_fd)

@@ -1,4 +1,8 @@
-"""Ports of a node: bind a whole proposal or refuse it."""
+"""Ports of a node: bind a whole proposal or refuse it, and keep other jobs off while a program is started.
+
+A program in script mode binds its port itself, seconds after the agent has let go of it. Until then only
+a mark says that the port is taken: a name in the kernel that one process of a machine can have at a time.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,25 @@ def bind_all(addr: str, wanted: Mapping[str, Sequence[int]]) -> dict[str, list[s
         close_all(held)
         raise
     return held
+
+
+def mark_all(addr: str, wanted: Mapping[str, Sequence[int]]) -> list[socket.socket]:
+    """Claim every port against the agents of other jobs, until the marks are closed or their process ends.
+
+    Raises BusyPort, and then has claimed none. A mark is an abstract Unix socket: no file to be left behind.
+    """
+    marks: list[socket.socket] = []
+    for key, ports in wanted.items():
+        for port in ports:
+            mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            marks.append(mark)
+            try:
+                mark.bind(f"\0pslaunch-port-{addr}-{port}")
+            except OSError as e:
+                close_all({key: marks})
+                text = "claimed by another job on this machine"
+                raise BusyPort(key, addr, port, OSError(e.errno, text)) from None
+    return marks
 
 
 def close_all(held: Mapping[str, Sequence[socket.socket]]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from pslaunch.node import codes
 from pslaunch.runtime import env
-from support.jobs import QUICK, Place, finished, running, until_nothing_runs
+from support.jobs import QUICK, Event, Place, finished, running, until_nothing_runs
 from support.process import until_gone
 
 SHOW = """
@@ -293,3 +293,33 @@ def test_two_jobs_with_one_log_folder_are_refused_with_the_first_ones_id(
         first.launcher.wait()
     write(workspace, "pass")
     assert finished(place, workspace, *ALONE)[0] == 0
+
+
+def test_ports_of_a_script_are_its_own_before_it_listens(place: Place, workspace: Path) -> None:
+    """A program binds its port long after it was given it: until then no other job may be given it too."""
+    serving = "import os, signal\nif os.environ['PSLAUNCH_ROLE'] == 'pserver': signal.pause()\n"
+    write(workspace, f"{serving}{SHOW}\nsignal.pause()")
+    other = workspace.parent / "other"
+    other.mkdir()
+    write(other, serving + SHOW)
+    with running(place, workspace, *QUICK, "--server=script") as first:
+        taken = endpoints(first.until(shown, "the first job's environment"))
+        code, second = finished(place, other, *QUICK, "--server=script")
+        assert code == 0 and not taken & endpoints(shown(second.events()))
+        port = max(taken)
+        code, third = finished(place, other, *QUICK, "--server=script", f"--port={port}")
+        assert code == codes.SERVICE and "another job on this machine" in third.end()["reason"]
+
+
+def shown(events: list[Event]) -> dict[str, str]:
+    """The environment that a trainer of SHOW has printed, once it has."""
+    for event in events:
+        if event["event"] == "line" and event["process"] == "trainer/0":
+            return dict(json.loads(event["text"])["env"])
+    return {}
+
+
+def endpoints(environ: dict[str, str]) -> set[int]:
+    """Every port that a job in script mode was given."""
+    names = ("PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_GLOO_HTTP_ENDPOINT")
+    return {int(end.rpartition(":")[2]) for name in names for end in environ[name].split(",")}

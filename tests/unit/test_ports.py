@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from pslaunch.node.ports import BusyPort, bind_all, close_all
+from pslaunch.node.ports import BusyPort, bind_all, close_all, mark_all
 from pslaunch.runtime.busyport import holder
 
 
@@ -39,6 +39,18 @@ def test_one_busy_port_refuses_the_whole_proposal_and_its_holder_is_named() -> N
         assert "Address already in use" in str(e.value)
         assert f"pid {os.getpid()} " in holder(busy)
         close_all(bind_all("127.0.0.1", {"again": [free]}))  # nothing was kept
+
+
+def test_a_marked_port_is_refused_to_others_until_the_mark_is_gone() -> None:
+    first, second = free_port(), free_port()
+    marks = mark_all("127.0.0.1", {"pserver/0": [first]})
+    with pytest.raises(BusyPort) as e:
+        mark_all("127.0.0.1", {"trainer/0": [second], "trainer/1": [first]})
+    assert (e.value.key, e.value.port, e.value.busy) == ("trainer/1", first, True)
+    assert "another job on this machine" in str(e.value)
+    close_all({"": mark_all("127.0.0.2", {"pserver/0": [first]})})  # each address has its own
+    close_all({"": marks})
+    close_all({"": mark_all("127.0.0.1", {"pserver/0": [first], "pserver/1": [second]})})  # nothing was kept
 
 
 def test_an_address_that_is_not_ours_is_no_busy_port() -> None:
