@@ -11,19 +11,24 @@ CORE := $(filter-out runtime/csrc/py_%.c,$(wildcard runtime/csrc/*.c))
 BINDINGS := $(wildcard runtime/csrc/py_*.c)
 C_TESTS := $(wildcard tests/c/*.c)
 HEADERS := $(wildcard runtime/csrc/*.h tests/c/*.h)
+C_PROGRAMS := $(wildcard tests/c/*/*.c)
 C_FLAGS := -std=c11 -D_GNU_SOURCE -fno-math-errno -ffp-contract=off -Iruntime/csrc
 C_WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wconversion -Werror
 SANITIZE := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 # Lets a test make the n-th allocation fail: tests/c/harness.h.
 WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
+# Both compilers where both are there; each has warnings that the other lacks.
+COMPILERS := $(sort $(CC) $(shell command -v clang >/dev/null && echo clang))
+ARM64_CC ?= aarch64-linux-gnu-gcc
+CTEST := build/ctest-$(lastword $(subst /, ,$(CC)))
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint typing ctest bench clean setup-train dev
+.PHONY: help train test lint typing ctest arm64 bench clean setup-train dev
 .DELETE_ON_ERROR:
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1: /p' Makefile
+	@sed -n 's/^\([a-z0-9]*\):[^#]*## /  make \1: /p' Makefile
 
 train: setup-train ## train the word2vec example with 2 pservers and 2 trainers on this machine
 	$(BIN)/python examples/word2vec/prepare.py $(WORKSPACE)
@@ -33,27 +38,33 @@ train: setup-train ## train the word2vec example with 2 pservers and 2 trainers 
 test: dev ctest ## all tests that this machine can run: C under ASan and UBSan, then pytest
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-lint: dev typing ## ruff, mypy strict, C warnings as errors
+lint: dev typing ## ruff, mypy strict, clang-format, C warnings as errors with gcc and clang
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy -p pslaunch
 	$(BIN)/mypy tests .ci/setup.py $(wildcard examples/word2vec/*.py bench/*.py)
-	@for c in $(CORE) $(C_TESTS); do \
-	    echo "$(CC) $$c" && $(CC) $(C_FLAGS) $(C_WARNINGS) -O2 -c -o /dev/null $$c || exit 1; done
-	@for c in $(BINDINGS); do echo "$(CC) $$c" && \
-	    $(CC) $(C_FLAGS) $(C_WARNINGS) -O2 -DPy_LIMITED_API=0x030B0000 -fPIC -isystem $(PYTHON_H) -c -o /dev/null $$c \
-	    || exit 1; done
+	$(BIN)/clang-format --dry-run -Werror $(CORE) $(BINDINGS) $(C_TESTS) $(C_PROGRAMS) $(HEADERS)
+	@for cc in $(COMPILERS); do for c in $(CORE) $(C_TESTS) $(C_PROGRAMS) $(BINDINGS); do \
+	    echo "$$cc $$c" && $$cc $(C_FLAGS) $(C_WARNINGS) -O3 -DPy_LIMITED_API=0x030B0000 -fPIC \
+	    -isystem $(PYTHON_H) -c -o /dev/null $$c || exit 1; done; done
 
 typing: ## build/typing: a tree in which the import names are real folders, for mypy and editors
 	@rm -rf build/typing && mkdir -p build/typing/pslaunch
 	@ln -s "$(CURDIR)"/launcher/* "$(CURDIR)/runtime" "$(CURDIR)/templates" build/typing/pslaunch/
 
-ctest: $(if $(C_TESTS),build/ctest) ## the tests of the C core under ASan and UBSan, without Python
-	$(if $(C_TESTS),./build/ctest)
+ctest: $(CTEST) ## the tests of the C core under ASan and UBSan, without Python; CC=clang for the other compiler
+	./$(CTEST)
 
-build/ctest: $(CORE) $(C_TESTS) $(HEADERS) Makefile | dev
+$(CTEST): $(CORE) $(C_TESTS) $(HEADERS) Makefile | dev
 	@mkdir -p build
 	$(CC) $(C_FLAGS) $(SANITIZE) $(WRAP) -Wall -Wextra -Werror $(CORE) $(C_TESTS) -lm -lpthread -o $@
+
+arm64: build/ctest-arm64 ## the same tests as arm64 code under qemu-user (tests/c/README.md)
+	qemu-aarch64 ./$<
+
+build/ctest-arm64: $(CORE) $(C_TESTS) $(HEADERS) Makefile
+	@mkdir -p build
+	$(ARM64_CC) $(C_FLAGS) -O3 $(WRAP) -Wall -Wextra -Werror -static $(CORE) $(C_TESTS) -lm -lpthread -o $@
 
 bench: dev ## side-by-side measurements; see bench/README.md
 	$(BIN)/python bench/launch.py

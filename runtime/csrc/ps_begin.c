@@ -19,6 +19,7 @@ static int body_buffer(ps_shard *s, ps_peer *p, bool counted, ps_err *err) {
 }
 
 static int find_object(ps_shard *s, const ps_header *h, bool sparse, ps_object **o, ps_err *err) {
+    *o = NULL;
     if (h->object >= s->objects_n)
         return ps_fail(err, PS_EPROTO, 0, "%s of object %u, which was not created", ps_op_name(h->op),
                        h->object);

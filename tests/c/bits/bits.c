@@ -1,0 +1,110 @@
+/* Prints a digest of what each kernel computes: two builds with equal output give the same bits. Built
+ * and compared for compilers and processors by tests/unit/test_builds.py. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps_init.h"
+#include "ps_optim.h"
+#include "ps_sparse.h"
+
+enum { N = 10007, DIM = 17, KEYS = 300, STEPS = 5 };
+
+static float value[N], slots[N], grad[N];
+
+/* 64-bit FNV-1a. A NaN is a NaN: its sign and payload are nobody's promise. */
+static uint64_t digest(uint64_t hash, const float *p, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = 0x7fc00000;
+        if (p[i] == p[i]) memcpy(&bits, &p[i], sizeof bits);
+        for (int shift = 0; shift < 32; shift += 8)
+            hash = (hash ^ ((bits >> shift) & 0xff)) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
+/* Every kind of float, the `wild` ones, subnormal and huge ones among them, or such as training has. */
+static void fill(float *p, size_t n, uint64_t seed, int wild) {
+    ps_init init = {.seed = seed, .kind = PS_INIT_NORMAL, .mean = 0, .std = 0.1F};
+    if (!wild) {
+        ps_init_row(&init, 0, p, n);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = (uint32_t)ps_mix64(seed * 1000003 + i);
+        if ((bits >> 23 & 0xff) == 0xff) bits ^= UINT32_C(1) << 30;
+        memcpy(&p[i], &bits, sizeof bits);
+    }
+}
+
+static void print(const char *kernel, uint32_t method, const char *inputs, uint64_t hash) {
+    printf("%s %u %s %016llx\n", kernel, method, inputs, (unsigned long long)hash);
+}
+
+static void dense(uint32_t method, int wild) {
+    ps_optim o = {
+        .method = method, .learning_rate = 0.1F, .momentum = 0.9F, .decay = 8e-4F, .epsilon = 1e-6F};
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    fill(value, N, 1, wild);
+    memset(slots, 0, sizeof slots);
+    for (uint64_t step = 0; step < STEPS; step++) {
+        fill(grad, N, 2 + step, wild);
+        ps_optim_apply(&o, value, ps_optim_slots(method) ? slots : NULL, grad, N);
+        hash = digest(digest(hash, value, N), slots, N);
+    }
+    print("optim", method, wild ? "wild" : "tame", hash);
+}
+
+static void sums(int wild) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    fill(value, N, 1, wild);
+    for (uint64_t step = 0; step < STEPS; step++) {
+        fill(grad, N, 2 + step, wild);
+        ps_add(value, grad, N);
+        hash = digest(hash, value, N);
+    }
+    print("add", 0, wild ? "wild" : "tame", hash);
+}
+
+static void inits(uint32_t kind) {
+    ps_init init = {
+        .seed = 7, .table = ps_table_id("___embedding_0__.w0", 19), .kind = kind, .mean = 0.5F, .std = 0.3F};
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (uint64_t key = 0; key < KEYS; key++) {
+        ps_init_row(&init, ps_mix64(key), value, DIM);
+        hash = digest(hash, value, DIM);
+    }
+    print("init", kind, "tame", hash);
+}
+
+static int table(uint32_t method) {
+    ps_optim o = {
+        .method = method, .learning_rate = 0.1F, .momentum = 0.9F, .decay = 8e-4F, .epsilon = 1e-6F};
+    ps_init init = {.seed = 7, .table = 1, .kind = PS_INIT_NORMAL, .mean = 0, .std = 0.3F};
+    uint64_t keys[KEYS], hash = UINT64_C(0xcbf29ce484222325);
+    ps_err err;
+    ps_sparse *t;
+    if (ps_sparse_new(&t, DIM, &o, &init, &err) != PS_OK) return 1;
+    for (uint64_t step = 0; step < STEPS; step++) {
+        for (uint64_t i = 0; i < KEYS; i++) keys[i] = ps_mix64((i * (step + 1)) % 97); /* some twice */
+        fill(grad, KEYS * DIM, 2 + step, 0);
+        if (ps_sparse_add(t, keys, grad, KEYS, &err) != PS_OK) return 1;
+        if (ps_sparse_commit(t, &err) != PS_OK) return 1;
+        ps_sparse_read(t, keys, KEYS, value);
+        hash = digest(hash, value, KEYS * DIM);
+    }
+    ps_sparse_free(t);
+    print("sparse", method, "tame", hash);
+    return 0;
+}
+
+int main(void) {
+    int failed = 0;
+    for (int wild = 0; wild < 2; wild++) {
+        for (uint32_t method = 0; method < PS_METHODS; method++) dense(method, wild);
+        sums(wild);
+    }
+    for (uint32_t kind = 0; kind < PS_INIT_KINDS; kind++) inits(kind);
+    for (uint32_t method = 0; method < PS_METHODS; method++) failed |= table(method);
+    return failed;
+}
