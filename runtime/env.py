@@ -197,7 +197,7 @@ class Contract:
     ports_num_for_sparse: int
     pservers: Sequence[Endpoint]  # address and first port of each, in order of ranks
     stall_after_s: float
-    # Script mode allots a port to each trainer and one to Gloo; otherwise both are empty.
+    # A port for each trainer, unless pservers are bundled, and one for Gloo in script mode; else empty.
     trainer_endpoints: Sequence[Endpoint] = ()
     gloo_endpoint: Endpoint | None = None
     gloo_path: str = ""
@@ -226,7 +226,6 @@ def contract_environ(c: Contract) -> dict[str, str]:
         "POD_IP": c.nodes[c.node_id],
         "PADDLE_PORT": str(own_port),
         "PADDLE_COORDINATOR_ENDPOINTS": "",
-        "PADDLE_WITH_GLOO": "0",
         "PADDLE_GLOO_RENDEZVOUS": "3",
         "PADDLE_GLOO_FS_PATH": c.gloo_path,
         "PADDLE_GLOO_HTTP_ENDPOINT": join_addr(*c.gloo_endpoint) if c.gloo_endpoint else "",
@@ -267,7 +266,8 @@ LISTEN_FDS = "PSLAUNCH_LISTEN_FDS"  # descriptors of a bundled pserver's bound p
 PROXIES = frozenset(
     name for word in ("http_proxy", "https_proxy", "all_proxy") for name in (word, word.upper())
 )
-DEFAULTS: Mapping[str, str] = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}
+# PADDLE_WITH_GLOO is the user's: paddle.distributed.launch takes it from its environment as well.
+DEFAULTS: Mapping[str, str] = {"PADDLE_WITH_GLOO": "0", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}
 _MPI_FAMILIES = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
 
 

@@ -202,7 +202,8 @@ def _nodes_of(count: Count, nodes: Sequence[Node]) -> list[Node]:
 def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tuple[int, ...]]:
     """Ports for all that listens: pserver k of an address has the k-th block from `first`.
 
-    In script mode trainers and Gloo have one port each from `first_other`, again counted by address.
+    Where pservers are not bundled each trainer has a port, and in script mode Gloo one, from `first_other`,
+    again counted by address.
     """
     plan = placed.plan
     block = plan.ports_num + plan.ports_num_for_sparse
@@ -213,14 +214,14 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
         start = next_port.get(addr, first)
         next_port[addr] = start + block
         ports[process.key] = tuple(range(start, start + block))
-    if plan.server == "script":
-        others = [(p.key, p.node) for p in placed.of(TRAINER)] + [(GLOO, 0)]
-        next_port = {}
-        for key, node in others:
-            addr = placed.nodes[node].addr
-            start = next_port.get(addr, first_other)
-            next_port[addr] = start + 1
-            ports[key] = (start,)
+    others = [(p.key, p.node) for p in placed.of(TRAINER)] if plan.server != "bundled" else []
+    others += [(GLOO, 0)] if plan.server == "script" else []
+    next_port = {}
+    for key, node in others:
+        addr = placed.nodes[node].addr
+        start = next_port.get(addr, first_other)
+        next_port[addr] = start + 1
+        ports[key] = (start,)
     return ports
 
 
@@ -260,7 +261,7 @@ def _start(placed: Placed, facts: Facts, process: Process) -> Start:
         pservers=pservers,
         stall_after_s=plan.limits.stall_after_s,
         trainer_endpoints=[_endpoint(placed, facts, p.key, p.node) for p in placed.of(TRAINER)]
-        if script
+        if plan.server != "bundled"
         else (),
         gloo_endpoint=_endpoint(placed, facts, GLOO, 0) if script else None,
         gloo_path=f"{run_dir}/gloo" if script else "",

@@ -116,6 +116,14 @@ def test_a_proxy_that_was_given_stays() -> None:
     assert env.compose({"PYTHONHASHSEED": "5"}, {}, {})["PYTHONHASHSEED"] == "5"
 
 
+def test_gloo_is_the_users_choice() -> None:
+    """Without it the workers of a Fleet program do not wait for each other, and its barriers do nothing."""
+    written = env.contract_environ(contract(env.TRAINER, 0, script=True))
+    assert env.compose({}, {}, written)["PADDLE_WITH_GLOO"] == "0"
+    assert env.compose({"PADDLE_WITH_GLOO": "2"}, {}, written)["PADDLE_WITH_GLOO"] == "2"
+    assert env.compose({}, {"PADDLE_WITH_GLOO": "1"}, written)["PADDLE_WITH_GLOO"] == "1"
+
+
 @given(st.sampled_from(["True", "true", "TRUE", " on ", "yes", "1", 1, True]))
 def test_true_in_every_spelling(value: object) -> None:
     assert env.parse_bool(value, "x") is True

@@ -86,6 +86,17 @@ def test_no_two_processes_of_an_address_share_a_port(
     assert all(len(ports[x.key]) == dense + sparse for x in where.of("pserver"))
 
 
+def test_trainers_without_pservers_have_ports_of_their_own() -> None:
+    """Other frameworks need a port where their ranks meet: that of trainer 0 is free, unlike a fixed one."""
+    p = plan(server="none", pservers=Count("total", 0), trainers=Count("total", 3))
+    where = job.place(p, [node(i, addr=f"10.0.0.{i + 1}") for i in range(2)])
+    ports = job.propose_ports(where, 7164, 20000)
+    assert ports == {"trainer/0": (20000,), "trainer/1": (20000,), "trainer/2": (20001,)}
+    contract = job.bind(where, Facts(("10.0.0.1", "10.0.0.2"), ("/run", "/run"), ports)).starts[1].contract
+    assert contract["PADDLE_TRAINER_ENDPOINTS"] == "10.0.0.1:20000,10.0.0.2:20000,10.0.0.1:20001"
+    assert contract["PADDLE_PORT"] == "20000" and contract["PADDLE_GLOO_HTTP_ENDPOINT"] == ""
+
+
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2))
 def test_the_runtime_reads_the_endpoints_that_the_launcher_wrote(
     pservers: int, nodes: int, dense: int, sparse: int
