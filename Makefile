@@ -6,6 +6,7 @@ CC ?= cc
 BIN := .venv/bin
 WORKSPACE := examples/word2vec/ws
 PYTEST_ARGS ?=
+N ?= 1
 
 CORE := $(filter-out runtime/csrc/py_%.c,$(wildcard runtime/csrc/*.c))
 BINDINGS := $(wildcard runtime/csrc/py_*.c)
@@ -24,7 +25,7 @@ CTEST := build/ctest-$(lastword $(subst /, ,$(CC)))
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint typing ctest arm64 bench clean setup-train dev
+.PHONY: help train test faults lint typing ctest arm64 bench clean setup-train dev
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -36,7 +37,12 @@ train: setup-train ## train the word2vec example with 2 pservers and 2 trainers 
 	$(BIN)/python examples/word2vec/report.py $(WORKSPACE)
 
 test: dev ctest ## all tests that this machine can run: C under ASan and UBSan, then pytest
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --ignore=tests/faults $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 tests/faults $(PYTEST_ARGS)
+
+faults: dev ## every ending, N times (default 1), each time with another seed
+	@for seed in $$(seq $(N)); do echo "seed $$seed"; \
+	    $(BIN)/python -m pytest -q -n 4 --seed=$$seed tests/faults $(PYTEST_ARGS) || exit 1; done
 
 lint: dev typing ## ruff, mypy strict, clang-format, C warnings as errors with gcc and clang
 	$(BIN)/ruff check

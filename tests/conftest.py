@@ -1,4 +1,4 @@
-"""For all tests: `--require`, and the check that a test leaves no process, port or file behind."""
+"""For all tests: options, where jobs run, and that a test leaves no process, port or file behind."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import os
 import shutil
 import tempfile
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
 from support import leaks
+from support.jobs import LocalPlace, Place
+
+PLACES = ["local", "local_cluster"]  # each backend (and each placement of its head) adds its own
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--require`."""
+    """Add `--require` and `--seed`."""
+    parser.addoption("--seed", type=int, default=1, help="of what the tests of faults choose by chance")
     parser.addoption(
         "--require",
         default="",
@@ -80,3 +85,27 @@ def nothing_left_behind(nothing_left_by_the_run: None) -> Iterator[None]:
     yield
     left = leaks.check(before)
     assert not left, "the test left behind:\n" + "\n".join(left)
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Place:
+    """Where the contract is tested: a backend joins by a fixture of its own, named in PLACES."""
+    return request.getfixturevalue(f"{request.param}_place")  # type: ignore[no-any-return] # by name
+
+
+@pytest.fixture
+def local_place() -> Place:
+    return LocalPlace(1)
+
+
+@pytest.fixture
+def local_cluster_place() -> Place:
+    return LocalPlace(3)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """An empty workspace whose path is none that a shell would take unquoted."""
+    path = tmp_path / "my job's $HOME"
+    path.mkdir()
+    return path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from typing import IO
 
 from pslaunch.backends.base import Line
+from pslaunch.node import procs
 from pslaunch.node.job import Limits, Node
 
 CLOSE_EXTRA_S = 2.0
@@ -63,9 +65,11 @@ class LocalBackend:
             try:
                 keeper.wait(self._grace_s + CLOSE_EXTRA_S)
             except subprocess.TimeoutExpired:
-                # Its agent still ends what it started: killing the keeper would take that guard away.
+                # Killing it would take a guard away from what its agent started, unless it is stopped and
+                # guards nothing: then its agent, if there is one, does the ending.
+                found = procs.read_proc(keeper.pid)
                 with contextlib.suppress(ProcessLookupError):
-                    keeper.terminate()
+                    keeper.send_signal(signal.SIGKILL if found and found.state in "Tt" else signal.SIGTERM)
                 keeper.returncode = keeper.returncode or 0
             said.close()
         self._keepers.clear()

@@ -205,9 +205,9 @@ class Agent:
         loop.on_signals(
             {
                 signal.SIGCHLD: self._children,
-                signal.SIGTERM: lambda: self._end_alone("the agent was asked to end (SIGTERM)"),
-                signal.SIGINT: lambda: self._end_alone("the agent was asked to end (SIGINT)"),
-                signal.SIGHUP: lambda: self._end_alone("the agent was asked to end (SIGHUP)"),
+                signal.SIGTERM: lambda: self._give_up("the agent was asked to end (SIGTERM)"),
+                signal.SIGINT: lambda: self._give_up("the agent was asked to end (SIGINT)"),
+                signal.SIGHUP: lambda: self._give_up("the agent was asked to end (SIGHUP)"),
             }
         )
         loop.watch(keeper_fd, read=self._hear_keeper)
@@ -336,6 +336,8 @@ class Agent:
             self.line.send({"type": "started", "key": key, "pid": program.process.pid})
 
     def _order_signal(self, m: Message) -> None:
+        if self._ending and m["number"] != signal.SIGKILL:
+            return  # all were told by ourselves
         for key in m["keys"]:
             program = self._programs.get(key)
             if program:
@@ -380,7 +382,7 @@ class Agent:
             self._keeper_heard_s = self.loop.now()
             return
         self.loop.watch(self._keeper_fd)
-        self._lose_keeper("the keeper was killed")
+        self._give_up("its keeper was killed")
 
     def _beat(self) -> None:
         with contextlib.suppress(OSError):
@@ -390,14 +392,15 @@ class Agent:
             keeper = procs.read_proc(self._keeper_pid)
             if keeper and os.getppid() == self._keeper_pid:  # still our parent, so the pid is its own
                 procs.send(keeper, signal.SIGKILL)
-            self._lose_keeper(f"the keeper was silent for {silent_s:.0f} s")
-
-    def _lose_keeper(self, why: str) -> None:
-        if self.code is None:
-            self.trouble("", codes.NODE_LOST, why)
-            self._end_alone(why)
+            self._give_up(f"its keeper was silent for {silent_s:.0f} s")
 
     # --- ending without a head or without a keeper ---
+
+    def _give_up(self, why: str) -> None:
+        """End what runs here against the head's will, and tell it: its programs' exits don't say so."""
+        if self.code is None and self._ending is None:
+            self.trouble("", codes.NODE_LOST, why)
+            self._end_alone(why)
 
     def _end_alone(self, why: str) -> None:
         if self._ending is not None or self.code is not None:
@@ -456,4 +459,5 @@ def main(run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: float) -> i
     """Run the agent on standard input and output, below its keeper."""
     os.set_inheritable(keeper_fd, False)
     procs.become_subreaper()
+    os.mkdir(run_dir, 0o700)
     return Agent(Loop(), run_dir, keeper_fd, lost_after_s, grace_s).run()

@@ -15,7 +15,7 @@ from typing import Any
 
 from pslaunch.node import codes, job, logs
 from pslaunch.node.loop import Loop, Timer
-from pslaunch.node.supervise import NEVER, Exit, Failure, Finish, Member, Signal, Supervisor
+from pslaunch.node.supervise import LOST_ADVICE, NEVER, Exit, Failure, Finish, Member, Signal, Supervisor
 from pslaunch.node.wire import Line, Message, Output
 from pslaunch.runtime.env import PSERVER
 
@@ -253,9 +253,11 @@ class Head:
         key = str(m["key"])
         member = self._supervisor.members.get(key)
         what = key if member else f"node {link.node.id} ({link.host})"
-        failure = Failure(
-            what, link.node.id, int(m["code"]), str(m["text"]), log=member.log if member else ""
-        )
+        code, text, advice = int(m["code"]), str(m["text"]), ""
+        if code == codes.NODE_LOST:
+            text, advice = f"was lost: {text}", LOST_ADVICE
+        log = member.log if member else ""
+        failure = Failure(what, link.node.id, code, text, log=log, advice=advice)
         self._supervisor.trouble(failure, self._loop.now())
 
     def _on_progress(self, _link: Link, m: Message) -> None:

@@ -20,14 +20,15 @@ BEAT_S = 1.0
 KILL_LIMIT_S = 1.5
 
 
-def make_run_dir() -> str:
-    """A folder of this run for sockets and the secret; short, because a socket's path may have 107 bytes."""
+def run_dir_name() -> str:
+    """A folder of this run for sockets and the secret; short, because a socket's path may have 107 bytes.
+
+    The agent makes it: from then on there are two to remove it.
+    """
     base = os.environ.get("TMPDIR", "/tmp")
     if len(base) > 60 or not os.access(base, os.W_OK | os.X_OK):
         base = "/tmp"
-    path = os.path.join(base, f"pslaunch-{os.urandom(6).hex()}")
-    os.mkdir(path, 0o700)
-    return path
+    return os.path.join(base, f"pslaunch-{os.urandom(6).hex()}")
 
 
 def end_descendants(grace_s: float) -> list[procs.Proc]:
@@ -115,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
     with contextlib.suppress(PermissionError):  # already the leader of a session
         os.setsid()
     procs.become_subreaper()
-    run_dir = make_run_dir()
+    run_dir = run_dir_name()
     # A socket pair: the end of either side closes it, and bytes on it are a sign of life.
     import socket
 

@@ -17,6 +17,7 @@ from pslaunch.runtime.env import PSERVER, TRAINER
 LOOK_FURTHER_S = 1.0  # a failure that explains the first one may be heard of a moment later
 KILL_WAIT_S = 2.0  # after KILL a node that does not report is given up, its keeper goes on
 NEVER = float("inf")
+LOST_ADVICE = "look at that machine; what ran there is ended by what guards it there"
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ class Supervisor:
                 node,
                 codes.NODE_LOST,
                 f"was lost: {reason}",
-                advice="look at that machine; what ran there is ended by what guards it there",
+                advice=LOST_ADVICE,
             ),
             now_s,
         )

@@ -23,9 +23,12 @@ def set_mark() -> None:
     os.environ[MARK] = uuid.uuid4().hex
 
 
-def marked_processes() -> dict[int, str]:
-    """Command line by pid of every process of this test run, itself excepted."""
-    mark = f"{MARK}={os.environ[MARK]}".encode()
+def marked_processes(variable: str = "") -> dict[int, str]:
+    """Command line by pid of every process with this in its environment; by default of this test run's.
+
+    This process itself is left out.
+    """
+    mark = (variable or f"{MARK}={os.environ[MARK]}").encode()
     found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

@@ -1,0 +1,61 @@
+"""For tests of faults: where they run, what they choose by chance, and a stranger who must not notice."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.jobs import Job, LocalPlace, Place, running
+
+PLACES = ["local"]  # of those in tests/conftest.py: the matrix runs in each
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Place:
+    """Where the job under test runs."""
+    return request.getfixturevalue(f"{request.param}_place")  # type: ignore[no-any-return] # by name
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """Of this test and the run's seed; the same in every run with this seed."""
+    return random.Random(f"{request.config.getoption('--seed')} {request.node.nodeid}")
+
+
+STRANGER = """
+import os, signal
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda *_: os.write(1, b"noticed\\n"))
+os.write(1, b"ready\\n")
+while True:
+    signal.pause()
+"""
+
+
+@pytest.fixture(scope="session")
+def stranger(
+    tmp_path_factory: pytest.TempPathFactory, nothing_left_by_the_run: None
+) -> Iterator[tuple[Job, Path]]:
+    """Another job of this user, beside all jobs under test, with the same names of programs."""
+    workspace = tmp_path_factory.mktemp("stranger")
+    (workspace / "train.py").write_text(STRANGER)
+    with running(LocalPlace(1), workspace, "--grace=0.2", "--server=script") as job:
+        job.until_printed("ready", ["pserver/0", "trainer/0"])
+        yield job, workspace
+        job.launcher.proc.send_signal(signal.SIGTERM)
+        job.launcher.wait()
+
+
+@pytest.fixture(autouse=True)
+def strangers_are_untouched(stranger: tuple[Job, Path]) -> Iterator[None]:
+    """Fail a test in which the stranger noticed something."""
+    job, workspace = stranger
+    yield
+    assert job.launcher.proc.poll() is None, job.launcher.output()
+    assert {e["event"] for e in job.events()} <= {"job", "node", "process", "line"}, job.launcher.output()
+    for log in ("train.log", "server.log"):
+        assert (workspace / "log" / log).read_text() == "ready\n"

@@ -1,0 +1,185 @@
+"""Every ending, first part: the launcher, its line, the keeper, the agent; hit at every moment in every way.
+
+The programs are as bad as they can be: they ignore TERM and hide their children from everyone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node import codes
+from support.faults import Control, LineProxy, control
+from support.jobs import Job, Place, parent_of, running
+
+STUBBORN = r"""
+import os, signal
+signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"told\n"))
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+if os.fork() == 0:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.setsid()
+    if os.fork() == 0:
+        os.write(1, b"hidden\n")
+    while True:
+        signal.pause()
+os.write(1, b"ready\n")
+while True:
+    signal.pause()
+"""
+PROGRAMS = ("pserver/0", "trainer/0", "trainer/1")
+GRACE_S = 1.0
+LOST_AFTER_S = 3.0
+EXTRA_S = 2.0  # above the grace: design, "On a node"
+WHENS = ("before", "starting", "step", "ending")
+# Where a job can be before any of its programs runs, and after the first one was started.
+BEFORE = (
+    "launcher subprocess.Popen 1",
+    "keeper os.fork 1",
+    "agent nodefile 1",
+    "agent socket.bind 1",
+    "agent subprocess.Popen 1",
+)
+STARTING = ("agent subprocess.Popen 2", "agent subprocess.Popen 3", "agent train.log 1")
+SIGNALS = {name: signal.Signals[f"SIG{name}"] for name in ("KILL", "TERM", "INT", "SEGV", "STOP")}
+EXISTS_FROM = {"launcher": 0, "keeper": 1, "agent": 2, "line": 2}  # number of the moment in BEFORE
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cell of the matrix."""
+
+    who: str
+    when: str
+    how: str
+
+    def moment(self, rng: random.Random) -> str:
+        """Where the job is held while it is hit; "" where its programs run."""
+        if self.when == "before":
+            # A launcher that is stopped before there is anybody else is a launcher that takes its time.
+            return rng.choice(BEFORE[max(EXISTS_FROM[self.who], self.how == "STOP") :])
+        return rng.choice(STARTING) if self.when == "starting" else ""
+
+    @property
+    def silent(self) -> bool:
+        return self.how in ("STOP", "silent")
+
+    @property
+    def bound_s(self) -> float:
+        """Within this time nothing may be left."""
+        return (LOST_AFTER_S if self.silent else 0.0) + GRACE_S + EXTRA_S
+
+
+CASES = [Case(who, when, how) for who in ("launcher", "keeper", "agent") for when in WHENS for how in SIGNALS]
+CASES += [Case("line", when, how) for when in WHENS for how in ("closed", "silent")]
+
+
+class Hit:
+    """A job that has come to its moment: who is who, and when it was hit."""
+
+    def __init__(self, job: Job, ctl: Control, case: Case, moment: str) -> None:
+        self.job, self.control, self.case = job, ctl, case
+        self._line: LineProxy | None = None
+        if case.who == "line":
+            held = ctl.held()
+            self._line = LineProxy(held.fds)
+            held.tell()
+        self._held = ctl.held() if moment else None
+        if not moment:
+            job.until_printed("ready", PROGRAMS)
+            job.until_printed("hidden", PROGRAMS)
+        if case.when == "ending":
+            job.launcher.proc.send_signal(signal.SIGINT)
+            job.until_printed("told", ["trainer/0", "trainer/1"])
+
+    def pid(self) -> int:
+        """Of the process to be hit."""
+        if self.case.who == "launcher":
+            return self.job.launcher.pid
+        agent = keeper = 0
+        if self._held is None:
+            keeper, agent = self.job.guards("trainer/0")
+        elif self._held.who == "agent":
+            keeper, agent = parent_of(self._held.pid), self._held.pid
+        elif self._held.who == "keeper":
+            keeper = self._held.pid
+        return keeper if self.case.who == "keeper" else agent
+
+    def strike(self) -> float:
+        """Do it, and let who was held go on; the time of it."""
+        now_s = time.monotonic()
+        if self._line:
+            self._line.swallow() if self.case.how == "silent" else self._line.close()
+        else:
+            os.kill(self.pid(), SIGNALS[self.case.how])
+        if self._held:
+            self._held.tell()
+        return now_s
+
+    def close(self) -> None:
+        if self._line:
+            self._line.close()
+
+
+@contextlib.contextmanager
+def hit(place: Place, workspace: Path, case: Case, rng: random.Random) -> Iterator[Hit]:
+    """A job at the moment of its fault."""
+    (workspace / "train.py").write_text(STUBBORN)
+    moment = case.moment(rng)
+    # Where nobody falls silent, silence must not be what ends the job.
+    lost_after_s = LOST_AFTER_S if case.silent else 60
+    options = (f"--grace={GRACE_S}", f"--lost_after={lost_after_s}", "--server=script", "--worker_num=2")
+    with control(*([moment] if moment else [])) as ctl:
+        environ = ctl.env(line=case.who == "line")
+        with running(place, workspace, *options, env=environ) as job:
+            found = Hit(job, ctl, case, moment)
+            try:
+                yield found
+            finally:
+                found.close()
+
+
+def expected_code(case: Case) -> int:
+    """The launcher's exit code."""
+    if case.who == "launcher" and case.how in ("KILL", "SEGV"):
+        return codes.SIGNAL_BASE + SIGNALS[case.how]
+    if case.when == "ending":
+        return codes.INT  # as it was asked to end before
+    if case.who == "launcher" and case.how in ("TERM", "INT"):
+        return codes.SIGNAL_BASE + SIGNALS[case.how]
+    return codes.NODE_LOST
+
+
+def expected_words(case: Case) -> tuple[str, ...]:
+    """One of these is in the reason: which of them depends on who notices it first."""
+    if case.silent:
+        return "silent", "nothing was heard"
+    if case.how in ("TERM", "INT"):
+        return "was asked to end", f"SIG{case.how}", "the line was closed"
+    return "was killed", f"SIG{case.how}", "the line was closed"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.who}-{c.when}-{c.how}")
+def test_nothing_is_left_whoever_is_hit(
+    place: Place, workspace: Path, case: Case, rng: random.Random
+) -> None:
+    with hit(place, workspace, case, rng) as this:
+        began_s = this.strike()
+        stopped = [this.job.launcher.pid] if (case.who, case.how) == ("launcher", "STOP") else []
+        this.control.until_gone(case.bound_s - (time.monotonic() - began_s), but=stopped)
+        if stopped:
+            os.kill(stopped[0], signal.SIGCONT)
+        assert this.job.launcher.wait() == expected_code(case), this.job.launcher.output()
+        if case.who != "launcher" and case.when != "ending":
+            end = this.job.end()
+            assert "node 0" in end["failure"]["what"], end
+            assert end["failure"]["advice"] and "was lost" in end["reason"], end
+            assert any(words in end["reason"] for words in expected_words(case)), end

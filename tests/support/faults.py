@@ -1,0 +1,181 @@
+"""Faults in jobs: processes held at a chosen moment, lines that are cut or silent, what is left of a job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import selectors
+import socket
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from support import leaks
+from support.process import poll_until
+
+HOOKS = Path(__file__).parents[1] / "faults" / "hooks"
+MARK = "PSLAUNCH_TEST_CASE"  # in the environment of every process of one job under test
+
+
+class Held:
+    """A process that waits at its moment until it is told what to do."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        data, self.fds, _, _ = socket.recv_fds(sock, 1000, 4)
+        self.who, self.event, pid = data.decode().split()
+        self.pid = int(pid)
+        self._sock = sock
+        for fd in self.fds:
+            os.set_inheritable(fd, False)
+
+    def tell(self, what: str = "go on") -> None:
+        """Have it go on, `exit 3`, or eat memory (`oom`). A process that was killed hears nothing."""
+        with contextlib.suppress(OSError):
+            self._sock.send(what.encode())
+        self._sock.close()
+
+
+class Control:
+    """Where processes of a job ask what to do. Takes each moment once: others go on unasked."""
+
+    def __init__(self, path: str, moments: Sequence[str]) -> None:
+        self.mark = uuid.uuid4().hex
+        self._path, self._moments = path, moments
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen()
+        self._held: queue.Queue[Held] = queue.Queue()
+        self._taken: list[Held] = []
+        self._seen: set[tuple[str, str]] = set()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def env(self, *, line: bool = False) -> dict[str, str]:
+        """What the job's launcher needs in its environment."""
+        return {
+            "PYTHONPATH": str(HOOKS),
+            "PSLAUNCH_TEST_SOCKET": self._path,
+            "PSLAUNCH_TEST_HOLD": "\n".join(self._moments),
+            MARK: self.mark,
+            **({"PSLAUNCH_TEST_LINE": "1"} if line else {}),
+        }
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                held = Held(self._listener.accept()[0])
+            except (OSError, ValueError):  # closed; or killed before it said a word
+                if self._listener.fileno() < 0:
+                    return
+                continue
+            if (held.who, held.event) in self._seen:
+                held.tell()
+            else:
+                self._seen.add((held.who, held.event))
+                self._held.put(held)
+
+    def held(self, *, within_s: float = 30.0) -> Held:
+        """The next process that has come to its moment."""
+        try:
+            held = self._held.get(timeout=within_s)
+        except queue.Empty:
+            raise AssertionError(f"nobody came to {self._moments} within {within_s:g} s") from None
+        self._taken.append(held)
+        return held
+
+    def processes(self) -> dict[int, str]:
+        """Command line by pid of what is alive of the job."""
+        return leaks.marked_processes(f"{MARK}={self.mark}")
+
+    def until_gone(self, within_s: float, *, but: Sequence[int] = ()) -> None:
+        """Wait until nothing of the job is alive, `but` excepted; AssertionError after `within_s`."""
+        poll_until(
+            lambda: not self.processes().keys() - set(but),
+            describe=lambda: f"gone; left: {self.processes()}",
+            timeout_s=within_s,
+            every_s=0.05,
+        )
+
+    def close(self) -> None:
+        """Let everyone go on, and hear nobody any more."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+        while not self._held.empty():
+            self._taken.append(self._held.get())
+        for held in self._taken:
+            held.tell()
+
+
+@contextlib.contextmanager
+def control(*moments: str) -> Iterator[Control]:
+    """A control of one job; each of `moments` is `who event number`."""
+    with tempfile.TemporaryDirectory(prefix="pslt-") as folder:
+        found = Control(f"{folder}/c", moments)
+        try:
+            yield found
+        finally:
+            found.close()
+
+
+class LineProxy:
+    """Stands in a keeper's line: forwards, until it is told to swallow all bytes, or to close."""
+
+    def __init__(self, fds: Sequence[int]) -> None:
+        from_head, to_agent, from_agent, to_head = fds
+        self._ways: Mapping[int, int] = {from_head: to_agent, from_agent: to_head}
+        self._fds = set(fds)
+        self._order, self._orders = socket.socketpair()
+        self.swallowing = False
+        self.fault_s = 0.0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def swallow(self) -> None:
+        """Be silent from now on."""
+        self.swallowing = True
+        self.fault_s = time.monotonic()
+
+    def close(self) -> None:
+        """Close all that is open. May be called twice."""
+        self._order.close()
+        self._thread.join()
+        self.fault_s = self.fault_s or time.monotonic()
+
+    def _run(self) -> None:
+        with selectors.DefaultSelector() as selector, self._orders:
+            selector.register(self._orders, selectors.EVENT_READ)
+            for fd in self._ways:
+                selector.register(fd, selectors.EVENT_READ)
+            while True:
+                ready = [key.fd for key, _ in selector.select()]
+                if self._orders.fileno() in ready:
+                    break
+                for fd in ready:
+                    if not self._forward(fd):
+                        selector.unregister(fd)
+        for fd in self._fds:
+            os.close(fd)
+
+    def _forward(self, fd: int) -> bool:
+        """Pass on what is there; at an end close the other side too."""
+        data = os.read(fd, 65536)
+        if self.swallowing:
+            return bool(data)
+        other = self._ways[fd]
+        try:
+            if not data:
+                raise BrokenPipeError
+            while data:
+                data = data[os.write(other, data) :]
+        except OSError:
+            if other in self._fds:
+                self._fds.discard(other)
+                os.close(other)
+            return False
+        return True
