@@ -142,9 +142,13 @@ class Transcript:
             )
 
     def _failure(self, f: Event) -> Iterator[Said]:
-        where = "" if f.get("node") is None else f" on {self._node(f['node'])}"
-        ended = "" if f.get("code") is None else f" ended {how_it_ended(f['code'], f.get('signal'))}"
-        yield Said(OURS, _joined(f"FAILED: {f['what']}{where}{ended}", f.get("text")), "error")
+        of_node = f.get("node") is None or f["what"].startswith("node ")
+        what = f["what"] if of_node else f"{f['what']} on {self._node(f['node'])}"
+        if f.get("text"):  # it says how, in words
+            what = f"{what}: {f['text']}"
+        elif f.get("code") is not None:
+            what = f"{what} ended {how_it_ended(f['code'], f.get('signal'))}"
+        yield Said(OURS, f"FAILED: {what}", "error")
         tail = f.get("tail") or ()
         if f.get("log"):
             yield Said(OURS, f"  log: {f['log']}" + (", which ends with:" if tail else ""))

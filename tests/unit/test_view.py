@@ -124,6 +124,21 @@ def test_a_failure_without_process_log_or_tail() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (
+            {"text": "was killed by SIGSEGV", "code": 139, "signal": "SIGSEGV"},
+            "trainer/1 on node 0 (localhost)",
+        ),
+        ({"text": "was lost: its line was closed", "code": 76, "what": "node 0 (box)"}, "node 0 (box)"),
+    ],
+)
+def test_a_failure_is_told_once_and_its_node_too(failure: dict[str, Any], said: str) -> None:
+    block = plain(JOB, {**FAILED, "failure": {**FAILURE, **failure}})[3:]
+    assert block[0][12:] == f"FAILED: {said}: {failure['text']}"
+
+
 def test_success_is_one_line() -> None:
     end = {
         "event": "end",
