@@ -221,6 +221,7 @@ class Supervisor:
         """What to do by now: signals, then at last Finish, after which `result` is set."""
         if self.result:
             return []
+        self._look_for_absent(now_s)
         looked = now_s >= self._failed_s + LOOK_FURTHER_S
         if self.failure and (self.failure.rank < 2 or looked):
             self._end_all(f"{self.failure.what} {self.failure.text}", now_s)
@@ -305,6 +306,19 @@ class Supervisor:
         if member.state == "connected" and not self._trainers_done():
             return "ended with 0 without having finished, while others wait for it"
         return ""
+
+    def _look_for_absent(self, now_s: float) -> None:
+        """A trainer that ended without having come to the pservers: those that did would wait for ever."""
+        trainers = {k: m for k, m in self.members.items() if m.role == TRAINER}
+        if self.server != "bundled" or not any(
+            m.state == "connected" and not m.ended for m in trainers.values()
+        ):
+            return
+        for key, member in trainers.items():
+            if member.exit and not member.state and member.exit.code == 0 and not member.exit.asked:
+                text = "ended with 0 without having connected to the pservers, where others wait for it"
+                self._fail(self._failure(key, text), now_s)
+                return
 
     def _failure(self, key: str, text: str) -> Failure:
         member = self.members[key]

@@ -45,6 +45,25 @@ def test_all_trainers_give_0_and_reached_pservers_end_by_themselves() -> None:
     assert s.result is not None and s.result.code == 0 and s.result.failure is None
 
 
+def test_a_trainer_that_never_connected_is_missed_by_those_that_did_in_either_order() -> None:
+    for early in (True, False):
+        s = job()
+        if early:
+            s.exited("trainer/1", Exit(0), 1.0)
+            assert s.actions(1.0) == [] and s.failure is None  # trainer/0 may train alone, too
+        s.progress("trainer/0", "connected")
+        if not early:
+            assert s.actions(1.0) == []
+            s.exited("trainer/1", Exit(0), 1.0)
+        s.actions(2.0)
+        assert s.failure is not None and s.failure.what == "trainer/1" and s.failure.code == codes.PEER
+    script = job(server="script")
+    script.progress("trainer/0", "connected")
+    script.exited("trainer/1", Exit(0), 1.0)
+    script.actions(1.0)
+    assert script.failure is None
+
+
 def test_a_reached_pserver_that_stays_gets_term_after_grace_and_kill_after_another() -> None:
     s = job(trainers=1)
     connect(s)
