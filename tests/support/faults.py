@@ -179,3 +179,56 @@ class LineProxy:
                 os.close(other)
             return False
         return True
+
+
+class MemoryLimit:
+    """A limit to the memory of a job: the kernel's, where we may make a cgroup, else one of the process."""
+
+    LIMIT_BYTES = 400 << 20
+    _FILES = (("memory/memory.limit_in_bytes", "memory/"), ("memory.max", ""))  # cgroup v1, v2
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        base = Path("/sys/fs/cgroup")
+        for file, below in self._FILES:
+            folder = base / below / f"pslt-{uuid.uuid4().hex}"
+            with contextlib.suppress(OSError):
+                folder.mkdir()
+                try:
+                    (folder / Path(file).name).write_text(str(self.LIMIT_BYTES))
+                except OSError:
+                    folder.rmdir()
+                    raise
+                self._folder = folder
+                break
+
+    @property
+    def by_kernel(self) -> bool:
+        """Whether who goes beyond it is killed, not refused."""
+        return self._folder is not None
+
+    @property
+    def word(self) -> str:
+        """What a process is told that is to go beyond it."""
+        return "oom" if self.by_kernel else f"oom {4 * self.LIMIT_BYTES}"  # of addresses there are more
+
+    def take(self, pid: int) -> None:
+        """This process, and what it starts from here on."""
+        if self._folder:
+            (self._folder / "cgroup.procs").write_text(str(pid))
+
+    def close(self) -> None:
+        if self._folder:
+            folder = self._folder
+            poll_until(lambda: not folder.joinpath("cgroup.procs").read_text(), describe="cgroup is empty")
+            folder.rmdir()
+
+
+@contextlib.contextmanager
+def memory_limit() -> Iterator[MemoryLimit]:
+    """A limit that is gone in the end."""
+    limit = MemoryLimit()
+    try:
+        yield limit
+    finally:
+        limit.close()

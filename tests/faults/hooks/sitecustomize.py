@@ -40,11 +40,15 @@ def hold(event: str, fds: list[int] | None = None) -> None:
     if told[:1] == ["exit"]:
         os._exit(int(told[1]))
     if told[:1] == ["oom"]:
-        _eat()
+        _eat(*map(int, told[1:]))
 
 
-def _eat() -> None:
-    """Take memory until somebody ends us, or there is none."""
+def _eat(limit_bytes: int = 0) -> None:
+    """Take memory until the kernel ends us, or our own limit does."""
+    if limit_bytes:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
     eaten = []
     while True:
         eaten.append(b"x" * (8 << 20))
@@ -75,6 +79,12 @@ class _Moments:
             del self._busy.on
 
 
+def moment(name: str) -> None:
+    """A program says where it is."""
+    if _moments:
+        _moments.seen(name)
+
+
 def _hand_out_line() -> None:
     """Our line goes through the test from here on."""
     from_head, to_head = os.dup(0), os.dup(1)
@@ -87,6 +97,7 @@ def _hand_out_line() -> None:
         os.close(fd)
 
 
+_moments: _Moments | None = None
 if "PSLAUNCH_TEST_SOCKET" in os.environ:
     _moments = _Moments(os.environ.get("PSLAUNCH_TEST_HOLD", ""))
     if who() == "keeper" and os.environ.get("PSLAUNCH_TEST_LINE"):

@@ -1,0 +1,187 @@
+"""Every ending, second part: pservers and trainers of a real training, hit at every moment in every way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node import codes
+from support.faults import Control, Held, MemoryLimit, control, memory_limit
+from support.jobs import Job, Place, running
+
+TRAIN = """
+import os, signal, sys
+import numpy as np
+import pslaunch.runtime as paddle
+import sitecustomize
+
+if "--stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+def reader():
+    rng = np.random.default_rng(int(os.environ["PADDLE_INIT_TRAINER_ID"]))
+    for x in rng.random((160, 4)).tolist():
+        yield x, [sum(x)]
+
+def on_event(event):
+    if isinstance(event, paddle.event.EndIteration) and event.batch_id == 2:
+        print("training", flush=True)
+        sitecustomize.moment("step")
+
+sitecustomize.moment("begin")
+paddle.init()
+x = paddle.layer.data(name="x", type=paddle.data_type.dense_vector(4))
+y = paddle.layer.data(name="y", type=paddle.data_type.dense_vector(1))
+guess = paddle.layer.fc(input=x, size=1, act=paddle.activation.Linear())
+cost = paddle.layer.square_error_cost(input=guess, label=y)
+momentum = paddle.optimizer.Momentum(learning_rate=1e-3)
+trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), momentum, is_local=False)
+trainer.train(paddle.batch(reader, 16), num_passes=1, event_handler=on_event)
+"""
+GRACE_S = 1.0
+STALL_TIMEOUT_S = 1.5
+LOOK_FURTHER_S = 1.0  # of the supervisor, where a peer vanished
+EXTRA_S = 2.0
+SIGNALS = {name: signal.Signals[f"SIG{name}"] for name in ("KILL", "TERM", "INT", "SEGV", "STOP")}
+HOWS = (*SIGNALS, "exit 3", "exit 0", "oom")
+# A pserver opens its log when it is ready to listen; a trainer holds in its second step, others wait for it.
+MOMENTS = {
+    ("pserver/0", "starting"): "pserver/0 paddle_pserver2.INFO 1",
+    ("trainer/1", "starting"): "trainer/1 begin 1",
+}
+STEP = "trainer/1 step 1"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cell of the matrix."""
+
+    who: str
+    when: str
+    how: str
+
+    @property
+    def moment(self) -> str:
+        return MOMENTS.get((self.who, self.when), STEP)
+
+
+CASES = [
+    Case(who, when, how)
+    for who in ("pserver/0", "trainer/1")
+    for when in ("starting", "step", "ending")
+    for how in HOWS
+]
+
+
+class Hit:
+    """A training that has come to its moment."""
+
+    def __init__(self, job: Job, ctl: Control, case: Case, limit: MemoryLimit | None) -> None:
+        self.job, self.control, self.case, self.limit = job, ctl, case, limit
+        self._holder = ctl.held()
+        if case.when != "starting":
+            job.until_printed("training", ["trainer/0", "trainer/1"])
+        if case.when == "ending":
+            job.launcher.proc.send_signal(signal.SIGINT)
+            job.until(lambda events: any(e["event"] == "ending" for e in events), "ending")
+
+    def strike(self) -> float:
+        """Do it; the time of it."""
+        now_s = time.monotonic()
+        if self.case.how in SIGNALS:
+            os.kill(self.job.pid(self.case.who), SIGNALS[self.case.how])
+        else:
+            self._at_its_moment().tell(self.limit.word if self.limit else self.case.how)
+        return now_s
+
+    def _at_its_moment(self) -> Held:
+        if self._holder.who == self.case.who:
+            return self._holder
+        os.kill(self.job.pid(self.case.who), signal.SIGUSR1)
+        return self.control.held()
+
+    def let_go(self) -> None:
+        self._holder.tell()
+
+
+@contextlib.contextmanager
+def hit(place: Place, workspace: Path, case: Case) -> Iterator[Hit]:
+    """A training at the moment of its fault; with a limit to its memory where that is the fault."""
+    (workspace / "train.py").write_text(TRAIN)
+    options = [f"--grace={GRACE_S}", "--lost_after=60", "--worker_num=2", "--stall_after=0.5"]
+    if case.who.startswith("trainer"):
+        options.append(f"--stall_timeout={STALL_TIMEOUT_S}")
+    program = ["train.py", *(["--stubborn"] if case.when == "ending" else [])]
+    with memory_limit() if case.how == "oom" else contextlib.nullcontext() as limit:
+        moments = [case.moment, *(["launcher subprocess.Popen 1"] if limit else [])]
+        with (
+            control(*moments) as ctl,
+            running(place, workspace, *options, program=program, env=ctl.env()) as job,
+        ):
+            if limit:
+                held = ctl.held()
+                limit.take(held.pid)
+                held.tell()
+            yield Hit(job, ctl, case, limit)
+
+
+def expected(case: Case) -> tuple[int, str, str]:
+    """The exit code, who is named, and words of the reason."""
+    if case.when == "ending":
+        return codes.INT, "", "interrupted"
+    if case.how == "STOP":
+        return codes.PEER, "pserver/0", "vanished"
+    if case.how == "oom":
+        return 0, case.who, ""
+    if case.how == "exit 0":
+        return codes.PEER, case.who, "ended with 0"
+    if case.how == "exit 3":
+        return 3, case.who, "ended with 3"
+    return codes.SIGNAL_BASE + SIGNALS[case.how], case.who, f"SIG{case.how}"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [c for c in CASES if (c.who, c.how) != ("pserver/0", "STOP") or c.when == "ending"],
+    ids=lambda c: f"{c.who}-{c.when}-{c.how}",
+)
+def test_the_first_failure_ends_the_training_and_is_named(place: Place, workspace: Path, case: Case) -> None:
+    with hit(place, workspace, case) as this:
+        began_s = this.strike()
+        bound_s = GRACE_S + EXTRA_S
+        if case.when != "ending":
+            bound_s += LOOK_FURTHER_S + (2 * STALL_TIMEOUT_S if case.how == "STOP" else 0)
+        this.control.until_gone(bound_s - (time.monotonic() - began_s))
+        code, what, words = expected(case)
+        got, end = this.job.launcher.wait(), this.job.end()
+        assert words in end["reason"], end
+        if case.how == "oom" and case.when != "ending":
+            assert end["failure"]["what"] == what, end
+            if this.limit and this.limit.by_kernel:
+                assert got == 137 and "killed for memory" in end["reason"], end
+            else:
+                assert got == 1 and any("MemoryError" in line for line in end["failure"]["tail"]), end
+        else:
+            assert got == code, end
+            assert (end["failure"] or {"what": ""})["what"] == what, end
+        if case.how == "STOP" and case.when != "ending":
+            assert any("trainer 1" in line for line in end["failure"]["tail"]), end
+
+
+@pytest.mark.parametrize("when", ["starting", "step"])
+def test_a_stopped_pserver_is_named_by_who_waits_for_it(place: Place, workspace: Path, when: str) -> None:
+    with hit(place, workspace, Case("pserver/0", when, "STOP")) as this:
+        this.strike()
+        this.let_go()
+        said = "not ready endpoints" if when == "starting" else "waiting for pserver"
+        this.job.until(lambda events: any(e["event"] == "line" and said in e["text"] for e in events), said)
+        this.job.launcher.proc.send_signal(signal.SIGTERM)
+        this.control.until_gone(GRACE_S + EXTRA_S)
+        assert this.job.launcher.wait() == codes.TERM
