@@ -1,4 +1,4 @@
-"""The wire between head and agent: frames over any two descriptors, the same on every backend.
+"""The wire between head and agent, and head and observer: frames over any two descriptors.
 
 A frame is a header of 6 bytes (body length u32, kind u8, flags u8, little endian) and a body; no
 frame is over 64 KiB. Control is JSON, cut over several frames where it is longer. Control goes before
@@ -7,6 +7,7 @@ bulk; bulk that a slow reader can't take is left out and counted; any byte is a 
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import struct
@@ -29,6 +30,8 @@ CONTROL, OUTPUT, HEARTBEAT = 1, 2, 3
 MORE = 1  # flag of a control frame: its message goes on in the next one
 _OUTPUT_HEAD = struct.Struct("<IQ")  # number of the process, offset of the piece in its log
 MAX_OUTPUT_BYTES = MAX_BODY_BYTES - _OUTPUT_HEAD.size
+
+MAC_BYTES = 16
 
 Message = dict[str, Any]
 
@@ -80,10 +83,23 @@ def check_hello(message: Message) -> None:
         )
 
 
+class Seal:
+    """The MACs of one direction of a line: a frame can't be changed, left out, repeated or made by others."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key, self._number = key, 0
+
+    def mac(self, frame: bytes) -> bytes:
+        """The MAC of the next frame."""
+        self._number += 1
+        return hmac.digest(self._key, struct.pack("<Q", self._number) + frame, "sha256")[:MAC_BYTES]
+
+
 class Decoder:
     """Frames from bytes that come in any pieces. Holds at most one frame and one unfinished message."""
 
-    def __init__(self) -> None:
+    def __init__(self, seal: Seal | None = None) -> None:
+        self._seal = seal
         self._buffer = bytearray()
         self._message = bytearray()
 
@@ -97,15 +113,23 @@ class Decoder:
             if length > MAX_BODY_BYTES or kind not in (CONTROL, OUTPUT, HEARTBEAT) or flags & ~MORE:
                 raise WireError(f"not a pslaunch peer; it sent {bytes(self._buffer[start : start + 60])!r}")
             end = start + HEADER.size + length
-            if end > len(self._buffer):
+            if end + (MAC_BYTES if self._seal else 0) > len(self._buffer):
                 break
             body = bytes(self._buffer[start + HEADER.size : end])
+            if self._seal:
+                self._check(self._seal, start, end)
+                end += MAC_BYTES
             start = end
             item = self._item(kind, flags, body)
             if item is not None:
                 found.append(item)
         del self._buffer[:start]
         return found
+
+    def _check(self, seal: Seal, start: int, end: int) -> None:
+        mac = seal.mac(bytes(self._buffer[start:end]))
+        if not hmac.compare_digest(mac, bytes(self._buffer[end : end + MAC_BYTES])):
+            raise WireError("a frame was changed on its way, or is not of this line")
 
     def _item(self, kind: int, flags: int, body: bytes) -> Message | Output | None:
         if kind == HEARTBEAT:
@@ -148,16 +172,20 @@ class Line:
         on_message: Callable[[Message], None],
         on_lost: Callable[[str], None],
         on_output: Callable[[Output], None] = lambda _piece: None,
+        seals: tuple[Seal, Seal] | None = None,
     ) -> None:
+        """`seals`: of what is sent and of what comes, where strangers can reach the line."""
         self._loop, self._read_fd, self._write_fd = loop, read_fd, write_fd
         self.lost_after_s = lost_after_s
         self._on_message, self._on_lost, self._on_output = on_message, on_lost, on_output
-        self._decoder = Decoder()
+        self._seal = seals[0] if seals else None
+        self._decoder = Decoder(seals[1] if seals else None)
         self._greeted = False
         self.open = True
         self._sending = memoryview(b"")
-        self._control: deque[bytes] = deque()
-        self._bulk: deque[bytes] = deque()
+        # Frames of one message stay together: between them nothing else may come.
+        self._control: deque[list[bytes]] = deque()
+        self._bulk: deque[list[bytes]] = deque()
         self._bulk_bytes = 0
         self._wants_write = False
         self._last_sent_s = self._last_heard_s = loop.now()
@@ -175,10 +203,10 @@ class Line:
             return
         frames = encode_control(message)
         if in_order and self._bulk:
-            self._bulk.append(b"".join(frames))
-            self._bulk_bytes += len(self._bulk[-1])
+            self._bulk.append(frames)
+            self._bulk_bytes += sum(map(len, frames))
         else:
-            self._control.extend(frames)
+            self._control.append(frames)
         self._write()
 
     def send_output(self, piece: Output) -> bool:
@@ -186,7 +214,7 @@ class Line:
         if not self.open or self._bulk_bytes > MAX_BULK_BYTES:
             return False
         frame = encode_output(piece)
-        self._bulk.append(frame)
+        self._bulk.append([frame])
         self._bulk_bytes += len(frame)
         self._write()
         return True
@@ -196,19 +224,22 @@ class Line:
         """Whether all that was queued has been sent, or can't be any more."""
         return not self.open or not (self._sending or self._control or self._bulk)
 
-    def _next_frame(self) -> bytes:
+    def _next(self) -> bytes:
         if self._control:
-            return self._control.popleft()
-        if self._bulk:
-            frame = self._bulk.popleft()
-            self._bulk_bytes -= len(frame)
-            return frame
-        return b""
+            frames = self._control.popleft()
+        elif self._bulk:
+            frames = self._bulk.popleft()
+            self._bulk_bytes -= sum(map(len, frames))
+        else:
+            return b""
+        if self._seal:
+            frames = [part for frame in frames for part in (frame, self._seal.mac(frame))]
+        return b"".join(frames)
 
     def _write(self) -> None:
         while self.open:
             if not self._sending:
-                self._sending = memoryview(self._next_frame())
+                self._sending = memoryview(self._next())
                 if not self._sending:
                     break
             try:
@@ -274,7 +305,7 @@ class Line:
             self._lose(f"nothing was heard for {silent_s:.0f} s")
             return
         if now - self._last_sent_s >= HEARTBEAT_S * 0.9 and not self._sending:
-            self._control.append(_frame(HEARTBEAT, b""))
+            self._control.append([_frame(HEARTBEAT, b"")])
             self._write()
         self._loop.call_after(min(HEARTBEAT_S, max(0.05, self.lost_after_s - silent_s)), self._beat)
 

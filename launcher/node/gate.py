@@ -1,0 +1,151 @@
+"""The gate of a head that listens: who dials must prove the job's secret before it gets a line.
+
+Bounded in time and in the number of those who have not proved themselves; whoever fails is told to the
+head in words and has no further effect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+
+from pslaunch.node.loop import Loop, Timer
+from pslaunch.node.wire import Seal
+from pslaunch.runtime import prove
+
+PLANE = prove.Plane(b"pslaunch control plane", "head", "agent", advice="is it an agent of another job?")
+Seals = tuple[Seal, Seal]
+
+
+def seals(secret: bytes, nonces: bytes, *, head: bool) -> Seals:
+    """Seals of what this side sends and of what it gets, of keys that only this connection has."""
+    down, up = (Seal(PLANE.mac(secret, b"key of " + who, nonces)) for who in (b"head", b"agent"))
+    return (down, up) if head else (up, down)
+
+
+class _Caller:
+    """A connection that has not proved itself."""
+
+    def __init__(self, sock: socket.socket, peer: str, server: prove.Server, limit: Timer) -> None:
+        self.sock, self.peer, self.server, self.limit = sock, peer, server, limit
+
+
+class Gate:
+    """Listens on `addr`. `admit(text, fd, seals)` takes over a proved connection, or says why it won't."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        addr: str,
+        secret: bytes,
+        *,
+        check: Callable[[bytes], str],
+        admit: Callable[[bytes, int, Seals], None],
+        refused: Callable[[str], None],
+    ) -> None:
+        self._loop, self._secret = loop, secret
+        self._check, self._admit, self._refused = check, admit, refused
+        self._callers: set[_Caller] = set()
+        family = socket.AF_INET6 if ":" in addr else socket.AF_INET
+        self._listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._listener.bind((addr, 0))
+        self._listener.listen(1024)
+        self.port = int(self._listener.getsockname()[1])
+        loop.watch(self._listener.fileno(), read=self._accept)
+
+    def _accept(self) -> None:
+        try:
+            sock, address = self._listener.accept()
+        except OSError:
+            return  # gone again, or no descriptors left for now
+        sock.setblocking(False)
+        peer = f"{address[0]}:{address[1]}"
+        if len(self._callers) >= prove.MAX_UNPROVEN:
+            sock.close()
+            self._refused(f"{peer}: {prove.MAX_UNPROVEN} others have not proved themselves yet")
+            return
+        proved = bytearray()
+
+        def accept(text: bytes) -> str:
+            proved[:] = text
+            return self._check(text)
+
+        server = prove.Server(PLANE, self._secret, accept)
+        late = f"it did not prove itself within {prove.TIMEOUT_S:g} s"
+        caller = _Caller(
+            sock, peer, server, self._loop.call_after(prove.TIMEOUT_S, lambda: self._drop(caller, late))
+        )
+        self._callers.add(caller)
+        self._loop.watch(sock.fileno(), read=lambda: self._hear(caller, proved))
+
+    def _hear(self, caller: _Caller, proved: bytearray) -> None:
+        try:
+            data = caller.sock.recv(prove.MAX_BODY_BYTES)
+            if not data:
+                self._drop(caller, "it closed the connection before it had proved itself")
+                return
+            answer = caller.server.feed(data)
+            if caller.sock.send(answer) < len(answer):
+                raise OSError(0, "it does not read")
+        except BlockingIOError:
+            return
+        except OSError as e:
+            self._drop(caller, e.strerror or str(e))
+            return
+        if caller.server.failure:
+            self._drop(caller, caller.server.failure)
+        elif caller.server.proved:
+            self._forget(caller)
+            if caller.server.buffer:
+                caller.sock.close()  # nothing may be said before the welcome was read
+                return
+            caller.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keys = seals(self._secret, caller.server.nonces, head=True)
+            self._admit(bytes(proved), caller.sock.detach(), keys)
+
+    def _forget(self, caller: _Caller) -> None:
+        caller.limit.cancel()
+        self._callers.discard(caller)
+        self._loop.watch(caller.sock.fileno())
+
+    def _drop(self, caller: _Caller, why: str) -> None:
+        if caller in self._callers:
+            self._forget(caller)
+            caller.sock.close()
+            self._refused(f"{caller.peer}: {why}")
+
+    def close(self) -> None:
+        for caller in list(self._callers):
+            self._forget(caller)
+            caller.sock.close()
+        self._loop.watch(self._listener.fileno())
+        self._listener.close()
+
+
+def dial(addr: str, port: int, secret: bytes, text: bytes, limit_s: float) -> tuple[int, Seals]:
+    """Connect to a head and prove the secret, trying again until `limit_s` is over.
+
+    Returns the descriptor and the seals of the line. Raises prove.Refused, or the last OSError.
+    """
+    end_s = time.monotonic() + limit_s
+    wait_s = 0.05
+    while True:
+        try:
+            sock = socket.create_connection((addr, port), timeout=prove.TIMEOUT_S)
+            try:
+                nonces = prove.dial(sock, PLANE, secret, text)
+            except BaseException:
+                sock.close()
+                raise
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with contextlib.suppress(OSError):
+                os.set_inheritable(sock.fileno(), False)
+            return sock.detach(), seals(secret, nonces, head=False)
+        except OSError:
+            if time.monotonic() + wait_s > end_s:
+                raise
+            time.sleep(wait_s)
+            wait_s = min(1.0, wait_s * 2)

@@ -1,0 +1,164 @@
+"""The gate and sealed lines: only who knows the secret comes in, and nobody changes what is said."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslaunch.node import gate, wire
+from pslaunch.node.gate import Gate, Seals
+from pslaunch.node.loop import Loop
+from pslaunch.node.wire import Decoder, Line, Message, Seal, WireError, encode_control
+from pslaunch.runtime import prove
+
+SECRET = b"of the job"
+
+
+def sealed(messages: list[Message], key: bytes = b"k") -> bytes:
+    seal = Seal(key)
+    return b"".join(part for m in messages for f in encode_control(m) for part in (f, seal.mac(f)))
+
+
+MESSAGES: list[Message] = [{"type": "a"}, {"type": "b", "text": "x" * 70_000}, {"type": "c"}]
+
+
+@given(st.data())
+def test_a_sealed_line_takes_any_split_and_no_flipped_bit(data: st.DataObject) -> None:
+    stream = sealed(MESSAGES)
+    cut = data.draw(st.integers(0, len(stream)))
+    decoder = Decoder(Seal(b"k"))
+    assert decoder.feed(stream[:cut]) + decoder.feed(stream[cut:]) == MESSAGES
+    at = data.draw(st.integers(0, len(stream) * 8 - 1))
+    changed = bytearray(stream)
+    changed[at // 8] ^= 1 << at % 8
+    decoder = Decoder(Seal(b"k"))
+    try:
+        assert decoder.feed(bytes(changed)) != MESSAGES
+        assert len(decoder.feed(b"")) == 0
+    except WireError:
+        pass
+
+
+def test_a_repeated_left_out_or_foreign_frame_is_refused() -> None:
+    one = sealed(MESSAGES[:1])
+    for stream in (
+        one + one,
+        sealed(MESSAGES[:1], key=b"other"),
+        sealed([MESSAGES[0], MESSAGES[2]])[len(one) :],
+    ):
+        with pytest.raises(WireError, match="changed"):
+            Decoder(Seal(b"k")).feed(stream)
+
+
+class Guarded:
+    """A gate on a loop, and what it let in and refused."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.admitted: list[tuple[bytes, int, Seals]] = []
+        self.refused: list[str] = []
+        self.gate = Gate(
+            self.loop,
+            "127.0.0.1",
+            SECRET,
+            check=lambda text: "" if text == b"welcome" else "not you",
+            admit=lambda *found: self.admitted.append(found),
+            refused=self.refused.append,
+        )
+
+    def until(self, what: list[str] | list[tuple[bytes, int, Seals]]) -> None:
+        self.loop.run(lambda: bool(what))
+
+    def close(self) -> None:
+        self.gate.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def guarded() -> Iterator[Guarded]:
+    found = Guarded()
+    yield found
+    found.close()
+
+
+def dial_aside(port: int, secret: bytes, text: bytes) -> tuple[threading.Thread, list[object]]:
+    result: list[object] = []
+
+    def run() -> None:
+        try:
+            result.append(gate.dial("127.0.0.1", port, secret, text, 5.0))
+        except prove.Refused as e:
+            result.append(e)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, result
+
+
+def test_who_knows_the_secret_gets_a_line_that_both_sides_understand(guarded: Guarded) -> None:
+    thread, result = dial_aside(guarded.gate.port, SECRET, b"welcome")
+    guarded.until(guarded.admitted)
+    thread.join()
+    text, fd, seals = guarded.admitted[0]
+    assert text == b"welcome" and isinstance(result[0], tuple)
+    heard: list[Message] = []
+
+    def line(fd: int, seals: Seals) -> Line:
+        return Line(
+            guarded.loop,
+            fd,
+            fd,
+            lost_after_s=5,
+            on_message=heard.append,
+            on_lost=lambda _why: None,
+            seals=seals,
+        )
+
+    lines = [line(fd, seals), line(*result[0])]
+    lines[0].send({"type": "down"})
+    lines[1].send({"type": "up"})
+    guarded.loop.run(lambda: {"down", "up"} <= {m["type"] for m in heard})
+    for one in lines:
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "why"), [(b"wrong", b"welcome", "secret"), (SECRET, b"me", "not you")]
+)
+def test_others_are_refused_in_words(guarded: Guarded, secret: bytes, text: bytes, why: str) -> None:
+    thread, result = dial_aside(guarded.gate.port, secret, text)
+    guarded.until(guarded.refused)
+    thread.join()
+    assert not guarded.admitted
+    assert isinstance(result[0], prove.Refused) and why in str(result[0])
+
+
+@pytest.mark.parametrize(
+    "noise", [os.urandom(100), b"GET / HTTP/1.1\r\n\r\n", struct.pack("<4sBBH", b"PSHS", 1, 3, 65535)]
+)
+def test_noise_is_dropped_and_the_gate_goes_on(guarded: Guarded, noise: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", guarded.gate.port)) as stranger:
+        stranger.sendall(noise)
+        guarded.until(guarded.refused)
+    test_who_knows_the_secret_gets_a_line_that_both_sides_understand(guarded)
+
+
+def test_only_so_many_may_be_unproven_at_once(guarded: Guarded) -> None:
+    strangers = [
+        socket.create_connection(("127.0.0.1", guarded.gate.port)) for _ in range(prove.MAX_UNPROVEN + 1)
+    ]
+    guarded.until(guarded.refused)
+    assert "have not proved themselves" in guarded.refused[0]
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_frames_of_a_sealed_message_stay_within_the_limit() -> None:
+    assert max(map(len, encode_control(MESSAGES[1]))) <= wire.MAX_FRAME_BYTES
