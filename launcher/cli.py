@@ -197,6 +197,12 @@ def local(
         Text,
         _option("nodes", "N", "Simulate a cluster: N nodes, each with a copy of the workspace.", "1"),
     ] = None,
+    head: Annotated[
+        Text, _option("head", "WHERE", "Where the job is decided: launcher, or node for node 0.", "launcher")
+    ] = None,
+    detach: Annotated[
+        bool, _flag("detach", "Return once the programs run; the job goes on by itself.")
+    ] = False,
     dry_run: Annotated[bool, _flag("dry_run", "Print the plan and start nothing.")] = False,
     json: Json = False,
 ) -> None:
@@ -212,6 +218,8 @@ def local(
     from pslaunch.spec import local_spec
 
     given = {name: value for name, value in ctx.params.items() if isinstance(value, str)}
+    if detach:
+        given["detach"] = ""
     with _usage_errors(ctx):
         spec = local_spec(given, env or [], ctx.meta["split"], cwd=Path.cwd(), environ=os.environ)
     from pslaunch import session

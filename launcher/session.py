@@ -8,13 +8,17 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import TextIO
 
-from pslaunch.backends.base import load_backend
+from pslaunch.backends.base import Backend, Dial, load_backend
 from pslaunch.errors import FileError
+from pslaunch.node import codes, record
 from pslaunch.node.head import STOP_SIGNALS, Head
-from pslaunch.node.job import place
+from pslaunch.node.job import Plan, place
 from pslaunch.node.loop import Loop
+from pslaunch.observe import HeadView, RemoteHead
 from pslaunch.plan import dry_run as plan_as_data
 from pslaunch.plan import make_plan, render
 from pslaunch.spec import JobSpec
@@ -36,18 +40,26 @@ def dry_run(spec: JobSpec, *, as_json: bool) -> str:
 
 
 def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
-    """Run the job to its end and return its exit code. Raises PslaunchError where it can't begin."""
+    """Run the job to its end and return its exit code; with `--detach`, until its programs run.
+
+    Raises PslaunchError where it can't begin.
+    """
     plan = make_plan(spec, new_job_id(spec.job_name))
     loop = Loop()
     backend = load_backend(spec.backend)
     view = make_view(json=as_json, out=out or sys.stdout, clock=time.monotonic)
     try:
-        head = Head(loop, place(plan, plan.nodes), secrets.token_hex(32), time.time)
-        loop.on_signals({n: functools.partial(head.stop, n, why) for n, why in STOP_SIGNALS.items()})
-        for line in backend.start(plan.nodes, plan.limits):
-            head.attach(line.node, line.read_fd, line.write_fd, line.diagnosis)
-        _Watch(loop, head, view).until_done()
-        backend.close()
+        head = _head_on_node(loop, backend, plan) if spec.head == "node" else _head_here(loop, backend, plan)
+        watch = Watch(loop, head, view)
+        if spec.detach:
+            watch.until(lambda: watch.all_run or head.done)
+            if isinstance(head, RemoteHead) and not head.done and head.free():
+                backend.release()
+                watch.say(
+                    f"the job goes on by itself; pslaunch status, logs and stop take its id: {plan.job_id}"
+                )
+                return codes.OK
+        watch.until_done()
         return head.code
     finally:
         backend.close()
@@ -55,23 +67,76 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
         loop.close()
 
 
-class _Watch:
+def _head_here(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
+    head = Head(loop, place(plan, plan.nodes), secrets.token_hex(32), time.time)
+    _stop_on_signals(loop, head)
+    for line in backend.start(plan.nodes, plan.limits):
+        head.attach(line.node, line.read_fd, line.write_fd, line.diagnosis)
+    return head
+
+
+def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
+    first, secret = plan.nodes[0], secrets.token_hex(32)
+    line = backend.start_head(first, plan.limits)
+    head = RemoteHead(
+        loop,
+        line.read_fd,
+        line.write_fd,
+        name=f"node 0 ({first.name})",
+        lost_after_s=plan.limits.lost_after_s,
+        diagnosis=line.diagnosis,
+    )
+    _stop_on_signals(loop, head)
+    path = Path(record.folder(os.environ)) / f"{plan.job_id}.json"
+    port = head.lead(place(plan, plan.nodes), secret, str(path))
+    if port:
+        backend.start_dialing(plan.nodes[1:], plan.limits, Dial(first.addr, port, secret))
+        head.follow()
+    return head
+
+
+def _stop_on_signals(loop: Loop, head: HeadView) -> None:
+    loop.on_signals({n: functools.partial(head.stop, n, why) for n, why in STOP_SIGNALS.items()})
+
+
+class Watch:
     """Shows a head's events while its loop runs."""
 
-    def __init__(self, loop: Loop, head: Head, view: View) -> None:
+    def __init__(self, loop: Loop, head: HeadView, view: View) -> None:
         self._loop, self._head, self._view = loop, head, view
         self._cursor = 0
         self._broken: OSError | None = None
+        self._waited_for: set[str] | None = None  # processes that have not run yet, once the job is known
+        loop.every(TICK_S, lambda: self._show(tick=True))
+
+    @property
+    def all_run(self) -> bool:
+        """Whether every process of the job has been started."""
+        return self._waited_for is not None and not self._waited_for
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Show what happens until the condition holds."""
+        self._loop.run(condition, after_each=[self._show])
+        self._show()
 
     def until_done(self) -> None:
-        self._loop.every(TICK_S, lambda: self._show(tick=True))
-        self._loop.run(lambda: self._head.done, after_each=[self._show])
-        self._show()
+        """Show the job to its end. Raises FileError where nobody can read it."""
+        self.until(lambda: self._head.done)
         if self._broken:
             raise FileError(f"the job was ended because its output can't be written: {self._broken.strerror}")
 
+    def say(self, text: str) -> None:
+        """Show a line of our own."""
+        note = {"n": self._cursor, "time": time.time(), "event": "note", "level": "info", "text": text}
+        self._view.event(note)
+
     def _show(self, *, tick: bool = False) -> None:
         events, self._cursor = self._head.events(self._cursor)
+        for event in events:
+            if event["event"] == "job":
+                self._waited_for = {p["process"] for p in event["processes"]}
+            elif event["event"] == "process" and self._waited_for:
+                self._waited_for.discard(event["process"])
         if self._broken:
             return
         try:

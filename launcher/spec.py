@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypedDict, get_args
+from typing import Final, Literal, TypedDict, get_args
 
 from pslaunch.args import Split
 from pslaunch.detect import Server, choose_server
@@ -55,6 +55,8 @@ class JobSpec:
     stall_after_s: float = 60.0
     stall_timeout_s: float | None = None
     nodes: int = 1
+    head: Literal["launcher", "node"] = "launcher"  # where the job is decided
+    detach: bool = False  # the job goes on without the launcher; then the head is on a node
 
     def __post_init__(self) -> None:
         _check_name(self.job_name)
@@ -208,6 +210,8 @@ class _Options(TypedDict):
     stall_after_s: float
     stall_timeout_s: float | None
     nodes: int
+    head: Literal["launcher", "node"]
+    detach: bool
 
 
 def _options(
@@ -230,7 +234,20 @@ def _options(
         stall_after_s=_seconds(given, "stall_after", 60.0),
         stall_timeout_s=_seconds(given, "stall_timeout", 0.0) if "stall_timeout" in given else None,
         nodes=_number(given, "nodes", 1),
+        head=_head(given),
+        detach="detach" in given,
     )
+
+
+def _head(given: Mapping[str, str]) -> Literal["launcher", "node"]:
+    """Where the job is decided: on a node, where `--detach` asks for it or it was given."""
+    word = given.get("head", "node" if "detach" in given else "launcher")
+    if word == "launcher" and "detach" not in given:
+        return "launcher"
+    if word != "node":
+        also = " together with --detach" if word == "launcher" else ": one of launcher, node"
+        raise SpecError(f"--head={word}{also}")
+    return "node"
 
 
 def _check_effects(spec: JobSpec, given: Mapping[str, str]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from support import leaks
 from support.jobs import LocalPlace, Place
 
-PLACES = ["local", "local_cluster"]  # each backend (and each placement of its head) adds its own
+PLACES = ["local", "local_cluster", "local_led", "local_led_cluster"]  # each backend (and each placement of its head) adds its own
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -101,6 +101,16 @@ def local_place() -> Place:
 @pytest.fixture
 def local_cluster_place() -> Place:
     return LocalPlace(3)
+
+
+@pytest.fixture
+def local_led_place() -> Place:
+    return LocalPlace(1, "--head=node")
+
+
+@pytest.fixture
+def local_led_cluster_place() -> Place:
+    return LocalPlace(3, "--head=node")
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ contract suite (tests/integration/test_contract.py) holds every backend to:
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from pslaunch.errors import SpecError
 from pslaunch.node.job import Limits, Node
@@ -32,6 +32,15 @@ class Line:
     diagnosis: Callable[[], str]
 
 
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Where agents find a head that is on a node, and what they prove themselves with."""
+
+    addr: str
+    port: int
+    secret: str  # hexadecimal
+
+
 class Backend(Protocol):
     """Starts agents where a job runs."""
 
@@ -39,6 +48,22 @@ class Backend(Protocol):
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[Line]:
         """Put an agent on every node. Raises PslaunchError; then nothing of it is left running."""
+        ...
+
+    def start_head(self, node: Node, limits: Limits) -> Line:
+        """Put an agent that runs the head on node 0; the line is an observer's that holds the job."""
+        ...
+
+    def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
+        """Put agents on the other nodes; they dial the head. Raises PslaunchError."""
+        ...
+
+    def head_line(self, record: Mapping[str, Any]) -> tuple[int, int]:
+        """From any later shell: descriptors of a line to the head of a running job. Raises OSError."""
+        ...
+
+    def release(self) -> None:
+        """The job goes on without us: end nothing, wait for nothing."""
         ...
 
     def close(self) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from typing import IO
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import IO, Any
 
-from pslaunch.backends.base import Line
+from pslaunch.backends.base import Dial, Line
 from pslaunch.node import procs
 from pslaunch.node.job import Limits, Node
 
@@ -29,35 +32,54 @@ class LocalBackend:
         self._grace_s = 0.0
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[Line]:
-        self._grace_s = limits.grace_s
-        return [self._start(node, limits) for node in nodes]
+        return [self._start(node, limits, "serve") for node in nodes]
 
-    def _start(self, node: Node, limits: Limits) -> Line:
-        # -P: neither the working directory nor the workspace may shadow a module of the agent.
-        argv = [
-            sys.executable,
-            "-P",
-            "-m",
-            "pslaunch.node",
-            "keeper",
-            str(limits.lost_after_s),
-            str(limits.grace_s),
-        ]
-        said = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
-        keeper = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=said,
-            start_new_session=True,
-            bufsize=0,
-        )
-        self._keepers.append((keeper, said))
+    def start_head(self, node: Node, limits: Limits) -> Line:
+        return self._start(node, limits, "lead")
+
+    def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
+        for node in nodes:
+            keeper = self._keeper(limits, "dial", stdout=subprocess.DEVNULL)
+            assert keeper.stdin is not None
+            keeper.stdin.write(json.dumps({**asdict(dial), "node": node.id}).encode())
+            keeper.stdin.close()
+
+    def head_line(self, record: Mapping[str, Any]) -> tuple[int, int]:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.connect(str(record["socket"]))
+        except OSError:
+            sock.close()
+            raise
+        fd = sock.detach()
+        return fd, fd
+
+    def _start(self, node: Node, limits: Limits, mode: str) -> Line:
+        keeper = self._keeper(limits, mode, stdout=subprocess.PIPE)
         assert keeper.stdin is not None and keeper.stdout is not None
         write_fd, read_fd = os.dup(keeper.stdin.fileno()), os.dup(keeper.stdout.fileno())
         keeper.stdin.close()
         keeper.stdout.close()
+        said = self._keepers[-1][1]
         return Line(node, read_fd, write_fd, lambda: _last_words(said))
+
+    def _keeper(self, limits: Limits, mode: str, *, stdout: int) -> subprocess.Popen[bytes]:
+        self._grace_s = limits.grace_s
+        # -P: neither the working directory nor the workspace may shadow a module of the agent.
+        argv = [sys.executable, "-P", "-m", "pslaunch.node", "keeper"]
+        argv += [str(limits.lost_after_s), str(limits.grace_s), mode]
+        said = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        keeper = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=stdout, stderr=said, start_new_session=True, bufsize=0
+        )
+        self._keepers.append((keeper, said))
+        return keeper
+
+    def release(self) -> None:
+        for keeper, said in self._keepers:
+            keeper.returncode = 0  # not ours to wait for any more
+            said.close()
+        self._keepers.clear()
 
     def close(self) -> None:
         """Wait for the keepers, whose lines the head has closed by now."""

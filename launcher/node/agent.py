@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
+import json
 import os
 import shutil
 import signal
@@ -16,17 +18,23 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pslaunch.node import codes, logs, ports, procs
+from pslaunch.node import codes, gate, logs, ports, procs
 from pslaunch.node.fill import fill
+from pslaunch.node.gate import Seals
 from pslaunch.node.keeper import BEAT_S, KILL_LIMIT_S, reap
 from pslaunch.node.loop import Loop
 from pslaunch.node.supervise import Ending
 from pslaunch.node.wire import MAX_OUTPUT_BYTES, Line, Message, Output
 from pslaunch.runtime import busyport, env
 
+if TYPE_CHECKING:
+    from pslaunch.node.lead import Lead
+
 READ_BYTES = MAX_OUTPUT_BYTES
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+MAX_DIAL_BYTES = 4096
 PROGRESS_EVERY_S = 0.2  # reports of one process to the head; the newest wins
 
 
@@ -190,7 +198,17 @@ class Program:
 class Agent:
     """One node of one job, from the head's hello to the clean end."""
 
-    def __init__(self, loop: Loop, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: float) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        run_dir: str,
+        keeper_fd: int,
+        line_fds: tuple[int, int],
+        *,
+        lost_after_s: float,
+        grace_s: float,
+        seals: Seals | None = None,
+    ) -> None:
         self.loop, self._run_dir, self._grace_s = loop, run_dir, grace_s
         self._keeper_fd, self._keeper_pid, self._lost_after_s = keeper_fd, os.getppid(), lost_after_s
         self._keeper_heard_s = loop.now()
@@ -205,30 +223,23 @@ class Agent:
         loop.on_signals(
             {
                 signal.SIGCHLD: self._children,
-                signal.SIGTERM: lambda: self._give_up("the agent was asked to end (SIGTERM)"),
-                signal.SIGINT: lambda: self._give_up("the agent was asked to end (SIGINT)"),
-                signal.SIGHUP: lambda: self._give_up("the agent was asked to end (SIGHUP)"),
+                **{n: functools.partial(self.asked_to_end, n) for n in END_SIGNALS},
             }
         )
         loop.watch(keeper_fd, read=self._hear_keeper)
         loop.every(BEAT_S, self._beat)
         self.line = Line(
             loop,
-            *self._line_fds(),
+            *line_fds,
             lost_after_s=lost_after_s,
             on_message=self._obey,
             on_lost=lambda reason: self._end_alone(f"the head is gone: {reason}"),
+            seals=seals,
         )
 
-    @staticmethod
-    def _line_fds() -> tuple[int, int]:
-        """The line is on standard input and output; programs must find neither there."""
-        fds = os.dup(0), os.dup(1)
-        null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, 0)
-        os.dup2(2, 1)  # a stray print must not break the wire
-        os.close(null)
-        return fds
+    def asked_to_end(self, number: int) -> None:
+        """A signal to the agent itself."""
+        self._give_up(f"the agent was asked to end ({signal.Signals(number).name})")
 
     # --- orders ---
 
@@ -439,11 +450,6 @@ class Agent:
             self._lock_fd = -1
         shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper does it too, where it is still there
 
-    def run(self) -> int:
-        """Serve until the job is over here; returns the exit code."""
-        self.loop.run(lambda: self.code is not None and self.line.idle)
-        return self.code or 0
-
 
 def _write(path: str, text: str, mode: int = 0o644) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -455,9 +461,59 @@ def _code_of(e: OSError) -> int:
     return codes.RIGHTS if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else codes.IO
 
 
-def main(run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: float) -> int:
-    """Run the agent on standard input and output, below its keeper."""
+def _take_standard_streams() -> tuple[int, int]:
+    """Descriptors of what standard input and output are; programs and stray prints find neither there."""
+    fds = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    return fds
+
+
+def main(mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: float) -> int:
+    """Run the agent below its keeper.
+
+    Modes: `serve` has its line to the head on standard input and output; `dial` reads there, as one JSON
+    object, where the head listens; `lead` runs the head itself, and has the launcher's line there.
+    """
     os.set_inheritable(keeper_fd, False)
     procs.become_subreaper()
     os.mkdir(run_dir, 0o700)
-    return Agent(Loop(), run_dir, keeper_fd, lost_after_s, grace_s).run()
+    fds = _take_standard_streams()
+    loop, seals, lead = Loop(), None, None
+    if mode == "dial":
+        fds, seals = _dial(*fds, lost_after_s)
+    elif mode == "lead":
+        from pslaunch.node.lead import Lead
+
+        ours, heads = socket.socketpair()
+        lead = Lead(loop, *fds, heads.detach(), run_dir, lost_after_s)
+        fd = ours.detach()
+        fds = fd, fd
+    agent = Agent(loop, run_dir, keeper_fd, fds, lost_after_s=lost_after_s, grace_s=grace_s, seals=seals)
+    if lead is None:
+        loop.run(lambda: agent.code is not None and agent.line.idle)
+        return agent.code or 0
+    for number in END_SIGNALS:
+        why = f"the head's node was asked to end ({signal.Signals(number).name})"
+        loop.on_signals({number: functools.partial(_end_led, lead, agent, number, why)})
+    loop.run(lambda: agent.code is not None and agent.line.idle and lead.over, after_each=[lead.push])
+    return agent.code or 0
+
+
+def _end_led(lead: Lead, agent: Agent, number: int, why: str) -> None:
+    if not lead.stop(number, why):
+        agent.asked_to_end(number)
+
+
+def _dial(read_fd: int, write_fd: int, lost_after_s: float) -> tuple[tuple[int, int], Seals]:
+    """Read where the head is, and go there; who started us needs our standard streams no more."""
+    os.close(write_fd)
+    with os.fdopen(read_fd, "rb") as f:
+        where = json.loads(f.read(MAX_DIAL_BYTES))
+    text = json.dumps({"node": where["node"]}).encode()
+    fd, seals = gate.dial(
+        where["addr"], int(where["port"]), bytes.fromhex(where["secret"]), text, lost_after_s
+    )
+    return (fd, fd), seals

@@ -16,7 +16,7 @@ from typing import Any
 from pslaunch.node import codes, job, logs
 from pslaunch.node.loop import Loop, Timer
 from pslaunch.node.supervise import LOST_ADVICE, NEVER, Exit, Failure, Finish, Member, Signal, Supervisor
-from pslaunch.node.wire import Line, Message, Output
+from pslaunch.node.wire import Line, Message, Output, Seal
 from pslaunch.runtime.env import PSERVER
 
 Event = dict[str, Any]
@@ -73,19 +73,39 @@ class Head:
         self._told_ending = False
         self._finishing = False
         self.done = False
+        self._states: dict[str, dict[str, Any]] = {p.key: {"state": "waiting"} for p in placed.processes}
+        loop.call_after(plan.limits.lost_after_s, self._miss_nodes)
         self._tell_job()
 
     # --- the interface of observers ---
 
-    def events(self, cursor: int) -> tuple[list[Event], int]:
-        """Events from number `cursor` on that are still remembered, and the next cursor."""
-        new = min(self._next_event - cursor, len(self._events))
-        return list(itertools.islice(self._events, len(self._events) - new, None)), self._next_event
+    def events(self, cursor: int, limit: int | None = None) -> tuple[list[Event], int]:
+        """Events from number `cursor` on that are still remembered, at most `limit`, and the next cursor."""
+        first = len(self._events) - max(0, min(self._next_event - cursor, len(self._events)))
+        found = list(itertools.islice(self._events, first, None if limit is None else first + limit))
+        return found, found[-1]["n"] + 1 if found else self._next_event
+
+    def status(self) -> dict[str, Any]:
+        """How the job stands now: each process with its state and the last it told."""
+        return {
+            "job": self._placed.plan.job_id,
+            "elapsed_s": round(self._loop.now() - self._started_s, 3),
+            "state": "ended" if self.done else "ending" if self._told_ending else "running",
+            "processes": [
+                {"process": p.key, "node": p.node, **self._states[p.key]} for p in self._placed.processes
+            ],
+        }
 
     def stop(self, number: int, reason: str) -> None:
         """Request the end: the first time in order, the second at once."""
         self._supervisor.stop(number, reason, self._loop.now())
         self._decide()
+
+    @property
+    def reason(self) -> str:
+        """Why the job ended; only once `done`."""
+        assert self._supervisor.result is not None
+        return self._supervisor.result.reason
 
     @property
     def code(self) -> int:
@@ -95,7 +115,19 @@ class Head:
 
     # --- lines ---
 
-    def attach(self, node: job.Node, read_fd: int, write_fd: int, diagnosis: Callable[[], str]) -> None:
+    def awaits(self, number: int) -> job.Node | None:
+        """The node of this number, if its agent is still to come."""
+        missing = [n for n in self._placed.nodes if n.id not in self._links and not self._finishing]
+        return next((n for n in missing if n.id == number), None)
+
+    def attach(
+        self,
+        node: job.Node,
+        read_fd: int,
+        write_fd: int,
+        diagnosis: Callable[[], str],
+        seals: tuple[Seal, Seal] | None = None,
+    ) -> None:
         """Take over the line to this node's agent. `diagnosis` tells what its side said on its way out."""
         line = Line(
             self._loop,
@@ -105,8 +137,18 @@ class Head:
             on_message=lambda m: self._heard(self._links[node.id], m),
             on_output=self._output,
             on_lost=lambda reason: self._lost(self._links[node.id], reason),
+            seals=seals,
         )
         self._links[node.id] = Link(node, line, diagnosis)
+
+    def _miss_nodes(self) -> None:
+        """Agents that have to come by themselves have as long as a silent one."""
+        if self._finishing:
+            return
+        for node in [n for n in self._placed.nodes if n.id not in self._links]:
+            self._tell("node", node=node.id, state="lost", text="its agent never came")
+            self._supervisor.node_lost(node.id, node.name, "its agent never came", self._loop.now())
+        self._decide()
 
     def _lost(self, link: Link, reason: str) -> None:
         link.gone = True
@@ -377,7 +419,16 @@ class Head:
 
     # --- telling ---
 
+    def note(self, level: str, text: str) -> None:
+        """Tell observers something that is no event of a process."""
+        self._tell("note", level=level, text=text)
+
     def _tell(self, event: str, **fields: Any) -> None:
+        if event in ("process", "progress"):
+            news = {k: v for k, v in fields.items() if k not in ("process", "node") and v is not None}
+            if event == "progress" and "state" in news:
+                news["said"] = news.pop("state")
+            self._states[fields["process"]].update(news)
         self._events.append({"n": self._next_event, "time": round(self._wall(), 3), "event": event, **fields})
         self._next_event += 1
 

@@ -178,6 +178,18 @@ class Bound:
     starts: tuple[Start, ...] = field(default=())
 
 
+def placed_from_data(data: Mapping[str, Any]) -> Placed:
+    """A placed job from what `dataclasses.asdict` made of it, also after a way through JSON."""
+    plan = data["plan"]
+    roles = tuple(Role(r["name"], Count(**r["count"]), tuple(r["argv"])) for r in plan["roles"])
+    declared = tuple(Node(**n) for n in plan["nodes"])
+    return Placed(
+        Plan(**{**plan, "roles": roles, "nodes": declared, "limits": Limits(**plan["limits"])}),
+        tuple(Node(**n) for n in data["nodes"]),
+        tuple(Process(**{**p, "argv": tuple(p["argv"])}) for p in data["processes"]),
+    )
+
+
 def place(plan: Plan, nodes: Sequence[Node]) -> Placed:
     """Give every process its node and rank: a total goes round the nodes, other counts stay together."""
     processes: list[Process] = []

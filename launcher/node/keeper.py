@@ -111,8 +111,9 @@ class Keeper:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`keeper LOST_AFTER GRACE`: fork the agent on standard input and output, and keep it."""
+    """`keeper LOST_AFTER GRACE [MODE]`: fork the agent (agent.main has its modes), and keep it."""
     lost_after_s, grace_s = float(argv[0]), float(argv[1])
+    mode = argv[2] if len(argv) > 2 else "serve"
     with contextlib.suppress(PermissionError):  # already the leader of a session
         os.setsid()
     procs.become_subreaper()
@@ -128,7 +129,7 @@ def main(argv: Sequence[str]) -> int:
 
         code = 70
         try:
-            code = agent_module.main(run_dir, theirs.detach(), lost_after_s, grace_s)
+            code = agent_module.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s)
         finally:
             sys.stderr.flush()
             os._exit(code)

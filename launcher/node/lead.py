@@ -1,0 +1,229 @@
+"""A head on a node: leads the job from there, lets agents in by the gate, serves whoever looks on.
+
+Observers speak over the same wire: the launcher that started the job over the line it has to this
+node, later ones over a Unix socket in the run folder. All they can do is `follow`, `status` and `stop`;
+the launcher's line also holds the job, until it says `free`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pslaunch.node import job, record
+from pslaunch.node.gate import Gate, Seals
+from pslaunch.node.head import Head
+from pslaunch.node.loop import Loop
+from pslaunch.node.wire import Line, Message
+
+CHUNK = 200  # events in one message
+SAY_GOODBYE_S = 2.0  # for observers to read the last events, once the job is over
+
+
+class Observer:
+    """One who looks on: its line, and how far it has been told."""
+
+    def __init__(self) -> None:
+        self.line: Line | None = None
+        self.cursor: int | None = None  # the next event it gets, once it follows
+        self.told_over = False
+
+
+class Lead:
+    """Leads one job. `own_fd` is the head's end of the line to the agent in this process."""
+
+    def __init__(
+        self, loop: Loop, read_fd: int, write_fd: int, own_fd: int, run_dir: str, lost_after_s: float
+    ) -> None:
+        self._loop, self._own_fd, self._run_dir, self._lost_after_s = loop, own_fd, run_dir, lost_after_s
+        self._head: Head | None = None
+        self._gate: Gate | None = None
+        self._held = True
+        self._record = record.Record("", {})
+        self._over_s: float | None = None
+        self._server: socket.socket | None = None
+        self._observers: list[Observer] = []
+        self._launcher = self._observe(read_fd, write_fd)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to lead, and all who look on have been told."""
+        if self._own_fd >= 0 or self._head is None:
+            return self._own_fd < 0
+        if not self._head.done or self._over_s is None:
+            return False
+        told = all(o.told_over and o.line and o.line.idle for o in self._observers if o.cursor is not None)
+        return told or self._loop.now() >= self._over_s + SAY_GOODBYE_S
+
+    def stop(self, number: int, reason: str) -> bool:
+        """Ask the head to end the job; False where there is none yet."""
+        if self._head is None:
+            return False
+        self._head.stop(number, reason)
+        return True
+
+    # --- observers ---
+
+    def _observe(self, read_fd: int, write_fd: int) -> Observer:
+        observer = Observer()
+        observer.line = Line(
+            self._loop,
+            read_fd,
+            write_fd,
+            lost_after_s=self._lost_after_s,
+            on_message=lambda m: self._obey(observer, m),
+            on_lost=lambda reason: self._lost(observer, reason),
+        )
+        self._observers.append(observer)
+        return observer
+
+    def _lost(self, observer: Observer, reason: str) -> None:
+        self._observers.remove(observer)
+        if observer is not self._launcher:
+            return
+        if self._head is None:
+            self._give_up()
+        elif self._held and not self._head.done:
+            self._head.stop(signal.SIGHUP, f"the launcher is gone: {reason}")
+
+    def _give_up(self) -> None:
+        """The launcher went before it said what to lead: without a head the agent ends by itself."""
+        if self._own_fd >= 0:
+            os.close(self._own_fd)
+            self._own_fd = -1
+
+    def _obey(self, observer: Observer, m: Message) -> None:
+        handler: Callable[[Observer, Message], None] | None = getattr(self, f"_order_{m['type']}", None)
+        if handler is None:
+            self._answer(observer, {"type": "refused", "text": f"unknown request {m['type']!r}"})
+        elif self._head is None and m["type"] not in ("hello", "lead"):
+            self._answer(observer, {"type": "refused", "text": "there is no job here yet"})
+        else:
+            handler(observer, m)
+
+    @staticmethod
+    def _answer(observer: Observer, message: Message) -> None:
+        if observer.line:
+            observer.line.send(message)
+
+    def _order_hello(self, _observer: Observer, _m: Message) -> None:
+        """The wire has compared the versions already."""
+
+    def _order_lead(self, observer: Observer, m: Message) -> None:
+        """The launcher says what to lead; the answer says where other nodes' agents dial."""
+        if observer is not self._launcher or self._head is not None:
+            self._answer(observer, {"type": "refused", "text": "only the launcher begins a job, and once"})
+            return
+        placed = job.placed_from_data(m["placed"])
+        secret = str(m["secret"])
+        self._head = Head(self._loop, placed, secret, time.time)
+        own, self._own_fd = self._own_fd, -1
+        self._head.attach(placed.nodes[0], own, own, lambda: "")
+        self._gate = Gate(
+            self._loop,
+            placed.nodes[0].addr,
+            bytes.fromhex(secret),
+            check=self._check,
+            admit=self._admit,
+            refused=lambda why: self._warn(f"refused a connection: {why}"),
+        )
+        self._listen()
+        self._record = record.Record(str(m["record"]), record.of_job(placed, self._socket_path))
+        self._record.write(state="running")
+        self._answer(observer, {"type": "leading", "port": self._gate.port})
+
+    def _order_free(self, observer: Observer, _m: Message) -> None:
+        """The job goes on without the launcher."""
+        if observer is self._launcher:
+            self._held = False
+            self._answer(observer, {"type": "freed"})
+
+    def _order_follow(self, observer: Observer, m: Message) -> None:
+        observer.cursor = int(m["cursor"])
+
+    def _order_status(self, observer: Observer, _m: Message) -> None:
+        assert self._head is not None
+        self._answer(observer, {"type": "status", **self._head.status()})
+
+    def _order_stop(self, _observer: Observer, m: Message) -> None:
+        assert self._head is not None
+        self._head.stop(int(m["number"]), str(m["reason"]))
+
+    def push(self) -> None:
+        """Give each observer that keeps up what is new; call it after each round of the loop."""
+        if self._head is None:
+            return
+        if self._head.done and self._over_s is None:
+            self._over_s = self._loop.now()
+            self._close()
+        for observer in list(self._observers):  # one whose line breaks is removed meanwhile
+            while observer.cursor is not None and observer.line and observer.line.open and observer.line.idle:
+                events, following = self._head.events(observer.cursor, CHUNK)
+                if events:
+                    observer.cursor = following
+                    observer.line.send({"type": "events", "events": events})
+                elif self._head.done and not observer.told_over:
+                    observer.told_over = True
+                    observer.line.send({"type": "over", "code": self._head.code})
+                else:
+                    break
+
+    # --- the doors ---
+
+    @property
+    def _socket_path(self) -> str:
+        return os.path.join(self._run_dir, "head.sock")
+
+    def _listen(self) -> None:
+        """The door of later observers: the run folder is the user's alone."""
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._server.bind(self._socket_path)
+        self._server.listen(16)
+        self._loop.watch(self._server.fileno(), read=self._come_in)
+
+    def _come_in(self) -> None:
+        assert self._server is not None
+        with contextlib.suppress(OSError):
+            fd = self._server.accept()[0].detach()
+            self._observe(fd, fd)
+
+    def _check(self, text: bytes) -> str:
+        assert self._head is not None
+        node = _node_number(text)
+        return "" if self._head.awaits(node) else f"node {node} is none of this job, or is there already"
+
+    def _admit(self, text: bytes, fd: int, seals: Seals) -> None:
+        assert self._head is not None
+        node = self._head.awaits(_node_number(text))
+        if node is None:
+            os.close(fd)
+        else:
+            self._head.attach(node, fd, fd, lambda: "", seals)
+
+    def _warn(self, text: str) -> None:
+        if self._head is not None:
+            self._head.note("warning", text)
+
+    def _close(self) -> None:
+        assert self._head is not None
+        self._record.write(state="ended", code=self._head.code, reason=self._head.reason)
+        if self._gate:
+            self._gate.close()
+        if self._server:
+            self._loop.watch(self._server.fileno())
+            self._server.close()
+
+
+def _node_number(text: bytes) -> int:
+    """The node that a dialling agent says it is; -1 where it says none."""
+    try:
+        said: Any = json.loads(text)
+        return int(said["node"])
+    except (ValueError, KeyError, TypeError):
+        return -1

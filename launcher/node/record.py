@@ -1,0 +1,73 @@
+"""Records of jobs whose head is on a node, so that any later shell finds them. Written whole, by rename."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pslaunch.node import job
+
+KEPT = 100  # records of ended jobs; older ones are removed
+
+
+def folder(environ: Mapping[str, str]) -> str:
+    """Where a user's records are."""
+    base = environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(base, "pslaunch", "jobs")
+
+
+def of_job(placed: job.Placed, socket_path: str) -> dict[str, Any]:
+    """What is known of a job from its start on."""
+    plan = placed.plan
+    return {
+        "job": plan.job_id,
+        "name": plan.name,
+        "backend": plan.backend,
+        "workspace": placed.nodes[0].workspace,
+        "nodes": len(placed.nodes),
+        "started": round(time.time(), 3),
+        "socket": socket_path,
+        "processes": [{"process": p.key, "node": p.node, "log": p.log} for p in placed.processes],
+    }
+
+
+class Record:
+    """One job's record; an empty path keeps none."""
+
+    def __init__(self, path: str, fixed: Mapping[str, Any]) -> None:
+        self._path, self._fixed = path, fixed
+
+    def write(self, **changing: Any) -> None:
+        """Replace the record. A record that can't be written costs the job nothing."""
+        if not self._path:
+            return
+        with contextlib.suppress(OSError):
+            os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+            beside = f"{self._path}.{os.getpid()}"
+            with open(beside, "w", encoding="utf-8") as f:
+                json.dump({**self._fixed, **changing}, f)
+            os.replace(beside, self._path)
+
+
+def read_all(path: str) -> list[dict[str, Any]]:
+    """The records in a folder, oldest first, readable ones; too many old ones are removed."""
+    found: list[dict[str, Any]] = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(path):
+            if name.endswith(".json"):
+                with (
+                    contextlib.suppress(OSError, ValueError),
+                    open(os.path.join(path, name), encoding="utf-8") as f,
+                ):
+                    found.append({**json.load(f), "path": os.path.join(path, name)})
+    found.sort(key=lambda r: float(r.get("started", 0)))
+    ended = [r for r in found if r.get("state") == "ended"]
+    for old in ended[:-KEPT]:
+        with contextlib.suppress(OSError):
+            os.unlink(old["path"])
+        found.remove(old)
+    return found

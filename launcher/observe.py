@@ -1,0 +1,137 @@
+"""The launcher's view of a head that is elsewhere: the same interface as the head itself, over a line."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from pslaunch.node import codes
+from pslaunch.node.head import MAX_EVENTS, Event
+from pslaunch.node.job import Placed
+from pslaunch.node.loop import Loop
+from pslaunch.node.wire import Line, Message
+
+
+class HeadView(Protocol):
+    """What session and view know of a head, wherever it is (node/head.py has the same)."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the job is over."""
+        ...
+
+    @property
+    def code(self) -> int:
+        """The job's exit code, once done."""
+        ...
+
+    def events(self, cursor: int, limit: int | None = None) -> tuple[list[Event], int]:
+        """What happened from number `cursor` on, and the next cursor."""
+        ...
+
+    def stop(self, number: int, reason: str) -> None:
+        """Request the end: the first time in order, the second at once."""
+        ...
+
+
+class RemoteHead:
+    """A head at the other end of a line. `answers` keeps what is no event, by its type."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        read_fd: int,
+        write_fd: int,
+        *,
+        name: str,
+        lost_after_s: float,
+        diagnosis: Callable[[], str] = lambda: "",
+    ) -> None:
+        self._loop, self._name, self._diagnosis = loop, name, diagnosis
+        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._next = 0
+        self._code: int | None = None
+        self.answers: dict[str, Message] = {}
+        self._line = Line(
+            loop, read_fd, write_fd, lost_after_s=lost_after_s, on_message=self._heard, on_lost=self._lost
+        )
+
+    # --- the interface of a head ---
+
+    @property
+    def done(self) -> bool:
+        return self._code is not None
+
+    @property
+    def code(self) -> int:
+        return codes.NODE_LOST if self._code is None else self._code
+
+    def events(self, cursor: int, limit: int | None = None) -> tuple[list[Event], int]:
+        found = [e for e in self._events if e["n"] >= cursor][:limit]
+        return found, found[-1]["n"] + 1 if found else max(cursor, self._next)
+
+    def stop(self, number: int, reason: str) -> None:
+        self._line.send({"type": "stop", "number": number, "reason": reason})
+
+    # --- requests ---
+
+    def lead(self, placed: Placed, secret: str, record: str) -> int:
+        """Have the node lead this job; returns the port that other agents dial, 0 where that failed."""
+        self._line.send({"type": "lead", "placed": asdict(placed), "secret": secret, "record": record})
+        return int(self.ask("leading").get("port", 0))
+
+    def follow(self) -> None:
+        """Have all events sent, from the first that is remembered."""
+        self._line.send({"type": "follow", "cursor": 0})
+
+    def free(self) -> bool:
+        """Let the job go on without us."""
+        self._line.send({"type": "free"})
+        return bool(self.ask("freed"))
+
+    def status(self) -> Message:
+        """How the job stands; {} where the head does not answer."""
+        self._line.send({"type": "status"})
+        return self.ask("status")
+
+    def ask(self, kind: str) -> Message:
+        """Wait for the answer of this kind; {} if the line is lost, or the head refuses."""
+        self.answers.pop(kind, None)
+        self._loop.run(lambda: kind in self.answers or "refused" in self.answers or self.done)
+        return self.answers.pop(kind, {})
+
+    def close(self) -> None:
+        """Say no more. May be called twice."""
+        self._line.close()
+
+    # --- the line ---
+
+    def _heard(self, message: Message) -> None:
+        if message["type"] == "events":
+            for event in message["events"]:
+                self._keep(event)
+        elif message["type"] == "over":
+            self._code = int(message["code"])
+        else:
+            self.answers[message["type"]] = message
+
+    def _keep(self, event: Event) -> None:
+        self._events.append(event)
+        self._next = event["n"] + 1
+
+    def _lost(self, reason: str) -> None:
+        said = self._diagnosis()
+        text = f"{self._name} was lost: its agent: {reason}" + (f"; {said}" if said else "")
+        self._tell("end", code=codes.NODE_LOST, reason=text, elapsed_s=0.0, failure=self._failure(text))
+        self._code = codes.NODE_LOST
+
+    def _failure(self, text: str) -> dict[str, Any]:
+        advice = "look at that machine; what runs there and elsewhere is ended by what guards it"
+        return {"what": self._name, "node": 0, "code": codes.NODE_LOST, "text": text, "signal": "", "log": "",
+                "tail": [], "advice": advice}  # fmt: skip
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        self._keep({"n": self._next, "time": round(time.time(), 3), "event": event, **fields})
