@@ -30,6 +30,7 @@ EVENT = struct.Struct("<IIQQ232s")  # ps_event
 MAIL = struct.Struct("=iIQ")  # ps_mail
 CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, ALL_FINISHED, STATS = range(1, 9)
 TICK_S = 0.5
+FOREIGN_S = 2.0  # a stray trainer of another job may knock too; if it is ours, none of ours comes meanwhile
 
 
 def open_ports(options: Options) -> list[list[socket.socket]]:
@@ -113,6 +114,7 @@ class Pserver:
         self._met = False  # a trainer of ours was here
         self._stalls: dict[int, tuple[float, str]] = {}  # shard -> since when, what
         self._code: int | None = None
+        self._foreign: tuple[float, str] | None = None  # since when, and what
         self._progress = Progress(os.environ.get("PSLAUNCH_PROGRESS", ""))
 
     # -- saying
@@ -247,12 +249,12 @@ class Pserver:
         with contextlib.suppress(OSError):
             u.sock.shutdown(socket.SHUT_WR)
         self._say(f"refused {u.addr}: {u.side.failure}")
-        if u.side.foreign and not self._met and self._of_job(u.sock):
-            self._end(
-                EX_CONFIG,
+        if u.side.foreign and self._foreign is None and self._of_job(u.sock):
+            text = (
                 f"{u.addr} speaks {u.side.foreign}, not pslaunch's protocol: the program brings its own "
-                "parameter server; start the job with --server script",
+                "parameter server; start the job with --server script"
             )
+            self._foreign = time.monotonic(), text
 
     def _of_job(self, sock: socket.socket) -> bool:
         with contextlib.suppress(OSError):
@@ -308,6 +310,8 @@ class Pserver:
         for i, shard in enumerate(self._shards):
             if shard.failure is not None:
                 self._end(EX_IOERR, f"port {i} can't go on: {shard.failure}")
+        if self._foreign and not self._met and now_s - self._foreign[0] >= FOREIGN_S:
+            self._end(EX_CONFIG, self._foreign[1])
         if self._roster.all_finished:
             self._log.line("all trainers finished")
             self._progress.state("finished")
