@@ -230,6 +230,54 @@ def local(
     raise typer.Exit(session.run(spec, as_json=json))
 
 
+Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or an unmistakable beginning of it.")]
+
+
+@app.command()
+def jobs(json: Json = False) -> None:
+    """List the jobs that go on by themselves, and how earlier ones ended."""
+    from pslaunch.jobs import show_jobs
+
+    show_jobs(sys.stdout, as_json=json)
+
+
+@app.command()
+def status(job: Job, json: Json = False) -> None:
+    """Say how a job and each of its processes stand."""
+    from pslaunch.jobs import show_status
+
+    show_status(job, sys.stdout, as_json=json)
+
+
+@app.command()
+def logs(
+    job: Job,
+    process: Annotated[
+        Text,
+        typer.Argument(
+            metavar="[PROCESS]", help="One process, such as trainer/1; else all.", show_default=False
+        ),
+    ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Go on until the job ends. [default: off]", show_default=False),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Print the output of a job's processes."""
+    from pslaunch.jobs import show_logs
+
+    raise typer.Exit(show_logs(job, process, sys.stdout, follow=follow, as_json=json))
+
+
+@app.command()
+def stop(job: Job, kill: Annotated[bool, _flag("kill", "At once, without TERM and grace.")] = False) -> None:
+    """End a job, and wait for its end."""
+    from pslaunch.jobs import stop as stop_job
+
+    raise typer.Exit(stop_job(job, sys.stdout, kill=kill))
+
+
 @app.command(cls=PassCommand, add_help_option=False, options_metavar="[OPTIONS]")
 def pserver(ctx: typer.Context) -> None:
     """Run one parameter server by hand; `pslaunch pserver --help` says more."""

@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Short: paths of Unix sockets have 107 bytes. Not "pslaunch-…": another run must not see it.
     folder = tempfile.mkdtemp(prefix="pslt-")
     os.environ["TMPDIR"] = tempfile.tempdir = folder
+    os.environ["XDG_STATE_HOME"] = folder  # records of jobs
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 

@@ -90,6 +90,7 @@ class Head:
         return {
             "job": self._placed.plan.job_id,
             "elapsed_s": round(self._loop.now() - self._started_s, 3),
+            "events": self._next_event,
             "state": "ended" if self.done else "ending" if self._told_ending else "running",
             "processes": [
                 {"process": p.key, "node": p.node, **self._states[p.key]} for p in self._placed.processes

@@ -72,6 +72,7 @@ class Lead:
 
     def _observe(self, read_fd: int, write_fd: int) -> Observer:
         observer = Observer()
+        self._observers.append(observer)  # before its line can break
         observer.line = Line(
             self._loop,
             read_fd,
@@ -80,7 +81,6 @@ class Lead:
             on_message=lambda m: self._obey(observer, m),
             on_lost=lambda reason: self._lost(observer, reason),
         )
-        self._observers.append(observer)
         return observer
 
     def _lost(self, observer: Observer, reason: str) -> None:

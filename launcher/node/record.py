@@ -11,7 +11,7 @@ from typing import Any
 
 from pslaunch.node import job
 
-KEPT = 100  # records of ended jobs; older ones are removed
+KEPT = 20  # records of ended jobs; older ones are removed
 
 
 def folder(environ: Mapping[str, str]) -> str:

@@ -35,6 +35,7 @@ def options(command: str) -> list[list[str]]:
     return [
         row(p.opts[0].removeprefix("--"), None if p.is_flag else p.metavar, p.help)
         for p in COMMANDS[command].params
+        if p.param_type_name == "option"
     ]
 
 

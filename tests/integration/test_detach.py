@@ -1,0 +1,137 @@
+"""Jobs that go on by themselves, from any later shell: jobs, status, logs, stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslaunch.node import codes
+from support.jobs import PSLAUNCH, QUICK, until_nothing_runs
+from support.process import poll_until, until_gone
+
+TICKING = r"""
+import os, signal, sys
+os.write(1, b"ready\n")
+while not os.path.exists(os.environ["GO"]):
+    signal.sigtimedwait([], 0.05)
+os.write(1, b"going\n")
+sys.exit(int(open(os.environ["GO"]).read() or 0))
+"""
+
+
+def run(*words: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PSLAUNCH, *words], capture_output=True, text=True, timeout=timeout_s)
+
+
+def ok(*words: str) -> str:
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Free:
+    """A detached job of two trainers, which go on until they are told a code."""
+
+    def __init__(self, workspace: Path, nodes: int) -> None:
+        self.go = workspace.parent / "go"
+        (workspace / "train.py").write_text(TICKING)
+        where = (f"--nodes={nodes}", f"--env=GO={self.go}", f"--job_workspace={workspace}")
+        out = ok("local", "--json", "--detach", *QUICK, *where, "--server_num=0", "--worker_num=2")
+        self.id = str(json.loads(out.splitlines()[0])["job"])
+
+    def status(self) -> dict[str, Any]:
+        return dict(json.loads(ok("status", self.id, "--json")))
+
+    def end(self, code: int) -> None:
+        beside = self.go.with_suffix(".new")
+        beside.write_text(str(code))
+        beside.rename(self.go)
+
+    def until_ended(self) -> dict[str, Any]:
+        return (
+            poll_until(lambda: (s := self.status())["state"] == "ended" and s, describe="the job's end") or {}
+        )
+
+
+@pytest.fixture(params=[1, 3])
+def free(request: pytest.FixtureRequest, workspace: Path) -> Iterator[Free]:
+    job = Free(workspace, request.param)
+    yield job
+    run("stop", "--kill", job.id)
+    until_nothing_runs(5.0)
+
+
+def test_it_goes_on_and_its_end_is_remembered(free: Free) -> None:
+    listed = [json.loads(line) for line in ok("jobs", "--json").splitlines()]
+    assert [j["state"] for j in listed if j["job"] == free.id] == ["running"]
+    assert {p["process"]: p["state"] for p in free.status()["processes"]} == {
+        "trainer/0": "running",
+        "trainer/1": "running",
+    }
+    free.end(0)
+    status = free.until_ended()
+    assert status["code"] == 0
+    until_nothing_runs(5.0)
+    assert ok("logs", free.id, "trainer/1").splitlines() == ["ready", "going"]
+
+
+def test_a_failure_is_remembered_too(free: Free) -> None:
+    free.end(3)
+    status = free.until_ended()
+    assert status["code"] == 3 and "ended with 3" in status["reason"]
+
+
+def test_logs_can_be_followed_to_the_end(free: Free) -> None:
+    with subprocess.Popen(
+        [*PSLAUNCH, "logs", "-f", free.id, "trainer/1"], stdout=subprocess.PIPE, text=True
+    ) as follower:
+        assert follower.stdout is not None and follower.stdout.readline() == "ready\n"
+        free.end(0)
+        assert follower.stdout.readline() == "going\n"
+        assert follower.wait() == 0
+
+
+def test_stop_ends_it(free: Free) -> None:
+    assert "has ended" in ok("stop", free.id)
+    until_nothing_runs(2.0)
+    assert free.status()["code"] == codes.TERM
+    assert "not running" in ok("stop", free.id)
+
+
+def test_an_observer_that_goes_does_not_matter(free: Free) -> None:
+    with subprocess.Popen([*PSLAUNCH, "logs", "-f", free.id], stdout=subprocess.PIPE) as follower:
+        assert follower.stdout is not None
+        follower.stdout.readline()
+        follower.kill()
+    assert free.status()["state"] == "running"
+
+
+def test_when_node_0_dies_the_others_end_and_the_job_is_lost(free: Free) -> None:
+    status = free.status()
+    program = next(p["pid"] for p in status["processes"] if p["process"] == "trainer/0")
+    agent = int(Path(f"/proc/{program}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(agent, signal.SIGKILL)
+    until_gone(program, within_s=1 + 2)
+    until_nothing_runs(1 + 2)
+    assert free.status()["state"] == "lost"
+
+
+def test_a_job_that_is_not_there_is_named() -> None:
+    for words in (("status", "nope"), ("logs", "nope"), ("stop", "nope")):
+        done = run(*words)
+        assert (
+            done.returncode == codes.USAGE and "'nope'" in done.stderr and len(done.stderr.splitlines()) == 1
+        )
+
+
+def test_a_head_in_the_launcher_can_not_be_left(workspace: Path) -> None:
+    (workspace / "train.py").write_text("")
+    done = run("local", "--detach", "--head=launcher", f"--job_workspace={workspace}")
+    assert done.returncode == codes.USAGE and "--detach" in done.stderr
