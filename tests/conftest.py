@@ -13,7 +13,12 @@ import pytest
 from support import leaks
 from support.jobs import LocalPlace, Place
 
-PLACES = ["local", "local_cluster", "local_led", "local_led_cluster"]  # each backend (and each placement of its head) adds its own
+PLACES = [
+    "local",
+    "local_cluster",
+    "local_led",
+    "local_led_cluster",
+]  # each backend (and each placement of its head) adds its own
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

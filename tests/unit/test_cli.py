@@ -37,7 +37,7 @@ def run(*words: str) -> int:
     ("line", "names"),
     [
         ("locl", ["locl", "is 'local' meant?"]),
-        ("frobnicate", ["frobnicate", "local, pserver, version"]),
+        ("frobnicate", ["frobnicate", "local, jobs, status"]),
         ("--version", ["--version", "is 'version' meant?"]),
         ("-v", ["-v"]),
         ("version now", ["now"]),
