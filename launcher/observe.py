@@ -76,6 +76,11 @@ class RemoteHead:
     def stop(self, number: int, reason: str) -> None:
         self._line.send({"type": "stop", "number": number, "reason": reason})
 
+    @property
+    def refusal(self) -> str:
+        """Why the head refused the last request; "" where it did not."""
+        return str(self.answers.get("refused", {}).get("text", ""))
+
     # --- requests ---
 
     def lead(self, placed: Placed, secret: str, record: str) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from pslaunch.backends.base import Backend, Dial, load_backend
-from pslaunch.errors import FileError
+from pslaunch.errors import FileError, NodeLostError
 from pslaunch.node import codes, record
 from pslaunch.node.head import STOP_SIGNALS, Head
 from pslaunch.node.job import Plan, place
@@ -92,6 +92,8 @@ def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
     if port:
         backend.start_dialing(plan.nodes[1:], plan.limits, Dial(first.addr, port, secret))
         head.follow()
+    elif not head.done:
+        raise NodeLostError(f"node 0 ({first.name}) does not lead the job: {head.refusal or 'no answer'}")
     return head
 
 

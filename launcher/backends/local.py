@@ -103,4 +103,5 @@ def _last_words(said: IO[bytes]) -> str:
     size = os.fstat(said.fileno()).st_size
     data = os.pread(said.fileno(), _LAST_WORDS_BYTES, max(0, size - _LAST_WORDS_BYTES))
     lines = data.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else ""
+    said_by_us = [line for line in lines if line.startswith("pslaunch ")]
+    return "; ".join(said_by_us[-2:] or lines[-1:])

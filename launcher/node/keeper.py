@@ -130,6 +130,9 @@ def main(argv: Sequence[str]) -> int:
         code = 70
         try:
             code = agent_module.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s)
+        except BaseException as e:  # the border of a process: it says why, and nothing of the keeper runs on
+            print(f"pslaunch agent: {type(e).__name__}: {e}", file=sys.stderr)
+            sys.excepthook(type(e), e, e.__traceback__)
         finally:
             sys.stderr.flush()
             os._exit(code)
