@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -48,9 +48,11 @@ def _required(config: pytest.Config, names: set[str]) -> bool:
     return "all" in wanted or bool(wanted & names)
 
 
-def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
+def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport, allowed: Sequence[str] = ()) -> None:
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if any(words in reason for words in allowed):
+            return
         report.outcome = "failed"
         report.longrepr = f"{reason} (a skip is a failure: --require)"
 
@@ -60,7 +62,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Turn a required test's skip into a failure."""
     report = yield
     if _required(item.config, {mark.name for mark in item.iter_markers()}):
-        _fail_if_skipped(report)
+        _fail_if_skipped(report, [mark.args[0] for mark in item.iter_markers("may_skip")])
     return report
 
 

@@ -77,13 +77,24 @@ def test_exit_code_of_a_signal() -> None:
 
 @pytest.mark.parametrize(("require", "code"), [("", 0), ("ssh", 0), ("slow", 1), ("all", 1)])
 def test_require_turns_skips_into_failures(tmp_path: Path, require: str, code: int) -> None:
-    tests = tmp_path / "test_it.py"
-    tests.write_text("import pytest\n@pytest.mark.slow\ndef test_it() -> None:\n    pytest.skip('no tool')\n")
+    done = run_skipping(tmp_path, f"--require={require}", "@pytest.mark.slow")
+    assert done.returncode == code, done.stdout + done.stderr
+    assert ("a skip is a failure" in done.stdout) == bool(code)
+
+
+@pytest.mark.parametrize(("reason", "code"), [("no tool", 0), ("no rights", 1)])
+def test_a_skip_for_the_allowed_reason_is_none(tmp_path: Path, reason: str, code: int) -> None:
+    done = run_skipping(tmp_path, "--require=all", f"@pytest.mark.may_skip({reason!r})")
+    assert done.returncode == code, done.stdout + done.stderr
+
+
+def run_skipping(folder: Path, option: str, mark: str) -> subprocess.CompletedProcess[str]:
+    """Run one test that skips itself for 'no tool'."""
+    tests = folder / "test_it.py"
+    tests.write_text(f"import pytest\n{mark}\ndef test_it() -> None:\n    pytest.skip('no tool: x')\n")
     root = Path(__file__).parents[2]
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--require={require}"]
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", option]
     argv += ["--rootdir", str(root), "-c", str(root / "pyproject.toml"), "--confcutdir", str(root)]
     argv += ["-p", "conftest", str(tests)]
     env = {**os.environ, "PYTHONPATH": str(root / "tests")}
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
-    assert done.returncode == code, done.stdout + done.stderr
-    assert ("a skip is a failure" in done.stdout) == bool(code)
+    return subprocess.run(argv, capture_output=True, text=True, check=False, env=env)

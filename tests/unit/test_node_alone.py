@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import ast
-import shutil
 import subprocess
 import sys
-import zipapp
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-SHARED = ("env", "busyport", "prove")  # modules of the runtime that the launcher's nodes need too
-FILES = [
-    *("launcher/__init__.py", "runtime/__init__.py"),
-    *(f"runtime/{name}.py" for name in SHARED),
-    *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "launcher/node").glob("*.py"))),
-]
+from support.node_app import FILES, ROOT, SHARED, copy_tree, make_zipapp
+
 MAX_ZIPAPP_BYTES = 60 * 1024  # in base64 it must fit into one argument of 128 KiB
 
 
@@ -43,21 +36,13 @@ def test_imports_only_the_standard_library_and_itself(file: str) -> None:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """The files that travel, under their import names."""
-    for file in FILES:
-        target = (
-            tmp_path / "app" / file.replace("launcher/", "pslaunch/").replace("runtime/", "pslaunch/runtime/")
-        )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / file, target)
-    (tmp_path / "app/__main__.py").write_text(
-        "import runpy; runpy.run_module('pslaunch.node', run_name='__main__')\n"
-    )
+    copy_tree(tmp_path / "app")
     return tmp_path / "app"
 
 
 def test_the_zipapp_is_small_and_its_keeper_greets(tree: Path, tmp_path: Path) -> None:
     app = tmp_path / "app.pyz"
-    zipapp.create_archive(tree, app, compressed=True)
+    make_zipapp(tree, app)
     assert app.stat().st_size <= MAX_ZIPAPP_BYTES
     argv = [sys.executable, "-I", "-S", str(app), "keeper", "5", "1"]
     done = subprocess.run(argv, input=b"", capture_output=True, timeout=30)

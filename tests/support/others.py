@@ -1,0 +1,48 @@
+"""Programs of others that tests run: where `.ci/run` puts them, and the reason to skip where it has not."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / ".cache"
+PROGRAMS = ROOT / "tests" / "programs"
+NO_BULLSEYE = "Debian bullseye is no longer to be had"  # the one reason that --require takes
+MAKE = ".ci/others makes it"
+
+
+def program(name: str, workspace: Path) -> str:
+    """Put a program of tests/programs into a workspace; returns its name."""
+    shutil.copy(PROGRAMS / name, workspace)
+    return name
+
+
+def paddle_python() -> Path:
+    """A Python with PaddlePaddle 2.6.2."""
+    python = CACHE / "paddle" / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"no PaddlePaddle in {python.parent.parent}; {MAKE}")
+    return python
+
+
+def torch_python() -> Path:
+    """A Python with PyTorch: the system's, which has no CUDA with it."""
+    python = Path("/usr/bin/python3")
+    look = "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"
+    if not python.exists() or subprocess.run([python, "-c", look], check=False).returncode:
+        pytest.skip(f"{python} has no PyTorch; apt-get install python3-torch, or .ci/run, brings it")
+    return python
+
+
+def bullseye_root() -> Path:
+    """The root folder of a Debian bullseye, whose Python is 3.9."""
+    root, gone = CACHE / "bullseye", CACHE / "bullseye-gone"
+    if gone.exists():
+        pytest.skip(f"{NO_BULLSEYE}: {gone.read_text().strip()}")
+    if not (root / "usr/bin/python3").exists():
+        pytest.skip(f"no Debian bullseye in {root}; {MAKE}")
+    return root
