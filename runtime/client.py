@@ -31,7 +31,11 @@ RUN_MS = 500
 
 
 class ClientError(RuntimeError):
-    """A pserver refused something, or can't be reached; the text says which, what and why."""
+    """A pserver refused something; the text says which, what and why. v2's trainer exits with 78."""
+
+
+class NotReached(ClientError):
+    """A pserver was not there within connect_timeout; v2's trainer exits with 69."""
 
 
 class PeerVanished(RuntimeError):
@@ -87,7 +91,8 @@ class Client:
 
     One thread at a time. All trainers create the same objects in the same order and take part in every
     step until they end the pass. Calls block until the pservers, and where it says so all trainers, have
-    answered. Raises ClientError where a pserver refuses, PeerVanished where one is gone for good.
+    answered. Raises ClientError where a pserver refuses (NotReached: where it is not there), PeerVanished
+    where one is gone for good.
     """
 
     def __init__(
@@ -155,7 +160,7 @@ class Client:
     def _give_up(self, names: list[str], elapsed_s: float, last: str) -> None:
         after = f"after {elapsed_s:.0f} s (option connect_timeout)"
         text = f"no connection to pserver {', '.join(names)} {after}: {last}"
-        raise PeerVanished(text) if self._begun else ClientError(text)
+        raise PeerVanished(text) if self._begun else NotReached(text)
 
     def _try(self, missing: list[int], last: str) -> tuple[list[int], str, bool]:
         """One look at each: those that are still missing, why, and whether any was refused by its host."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from pslaunch.runtime import env
-from pslaunch.runtime.client import ClientError, PeerVanished
+from pslaunch.runtime.client import ClientError, NotReached, PeerVanished
 from pslaunch.runtime.infolog import InfoLog, log_path
 from pslaunch.runtime.network import Network
 from pslaunch.runtime.optimizer import Optimizer
@@ -23,6 +23,15 @@ from pslaunch.runtime.updater import LocalUpdater, Updater
 
 MODEL_NAME = "parameters.tar"
 VANISHED_CODE = 75  # os.EX_TEMPFAIL: ended because a peer vanished; the launcher looks for the first cause
+NOT_REACHED_CODE = 69  # os.EX_UNAVAILABLE
+REFUSED_CODE = 78  # os.EX_CONFIG: trainer and pserver disagree
+
+
+def exit_code(error: PeerVanished | ClientError) -> int:
+    """Of a trainer that such an error ends."""
+    if isinstance(error, PeerVanished):
+        return VANISHED_CODE
+    return NOT_REACHED_CODE if isinstance(error, NotReached) else REFUSED_CODE
 
 
 def trains_alone(settings: Settings, *, is_local: bool) -> tuple[bool, str]:
@@ -98,7 +107,7 @@ class Run:
         except (PeerVanished, ClientError) as e:
             self.log.warn(f"trainer {self.settings.trainer_id} could not say that it is finished: {e}")
             sys.stdout.flush()
-            os._exit(VANISHED_CODE if isinstance(e, PeerVanished) else 1)  # atexit can't change the code
+            os._exit(exit_code(e))  # atexit can't change the code
         self.progress.state("finished")
 
     @contextlib.contextmanager
@@ -122,13 +131,13 @@ class Run:
 
     @contextlib.contextmanager
     def guarding(self) -> Iterator[None]:
-        """Around everything that speaks to pservers: where one is gone for good, exit with 75."""
+        """Around everything that speaks to pservers: where that goes wrong for good, one line and exit."""
         try:
             yield
-        except PeerVanished as e:
+        except (PeerVanished, ClientError) as e:
             self._aborted = True
-            self.log.warn(f"{e}; trainer {self.settings.trainer_id} ends with {VANISHED_CODE}")
-            raise SystemExit(VANISHED_CODE) from e
+            self.log.warn(f"{e}; trainer {self.settings.trainer_id} ends with {exit_code(e)}")
+            raise SystemExit(exit_code(e)) from e
 
     def passes(self, literal: int) -> int:
         """The number of passes: the one given from outside, or the program's own."""

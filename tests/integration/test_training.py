@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,33 @@ def test_a_vanished_pserver_ends_the_trainer_with_75(program: Path) -> None:
             pserver.proc.send_signal(signal.SIGKILL)
             assert trainer.wait() == 75, trainer.output()
             assert "trainer 0 ends with 75" in trainer.output()
+
+
+def told(output: str) -> list[str]:
+    """The last block of a trainer that ends by itself: warnings, no traceback."""
+    assert "Traceback" not in output, output
+    return [line for line in output.splitlines() if line.startswith("WARNING")]
+
+
+def test_a_pserver_that_is_not_reached_ends_the_trainer_with_69(program: Path) -> None:
+    cluster = Cluster(connect_timeout_s=0.3)
+    with cluster.training(program, program.parent) as (trainer,):
+        assert trainer.wait() == 69, trainer.output()
+        (line,) = told(trainer.output())
+        assert f"no connection to pserver {cluster.address(0)} after" in line
+        assert "connect_timeout" in line
+        assert line.endswith("trainer 0 ends with 69")
+
+
+def test_numbers_that_disagree_end_the_trainer_with_78(program: Path) -> None:
+    cluster = Cluster()
+    with (
+        cluster.serving(program.parent),
+        replace(cluster, trainers=2).training(program, program.parent) as both,
+    ):
+        for trainer in both:
+            assert trainer.wait() == 78, trainer.output()
+            (line,) = told(trainer.output())
+            assert "num_gradient_servers is 2 at trainer" in line
+            assert "and 1 at the pserver" in line
+            assert "option --num_gradient_servers" in line

@@ -24,6 +24,7 @@ class Cluster:
     pservers: int = 1
     ports_num: int = 1
     ports_num_for_sparse: int = 0
+    connect_timeout_s: float = 20.0
 
     def address(self, number: int) -> str:
         """Of a pserver: one that no other run of the tests uses, so that any port is free there."""
@@ -39,7 +40,7 @@ class Cluster:
             "PADDLE_INIT_PORTS_NUM_FOR_SPARSE": str(self.ports_num_for_sparse),
             "PADDLE_INIT_NUM_GRADIENT_SERVERS": str(self.trainers),
             "PADDLE_INIT_TRAINER_ID": str(trainer),
-            "PADDLE_INIT_CONNECT_TIMEOUT": "20",
+            "PADDLE_INIT_CONNECT_TIMEOUT": str(self.connect_timeout_s),
             "OMPI_COMM_WORLD_RANK": str(trainer),
             "OMPI_COMM_WORLD_SIZE": str(self.trainers),
             "PYTHONPATH": str(TESTS),
