@@ -68,7 +68,8 @@ class _Shard:
 
     host: str
     port: int
-    number: int  # in its pserver, dense ports first
+    pserver: int  # its rank
+    number: int  # of the port in its pserver, dense ports first
 
     @property
     def addr(self) -> str:
@@ -77,9 +78,10 @@ class _Shard:
 
 def _shards(endpoints: Sequence[tuple[str, int]], ports_num: int, ports_num_for_sparse: int) -> list[_Shard]:
     """All dense ports, pserver by pserver, then all sparse ones."""
-    dense = [_Shard(h, p + i, i) for h, p in endpoints for i in range(ports_num)]
+    ranks = list(enumerate(endpoints))
+    dense = [_Shard(h, p + i, rank, i) for rank, (h, p) in ranks for i in range(ports_num)]
     numbers = range(ports_num, ports_num + ports_num_for_sparse)
-    return dense + [_Shard(h, p + i, i) for h, p in endpoints for i in numbers]
+    return dense + [_Shard(h, p + i, rank, i) for rank, (h, p) in ranks for i in numbers]
 
 
 def _to_stderr(line: str) -> None:
@@ -114,6 +116,7 @@ class Client:
         if not endpoints:
             raise ValueError("no pservers: endpoints is empty")
         self._shards = _shards(endpoints, ports_num, ports_num_for_sparse)
+        self._pservers = len(endpoints)
         self._dense_shards = len(endpoints) * ports_num
         self._ports = (ports_num, ports_num_for_sparse)
         self._trainer_id, self._trainers = trainer_id, num_gradient_servers
@@ -183,6 +186,8 @@ class Client:
             ports_num_for_sparse=self._ports[1],
             incarnation=self._incarnation,
             epoch=self._epoch,
+            pserver=shard.pserver,
+            pservers=self._pservers,
             shard=shard.number,
         )
         with socket.create_connection((shard.host, shard.port), timeout=ATTEMPT_S) as sock:

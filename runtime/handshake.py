@@ -43,6 +43,8 @@ class Hello:
     ports_num_for_sparse: int
     incarnation: int  # 64 bits, drawn at random when the trainer starts
     epoch: int
+    pserver: int  # place of this pserver in the trainer's list, from 0
+    pservers: int  # length of that list
     shard: int  # number of the port in its pserver, dense ports first
 
     def to_json(self) -> bytes:
@@ -88,6 +90,11 @@ def compare(theirs: Hello, ours: Hello, pserver: str) -> str:
         return (
             f"{who} is one too many: num_gradient_servers (number of trainers) is "
             f"{ours.num_gradient_servers} at the pserver {pserver}, ids begin at 0"
+        )
+    if (theirs.pserver, theirs.pservers) != (ours.pserver, ours.pservers):
+        return (
+            f"{pserver} is number {theirs.pserver} of {theirs.pservers} in the pservers of {who}, number "
+            f"{ours.pserver} of {ours.pservers} in those of another trainer (option pservers, in one order)"
         )
     if theirs.shard != ours.shard:
         return (

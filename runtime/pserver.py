@@ -11,24 +11,22 @@ import os
 import selectors
 import signal
 import socket
-import struct
 import sys
-import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from pslaunch.runtime import _core, env, handshake, ports
+from pslaunch.runtime import env, handshake, ports, saving
 from pslaunch.runtime.progress import Progress
 from pslaunch.runtime.pserver_options import Options, parse_options
 from pslaunch.runtime.roster import Roster
 from pslaunch.runtime.serverlog import ServerLog
+from pslaunch.runtime.shards import CONNECTED, ERROR, FINISHED, GONE, RESUMED, STALLED, STATS, Shard
 
 EX_USAGE, EX_UNAVAILABLE, EX_IOERR, EX_TEMPFAIL, EX_CONFIG = 2, 69, 74, 75, 78
+EX_TERM = 128 + signal.SIGTERM
 
-EVENT = struct.Struct("<IIQQ232s")  # ps_event
-MAIL = struct.Struct("=iIQ")  # ps_mail
-CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, ALL_FINISHED, STATS = range(1, 9)
 TICK_S = 0.5
 FOREIGN_S = 2.0  # a stray trainer of another job may knock too; if it is ours, none of ours comes meanwhile
 
@@ -39,51 +37,6 @@ def open_ports(options: Options) -> list[list[socket.socket]]:
         return [[sock] for sock in ports.adopt(options.descriptors)]
     hosts = [ports.interface_address(n) for n in options.nics] or [options.host]
     return [[ports.listen(h, options.port + i) for h in hosts] for i in range(options.ports)]
-
-
-class _Shard:
-    """A shard's thread and its two pipes."""
-
-    def __init__(self, number: int, options: Options, stall_after_s: float) -> None:
-        mail_out, self._mail = os.pipe()
-        self.events, event_in = os.pipe()
-        os.set_blocking(self.events, False)
-        os.set_blocking(event_in, False)
-        self.failure: BaseException | None = None
-        self._pipes = (mail_out, self._mail, self.events, event_in)
-
-        def run() -> None:
-            try:
-                _core.shard_run(
-                    options.num_gradient_servers, options.epoch, mail_out, event_in, stall_after_s
-                )
-            except BaseException as e:
-                self.failure = e
-
-        self._thread = threading.Thread(target=run, name=f"shard-{number}", daemon=True)
-        self._thread.start()
-
-    def deliver(self, sock: socket.socket, trainer: int, incarnation: int) -> None:
-        """The shard owns the connection from here."""
-        os.write(self._mail, MAIL.pack(sock.detach(), trainer, incarnation))
-
-    def take_events(self) -> list[tuple[int, int, int, str]]:
-        """Kind, trainer, number and text of what happened since."""
-        try:
-            data = os.read(self.events, 64 * EVENT.size)
-        except BlockingIOError:
-            return []
-        records = EVENT.iter_unpack(data[: len(data) // EVENT.size * EVENT.size])
-        return [
-            (kind, t, a, text.split(b"\0")[0].decode("utf-8", "replace")) for kind, t, a, _, text in records
-        ]
-
-    def stop(self) -> None:
-        """End the thread, after it has sent what it can."""
-        os.write(self._mail, MAIL.pack(-1, 0, 0))
-        self._thread.join()
-        for fd in self._pipes:
-            os.close(fd)
 
 
 @dataclass(slots=True, eq=False)
@@ -107,14 +60,17 @@ class Pserver:
         self._options, self._listeners, self._log = options, listeners, log
         self._roster = Roster(options.num_gradient_servers, options.ports, options.trainer_timeout_s)
         waits = [s for s in (options.stall_after_s, options.stall_timeout_s) if s]
-        self._shards = [_Shard(i, options, min(waits, default=0.0)) for i in range(options.ports)]
+        self._shards = [Shard(i, options, min(waits, default=0.0)) for i in range(options.ports)]
         self._selector = selectors.DefaultSelector()
         self._unproven: set[_Unproven] = set()
         self._present = -1
         self._met = False  # a trainer of ours was here
         self._stalls: dict[int, tuple[float, str]] = {}  # shard -> since when, what
+        self._place: tuple[int, int] | None = None  # in the trainers' list of pservers, and its length
+        self._term = False  # TERM came; set by the signal's handler, which may do nothing else
         self._code: int | None = None
         self._foreign: tuple[float, str] | None = None  # since when, and what
+        self._failures: list[BaseException | None] = []  # of the shards, once they have ended
         self._progress = Progress(os.environ.get("PSLAUNCH_PROGRESS", ""))
 
     # -- saying
@@ -150,36 +106,114 @@ class Pserver:
     # -- serving
 
     def serve(self) -> int:
-        """Serve until all trainers have finished, or something makes that impossible; the exit code."""
+        """Serve until all trainers have finished, or something makes that impossible; the exit code.
+
+        With a folder to save to also until TERM.
+        """
         for i, sockets in enumerate(self._listeners):
             for sock in sockets:
                 sock.setblocking(False)
                 self._selector.register(sock, selectors.EVENT_READ, i)
         for i, shard in enumerate(self._shards):
             self._selector.register(shard.events, selectors.EVENT_READ, (i, shard))
-        self._announce()
-        self._say_present()
         try:
-            while self._code is None:
-                for key, _ in self._selector.select(TICK_S):
-                    self._on_ready(key)
-                self._tick(time.monotonic())
+            with self._watching_term():
+                self._announce()
+                self._say_present()
+                while self._code is None:
+                    for key, _ in self._selector.select(TICK_S):
+                        self._on_ready(key)
+                    self._tick(time.monotonic())
+                self._stop()
             return self._code
         finally:
-            self._stop()
+            self._selector.close()
+
+    @contextlib.contextmanager
+    def _watching_term(self) -> Iterator[None]:
+        """With a folder to save to, TERM is an end like others; without one the process dies of it."""
+        if self._options.save_dir is None or signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+            yield
+            return
+        out, into = os.pipe()
+        os.set_blocking(into, False)
+        self._selector.register(out, selectors.EVENT_READ, None)
+        signal.set_wakeup_fd(into, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_term", True))
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
+            os.close(out)
+            os.close(into)
+
+    # -- ending
 
     def _stop(self) -> None:
+        """Close everything and end the shards, which save themselves first if they are to."""
         for u in list(self._unproven):
             self._forget(u)
-        for shard in self._shards:
-            shard.stop()
         for sockets in self._listeners:
             for sock in sockets:
                 sock.close()
-        self._selector.close()
+        try:
+            with contextlib.closing(self._files()) as files:
+                self._end_shards(files.descriptors)
+                self._place_files(files)
+        except saving.SaveError as e:
+            self._end_shards([])
+            self._code = None
+            self._end(EX_IOERR, str(e))
+
+    def _files(self) -> saving.Files:
+        """Where to save to, and nothing where there is no need. Raises SaveError."""
+        o = self._options
+        first = self._roster.trainers.get(0)
+        if o.save_dir is None or first is None or self._place is None or self._code not in (0, EX_TERM):
+            return saving.Files(Path(), [])
+        header = saving.Header(
+            job_id=o.job_id,
+            epoch=o.epoch,
+            run=first.incarnation,
+            pserver=self._place[0],
+            pservers=self._place[1],
+            port=0,
+            ports_num=o.ports_num,
+            ports_num_for_sparse=o.ports_num_for_sparse,
+            num_gradient_servers=o.num_gradient_servers,
+            finished=self._code == 0,
+        )
+        return saving.Files(o.save_dir, [replace(header, port=i) for i in range(o.ports)])
+
+    def _end_shards(self, descriptors: Sequence[int]) -> None:
+        """End those that run; each saves to its descriptor, if there are any."""
+        shards, self._shards = self._shards, []
+        for i, shard in enumerate(shards):
+            shard.stop(descriptors[i] if descriptors else -1)
+        for shard in shards:
+            shard.join()
+        self._failures = [shard.failure for shard in shards]
+
+    def _place_files(self, files: saving.Files) -> None:
+        """Say what was saved. Raises SaveError."""
+        folder = self._options.save_dir
+        if folder is None:
+            return
+        try:
+            n = files.place(self._failures) if files.descriptors else 0
+        except ValueError as e:
+            self._say(f"nothing is saved in {folder}: {e}")
+            return
+        if n:
+            self._say(f"saved the parameters of {n} port{'s' * (n > 1)} in {folder}")
+        elif self._code in (0, EX_TERM):
+            self._say(f"nothing is saved in {folder}: no trainer has made parameters")
 
     def _on_ready(self, key: selectors.SelectorKey) -> None:
-        if isinstance(key.data, _Unproven):
+        if key.data is None:
+            os.read(key.fd, 64)  # a signal came
+        elif isinstance(key.data, _Unproven):
             self._on_bytes(key.data)
         elif isinstance(key.data, int):
             assert isinstance(key.fileobj, socket.socket)
@@ -209,6 +243,7 @@ class Pserver:
 
     def _accept(self, hello: handshake.Hello, port: int, addr: str) -> str:
         o = self._options
+        place = self._place or (hello.pserver, hello.pservers)
         ours = handshake.Hello(
             trainer_id=0,
             num_gradient_servers=o.num_gradient_servers,
@@ -216,12 +251,17 @@ class Pserver:
             ports_num_for_sparse=o.ports_num_for_sparse,
             incarnation=0,
             epoch=o.epoch,
+            pserver=place[0],
+            pservers=place[1],
             shard=port,
         )
         me = env.join_addr(*self._listeners[port][0].getsockname()[:2])
-        return handshake.compare(hello, ours, me) or self._roster.admit(
+        why = handshake.compare(hello, ours, me) or self._roster.admit(
             hello.trainer_id, hello.incarnation, addr
         )
+        if not why:
+            self._place = place
+        return why
 
     def _on_bytes(self, u: _Unproven) -> None:
         try:
@@ -313,9 +353,11 @@ class Pserver:
         if self._foreign and not self._met and now_s - self._foreign[0] >= FOREIGN_S:
             self._end(EX_CONFIG, self._foreign[1])
         if self._roster.all_finished:
-            self._log.line("all trainers finished")
+            self._say("all trainers finished")
             self._progress.state("finished")
             self._end(0, "")
+        if self._term:
+            self._end(EX_TERM, "TERM: saving")
         if why := self._roster.verdict(now_s):
             self._end(EX_TEMPFAIL, why)
         for since_s, text in list(self._stalls.values()):
@@ -326,13 +368,16 @@ class Pserver:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing here needs an exception to be safe
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as of a shell's background process
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing here needs an exception to be safe
     try:
         options = parse_options(sys.argv[1:] if argv is None else argv, dict(os.environ))
     except (env.EnvError, OSError) as e:
         print(f"pslaunch pserver: {e}", file=sys.stderr)
         return EX_USAGE
     try:
+        if options.save_dir is not None:
+            saving.prepare(options.save_dir)
         listeners = open_ports(options)
         log = ServerLog(options.log_dir, env.read_job(os.environ))
     except OSError as e:

@@ -24,9 +24,11 @@ class Options:
     num_gradient_servers: int
     secret: bytes
     log_dir: str
+    save_dir: Path | None
     trainer_timeout_s: float
     stall_after_s: float
     stall_timeout_s: float | None
+    job_id: str
     epoch: int
     nodes: tuple[str, ...]
     descriptors: tuple[int, ...]
@@ -61,7 +63,7 @@ def _parser(given: dict[str, object]) -> argparse.ArgumentParser:
     add("host", "ADDRESS", "Address to listen on.", "all", None)
     nics = "Network interfaces to listen on, comma-separated, in place of --host."
     add("nics", "NAMES", nics, "all", "")
-    add("save_dir", "DIR", "Folder for snapshots; not there yet, and refused.", "", "")
+    add("save_dir", "DIR", "Folder for what the ports hold at the end.", "", "")
     add("secret_file", "FILE", "Secret shared with the trainers.", "", default("secret_file"))
     add("log_dir", "DIR", "Folder of paddle_pserver2.INFO.", "", given.get("log_dir", ""))
     add("trainer_timeout", "SECONDS", "How long a trainer may be gone, in seconds.", "60", 60)
@@ -90,10 +92,6 @@ def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
     port = env.parse_port(a.port, "--port")
     if port + ports_num + sparse - 1 > 65535:
         raise env.EnvError(f"--port={port}: {ports_num + sparse} ports from there go beyond 65535")
-    if a.save_dir:
-        raise env.EnvError(
-            "--save_dir: pservers write no snapshots yet; trainers save the model (their save_dir)"
-        )
     if a.host and a.nics:
         raise env.EnvError("--host and --nics: give one of them")
     listed = environ.get(env.LISTEN_FDS, "")
@@ -110,9 +108,11 @@ def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
         num_gradient_servers=env.parse_int(a.num_gradient_servers, "--num_gradient_servers", 1, limit),
         secret=Path(a.secret_file).read_bytes().strip() if a.secret_file else b"",
         log_dir=a.log_dir,
+        save_dir=Path(a.save_dir).absolute() if a.save_dir else None,
         trainer_timeout_s=env.parse_float(a.trainer_timeout, "--trainer_timeout"),
         stall_after_s=env.parse_float(a.stall_after, "--stall_after"),
         stall_timeout_s=env.parse_float(a.stall_timeout, "--stall_timeout") if a.stall_timeout else None,
+        job_id=job.job_id,
         epoch=job.epoch,
         nodes=job.nodes,
         descriptors=descriptors,

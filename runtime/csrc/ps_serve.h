@@ -11,6 +11,7 @@
 typedef struct ps_shard {
     ps_shard_config config;
     int epoll_fd;
+    int save_fd; /* where to save at the end; -1: nowhere */
     int64_t now_ms;
     ps_peer *peers; /* [trainers] */
     ps_object **objects;

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ps_save.h"
 #include "ps_serve.h"
 
 enum { TICK_MS = 500, EPOLL_EVENTS = 64, MAX_BACKLOG = 1024, STATS_MS = 10000 };
@@ -133,6 +134,10 @@ static int read_mailbox(ps_shard *s) {
     ssize_t n = read(s->config.mailbox_fd, &mail, sizeof mail);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return PS_OK;
     if (n != (ssize_t)sizeof mail || mail.fd < 0) return PS_EAGAIN;
+    if (mail.trainer == PS_MAIL_SAVE) {
+        s->save_fd = mail.fd;
+        return PS_EAGAIN;
+    }
     on_mail(s, &mail);
     return PS_OK;
 }
@@ -211,8 +216,11 @@ static int set_up(ps_shard *s, ps_err *err) {
     return PS_OK;
 }
 
-static void tear_down(ps_shard *s) {
+static void close_peers(ps_shard *s) {
     for (uint32_t t = 0; s->peers != NULL && t < s->config.trainers; t++) ps_peer_close(&s->peers[t]);
+}
+
+static void tear_down(ps_shard *s) {
     for (uint32_t i = 0; i < s->objects_n; i++) ps_object_free(s->objects[i]);
     if (s->epoll_fd >= 0) close(s->epoll_fd);
     free(s->objects);
@@ -232,10 +240,13 @@ int ps_shard_run(const ps_shard_config *config, ps_err *err) {
     ps_shard *s = calloc(1, sizeof *s);
     if (s == NULL) return ps_fail(err, PS_ENOMEM, 0, "a shard");
     s->config = *config;
-    s->epoll_fd = -1;
+    s->epoll_fd = s->save_fd = -1;
     int code = set_up(s, err);
     if (code == PS_OK) code = loop(s, err);
     if (code == PS_OK) report_stats(s);
+    close_peers(s); /* before saving, which takes its time */
+    if (code == PS_OK && s->save_fd >= 0)
+        code = ps_save_objects(s->save_fd, s->objects, s->objects_n, s->scratch, sizeof s->scratch, err);
     tear_down(s);
     return code;
 }

@@ -10,10 +10,12 @@
 #define PS_MAX_HELD_BYTES (UINT64_C(64) << 20) /* held on one shard; beyond it a trainer waits its turn */
 #define PS_EVENT_TEXT 232
 
+#define PS_MAIL_SAVE UINT32_MAX
+
 /* A record of the mailbox, written whole: a connected socket, which the shard then owns. */
 typedef struct ps_mail {
-    int32_t fd; /* -1: stop */
-    uint32_t trainer;
+    int32_t fd;       /* -1: stop */
+    uint32_t trainer; /* PS_MAIL_SAVE: stop, and save to `fd` (ps_save.h), which is borrowed */
     uint64_t incarnation;
 } ps_mail;
 
@@ -45,8 +47,8 @@ typedef struct ps_shard_config {
     int64_t stall_after_ms; /* report a wait that is longer, and again each time it doubles; 0: never */
 } ps_shard_config;
 
-/* Serve until the mailbox says stop or is closed. Blocks; needs no Python. Returns PS_OK, or what made
- * it impossible to go on. */
+/* Serve until the mailbox says stop or is closed; then close all connections, and save if it says so.
+ * Blocks; needs no Python. Returns PS_OK, or what made it impossible to go on or to save. */
 int ps_shard_run(const ps_shard_config *config, ps_err *err);
 
 #endif

@@ -257,6 +257,15 @@ int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_
     return PS_OK;
 }
 
+bool ps_sparse_next(const ps_sparse *t, size_t *at, uint64_t *key, const float **row) {
+    while (*at < t->cap && t->entries[*at].row == 0) ++*at;
+    if (*at == t->cap) return false;
+    const entry *e = &t->entries[(*at)++];
+    *key = e->key;
+    *row = row_at(t, e->row);
+    return true;
+}
+
 uint32_t ps_sparse_dim(const ps_sparse *t) {
     return t->dim;
 }

@@ -40,6 +40,11 @@ int ps_sparse_commit(ps_sparse *t, ps_err *err);
  * optimizer's state of rows that exist, and the step's sum, stay. Errors as ps_sparse_add(). */
 int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err);
 
+/* Go through all rows, in an order that is the same while the table is not changed: *at is 0 at first.
+ * Returns false after the last; else *key and *row, dim values and then the optimizer's state, are the
+ * next one's. They are borrowed until the table is changed. */
+bool ps_sparse_next(const ps_sparse *t, size_t *at, uint64_t *key, const float **row);
+
 /* Values in a row. */
 uint32_t ps_sparse_dim(const ps_sparse *t);
 

@@ -1,5 +1,6 @@
 #include "py_shard.h"
 
+#include "ps_save.h"
 #include "ps_serve.h"
 #include "py_args.h"
 
@@ -103,6 +104,9 @@ static PyObject *protocol(PyObject *self, PyObject *none) {
         {"PS_MAX_HELD_BYTES", PS_MAX_HELD_BYTES},
         {"PS_WANT", PS_WANT},
         {"PS_MORE", PS_MORE},
+        {"PS_MAIL_SAVE", PS_MAIL_SAVE},
+        {"PS_SAVE_HEAD_BYTES", PS_SAVE_HEAD_BYTES},
+        {"PS_SAVE_TORN", PS_SAVE_TORN},
         {"event bytes", sizeof(ps_event)},
         {"mail bytes", sizeof(ps_mail)},
     };

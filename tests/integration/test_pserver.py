@@ -260,6 +260,8 @@ def greeted(found: Cluster, trainer: int) -> socket.socket:
         ports_num_for_sparse=0,
         incarnation=5,
         epoch=0,
+        pserver=0,
+        pservers=1,
         shard=0,
     )
     handshake.greet(sock, found.secret, hello)
@@ -362,7 +364,6 @@ def test_a_busy_port_names_its_holder() -> None:
         "--ports_num=-1",
         "--nosuch=1",
         "--secret_file=/no",
-        "--save_dir=x",
     ],
 )
 def test_bad_options_get_one_line_and_2(option: str) -> None:

@@ -65,15 +65,21 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(
-    pservers: int = 1, ports: int = 1, sparse: int = 0, *, trainers: int = 1, options: Sequence[str] = ()
+    pservers: int = 1,
+    ports: int = 1,
+    sparse: int = 0,
+    *,
+    trainers: int = 1,
+    options: Sequence[str] = (),
+    under: Sequence[str] = (),
 ) -> Iterator[Cluster]:
-    """Run pservers; they are killed at the end if they did not end."""
+    """Run pservers, under another program if given; they are killed at the end if they did not end."""
     with contextlib.ExitStack() as stack:
         found = Cluster([], ports, sparse, trainers)
         for _ in range(pservers):
             block = bind_block(ports + sparse)
             fds = [sock.fileno() for sock in block]
-            argv = [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", f"--ports_num={ports}"]
+            argv = [*under, sys.executable, "-P", "-m", "pslaunch.runtime.pserver", f"--ports_num={ports}"]
             argv += [f"--ports_num_for_sparse={sparse}", f"--num_gradient_servers={trainers}", *options]
             env = {**os.environ, "PSLAUNCH_LISTEN_FDS": ",".join(map(str, fds))}
             found.endpoints.append((HOST, block[0].getsockname()[1]))

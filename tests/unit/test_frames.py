@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.runtime import _core, blocks, handshake, pserver
+from pslaunch.runtime import _core, blocks, handshake, shards
 
 DOC = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 CONSTANTS = _core.protocol()
@@ -103,5 +103,6 @@ def test_limits_are_the_documented_ones() -> None:
 
 
 def test_records_between_threads_have_one_size() -> None:
-    assert pserver.EVENT.size == CONSTANTS["event bytes"]
-    assert pserver.MAIL.size == CONSTANTS["mail bytes"]
+    assert shards.EVENT.size == CONSTANTS["event bytes"]
+    assert shards.MAIL.size == CONSTANTS["mail bytes"]
+    assert CONSTANTS["PS_MAIL_SAVE"] == shards.SAVE

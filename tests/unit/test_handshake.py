@@ -20,6 +20,8 @@ HELLO = Hello(
     ports_num_for_sparse=0,
     incarnation=2**64 - 1,
     epoch=0,
+    pserver=0,
+    pservers=1,
     shard=0,
 )
 

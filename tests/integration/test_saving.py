@@ -1,0 +1,207 @@
+"""What pservers save at the end: for any number of shards, at TERM, and when it can't be written."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from pslaunch.runtime import checkpoint, reference
+from pslaunch.runtime.client import Client, ClientError, Init, Optim, PeerVanished
+from support.process import started
+from support.pservers import Cluster, cluster, run_trainers
+
+F32 = npt.NDArray[np.float32]
+
+ADAGRAD = Optim(method="adagrad", learning_rate=0.1)
+MOMENTUM = Optim(method="momentum", learning_rate=0.1, momentum=0.9)
+PLAIN = Optim(method="sgd", learning_rate=1.0)
+NORMAL = Init(kind="normal", mean=0.0, std=0.1)
+SIZE, ROWS, DIM = 50_000, 100, 8
+SIZES = {"w": SIZE, "b": 3, "m": 20_001}
+KEYS = np.arange(0, ROWS, 3, dtype=np.uint64)
+
+
+def gradient(size: int) -> F32:
+    """Of every step."""
+    return np.random.default_rng(size).standard_normal(size, dtype=np.float32)
+
+
+def create(c: Client) -> None:
+    """Three dense parameters and a table."""
+    c.create_dense("w", SIZE, ADAGRAD)
+    c.create_dense("b", 3, PLAIN)
+    c.create_sparse("e", ROWS, DIM, ADAGRAD, NORMAL)
+    c.create_dense("m", SIZES["m"], MOMENTUM)
+
+
+def step(c: Client) -> dict[str, F32]:
+    """One; the dense values after it."""
+    dense = {name: np.zeros(size, np.float32) for name, size in SIZES.items()}
+    rows = (KEYS, gradient(len(KEYS) * DIM).reshape(-1, DIM))
+    c.push_pull({name: gradient(size) for name, size in SIZES.items()}, dense, {"e": rows})
+    return dense
+
+
+def train(c: Client, steps: int, *, finish: bool = True) -> dict[str, F32]:
+    """Some steps; the values after them."""
+    create(c)
+    c.init_dense({name: np.zeros(size, np.float32) for name, size in SIZES.items()})
+    values: dict[str, F32] = {}
+    for _ in range(steps):
+        values = step(c)
+    values["e"] = c.pull_rows("e", KEYS)
+    if finish:
+        c.finish()
+    return values
+
+
+def same(saved: dict[str, checkpoint.Saved], values: dict[str, F32]) -> None:
+    """What is saved is what the trainer has."""
+    assert list(saved) == ["w", "b", "e", "m"]
+    for name, array in values.items():
+        np.testing.assert_array_equal(saved[name].values, array)
+    assert saved["e"].keys is not None
+    np.testing.assert_array_equal(saved["e"].keys, KEYS)
+
+
+@pytest.mark.parametrize(("pservers", "ports", "sparse"), [(1, 1, 0), (2, 1, 1), (3, 2, 2), (1, 3, 0)])
+def test_values_state_and_steps_for_any_number_of_shards(
+    tmp_path: Path, pservers: int, ports: int, sparse: int
+) -> None:
+    folder = tmp_path / "made" / "here"
+    with cluster(pservers, ports, sparse, trainers=2, options=[f"--save_dir={folder}"]) as found:
+        values, other = run_trainers(2, lambda t: train(found.client(t), 3))
+        assert found.codes() == [0] * pservers
+        assert f"in {folder}" in found.processes[0].output()
+    assert len(list(folder.iterdir())) == pservers * (ports + sparse)
+    saved = checkpoint.load(folder)
+    same(saved, values)
+    same(saved, other)
+    assert {(s.steps, s.torn) for s in saved.values()} == {(3, False)}
+    w, h = np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32)
+    for _ in range(3):
+        reference.optim_apply(2, w, h, gradient(SIZE) + gradient(SIZE), 0.1, 0.0, 0.0, 1e-6)
+    assert saved["w"].state is not None
+    np.testing.assert_array_equal(saved["w"].state, h)
+    assert saved["b"].state is None
+    assert saved["e"].state is not None
+    assert (saved["e"].state > 0).all()
+    header = checkpoint.read(folder / "shard-00000-000.bin").header
+    assert (header.finished, header.pservers, header.ports_num) == (True, pservers, ports)
+
+
+def test_the_program_lists_and_finds_damage(tmp_path: Path) -> None:
+    with cluster(options=[f"--save_dir={tmp_path}"]) as found:
+        train(found.client(0), 1)
+        assert found.codes() == [0]
+    argv = [sys.executable, "-P", "-m", "pslaunch.runtime.checkpoint", str(tmp_path)]
+    with started(argv) as process:
+        assert process.wait() == 0
+        assert "e: 34x8 rows, 1 steps of adagrad" in process.output()
+    path = tmp_path / "shard-00000-000.bin"
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(checkpoint.CheckpointError, match="damaged"):
+        checkpoint.load(tmp_path)
+    path.write_bytes(raw[:-40])
+    with started(argv) as process:
+        assert process.wait() == 1
+        assert "shard-00000-000.bin is damaged" in process.output()
+
+
+def test_term_saves_what_is_there(tmp_path: Path) -> None:
+    with cluster(2, options=[f"--save_dir={tmp_path}"]) as found, found.client(0) as c:
+        values = train(c, 2, finish=False)
+        for process in found.processes:
+            process.proc.send_signal(signal.SIGTERM)
+        assert found.codes() == [143, 143]
+        assert "TERM" in found.processes[0].output()
+    same(checkpoint.load(tmp_path), values)
+    assert not checkpoint.read(tmp_path / "shard-00001-000.bin").header.finished
+
+
+def test_a_step_that_only_some_shards_have_is_called_torn(tmp_path: Path) -> None:
+    with cluster(2, options=[f"--save_dir={tmp_path}"]) as found, found.client(0) as c:
+        train(c, 1, finish=False)
+        for process in found.processes:
+            process.proc.send_signal(signal.SIGTERM)
+            assert process.wait() == 143
+            with pytest.raises(PeerVanished):
+                step(c)
+    saved = checkpoint.load(tmp_path)
+    assert (saved["w"].steps, saved["w"].torn) == (1, True)
+    assert (saved["b"].steps, saved["b"].torn) == (1, False)  # on one shard alone
+
+
+@pytest.mark.parametrize("how", ["nobody", "connected", "created"])
+def test_term_before_there_are_values_leaves_what_was_there(tmp_path: Path, how: str) -> None:
+    before = tmp_path / "shard-00000-000.bin"
+    before.write_text("earlier")
+    with cluster(options=[f"--save_dir={tmp_path}"]) as found, found.client(0) as c:
+        if how != "nobody":
+            c.connect()
+        if how == "created":
+            create(c)
+        found.processes[0].proc.send_signal(signal.SIGTERM)
+        assert found.codes() == [143]
+        found.processes[0].expect(f"nothing is saved in {tmp_path}")
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["earlier"]
+
+
+def limited(bytes_: int) -> list[str]:
+    """Begins a command line: no file may grow beyond this, as on a disk that is full."""
+    code = (
+        "import os,resource,sys;"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE,({bytes_},{bytes_}));os.execv(sys.argv[1],sys.argv[1:])"
+    )
+    return [sys.executable, "-c", code]
+
+
+def failing(found: Cluster, path: Path, words: str) -> None:
+    """Train; the pserver must end with 74, naming file and system's words."""
+    with found.client(0) as c:
+        train(c, 1)
+    assert found.codes() == [74]
+    assert f"{path} could not be saved: {words}" in found.processes[0].output()
+    assert len([line for line in found.processes[0].output().splitlines() if "saved" in line]) == 1
+
+
+def test_a_file_that_can_not_grow_ends_the_pserver_with_74(tmp_path: Path) -> None:
+    before = tmp_path / "shard-00000-000.bin"
+    before.write_text("earlier")
+    with cluster(options=[f"--save_dir={tmp_path}"], under=limited(4096)) as found:
+        failing(found, before, "File too large")
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["earlier"]
+
+
+def test_a_folder_that_went_away_ends_the_pserver_with_74(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    with cluster(1, 2, options=[f"--save_dir={folder}"]) as found:
+        shutil.rmtree(folder)
+        failing(found, folder / "shard-00000-000.bin", "No such file or directory")
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_folder_that_can_not_be_is_refused_before_listening(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    argv: Sequence[str] = [sys.executable, "-P", "-m", "pslaunch.runtime.pserver"]
+    with started([*argv, f"--save_dir={tmp_path / name}"]) as process:
+        assert process.wait() == 74
+        assert process.output().startswith(f"pslaunch pserver: --save_dir={tmp_path / name}: ")
+        assert len(process.output().splitlines()) == 1
+
+
+def test_trainers_whose_pservers_stand_in_another_order_are_refused(tmp_path: Path) -> None:
+    with cluster(2, trainers=2) as found, found.client(0) as a:
+        a.connect()
+        turned = list(reversed(found.endpoints))
+        with found.client(1, endpoints=turned) as b, pytest.raises(ClientError, match="option pservers"):
+            b.connect()
