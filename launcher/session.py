@@ -10,15 +10,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, cast
 
 from pslaunch.backends.base import Backend, Dial, load_backend
 from pslaunch.errors import FileError, NodeLostError
 from pslaunch.node import codes, record
-from pslaunch.node.head import STOP_SIGNALS, Head
+from pslaunch.node.head import STOP_SIGNALS, Event, Head
 from pslaunch.node.job import Plan, place
 from pslaunch.node.loop import Loop
 from pslaunch.observe import HeadView, RemoteHead
+from pslaunch.outlet import Outlet
 from pslaunch.plan import dry_run as plan_as_data
 from pslaunch.plan import make_plan, render
 from pslaunch.spec import JobSpec
@@ -47,10 +48,11 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     plan = make_plan(spec, new_job_id(spec.job_name))
     loop = Loop()
     backend = load_backend(spec.backend)
-    view = make_view(json=as_json, out=out or sys.stdout, clock=time.monotonic)
+    outlet = Outlet(out or sys.stdout)
+    view = make_view(json=as_json, out=cast(TextIO, outlet), clock=time.monotonic)
     try:
         head = _head_on_node(loop, backend, plan) if spec.head == "node" else _head_here(loop, backend, plan)
-        watch = Watch(loop, head, view)
+        watch = Watch(loop, head, view, outlet)
         if spec.detach:
             watch.until(lambda: watch.all_run or head.done)
             if isinstance(head, RemoteHead) and not head.done and head.free():
@@ -65,6 +67,7 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
         backend.close()
         view.close()
         loop.close()
+        outlet.drain()
 
 
 def _head_here(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
@@ -104,9 +107,10 @@ def _stop_on_signals(loop: Loop, head: HeadView) -> None:
 class Watch:
     """Shows a head's events while its loop runs."""
 
-    def __init__(self, loop: Loop, head: HeadView, view: View) -> None:
-        self._loop, self._head, self._view = loop, head, view
+    def __init__(self, loop: Loop, head: HeadView, view: View, outlet: Outlet) -> None:
+        self._loop, self._head, self._view, self._outlet = loop, head, view, outlet
         self._cursor = 0
+        self._gaps: dict[str, Event] = {}  # what was left out for a slow reader, by process
         self._broken: OSError | None = None
         self._waited_for: set[str] | None = None  # processes that have not run yet, once the job is known
         loop.every(TICK_S, lambda: self._show(tick=True))
@@ -143,13 +147,38 @@ class Watch:
             return
         try:
             for event in events:
-                self._view.event(event)
-            if tick:
+                self._tell(event)
+            if tick and not self._outlet.full:
                 self._view.tick(self._loop.now())
+            self._outlet.check()
         except OSError as e:
-            # Nobody can see this job any more: as with a closed terminal, it ends.
+            self._break(e)
+
+    def _tell(self, event: Event) -> None:
+        """Show it, unless it is one of many and the reader does not follow: then it becomes a gap."""
+        if self._outlet.full and event["event"] in ("line", "gap", "progress"):
+            if event["event"] != "progress":
+                self._gaps.setdefault(event["process"], _gap_at(event))["bytes"] += (
+                    event["bytes"] if event["event"] == "gap" else _line_bytes(event)
+                )
+            return
+        gaps, self._gaps = self._gaps, {}
+        for e in (*gaps.values(), event):
+            self._view.event(e)
+
+    def _break(self, e: OSError) -> None:
+        """Nobody can see this job any more: as with a closed terminal, it ends."""
+        if self._broken is None:
             self._broken = e
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, 1)
             os.close(null)
             self._head.stop(1, f"the output can't be written ({e.strerror})")
+
+
+def _gap_at(event: Event) -> Event:
+    return {**{k: event[k] for k in ("n", "time", "process")}, "event": "gap", "bytes": 0}
+
+
+def _line_bytes(event: Event) -> int:
+    return len(event["text"].encode()) + (not event.get("more", False))

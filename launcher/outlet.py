@@ -1,0 +1,101 @@
+"""Where the views write: a reader that pauses (a pager, Ctrl+S, a full pipe) must not hold up the launcher.
+
+A launcher that waits in a write hears nobody and says nothing, until its agents believe that it is gone
+and end the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import threading
+from collections import deque
+from typing import Final, TextIO
+
+FULL_CHARS: Final = 1 << 20
+
+
+class Outlet(io.TextIOBase):
+    """Text for `out`, whose descriptor a thread writes to. Raises OSError once that has failed.
+
+    Nothing is refused: whoever writes looks at `full` before. What has no descriptor is written to at once.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._fd = -1
+        with contextlib.suppress(OSError, ValueError):
+            self._fd = out.fileno()
+        self._texts: deque[str] = deque()
+        self._chars = 0
+        self._changed = threading.Condition()
+        self._failed: OSError | None = None
+        self._over = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        if self._fd >= 0:
+            out.flush()
+            self._thread.start()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override] # an attribute there
+        """Of the text that can be written."""
+        return self._out.encoding or "utf-8"
+
+    @property
+    def full(self) -> bool:
+        """Whether the reader is too slow for more."""
+        return self._chars > FULL_CHARS
+
+    def isatty(self) -> bool:
+        return self._out.isatty()
+
+    def fileno(self) -> int:
+        return self._out.fileno()
+
+    def write(self, text: str) -> int:
+        self.check()
+        if self._fd < 0:
+            return self._out.write(text)
+        with self._changed:
+            self._texts.append(text)
+            self._chars += len(text)
+            self._changed.notify()
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing waits here longer than it must."""
+        self.check()
+        if self._fd < 0:
+            self._out.flush()
+
+    def check(self) -> None:
+        """Raise what the thread's writing has failed with."""
+        if self._failed:
+            raise self._failed
+
+    def drain(self) -> None:
+        """Wait until all is written, or can't be. May be called twice, never raises."""
+        if self._fd >= 0:
+            with self._changed:
+                self._over = True
+                self._changed.notify()
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while text := self._next():
+                data = memoryview(text.encode(self.encoding, self._out.errors or "strict"))
+                while data:
+                    data = data[os.write(self._fd, data) :]
+        except OSError as e:
+            self._failed = e
+
+    def _next(self) -> str:
+        """All that waits; "" when nothing will come any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._texts or self._over)
+            text = "".join(self._texts)
+            self._texts.clear()
+            self._chars = 0
+        return text
