@@ -89,9 +89,7 @@ class Hit:
         self.job, self.control, self.case = job, ctl, case
         self._line: LineProxy | None = None
         if case.who == "line":
-            held = ctl.held()
-            self._line = LineProxy(held.fds)
-            held.tell()
+            self._line = LineProxy.of(ctl)
         self._held = ctl.held() if moment else None
         if not moment:
             job.until_printed("ready", PROGRAMS)

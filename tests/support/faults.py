@@ -132,20 +132,28 @@ class LineProxy:
         self._fds = set(fds)
         self._order, self._orders = socket.socketpair()
         self.swallowing = False
-        self.fault_s = 0.0
+        self.longest_silence_s = [0.0, 0.0]  # of head and agent
+        self.heard = [0, 0]  # how often
+        self._heard_s = [time.monotonic()] * 2
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    @classmethod
+    def of(cls, ctl: Control) -> LineProxy:
+        """In the line of the job's keeper, which waits for it."""
+        held = ctl.held()
+        proxy = cls(held.fds)
+        held.tell()
+        return proxy
 
     def swallow(self) -> None:
         """Be silent from now on."""
         self.swallowing = True
-        self.fault_s = time.monotonic()
 
     def close(self) -> None:
         """Close all that is open. May be called twice."""
         self._order.close()
         self._thread.join()
-        self.fault_s = self.fault_s or time.monotonic()
 
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector, self._orders:
@@ -162,9 +170,16 @@ class LineProxy:
         for fd in self._fds:
             os.close(fd)
 
+    def _note(self, side: int) -> None:
+        now_s = time.monotonic()
+        self.longest_silence_s[side] = max(self.longest_silence_s[side], now_s - self._heard_s[side])
+        self._heard_s[side] = now_s
+        self.heard[side] += 1
+
     def _forward(self, fd: int) -> bool:
         """Pass on what is there; at an end close the other side too."""
         data = os.read(fd, 65536)
+        self._note(list(self._ways).index(fd))
         if self.swallowing:
             return bool(data)
         other = self._ways[fd]

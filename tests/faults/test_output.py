@@ -1,0 +1,114 @@
+"""Programs that print too much, too long, nonsense or nothing, and readers that don't read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.faults import LineProxy, control
+from support.jobs import PSLAUNCH, QUICK, Job, Place, parent_of, running
+from support.process import poll_until
+
+MIB = 1 << 20
+AGENT_LIMIT_MIB, LAUNCHER_LIMIT_MIB = 50, 110
+BEAT_LIMIT_S = 2.5  # design: a beat a second; the machine of a test is busy
+
+# Each writes `blob` as it is, so that the file can be compared byte for byte.
+FLOOD = """
+import os, time
+block = b"".join(b"%07d " % i + b"x" * 91 + b"\\n" for i in range(10_000))  # 1 MB
+began = time.monotonic()
+for i in range(150):
+    os.write(1, block)
+    ahead = began + (i + 1) / 100 - time.monotonic()  # 100 MB a second, as far as we get there
+    if ahead > 0:
+        time.sleep(ahead)
+blob = block * 150
+"""
+WRITE = """
+left = memoryview(blob)
+while left:
+    left = left[os.write(1, left[:65536]):]
+"""
+LONG_LINE = f"import os; blob = b'long ' * 10_000_000{WRITE}"
+NOISE = f"import os, random; blob = random.Random(1).randbytes(20_000_000){WRITE}"
+DONE = """
+import hashlib, pathlib, sitecustomize
+pathlib.Path("sha256").write_text(hashlib.sha256(blob).hexdigest())
+sitecustomize.moment("done")
+"""
+
+
+def peak_mib(pid: int) -> float:
+    """The most memory that a process has had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+def told_bytes(job: Job) -> tuple[int, int]:
+    """Characters of lines with their ends, and bytes left out of them, as they were told."""
+    events = job.events()
+    lines = sum(len(e["text"]) + (not e.get("more", False)) for e in events if e["event"] == "line")
+    return lines, sum(e["bytes"] for e in events if e["event"] == "gap")
+
+
+@pytest.mark.parametrize("program", [FLOOD, LONG_LINE, NOISE], ids=["flood", "long line", "noise"])
+def test_memory_is_bounded_beats_are_on_time_and_files_are_complete(
+    place: Place, workspace: Path, program: str
+) -> None:
+    (workspace / "train.py").write_text(program + DONE)
+    with (
+        control("trainer/0 done 1") as ctl,
+        running(place, workspace, "--server_num=0", env=ctl.env(line=True)) as job,
+    ):
+        line = LineProxy.of(ctl)
+        held = ctl.held()
+        agent_mib, launcher_mib = peak_mib(parent_of(held.pid)), peak_mib(job.launcher.pid)
+        held.tell()
+        assert job.launcher.wait() == 0
+        line.close()
+        assert agent_mib < AGENT_LIMIT_MIB and launcher_mib < LAUNCHER_LIMIT_MIB, (agent_mib, launcher_mib)
+        assert max(line.longest_silence_s) < BEAT_LIMIT_S, line.longest_silence_s
+        log = job.log_of("trainer/0")
+        assert hashlib.sha256(log.read_bytes()).hexdigest() == (workspace / "sha256").read_text()
+        if program != NOISE:  # whose control characters are left out of lines, not of files
+            shown, left_out = told_bytes(job)
+            assert left_out and 0 <= shown + left_out - log.stat().st_size <= 1000  # a gap ends a line
+
+
+CHATTER = """
+import sitecustomize
+for i in range(20_000):
+    print(i, "x" * 90)
+sitecustomize.moment("done")
+"""
+
+
+@pytest.mark.parametrize("options", [("--json",), ()], ids=["json", "plain"])
+def test_a_reader_that_pauses_does_not_end_the_job(workspace: Path, options: tuple[str, ...]) -> None:
+    (workspace / "train.py").write_text(CHATTER)
+    with control("trainer/0 done 1") as ctl:
+        argv = [*PSLAUNCH, "local", *options, f"--job_workspace={workspace}", "--server_num=0", *QUICK]
+        launcher = subprocess.Popen(
+            argv, env=os.environ | ctl.env(line=True), stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert launcher.stdout
+        try:
+            line = LineProxy.of(ctl)
+            held = ctl.held()
+            heard = line.heard[0]
+            # As many beats of the head as make the agent believe that it is gone, and more.
+            poll_until(lambda: line.heard[0] > heard + 5, describe="the head is silent")
+            held.tell()
+            text = launcher.stdout.read().decode()
+            assert launcher.wait() == 0, text[-2000:]
+            line.close()
+        finally:
+            launcher.kill()
+            launcher.wait()
+            launcher.stdout.close()
+        assert (workspace / "log/train.log").read_text().count("\n") == 20_000
