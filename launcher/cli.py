@@ -7,6 +7,7 @@ Values stay text here: spec.py reads them, so that a wrong one is told in one wa
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,9 @@ from pslaunch.errors import PslaunchError, SpecError
 from pslaunch.node import codes
 
 BROKEN_PIPE: Final = codes.SIGNAL_BASE + 13
+CANT_WRITE: Final = "can't write to standard output"
+# What a write can meet; an open names its file, and our sockets don't give these.
+WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 # Typer carries its own copy of click in some versions and depends on it in others.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -312,12 +316,15 @@ def version(json: Json = False) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code; a usage error is one line and code 2."""
+    _fill_standard_descriptors()
     sys.exit(_run(argv))
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdout is None and words[:1] != ["pserver"]:  # which writes to its own log
+        return _complain("pslaunch", f"{CANT_WRITE}: it is closed; > /dev/null discards it", codes.IO)
     try:
-        words = list(sys.argv[1:] if argv is None else argv)
         code = typer.main.get_command(app).main(words, prog_name="pslaunch", standalone_mode=False)
         sys.stdout.flush()
     except UsageError as e:
@@ -327,13 +334,34 @@ def _run(argv: Sequence[str] | None) -> int:
     except PslaunchError as e:
         return _complain("pslaunch", str(e), e.exit_code)
     except BrokenPipeError:
-        # The reader of our output has gone; what is still buffered must not fail a second time at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()  # its reader has gone
         return BROKEN_PIPE
+    except OSError as e:
+        if e.filename is not None or e.errno not in WRITE_ERRORS:
+            raise
+        _give_up_output()
+        return _complain("pslaunch", f"{CANT_WRITE}: {e.strerror}", codes.IO)
     return code if isinstance(code, int) else codes.OK
+
+
+def _give_up_output() -> None:
+    """What is still buffered must not fail a second time at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def _fill_standard_descriptors() -> None:
+    """Those of 0 to 2 that are closed become /dev/null: no socket or file of ours must get their numbers."""
+    fd = os.open(os.devnull, os.O_RDWR)
+    while fd <= 2:
+        fd = os.dup(fd)
+    os.close(fd)
 
 
 def _complain(command: str, message: str, code: int) -> int:
     words = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
-    print(f"{command}: {words}", file=sys.stderr)
+    if sys.stderr is not None:  # else it is closed
+        with contextlib.suppress(OSError):
+            print(f"{command}: {words}", file=sys.stderr)
     return code

@@ -151,6 +151,8 @@ def _print_files(r: Record, process: str | None, out: TextIO) -> None:
                     for line in f:
                         print(f"{prefix}{line.rstrip()}", file=out)
             except OSError as e:
+                if e.filename is None:  # it was `out`
+                    raise
                 print(f"{prefix}{p['log']}: {e.strerror}", file=sys.stderr)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typer.main import get_command
 
 from pslaunch import __version__, session
 from pslaunch.cli import app, main
+from pslaunch.node import codes
 from pslaunch.spec import JobSpec
 
 PSLAUNCH = [sys.executable, "-m", "pslaunch"]
@@ -189,6 +191,41 @@ def test_a_reader_that_has_gone_is_no_traceback() -> None:
         )
     assert done.stderr == ""
     assert done.returncode != 0
+
+
+@pytest.mark.parametrize("words", ["--help", "version --json", "jobs", "local --dry_run", "local"])
+def test_closed_output_is_told_in_a_line_and_nothing_is_started(ws: Path, words: str) -> None:
+    before = sorted(ws.iterdir())
+    line = f"{shlex.join([*PSLAUNCH, *words.split()])} >&-"
+    done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == codes.IO, done.stderr
+    assert len(done.stderr.splitlines()) == 1 and "standard output" in done.stderr
+    assert sorted(ws.iterdir()) == before
+
+
+@pytest.mark.parametrize("words", ["--help", "version", "local --dry_run", "jobs", "status j", "logs j"])
+def test_full_output_is_told_in_a_line(ws: Path, words: str) -> None:
+    records = ws / "state" / "pslaunch" / "jobs"
+    records.mkdir(parents=True)
+    log = ws / "train.log"
+    log.write_text("hello\n")
+    process = {"process": "trainer/0", "node": 0, "log": str(log)}
+    ended = {"job": "j-1", "state": "ended", "code": 0, "reason": "", "backend": "local", "nodes": 1,
+             "started": 1.0, "processes": [process]}  # fmt: skip
+    (records / "j-1.json").write_text(json.dumps(ended))
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*PSLAUNCH, *words.split()], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+            env={**os.environ, "XDG_STATE_HOME": str(ws / "state")},
+        )  # fmt: skip
+    assert (done.returncode, len(done.stderr.splitlines())) == (codes.IO, 1), done.stderr
+    assert "No space left" in done.stderr
+
+
+def test_closed_errors_do_not_get_into_the_output() -> None:
+    line = f"{shlex.join([*PSLAUNCH, 'frobnicate'])} 2>&-"
+    done = subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (codes.USAGE, "")
 
 
 def test_pserver_becomes_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
