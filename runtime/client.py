@@ -153,15 +153,17 @@ class Client:
             names = [self._shards[i].addr for i in missing]
             if self._begun and refused and elapsed_s > REFUSED_S:
                 raise PeerVanished(f"pserver {', '.join(names)} is gone: {last}")
-            if elapsed_s + wait_s > self._connect_timeout_s:
-                self._give_up(names, elapsed_s, last)
-            self._log(f"server not ready, wait {wait_s:g} sec to retry...")
+            left_s = self._connect_timeout_s - elapsed_s
+            if left_s <= 0:
+                self._give_up(names, last)
+            wait_s = min(wait_s, max(left_s, 0.001))  # one more look when the time is over
+            self._log(f"server not ready, wait {wait_s:.2g} sec to retry...")
             self._log(f"not ready endpoints:{names}")
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, MAX_WAIT_S)
 
-    def _give_up(self, names: list[str], elapsed_s: float, last: str) -> None:
-        after = f"after {elapsed_s:.0f} s (option connect_timeout)"
+    def _give_up(self, names: list[str], last: str) -> None:
+        after = f"after {self._connect_timeout_s:g} s (option connect_timeout)"
         text = f"no connection to pserver {', '.join(names)} {after}: {last}"
         raise PeerVanished(text) if self._begun else NotReached(text)
 

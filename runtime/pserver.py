@@ -236,12 +236,13 @@ class Pserver:
             sock.close()
             return
         sock.setblocking(False)
-        side = handshake.ServerSide(self._options.secret, lambda hello: self._accept(hello, port, addr))
+        me = env.join_addr(*sock.getsockname()[:2])
+        side = handshake.ServerSide(self._options.secret, lambda hello: self._accept(hello, port, addr, me))
         u = _Unproven(sock, side, port, addr, time.monotonic() + handshake.TIMEOUT_S)
         self._unproven.add(u)
         self._selector.register(sock, selectors.EVENT_READ, u)
 
-    def _accept(self, hello: handshake.Hello, port: int, addr: str) -> str:
+    def _accept(self, hello: handshake.Hello, port: int, addr: str, me: str) -> str:
         o = self._options
         place = self._place or (hello.pserver, hello.pservers)
         ours = handshake.Hello(
@@ -255,7 +256,6 @@ class Pserver:
             pservers=place[1],
             shard=port,
         )
-        me = env.join_addr(*self._listeners[port][0].getsockname()[:2])
         why = handshake.compare(hello, ours, me) or self._roster.admit(
             hello.trainer_id, hello.incarnation, addr
         )
