@@ -18,6 +18,14 @@ NEAR: Final = 0.7  # difflib's ratio from which a foreign option is a near miss:
 NEVER_NEAR: Final = frozenset({"config"})  # v1's own option, no near miss of --conf
 REPEATABLE: Final = frozenset({"env"})
 
+# What other launchers call what we have: Fleet, torchrun, horovodrun, mpirun, dmlc-submit, accelerate.
+ELSEWHERE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("trainer_num", "num_trainers", "trainers", "workers", "num_workers"), "worker_num"),
+    **dict.fromkeys(("nproc_per_node", "num_proc", "num_processes", "nproc", "np", "n"), "worker_num"),
+    **dict.fromkeys(("servers", "pservers", "num_servers", "pserver_num", "s"), "server_num"),
+    **dict.fromkeys(("nnodes", "num_nodes", "num_machines"), "nodes"),
+}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
@@ -88,6 +96,7 @@ class _Splitter:
     def _option(self, word: str) -> None:
         name, has_value, value = word[2:].partition("=")
         if not word.startswith("--") or not name or name.startswith("-"):
+            self._refuse_foreign(word.partition("=")[0], word.strip("-").partition("=")[0])
             raise SpecError(
                 f"{word}: options here have a name after two dashes; what is meant for the program "
                 "goes after the program's name"
@@ -98,6 +107,7 @@ class _Splitter:
         elif key in TRAINER_FLAGS:
             self._flag(key, value if has_value else None)
         else:
+            self._refuse_foreign(f"--{name}", key)
             self._refuse_near_miss(name, key)
             self.forwarded.append(word)
 
@@ -133,6 +143,14 @@ class _Splitter:
             raise SpecError(f"--{name} needs a value: --{name}=VALUE{hint}")
         self.at += 1
         return self.words[self.at - 1]
+
+    def _refuse_foreign(self, shown: str, key: str) -> None:
+        ours = ELSEWHERE.get(key.replace("-", "_"))
+        if ours in self.options:
+            raise SpecError(
+                f"{shown} is what other launchers say; here it is --{self.options[ours][0]}. "
+                f"To give {shown} to the program, put it after the program's name"
+            )
 
     def _refuse_near_miss(self, name: str, key: str) -> None:
         near = None if key in NEVER_NEAR else nearest(key, [*self.options, *TRAINER_FLAGS])

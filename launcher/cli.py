@@ -24,6 +24,8 @@ CANT_WRITE: Final = "can't write to standard output"
 # What a write can meet; an open names its file, and our sockets don't give these.
 WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
+PLANNED: Final = {"fabric": "hosts by SSH", "mpi": "an Open MPI cluster", "k8s": "Kubernetes"}
+
 # Typer carries its own copy of click in some versions and depends on it in others.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
@@ -51,6 +53,16 @@ class Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or args[0] == "--help":
             _help(ctx)
+        if args[0] == "--version":
+            from pslaunch import __version__
+
+            typer.echo(f"pslaunch {__version__}")
+            ctx.exit()
+        if args[0] in PLANNED:
+            ctx.fail(
+                f"{args[0]} ({PLANNED[args[0]]}) is not there yet; what works today is pslaunch local, "
+                "on one machine, where --nodes N simulates a cluster"
+            )
         if args[0] not in self.commands:
             from pslaunch.args import nearest
 
@@ -219,13 +231,14 @@ def local(
     """
     from pathlib import Path
 
-    from pslaunch.spec import local_spec
+    from pslaunch.spec import local_spec, notes
 
     given = {name: value for name, value in ctx.params.items() if isinstance(value, str)}
     if detach:
         given["detach"] = ""
     with _usage_errors(ctx):
         spec = local_spec(given, env or [], ctx.meta["split"], cwd=Path.cwd(), environ=os.environ)
+    _tell(ctx, notes(spec, ctx.meta["split"]))
     from pslaunch import session
 
     if dry_run:
@@ -360,8 +373,17 @@ def _fill_standard_descriptors() -> None:
 
 
 def _complain(command: str, message: str, code: int) -> int:
-    words = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
     if sys.stderr is not None:  # else it is closed
         with contextlib.suppress(OSError):
-            print(f"{command}: {words}", file=sys.stderr)
+            print(f"{command}: {_printable(message)}", file=sys.stderr)
     return code
+
+
+def _tell(ctx: Any, said: Sequence[str]) -> None:
+    """What is done with the words of the command line, where that may not be what was meant."""
+    for text in said:
+        _complain(ctx.command_path, f"note: {text}", codes.OK)
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -2,6 +2,7 @@
 
 A program that asks for its role (`is_server`, `run_server`, `TRAINING_ROLE`) wants to be started in both
 roles, the Fleet way: "script". Any other is a trainer only, the v2 way: "bundled".
+In the same way: whether a program looks at its arguments.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ Server = Literal["auto", "bundled", "script"]
 ServerKind = Literal["bundled", "script", "none"]
 
 ROLE_NAMES: Final = frozenset({"is_server", "run_server"})
+ARGUMENT_NAMES: Final = frozenset({"argv", "orig_argv", "parse_args", "parse_known_args"})
+ARGUMENT_MODULES: Final = frozenset(
+    {"argparse", "getopt", "optparse", "click", "typer", "fire", "absl", "docopt", "gflags", "hydra", "tyro"}
+)
 ROLE_VARIABLE: Final = "TRAINING_ROLE"
 MAX_FILES: Final = 500  # of a workspace that are looked at
 MAX_BYTES: Final = 4 << 20  # of one file
@@ -54,6 +59,31 @@ def detect_server(program: Path, workspace: Path) -> tuple[Literal["bundled", "s
         "bundled",
         f"{program.name} does not ask for its role (is_server, run_server, TRAINING_ROLE){blind}",
     )
+
+
+def reads_arguments(program: Path, workspace: Path) -> bool:
+    """Whether `program`, or what it imports from `workspace`, looks at its arguments; True where unknown."""
+    if program.suffix != ".py":
+        return True
+    unread: list[str] = []
+    try:
+        modules = [module for _, module in _walk(program, _parse(program), workspace, unread)]
+    except _UNREADABLE:
+        return True
+    return bool(unread) or any(_names_arguments(node) for module in modules for node in ast.walk(module))
+
+
+def _names_arguments(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name in ARGUMENT_NAMES
+        case ast.Import(names=names):
+            return any(alias.name.partition(".")[0] in ARGUMENT_MODULES for alias in names)
+        case ast.ImportFrom(module=module, names=names):
+            of_sys = module == "sys" and any(alias.name in (*ARGUMENT_NAMES, "*") for alias in names)
+            return of_sys or (module or "").partition(".")[0] in ARGUMENT_MODULES
+        case _:
+            return False
 
 
 _UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)

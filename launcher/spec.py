@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Literal, TypedDict, get_args
 
 from pslaunch.args import Split
-from pslaunch.detect import Server, choose_server
+from pslaunch.detect import Server, choose_server, reads_arguments
 from pslaunch.errors import SpecError
 from pslaunch.runtime import env as contract
 
@@ -189,6 +189,24 @@ def local_spec(
     )
     _check_effects(spec, given)
     return spec
+
+
+def notes(spec: JobSpec, split: Split) -> list[str]:
+    """What to tell about words of the command line that may have been meant otherwise."""
+    program = spec.program or DEFAULT_PROGRAM
+    said = [f"{', '.join(split.forwarded)} goes to {program}"] if split.forwarded else []
+    flags = [name for name in map(_option_name, split.program_args) if name in contract.TRAINER_FLAGS]
+    if flags and not reads_arguments(spec.workspace / program, spec.workspace):
+        words = ", ".join(f"--{name}" for name in flags)
+        said.append(
+            f"{words} after {program} is the program's own, and it does not seem to read arguments; "
+            f"for the trainer it stands before {program}"
+        )
+    return said
+
+
+def _option_name(word: str) -> str:
+    return word.removeprefix("--").partition("=")[0].replace("-", "_") if word.startswith("--") else ""
 
 
 class _Options(TypedDict):

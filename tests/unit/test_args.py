@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.args import Split, nearest, split_command_line
+from pslaunch.args import ELSEWHERE, Split, nearest, split_command_line
 from pslaunch.errors import SpecError
 from pslaunch.runtime.env import TRAINER_FLAGS
 
@@ -14,7 +14,7 @@ NAMES = [*OPTIONS, *TRAINER_FLAGS]
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 plain_words = words.filter(lambda w: not w.startswith("-"))
 foreign_names = st.from_regex(r"[a-z][a-z0-9_.-]{0,14}", fullmatch=True).filter(
-    lambda n: n.replace("-", "_") not in NAMES and nearest(n.replace("-", "_"), NAMES) is None
+    lambda n: n.replace("-", "_") not in (*NAMES, *ELSEWHERE) and nearest(n.replace("-", "_"), NAMES) is None
 )
 foreign = st.one_of(
     foreign_names.map(lambda n: f"--{n}"), st.builds(lambda n, v: f"--{n}={v}", foreign_names, words)
@@ -101,6 +101,9 @@ def test_config_is_no_near_miss_of_conf() -> None:
     [
         (["--server_nums", "2"], ["--server_nums", "--server_num"]),
         (["--servers=a:1"], ["--servers", "--server"]),
+        (["--pservers", "2"], ["--pservers", "it is --server_num"]),
+        (["-s", "3"], ["-s", "it is --server_num"]),
+        (["--num-servers=3"], ["--num-servers", "it is --server_num"]),
         (["--num_pass=2"], ["--num_pass", "--num_passes"]),
         (["--confg=x"], ["--confg", "--conf"]),
         (["-n", "3"], ["-n", "two dashes"]),

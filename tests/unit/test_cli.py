@@ -40,7 +40,12 @@ def run(*words: str) -> int:
     [
         ("locl", ["locl", "is 'local' meant?"]),
         ("frobnicate", ["frobnicate", "local, jobs, status"]),
-        ("--version", ["--version", "is 'version' meant?"]),
+        ("--vers", ["--vers", "is 'version' meant?"]),
+        ("fabric --conf conf.py", ["fabric", "SSH", "not there yet", "pslaunch local"]),
+        ("mpi -n 3", ["mpi", "not there yet"]),
+        ("k8s apply", ["Kubernetes", "not there yet"]),
+        ("local --trainers 2 train.py", ["--trainers", "--worker_num"]),
+        ("local -np 4 train.py", ["-np", "--worker_num"]),
         ("-v", ["-v"]),
         ("version now", ["now"]),
         ("version --jsn", ["--jsn", "--json"]),
@@ -143,6 +148,32 @@ def _spec_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> JobSpec:
     monkeypatch.setattr(session, "run", taken)
     assert run(*words) == 7
     return seen[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "program", "told"),
+    [
+        ("--badopt --lr=1 train.py", "", ["--badopt, --lr=1 goes to train.py"]),
+        ("train.py --num_passes=1 --lr=2", "import paddle", ["--num_passes after train.py"]),
+        ("train.py --num-passes=1", "from sys import argv", []),
+        ("train.py --num-passes=1", "import argparse", []),
+        ("train.py --lr=1", "", []),
+        ("--num_passes=1 train.py", "", []),
+    ],
+)
+def test_words_that_may_be_meant_otherwise_are_told(
+    ws: Path, capsys: pytest.CaptureFixture[str], line: str, program: str, told: list[str]
+) -> None:
+    (ws / "train.py").write_text(program)
+    assert run("local", "--dry_run", "--json", *line.split()) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)
+    assert len(err.splitlines()) == len(told) and all(text in err for text in told)
+
+
+def test_version_as_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"pslaunch {__version__}\n"
 
 
 def test_version_is_true_of_the_build(capsys: pytest.CaptureFixture[str]) -> None:
