@@ -54,6 +54,7 @@ class RemoteHead:
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._next = 0
         self._code: int | None = None
+        self._stopped: tuple[int, str] | None = None  # what we have asked for
         self.answers: dict[str, Message] = {}
         self._line = Line(
             loop, read_fd, write_fd, lost_after_s=lost_after_s, on_message=self._heard, on_lost=self._lost
@@ -74,6 +75,7 @@ class RemoteHead:
         return found, found[-1]["n"] + 1 if found else max(cursor, self._next)
 
     def stop(self, number: int, reason: str) -> None:
+        self._stopped = self._stopped or (number, reason)
         self._line.send({"type": "stop", "number": number, "reason": reason})
 
     @property
@@ -130,8 +132,12 @@ class RemoteHead:
     def _lost(self, reason: str) -> None:
         said = self._diagnosis()
         text = f"{self._name} was lost: its agent: {reason}" + (f"; {said}" if said else "")
-        self._tell("end", code=codes.NODE_LOST, reason=text, elapsed_s=0.0, failure=self._failure(text))
-        self._code = codes.NODE_LOST
+        code, failure = codes.NODE_LOST, self._failure(text)
+        if self._stopped:  # what goes wrong then is not the reason of the end
+            code, failure = codes.SIGNAL_BASE + self._stopped[0], {}
+            text = f"{self._stopped[1]}; then {text}"
+        self._tell("end", code=code, reason=text, elapsed_s=0.0, failure=failure or None)
+        self._code = code
 
     def _failure(self, text: str) -> dict[str, Any]:
         advice = "look at that machine; what runs there and elsewhere is ended by what guards it"
