@@ -11,10 +11,17 @@ import pytest
 
 from support.jobs import Job, LocalPlace, Place, running
 
-PLACES = ["local"]  # of those in tests/conftest.py: the matrix runs in each
+PLACES = ["local", "local_led"]  # of those in tests/conftest.py: who guards whom is tested in each
 
 
-@pytest.fixture(params=PLACES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What programs do is the same wherever the head is."""
+    if "place" in metafunc.fixturenames:
+        places = PLACES if metafunc.module.__name__.endswith("test_guards") else PLACES[:1]
+        metafunc.parametrize("place", places, indirect=True)
+
+
+@pytest.fixture
 def place(request: pytest.FixtureRequest) -> Place:
     """Where the job under test runs."""
     return request.getfixturevalue(f"{request.param}_place")  # type: ignore[no-any-return] # by name

@@ -23,6 +23,7 @@ class Place(Protocol):
     """Where the contract suite runs a job: one for each backend, and for each placement it has."""
 
     name: str
+    led: bool  # whether the head is on node 0, the launcher an observer
 
     def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
         """The command line that runs `program` of `workspace` there."""
@@ -37,7 +38,7 @@ class LocalPlace:
     """This machine: one node, or a simulated cluster."""
 
     def __init__(self, nodes: int, *options: str) -> None:
-        self.name = "local"
+        self.name, self.led = "local", "--head=node" in options
         self._nodes, self._options = nodes, (f"--nodes={nodes}", *options)
 
     def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
