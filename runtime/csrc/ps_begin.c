@@ -86,6 +86,7 @@ static int begin_push(ps_shard *s, ps_peer *p, ps_err *err) {
 
     uint8_t *part = &o->step.part[p->trainer];
     bool turn = ps_step_turn(&o->step, s->ended) == p->trainer;
+    if (!ps_step_open(&o->step)) o->step.since_ms = s->now_ms;
     if (*part == PS_PART_NONE && !turn) {
         if (!may_hold(s, o, p->head.length)) return PS_EAGAIN;
         ps_held *h = ps_held_new(p->head.length, 0);
@@ -116,6 +117,7 @@ static int begin_rows(ps_shard *s, ps_peer *p, ps_err *err) {
     if ((code = may_push(s, p, o, err)) < 0 || p->repeated) return code;
     bool turn = ps_step_turn(&o->step, s->ended) == p->trainer;
     if (!turn && !may_hold(s, o, h->length)) return PS_EAGAIN;
+    if (!ps_step_open(&o->step)) o->step.since_ms = s->now_ms;
     if (o->step.part[p->trainer] == PS_PART_NONE) o->step.part[p->trainer] = PS_PART_HELD;
     return body_buffer(s, p, !turn, err);
 }

@@ -12,11 +12,12 @@ typedef struct ps_object {
     ps_create spec;
     uint32_t creator; /* the trainer that said so first */
     ps_step step;
-    ps_dense dense;       /* of a dense object */
-    ps_sparse *sparse;    /* of a table; else NULL */
-    ps_held **held;       /* [trainers], frames in order */
-    uint32_t held_n;      /* trainers of whom something is held */
-    uint64_t *init_waits; /* [trainers], sequence of the INIT to answer when the values are there */
+    ps_dense dense;        /* of a dense object */
+    ps_sparse *sparse;     /* of a table; else NULL */
+    ps_held **held;        /* [trainers], frames in order */
+    uint32_t held_n;       /* trainers of whom something is held */
+    uint64_t *init_waits;  /* [trainers], sequence of the INIT to answer when the values are there */
+    int64_t init_since_ms; /* when the first trainer began to wait for them; 0: none did */
 } ps_object;
 
 /* A new object of `trainers` in *out. PS_OK, PS_ENOMEM, PS_EINVAL; then *out is NULL. */

@@ -39,6 +39,8 @@ typedef struct ps_peer {
     uint64_t incarnation; /* 0: never connected */
     ps_conn conn;
 
+    int64_t active_ms; /* when something of a request last came that is no repetition */
+
     /* What survives a broken connection. */
     uint64_t done;     /* sequence of the last request that came whole */
     ps_header part;    /* the gradient or initial values that came in part; its op is 0: none */

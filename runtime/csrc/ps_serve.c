@@ -220,6 +220,7 @@ static void answer_versions(ps_shard *s, ps_peer *p, uint64_t sequence) {
 
 static void end_pass(ps_shard *s) {
     s->pass++;
+    s->pass_since_ms = 0;
     memcpy(s->ended, s->finished, s->config.trainers);
     for (uint32_t i = 0; i < s->objects_n; i++) s->objects[i]->step.next = 0;
     for (uint32_t t = 0; t < s->config.trainers; t++) {
@@ -230,6 +231,7 @@ static void end_pass(ps_shard *s) {
 
 static void end_barrier(ps_shard *s) {
     s->barrier++;
+    s->barrier_since_ms = 0;
     memset(s->at_barrier, 0, s->config.trainers);
     for (uint32_t t = 0; t < s->config.trainers; t++) {
         if (s->barrier_waits[t] != 0) answer_done(s, &s->peers[t], s->barrier_waits[t], 0, s->barrier);
@@ -282,9 +284,11 @@ static int effect(ps_shard *s, ps_peer *p, ps_err *err) {
         return PS_OK;
     case PS_END_PASS:
         s->ended[p->trainer] = 1;
+        if (s->pass_since_ms == 0) s->pass_since_ms = s->now_ms;
         return settle_all(s, err);
     case PS_BARRIER:
         s->at_barrier[p->trainer] = 1;
+        if (s->barrier_since_ms == 0) s->barrier_since_ms = s->now_ms;
         if (all_set(s->at_barrier, s->finished, s->config.trainers)) end_barrier(s);
         return PS_OK;
     case PS_FINISH:
@@ -323,6 +327,16 @@ static void wait_step(ps_shard *s, ps_peer *p) {
     if (st->version >= h->version) answer_step(s, h->object, p->trainer);
 }
 
+static void respond_init(ps_shard *s, ps_peer *p) {
+    ps_object *o = s->objects[p->head.object];
+    if (o->dense.ready) {
+        answer_done(s, p, p->head.sequence, p->head.object, 0);
+        return;
+    }
+    o->init_waits[p->trainer] = p->head.sequence;
+    if (o->init_since_ms == 0) o->init_since_ms = s->now_ms;
+}
+
 static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
     const ps_header *h = &p->head;
     uint32_t t = p->trainer;
@@ -333,8 +347,7 @@ static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
     case PS_PULL_ROWS:
         return answer_rows(s, p, err);
     case PS_INIT:
-        if (!s->objects[h->object]->dense.ready) s->objects[h->object]->init_waits[t] = h->sequence;
-        else answer_done(s, p, h->sequence, h->object, 0);
+        respond_init(s, p);
         return PS_OK;
     case PS_PUSH:
     case PS_PUSH_ROWS:
@@ -391,11 +404,9 @@ static int advance(ps_shard *s, ps_peer *p, int64_t *share, ps_err *err) {
         int64_t n = piece(s, p, err);
         if (n < 0) return (int)n;
         *share -= n;
-        s->progress_ms = s->now_ms;
     }
-    if (!body_whole(p)) return PS_OK;
-    s->progress_ms = s->now_ms;
-    return finish(s, p, err);
+    if (!p->repeated) p->active_ms = s->now_ms;
+    return body_whole(p) ? finish(s, p, err) : PS_OK;
 }
 
 static int drop_input(ps_shard *s, ps_peer *p, ps_err *err) {

@@ -19,15 +19,15 @@ typedef struct ps_shard {
     uint64_t held_bytes; /* of PS_MAX_HELD_BYTES */
     uint32_t paused_n;   /* trainers that wait for their turn */
 
-    uint8_t *ended;          /* [trainers], ended this pass, or finished */
-    uint8_t *finished;       /* [trainers] */
-    uint64_t pass, barrier;  /* how many are over */
-    uint64_t *pass_waits;    /* [trainers], sequence of the END_PASS to answer */
-    uint64_t *barrier_waits; /* [trainers], of the BARRIER */
-    uint8_t *at_barrier;     /* [trainers] */
+    uint8_t *ended;                          /* [trainers], ended this pass, or finished */
+    uint8_t *finished;                       /* [trainers] */
+    uint64_t pass, barrier;                  /* how many are over */
+    uint64_t *pass_waits;                    /* [trainers], sequence of the END_PASS to answer */
+    uint64_t *barrier_waits;                 /* [trainers], of the BARRIER */
+    uint8_t *at_barrier;                     /* [trainers] */
+    int64_t pass_since_ms, barrier_since_ms; /* when the first trainer came there; 0: none did */
     bool all_finished;
 
-    int64_t progress_ms; /* when a request last came whole */
     int64_t reported_ms; /* length of the wait when it was last reported; 0: not at all */
     uint64_t steps, bytes_in, bytes_out, pauses;
 
@@ -57,8 +57,9 @@ void ps_serve_resume(ps_shard *s);
 /* The trainer's connection is gone: nobody is to be answered there. Can't fail. */
 void ps_serve_lost(ps_shard *s, ps_peer *p);
 
-/* What the shard waits for and the trainers it waits for, in words. Returns 0 if it waits for nobody,
- * else 1 and the first such trainer. */
-int ps_serve_waiting(ps_shard *s, uint32_t *trainer, char *text, size_t size);
+/* What the shard waits for, and the trainers of whom nothing came for at least that long, in words.
+ * Returns the longest of their waits in milliseconds and the first such trainer; 0: there is none. What
+ * other trainers do meanwhile does not count. */
+int64_t ps_serve_waiting(ps_shard *s, int64_t least_ms, uint32_t *trainer, char *text, size_t size);
 
 #endif

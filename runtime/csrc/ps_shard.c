@@ -119,12 +119,12 @@ static void on_mail(ps_shard *s, const ps_mail *mail) {
         return;
     }
     if (p->conn.fd >= 0) ps_serve_lost(s, p); /* it came again before we saw it go */
+    if (p->incarnation == 0) p->active_ms = s->now_ms;
     p->incarnation = mail->incarnation;
     if (ps_conn_open(&p->conn, mail->fd, false, &err) < 0) {
         ps_shard_event(s, PS_EVENT_ERROR, mail->trainer, 0, err.text);
         return;
     }
-    s->progress_ms = s->now_ms;
     ps_shard_event(s, PS_EVENT_CONNECTED, mail->trainer, 0, "");
 }
 
@@ -147,13 +147,14 @@ static int read_mailbox(ps_shard *s) {
 static void watch_stall(ps_shard *s) {
     char text[PS_EVENT_TEXT];
     uint32_t trainer = 0;
-    int64_t waited = s->now_ms - s->progress_ms, least = s->config.stall_after_ms;
+    int64_t least = s->config.stall_after_ms;
+    if (least <= 0) return;
+    int64_t waited = ps_serve_waiting(s, least, &trainer, text, sizeof text);
     if (s->reported_ms > 0 && waited < s->reported_ms) {
         ps_shard_event(s, PS_EVENT_RESUMED, 0, (uint64_t)s->reported_ms, "");
         s->reported_ms = 0;
     }
-    if (least <= 0 || waited < least || waited < 2 * s->reported_ms) return;
-    if (!ps_serve_waiting(s, &trainer, text, sizeof text)) return;
+    if (waited == 0 || waited < 2 * s->reported_ms) return;
     s->reported_ms = waited;
     ps_shard_event(s, PS_EVENT_STALLED, trainer, (uint64_t)waited, text);
 }
@@ -207,7 +208,7 @@ static int set_up(ps_shard *s, ps_err *err) {
     if (s->peers == NULL || s->ended == NULL || s->finished == NULL || s->at_barrier == NULL ||
         s->pass_waits == NULL || s->barrier_waits == NULL)
         return ps_fail(err, PS_ENOMEM, 0, "a shard of %u trainers", n);
-    s->now_ms = s->progress_ms = clock_ms();
+    s->now_ms = clock_ms();
     s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (s->epoll_fd < 0) return ps_fail(err, PS_ESYS, errno, "epoll_create1");
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = MAILBOX_KEY};

@@ -25,6 +25,7 @@ typedef struct ps_step {
     uint8_t *part;    /* [n], PS_PART_* */
     uint64_t *waiter; /* [n], sequence of the push to answer when the step is complete; 0: none */
     uint32_t *flags;  /* [n], of that push */
+    int64_t since_ms; /* when the first part of the open step came */
 } ps_step;
 
 /* A step of `n` trainers, version 0. PS_OK or PS_ENOMEM. */

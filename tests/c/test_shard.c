@@ -46,7 +46,7 @@ static void connect_client(world *w, uint32_t t) {
     CHECK(ps_client_attach(w->clients[t], 0, dial(w, t), &err) == PS_OK);
 }
 
-static void open_world(world *w, uint32_t n) {
+static void open_slow_world(world *w, uint32_t n, int64_t stall_after_ms) {
     int mail[2], events[2];
     ps_err err;
     memset(w, 0, sizeof *w);
@@ -55,13 +55,17 @@ static void open_world(world *w, uint32_t n) {
     w->n = n;
     w->mail_fd = mail[1];
     w->events_fd = events[0];
-    w->config =
-        (ps_shard_config){.trainers = n, .mailbox_fd = mail[0], .event_fd = events[1], .stall_after_ms = 1};
+    w->config = (ps_shard_config){
+        .trainers = n, .mailbox_fd = mail[0], .event_fd = events[1], .stall_after_ms = stall_after_ms};
     CHECK(pthread_create(&w->thread, NULL, serve, w) == 0);
     for (uint32_t t = 0; t < n; t++) {
         CHECK(ps_client_new(&w->clients[t], 1, 0, t, t + 1, &err) == PS_OK);
         connect_client(w, t);
     }
+}
+
+static void open_world(world *w, uint32_t n) {
+    open_slow_world(w, n, 1);
 }
 
 static void close_world(world *w) {
@@ -280,5 +284,57 @@ TEST(random_and_damaged_frames_never_hurt) {
     CHECK(listen_to(fd, raw, sizeof raw) >= PS_HEADER_BYTES);
     CHECK(ps_header_decode(raw, PS_HEADER_BYTES, &answer, &err) > 0);
     close(fd);
+    close_world(&w);
+}
+
+/* One pull of rows, as a trainer that only looks. */
+static void look(world *w, uint32_t t) {
+    ps_err err;
+    uint32_t shard;
+    float got[KEYS * DIM];
+    CHECK(ps_client_pull_rows(w->clients[t], w->sparse, keys, KEYS, got, &err) == PS_OK);
+    CHECK(ps_client_run(w->clients[t], 5000, &shard, &err) == PS_OK);
+    ps_client_clear(w->clients[t]);
+}
+
+/* Whether a stall is reported while trainer `busy` looks again and again, at most `looks` times with a
+ * millisecond between them; its text. */
+static bool hear_stall(world *w, uint32_t busy, int looks, char *text) {
+    ps_event e;
+    struct pollfd p = {.fd = w->events_fd, .events = POLLIN};
+    for (int i = 0; i < looks; i++) {
+        look(w, busy);
+        if (poll(&p, 1, 1) == 0 || read(w->events_fd, &e, sizeof e) != (ssize_t)sizeof e) continue;
+        if (e.kind != PS_EVENT_STALLED) continue;
+        memcpy(text, e.text, sizeof e.text);
+        return true;
+    }
+    return false;
+}
+
+TEST(reads_of_others_do_not_hide_a_stall) {
+    world w;
+    ps_err err;
+    uint32_t shard;
+    char text[PS_EVENT_TEXT] = "";
+    open_slow_world(&w, 3, 300);
+    create_all(&w);
+    CHECK(ps_client_push(w.clients[0], w.dense, grads[0], out[0], &err) == PS_OK);
+    CHECK(ps_client_run(w.clients[0], 20, &shard, &err) == PS_EAGAIN);
+    CHECK(hear_stall(&w, 2, 5000, text));
+    CHECK(strncmp(text, "step 1 waits for trainer 1", 26) == 0);
+    close_world(&w);
+}
+
+TEST(a_trainer_that_is_busy_does_not_stall_the_pass) {
+    world w;
+    ps_err err;
+    uint32_t shard;
+    char text[PS_EVENT_TEXT] = "";
+    open_slow_world(&w, 2, 700);
+    create_all(&w);
+    CHECK(ps_client_tell(w.clients[0], PS_END_PASS, 0, &err) == PS_OK);
+    CHECK(ps_client_run(w.clients[0], 20, &shard, &err) == PS_EAGAIN);
+    CHECK(!hear_stall(&w, 1, 1400, text));
     close_world(&w);
 }
