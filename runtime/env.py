@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Callable, Union
 
 Port = Union[int, str]  # a str is the symbol of a dry run, such as "{pserver:1.port}"
@@ -374,9 +375,14 @@ MAX_PROGRESS_BYTES = 1024  # a datagram to PSLAUNCH_PROGRESS; a longer one is dr
 
 
 def format_progress(**fields: int | float | str) -> bytes:
-    """One datagram for PSLAUNCH_PROGRESS: `pass=0 batch=10 cost=5.31 samples_per_s=5320.5`."""
+    """One datagram for PSLAUNCH_PROGRESS: `pass=0 batch=10 cost=5.31 samples_per_s=5320.5`.
+
+    A number that is not finite is left out: JSON has none.
+    """
     words = []
     for name, value in fields.items():
+        if isinstance(value, float) and not isfinite(value):
+            continue
         text = f"{value:.7g}" if isinstance(value, float) else str(value)
         words.append(f"{name}={text}".replace(" ", "_").replace("\n", "_"))
     return " ".join(words).encode("utf-8", "replace")[:MAX_PROGRESS_BYTES]
@@ -393,9 +399,11 @@ def parse_progress(datagram: bytes) -> list[dict[str, int | float | str]]:
             if read is None:
                 continue
             try:
-                report[name] = read(text)
+                value = read(text)
             except ValueError:
                 continue
+            if not isinstance(value, float) or isfinite(value):
+                report[name] = value
         if report:
             reports.append(report)
     return reports

@@ -17,25 +17,27 @@ STATE_WAIT_S = 1.0
 
 
 class Progress:
-    """Reports at most every `PERIOD_S`; a report of a state always goes out. Empty `path`: none."""
+    """Reports at most every `PERIOD_S`; a state, with the last numbers, always. Empty `path`: none."""
 
     def __init__(self, path: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._clock = clock
         self._next_s = float("-inf")
+        self._last: dict[str, int | float | str] = {}
 
     def due(self) -> bool:
         """Whether a report would go out now; cheap."""
         return bool(self._path) and self._clock() >= self._next_s
 
     def report(self, **fields: int | float | str) -> None:
-        """Send one report; call it when `due()`."""
+        """Send one report; call it when `due()`, and at the end of a pass."""
         self._next_s = self._clock() + PERIOD_S
+        self._last = fields
         self._send(env.format_progress(**fields))
 
     def state(self, state: str) -> None:
         """Send a state: `connected`, `finished`. Waits a moment where the queue is full: states count."""
-        self._send(env.format_progress(state=state), wait_s=STATE_WAIT_S)
+        self._send(env.format_progress(**self._last, state=state), wait_s=STATE_WAIT_S)
 
     def _send(self, datagram: bytes, *, wait_s: float = 0.0) -> None:
         if not self._path:

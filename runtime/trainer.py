@@ -164,19 +164,24 @@ class _Loop:
         self._handler = handler
         self._test_reader = test_reader
         self._feeding = feeding
+        self._warned: set[str] = set()
 
     def run_pass(self, pass_id: int, reader: Reader) -> None:
         """One pass, up to EndPass."""
         total, recent = Totals(self._trainer.has_error_rate), Totals(self._trainer.has_error_rate)
         began_s = recent_s = time.monotonic()
         settings = self._run.settings
+        last: tuple[int, StepResult] | None = None
         self._handler(event.BeginPass(pass_id))
         for batch_id, batch in enumerate(reader()):
             self._handler(event.BeginIteration(pass_id, batch_id))
             step = self._trainer.step(self._feeder, batch, training=True)
             total.add(step)
             recent.add(step)
-            self._report(pass_id, batch_id, step, total.samples, began_s)
+            last = batch_id, step
+            self._check_cost(pass_id, batch_id, step)
+            if self._run.progress.due():
+                self._report(pass_id, batch_id, step, total.samples, began_s)
             if settings.dot_period and (batch_id + 1) % settings.dot_period == 0:
                 print(".", end="", file=sys.stderr, flush=True)
             if (batch_id + 1) % settings.log_period == 0:
@@ -188,16 +193,31 @@ class _Loop:
             one = Totals(self._trainer.has_error_rate)
             one.add(step)
             self._handler(event.EndIteration(pass_id, batch_id, one.cost, one.metrics))
+        if last is None:
+            self._warn_once("samples", _no_samples(pass_id, settings.trainer_id))
+        else:
+            self._report(pass_id, *last, total.samples, began_s)
         self._trainer.end_pass()
         self._log(f"Pass={pass_id} end:", total, total, time.monotonic() - began_s)
         self._handler(event.EndPass(pass_id, total.cost, total.metrics))
 
     def _report(self, pass_id: int, batch_id: int, step: StepResult, samples: int, began_s: float) -> None:
-        progress = self._run.progress
-        if progress.due():
-            rate = samples / max(time.monotonic() - began_s, 1e-9)
-            cost = step.cost / step.samples
-            progress.report(**{"pass": pass_id, "batch": batch_id, "cost": cost, "samples_per_s": rate})
+        rate = samples / max(time.monotonic() - began_s, 1e-9)
+        cost = step.cost / step.samples
+        self._run.progress.report(**{"pass": pass_id, "batch": batch_id, "cost": cost, "samples_per_s": rate})
+
+    def _check_cost(self, pass_id: int, batch_id: int, step: StepResult) -> None:
+        if not math.isfinite(step.cost):
+            text = (
+                f"the cost is {step.cost} from pass {pass_id}, batch {batch_id} on: the training diverges "
+                "(a smaller learning_rate?), or a sample is not finite; it goes on"
+            )
+            self._warn_once("cost", text)
+
+    def _warn_once(self, what: str, text: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            self._run.log.warn(text)
 
     def _log(self, where: str, total: Totals, recent: Totals, elapsed_s: float) -> None:
         rate = recent.samples / max(elapsed_s, 1e-9)
@@ -210,6 +230,14 @@ class _Loop:
         if self._test_reader is not None:
             result = self._trainer.test(self._test_reader, self._feeding)
             self._run.log.say(f"{where} Test: cost={result.cost:.6g} {eval_text(result.metrics)}")
+
+
+def _no_samples(pass_id: int, trainer_id: int) -> str:
+    if pass_id > 0:
+        why = "reader() must begin anew each time it is called"
+    else:
+        why = "are there files for this trainer?"
+    return f"trainer {trainer_id} has no samples in pass {pass_id}: its reader gave no batch; {why}"
 
 
 def _ignore(_: object) -> None:

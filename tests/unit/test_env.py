@@ -187,6 +187,12 @@ def test_progress_survives(pass_id: int, batch: int, cost: float, rate: float) -
     assert found["samples_per_s"] == pytest.approx(rate, rel=1e-6)
 
 
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e999"])
+def test_progress_is_finite_or_absent(number: str) -> None:
+    assert env.format_progress(batch=1, cost=float(number)) == b"batch=1"
+    assert env.parse_progress(f"batch=1 cost={number}".encode()) == [{"batch": 1}]
+
+
 @given(st.binary(max_size=3000))
 def test_any_datagram_is_read_without_an_error(datagram: bytes) -> None:
     for report in env.parse_progress(datagram):

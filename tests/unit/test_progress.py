@@ -25,7 +25,9 @@ def test_reports_are_rate_limited_and_states_are_not(tmp_path: Path) -> None:
         assert progress.due()
         progress.state("finished")
         assert env.parse_progress(receiver.recv(2000)) == [{"pass": 1, "batch": 2, "cost": 5.5}]
-        assert env.parse_progress(receiver.recv(2000)) == [{"state": "finished"}]
+        assert env.parse_progress(receiver.recv(2000)) == [
+            {"pass": 1, "batch": 2, "cost": 5.5, "state": "finished"}
+        ]
 
 
 def test_a_full_queue_and_nobody_there_are_no_errors(tmp_path: Path) -> None:

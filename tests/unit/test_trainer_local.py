@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import settings
+from pslaunch.runtime import env, settings
 from pslaunch.runtime.env import EnvError
 from pslaunch.runtime.parameters import Parameters
 from support.models import digest, ngram_cost, ngrams
@@ -93,6 +95,45 @@ def test_the_log_has_the_numbers(tmp_path: Path) -> None:
     assert "Pass=0 Batch=2 samples=200 AvgCost=" in text
     assert "samples/s=" in text
     assert "classification_error_evaluator=" in text
+
+
+def test_each_pass_ends_with_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = str(tmp_path / "progress")
+    monkeypatch.setenv("PSLAUNCH_PROGRESS", path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(path)
+        receiver.setblocking(False)
+        _, events = train(passes=2, batch=100)  # four batches a pass, within one period of reports
+        reports = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                reports += env.parse_progress(receiver.recv(2000))
+    costs = [e.cost for e in events if isinstance(e, paddle.event.EndIteration) and e.batch_id == 3]
+    ends = [(one["pass"], one["cost"]) for one in reports if one["batch"] == 3]
+    assert ends == [(i, float(f"{cost:.7g}")) for i, cost in enumerate(costs)]
+
+
+def test_a_pass_without_samples_is_said_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    paddle.init()
+    cost = ngram_cost()
+    trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD())
+    batches = iter([[(0, 0, 0, 0, 0)]])
+    trainer.train(lambda: batches, 3)
+    said = capsys.readouterr().err
+    assert said.count("trainer 0 has no samples in pass 1: its reader gave no batch; reader() must") == 1
+    assert said.count("no samples") == 1
+    assert (tmp_path / "log" / "paddle_trainer.INFO").read_text().count("has no samples in pass 1") == 1
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's own
+def test_a_cost_that_is_not_finite_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    paddle.init()
+    x = paddle.layer.data(name="x", type=paddle.data_type.dense_vector(1))
+    y = paddle.layer.data(name="y", type=paddle.data_type.dense_vector(1))
+    cost = paddle.layer.square_error_cost(input=paddle.layer.fc(input=x, size=1), label=y)
+    trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD())
+    trainer.train(lambda: iter([[([1.0], [0.0])], [([1.0], [1e30])], [([1.0], [1e30])]]))
+    assert capsys.readouterr().err.count("the cost is inf from pass 0, batch 1 on") == 1
 
 
 def test_a_wrong_id_names_the_layer() -> None:
