@@ -17,10 +17,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pslaunch.view import Event, Said, Transcript, colour_of, how_it_ended, show_s
+from pslaunch.runtime.env import TRAINER
+from pslaunch.view import Event, Said, Transcript, colour_of, show_cost, show_s, state_in_table
 
 REDRAW_S: Final = 0.125
 MAX_PENDING: Final = 500  # lines that wait for a tick
+COLUMNS: Final = ("process", "node", "state", "pass", "batch", "cost", "samples/s", "elapsed")
+LEFT: Final = ("process", "node", "state")  # words; the others are numbers
+DROPPED: Final = ("node", "elapsed", "samples/s", "pass", "batch")  # in this order, where it is narrow
+WIDE: Final = 1000  # columns; wider than any table
+LINES_AROUND: Final = 7  # title, empty lines, header, rule, "more", and a line of output
 
 
 @dataclass(slots=True)
@@ -71,31 +77,54 @@ class LiveView:
         with contextlib.suppress(OSError, ValueError):
             self._draw()
 
-    def table(self) -> Table:
-        """The table as it is now."""
-        table = Table(title=self._title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-        for name in ("process", "node", "state"):
-            table.add_column(name, no_wrap=True)
-        for name in ("pass", "batch", "cost", "samples/s", "elapsed"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for process, row in self._rows.items():
-            table.add_row(
-                Text(process), Text(str(row.node)), Text(row.state, style=row.style),
-                *map(Text, _figures(row.progress)), Text(self._elapsed(row)),
-            )  # fmt: skip
+    def table(self, *, whole: bool = False) -> Table:
+        """The table as it is now: columns that fit, names always; rows that fit, trainers first, or all."""
+        rows = list(self._rows.items())
+        room = max(1, self._console.height - LINES_AROUND)
+        if not whole and len(rows) > room:
+            rows.sort(key=lambda row: not row[0].startswith(TRAINER))
+        else:
+            room = len(rows)
+        left = len(rows) - room
+        cells = [self._cells(*row) for row in rows[:room]]
+        more = f"and {left} more" if left else None
+        columns, droppable = list(COLUMNS), list(DROPPED)
+        wide = self._console.options.update_width(WIDE)
+        while True:
+            table = self._made(columns, cells, more)
+            if self._console.measure(table, options=wide).maximum <= self._console.width or not droppable:
+                return table
+            columns.remove(droppable.pop(0))
+
+    def _made(self, columns: list[str], cells: list[dict[str, Text]], more: str | None) -> Table:
+        title = Text(self._title, no_wrap=True, overflow="ellipsis")
+        table = Table(
+            title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD,
+            caption=more, caption_justify="left",
+        )  # fmt: skip
+        for name in columns:
+            table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
+        for row in cells:
+            table.add_row(*(row[name] for name in columns))
         return table
 
-    def _draw(self) -> None:
+    def _cells(self, process: str, row: _Row) -> dict[str, Text]:
+        figures = (*_figures(row.progress), self._elapsed(row))
+        texts = (Text(process), Text(str(row.node)), Text(row.state, style=row.style), *map(Text, figures))
+        return dict(zip(COLUMNS, texts, strict=True))
+
+    def _draw(self, *, whole: bool = False) -> None:
         block, self._pending = Text("\n").join(self._pending), []
         with self._console:  # one write for both
             if self._live.is_started:
-                self._live.update(self.table(), refresh=True)
+                self._live.update(self.table(whole=whole), refresh=True)
             if block:
                 self._console.print(block, overflow="fold")
 
     def _finish(self) -> None:
         if self._live.is_started:
-            self._draw()
+            self._live.vertical_overflow = "visible"  # the last table stays, with all rows
+            self._draw(whole=True)
             self._live.stop()
 
     def _render(self, said: Said) -> Text:
@@ -114,8 +143,9 @@ class LiveView:
             case "progress" if e["process"] in self._rows:
                 row = self._rows[e["process"]]
                 row.progress |= e
-                if "state" in e and row.state != "ended":
-                    row.state = str(e["state"]).replace("_", " ")
+                if "state" in e and row.ended_s is None:
+                    # A trainer that is connected is what everybody calls running.
+                    row.state = "running" if e["state"] == "connected" else str(e["state"])
             case _:
                 pass
 
@@ -125,7 +155,7 @@ class LiveView:
             row.began_s, row.ended_s = self._clock(), None
         elif e["state"] == "exited":
             row.ended_s = self._clock()
-            row.state = how_it_ended(e.get("code"), e.get("signal"))
+            row.state = state_in_table(e.get("code"), e.get("signal"))
             row.style = "green" if e.get("code") == 0 else "red"
 
     def _elapsed(self, row: _Row) -> str:
@@ -139,7 +169,7 @@ def _figures(progress: Event) -> tuple[str, str, str, str]:
     return (
         str(progress.get("pass", "")),
         str(progress.get("batch", "")),
-        "" if cost is None else f"{cost:.4f}",
+        "" if cost is None else show_cost(cost),
         "" if rate is None else f"{rate:,.0f}",
     )
 

@@ -96,7 +96,8 @@ class Transcript:
         yield Said(OURS, f"pservers: {e['server']}, {e['why']}")
 
     def _on_node(self, e: Event) -> Iterator[Said]:
-        if e["state"] == "lost" or e.get("text"):
+        known = e.get("text") == self._nodes.get(e["node"])  # a host that is named as its node
+        if e["state"] == "lost" or (e.get("text") and not known):
             level = "error" if e["state"] == "lost" else "info"
             yield Said(OURS, _joined(f"{self._node(e['node'])} {e['state']}", e.get("text")), level)
 
@@ -127,7 +128,8 @@ class Transcript:
         yield Said(OURS, e["text"] if level == "info" else f"{level}: {e['text']}", level)
 
     def _on_ending(self, e: Event) -> Iterator[Said]:
-        yield Said(OURS, f"ending the job: {e['why']} (KILL after {e['grace_s']:g} s)", "warning")
+        why = e["why"].partition(": ")[0]  # the details come with the end, once
+        yield Said(OURS, f"ending the job: {why} (KILL after {e['grace_s']:g} s)", "warning")
 
     def _on_end(self, e: Event) -> Iterator[Said]:
         failure, elapsed = e.get("failure"), show_s(e["elapsed_s"])
@@ -137,9 +139,8 @@ class Transcript:
             yield Said(OURS, _joined(f"done after {elapsed}", e.get("reason")))
         else:
             word, level = ("failed", "error") if failure else ("ended", "warning")
-            yield Said(
-                OURS, _joined(f"{word} after {elapsed}, exit code {e['code']}", e.get("reason")), level
-            )
+            reason = None if failure else e.get("reason")  # the failure has just been told
+            yield Said(OURS, _joined(f"{word} after {elapsed}, exit code {e['code']}", reason), level)
 
     def _failure(self, f: Event) -> Iterator[Said]:
         of_node = f.get("node") is None or f["what"].startswith("node ")
@@ -175,6 +176,16 @@ def how_it_ended(code: int | None, signal: str | None) -> str:
     return "with an unknown code" if code is None else f"with exit code {code}"
 
 
+def state_in_table(code: int | None, signal: str | None) -> str:
+    """An ending in a column: `exit 3`, `SIGTERM`."""
+    return signal or ("ended" if code is None else f"exit {code}")
+
+
+def show_cost(cost: float) -> str:
+    """A cost with four significant digits: `5.500`, `0.0001234`."""
+    return f"{cost:#.4g}"
+
+
 def show_s(seconds: float) -> str:
     """A duration for people: `4.2 s`, `3 min 05 s`, `2 h 05 min`."""
     if seconds < 60:
@@ -184,10 +195,10 @@ def show_s(seconds: float) -> str:
 
 
 def show_progress(report: Event) -> str:
-    """A report in words: `pass 0, batch 100, cost 5.31, 5320 samples/s`."""
+    """A report in words: `pass 0, batch 100, cost 5.310, 5320 samples/s`."""
     words = [f"{name} {report[name]}" for name in ("pass", "batch") if name in report]
     if "cost" in report:
-        words.append(f"cost {report['cost']:.5g}")
+        words.append(f"cost {show_cost(report['cost'])}")
     if "samples_per_s" in report:
         words.append(f"{report['samples_per_s']:.0f} samples/s")
     return ", ".join(words)

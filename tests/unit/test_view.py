@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pty
+import re
 import termios
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from pslaunch.live import LiveView
 from pslaunch.view import JsonView, PlainView, Said, Transcript, clean, how_it_ended, make_view, show_s
@@ -111,7 +113,7 @@ def test_the_last_block_is_something_to_act_on() -> None:
         "    Traceback:",
         "    ValueError: x",
         "  what to do: look at the log",
-        "failed after 1 min 05 s, exit code 3: trainer/1 failed",
+        "failed after 1 min 05 s, exit code 3",
     ]
 
 
@@ -166,7 +168,7 @@ def test_plain_progress_comes_every_ten_seconds_for_each_process() -> None:
             view.event({**report, "process": process, "batch": second})
     lines = out.getvalue().splitlines()
     assert len(lines) == 6
-    assert lines[0] == "pslaunch | trainer/0: pass 0, batch 10, cost 5.25, 1234 samples/s"
+    assert lines[0] == "pslaunch | trainer/0: pass 0, batch 10, cost 5.250, 1234 samples/s"
 
 
 @pytest.mark.parametrize(
@@ -247,7 +249,7 @@ def test_live_view(screen: io.StringIO) -> None:
     clock.now_s += 2.0
     view.tick(clock.now_s)
     text = new(screen)
-    for word in ("hello \\x1b[2J", "process", "trainer/1", "running", "5.5000", "2.0 s", HIDE_CURSOR):
+    for word in ("hello \\x1b[2J", "process", "trainer/1", "running", "5.500", "2.0 s", HIDE_CURSOR):
         assert word in text
     view.event(line("trainer/1", "waits"))
     view.tick(clock.now_s + 0.1)
@@ -256,9 +258,84 @@ def test_live_view(screen: io.StringIO) -> None:
     view.event(FAILED)
     text = new(screen)
     assert text.index("waits") < text.index(SHOW_CURSOR) < text.index("FAILED: trainer/1")
-    assert "with exit code 3" in text
+    assert "exit 3" in text
     view.close()
     view.close()
+
+
+def shown(columns: int, lines: int, monkeypatch: pytest.MonkeyPatch, *events: Mapping[str, Any]) -> list[str]:
+    """The table as it would be drawn on a terminal of this size."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", str(lines))
+    monkeypatch.setenv("TERM", "xterm")
+    view = LiveView(io.StringIO(), Clock())
+    try:
+        for e in events:
+            view.event(e)
+        paper = Console(file=io.StringIO(), width=columns, no_color=True)
+        with paper.capture() as captured:
+            paper.print(view.table())
+        return captured.get().splitlines()
+    finally:
+        view.close()
+
+
+@pytest.mark.parametrize("columns", range(40, 100, 4))
+def test_a_narrow_table_has_fewer_columns_and_whole_names(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = {**PROGRESS, "pass": 12, "batch": 123456, "cost": 5.25, "samples_per_s": 1234567.0}
+    events = ({**JOB, "job": "w2v"}, RUNNING, report, {**PROGRESS, "state": "connected"})
+    lines = shown(columns, 30, monkeypatch, *events)
+    cells = [re.split(r"\s{2,}", text.strip()) for text in lines]
+    row = next(found for found in cells if "trainer/1" in found)
+    assert row[0] == "trainer/1" and "running" in row and "5.250" in row
+    assert not any("…" in text for text in lines)
+    assert len(row) == len(next(found for found in cells if "process" in found))
+    assert ("1,234,567" in row) or columns < 76
+
+
+@pytest.mark.parametrize("height", [10, 24])
+def test_more_processes_than_lines_show_trainers_first(height: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"{role}/{rank}" for role in ("pserver", "trainer") for rank in range(20)]
+    job = {**JOB, "processes": [{"process": name, "node": 0, "log": "/l"} for name in names]}
+    lines = shown(100, height, monkeypatch, job)
+    assert len(lines) < height
+    assert "trainer/0" in "".join(lines) and "pserver/0" not in "".join(lines)
+    assert any(f"and {40 - (height - 7)} more" in text for text in lines)
+
+
+@pytest.mark.parametrize(
+    ("event", "state"),
+    [
+        ({"code": 0, "signal": None}, "exit 0"),
+        ({"code": 143, "signal": "SIGTERM"}, "SIGTERM"),
+    ],
+)
+def test_the_state_of_a_process_that_ended(
+    event: dict[str, Any], state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = shown(100, 30, monkeypatch, JOB, RUNNING, {**EXITED, **event}, {**PROGRESS, "state": "finished"})
+    assert state in next(text for text in lines if "trainer/1" in text)
+
+
+def test_a_long_reason_is_told_once() -> None:
+    text = "can't listen on 127.0.0.1:7164: Address already in use, held by pid 12"
+    failure = {**FAILURE, "what": "node 0 (localhost)", "text": text, "log": "", "tail": [], "advice": ""}
+    why = f"node 0 (localhost) {text}"
+    end = {"event": "end", "code": 69, "reason": why, "elapsed_s": 1.0, "failure": failure}
+    lines = plain(JOB, {"event": "ending", "why": why, "grace_s": 5.0}, end)[3:]
+    assert [line[12:] for line in lines] == [
+        "ending the job: node 0 (localhost) can't listen on 127.0.0.1:7164 (KILL after 5 s)",
+        f"FAILED: node 0 (localhost): {text}",
+        "failed after 1.0 s, exit code 69",
+    ]
+
+
+def test_a_node_that_is_named_as_its_host_is_not_named_twice() -> None:
+    ready = {"event": "node", "node": 0, "state": "ready", "text": "localhost"}
+    assert len(plain(JOB, ready)) == 3
+    assert plain(JOB, {**ready, "text": "box"})[-1].endswith("node 0 (localhost) ready: box")
 
 
 def test_live_view_does_not_keep_many_lines(screen: io.StringIO) -> None:
