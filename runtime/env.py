@@ -364,13 +364,40 @@ def info_log(role: str, rank: int, local_rank: int) -> str:
     return _log_name(_INFO_STEMS[role], rank, local_rank)
 
 
+def quote(text: str, limit_bytes: int) -> str:
+    """Text as one word: a space, `%` and what can't be printed as `%XX`; cut to whole characters."""
+    pieces, size = [], 0
+    for char in text:
+        raw = char.encode("utf-8", "replace")
+        plain = char.isprintable() and char not in " %"
+        size += len(raw) if plain else 3 * len(raw)
+        if size > limit_bytes:
+            break
+        pieces.append(char if plain else "".join(f"%{byte:02X}" for byte in raw))
+    return "".join(pieces)
+
+
+def quoted(word: str) -> str:
+    """The text of a word in which `%20` stands for a space; what can't be printed becomes a space."""
+    head, *rest = word.split("%")
+    raw = head.encode("utf-8", "replace")
+    for part in rest:
+        try:
+            raw += bytes([int(part[:2], 16)]) + part[2:].encode("utf-8", "replace")
+        except ValueError:
+            raw += f"%{part}".encode("utf-8", "replace")
+    return "".join(c if c.isprintable() else " " for c in raw.decode("utf-8", "replace"))
+
+
 PROGRESS_FIELDS: Mapping[str, Callable[[str], int | float | str]] = {
     "pass": int,
     "batch": int,
     "cost": float,
     "samples_per_s": float,
     "state": str,  # trainer: connected, finished; pserver: connected (its first trainer), finished (all)
+    "why": quoted,  # just before a process of ours ends without success by its own decision
 }
+MAX_WHY_BYTES = 600
 MAX_PROGRESS_BYTES = 1024  # a datagram to PSLAUNCH_PROGRESS; a longer one is dropped
 
 
@@ -384,6 +411,8 @@ def format_progress(**fields: int | float | str) -> bytes:
         if isinstance(value, float) and not isfinite(value):
             continue
         text = f"{value:.7g}" if isinstance(value, float) else str(value)
+        if PROGRESS_FIELDS.get(name) is quoted:
+            text = quote(text, MAX_WHY_BYTES)
         words.append(f"{name}={text}".replace(" ", "_").replace("\n", "_"))
     return " ".join(words).encode("utf-8", "replace")[:MAX_PROGRESS_BYTES]
 

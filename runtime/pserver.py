@@ -88,6 +88,8 @@ class Pserver:
             with contextlib.suppress(OSError):
                 print(f"pslaunch pserver: {why}", file=sys.stderr, flush=True)
             self._log.line(why)
+        if code not in (0, EX_TERM):
+            self._progress.why(why)
 
     def _announce(self) -> None:
         open_beyond = set()
@@ -373,18 +375,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parse_options(sys.argv[1:] if argv is None else argv, dict(os.environ))
     except (env.EnvError, OSError) as e:
-        print(f"pslaunch pserver: {e}", file=sys.stderr)
-        return EX_USAGE
+        return _refuse(EX_USAGE, e)
     try:
         if options.save_dir is not None:
             saving.prepare(options.save_dir)
         listeners = open_ports(options)
         log = ServerLog(options.log_dir, env.read_job(os.environ))
     except OSError as e:
-        print(f"pslaunch pserver: {e}", file=sys.stderr)
-        return EX_UNAVAILABLE if isinstance(e, ports.PortError) else EX_IOERR
+        return _refuse(EX_UNAVAILABLE if isinstance(e, ports.PortError) else EX_IOERR, e)
     with contextlib.closing(log):
         return Pserver(options, listeners, log).serve()
+
+
+def _refuse(code: int, error: Exception) -> int:
+    print(f"pslaunch pserver: {error}", file=sys.stderr)
+    Progress(os.environ.get("PSLAUNCH_PROGRESS", "")).why(str(error))
+    return code
 
 
 if __name__ == "__main__":

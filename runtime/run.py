@@ -106,6 +106,7 @@ class Run:
             remote.finish()
         except (PeerVanished, ClientError) as e:
             self.log.warn(f"trainer {self.settings.trainer_id} could not say that it is finished: {e}")
+            self.progress.why(f"could not say that it is finished: {e}")
             sys.stdout.flush()
             os._exit(exit_code(e))  # atexit can't change the code
         self.progress.state("finished")
@@ -136,6 +137,7 @@ class Run:
             yield
         except (PeerVanished, ClientError) as e:
             self._aborted = True
+            self.progress.why(str(e))
             self.log.warn(f"{e}; trainer {self.settings.trainer_id} ends with {exit_code(e)}")
             raise SystemExit(exit_code(e)) from e
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import signal
 import socket
 import sys
@@ -16,6 +17,7 @@ import pytest
 from pslaunch.runtime import handshake, reference
 from pslaunch.runtime.client import Client, ClientError, Init, Optim, PeerVanished
 from support.process import started
+from support.progress import heard
 from support.proxy import cutting
 from support.pservers import HOST, Cluster, bind_block, cluster, run_trainers
 
@@ -325,20 +327,23 @@ def test_a_missing_pserver_is_named_when_the_time_is_over() -> None:
     ]
 
 
-def test_a_stalled_step_names_the_trainer_and_can_end_the_pserver() -> None:
+def test_a_stalled_step_names_the_trainer_and_can_end_the_pserver(tmp_path: Path) -> None:
     def push(c: Client) -> None:
         w = np.zeros(5, np.float32)
         c.create_dense("w", 5, PLAIN)
         c.init_dense({"w": w})
         c.push_pull({"w": w}, {"w": w.copy()})
 
-    with cluster(trainers=2, options=["--stall_after=0.1", "--stall_timeout=1.5"]) as found:
+    options = ["--stall_after=0.1", "--stall_timeout=1.5"]
+    with heard(tmp_path) as reports, cluster(trainers=2, options=options) as found:
         with found.client(0) as c, found.client(1) as idle:
             idle.connect()
             with pytest.raises(PeerVanished):
                 push(c)
         assert found.codes() == [75]
         assert "step 1 waits for trainer 1 for" in found.processes[0].output()
+        why = str(reports()[-1]["why"])
+        assert re.search(r"step 1 waits for trainer 1 for \d s \(option --stall_timeout\)$", why)
 
 
 def pserver(*options: str, env: dict[str, str] | None = None) -> list[str]:

@@ -14,6 +14,7 @@ import pytest
 
 from support.cluster import Cluster, run_job
 from support.process import poll_until, started
+from support.progress import heard
 
 PROGRAM = """
 import json, os, sys
@@ -139,10 +140,12 @@ def told(output: str) -> list[str]:
     return [line for line in output.splitlines() if line.startswith("WARNING")]
 
 
-def test_a_pserver_that_is_not_reached_ends_the_trainer_with_69(program: Path) -> None:
+def test_a_pserver_that_is_not_reached_ends_the_trainer_with_69(program: Path, tmp_path: Path) -> None:
     cluster = Cluster(connect_timeout_s=0.3)
-    with cluster.training(program, program.parent) as (trainer,):
+    with heard(tmp_path) as reports, cluster.training(program, program.parent) as (trainer,):
         assert trainer.wait() == 69, trainer.output()
+        why = f"no connection to pserver {cluster.address(0)} after 0.3 s (option connect_timeout): "
+        assert [str(one["why"]).startswith(why) for one in reports()] == [True]
         (line,) = told(trainer.output())
         assert f"no connection to pserver {cluster.address(0)} after 0.3 s" in line
         assert "connect_timeout" in line

@@ -193,6 +193,29 @@ def test_progress_is_finite_or_absent(number: str) -> None:
     assert env.parse_progress(f"batch=1 cost={number}".encode()) == [{"batch": 1}]
 
 
+@given(st.text(max_size=100))
+def test_why_survives_but_for_what_cannot_be_printed(text: str) -> None:
+    [found] = env.parse_progress(env.format_progress(why=text, batch=1))
+    kept = text.encode("utf-8", "replace").decode()
+    assert found == {"why": "".join(c if c.isprintable() else " " for c in kept), "batch": 1}
+
+
+@given(st.text(min_size=150))
+def test_why_is_bounded_and_ends_with_a_whole_character(text: str) -> None:
+    sent = env.format_progress(why=text * 5, batch=1)
+    assert len(sent) <= env.MAX_WHY_BYTES + len("why= batch=1") <= env.MAX_PROGRESS_BYTES
+    [found] = env.parse_progress(sent)
+    kept = (text * 5).encode("utf-8", "replace").decode()
+    whole = "".join(c if c.isprintable() else " " for c in kept)
+    assert whole.startswith(str(found["why"]))
+    assert found["why"]
+
+
+def test_why_in_words() -> None:
+    assert env.format_progress(why="100% of\nit") == b"why=100%25%20of%0Ait"
+    assert env.parse_progress(b"why=50%zz%20%C3%A4%") == [{"why": "50%zz \u00e4%"}]
+
+
 @given(st.binary(max_size=3000))
 def test_any_datagram_is_read_without_an_error(datagram: bytes) -> None:
     for report in env.parse_progress(datagram):

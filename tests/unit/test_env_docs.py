@@ -45,6 +45,7 @@ def test_progress() -> None:
         name: read.__name__ for name, read in env.PROGRESS_FIELDS.items()
     }
     assert f"at most {env.MAX_PROGRESS_BYTES} bytes" in PAGE
+    assert f"at most {env.MAX_WHY_BYTES} bytes" in PAGE
 
 
 def test_the_trainers_flags() -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import env, settings
+from pslaunch.runtime import settings
 from pslaunch.runtime.env import EnvError
 from pslaunch.runtime.parameters import Parameters
 from support.models import digest, ngram_cost, ngrams
+from support.progress import heard
 
 
 @pytest.fixture(autouse=True)
@@ -97,19 +96,12 @@ def test_the_log_has_the_numbers(tmp_path: Path) -> None:
     assert "classification_error_evaluator=" in text
 
 
-def test_each_pass_ends_with_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = str(tmp_path / "progress")
-    monkeypatch.setenv("PSLAUNCH_PROGRESS", path)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
-        receiver.bind(path)
-        receiver.setblocking(False)
+def test_each_pass_ends_with_a_report(tmp_path: Path) -> None:
+    with heard(tmp_path) as reports:
         _, events = train(passes=2, batch=100)  # four batches a pass, within one period of reports
-        reports = []
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                reports += env.parse_progress(receiver.recv(2000))
+        found = reports()
     costs = [e.cost for e in events if isinstance(e, paddle.event.EndIteration) and e.batch_id == 3]
-    ends = [(one["pass"], one["cost"]) for one in reports if one["batch"] == 3]
+    ends = [(one["pass"], one["cost"]) for one in found if one["batch"] == 3]
     assert ends == [(i, float(f"{cost:.7g}")) for i, cost in enumerate(costs)]
 
 
