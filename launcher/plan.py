@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from pslaunch.detect import choose_server
+from pslaunch.locate import DEFAULT_PROGRAM
 from pslaunch.node import job
 from pslaunch.node.job import Count, Limits, Node, Plan, Role
 from pslaunch.runtime.env import PSERVER, TRAINER
-from pslaunch.spec import DEFAULT_PROGRAM, JobSpec
+from pslaunch.spec import JobSpec
 
 # -P: a file of the workspace must not shadow a module of the pserver.
 BUNDLED_PSERVER = (sys.executable, "-P", "-m", "pslaunch.runtime.pserver")

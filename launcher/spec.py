@@ -18,9 +18,9 @@ from typing import Final, Literal, TypedDict, get_args
 from pslaunch.args import Split
 from pslaunch.detect import Server, choose_server, reads_arguments
 from pslaunch.errors import SpecError
+from pslaunch.locate import DEFAULT_PROGRAM, locate, log_dir, name_of
 from pslaunch.runtime import env as contract
 
-DEFAULT_PROGRAM: Final = "train.py"
 MAX_PROCESSES: Final = 4096  # of one role on one node
 MAX_THREADS: Final = 1024
 MAX_PORTS: Final = 1024  # of one kind, of one pserver
@@ -176,10 +176,10 @@ def local_spec(
     """
     # The options first: a wrong one is named even where the program is wrong too.
     options = _options(given, env_words, cwd, environ)
-    workspace, program = _locate(given, split, cwd)
+    workspace, program = locate(given, split, cwd)
     spec = JobSpec(
         backend="local",
-        job_name=given.get("job_name", workspace.name),
+        job_name=given["job_name"] if "job_name" in given else name_of(workspace),
         workspace=workspace,
         dispatch="job_dispatch_package" in given,
         program=program,
@@ -246,7 +246,7 @@ def _options(
         ports_num_for_sparse=_number(given, "ports_num_for_sparse", 0),
         env=_added_env(env_words, environ),
         python=_python(given.get("python"), cwd, environ),
-        log_dir=_log_dir(given.get("log_dir"), cwd),
+        log_dir=log_dir(given.get("log_dir"), cwd),
         grace_s=_seconds(given, "grace", 5.0),
         lost_after_s=_seconds(given, "lost_after", 30.0),
         stall_after_s=_seconds(given, "stall_after", 60.0),
@@ -342,89 +342,3 @@ def _python(text: str | None, cwd: Path, environ: Mapping[str, str]) -> str:
     if not text or found is None:
         raise SpecError(f"--python={text!r} is not an executable file or a command in PATH")
     return str(cwd / found)
-
-
-def _log_dir(text: str | None, cwd: Path) -> Path | None:
-    if text is None:
-        return None
-    path = _absolute(text, cwd)
-    if not text or (path.exists() and not path.is_dir()):
-        raise SpecError(f"--log_dir={text!r} is not a folder")
-    return path
-
-
-# --- Where the workspace is, and the program in it. ---
-
-
-def _locate(given: Mapping[str, str], split: Split, cwd: Path) -> tuple[Path, str]:
-    """The workspace (absolute, links resolved) and the program (relative when it is inside)."""
-    options = [name for name in ("job_workspace", "job_dispatch_package") if name in given]
-    if len(options) == 2:
-        raise SpecError(
-            f"--job_workspace={given['job_workspace']} and --job_dispatch_package="
-            f"{given['job_dispatch_package']} are both given: the folder is there already, or it is sent"
-        )
-    if not options:
-        path = _absolute(split.program if split.program is not None else DEFAULT_PROGRAM, cwd)
-        _check_program(
-            path, split, "" if split.program else f" in {cwd}; name one, or give --job_workspace=DIR"
-        )
-        return path.parent.resolve(), path.name
-    workspace = _folder(options[0], given[options[0]], cwd)
-    return workspace, _program_in(workspace, split, cwd)
-
-
-def _program_in(workspace: Path, split: Split, cwd: Path) -> str:
-    path = workspace / (split.program if split.program is not None else DEFAULT_PROGRAM)
-    if split.program is not None and not _exists(path) and _exists(cwd / split.program):
-        path = cwd / split.program
-    _check_program(path, split, f" in the workspace {workspace}")
-    path = Path(os.path.normpath(path))
-    for inside in (path, path.parent.resolve() / path.name):
-        if inside.is_relative_to(workspace):
-            return str(inside.relative_to(workspace))
-    return str(path)
-
-
-def _absolute(text: str, cwd: Path) -> Path:
-    try:
-        return Path(os.path.normpath(cwd / text))
-    except ValueError as e:  # an embedded NUL
-        raise SpecError(f"{text!r} is no path: {e}") from e
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
-
-
-def _folder(option: str, text: str, cwd: Path) -> Path:
-    path = _absolute(text, cwd)
-    if not text or not _exists(path):
-        raise SpecError(f"--{option}={text!r} is not there")
-    if not path.is_dir():
-        raise SpecError(f"--{option}={text!r} is not a folder")
-    if not os.access(path, os.R_OK | os.X_OK):
-        raise SpecError(f"--{option}={text!r} can't be read: permission denied")
-    return path.resolve()
-
-
-def _check_program(path: Path, split: Split, place: str) -> None:
-    shown = repr(split.program if split.program is not None else DEFAULT_PROGRAM)
-    if split.program == "" or not _exists(path):
-        raise SpecError(f"the program {shown} is not there{place}{_forward_hint(split)}")
-    if not path.is_file():
-        raise SpecError(f"the program {shown} is not a file")
-    if not os.access(path, os.R_OK):
-        raise SpecError(f"the program {shown} can't be read: permission denied")
-    if path.suffix != ".py" and not os.access(path, os.X_OK):
-        raise SpecError(f"the program {shown} is no .py file and not executable (chmod +x makes it so)")
-
-
-def _forward_hint(split: Split) -> str:
-    last = split.forwarded[-1] if split.forwarded else ""
-    if not last or "=" in last or split.program is None:
-        return ""
-    return f" (if it is the value of {last}: before the program that is written {last}={split.program})"

@@ -1,5 +1,6 @@
 """JobSpec can't be invalid, and a command line becomes one by the defaults of all backends."""
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,23 @@ def make(
 
 def spec(**fields: Any) -> JobSpec:
     return JobSpec(backend="local", job_name="w", workspace=Path("/ws"), **fields)
+
+
+@pytest.mark.parametrize(("folder", "why"), [("a\nb", "control characters"), ("/", "no name")])
+def test_a_workspace_that_can_not_name_the_job(ws: Path, folder: str, why: str) -> None:
+    (ws / folder).mkdir(exist_ok=True)
+    split = Split(program=str(ws / "train.py"))
+    with pytest.raises(SpecError, match=f"the workspace .*{why}.*--job_name"):
+        make(ws, split, job_workspace=folder)
+    assert make(ws, split, job_workspace=folder, job_name="w").job_name == "w"
+
+
+def test_logs_that_can_not_be_made(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SpecError, match=r"can't be made: .*/train.py is not a folder"):
+        make(ws, log_dir="train.py/deep/log")
+    monkeypatch.setattr(os, "access", lambda path, mode: not (mode & os.W_OK and Path(path) == ws))
+    with pytest.raises(SpecError, match=r"--log_dir='deep/log' can't be written: .*permission"):
+        make(ws, log_dir="deep/log")
 
 
 def test_defaults(ws: Path) -> None:
