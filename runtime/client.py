@@ -145,8 +145,9 @@ class Client:
         """Connect to these shards, trying again with growing waits until connect_timeout."""
         began_s = time.monotonic()
         wait_s, last = FIRST_WAIT_S, ""
+        told: set[str] = set()
         while True:
-            missing, last, refused = self._try(missing, last)
+            missing, last, refused = self._try(missing, last, told)
             if not missing:
                 return
             elapsed_s = time.monotonic() - began_s
@@ -167,8 +168,12 @@ class Client:
         text = f"no connection to pserver {', '.join(names)} {after}: {last}"
         raise PeerVanished(text) if self._begun else NotReached(text)
 
-    def _try(self, missing: list[int], last: str) -> tuple[list[int], str, bool]:
-        """One look at each: those that are still missing, why, and whether any was refused by its host."""
+    def _try(self, missing: list[int], last: str, told: set[str]) -> tuple[list[int], str, bool]:
+        """One look at each: those that are still missing, why, and whether any was refused by its host.
+
+        A host whose name is not known is said at once, and added to `told`: it may be a slip, or DNS may
+        know it later.
+        """
         left, refused = [], False
         for i in missing:
             try:
@@ -177,7 +182,17 @@ class Client:
                 left.append(i)
                 refused = refused or isinstance(e, ConnectionRefusedError)
                 last = e.strerror or str(e)
+                if isinstance(e, socket.gaierror):
+                    last = self._name_unknown(self._shards[i].host, last, told)
         return left, last, refused
+
+    def _name_unknown(self, host: str, reason: str, told: set[str]) -> str:
+        text = f"the name {host} is not known: {reason}"
+        if host not in told:
+            told.add(host)
+            until = f"for up to {self._connect_timeout_s:g} s (option connect_timeout)"
+            self._log(f"{text} (option pservers); trying again {until}")
+        return text
 
     def _dial(self, shard: _Shard) -> int:
         """A connected descriptor that has been greeted. Raises OSError, or ClientError if refused."""

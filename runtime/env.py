@@ -112,7 +112,9 @@ INIT_ARGS: Mapping[str, InitArg] = {
     "num_gradient_servers": InitArg(parse_count, 1, "trainers that a pserver waits for"),
     "trainer_id": InitArg(parse_int, 0, "this trainer, from 0"),
     "pservers": InitArg(
-        parse_text, "", "addresses of the pservers, comma-separated; one repeated k times has k"
+        parse_text,
+        "",
+        "addresses of the pservers, host or host:port, comma-separated; one repeated k times has k",
     ),
     "seed": InitArg(parse_int, 1, "seed of all random numbers"),
     "connect_timeout": InitArg(parse_float, 120.0, "seconds to wait for the pservers"),

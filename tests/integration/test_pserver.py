@@ -9,13 +9,14 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from pslaunch.runtime import handshake, reference
-from pslaunch.runtime.client import Client, ClientError, Init, Optim, PeerVanished
+from pslaunch.runtime.client import Client, ClientError, Init, NotReached, Optim, PeerVanished
 from support.process import started
 from support.progress import heard
 from support.proxy import cutting
@@ -325,6 +326,45 @@ def test_a_missing_pserver_is_named_when_the_time_is_over() -> None:
         "server not ready, wait 0.05 sec to retry...",
         f"not ready endpoints:['{HOST}:{port}']",
     ]
+
+
+def test_a_name_that_is_not_known_is_said_at_once_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, known = [], socket.getaddrinfo
+
+    def answer(host: str, *args: Any, **kwargs: Any) -> Any:
+        if host != "ps.invalid":
+            return known(host, *args, **kwargs)
+        asked.append(host)
+        if len(asked) <= 2:  # DNS comes later
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return known(HOST, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    lines: list[str] = []
+    with cluster() as found:
+        endpoint = ("ps.invalid", found.endpoints[0][1])
+        with found.client(0, endpoints=[endpoint], log=lines.append) as c:
+            c.connect()
+            c.finish()
+        assert found.codes() == [0]
+    text = (
+        "the name ps.invalid is not known: Name or service not known (option pservers); "
+        "trying again for up to 20 s (option connect_timeout)"
+    )
+    assert lines[1] == text
+    assert lines.count(text) == 1
+    assert len(asked) == 3
+
+
+def test_a_name_that_stays_unknown_is_the_reason_of_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    c = Client([("ps.invalid", 7164)], trainer_id=0, num_gradient_servers=1, connect_timeout_s=0.1)
+    reason = r"ps.invalid:7164 after 0.1 s .*: the name ps.invalid is not known: Name or service not known$"
+    with c, pytest.raises(NotReached, match=reason):
+        c.connect()
 
 
 def test_a_stalled_step_names_the_trainer_and_can_end_the_pserver(tmp_path: Path) -> None:

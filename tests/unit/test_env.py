@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pslaunch.runtime import env
+from pslaunch.runtime.settings import resolve
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -175,6 +176,14 @@ def test_pservers_at_one_address_have_blocks_of_ports(dense: int, sparse: int, c
     firsts = [port for host, port in found if host == "10.0.0.1"]
     assert firsts == [7164 + k * (dense + sparse) for k in range(count)]
     assert [port for host, port in found if host == "10.0.0.2"] == firsts
+
+
+def test_a_pserver_may_name_its_own_port() -> None:
+    environ = {"PADDLE_INIT_PSERVERS": "127.0.0.1:7465,ps1,[::1]:7200", "PADDLE_INIT_PORT": "7300"}
+    found = resolve({}, environ)
+    assert found.endpoints == [("127.0.0.1", 7465), ("ps1", 7300), ("::1", 7200)]
+    with pytest.raises(env.EnvError, match=r"pservers=.* is not from 1 to 65535"):
+        resolve({}, {"PADDLE_INIT_PSERVERS": "127.0.0.1:74650"})
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**9), floats, floats)
