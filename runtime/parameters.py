@@ -48,6 +48,7 @@ class Parameters:
         self._configs = dict(configs or {})
         self._values: dict[str, F32] = {}
         self.changed: set[str] = set()  # values that are not the configuration's first ones
+        self.written = False  # someone wrote them to a file
         # While pservers hold tables: gives the current values of one, None for other parameters.
         self.live: Callable[[str], F32 | None] | None = None
 
@@ -148,6 +149,7 @@ class Parameters:
                 self.serialize(name, values)
                 _add(tar, name, values.getvalue())
                 _add(tar, name + _CONFIG_SUFFIX, param_config.encode(config))
+        self.written = True
 
     @staticmethod
     def from_tar(f: IO[bytes]) -> Parameters:

@@ -25,6 +25,10 @@ MODEL_NAME = "parameters.tar"
 VANISHED_CODE = 75  # os.EX_TEMPFAIL: ended because a peer vanished; the launcher looks for the first cause
 NOT_REACHED_CODE = 69  # os.EX_UNAVAILABLE
 REFUSED_CODE = 78  # os.EX_CONFIG: trainer and pserver disagree
+NOT_SAVED = (
+    "training is over; nothing has saved its parameters yet: PADDLE_INIT_SAVE_DIR=DIR does "
+    "(for pslaunch --save_dir=DIR), or the program by parameters.to_tar(file)"
+)
 
 
 def exit_code(error: PeerVanished | ClientError) -> int:
@@ -158,6 +162,8 @@ class Run:
             self._save(parameters, pass_id, Path(job.output_dir) / MODEL_NAME)
         if settings.save_dir and (last or (pass_id + 1) % settings.saving_period == 0):
             self._save(parameters, pass_id, Path(settings.save_dir) / f"pass-{pass_id:05d}" / MODEL_NAME)
+        if last and not (job.output_dir or settings.save_dir or parameters.written):
+            self.log.say(NOT_SAVED)
 
     def _save(self, parameters: Parameters, pass_id: int, path: Path) -> None:
         parameters.save(path)

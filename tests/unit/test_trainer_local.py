@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import settings
+from pslaunch.runtime import progress, settings
 from pslaunch.runtime.env import EnvError
 from pslaunch.runtime.parameters import Parameters
 from support.models import digest, ngram_cost, ngrams
@@ -96,9 +98,30 @@ def test_the_log_has_the_numbers(tmp_path: Path) -> None:
     assert "classification_error_evaluator=" in text
 
 
-def test_each_pass_ends_with_a_report(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("period", "batches"), [(1, [1, 2, 3, 4]), (3, [3]), (100, [])])
+def test_log_period_sets_the_lines_of_the_log_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    period: int,
+    batches: list[int],
+) -> None:
+    monkeypatch.setenv("PADDLE_INIT_LOG_PERIOD", str(period))
+    monkeypatch.setattr(progress, "PERIOD_S", 1000.0)
     with heard(tmp_path) as reports:
-        _, events = train(passes=2, batch=100)  # four batches a pass, within one period of reports
+        _, events = train(batch=100)  # four batches
+        assert [one["batch"] for one in reports()] == [0, 3]
+    lines = (tmp_path / "log" / "paddle_trainer.INFO").read_text()
+    assert [int(n) for n in re.findall(r"Pass=0 Batch=(\d+) ", lines)] == batches
+    assert lines.count("Pass=0 end:") == 1
+    assert "Batch=" not in capsys.readouterr().err
+    assert sum(isinstance(e, paddle.event.EndIteration) for e in events) == 4
+
+
+def test_each_pass_ends_with_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(progress, "PERIOD_S", 1000.0)
+    with heard(tmp_path) as reports:
+        _, events = train(passes=2, batch=100)  # four batches a pass
         found = reports()
     costs = [e.cost for e in events if isinstance(e, paddle.event.EndIteration) and e.batch_id == 3]
     ends = [(one["pass"], one["cost"]) for one in found if one["batch"] == 3]
@@ -168,6 +191,34 @@ def test_pservers_are_wanted_or_the_program_is_told(capsys: pytest.CaptureFixtur
     paddle.init()
     with pytest.raises(EnvError, match="no pservers are given"):
         paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD(), is_local=False)
+
+
+def test_by_hand_it_says_what_became_of_the_parameters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    train(passes=2)
+    assert (
+        capsys.readouterr().err.count("nothing has saved its parameters yet: PADDLE_INIT_SAVE_DIR=DIR") == 1
+    )
+    monkeypatch.setenv("PADDLE_INIT_SAVE_DIR", str(tmp_path / "model"))
+    train()
+    said = capsys.readouterr().err
+    assert "nothing has saved" not in said
+    assert f"parameters of pass 0 are in {tmp_path}/model/pass-00000/parameters.tar" in said
+
+
+def test_a_program_that_saves_by_itself_is_not_told_how(capsys: pytest.CaptureFixture[str]) -> None:
+    paddle.init()
+    cost = ngram_cost()
+    parameters = paddle.parameters.create(cost)
+    trainer = paddle.trainer.SGD(cost, parameters, paddle.optimizer.SGD())
+
+    def save(e: object) -> None:
+        if isinstance(e, paddle.event.EndPass):
+            trainer.save_parameter_to_tar(io.BytesIO())
+
+    trainer.train(paddle.batch(ngrams(20), 10), 1, save)
+    assert "saved" not in capsys.readouterr().err
 
 
 def test_the_model_goes_to_the_jobs_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
