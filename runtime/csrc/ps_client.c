@@ -113,10 +113,18 @@ uint32_t ps_client_waits_for(const ps_client *c) {
     return c->shards;
 }
 
+/* Whether the shard knows of a request that it has not answered. */
+static bool told_open(const ps_client *c, const ps_link *l) {
+    for (uint32_t i = l->first; i != PS_NONE; i = c->requests[i].next)
+        if (!c->requests[i].answered && c->requests[i].head.sequence <= l->told) return true;
+    return false;
+}
+
 void ps_client_clear(ps_client *c) {
     for (uint32_t i = 0; i < c->shards; i++) {
         ps_link *l = &c->links[i];
-        if (l->open > 0) ps_conn_close(&l->conn);
+        if (told_open(c, l)) ps_conn_close(&l->conn);
+        l->sequence = l->told; /* the shard expects the next one */
         l->first = l->last = l->sending = l->reading = PS_NONE;
         l->sent = l->got = 0;
         l->open = 0;
@@ -232,6 +240,11 @@ static int add_object(ps_client *c, const ps_create *spec, ps_known **out, ps_er
     return PS_OK;
 }
 
+/* The last one, of which no shard was told. */
+static void forget_object(ps_client *c) {
+    free(c->objects[--c->objects_n].pieces);
+}
+
 /* Every shard knows every object, so that they count them alike, also where it has no part of it. */
 static int add_create(ps_client *c, const ps_known *o, uint32_t id, uint32_t shard, uint64_t size,
                       ps_err *err) {
@@ -276,6 +289,7 @@ int ps_client_dense(ps_client *c, const ps_create *spec, const ps_piece *pieces,
     *id = c->objects_n++;
     for (uint32_t s = 0; code == PS_OK && s < c->shards; s++)
         code = add_create(c, o, *id, s, size_on(o, s), err);
+    if (code < 0) forget_object(c);
     return code;
 }
 
@@ -290,6 +304,7 @@ int ps_client_sparse(ps_client *c, const ps_create *spec, uint32_t first, uint32
     o->n = n;
     *id = c->objects_n++;
     for (uint32_t s = 0; code == PS_OK && s < c->shards; s++) code = add_create(c, o, *id, s, 0, err);
+    if (code < 0) forget_object(c);
     return code;
 }
 

@@ -44,7 +44,8 @@ int ps_client_sparse(ps_client *c, const ps_create *spec, uint32_t first, uint32
                      ps_err *err);
 
 /* The functions that follow add requests to the call. Arrays are borrowed until ps_client_clear(). All
- * return PS_OK, PS_EINVAL or PS_ENOMEM. */
+ * return PS_OK, PS_EINVAL or PS_ENOMEM; after an error clear the call, and the next one is as good as
+ * ever. */
 
 /* Initial values of a dense object; NULL: wait until trainer 0 has set them. */
 int ps_client_init(ps_client *c, uint32_t id, const float *values, ps_err *err);
@@ -82,8 +83,8 @@ int ps_client_sent(const ps_client *c, uint32_t shard);
 /* A shard that has not answered all, or the number of shards. */
 uint32_t ps_client_waits_for(const ps_client *c);
 
-/* Forget the call. Requests that were sent and not answered make their connections useless: these are
- * closed. Can't fail. */
+/* Forget the call. Requests of which no byte was sent leave no trace. Those that were sent and not
+ * answered make their connections useless: these are closed. Can't fail. */
 void ps_client_clear(ps_client *c);
 
 /* Floats of a dense object; 0 for an unknown id. */

@@ -193,6 +193,29 @@ TEST(a_trainer_that_ended_the_pass_is_an_empty_push) {
     close_world(&w);
 }
 
+TEST(a_call_that_was_built_and_not_run_leaves_no_trace) {
+    world w;
+    ps_err err;
+    const ps_create spec = {.total = 4, .optim = plain, .name_length = 1, .name = "v"};
+    const ps_piece piece = {0, 0, 4};
+    uint32_t id;
+    open_slow_world(&w, 1, 0); /* its thread allocates nothing meanwhile */
+    create_all(&w);
+    for (int i = 1; i <= 2; i++) {
+        CHECK(ps_client_push(w.clients[0], w.dense, grads[0], out[0], &err) == PS_OK);
+        CHECK(ps_client_pull_rows(w.clients[0], 99, keys, KEYS, rows[0], &err) == PS_EINVAL);
+        harness_fail_alloc(i);
+        CHECK(ps_client_dense(w.clients[0], &spec, &piece, 1, &id, &err) == PS_ENOMEM);
+        harness_fail_alloc(0);
+        ps_client_clear(w.clients[0]);
+    }
+    CHECK(ps_client_dense(w.clients[0], &spec, &piece, 1, &id, &err) == PS_OK && id == w.sparse + 1);
+    run_all(&w, 0);
+    push_from(&w, 0, 0);
+    check_values(&w, 0, -1);
+    close_world(&w);
+}
+
 /* What comes back on a raw connection until it is closed, or for a second. */
 static size_t listen_to(int fd, uint8_t *buf, size_t size) {
     size_t n = 0;
