@@ -5,11 +5,13 @@ Connections and waiting are here; requests and answers are the compiled core's (
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -91,10 +93,10 @@ def _to_stderr(line: str) -> None:
 class Client:
     """Dense tensors and sparse tables on the job's pservers, in synchronous steps.
 
-    One thread at a time. All trainers create the same objects in the same order and take part in every
-    step until they end the pass. Calls block until the pservers, and where it says so all trainers, have
-    answered. Raises ClientError where a pserver refuses (NotReached: where it is not there), PeerVanished
-    where one is gone for good.
+    One thread at a time: a second one gets RuntimeError. All trainers create the same objects in the same
+    order and take part in every step until they end the pass. Calls block until the pservers, and where it
+    says so all trainers, have answered. After a ValueError or TypeError nothing was sent. Raises ClientError
+    where a pserver refuses (NotReached: where it is not there), PeerVanished where one is gone for good.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class Client:
         self._sparse: dict[str, int] = {}
         self._dims: dict[str, int] = {}
         self._blocks = 0
+        self._in_call = threading.Lock()
         self._passes = self._barriers = 0
         self._connected = self._begun = self._closed = False
 
@@ -135,11 +138,12 @@ class Client:
 
     def connect(self) -> None:
         """Connect to every port of every pserver, waiting until they are ready; once is enough."""
-        if self._connected:
-            return
-        self._log(f"init rpc client with trainer_id {self._trainer_id}")
-        self._attach(list(range(len(self._shards))))
-        self._connected = True
+        with self._alone():
+            if self._connected:
+                return
+            self._log(f"init rpc client with trainer_id {self._trainer_id}")
+            self._attach(list(range(len(self._shards))))
+            self._connected = True
 
     def _attach(self, missing: list[int]) -> None:
         """Connect to these shards, trying again with growing waits until connect_timeout."""
@@ -218,24 +222,40 @@ class Client:
 
     # -- calls
 
-    def _run(self, *, finishing: bool = False) -> None:
-        """Carry out the requests that were added, then forget them; reconnects where it must."""
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Around what only one thread may do at a time; a signal's handler is another one, too."""
+        if not self._in_call.acquire(blocking=False):
+            raise RuntimeError("this client is in a call already: a client is for one thread at a time")
         try:
-            began_s, reported = time.monotonic(), False
-            while (report := self._core.run(RUN_MS)) is not None:
-                what, i, text = report
-                if what == "wait":
-                    waited_s = time.monotonic() - began_s
-                    if waited_s > self._stall_after_s and not reported:
-                        reported = True
-                        self._log(f"waiting for pserver {self._shards[i].addr} for {waited_s:.0f} s")
-                elif what == "broken":
-                    if self._mend(i, text, finishing=finishing):
-                        break
-                else:
-                    raise ClientError(f"pserver {self._shards[i].addr}: {text}")
+            yield
         finally:
-            self._core.clear()
+            self._in_call.release()
+
+    def _call(self, add: Callable[[], object], *, finishing: bool = False) -> None:
+        """Let `add` add requests, carry them out, then forget them, whatever happens."""
+        with self._alone():
+            try:
+                add()
+                self._run(finishing=finishing)
+            finally:
+                self._core.clear()
+
+    def _run(self, *, finishing: bool) -> None:
+        """Carry out the requests that were added; reconnects where it must."""
+        began_s, reported = time.monotonic(), False
+        while (report := self._core.run(RUN_MS)) is not None:
+            what, i, text = report
+            if what == "wait":
+                waited_s = time.monotonic() - began_s
+                if waited_s > self._stall_after_s and not reported:
+                    reported = True
+                    self._log(f"waiting for pserver {self._shards[i].addr} for {waited_s:.0f} s")
+            elif what == "broken":
+                if self._mend(i, text, finishing=finishing):
+                    break
+            else:
+                raise ClientError(f"pserver {self._shards[i].addr}: {text}")
 
     def _mend(self, i: int, why: str, *, finishing: bool) -> bool:
         """Connect again; True if there is no need: a pserver ends when all have said finished."""
@@ -249,41 +269,38 @@ class Client:
             raise
         return False
 
-    def _add(self, add: Callable[[], object]) -> None:
-        """Add requests to the call; if that fails, the call is forgotten."""
-        try:
-            add()
-        except BaseException:
-            self._core.clear()
-            raise
-
     def create_dense(self, name: str, size: int, optim: Optim) -> None:
         """A dense object of `size` values; they are set by init_dense()."""
         self.connect()
-        self._new(name)
-        pieces = [(p.shard, p.start, p.length) for p in blocks.place(size, self._blocks, self._dense_shards)]
-        array = np.array(pieces, dtype=np.uint64).reshape(-1)
         o = optim
-        self._dense[name] = self._core.dense(
-            name, size, METHODS[o.method], o.learning_rate, o.momentum, o.decay, o.epsilon, array
-        )
-        self._blocks += blocks.count_blocks(size)
-        self._dims[name] = size
-        self._run()
+        numbers = (METHODS[o.method], o.learning_rate, o.momentum, o.decay, o.epsilon)
+
+        def add() -> None:
+            self._new(name)
+            pieces = blocks.place(size, self._blocks, self._dense_shards)
+            array = np.array([(p.shard, p.start, p.length) for p in pieces], dtype=np.uint64).reshape(-1)
+            self._dense[name] = self._core.dense(name, size, *numbers, array)
+            self._blocks += blocks.count_blocks(size)
+            self._dims[name] = size
+
+        self._call(add)
 
     def create_sparse(self, name: str, rows: int, dim: int, optim: Optim, init: Init) -> None:
         """A table of rows [dim] by 64-bit key, made on first use; `rows` keys are known."""
         self.connect()
-        self._new(name)
         first, n = 0, self._dense_shards
         if self._ports[1]:
             first, n = n, len(self._shards) - n
         o = optim
         numbers = (METHODS[o.method], o.learning_rate, o.momentum, o.decay, o.epsilon)
         begin = (self._seed, KINDS[init.kind], init.mean, init.std)
-        self._sparse[name] = self._core.sparse(name, rows, dim, *numbers, *begin, first, n)
-        self._dims[name] = dim
-        self._run()
+
+        def add() -> None:
+            self._new(name)
+            self._sparse[name] = self._core.sparse(name, rows, dim, *numbers, *begin, first, n)
+            self._dims[name] = dim
+
+        self._call(add)
 
     def _new(self, name: str) -> None:
         if name in self._dense or name in self._sparse:
@@ -297,14 +314,12 @@ class Client:
             for name in values:
                 self._core.init_dense(self._dense_id(name), values[name] if first else None)
 
-        self._add(add)
-        self._run()
+        self._call(add)
         self._begun = True
 
     def set_rows(self, name: str, keys: U64, values: F32) -> None:
         """Give rows these values [n, dim]: trainer 0, before training."""
-        self._add(lambda: self._core.set_rows(self._sparse_id(name), keys, values))
-        self._run()
+        self._call(lambda: self._core.set_rows(self._sparse_id(name), keys, values))
 
     def push_pull(
         self,
@@ -332,8 +347,7 @@ class Client:
                 keys, values = rows.get(name) or (np.empty(0, np.uint64), np.empty(0, np.float32))
                 self._core.push_rows(i, keys, values)
 
-        self._add(add)
-        self._run()
+        self._call(add)
         self._begun = True
 
     def pull(self, out: Mapping[str, F32]) -> None:
@@ -343,15 +357,13 @@ class Client:
             for name, array in out.items():
                 self._core.pull(self._dense_id(name), array)
 
-        self._add(add)
-        self._run()
+        self._call(add)
 
     def pull_rows(self, name: str, keys: U64, out: F32 | None = None) -> F32:
         """The rows [n, dim] of these keys, into `out` if given; a key without a row: its initial values."""
         i = self._sparse_id(name)
         rows = np.empty((len(keys), self._dims[name]), np.float32) if out is None else out
-        self._add(lambda: self._core.pull_rows(i, keys, rows))
-        self._run()
+        self._call(lambda: self._core.pull_rows(i, keys, rows))
         return rows
 
     def _dense_id(self, name: str) -> int:
@@ -376,8 +388,7 @@ class Client:
 
     def _tell(self, what: str, number: int, *, finishing: bool = False) -> None:
         self.connect()
-        self._add(lambda: self._core.tell(what, number))
-        self._run(finishing=finishing)
+        self._call(lambda: self._core.tell(what, number), finishing=finishing)
 
     def finish(self) -> None:
         """Say to every pserver that this trainer is finished, and close."""
@@ -388,8 +399,8 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close all connections. May be called twice, never raises."""
-        if not self._closed:
+        """Close all connections. May be called twice; raises only while another thread is in a call."""
+        with self._alone():
             self._closed = True
             self._core.close()
 

@@ -10,7 +10,7 @@ typedef struct client {
     PyObject_HEAD ps_client *core;
     Py_buffer *views; /* [views_cap] */
     size_t views_n, views_cap;
-    bool running; /* in run(), without the GIL */
+    bool running; /* a thread is in the core, without the GIL */
 } client;
 
 static void release_views(client *self) {
@@ -252,11 +252,13 @@ static PyObject *rows_call(PyObject *obj, PyObject *args, uint16_t op) {
     ps_err err = {0};
     if (!PyArg_ParseTuple(args, "IOO", &id, &keys_obj, &rows_obj) || ready(self) < 0) return NULL;
     if (row_arrays(self, id, keys_obj, rows_obj, op == PS_PULL_ROWS, &keys, &rows, &n) < 0) return NULL;
+    self->running = true;
     Py_BEGIN_ALLOW_THREADS
     if (op == PS_SET_ROWS) code = ps_client_set_rows(self->core, id, keys, rows, n, &err);
     else if (op == PS_PUSH_ROWS) code = ps_client_push_rows(self->core, id, keys, rows, n, &err);
     else code = ps_client_pull_rows(self->core, id, keys, n, rows, &err);
     Py_END_ALLOW_THREADS
+    self->running = false;
     return done(code, &err);
 }
 
@@ -297,9 +299,10 @@ static PyObject *client_run(PyObject *obj, PyObject *args) {
     Py_END_ALLOW_THREADS
     self->running = false;
     if (code == PS_OK) return Py_NewRef(Py_None);
-    if (code == PS_EAGAIN)
-        return PyErr_CheckSignals() < 0 ? NULL
-                                        : Py_BuildValue("(sIs)", "wait", ps_client_waits_for(self->core), "");
+    if (code == PS_EAGAIN) {
+        shard = ps_client_waits_for(self->core); /* a signal's handler may close the client */
+        return PyErr_CheckSignals() < 0 ? NULL : Py_BuildValue("(sIs)", "wait", shard, "");
+    }
     const char *kind = code == PS_ECONN ? "broken" : code == PS_EREMOTE ? "refused" : "failed";
     PyObject *text = PyUnicode_DecodeUTF8(err.text, (Py_ssize_t)strlen(err.text), "replace");
     return text == NULL ? NULL : Py_BuildValue("(sIN)", kind, shard, text);

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,63 @@ def test_rows_beyond_one_frame_arrive_whole() -> None:
 
 
 # --- What is refused, and how it is said. ---
+
+
+def test_a_refused_argument_leaves_the_client_as_it_was() -> None:
+    w, keys = np.zeros(5, np.float32), np.arange(3, dtype=np.uint64)
+    with cluster(2, trainers=2) as found:
+
+        def push(t: int) -> None:
+            with found.client(t) as c:
+                c.create_dense("a", 5, PLAIN)
+                c.create_dense("b", 3 * 16384, PLAIN)  # on both
+                c.create_sparse("e", ROWS, DIM, PLAIN, ZERO)
+                out = {"a": w.copy(), "b": np.zeros(3 * 16384, np.float32)}
+                c.init_dense({name: value.copy() for name, value in out.items()})
+                grads = {name: np.ones_like(value) for name, value in out.items()}
+                rows = np.ones((3, DIM), np.float32)
+                for _ in range(2):
+                    with pytest.raises(ValueError):
+                        c.push_pull({**grads, "b": np.ones(6, np.float32)}, out)
+                    with pytest.raises(ValueError):
+                        c.push_pull(grads, out, {"e": (keys, rows[:2])})
+                    with pytest.raises(TypeError):
+                        c.pull_rows("e", keys.astype(np.int32))
+                    c.push_pull(grads, out, {"e": (keys, rows)})
+                assert (out["a"] == -4).all() and (out["b"] == -4).all()
+                assert (c.pull_rows("e", keys) == -4).all()
+                c.barrier()
+                c.finish()
+
+        run_trainers(2, push)
+        assert found.codes() == [0, 0]
+
+
+@pytest.mark.parametrize("through_core", [False, True])
+def test_a_second_thread_gets_a_clear_error_and_the_first_goes_on(through_core: bool) -> None:
+    keys, refused = np.arange(100_000, dtype=np.uint64), threading.Event()
+
+    def pull(thread: int) -> None:
+        rows = np.ones((len(keys), DIM), np.float32)
+        for _ in range(40):
+            try:
+                if through_core:
+                    c._core.pull_rows(0, keys, rows)
+                else:
+                    c.pull_rows("e", keys, rows)
+                    assert not rows.any()
+            except RuntimeError as e:
+                assert "one thread at a time" in str(e)
+                refused.set()
+            if refused.is_set():
+                return
+
+    with cluster(ports=2) as found, found.client(0) as c:
+        c.create_sparse("e", len(keys), DIM, PLAIN, ZERO)
+        run_trainers(3, pull)
+        assert refused.is_set()
+        c._core.clear()
+        assert not c.pull_rows("e", keys).any()
 
 
 def test_numbers_that_disagree_name_both_and_the_option() -> None:
