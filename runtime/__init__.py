@@ -24,7 +24,11 @@ _MODULES = (
     "reader",
     "trainer",
 )
-_NAMES = {"init": "pslaunch.runtime.settings", "batch": "pslaunch.runtime.reader"}
+_NAMES = {
+    "init": "pslaunch.runtime.settings",
+    "batch": "pslaunch.runtime.reader",
+    "infer": "pslaunch.runtime.inference",
+}
 __all__ = [*_MODULES, *_NAMES]
 
 

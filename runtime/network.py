@@ -90,16 +90,14 @@ def _check_names(layers: Sequence[Layer]) -> None:
 
 
 class Network:
-    """Layers below one cost, compiled. `threads`: each step is cut into so many contiguous slices."""
+    """Layers below one, a cost for steps, compiled. `threads`: a batch is cut into so many slices."""
 
-    def __init__(self, cost: Layer, *, threads: int = 1) -> None:
-        if cost.op not in COSTS:
-            raise ValueError(f"layer {cost.name} is not a cost")
-        self.layers = topological([cost])
+    def __init__(self, output: Layer, *, threads: int = 1) -> None:
+        self.layers = topological([output])
         _check_names(self.layers)
         self.params = collect_params(self.layers)
         self.data_layers = [layer for layer in self.layers if layer.op == "data"]
-        self.cost = cost
+        self.output = output
         self._nodes = _compile(self.layers)
         # Layers that look rows up, by table, in the order of layers: in it their gradients are summed.
         self._lookups: dict[str, list[Node]] = {}
@@ -133,12 +131,7 @@ class Network:
             for name, found in rows.items()
             if draw is not None
         }
-        bounds = [samples * i // self._threads for i in range(self._threads + 1)]
-        tapes = [
-            self._tape(thread, slice(low, high), inputs, samples, params, rows, tables, row_grads, draw)
-            for thread, (low, high) in enumerate(itertools.pairwise(bounds))
-            if low < high
-        ]
+        tapes = self._tapes(inputs, samples, params, rows, tables, row_grads, draw)
         self._run(tapes)
         result = StepResult(
             samples=samples,
@@ -152,6 +145,14 @@ class Network:
             }
         return result
 
+    def infer(self, inputs: Inputs, samples: int, params: Mapping[str, F32], fetch: FetchRows) -> F32:
+        """The output's values, [samples, size], in a new array."""
+        rows = {name: self._rows(nodes, inputs) for name, nodes in self._lookups.items()}
+        tables = {name: fetch(name, found.keys) for name, found in rows.items()}
+        tapes = self._tapes(inputs, samples, params, rows, tables, {}, None)
+        self._run(tapes)
+        return np.concatenate([tape.outs[-1] for tape in tapes]).reshape(samples, self.output.size)
+
     def close(self) -> None:
         """End the compute threads; they come back with the next step."""
         if self._pool is not None:
@@ -161,6 +162,24 @@ class Network:
     def _rows(self, nodes: Sequence[Node], inputs: Inputs) -> Rows:
         ids = [inputs[node.layer.inputs[0].name] for node in nodes]
         return unique_rows(np.concatenate(ids).astype(np.int64, copy=False))
+
+    def _tapes(
+        self,
+        inputs: Inputs,
+        samples: int,
+        params: Mapping[str, F32],
+        rows: Mapping[str, Rows],
+        tables: Mapping[str, F32],
+        row_grads: Mapping[str, F32],
+        draw: Draw | None,
+    ) -> list[Tape]:
+        """One for each slice of the batch that is not empty."""
+        bounds = [samples * i // self._threads for i in range(self._threads + 1)]
+        return [
+            self._tape(thread, slice(low, high), inputs, samples, params, rows, tables, row_grads, draw)
+            for thread, (low, high) in enumerate(itertools.pairwise(bounds))
+            if low < high
+        ]
 
     def _tape(
         self,

@@ -82,14 +82,26 @@ class Parameters:
             raise KeyError(f"no parameter {name!r}; there are {', '.join(self._configs) or 'none'}")
         return found
 
+    def check(self, where: str, params: Mapping[str, ParamConfig]) -> None:
+        """Raise ValueError, beginning with `where`, unless the parameters of a network are here."""
+        for name, config in params.items():
+            if name not in self:
+                raise ValueError(f"{where}: parameters lack {name}, which the network has")
+            if self.get_shape(name) != config.shape:
+                raise ValueError(
+                    f"{where}: parameter {name} is {self.get_shape(name)}, the network's {config.shape}"
+                )
+
     def get(self, name: str) -> F32:
         """A copy of a parameter's values, [rows, cols]."""
+        values = self.current(name)
+        return values.copy() if values is self._values.get(name) else values
+
+    def current(self, name: str) -> F32:
+        """The values as they are now, [rows, cols], wherever they live; not to be changed."""
         self.config(name)
-        if self.live is not None:
-            values = self.live(name)
-            if values is not None:
-                return values
-        return self.array(name).copy()
+        values = self.live(name) if self.live is not None else None
+        return self.array(name) if values is None else values
 
     __getitem__ = get
 

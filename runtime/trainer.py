@@ -13,7 +13,7 @@ from pslaunch.runtime import event
 from pslaunch.runtime.feeder import Batch, Feeder, Feeding
 from pslaunch.runtime.infolog import eval_text
 from pslaunch.runtime.layer import Layer
-from pslaunch.runtime.network import Network, StepResult
+from pslaunch.runtime.network import COSTS, Network, StepResult
 from pslaunch.runtime.ops import Draw
 from pslaunch.runtime.optimizer import Optimizer
 from pslaunch.runtime.parameters import Parameters
@@ -75,8 +75,10 @@ class SGD:
             raise ValueError("trainer.SGD: extra_layers and pserver_spec: the bundled runtime lacks them")
         settings = current()
         self._settings = settings
+        if cost.op not in COSTS:
+            raise ValueError(f"trainer.SGD: layer {cost.name} is not a cost")
         self._network = Network(cost, threads=settings.trainer_count)
-        _check_shapes(self._network, parameters)
+        parameters.check("trainer.SGD", self._network.params)
         self._parameters = parameters
         self._run = Run(settings, is_local=is_local)
         self._updater = self._run.updater(self._network, parameters, update_equation)
@@ -128,7 +130,7 @@ class SGD:
     @property
     def has_error_rate(self) -> bool:
         """Whether the cost also counts wrong classes."""
-        return self._network.cost.error_rate
+        return self._network.output.error_rate
 
     def end_pass(self) -> None:
         """Wait until all trainers have ended the pass."""
@@ -242,13 +244,3 @@ def _no_samples(pass_id: int, trainer_id: int) -> str:
 
 def _ignore(_: object) -> None:
     """The event handler of a program that has none."""
-
-
-def _check_shapes(network: Network, parameters: Parameters) -> None:
-    for name, config in network.params.items():
-        if name not in parameters:
-            raise ValueError(f"trainer.SGD: parameters lack {name}, which the network has")
-        if parameters.get_shape(name) != config.shape:
-            raise ValueError(
-                f"trainer.SGD: parameter {name} is {parameters.get_shape(name)}, the network's {config.shape}"
-            )

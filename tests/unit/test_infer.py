@@ -1,0 +1,82 @@
+"""infer(): a trained parameters.tar has a road to predictions."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pslaunch.runtime as paddle
+from pslaunch.runtime import settings
+from support.models import ngram_cost, ngrams
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No settings of another test, and log/ in a folder of this one."""
+    monkeypatch.setattr(settings, "_current", None)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_saved_training_predicts_as_the_trainer_measured(threads: int) -> None:
+    paddle.init(trainer_count=threads)
+    cost = ngram_cost(drop_rate=0.3)
+    parameters = paddle.parameters.create(cost)
+    trainer = paddle.trainer.SGD(cost, parameters, paddle.optimizer.AdaGrad(learning_rate=0.1))
+    trainer.train(paddle.batch(ngrams(400), 16), 10)
+    file = io.BytesIO()
+    parameters.to_tar(file)
+    file.seek(0)
+    loaded = paddle.parameters.Parameters.from_tar(file)
+    samples = list(ngrams(400)())
+    found = paddle.infer(output_layer=cost.inputs[0], parameters=loaded, input=[s[:4] for s in samples])
+    assert (found.shape, found.dtype) == ((400, 50), np.float32)
+    np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-5)
+    probability = found[np.arange(400), [s[4] for s in samples]]
+    measured = trainer.test(paddle.batch(ngrams(400), 64))
+    assert -np.log(probability).mean() == pytest.approx(measured.cost, rel=1e-4)
+    wrong = (probability < found.max(axis=1)).mean()
+    assert wrong == pytest.approx(measured.metrics["classification_error_evaluator"], abs=0.01)
+    assert wrong < 0.9  # it has learned something
+
+
+def test_values_are_those_of_numpy() -> None:
+    paddle.init()
+    x = paddle.layer.data(name="x", type=paddle.data_type.dense_vector(3))
+    y = paddle.layer.fc(input=x, size=2, name="y", act=paddle.activation.Tanh())
+    parameters = paddle.parameters.create(y)
+    given = [[1.0, 2.0, 3.0], [0.5, 0.0, -1.0]]
+    expected = np.tanh(np.array(given, np.float32) @ parameters["_y.w0"] + parameters["_y.wbias"])
+    first = paddle.infer(y, parameters, [(row,) for row in given])
+    np.testing.assert_allclose(first, expected, rtol=1e-6)
+    named = paddle.infer(y, parameters, [("passed over", row) for row in given], {"x": 1})
+    np.testing.assert_array_equal(named, first)
+
+
+def test_a_cost_has_one_value_a_sample() -> None:
+    paddle.init()
+    cost = ngram_cost()
+    found = paddle.infer(cost, paddle.parameters.create(cost), list(ngrams(7)()))
+    assert found.shape == (7, 1)
+
+
+def test_what_does_not_fit_is_named() -> None:
+    paddle.init()
+    cost = ngram_cost()
+    predict, parameters = cost.inputs[0], paddle.parameters.create(cost)
+    sample = (1, 2, 3, 4)
+    with pytest.raises(ValueError, match="input has no samples"):
+        paddle.infer(predict, parameters, [])
+    with pytest.raises(TypeError, match="one at a time"):
+        paddle.infer([predict], parameters, [sample])
+    with pytest.raises(ValueError, match="w4 is an input"):
+        paddle.infer(cost.inputs[1], parameters, [sample])
+    with pytest.raises(ValueError, match="field='id'"):
+        paddle.infer(predict, parameters, [sample], field="id")
+    with pytest.raises(ValueError, match=r"infer: parameter _proj is \(50, 8\), the network's \(60, 8\)"):
+        paddle.infer(ngram_cost(words=60).inputs[0], parameters, [sample])
+    with pytest.raises(ValueError, match="data layer w3: sample 0 of the batch has the id 50"):
+        paddle.infer(predict, parameters, [(1, 2, 3, 50)])
