@@ -126,6 +126,12 @@ class RemoteHead:
             self.answers[message["type"]] = message
 
     def _keep(self, event: Event) -> None:
+        if event["n"] > self._next:
+            missing = event["n"] - self._next
+            text = f"{missing} lines were left out here, they came too fast for us; the files are complete"
+            self._events.append(
+                {**event, "n": event["n"] - 1, "event": "note", "level": "warning", "text": text}
+            )
         self._events.append(event)
         self._next = event["n"] + 1
 

@@ -113,6 +113,8 @@ class Watch:
         self._gaps: dict[str, Event] = {}  # what was left out for a slow reader, by process
         self._broken: OSError | None = None
         self._waited_for: set[str] | None = None  # processes that have not run yet, once the job is known
+        if isinstance(head, Head):
+            head.drain = self._show
         loop.every(TICK_S, lambda: self._show(tick=True))
 
     @property

@@ -151,10 +151,11 @@ def _check_flags(flags: Mapping[str, str], env: Mapping[str, str]) -> None:
 def _check_counts(spec: JobSpec) -> None:
     servers = spec.server_num
     if servers and spec.port is not None:
-        last = spec.port + servers * (spec.ports_num + spec.ports_num_for_sparse) - 1
+        on_a_node = -(-servers // spec.nodes)
+        last = spec.port + on_a_node * (spec.ports_num + spec.ports_num_for_sparse) - 1
         if last > 65535:
             raise SpecError(
-                f"--port={spec.port}: {servers} pservers would need ports up to {last}; 65535 is the last"
+                f"--port={spec.port}: {on_a_node} pservers would need ports up to {last}; 65535 is the last"
             )
 
 
@@ -271,7 +272,7 @@ def _head(given: Mapping[str, str]) -> Literal["launcher", "node"]:
 def _check_effects(spec: JobSpec, given: Mapping[str, str]) -> None:
     """An option that has no effect is an error."""
     if spec.server_num == 0:
-        for name in ("server", "port", "ports_num", "ports_num_for_sparse"):
+        for name in ("server", "port", "ports_num", "ports_num_for_sparse", "stall_after", "stall_timeout"):
             if name in given and not (name == "server" and given[name] == "script"):
                 raise SpecError(f"--{name}={given[name]} has no effect without pservers (--server_num=0)")
     if "python" in given and not (spec.program or DEFAULT_PROGRAM).endswith(".py"):

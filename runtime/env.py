@@ -119,6 +119,7 @@ INIT_ARGS: Mapping[str, InitArg] = {
     "seed": InitArg(parse_int, 1, "seed of all random numbers"),
     "connect_timeout": InitArg(parse_float, 120.0, "seconds to wait for the pservers"),
     "stall_after": InitArg(parse_float, 60.0, "seconds after which a waiting step is reported"),
+    "stall_timeout": InitArg(parse_float, None, "seconds after which a waiting step ends the pserver"),
     "secret_file": InitArg(parse_text, "", "file with the secret that pservers and trainers share"),
     "log_dir": InitArg(parse_text, "", "folder of paddle_trainer.INFO; log/ unless given"),
     "num_passes": InitArg(parse_count, None, "passes, in place of the program's own number"),
@@ -200,6 +201,7 @@ class Contract:
     ports_num_for_sparse: int
     pservers: Sequence[Endpoint]  # address and first port of each, in order of ranks
     stall_after_s: float
+    stall_timeout_s: float | None = None
     # A port for each trainer, unless pservers are bundled, and one for Gloo in script mode; else empty.
     trainer_endpoints: Sequence[Endpoint] = ()
     gloo_endpoint: Endpoint | None = None
@@ -246,6 +248,8 @@ def contract_environ(c: Contract) -> dict[str, str]:
         "PSLAUNCH_PROGRESS": c.progress,
         "PSLAUNCH_SECRET_FILE": c.secret_file,
     }
+    if c.stall_timeout_s is not None:
+        env["PADDLE_INIT_STALL_TIMEOUT"] = f"{c.stall_timeout_s:g}"
     if trainer:
         env["PADDLE_INIT_TRAINER_ID"] = str(c.rank)
         env["PADDLE_TRAINER_ID"] = str(c.rank)
@@ -359,6 +363,14 @@ def _log_name(stem: tuple[str, str], rank: int, local_rank: int) -> str:
 def output_log(role: str, rank: int, local_rank: int) -> str:
     """File of a process's stdout and stderr: `train.log`, or `train.2.log` for further ones on a node."""
     return _log_name(_LOG_STEMS[role], rank, local_rank)
+
+
+def is_log(name: str) -> bool:
+    """Whether a file of this name in a log folder is a job's: one of the two above, of any rank."""
+    stem, _, rest = name.partition(".")
+    suffixes = dict([*_LOG_STEMS.values(), *_INFO_STEMS.values()])
+    rank, _, suffix = rest.rpartition(".")
+    return suffixes.get(stem) == suffix and (not rank or rank.isdigit())
 
 
 def info_log(role: str, rank: int, local_rank: int) -> str:

@@ -70,7 +70,7 @@ def _parser(given: dict[str, object]) -> argparse.ArgumentParser:
     stall = "A step that waits this long is reported, in seconds."
     add("stall_after", "SECONDS", stall, "60", default("stall_after"))
     timeout = "A step that waits this long ends the pserver, in seconds."
-    add("stall_timeout", "SECONDS", timeout, "never", None)
+    add("stall_timeout", "SECONDS", timeout, "never", default("stall_timeout"))
     return p
 
 
@@ -111,7 +111,9 @@ def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
         save_dir=Path(a.save_dir).absolute() if a.save_dir else None,
         trainer_timeout_s=env.parse_float(a.trainer_timeout, "--trainer_timeout"),
         stall_after_s=env.parse_float(a.stall_after, "--stall_after"),
-        stall_timeout_s=env.parse_float(a.stall_timeout, "--stall_timeout") if a.stall_timeout else None,
+        stall_timeout_s=None
+        if a.stall_timeout is None
+        else env.parse_float(a.stall_timeout, "--stall_timeout"),
         job_id=job.job_id,
         epoch=job.epoch,
         nodes=job.nodes,

@@ -29,6 +29,7 @@ class Settings:
     seed: int
     connect_timeout: float
     stall_after: float
+    stall_timeout: float | None
     secret_file: str
     log_dir: str
     num_passes: int | None
@@ -123,7 +124,7 @@ def _pin_blas() -> None:
 def pserver_argv(settings: Settings, environ: Mapping[str, str]) -> list[str]:
     """The command of the pserver that this process is to become; pure."""
     port = environ.get("PADDLE_PORT") or str(settings.port)
-    argv = [sys.executable, "-m", "pslaunch.runtime.pserver", f"--port={port}"]
+    argv = [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", f"--port={port}"]
     for name in ("ports_num", "ports_num_for_sparse", "num_gradient_servers"):
         argv.append(f"--{name}={getattr(settings, name)}")
     if environ.get("POD_IP"):

@@ -10,11 +10,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import IO, Any
 
 from pslaunch.backends.base import Dial, Line
+from pslaunch.errors import ServiceError
 from pslaunch.node import procs
 from pslaunch.node.job import Limits, Node
 
@@ -32,7 +34,18 @@ class LocalBackend:
         self._grace_s = 0.0
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[Line]:
-        return [self._start(node, limits, "serve") for node in nodes]
+        lines: list[Line] = []
+        try:
+            for node in nodes:
+                lines.append(self._start(node, limits, "serve"))
+        except OSError as e:
+            for line in lines:  # their agents end when nobody holds the line
+                os.close(line.read_fd)
+                os.close(line.write_fd)
+            raise ServiceError(
+                f"no agent for node {len(lines)} ({nodes[len(lines)].name}): {e.strerror}"
+            ) from e
+        return lines
 
     def start_head(self, node: Node, limits: Limits) -> Line:
         return self._start(node, limits, "lead")
@@ -83,9 +96,10 @@ class LocalBackend:
 
     def close(self) -> None:
         """Wait for the keepers, whose lines the head has closed by now."""
+        end_s = time.monotonic() + self._grace_s + CLOSE_EXTRA_S
         for keeper, said in self._keepers:
             try:
-                keeper.wait(self._grace_s + CLOSE_EXTRA_S)
+                keeper.wait(max(0.0, end_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 # Killing it would take a guard away from what its agent started, unless it is stopped and
                 # guards nothing: then its agent, if there is one, does the ending.

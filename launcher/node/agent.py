@@ -61,10 +61,12 @@ class Program:
         self._report_due = False
         self._oom_before = procs.oom_kills()
         contract = dict(order["contract"])
-        path = contract["PSLAUNCH_PROGRESS"]
+        try:
+            self._log = open(self.log_path, "wb", buffering=0)  # noqa: SIM115 - closed in `finish`
+        except OSError as e:
+            raise Refusal(_code_of(e), f"{self.log_path} can't be written: {e.strerror}") from None
         self._progress = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._progress.bind(path)
-        self._log = open(self.log_path, "wb", buffering=0)  # noqa: SIM115 - closed in `finish`
+        self._progress.bind(contract["PSLAUNCH_PROGRESS"])
         self._out, out_w = os.pipe()
         os.set_blocking(self._out, False)
         held = agent.held.pop(self.key, [])
@@ -215,6 +217,8 @@ class Agent:
         self.held: dict[str, list[socket.socket]] = {}
         self._marks: list[socket.socket] = []  # of all our ports, to the end of the job
         self._programs: dict[str, Program] = {}
+        self._numbers: dict[str, int] = {}
+        self._can_not_start = False  # one program could not be; the job ends
         self._lock_fd = -1
         self._ending: Ending | None = None  # our own, once nobody is there to order one
         self._killed, self._left = 0, list[procs.Proc]()
@@ -250,7 +254,7 @@ class Agent:
             return
         self._answer(lambda: order(message))
 
-    def _answer(self, work: Callable[[], None], failed: OSError | None = None) -> None:
+    def _answer(self, work: Callable[[], None], failed: Exception | None = None) -> None:
         """Do what was ordered; a refusal, or the system's, goes to the head in words."""
         try:
             if failed:
@@ -259,7 +263,7 @@ class Agent:
         except Refusal as e:
             self.line.send({"type": "refused", "code": e.code, "text": str(e)})
         except OSError as e:
-            text = f"{e.strerror}: {e.filename}" if e.filename else str(e)
+            text = f"{e.filename}: {e.strerror}" if e.filename else str(e)
             self.line.send({"type": "refused", "code": _code_of(e), "text": text})
 
     def _order_hello(self, message: Message) -> None:
@@ -283,6 +287,9 @@ class Agent:
             self._prepare(m)
 
     def _prepare(self, m: Message) -> None:
+        for name in os.listdir(m["log_dir"]):
+            if env.is_log(name):  # of an earlier job: beside ours they would tell another story
+                os.unlink(os.path.join(m["log_dir"], name))
         if m["node"] == 0:
             os.makedirs(m["output_dir"], exist_ok=True)
         _write(os.path.join(m["workspace"], "nodefile"), f"{m['node']}\n")
@@ -304,6 +311,9 @@ class Agent:
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{job_id}\n".encode(), 0)
         self._lock_fd = fd
+        # The keeper holds it too: while it still ends what we leave, no other job may come in here.
+        with socket.socket(fileno=os.dup(self._keeper_fd)) as keeper:
+            socket.send_fds(keeper, [b"."], [fd])
 
     def _order_ports(self, m: Message) -> None:
         """Bind all that is proposed for this node, or none of it."""
@@ -326,25 +336,29 @@ class Agent:
             return
         self.line.send({"type": "bound"})
 
-    def _order_start(self, m: Message) -> None:
-        """Start every program of this node, or say which can't be; `nodes` is the list of addresses."""
+    def _order_begin(self, m: Message) -> None:
+        """What all programs share: the list of nodes, the numbers of their outputs; ports of nobody go."""
         _write(os.path.join(m["workspace"], "nodes"), "".join(f"{addr}\n" for addr in m["nodes"]))
-        gloo = os.path.join(self._run_dir, "gloo")
-        os.makedirs(gloo, exist_ok=True)
-        ports.close_all({key: self.held.pop(key) for key in list(self.held) if key not in m["numbers"]})
-        for order in m["starts"]:
-            key = order["key"]
-            try:
-                program = Program(self, m["numbers"][key], order)
-            except OSError as e:
-                text = f"{order['argv'][0]} can't be started: {e.strerror}" + (
-                    f" ({e.filename})" if e.filename else ""
-                )
-                self.trouble(key, 127 if e.errno == errno.ENOENT else 126, text)
-                return
-            self._programs[key] = program
-            assert program.process is not None
-            self.line.send({"type": "started", "key": key, "pid": program.process.pid})
+        os.makedirs(os.path.join(self._run_dir, "gloo"), exist_ok=True)
+        self._numbers = dict(m["numbers"])
+        ports.close_all({key: self.held.pop(key) for key in list(self.held) if key not in self._numbers})
+
+    def _order_start(self, m: Message) -> None:
+        """Start a program, or say why it can't be; after that none is started any more."""
+        key = m["key"]
+        if self._can_not_start:
+            self.line.send({"type": "not_started", "key": key})
+            return
+        try:
+            program = Program(self, self._numbers[key], m)
+        except (Refusal, OSError) as e:
+            self._can_not_start = True
+            self.trouble(key, *_why_not_started(e, m["argv"][0]))
+            self.line.send({"type": "not_started", "key": key})
+            return
+        self._programs[key] = program
+        assert program.process is not None
+        self.line.send({"type": "started", "key": key, "pid": program.process.pid})
 
     def _order_signal(self, m: Message) -> None:
         if self._ending and m["number"] != signal.SIGKILL:
@@ -455,6 +469,13 @@ def _write(path: str, text: str, mode: int = 0o644) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(fd, "w", encoding="utf-8") as f:
         f.write(text)
+
+
+def _why_not_started(e: Refusal | OSError, program: str) -> tuple[int, str]:
+    if isinstance(e, Refusal):
+        return e.code, str(e)
+    where = f" ({e.filename})" if e.filename else ""
+    return 127 if e.errno == errno.ENOENT else 126, f"{program} can't be started: {e.strerror}{where}"
 
 
 def _code_of(e: OSError) -> int:

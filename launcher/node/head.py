@@ -21,6 +21,7 @@ from pslaunch.runtime.env import PSERVER
 
 Event = dict[str, Any]
 MAX_EVENTS = 20_000  # older ones are forgotten; an observer sees the gap in the numbers
+DRAIN_BYTES = 8192  # of output between two drains: never more events than are remembered
 FINISH_LIMIT_S = 5.0
 PORT_TRIES = 200
 
@@ -71,10 +72,13 @@ class Head:
         self._refused_ports = False
         self._timer: Timer | None = None
         self._told_ending = False
+        self.drain: Callable[[], None] = lambda: None  # lets observers take what is new
         self._finishing = False
         self.done = False
         self._states: dict[str, dict[str, Any]] = {p.key: {"state": "waiting"} for p in placed.processes}
         loop.call_after(plan.limits.lost_after_s, self._miss_nodes)
+        self._ran_s = loop.now()
+        loop.every(1.0, self._run_on)
         self._tell_job()
 
     # --- the interface of observers ---
@@ -142,6 +146,9 @@ class Head:
         )
         self._links[node.id] = Link(node, line, diagnosis)
 
+    def _run_on(self) -> None:
+        self._ran_s = self._loop.now()
+
     def _miss_nodes(self) -> None:
         """Agents that have to come by themselves have as long as a silent one."""
         if self._finishing:
@@ -154,6 +161,9 @@ class Head:
     def _lost(self, link: Link, reason: str) -> None:
         link.gone = True
         said = link.diagnosis()
+        stood_s = self._loop.now() - self._ran_s
+        if stood_s > max(2.0, self._placed.plan.limits.lost_after_s / 2):
+            said = f"this side did not run for {stood_s:.0f} s (stopped, or the machine asleep?)"
         text = f"its agent: {reason}" + (f"; {said}" if said else "")
         if not self._finishing:
             self._tell("node", node=link.node.id, state="lost", text=text)
@@ -264,21 +274,16 @@ class Head:
         run_dirs = tuple(self._links[n.id].run_dir for n in self._placed.nodes)
         bound = job.bind(self._placed, job.Facts(addrs, run_dirs, self._bound_ports))
 
-        def order(link: Link) -> Message:
-            starts = [s for s in bound.starts if s.node == link.node.id]
-            for start in starts:
-                self._supervisor.starting(start.key)
-            return {
-                "type": "start",
-                "workspace": link.node.workspace,
-                "nodes": list(addrs),
-                "numbers": {s.key: self._numbers[s.key] for s in starts},
-                "starts": [s.to_data() for s in starts],
-            }
-
         for link in self._links.values():
             self._tell("node", node=link.node.id, state="ready", text=link.host)
-            link.line.send(order(link))
+            starts = [s for s in bound.starts if s.node == link.node.id]
+            numbers = {s.key: self._numbers[s.key] for s in starts}
+            link.line.send(
+                {"type": "begin", "workspace": link.node.workspace, "nodes": addrs, "numbers": numbers}
+            )
+            for start in starts:
+                self._supervisor.starting(start.key)
+                link.line.send({"type": "start", **start.to_data()})
         self._next_step = lambda: None
 
     def _on_refused(self, link: Link, m: Message) -> None:
@@ -291,6 +296,9 @@ class Head:
 
     def _on_started(self, link: Link, m: Message) -> None:
         self._tell("process", process=m["key"], node=link.node.id, state="running", pid=m["pid"])
+
+    def _on_not_started(self, _link: Link, m: Message) -> None:
+        self._supervisor.not_started(str(m["key"]))
 
     def _on_trouble(self, link: Link, m: Message) -> None:
         key = str(m["key"])
@@ -307,6 +315,8 @@ class Head:
         fields = {k: v for k, v in m.items() if k not in ("type", "key")}
         if fields.get("state") in ("connected", "finished"):
             self._supervisor.progress(str(m["key"]), fields["state"])
+        if "why" in fields:
+            self._supervisor.explained(str(m["key"]), str(fields["why"]))
         self._tell("progress", process=m["key"], **fields)
 
     def _on_exited(self, link: Link, m: Message) -> None:
@@ -334,7 +344,9 @@ class Head:
         stream = self._streams[piece.process]
         self._gap(key, stream, piece.offset)
         stream.next_offset = piece.offset + len(piece.data)
-        self._lines(key, stream.splitter.feed(piece.data))
+        for at in range(0, len(piece.data), DRAIN_BYTES):
+            self._lines(key, stream.splitter.feed(piece.data[at : at + DRAIN_BYTES]))
+            self.drain()
 
     def _gap(self, key: str, stream: Stream, offset: int) -> None:
         if offset > stream.next_offset:
@@ -410,6 +422,8 @@ class Head:
             link.line.close()
         result = self._supervisor.result
         assert result is not None
+        if result.code == codes.OK and self._supervisor.unreached:
+            self.note("warning", "no trainer ever connected to the pservers; --server_num 0 starts none")
         self._tell(
             "end",
             code=result.code,

@@ -272,6 +272,7 @@ def _start(placed: Placed, facts: Facts, process: Process) -> Start:
         ports_num_for_sparse=plan.ports_num_for_sparse,
         pservers=pservers,
         stall_after_s=plan.limits.stall_after_s,
+        stall_timeout_s=plan.limits.stall_timeout_s,
         trainer_endpoints=[_endpoint(placed, facts, p.key, p.node) for p in placed.of(TRAINER)]
         if plan.server != "bundled"
         else (),

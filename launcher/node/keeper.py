@@ -10,6 +10,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -63,10 +64,10 @@ def reap() -> dict[int, int]:
 class Keeper:
     """Watches one agent until it is gone; `wait` returns its exit code or 128+n, and why if not by itself."""
 
-    def __init__(self, agent: int, beat_fd: int, lost_after_s: float) -> None:
-        self._agent, self._beat_fd, self._lost_after_s = agent, beat_fd, lost_after_s
+    def __init__(self, agent: int, line: socket.socket, lost_after_s: float) -> None:
+        self._agent, self._line, self._lost_after_s = agent, line, lost_after_s
         self._wake_r, wake_w = os.pipe()
-        for fd in (self._wake_r, wake_w, beat_fd):
+        for fd in (self._wake_r, wake_w, line.fileno()):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -75,14 +76,15 @@ class Keeper:
 
     def wait(self) -> tuple[int, str]:
         heard_s = time.monotonic()
-        watched = [self._wake_r, self._beat_fd]
+        beat_fd = self._line.fileno()
+        watched = [self._wake_r, beat_fd]
         while True:
             ready = select.select(watched, [], [], BEAT_S)[0]
-            if self._beat_fd in ready:
-                if self._read(self._beat_fd):
+            if beat_fd in ready:
+                if self._hear():
                     heard_s = time.monotonic()
                 else:
-                    watched.remove(self._beat_fd)  # closed: it is ending, and SIGCHLD tells how
+                    watched.remove(beat_fd)  # closed: it is ending, and SIGCHLD tells how
             if self._wake_r in ready and set(self._read(self._wake_r)) & {
                 signal.SIGTERM,
                 signal.SIGINT,
@@ -94,11 +96,20 @@ class Keeper:
                 code, name = procs.describe_exit(status)
                 return code, f"the agent was ended by {name}" if name else ""
             with contextlib.suppress(OSError):
-                os.write(self._beat_fd, b".")
+                self._line.send(b".")
             if time.monotonic() - heard_s >= self._lost_after_s:
                 os.kill(self._agent, signal.SIGKILL)
                 os.waitpid(self._agent, 0)
                 return 128 + signal.SIGKILL, f"the agent was silent for {self._lost_after_s:g} s"
+
+    def _hear(self) -> bytes:
+        """A sign of life; with it may come the lock of the job's log folder, held until our own end."""
+        try:
+            return socket.recv_fds(self._line, 4096, 4)[0]
+        except BlockingIOError:
+            return b"."
+        except OSError:
+            return b""
 
     @staticmethod
     def _read(fd: int) -> bytes:
@@ -119,8 +130,6 @@ def main(argv: Sequence[str]) -> int:
     procs.become_subreaper()
     run_dir = run_dir_name()
     # A socket pair: the end of either side closes it, and bytes on it are a sign of life.
-    import socket
-
     ours, theirs = socket.socketpair()
     agent = os.fork()
     if agent == 0:
@@ -138,7 +147,7 @@ def main(argv: Sequence[str]) -> int:
             os._exit(code)
     theirs.close()
     os.close(0)
-    code, why = Keeper(agent, ours.fileno(), lost_after_s).wait()
+    code, why = Keeper(agent, ours, lost_after_s).wait()
     clean = code == 0
     if not clean:
         print(f"pslaunch keeper: {why or f'the agent ended with {code}'}", file=sys.stderr, flush=True)

@@ -124,6 +124,7 @@ class Lead:
         secret = str(m["secret"])
         self._head = Head(self._loop, placed, secret, time.time)
         own, self._own_fd = self._own_fd, -1
+        self._head.drain = self.push
         self._head.attach(placed.nodes[0], own, own, lambda: "")
         self._gate = Gate(
             self._loop,

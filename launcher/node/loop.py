@@ -76,15 +76,15 @@ class Loop:
 
         self.call_after(period_s, again)
 
-    def aside(self, work: Callback, done: Callable[[OSError | None], None]) -> None:
-        """Do slow `work` on the file system in a thread; `done` is called from the loop, with its OSError."""
+    def aside(self, work: Callback, done: Callable[[Exception | None], None]) -> None:
+        """Do slow `work` with files in a thread; `done` is called from the loop with what it raised."""
         read_fd, write_fd = os.pipe()
-        failed: list[OSError] = []
+        failed: list[Exception] = []
 
         def run() -> None:
             try:
                 work()
-            except OSError as e:
+            except Exception as e:  # the border of a thread: `done` tells it
                 failed.append(e)
             finally:
                 os.close(write_fd)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import time
@@ -30,7 +31,13 @@ class Proc:
     pid: int
     parent: int
     state: str
+    threads: int
     start: int
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing of it runs any more; a process may go on after its first thread has ended."""
+        return self.state in "ZX" and self.threads <= 1
 
 
 def read_proc(pid: int) -> Proc | None:
@@ -41,11 +48,11 @@ def read_proc(pid: int) -> Proc | None:
     except OSError:
         return None
     fields = stat[stat.rindex(b")") + 2 :].split()  # the name in brackets may hold spaces and brackets
-    return Proc(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
+    return Proc(pid, int(fields[1]), fields[0].decode(), int(fields[17]), int(fields[19]))
 
 
 def descendants(root: int) -> list[Proc]:
-    """All living processes below `root`, parents before children; zombies are left out."""
+    """All living processes below `root`, parents before children."""
     children: dict[int, list[Proc]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -57,7 +64,7 @@ def descendants(root: int) -> list[Proc]:
     while queue:
         for proc in children.pop(queue.pop(0), []):
             queue.append(proc.pid)
-            if proc.state not in "ZX":
+            if not proc.gone:
                 found.append(proc)
     return found
 
@@ -68,8 +75,10 @@ def send(proc: Proc, number: int) -> bool:
         pidfd = os.pidfd_open(proc.pid)
     except AttributeError:
         pidfd = -1
-    except OSError:
-        return False
+    except OSError as e:
+        if e.errno != errno.ENOSYS:  # kernels before 5.3: the start time alone must do
+            return False
+        pidfd = -1
     try:
         now = read_proc(proc.pid)
         if now is None or now.start != proc.start:

@@ -6,6 +6,7 @@ job (in the head), `Ending` alone for what is left on a node whose head is gone 
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from pslaunch.runtime.env import PSERVER, TRAINER
 LOOK_FURTHER_S = 1.0  # a failure that explains the first one may be heard of a moment later
 KILL_WAIT_S = 2.0  # after KILL a node that does not report is given up, its keeper goes on
 NEVER = float("inf")
+_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 LOST_ADVICE = "look at that machine; what ran there is ended by what guards it there"
 
 
@@ -136,6 +138,7 @@ class Member:
     started: bool = False
     ended: bool = False
     state: str = ""  # as its runtime reports it: connected, finished
+    why: str = ""  # what its runtime says of its failure
     exit: Exit | None = None
 
 
@@ -209,10 +212,22 @@ class Supervisor:
             now_s,
         )
 
+    def not_started(self, key: str) -> None:
+        """The order to start it was not carried out."""
+        self._gone(key)
+
+    def explained(self, key: str, why: str) -> None:
+        """What the process's runtime says of its failure before it ends."""
+        self.members[key].why = why
+
+    @property
+    def unreached(self) -> bool:
+        """Whether there are bundled pservers, and no trainer ever connected to any."""
+        pservers = [m for m in self.members.values() if m.role == PSERVER]
+        return self.server == "bundled" and bool(pservers) and not any(m.state for m in pservers)
+
     def trouble(self, failure: Failure, now_s: float) -> None:
         """Something other than an exit failed: a port, a log that can't be written, a start."""
-        if failure.what in self.members:
-            self._gone(failure.what)
         self._fail(failure, now_s)
 
     # --- decisions ---
@@ -296,6 +311,8 @@ class Supervisor:
             return "was killed for memory (SIGKILL by the kernel)"
         if how.signal:
             return f"was killed by {how.signal}"
+        if how.code and member.why:
+            return f"ended with {how.code}: {member.why}"
         if how.code == codes.PEER:
             return f"ended with {how.code}: a process it works with vanished"
         if how.code:
@@ -323,10 +340,24 @@ class Supervisor:
     def _failure(self, key: str, text: str) -> Failure:
         member = self.members[key]
         how = member.exit or Exit(0)
-        advice = ""
+        advice = _advice(how)
         if member.role == PSERVER and self.server == "script" and how.code == 0:
             advice = (
                 "a program that does not serve by itself in role PSERVER is started with --server bundled"
             )
         code = how.code or codes.PEER
         return Failure(key, member.node, code, text, how.signal, member.log, how.tail, advice)
+
+
+def _advice(how: Exit) -> str:
+    """What to do about a program's own end, where its last lines tell."""
+    if how.oom:
+        return "give it less to hold, or the machine more memory"
+    if how.signal == "SIGKILL":
+        return "where nobody sent it, the kernel's log may tell (dmesg): a machine short of memory kills so"
+    missing = _NO_MODULE.search(how.tail[-1]) if how.tail else None
+    if missing and missing[1].startswith("paddle.v2"):
+        return "a v2 program imports pslaunch.runtime as paddle"
+    if missing:
+        return f"its Python has no {missing[1]}: install it there, or give another --python"
+    return ""

@@ -187,13 +187,14 @@ class Line:
         self._control: deque[list[bytes]] = deque()
         self._bulk: deque[list[bytes]] = deque()
         self._bulk_bytes = 0
-        self._wants_write = False
+        self._wants_write = True
         self._last_sent_s = self._last_heard_s = loop.now()
         for fd in {read_fd, write_fd}:
             os.set_blocking(fd, False)
+        # Sent by the loop: nothing may be lost before our owner knows us.
+        self._control.append(encode_control(hello()))
         self._watch()
         loop.call_after(HEARTBEAT_S, self._beat)
-        self.send(hello())
 
     # --- sending ---
 

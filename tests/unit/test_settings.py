@@ -72,7 +72,7 @@ def test_in_the_role_pserver_the_program_becomes_it(monkeypatch: pytest.MonkeyPa
     settings.init(num_gradient_servers=2, ports_num=2)
     assert called == [
         [
-            *(sys.executable, "-m", "pslaunch.runtime.pserver", "--port=6001", "--ports_num=2"),
+            *(sys.executable, "-P", "-m", "pslaunch.runtime.pserver", "--port=6001", "--ports_num=2"),
             *("--ports_num_for_sparse=0", "--num_gradient_servers=2", "--host=127.0.0.2"),
         ]
     ]

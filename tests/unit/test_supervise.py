@@ -236,8 +236,18 @@ def test_killed_for_memory_is_said() -> None:
 
 def test_trouble_with_a_start_ends_the_job() -> None:
     s = job()
+    s.not_started("trainer/1")
     s.trouble(Failure("trainer/1", 0, 127, "can't be started"), 0.0)
     assert s.actions(0.0) == [Signal(("trainer/0",), TERM)]
+
+
+def test_a_log_that_can_not_be_written_ends_its_process_in_order_too() -> None:
+    s = job()
+    s.trouble(Failure("pserver/0", 0, codes.IO, "can't be written"), 0.0)
+    assert s.actions(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    for key in ("trainer/0", "trainer/1"):
+        s.exited(key, Exit(143, "SIGTERM", asked=True), 0.1)
+    assert s.actions(0.1) == [Signal(("pserver/0",), TERM)]
 
 
 events = st.lists(
