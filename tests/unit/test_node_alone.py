@@ -45,9 +45,12 @@ def test_the_zipapp_is_small_and_its_keeper_greets(tree: Path, tmp_path: Path) -
     make_zipapp(tree, app)
     assert app.stat().st_size <= MAX_ZIPAPP_BYTES
     argv = [sys.executable, "-I", "-S", str(app), "keeper", "5", "1"]
-    done = subprocess.run(argv, input=b"", capture_output=True, timeout=30)
-    assert b'"type":"hello"' in done.stdout  # then its line was closed, and it ended
-    assert b"the head is gone" in done.stderr
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as keeper:
+        assert keeper.stdout is not None
+        assert b'"type":"hello"' in keeper.stdout.read(4096)
+        _, said = keeper.communicate(timeout=30)  # closes its line, and it ends
+    assert b"the head is gone" in said
 
 
 def test_it_loads_no_numpy_and_none_of_the_launcher(tree: Path) -> None:
