@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 
 from pslaunch.runtime import prove
-from pslaunch.runtime.prove import MAX_BODY_BYTES, MAX_UNPROVEN, TIMEOUT_S, Refused
+from pslaunch.runtime.prove import MAX_BODY_BYTES, MAX_UNPROVEN, PATIENCE_S, TIMEOUT_S, Refused
 
 __all__ = [
     "MAX_BODY_BYTES",
     "MAX_UNPROVEN",
+    "PATIENCE_S",
     "PLANE",
     "TIMEOUT_S",
     "Hello",

@@ -23,6 +23,7 @@ NONCE_BYTES = 32
 MAC_BYTES = 32
 TIMEOUT_S = 10.0  # from the first byte expected to the welcome
 MAX_UNPROVEN = 64  # connections at once that have not proved themselves
+PATIENCE_S = 0.5  # after which one of them makes room where there are more
 
 
 class Kind(IntEnum):

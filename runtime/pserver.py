@@ -62,7 +62,7 @@ class Pserver:
         waits = [s for s in (options.stall_after_s, options.stall_timeout_s) if s]
         self._shards = [Shard(i, options, min(waits, default=0.0)) for i in range(options.ports)]
         self._selector = selectors.DefaultSelector()
-        self._unproven: set[_Unproven] = set()
+        self._unproven: dict[_Unproven, None] = {}  # the oldest first
         self._present = -1
         self._met = False  # a trainer of ours was here
         self._stalls: dict[int, tuple[float, str]] = {}  # shard -> since when, what
@@ -216,7 +216,8 @@ class Pserver:
         if key.data is None:
             os.read(key.fd, 64)  # a signal came
         elif isinstance(key.data, _Unproven):
-            self._on_bytes(key.data)
+            if key.data in self._unproven:  # it may have made room for another meanwhile
+                self._on_bytes(key.data)
         elif isinstance(key.data, int):
             assert isinstance(key.fileobj, socket.socket)
             self._on_connection(key.fileobj, key.data)
@@ -231,7 +232,7 @@ class Pserver:
         except OSError:
             return
         addr = env.join_addr(peer[0], peer[1])
-        if len(self._unproven) >= handshake.MAX_UNPROVEN:
+        if not self._make_room():
             self._log.line(
                 f"{addr} dropped: {handshake.MAX_UNPROVEN} connections have not proved themselves yet"
             )
@@ -241,7 +242,7 @@ class Pserver:
         me = env.join_addr(*sock.getsockname()[:2])
         side = handshake.ServerSide(self._options.secret, lambda hello: self._accept(hello, port, addr, me))
         u = _Unproven(sock, side, port, addr, time.monotonic() + handshake.TIMEOUT_S)
-        self._unproven.add(u)
+        self._unproven[u] = None
         self._selector.register(sock, selectors.EVENT_READ, u)
 
     def _accept(self, hello: handshake.Hello, port: int, addr: str, me: str) -> str:
@@ -277,9 +278,11 @@ class Pserver:
             data = b""
         if u.side.hello is not None and data:
             self._selector.unregister(u.sock)
-            self._unproven.discard(u)
+            del self._unproven[u]
             self._shards[u.port].deliver(u.sock, u.side.hello.trainer_id, u.side.hello.incarnation)
         elif not data:
+            if not u.closing:
+                self._log.line(f"{u.addr} left before it had proved itself")
             self._forget(u)
         elif u.side.failure and not u.closing:
             self._on_refused(u)
@@ -304,9 +307,20 @@ class Pserver:
             return ports.is_loopback(host) or host in self._options.nodes
         return False
 
+    def _make_room(self) -> bool:
+        """Room for one more, where need be at the cost of the one that takes longest to say who it is."""
+        if len(self._unproven) < handshake.MAX_UNPROVEN:
+            return True
+        oldest = next(iter(self._unproven))
+        if time.monotonic() < oldest.until_s - handshake.TIMEOUT_S + handshake.PATIENCE_S:
+            return False
+        self._log.line(f"{oldest.addr} dropped: it did not prove itself, and others wait")
+        self._forget(oldest)
+        return True
+
     def _forget(self, u: _Unproven) -> None:
         self._selector.unregister(u.sock)
-        self._unproven.discard(u)
+        del self._unproven[u]
         u.sock.close()
 
     # -- events of the shards
