@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
@@ -35,6 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Give the run a mark and a temporary folder of its own; pytest's own folders stay where they were."""
     leaks.set_mark()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background, where it stays so
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     # Short: paths of Unix sockets have 107 bytes. Not "pslaunch-…": another run must not see it.
     folder = tempfile.mkdtemp(prefix="pslt-")

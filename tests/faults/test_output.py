@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.faults import LineProxy, control
+from support.faults import LineProxy, control, peak_mib
 from support.jobs import PSLAUNCH, QUICK, Job, Place, parent_of, running
 from support.process import poll_until
 
@@ -41,12 +41,6 @@ import hashlib, pathlib, sitecustomize
 pathlib.Path("sha256").write_text(hashlib.sha256(blob).hexdigest())
 sitecustomize.moment("done")
 """
-
-
-def peak_mib(pid: int) -> float:
-    """The most memory that a process has had."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 def told_bytes(job: Job) -> tuple[int, int]:

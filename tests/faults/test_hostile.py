@@ -1,0 +1,191 @@
+"""Hostile peers at every port of the data plane, while a job trains: it goes on, and its log names them."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from pslaunch.runtime import _core, handshake, prove
+from pslaunch.runtime.client import Optim
+from support.faults import control, peak_mib
+from support.jobs import LocalPlace, running
+from support.pservers import cluster
+
+TRAIN = """
+import numpy as np
+import sitecustomize
+import pslaunch.runtime as paddle
+
+def reader():
+    for x in np.random.default_rng(1).random((80, 4)).tolist():
+        yield x, [sum(x)]
+
+def on_event(event):
+    if isinstance(event, paddle.event.EndIteration):
+        sitecustomize.moment(f"batch{event.batch_id}")
+
+paddle.init()
+x = paddle.layer.data(name="x", type=paddle.data_type.dense_vector(4))
+y = paddle.layer.data(name="y", type=paddle.data_type.dense_vector(1))
+guess = paddle.layer.fc(input=x, size=1, act=paddle.activation.Linear())
+cost = paddle.layer.square_error_cost(input=guess, label=y)
+momentum = paddle.optimizer.Momentum(learning_rate=1e-3)
+trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), momentum, is_local=False)
+trainer.train(paddle.batch(reader, 16), num_passes=1, event_handler=on_event)
+"""
+MEMORY_MIB = 40  # that a pserver may take beyond what it has without hostile peers
+HUGE = 2**63
+Address = tuple[str, int]
+
+
+def connect(address: Address, stack: contextlib.ExitStack) -> socket.socket:
+    return stack.enter_context(socket.create_connection(address, timeout=20))
+
+
+def answer(sock: socket.socket) -> bytes:
+    """All that the other side says until it closes the connection."""
+    data = b""
+    with contextlib.suppress(ConnectionError):
+        while piece := sock.recv(4096):
+            data += piece
+    return data
+
+
+def name(sock: socket.socket) -> str:
+    host, port = sock.getsockname()
+    return f"{host}:{port}"
+
+
+def random_bytes(address: Address, stack: contextlib.ExitStack, rng: random.Random) -> list[str]:
+    """Not our protocol; refused at once."""
+    names = []
+    for _ in range(20):
+        sock = connect(address, stack)
+        names.append(name(sock))
+        sock.sendall(b"\xff" + rng.randbytes(rng.randrange(1, 5000)))
+        answer(sock)
+    return names
+
+
+def huge_lengths(address: Address, stack: contextlib.ExitStack, rng: random.Random) -> list[str]:
+    """The greatest length that a handshake can name, and frames of 2**63 bytes before any handshake."""
+    names = []
+    for begin in (
+        prove.HEAD.pack(prove.MAGIC, prove.VERSION, prove.Kind.NONCE, 0xFFFF),
+        struct.pack("<IHHIIQQIIQQII", 0x314C5350, 1, 4, 0, 1, 1, 1, 0, 0, 0, HUGE, 0, 0),
+    ):
+        sock = connect(address, stack)
+        names.append(name(sock))
+        sock.sendall(begin)
+        assert b"PSHS" in answer(sock)[:4]
+    return names
+
+
+def wrong_secret(address: Address, stack: contextlib.ExitStack, rng: random.Random) -> list[str]:
+    """A trainer of another job."""
+    sock = connect(address, stack)
+    hello = handshake.Hello(**dict.fromkeys(handshake.Hello.__dataclass_fields__, 0))
+    me = name(sock)
+    with sock, pytest.raises(handshake.Refused, match="secret"):
+        handshake.greet(sock, b"guessed", hello)
+    return [me]
+
+
+def replayed_proof(address: Address, stack: contextlib.ExitStack, rng: random.Random) -> list[str]:
+    """What a trainer has said before, said again on a new connection: the nonces differ."""
+    sock = connect(address, stack)
+    sock.sendall(prove.message(prove.Kind.NONCE, b"n" * prove.NONCE_BYTES))
+    sock.recv(4096)
+    sock.sendall(prove.message(prove.Kind.PROOF, rng.randbytes(32) + b"{}"))
+    assert b"secret" in answer(sock)
+    return [name(sock)]
+
+
+def test_a_training_goes_on(workspace: Path, rng: random.Random) -> None:
+    (workspace / "train.py").write_text(TRAIN)
+    options = ("--worker_num=2", "--ports_num=2", "--ports_num_for_sparse=1", "--grace=1")
+    with (
+        control("trainer/1 batch1 1", "trainer/1 batch3 1") as ctl,
+        running(LocalPlace(1), workspace, *options, env=ctl.env()) as job,
+        contextlib.ExitStack() as stack,
+    ):
+        held = ctl.held()
+        ports = [int(line.split()[-1]) for line in job.lines("pserver/0") if "selected port" in line]
+        assert len(ports) == 3
+        pserver, hostile = job.pid("pserver/0"), []
+        before_mib = peak_mib(pserver)
+        for port in ports:
+            for attack in (random_bytes, huge_lengths, wrong_secret, replayed_proof):
+                hostile += attack(("127.0.0.1", port), stack, rng)
+        # A thousand that never speak, and some that speak slowly: they stay while the training goes on.
+        slow = [connect(("127.0.0.1", port), stack) for port in ports]
+        silent = [connect(("127.0.0.1", ports[i % 3]), stack) for i in range(1000)]
+        for sock in slow:
+            sock.send(b"P")
+        held.tell()
+        held = ctl.held()
+        for sock in slow:
+            with contextlib.suppress(OSError):
+                sock.send(b"S")
+        assert peak_mib(pserver) - before_mib < MEMORY_MIB
+        held.tell()
+        assert job.launcher.wait() == 0, job.launcher.output()
+        assert len(silent) == 1000
+        log = (workspace / "log/paddle_pserver2.INFO").read_text()
+        assert not [who for who in hostile if f"refused {who}: " not in log and f"{who} left" not in log]
+        assert any(f"{name_} dropped" in log for name_ in map(name, silent))
+
+
+def test_a_trainer_gets_in_among_a_thousand_that_never_speak() -> None:
+    with cluster(trainers=1) as found, contextlib.ExitStack() as stack:
+        for _ in range(1000):
+            connect(found.endpoints[0], stack)
+        with found.client(0, connect_timeout_s=5.0) as c:  # less than what the silent ones have
+            c.connect()
+            c.finish()
+        assert found.codes() == [0]
+
+
+def test_a_trainer_that_has_proved_itself_can_not_harm_others() -> None:
+    optim = Optim(method="sgd", learning_rate=1.0)
+    protocol = _core.protocol()
+    ops = [number for key, number in protocol.items() if key.startswith("op ")]
+    with cluster(trainers=2) as found, found.client(0) as c:
+        c.create_dense("w", 1000, optim)
+        before_mib = peak_mib(found.processes[0].pid)
+        hello = handshake.Hello(
+            trainer_id=1,
+            num_gradient_servers=2,
+            ports_num=1,
+            ports_num_for_sparse=0,
+            incarnation=77,
+            epoch=0,
+            pserver=0,
+            pservers=1,
+            shard=0,
+        )
+        for op in (*ops, 0xFFFF):
+            for length in (HUGE, 2**64 - 1, protocol["PS_MAX_DENSE_BYTES"] + 1):
+                with socket.create_connection(found.endpoints[0], timeout=20) as sock:
+                    handshake.greet(sock, b"", hello)
+                    fields = {
+                        "op": op,
+                        "epoch": 0,
+                        "trainer": 1,
+                        "incarnation": 77,
+                        "sequence": 1,
+                        "object": 0,
+                    }
+                    sock.sendall(
+                        _core.encode_header(**fields, flags=0, version=0, length=length, count=2**32 - 1)
+                    )
+                    refusal = sock.recv(4096)
+                    assert refusal == b"" or refusal[6:8] == protocol["op ERROR"].to_bytes(2, "little")
+        c.create_dense("v", 10, optim)  # the others are served
+        assert peak_mib(found.processes[0].pid) - before_mib < MEMORY_MIB
+        found.processes[0].expect("refused trainer 1")
