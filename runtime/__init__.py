@@ -7,6 +7,8 @@ which need only a part, stay small. Never imports launcher code.
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Iterable
 from typing import Any
 
 if __name__ != "pslaunch.runtime":  # run from a checkout, `import runtime` would make second copies
@@ -32,12 +34,28 @@ _NAMES = {
 __all__ = [*_MODULES, *_NAMES]
 
 
+def absent(module: str, name: str, names: Iterable[str]) -> AttributeError:
+    """The error for a name that a module of v2 may have and this runtime's has not."""
+    place = module.replace("pslaunch.runtime", "paddle")
+    return AttributeError(f"{place}.{name} is not in this runtime yet; there are: {', '.join(sorted(names))}")
+
+
+def publish(module: str, names: Iterable[str]) -> None:
+    """Have `dir()` show these names of a module alone, and a name that it lacks answered with them."""
+
+    def getattr_(name: str) -> Any:
+        raise absent(module, name, names)
+
+    # Not by definitions in the module: type checkers would take any name for one of it.
+    vars(sys.modules[module]).update(__getattr__=getattr_, __dir__=lambda: sorted(names))
+
+
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"pslaunch.runtime.{name}")
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
-    raise AttributeError(f"module 'pslaunch.runtime' has no attribute {name!r}")
+    raise absent(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

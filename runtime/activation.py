@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pslaunch.runtime import publish
+
+__all__ = ["Activation", "Base", "Identity", "Linear", "Relu", "Sigmoid", "Softmax", "Tanh"]
+publish(__name__, __all__)
+
 
 class Activation:
     """Names a function that a layer applies to its output. `Sigmoid()` and the class `Sigmoid` both do."""

@@ -9,6 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pslaunch.runtime import publish
+
+__all__ = ["Extra", "ExtraAttr", "ExtraLayerAttribute", "Param", "ParamAttr", "ParameterAttribute"]
+publish(__name__, __all__)
+
 Initializer = Callable[[str], npt.NDArray[np.float32]]
 
 

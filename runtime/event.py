@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pslaunch.runtime import publish
+
+__all__ = ["BeginIteration", "BeginPass", "EndIteration", "EndPass", "TestResult"]
+publish(__name__, __all__)
+
 
 @dataclass(slots=True)
 class BeginPass:

@@ -11,10 +11,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pslaunch.runtime import publish
 from pslaunch.runtime.activation import activation_name
 from pslaunch.runtime.attr import ExtraLayerAttribute, ParameterAttribute
 from pslaunch.runtime.data_type import InputType
 from pslaunch.runtime.param_config import ParamConfig, make_config
+
+__all__ = [
+    "Layer",
+    "classification_cost",
+    "concat",
+    "cross_entropy_cost",
+    "data",
+    "embedding",
+    "fc",
+    "mse_cost",
+    "regression_cost",
+    "square_error_cost",
+]
+publish(__name__, __all__)
 
 Op = Literal["data", "embedding", "concat", "fc", "cross_entropy", "square_error"]
 

@@ -9,7 +9,11 @@ import difflib
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pslaunch.runtime import publish
 from pslaunch.runtime.param_config import ParamConfig
+
+__all__ = ["SGD", "AdaGrad", "L2Regularization", "Momentum", "Optimizer"]
+publish(__name__, __all__)
 
 Method = Literal["sgd", "momentum", "adagrad"]
 METHOD_NUMBERS: dict[Method, int] = {"sgd": 0, "momentum": 1, "adagrad": 2}

@@ -15,12 +15,15 @@ from typing import IO, Any
 
 import numpy as np
 
-from pslaunch.runtime import _core, param_config
+from pslaunch.runtime import _core, param_config, publish
 from pslaunch.runtime.arrays import F32, U64
 from pslaunch.runtime.layer import Layer
 from pslaunch.runtime.network import collect_params, topological
 from pslaunch.runtime.param_config import ParamConfig
 from pslaunch.runtime.settings import current
+
+__all__ = ["Parameters", "create"]
+publish(__name__, __all__)
 
 _HEADER = struct.Struct("<IIQ")  # v2: format 0, bytes of a value, number of values
 _CONFIG_SUFFIX = ".protobuf"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import IO
 
-from pslaunch.runtime import event
+from pslaunch.runtime import event, publish
 from pslaunch.runtime.feeder import Batch, Feeder, Feeding
 from pslaunch.runtime.infolog import eval_text
 from pslaunch.runtime.layer import Layer
@@ -19,6 +19,9 @@ from pslaunch.runtime.optimizer import Optimizer
 from pslaunch.runtime.parameters import Parameters
 from pslaunch.runtime.run import Run
 from pslaunch.runtime.settings import current
+
+__all__ = ["SGD"]
+publish(__name__, __all__)
 
 Reader = Callable[[], Iterable[Batch]]
 Handler = Callable[[object], None]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pslaunch.runtime import publish
 from pslaunch.runtime.dataset import imikolov
 
 __all__ = ["imikolov"]
+
+publish(__name__, __all__)

@@ -12,6 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from pslaunch.runtime import publish
+
+__all__ = ["DataType", "build_dict", "test", "train"]
+publish(__name__, __all__)
+
 TRAIN_FILE = "ptb.train.txt"
 TEST_FILE = "ptb.valid.txt"
 Sample = tuple[int, ...] | tuple[list[int], list[int]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pslaunch.runtime import publish
 from pslaunch.runtime.reader import creator
 from pslaunch.runtime.reader.decorator import (
     ComposeNotAligned,
@@ -29,3 +30,5 @@ __all__ = [
     "shuffle",
     "xmap_readers",
 ]
+
+publish(__name__, __all__)

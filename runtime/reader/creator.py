@@ -9,6 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pslaunch.runtime import publish
+
+__all__ = ["np_array", "text_file"]
+publish(__name__, __all__)
+
 
 def np_array(x: npt.ArrayLike) -> Callable[[], Iterator[Any]]:
     """A reader of the elements of an array's first axis."""
