@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import zipapp
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -28,3 +30,13 @@ def copy_tree(folder: Path) -> None:
 def make_zipapp(tree: Path, app: Path) -> None:
     """Pack a tree of `copy_tree`."""
     zipapp.create_archive(tree, app, compressed=True)
+
+
+def greet(keeper: Sequence[str]) -> tuple[bytes, bytes]:
+    """Start a keeper, close its line once it has greeted; its greeting, and what it said at its end."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(keeper, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as process:
+        assert process.stdout is not None
+        greeting = process.stdout.read(4096)
+        _, said = process.communicate(timeout=30)
+    return greeting, said
