@@ -6,6 +6,7 @@ Connections and waiting are here; requests and answers are the compiled core's (
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import socket
 import sys
@@ -30,6 +31,7 @@ MAX_WAIT_S = 3.0
 ATTEMPT_S = 5.0  # for one connection and its handshake
 REFUSED_S = 1.0  # nobody listens for so long after training began: the pserver is gone for good
 RUN_MS = 500
+PULL_BYTES = 32 << 20  # rows pulled at once; the core may need as much again to sort them
 
 
 class ClientError(RuntimeError):
@@ -361,9 +363,14 @@ class Client:
 
     def pull_rows(self, name: str, keys: U64, out: F32 | None = None) -> F32:
         """The rows [n, dim] of these keys, into `out` if given; a key without a row: its initial values."""
-        i = self._sparse_id(name)
-        rows = np.empty((len(keys), self._dims[name]), np.float32) if out is None else out
-        self._call(lambda: self._core.pull_rows(i, keys, rows))
+        i, shape = self._sparse_id(name), (len(keys), self._dims[name])
+        rows = np.empty(shape, np.float32) if out is None else out
+        if rows.shape != shape:
+            raise ValueError(f"out: {rows.shape} in place of {shape}")
+        most = max(1, PULL_BYTES // (4 * shape[1]))
+        for at in range(0, len(keys), most):
+            part = slice(at, at + most)
+            self._call(functools.partial(self._core.pull_rows, i, keys[part], rows[part]))
         return rows
 
     def _dense_id(self, name: str) -> int:

@@ -15,6 +15,7 @@ void ps_peer_init(ps_peer *p, uint32_t trainer) {
 static void drop_answers(ps_peer *p) {
     for (size_t i = p->out_from; i < p->out_to; i++) free(p->out[i].owned);
     p->out_from = p->out_to = p->out_sent = 0;
+    p->out_owned = 0;
 }
 
 void ps_peer_close(ps_peer *p) {
@@ -33,7 +34,7 @@ void ps_peer_lost(ps_peer *p) {
         p->part = p->head;
         p->part_got = p->got - p->carried;
     }
-    p->in_body = p->paused = p->repeated = p->dying = false;
+    p->in_body = p->paused = p->full = p->repeated = p->dying = false;
     p->skip = p->carried = 0;
     p->armed = 0;
 }
@@ -66,6 +67,7 @@ int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, void *ow
     r->body = body;
     r->length = (size_t)head->length;
     r->owned = owned;
+    if (owned != NULL) p->out_owned += r->length;
     return PS_OK;
 }
 
@@ -91,6 +93,7 @@ static void advance(ps_peer *p, size_t sent) {
         ps_reply *r = &p->out[p->out_from];
         if (p->out_sent < PS_HEADER_BYTES + r->length) return;
         p->out_sent -= PS_HEADER_BYTES + r->length;
+        if (r->owned != NULL) p->out_owned -= r->length;
         free(r->owned);
         p->out_from++;
     }
@@ -109,4 +112,8 @@ int ps_peer_flush(ps_peer *p, ps_err *err) {
 
 bool ps_peer_unsent(const ps_peer *p) {
     return p->out_from < p->out_to;
+}
+
+bool ps_peer_full(const ps_peer *p) {
+    return p->out_owned > PS_MAX_ANSWER_BYTES;
 }

@@ -7,7 +7,8 @@
 
 #include "ps_conn.h"
 
-#define PS_MAX_ANSWERS 65536 /* that a trainer leaves unread */
+#define PS_MAX_ANSWERS 65536                    /* that a trainer leaves unread */
+#define PS_MAX_ANSWER_BYTES (UINT64_C(4) << 20) /* made for a trainer; beyond it nothing more is read */
 
 /* Rows or a gradient that is held: the body of one frame as it came. */
 typedef struct ps_held {
@@ -50,6 +51,7 @@ typedef struct ps_peer {
     ps_header head; /* the request that is coming in */
     bool in_body;   /* the header is there and its body was begun */
     bool paused;    /* the header is there, and its body must wait for the trainer's turn */
+    bool full;      /* nothing is read until it has taken some of its answers */
     bool repeated;  /* a request that came whole before */
     ps_sink sink;
     uint8_t *mem;     /* of PS_SINK_BYTES; borrowed */
@@ -65,6 +67,7 @@ typedef struct ps_peer {
     ps_reply *out; /* [out_cap] */
     size_t out_from, out_to, out_cap;
     size_t out_sent;                               /* bytes of the first */
+    uint64_t out_owned;                            /* bytes of bodies that are not borrowed */
     uint8_t create[PS_CREATE_BYTES + PS_MAX_NAME]; /* the body of CREATE */
 } ps_peer;
 
@@ -87,5 +90,9 @@ int ps_peer_flush(ps_peer *p, ps_err *err);
 
 /* Whether answers wait to be sent. */
 bool ps_peer_unsent(const ps_peer *p);
+
+/* Whether no more is to be read until the trainer has taken some of its answers. Values go out of their
+ * object and need no memory; rows do. */
+bool ps_peer_full(const ps_peer *p);
 
 #endif

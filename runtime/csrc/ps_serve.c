@@ -398,6 +398,8 @@ static int next_request(ps_shard *s, ps_peer *p, ps_err *err) {
 
 /* PS_OK: go on. PS_EAGAIN: nothing more for now. PS_ECONN: gone. Else the trainer did wrong. */
 static int advance(ps_shard *s, ps_peer *p, int64_t *share, ps_err *err) {
+    p->full = !p->in_body && ps_peer_full(p);
+    if (p->full) return PS_EAGAIN;
     int code = p->in_body ? PS_OK : next_request(s, p, err);
     if (code < 0) return code;
     if (!body_whole(p)) {

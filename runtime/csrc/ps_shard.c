@@ -64,8 +64,8 @@ static void report_stats(ps_shard *s) {
 static void arm(ps_shard *s, ps_peer *p) {
     if (p->conn.fd < 0) return;
     uint32_t want = EPOLLRDHUP;
-    if (!p->paused) want |= EPOLLIN;
-    if (ps_peer_unsent(p)) want |= EPOLLOUT;
+    if (!p->paused && !p->full) want |= EPOLLIN;
+    if (p->full || ps_peer_unsent(p)) want |= EPOLLOUT; /* of a full one input is left, maybe in our buffer */
     if (want == p->armed) return;
     struct epoll_event event = {.events = want, .data.u64 = p->trainer};
     if (epoll_ctl(s->epoll_fd, p->armed ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, p->conn.fd, &event) == 0)
@@ -95,14 +95,22 @@ static void settle_peers(ps_shard *s) {
     for (uint32_t t = 0; t < s->config.trainers; t++) settle_peer(s, &s->peers[t]);
 }
 
+/* Read what has come, if it may be read now. Returns whether the connection is gone. */
+static bool read_peer(ps_shard *s, ps_peer *p, uint32_t events, ps_err *err) {
+    const uint32_t broken = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+    ps_conn_ready(&p->conn);
+    if (p->full) {
+        if (ps_peer_flush(p, err) == PS_ECONN) return true;
+        p->full = ps_peer_full(p);
+        events |= EPOLLIN; /* what was left */
+    }
+    if (p->paused || p->full) return (events & broken) != 0;
+    return (events & (EPOLLIN | broken)) != 0 && ps_serve_input(s, p, err) == PS_ECONN;
+}
+
 static void on_peer(ps_shard *s, ps_peer *p, uint32_t events) {
     ps_err err = {.text = "the connection was closed"};
-    ps_conn_ready(&p->conn);
-    bool gone = false;
-    if (p->paused) gone = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
-    else if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-        gone = ps_serve_input(s, p, &err) == PS_ECONN;
-    if (gone) ps_shard_drop(s, p, err.text);
+    if (read_peer(s, p, events, &err)) ps_shard_drop(s, p, err.text);
 }
 
 static void on_mail(ps_shard *s, const ps_mail *mail) {

@@ -100,6 +100,7 @@ static PyObject *protocol(PyObject *self, PyObject *none) {
         {"PS_MAX_NAME", PS_MAX_NAME},
         {"PS_MAX_TEXT", PS_MAX_TEXT},
         {"PS_MAX_ANSWERS", PS_MAX_ANSWERS},
+        {"PS_MAX_ANSWER_BYTES", PS_MAX_ANSWER_BYTES},
         {"PS_MAX_HELD", PS_MAX_HELD},
         {"PS_MAX_HELD_BYTES", PS_MAX_HELD_BYTES},
         {"PS_WANT", PS_WANT},

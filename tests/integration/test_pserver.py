@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pslaunch.runtime import handshake, reference
+from pslaunch.runtime import _core, handshake, reference
 from pslaunch.runtime.client import Client, ClientError, Init, NotReached, Optim, PeerVanished
 from support.process import started
 from support.progress import heard
@@ -197,6 +197,25 @@ def test_many_trainers_do_not_need_much_memory() -> None:
         assert found.codes() == [0]
     # Values, sum and the gradients held: 6 times 4 MiB; all gradients would be 128 MiB.
     assert max(peaks) - before < 40 << 20
+
+
+@pytest.mark.parametrize("through_core", [False, True])
+def test_a_large_pull_does_not_need_much_memory(through_core: bool) -> None:
+    """Of 96 MiB of rows a shard has a few at a time, also if they are asked for at once."""
+    keys, dim = np.arange(24_576, dtype=np.uint64), 1024
+    rows, expected = np.empty((len(keys), dim), np.float32), np.empty((len(keys), dim), np.float32)
+    _core.init_rows(expected, keys, 1, _core.table_id("e"), 0, 0.0, 0.1)
+    with cluster() as found, found.client(0) as c:
+        c.create_sparse("e", len(keys), dim, PLAIN, NORMAL)
+        before = peak_bytes(found.processes[0].pid)
+        if through_core:
+            c._core.pull_rows(0, keys, rows)
+            while c._core.run(500) is not None:
+                pass
+        else:
+            c.pull_rows("e", keys, rows)
+        assert peak_bytes(found.processes[0].pid) - before < 12 << 20
+    np.testing.assert_array_equal(rows, expected)
 
 
 def test_rows_beyond_one_frame_arrive_whole() -> None:
