@@ -15,186 +15,25 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from pslaunch.node import codes, gate, logs, ports, procs
+from pslaunch.node import codes, gate, ports, procs
 from pslaunch.node.fill import fill
 from pslaunch.node.gate import Seals
 from pslaunch.node.keeper import BEAT_S, KILL_LIMIT_S, reap
 from pslaunch.node.loop import Loop
+from pslaunch.node.program import Program, Refusal, code_of
 from pslaunch.node.supervise import Ending
-from pslaunch.node.wire import MAX_OUTPUT_BYTES, Line, Message, Output
+from pslaunch.node.wire import Line, Message
 from pslaunch.runtime import busyport, env
 
 if TYPE_CHECKING:
     from pslaunch.node.lead import Lead
 
-READ_BYTES = MAX_OUTPUT_BYTES
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 MAX_DIAL_BYTES = 4096
-PROGRESS_EVERY_S = 0.2  # reports of one process to the head; the newest wins
-
-
-class Refusal(Exception):
-    """The node can't do what was ordered; the text and code go to the head."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-class Program:
-    """One process of the job on this node: its log, its progress socket, its end."""
-
-    def __init__(self, agent: Agent, number: int, order: Mapping[str, Any]) -> None:
-        self._agent, self._loop, self.number = agent, agent.loop, number
-        self.key, self.role, self.log_path = str(order["key"]), str(order["role"]), str(order["log"])
-        self.process: subprocess.Popen[bytes] | None = None
-        self.asked = False  # whether we have sent it a signal
-        self.ended = False
-        self._written = 0
-        self._log_failed = False
-        self._report: dict[str, Any] = {}
-        self._report_due = False
-        self._oom_before = procs.oom_kills()
-        contract = dict(order["contract"])
-        try:
-            self._log = open(self.log_path, "wb", buffering=0)  # noqa: SIM115 - closed in `finish`
-        except OSError as e:
-            raise Refusal(_code_of(e), f"{self.log_path} can't be written: {e.strerror}") from None
-        self._progress = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._progress.bind(contract["PSLAUNCH_PROGRESS"])
-        self._out, out_w = os.pipe()
-        os.set_blocking(self._out, False)
-        held = agent.held.pop(self.key, [])
-        keep = [s.fileno() for s in held] if order["keep_ports"] else []
-        if keep:
-            contract[env.LISTEN_FDS] = ",".join(map(str, keep))
-        else:
-            ports.close_all({self.key: held})
-        environ = env.compose(os.environ, order["added_env"], contract)
-        try:
-            self.process = subprocess.Popen(
-                order["argv"],
-                cwd=order["cwd"],
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=out_w,
-                stderr=out_w,
-                pass_fds=keep,
-                start_new_session=True,
-            )
-        except BaseException:
-            self.finish()
-            raise
-        finally:
-            os.close(out_w)
-            ports.close_all({self.key: held})
-        self._loop.watch(self._out, read=self._more_output)
-        self._loop.watch(self._progress.fileno(), read=self.read_progress)
-
-    # --- output ---
-
-    def _more_output(self) -> None:
-        self._read_output()
-
-    def _read_output(self) -> bool:
-        try:
-            data = os.read(self._out, READ_BYTES)
-        except BlockingIOError:
-            return False
-        if not data:
-            self._loop.watch(self._out)
-            return False
-        self._write_log(data)
-        self._agent.line.send_output(Output(self.number, self._written, data))
-        self._written += len(data)
-        return True
-
-    def _write_log(self, data: bytes) -> None:
-        if self._log_failed:
-            return
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[self._log.write(view) :]
-        except OSError as e:
-            self._log_failed = True
-            text = f"{self.log_path} can't be written: {e.strerror}; free space, or choose another --log_dir"
-            self._agent.trouble(self.key, codes.IO, text)
-
-    # --- progress ---
-
-    def read_progress(self) -> None:
-        """Take what is there; the newest values go to the head a few times a second, a state at once."""
-        urgent = False
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                for report in env.parse_progress(self._progress.recv(env.MAX_PROGRESS_BYTES)):
-                    urgent = urgent or "state" in report
-                    self._report.update(report)
-        if urgent:
-            self._send_report()
-        elif self._report and not self._report_due:
-            self._report_due = True
-            self._loop.call_after(PROGRESS_EVERY_S, self._send_report)
-
-    def _send_report(self) -> None:
-        self._report_due = False
-        if self._report:
-            self._agent.line.send({"type": "progress", "key": self.key, **self._report})
-            self._report = {}
-
-    # --- the end ---
-
-    def signal(self, number: int) -> None:
-        """To its whole process group; KILL to all that descends from it too."""
-        if self.ended or self.process is None:
-            return
-        self.asked = True
-        if number == signal.SIGKILL:
-            for proc in procs.descendants(self.process.pid):
-                procs.send(proc, number)
-        procs.send_group(self.process.pid, number)
-
-    def exited(self, status: int) -> None:
-        """Its main process has ended: all that it said before goes out before its exit does."""
-        assert self.process is not None
-        self.ended = True
-        code, name = procs.describe_exit(status)
-        self.process.returncode = code  # we have waited for it, Popen must not
-        self.read_progress()
-        self._send_report()
-        while self._read_output():
-            pass
-        oom = name == "SIGKILL" and not self.asked and procs.oom_kills() > self._oom_before
-        self._agent.line.send(
-            {
-                "type": "exited",
-                "key": self.key,
-                "code": code,
-                "signal": name,
-                "asked": self.asked,
-                "oom": oom,
-                "written": self._written,
-                "tail": logs.tail(self.log_path),
-            },
-            in_order=True,
-        )
-
-    def finish(self) -> None:
-        """Give back all descriptors; what still holds the other end of the pipe was killed before."""
-        if not self._log.closed:
-            while self._read_output():
-                pass
-            self._loop.watch(self._out)
-            self._loop.watch(self._progress.fileno())
-            os.close(self._out)
-            self._progress.close()
-            self._log.close()
 
 
 class Agent:
@@ -264,7 +103,7 @@ class Agent:
             self.line.send({"type": "refused", "code": e.code, "text": str(e)})
         except OSError as e:
             text = f"{e.filename}: {e.strerror}" if e.filename else str(e)
-            self.line.send({"type": "refused", "code": _code_of(e), "text": text})
+            self.line.send({"type": "refused", "code": code_of(e), "text": text})
 
     def _order_hello(self, message: Message) -> None:
         """The wire has compared the versions already."""
@@ -476,10 +315,6 @@ def _why_not_started(e: Refusal | OSError, program: str) -> tuple[int, str]:
         return e.code, str(e)
     where = f" ({e.filename})" if e.filename else ""
     return 127 if e.errno == errno.ENOENT else 126, f"{program} can't be started: {e.strerror}{where}"
-
-
-def _code_of(e: OSError) -> int:
-    return codes.RIGHTS if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else codes.IO
 
 
 def _take_standard_streams() -> tuple[int, int]:
