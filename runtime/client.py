@@ -254,22 +254,20 @@ class Client:
                     reported = True
                     self._log(f"waiting for pserver {self._shards[i].addr} for {waited_s:.0f} s")
             elif what == "broken":
-                if self._mend(i, text, finishing=finishing):
-                    break
+                self._mend(i, text, finishing=finishing)
             else:
                 raise ClientError(f"pserver {self._shards[i].addr}: {text}")
 
-    def _mend(self, i: int, why: str, *, finishing: bool) -> bool:
-        """Connect again; True if there is no need: a pserver ends when all have said finished."""
+    def _mend(self, i: int, why: str, *, finishing: bool) -> None:
+        """Connect again, unless there is no need: a pserver ends when all have said finished."""
         sent = self._core.sent(i)
         self._log(f"connection to pserver {self._shards[i].addr} broke ({why}); connecting again")
         try:
             self._attach([i])
         except PeerVanished:
-            if finishing and sent:
-                return True
-            raise
-        return False
+            if not (finishing and sent):
+                raise
+            self._core.let_go(i)
 
     def create_dense(self, name: str, size: int, optim: Optim) -> None:
         """A dense object of `size` values; they are set by init_dense()."""

@@ -25,7 +25,8 @@ typedef struct ps_request {
 typedef struct ps_link {
     ps_conn conn;
     uint64_t sequence;    /* of the last request */
-    uint64_t told;        /* of the last request of which the shard was sent a byte */
+    uint64_t told;        /* of the last request of which the shard was ever sent a byte */
+    uint64_t told_whole;  /* of the last one that it was ever sent whole */
     uint32_t first, last; /* requests of this call, PS_NONE: none */
     uint32_t sending;     /* the one that is being sent */
     uint64_t sent;        /* bytes of it, header included */

@@ -100,11 +100,16 @@ void ps_client_detach(ps_client *c, uint32_t shard) {
 }
 
 int ps_client_sent(const ps_client *c, uint32_t shard) {
-    if (shard >= c->shards) return 0;
-    const ps_link *l = &c->links[shard];
-    for (uint32_t i = l->sending; i != PS_NONE; i = c->requests[i].next)
-        if (!c->requests[i].answered) return 0;
-    return 1;
+    return shard < c->shards && c->links[shard].told_whole == c->links[shard].sequence;
+}
+
+void ps_client_let_go(ps_client *c, uint32_t shard) {
+    if (shard >= c->shards) return;
+    ps_link *l = &c->links[shard];
+    ps_client_detach(c, shard);
+    for (uint32_t i = l->first; i != PS_NONE; i = c->requests[i].next) c->requests[i].answered = true;
+    c->open -= l->open;
+    l->open = 0;
 }
 
 uint32_t ps_client_waits_for(const ps_client *c) {

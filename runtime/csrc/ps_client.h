@@ -77,8 +77,11 @@ int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, ps_err *err);
  * with its text. PS_EPROTO: *shard sent what it must not. */
 int ps_client_run(ps_client *c, int timeout_ms, uint32_t *shard, ps_err *err);
 
-/* Whether all requests of the call to this shard were sent whole. */
+/* Whether all requests to this shard were sent whole, on whatever connection. */
 int ps_client_sent(const ps_client *c, uint32_t shard);
+
+/* Wait for no further answer of this shard. Can't fail. */
+void ps_client_let_go(ps_client *c, uint32_t shard);
 
 /* A shard that has not answered all, or the number of shards. */
 uint32_t ps_client_waits_for(const ps_client *c);

@@ -40,6 +40,7 @@ static void sent_bytes(const ps_client *c, ps_link *l, uint64_t sent) {
         uint64_t whole = r->answered ? 0 : PS_HEADER_BYTES + r->head.length;
         if (l->sent > 0 && r->head.sequence > l->told) l->told = r->head.sequence;
         if (l->sent < whole) return;
+        if (r->head.sequence > l->told_whole) l->told_whole = r->head.sequence;
         l->sent -= whole;
         l->sending = r->next;
     }

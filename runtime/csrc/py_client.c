@@ -324,6 +324,14 @@ static PyObject *client_sent(PyObject *obj, PyObject *args) {
     return PyBool_FromLong(ps_client_sent(self->core, shard));
 }
 
+static PyObject *client_let_go(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int shard;
+    if (!PyArg_ParseTuple(args, "I", &shard) || ready(self) < 0) return NULL;
+    ps_client_let_go(self->core, shard);
+    return Py_NewRef(Py_None);
+}
+
 static PyObject *client_version(PyObject *obj, PyObject *args) {
     client *self = (client *)obj;
     unsigned int id;
@@ -346,6 +354,7 @@ static PyMethodDef client_methods[] = {
     {"run", client_run, METH_VARARGS, "Carry the call out."},
     {"clear", client_clear, METH_NOARGS, "Forget the call."},
     {"sent", client_sent, METH_VARARGS, "Whether a shard was sent all of the call."},
+    {"let_go", client_let_go, METH_VARARGS, "Wait for no further answer of a shard."},
     {"version", client_version, METH_VARARGS, "Steps of an object that are complete."},
     {"close", client_close, METH_NOARGS, "Close all connections."},
     {NULL, NULL, 0, NULL},

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pslaunch.runtime import _core, handshake, reference
+from pslaunch.runtime import _core, client, handshake, reference
 from pslaunch.runtime.client import Client, ClientError, Init, NotReached, Optim, PeerVanished
 from support.process import started
 from support.progress import heard
@@ -388,6 +388,44 @@ def test_a_pserver_that_is_killed_ends_the_trainer_soon() -> None:
         found.processes[0].kill()
         with pytest.raises(PeerVanished, match=f"{HOST}:{found.endpoints[0][1]}"):
             c.push_pull({"w": w}, {"w": w.copy()})
+
+
+def test_each_pserver_is_waited_for_when_the_trainer_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is gone after it was sent FINISH had all it needs; the others are still to answer."""
+    monkeypatch.setattr(client, "REFUSED_S", 0.05)
+    broke: list[str] = []
+    first_is_gone = threading.Event()
+
+    def log(line: str) -> None:
+        if " broke " in line:
+            broke.append(line)
+            first_is_gone.set()
+
+    def vanish(listener: socket.socket, when: threading.Event | None) -> None:
+        """A pserver that goes when it has read FINISH, and `when` is set."""
+        side = handshake.ServerSide(b"", lambda hello: "")
+        with listener, listener.accept()[0] as sock:
+            while side.hello is None:
+                sock.sendall(side.feed(sock.recv(4096)))
+            assert sock.recv(4096)
+            if when is not None:
+                assert when.wait(20)
+
+    listeners = bind_block(2)
+    endpoints = [(HOST, sock.getsockname()[1]) for sock in listeners]
+    threads = [
+        threading.Thread(target=vanish, args=(sock, when), daemon=True)
+        for sock, when in zip(listeners, (None, first_is_gone), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    Client(endpoints, trainer_id=0, num_gradient_servers=1, log=log).finish()
+    assert [f"{HOST}:{port}" in line for (_, port), line in zip(endpoints, broke, strict=True)] == [
+        True,
+        True,
+    ]
+    for thread in threads:
+        thread.join()
 
 
 def test_a_missing_pserver_is_named_when_the_time_is_over() -> None:
