@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pslaunch.runtime import busyport
 
 _SIOCGIFADDR = 0x8915
-BACKLOG = 128
+BACKLOG = 1024  # all trainers of a large job connect at once
 
 
 class PortError(OSError):
@@ -59,7 +59,8 @@ def adopt(descriptors: Sequence[int]) -> list[socket.socket]:
     for fd in descriptors:
         try:
             sock = socket.socket(fileno=fd)
-            sock.listen(BACKLOG)  # again is allowed
+            if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                sock.listen(BACKLOG)
             os.set_inheritable(fd, False)
         except OSError as e:
             raise PortError(f"descriptor {fd} is no listening socket: {e.strerror}") from e

@@ -7,6 +7,7 @@ reports; the training itself is in the compiled core (csrc/ps_shard.h). Needs no
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import signal
@@ -28,6 +29,8 @@ EX_USAGE, EX_UNAVAILABLE, EX_IOERR, EX_TEMPFAIL, EX_CONFIG = 2, 69, 74, 75, 78
 EX_TERM = 128 + signal.SIGTERM
 
 TICK_S = 0.5
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # accept() would say so again at once
+REST_S = 0.5
 FOREIGN_S = 2.0  # a stray trainer of another job may knock too; if it is ours, none of ours comes meanwhile
 
 
@@ -63,6 +66,7 @@ class Pserver:
         self._shards = [Shard(i, options, min(waits, default=0.0)) for i in range(options.ports)]
         self._selector = selectors.DefaultSelector()
         self._unproven: dict[_Unproven, None] = {}  # the oldest first
+        self._resting: dict[socket.socket, tuple[int, float]] = {}  # listeners: port, until when
         self._present = -1
         self._met = False  # a trainer of ours was here
         self._stalls: dict[int, tuple[float, str]] = {}  # shard -> since when, what
@@ -229,7 +233,11 @@ class Pserver:
     def _on_connection(self, listener: socket.socket, port: int) -> None:
         try:
             sock, peer = listener.accept()
-        except OSError:
+        except OSError as e:
+            if e.errno in EXHAUSTED and not self._drop_oldest():
+                self._log.line(f"no connection is accepted for {REST_S:g} s: {e.strerror}")
+                self._selector.unregister(listener)
+                self._resting[listener] = port, time.monotonic() + REST_S
             return
         addr = env.join_addr(peer[0], peer[1])
         if not self._make_room():
@@ -309,10 +317,12 @@ class Pserver:
 
     def _make_room(self) -> bool:
         """Room for one more, where need be at the cost of the one that takes longest to say who it is."""
-        if len(self._unproven) < handshake.MAX_UNPROVEN:
-            return True
-        oldest = next(iter(self._unproven))
-        if time.monotonic() < oldest.until_s - handshake.TIMEOUT_S + handshake.PATIENCE_S:
+        return len(self._unproven) < handshake.MAX_UNPROVEN or self._drop_oldest()
+
+    def _drop_oldest(self) -> bool:
+        """Whether there was one that had its time to say who it is."""
+        oldest = next(iter(self._unproven), None)
+        if oldest is None or time.monotonic() < oldest.until_s - handshake.TIMEOUT_S + handshake.PATIENCE_S:
             return False
         self._log.line(f"{oldest.addr} dropped: it did not prove itself, and others wait")
         self._forget(oldest)
@@ -363,6 +373,10 @@ class Pserver:
             if not u.closing:
                 self._log.line(f"{u.addr} dropped: it did not prove itself within {handshake.TIMEOUT_S:g} s")
             self._forget(u)
+        for listener, (port, until_s) in list(self._resting.items()):
+            if now_s >= until_s:
+                del self._resting[listener]
+                self._selector.register(listener, selectors.EVENT_READ, port)
         for i, shard in enumerate(self._shards):
             if shard.failure is not None:
                 self._end(EX_IOERR, f"port {i} can't go on: {shard.failure}")

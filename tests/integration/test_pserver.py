@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -359,6 +361,27 @@ def test_hostile_bytes_end_their_own_connection_only() -> None:
                 sock.sendall(junk)
         c.create_dense("w", 5, PLAIN)
         assert found.processes[0].proc.poll() is None
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time that the process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_connections_beyond_the_limit_of_open_files_keep_no_trainer_out() -> None:
+    under = ["sh", "-c", 'ulimit -n 24; exec "$@"', "sh"]
+    with cluster(under=under) as found, contextlib.ExitStack() as stack:
+        for _ in range(40):
+            stack.enter_context(socket.create_connection(found.endpoints[0]))
+        used_s, began_s = cpu_s(found.processes[0].pid), time.monotonic()
+        with found.client(0) as c:
+            c.connect()
+            elapsed_s = time.monotonic() - began_s
+            assert elapsed_s < 9  # before any of them has had all its time
+            assert cpu_s(found.processes[0].pid) - used_s < 0.1 + 0.3 * elapsed_s
+            c.finish()
+        assert found.codes() == [0]
 
 
 def test_a_foreign_protocol_names_the_script_mode() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
+from pathlib import Path
 
 import pytest
 
 from pslaunch.node.ports import BusyPort, bind_all, close_all, mark_all
+from pslaunch.runtime import ports
 from pslaunch.runtime.busyport import holder
 
 
@@ -63,6 +66,23 @@ def test_ipv6() -> None:
     held = bind_all("::1", {"pserver/0": [free_port()]})
     assert held["pserver/0"][0].family == socket.AF_INET6
     close_all(held)
+
+
+def backlog(sock: socket.socket) -> int:
+    """Of a listening socket: linux/tcp.h, tcpi_sacked."""
+    return int(struct.unpack_from("8B6I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104))[13])
+
+
+def test_a_port_keeps_its_backlog_when_it_changes_hands() -> None:
+    most = int(Path("/proc/sys/net/core/somaxconn").read_text())
+    for given in (1024, 0):  # 0: bound alone
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            if given:
+                sock.listen(given)
+            (adopted,) = ports.adopt([os.dup(sock.fileno())])
+            with adopted:
+                assert backlog(adopted) == min(1024, most)
 
 
 def test_nobody_holds_a_free_port() -> None:
