@@ -16,6 +16,10 @@ C_PROGRAMS := $(wildcard tests/c/*/*.c)
 C_FLAGS := -std=c11 -D_GNU_SOURCE -fno-math-errno -ffp-contract=off -Iruntime/csrc
 C_WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wconversion -Werror
 SANITIZE := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+SANITIZERS = $(shell $(CC) -print-file-name=libasan.so) $(shell $(CC) -print-file-name=libubsan.so)
+ASAN_TESTS := $(addprefix tests/unit/test_,blocks.py checkpoint.py frames.py handshake.py kernels.py layers.py \
+    network_grad.py optimizer.py parameters.py sparse_table.py trainer_local.py) tests/faults/test_hostile.py \
+    $(addprefix tests/integration/test_,contract_training.py pserver.py saving.py training.py)
 # Lets a test make the n-th allocation fail: tests/c/harness.h.
 WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
 # Both compilers where both are there; each has warnings that the other lacks.
@@ -25,7 +29,7 @@ CTEST := build/ctest-$(lastword $(subst /, ,$(CC)))
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 .DEFAULT_GOAL := help
-.PHONY: help train test faults lint typing ctest arm64 bench clean setup-train dev
+.PHONY: help train test faults asan lint typing ctest arm64 bench clean setup-train dev
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -43,6 +47,20 @@ test: dev ctest ## all tests that this machine can run: C under ASan and UBSan, 
 faults: dev ## every ending, N times (default 1), each time with another seed
 	@for seed in $$(seq $(N)); do echo "seed $$seed"; \
 	    $(BIN)/python -m pytest -q -n 4 --seed=$$seed tests/faults $(PYTEST_ARGS) || exit 1; done
+
+# Without what measures memory: the sanitizer holds on to it.
+asan: dev build/asan/pslaunch/runtime/_core.abi3.so ## tests of the runtime, its C core under ASan and UBSan
+	@ln -sfn "$(CURDIR)"/launcher/* "$(CURDIR)/templates" build/asan/pslaunch/
+	@ln -sfn $(addprefix "$(CURDIR)"/,$(filter-out %.so,$(wildcard runtime/*))) build/asan/pslaunch/runtime/
+	PYTHONPATH="$(CURDIR)/build/asan" LD_PRELOAD="$(SANITIZERS)" \
+	ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_abort=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	$(BIN)/python -m pytest -n 4 -k "not memory" $(ASAN_TESTS) $(PYTEST_ARGS)
+
+# The import names as real folders, as in build/typing, but with a core of its own: .venv/ stays as it is.
+build/asan/pslaunch/runtime/_core.abi3.so: $(CORE) $(BINDINGS) $(HEADERS) Makefile | dev
+	@rm -rf build/asan && mkdir -p $(@D)
+	$(CC) $(C_FLAGS) $(SANITIZE) -shared -fPIC -DPy_LIMITED_API=0x030B0000 -I$(PYTHON_H) $(CORE) $(BINDINGS) \
+	    -lm -lpthread -o $@
 
 lint: dev typing ## ruff, mypy strict, clang-format, C warnings as errors with gcc and clang
 	$(BIN)/ruff check

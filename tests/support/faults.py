@@ -57,7 +57,7 @@ class Control:
     def env(self, *, line: bool = False) -> dict[str, str]:
         """What the job's launcher needs in its environment."""
         return {
-            "PYTHONPATH": str(HOOKS),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(HOOKS), os.environ.get("PYTHONPATH")])),
             "PSLAUNCH_TEST_SOCKET": self._path,
             "PSLAUNCH_TEST_HOLD": "\n".join(self._moments),
             MARK: self.mark,
