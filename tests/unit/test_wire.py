@@ -139,6 +139,26 @@ def test_silence_is_noticed(peers: Peers) -> None:
     assert "nothing was heard" in peers.lost[0] and not peers.line.open
 
 
+def test_an_hour_in_which_nobody_has_anything_to_say_is_no_silence() -> None:
+    now_s = [0.0]
+    loop = Loop(clock=lambda: now_s[0])
+    lost: list[str] = []
+    lines = []
+    for sock in socket.socketpair():
+        fd = sock.detach()
+        lines.append(
+            Line(loop, fd, fd, lost_after_s=3.0, on_message=lambda _message: None, on_lost=lost.append)
+        )
+    for second in range(3600):
+        now_s[0] = float(second)
+        for _ in range(3):  # beats go out, and come in
+            loop.run_once(0.0)
+    assert not lost
+    for line in lines:
+        line.close()
+    loop.close()
+
+
 def test_a_closed_line_is_noticed_at_once(peers: Peers) -> None:
     peers.raw.close()
     peers.loop.run(lambda: bool(peers.lost))

@@ -1,0 +1,94 @@
+"""Every ending, third part: the disk of the logs is full, before the job starts, in its midst, at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node import codes
+from support.faults import control
+from support.jobs import Place, finished, running
+
+TALKS = """
+import os, signal, sitecustomize
+signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"told\\n"))
+if os.environ["PSLAUNCH_RANK"] == "1":
+    sitecustomize.moment("begin")
+    os.write(1, b"more than the disk can take\\n" * int(os.environ.get("TIMES", "0")))
+while True:
+    signal.pause()
+"""
+OPTIONS = ("--server_num=0", "--worker_num=2", "--grace=1", "--lost_after=60")
+GONE_WITHIN_S = 1.0 + 2.0
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of 256 KiB at `folder`; skips where none may be mounted."""
+    folder.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(folder)], capture_output=True, text=True
+    )
+    if mount.returncode:
+        pytest.skip(f"a file system can't be mounted here: {mount.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(disk: Path) -> None:
+    """Write until nothing more fits."""
+    with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as f:
+        while f.write(b"x" * 4096):
+            pass
+
+
+@pytest.mark.parametrize("when", ["starting", "ending"])
+def test_a_log_that_takes_nothing_ends_the_job_and_is_named(place: Place, workspace: Path, when: str) -> None:
+    (workspace / "train.py").write_text(TALKS)
+    log = workspace / "log/train.1.log"
+    with control("agent nodefile 1", "trainer/1 begin 1") as ctl:
+        env = ctl.env() | {"TIMES": "1" if when == "starting" else "0"}
+        with running(place, workspace, *OPTIONS, env=env) as job:
+            held = ctl.held()
+            log.symlink_to("/dev/full")  # takes nothing, on any machine; logs of earlier jobs are gone by now
+            held.tell()
+            held = ctl.held()
+            if when == "ending":
+                job.launcher.proc.send_signal(signal.SIGINT)  # the program has something to say to that
+                assert job.launcher.wait() == codes.INT
+            held.tell()
+            assert job.launcher.wait() == (codes.INT if when == "ending" else codes.IO)
+            ctl.until_gone(GONE_WITHIN_S)
+    if when == "starting":
+        failure = job.end()["failure"]
+        assert failure["what"] == "trainer/1" and str(log) in failure["text"]
+        assert "No space left on device" in failure["text"] and "--log_dir" in failure["text"]
+
+
+def test_a_disk_that_is_full_before_the_start(place: Place, workspace: Path) -> None:
+    (workspace / "train.py").write_text(TALKS)
+    with small_disk(workspace / "small") as disk:
+        fill(disk)
+        code, job = finished(place, workspace, *OPTIONS, f"--log_dir={disk}/log")
+        assert code == codes.IO, job.launcher.output()
+        assert "No space left on device" in job.end()["reason"]
+
+
+def test_a_disk_that_becomes_full_keeps_what_it_has(place: Place, workspace: Path) -> None:
+    (workspace / "train.py").write_text(TALKS)
+    with small_disk(workspace / "small") as disk, control("trainer/1 begin 1") as ctl:
+        env = ctl.env() | {"TIMES": str(1 << 20 >> 4)}
+        with running(place, workspace, *OPTIONS, f"--log_dir={disk}/log", env=env) as job:
+            ctl.held().tell()
+            assert job.launcher.wait() == codes.IO
+            ctl.until_gone(GONE_WITHIN_S)
+            assert "No space left on device" in job.end()["reason"]
+            log = (disk / "log/train.1.log").read_bytes()
+            assert len(log) > 100_000 and set(log.split(b"\n")[:-1]) == {b"more than the disk can take"}
