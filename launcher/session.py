@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import secrets
 import sys
 import time
 from collections.abc import Callable
@@ -31,7 +30,7 @@ TICK_S = 0.125
 def new_job_id(name: str) -> str:
     """Unique, sortable by time, and readable: `word2vec-20260102-030405-1a2b`."""
     safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:40] or "job"
-    return f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    return f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 
 def dry_run(spec: JobSpec, *, as_json: bool) -> str:
@@ -71,7 +70,7 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
 
 
 def _head_here(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
-    head = Head(loop, place(plan, plan.nodes), secrets.token_hex(32), time.time)
+    head = Head(loop, place(plan, plan.nodes), os.urandom(32).hex(), time.time)
     _stop_on_signals(loop, head)
     for line in backend.start(plan.nodes, plan.limits):
         head.attach(line.node, line.read_fd, line.write_fd, line.diagnosis)
@@ -79,7 +78,7 @@ def _head_here(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
 
 
 def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
-    first, secret = plan.nodes[0], secrets.token_hex(32)
+    first, secret = plan.nodes[0], os.urandom(32).hex()
     line = backend.start_head(first, plan.limits)
     head = RemoteHead(
         loop,

@@ -8,9 +8,9 @@ any node. docs/environment.md and docs/options.md are the same for people; tests
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, Callable, Union
+from types import MappingProxyType
+from typing import Any, Callable, NamedTuple, Union
 
 Port = Union[int, str]  # a str is the symbol of a dry run, such as "{pserver:1.port}"
 Endpoint = tuple[str, Port]
@@ -94,8 +94,7 @@ def split_addr(text: str, name: str, default_port: int | None = None) -> tuple[s
 # --- init(): v2's arguments, each also PADDLE_INIT_<NAME>; an argument wins over the variable. ---
 
 
-@dataclass(frozen=True)
-class InitArg:
+class InitArg(NamedTuple):
     """One argument of `init()`: how its text is read, its default, what it means."""
 
     parse: Callable[[object, str], Any]
@@ -177,8 +176,7 @@ def pserver_endpoints(
 # --- The contract as the launcher writes it. ---
 
 
-@dataclass(frozen=True)
-class Contract:
+class Contract(NamedTuple):
     """All that one process of a job is told. A port may be a symbol; all else is literal."""
 
     job_id: str
@@ -206,7 +204,7 @@ class Contract:
     trainer_endpoints: Sequence[Endpoint] = ()
     gloo_endpoint: Endpoint | None = None
     gloo_path: str = ""
-    flags: Mapping[str, str] = field(default_factory=dict)  # TRAINER_FLAGS given to the launcher
+    flags: Mapping[str, str] = MappingProxyType({})  # TRAINER_FLAGS given to the launcher
 
 
 def contract_environ(c: Contract) -> dict[str, str]:
@@ -308,8 +306,7 @@ def compose(
 # --- The contract as the runtime reads it. ---
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """What a process finds out about the job it belongs to; empty or zero where nothing started it."""
 
     job_id: str

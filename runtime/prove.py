@@ -8,12 +8,12 @@ can travel to any node. Both sides as machines or over a blocking socket; docs/p
 from __future__ import annotations
 
 import hmac
-import secrets
+import os
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 MAGIC = b"PSHS"
 VERSION = 1
@@ -40,8 +40,7 @@ class Refused(RuntimeError):
     """The other side said no, or isn't what it should be; trying again is no use."""
 
 
-@dataclass(frozen=True)
-class Plane:
+class Plane(NamedTuple):
     """What a connection is for: its label in every proof, and how its two sides are called."""
 
     label: bytes
@@ -111,7 +110,7 @@ class Server:
         kind, body, used = taken
         self.buffer = self.buffer[used:]
         if kind is Kind.NONCE and not self.nonces and len(body) == NONCE_BYTES:
-            nonce = secrets.token_bytes(NONCE_BYTES)
+            nonce = os.urandom(NONCE_BYTES)
             self.nonces = body + nonce
             return message(Kind.CHALLENGE, nonce + self._mac(self._plane.server.encode()))
         if kind is Kind.PROOF and self.nonces and not self.proved:
@@ -155,7 +154,7 @@ def dial(sock: socket.socket, plane: Plane, secret: bytes, text: bytes) -> bytes
 
     Raises Refused, or OSError (TimeoutError, ConnectionError) if it may be worth trying again.
     """
-    nonce = secrets.token_bytes(NONCE_BYTES)
+    nonce = os.urandom(NONCE_BYTES)
     sock.sendall(message(Kind.NONCE, nonce))
     body = _receive(sock, plane, Kind.CHALLENGE)
     nonces, proof = nonce + body[:NONCE_BYTES], body[NONCE_BYTES:]

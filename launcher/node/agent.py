@@ -19,9 +19,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pslaunch.node import codes, gate, ports, procs
+from pslaunch.node import codes, ports, procs
 from pslaunch.node.fill import fill
-from pslaunch.node.gate import Seals
 from pslaunch.node.keeper import BEAT_S, KILL_LIMIT_S, reap
 from pslaunch.node.loop import Loop
 from pslaunch.node.program import Program, Refusal, code_of
@@ -30,6 +29,7 @@ from pslaunch.node.wire import Line, Message
 from pslaunch.runtime import busyport, env
 
 if TYPE_CHECKING:
+    from pslaunch.node.gate import Seals
     from pslaunch.node.lead import Lead
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -365,6 +365,8 @@ def _end_led(lead: Lead, agent: Agent, number: int, why: str) -> None:
 
 def _dial(read_fd: int, write_fd: int, lost_after_s: float) -> tuple[tuple[int, int], Seals]:
     """Read where the head is, and go there; who started us needs our standard streams no more."""
+    from pslaunch.node import gate
+
     os.close(write_fd)
     with os.fdopen(read_fd, "rb") as f:
         where = json.loads(f.read(MAX_DIAL_BYTES))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from pslaunch.node.loop import Loop, Timer
-from pslaunch.node.wire import Seal
+from pslaunch.node.seal import Seal
 from pslaunch.runtime import prove
 
 PLANE = prove.Plane(b"pslaunch control plane", "head", "agent", advice="is it an agent of another job?")

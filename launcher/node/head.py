@@ -10,14 +10,16 @@ import itertools
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pslaunch.node import codes, job, logs
 from pslaunch.node.loop import Loop, Timer
 from pslaunch.node.supervise import LOST_ADVICE, NEVER, Exit, Failure, Finish, Member, Signal, Supervisor
-from pslaunch.node.wire import Line, Message, Output, Seal
+from pslaunch.node.wire import Line, Message, Output
 from pslaunch.runtime.env import PSERVER
+
+if TYPE_CHECKING:
+    from pslaunch.node.seal import Seal
 
 Event = dict[str, Any]
 MAX_EVENTS = 20_000  # older ones are forgotten; an observer sees the gap in the numbers
@@ -429,7 +431,7 @@ class Head:
             code=result.code,
             reason=result.reason,
             elapsed_s=round(self._loop.now() - self._started_s, 3),
-            failure=asdict(result.failure) if result.failure else None,
+            failure=result.failure._asdict() if result.failure else None,
         )
 
     # --- telling ---

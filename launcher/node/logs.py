@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, NamedTuple
 
 MAX_LINE_CHARS = 8192  # a longer line is handed on in pieces
 OVERWRITTEN_EVERY_S = 5.0  # a progress bar that redraws itself by \r is shown this often
@@ -22,8 +21,7 @@ def clean(text: str) -> str:
     return _CONTROLS.sub("", _ESCAPES.sub("", text))
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(NamedTuple):
     """A line, or with `more` a piece of one that goes on."""
 
     text: str

@@ -11,7 +11,7 @@ import errno
 import os
 import signal
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -24,8 +24,7 @@ def become_subreaper() -> None:
         raise OSError(code, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(code)}")
 
 
-@dataclass(frozen=True)
-class Proc:
+class Proc(NamedTuple):
     """A process as /proc shows it; `start` tells it from a later one with the same pid."""
 
     pid: int

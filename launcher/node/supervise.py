@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Union
+from typing import NamedTuple, Union
 
 from pslaunch.node import codes
 from pslaunch.runtime.env import PSERVER, TRAINER
@@ -22,16 +21,14 @@ _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 LOST_ADVICE = "look at that machine; what ran there is ended by what guards it there"
 
 
-@dataclass(frozen=True)
-class Signal:
+class Signal(NamedTuple):
     """Send `number` to these processes; KILL means all that descends from them as well."""
 
     keys: tuple[str, ...]
     number: int
 
 
-@dataclass(frozen=True)
-class Finish:
+class Finish(NamedTuple):
     """Nothing is left to wait for: have every node clean up, and end the job."""
 
 
@@ -96,8 +93,7 @@ class Ending:
         return [key for key, its_role in self._alive.items() if its_role == role]
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """What failed first, for the exit code and the last block that a person reads."""
 
     what: str  # "trainer/1", "node 2", ...
@@ -117,8 +113,7 @@ class Failure:
         return 2 if self.code == codes.PEER else 1
 
 
-@dataclass(frozen=True)
-class Exit:
+class Exit(NamedTuple):
     """How a process ended, as its agent saw it."""
 
     code: int  # 128+n for a signal
@@ -128,22 +123,18 @@ class Exit:
     tail: tuple[str, ...] = ()
 
 
-@dataclass
 class Member:
     """What is known of one process."""
 
-    role: str
-    node: int
-    log: str
-    started: bool = False
-    ended: bool = False
-    state: str = ""  # as its runtime reports it: connected, finished
-    why: str = ""  # what its runtime says of its failure
-    exit: Exit | None = None
+    def __init__(self, role: str, node: int, log: str) -> None:
+        self.role, self.node, self.log = role, node, log
+        self.started = self.ended = False
+        self.state = ""  # as its runtime reports it: connected, finished
+        self.why = ""  # what its runtime says of its failure
+        self.exit: Exit | None = None
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """How the job ended."""
 
     code: int
@@ -151,21 +142,20 @@ class Result:
     failure: Failure | None = None
 
 
-@dataclass
 class Supervisor:
     """Decides for a job. Feed it events with the time, carry out what `actions` returns."""
 
-    members: dict[str, Member]
-    grace_s: float
-    server: str  # bundled, script or none
-    why: str = ""  # why the ending began
-    failure: Failure | None = None
-    result: Result | None = None
-    _failed_s: float = NEVER
-    _stopped_by: int = 0
-    _endings: list[Ending] = field(default_factory=list)
-    _ending_all: bool = False
-    _retire_s: float = NEVER  # until then the pservers of a trained job may end by themselves
+    def __init__(self, members: dict[str, Member], grace_s: float, server: str) -> None:
+        """`server`: bundled, script or none."""
+        self.members, self.grace_s, self.server = members, grace_s, server
+        self.why = ""  # why the ending began
+        self.failure: Failure | None = None
+        self.result: Result | None = None
+        self._failed_s = NEVER
+        self._stopped_by = 0
+        self._endings: list[Ending] = []
+        self._ending_all = False
+        self._retire_s = NEVER  # until then the pservers of a trained job may end by themselves
 
     # --- events ---
 

@@ -7,16 +7,17 @@ bulk; bulk that a slow reader can't take is left out and counted; any byte is a 
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
 import struct
 from collections import deque
-from dataclasses import dataclass
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from pslaunch import __version__
 from pslaunch.node.loop import Loop
+
+if TYPE_CHECKING:
+    from pslaunch.node.seal import Seal
 
 WIRE_VERSION = 1
 HEADER = struct.Struct("<IBB")
@@ -40,8 +41,7 @@ class WireError(Exception):
     """What came over the line is not our protocol, or not this version of it."""
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """A piece of a process's output, and where it stands in the log."""
 
     process: int
@@ -83,18 +83,6 @@ def check_hello(message: Message) -> None:
         )
 
 
-class Seal:
-    """The MACs of one direction of a line: a frame can't be changed, left out, repeated or made by others."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key, self._number = key, 0
-
-    def mac(self, frame: bytes) -> bytes:
-        """The MAC of the next frame."""
-        self._number += 1
-        return hmac.digest(self._key, struct.pack("<Q", self._number) + frame, "sha256")[:MAC_BYTES]
-
-
 class Decoder:
     """Frames from bytes that come in any pieces. Holds at most one frame and one unfinished message."""
 
@@ -117,7 +105,9 @@ class Decoder:
                 break
             body = bytes(self._buffer[start + HEADER.size : end])
             if self._seal:
-                self._check(self._seal, start, end)
+                mac = bytes(self._buffer[end : end + MAC_BYTES])
+                if not self._seal.fits(bytes(self._buffer[start:end]), mac):
+                    raise WireError("a frame was changed on its way, or is not of this line")
                 end += MAC_BYTES
             start = end
             item = self._item(kind, flags, body)
@@ -125,11 +115,6 @@ class Decoder:
                 found.append(item)
         del self._buffer[:start]
         return found
-
-    def _check(self, seal: Seal, start: int, end: int) -> None:
-        mac = seal.mac(bytes(self._buffer[start:end]))
-        if not hmac.compare_digest(mac, bytes(self._buffer[end : end + MAC_BYTES])):
-            raise WireError("a frame was changed on its way, or is not of this line")
 
     def _item(self, kind: int, flags: int, body: bytes) -> Message | Output | None:
         if kind == HEARTBEAT:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from pslaunch.node import gate, wire
 from pslaunch.node.gate import Gate, Seals
 from pslaunch.node.loop import Loop
-from pslaunch.node.wire import Decoder, Line, Message, Seal, WireError, encode_control
+from pslaunch.node.seal import Seal
+from pslaunch.node.wire import Decoder, Line, Message, WireError, encode_control
 from pslaunch.runtime import prove
 
 SECRET = b"of the job"

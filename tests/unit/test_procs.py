@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 
 from pslaunch.node import procs
 
@@ -46,7 +45,7 @@ def test_a_signal_goes_to_exactly_the_process_that_was_meant() -> None:
     try:
         proc = procs.read_proc(child.pid)
         assert proc is not None and proc.parent == os.getpid()
-        assert not procs.send(replace(proc, start=proc.start + 1), signal.SIGKILL)  # another had its pid
+        assert not procs.send(proc._replace(start=proc.start + 1), signal.SIGKILL)  # another had its pid
         assert child.poll() is None
         assert procs.send(proc, signal.SIGKILL)
         assert child.wait() == -signal.SIGKILL
