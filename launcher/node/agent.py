@@ -169,7 +169,7 @@ class Agent:
                     "port": e.port,
                     "busy": e.busy,
                     "text": str(e),
-                    "holder": busyport.holder(e.port),
+                    "holder": busyport.holder(e.port) if m["last"] else "",
                 }
             )
             return

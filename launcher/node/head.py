@@ -239,10 +239,12 @@ class Head:
             return
         self._refused_ports = False
         owner = {**{p.key: p.node for p in self._placed.processes}, job.GLOO: 0}
+        # Who holds a port takes long to find out, and matters only where no other will be proposed.
+        last = self._placed.plan.port is not None or self._port_tries >= PORT_TRIES
 
         def question(link: Link) -> Message | None:
             own = {k: list(v) for k, v in self._bound_ports.items() if owner[k] == link.node.id}
-            return {"type": "ports", "addr": link.node.addr, "ports": own} if own else None
+            return {"type": "ports", "addr": link.node.addr, "ports": own, "last": last} if own else None
 
         self._ask_all(question, self._after_ports)
 
