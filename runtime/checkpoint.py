@@ -18,13 +18,14 @@ import numpy.typing as npt
 
 from pslaunch.runtime import blocks
 from pslaunch.runtime.arrays import F32, U64
+from pslaunch.runtime.kernel_numbers import METHODS
 from pslaunch.runtime.saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, Header
 
 # flags, length of CREATE, steps, count; then CREATE (docs/protocol.md) before its name.
 HEAD = struct.Struct("<IIQQ")
 CREATE = struct.Struct("<IIQQIffffIQQffQ")
 TORN = 1
-METHODS = ("sgd", "momentum", "adagrad")
+NAMES = {number: name for name, number in METHODS.items()}
 SLOTS = (0, 1, 1)
 PIECE_BYTES = 1 << 20
 
@@ -101,14 +102,14 @@ def _objects(data: Bytes, at: int) -> Iterator[Saved]:
         flags, length, steps, n = HEAD.unpack(data[at : at + HEAD.size].tobytes())
         at += HEAD.size
         table, dim, _, total, method, *_ = CREATE.unpack(data[at : at + CREATE.size].tobytes())
-        if method >= len(METHODS):
+        if method not in NAMES:
             raise ValueError(f"an unknown optimizer {method}")
         name = bytes(data[at + CREATE.size : at + length]).decode()
         at += length
         at += -at % 8
         slots = SLOTS[method]
         saved = Saved(
-            name, steps, bool(flags & TORN), total, METHODS[method], None, np.empty(0, np.float32), None
+            name, steps, bool(flags & TORN), total, NAMES[method], None, np.empty(0, np.float32), None
         )
         if table:
             keys = take(8 * n).view(np.uint64)

@@ -14,18 +14,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from pslaunch.runtime import _core, blocks, env, handshake
+from pslaunch.runtime.kernel_numbers import KINDS, METHODS, Kind, Method
 
 F32 = npt.NDArray[np.float32]
 U64 = npt.NDArray[np.uint64]
 
-METHODS = {"sgd": 0, "momentum": 1, "adagrad": 2}
-KINDS = {"normal": 0, "uniform": 1}
 FIRST_WAIT_S = 0.05  # between two looks at pservers that are not ready; doubles up to MAX_WAIT_S
 MAX_WAIT_S = 3.0
 ATTEMPT_S = 5.0  # for one connection and its handshake
@@ -50,7 +48,7 @@ class PeerVanished(RuntimeError):
 class Optim:
     """How one parameter changes; `learning_rate` is the global one times the parameter's own."""
 
-    method: Literal["sgd", "momentum", "adagrad"]
+    method: Method
     learning_rate: float
     momentum: float = 0.0
     decay: float = 0.0
@@ -61,7 +59,7 @@ class Optim:
 class Init:
     """How rows of a table begin; std 0: all values are `mean`."""
 
-    kind: Literal["normal", "uniform"]
+    kind: Kind
     mean: float
     std: float
 

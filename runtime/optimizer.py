@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pslaunch.runtime import publish
+from pslaunch.runtime.kernel_numbers import Method
 from pslaunch.runtime.param_config import ParamConfig
 
 __all__ = ["SGD", "AdaGrad", "L2Regularization", "Momentum", "Optimizer"]
 publish(__name__, __all__)
 
-Method = Literal["sgd", "momentum", "adagrad"]
-METHOD_NUMBERS: dict[Method, int] = {"sgd": 0, "momentum": 1, "adagrad": 2}
 EPSILON = 1e-6  # v2's ada_epsilon, inside the root
 
 

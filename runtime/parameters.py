@@ -17,6 +17,7 @@ import numpy as np
 
 from pslaunch.runtime import _core, param_config, publish
 from pslaunch.runtime.arrays import F32, U64
+from pslaunch.runtime.kernel_numbers import KINDS
 from pslaunch.runtime.layer import Layer
 from pslaunch.runtime.network import collect_params, topological
 from pslaunch.runtime.param_config import ParamConfig
@@ -27,7 +28,6 @@ publish(__name__, __all__)
 
 _HEADER = struct.Struct("<IIQ")  # v2: format 0, bytes of a value, number of values
 _CONFIG_SUFFIX = ".protobuf"
-KIND_NUMBERS = {"normal": 0, "uniform": 1}
 
 
 def create(layers: Layer | Iterable[Layer]) -> Parameters:
@@ -40,7 +40,7 @@ def first_rows(config: ParamConfig, keys: U64, seed: int) -> F32:
     """First values of some rows, [k, cols]: from (seed, name, row, column) alone, wherever they are made."""
     out = np.empty((len(keys), config.cols), dtype=np.float32)
     table = _core.table_id(config.name)
-    _core.init_rows(out, keys, seed, table, KIND_NUMBERS[config.kind], config.mean, config.std)
+    _core.init_rows(out, keys, seed, table, KINDS[config.kind], config.mean, config.std)
     return out
 
 

@@ -10,10 +10,10 @@ import threading
 from pslaunch.runtime import _core
 from pslaunch.runtime.pserver_options import Options
 
-EVENT = struct.Struct("<IIQQ232s")  # ps_event
+EVENT = struct.Struct("<IIQ232s")  # ps_event
 MAIL = struct.Struct("=iIQ")  # ps_mail
 SAVE = 2**32 - 1  # PS_MAIL_SAVE
-CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, ALL_FINISHED, STATS = range(1, 9)
+CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, STATS = range(1, 8)
 
 
 class Shard:
@@ -49,9 +49,7 @@ class Shard:
         except BlockingIOError:
             return []
         records = EVENT.iter_unpack(data[: len(data) // EVENT.size * EVENT.size])
-        return [
-            (kind, t, a, text.split(b"\0")[0].decode("utf-8", "replace")) for kind, t, a, _, text in records
-        ]
+        return [(kind, t, a, text.split(b"\0")[0].decode("utf-8", "replace")) for kind, t, a, text in records]
 
     def stop(self, save_fd: int = -1) -> None:
         """Let the thread end, after it has sent what it can; and save to this file, which is borrowed."""

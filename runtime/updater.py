@@ -9,7 +9,8 @@ import numpy as np
 
 from pslaunch.runtime import _core
 from pslaunch.runtime.arrays import F32, U64
-from pslaunch.runtime.optimizer import METHOD_NUMBERS, Optimizer, Rule
+from pslaunch.runtime.kernel_numbers import METHODS
+from pslaunch.runtime.optimizer import Optimizer, Rule
 from pslaunch.runtime.param_config import ParamConfig
 from pslaunch.runtime.parameters import Parameters
 
@@ -106,7 +107,7 @@ class LocalUpdater:
 
     def _target(self, name: str) -> tuple[int, F32, F32 | None]:
         return (
-            METHOD_NUMBERS[self._params.rules[name].method],
+            METHODS[self._params.rules[name].method],
             self._parameters.array(name),
             self._slots[name],
         )

@@ -97,10 +97,8 @@ int ps_object_take(ps_object *o, const uint8_t *ended, uint32_t trainer, uint64_
     return PS_OK;
 }
 
-int ps_object_commit(ps_object *o, ps_err *err) {
-    int code = PS_OK;
-    if (o->sparse != NULL) code = ps_sparse_commit(o->sparse, err);
+void ps_object_commit(ps_object *o) {
+    if (o->sparse != NULL) ps_sparse_commit(o->sparse);
     else ps_dense_commit(&o->dense);
-    if (code == PS_OK) ps_step_commit(&o->step);
-    return code;
+    ps_step_commit(&o->step);
 }

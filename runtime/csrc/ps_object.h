@@ -36,7 +36,7 @@ void ps_object_hold(ps_object *o, uint32_t trainer, ps_held *h);
  * bytes of what was counted. PS_OK, or an error of the table; then what was not added stays held. */
 int ps_object_take(ps_object *o, const uint8_t *ended, uint32_t trainer, uint64_t *freed, ps_err *err);
 
-/* The step is complete: apply it. PS_OK or an error of the table. */
-int ps_object_commit(ps_object *o, ps_err *err);
+/* The step is complete: apply it. Can't fail. */
+void ps_object_commit(ps_object *o);
 
 #endif

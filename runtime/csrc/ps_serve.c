@@ -81,8 +81,7 @@ static int settle(ps_shard *s, uint32_t object, ps_err *err) {
         st->done++;
     }
     if (!ps_step_complete(st, s->ended)) return PS_OK;
-    int code = ps_object_commit(o, err);
-    if (code < 0) return code;
+    ps_object_commit(o);
     s->steps++;
     for (uint32_t t = 0; t < st->n; t++) answer_step(s, object, t);
     return PS_OK;
@@ -259,10 +258,6 @@ static int do_finish(ps_shard *s, const ps_peer *p, ps_err *err) {
     bool some_wait = false;
     for (uint32_t t = 0; t < n; t++) some_wait |= s->at_barrier[t] != 0;
     if (some_wait && all_set(s->at_barrier, s->finished, n)) end_barrier(s);
-    if (!s->all_finished && all_set(s->finished, s->finished, n)) {
-        s->all_finished = true;
-        ps_shard_event(s, PS_EVENT_ALL_FINISHED, p->trainer, 0, "");
-    }
     return PS_OK;
 }
 

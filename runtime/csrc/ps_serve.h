@@ -26,7 +26,6 @@ typedef struct ps_shard {
     uint64_t *barrier_waits;                 /* [trainers], of the BARRIER */
     uint8_t *at_barrier;                     /* [trainers] */
     int64_t pass_since_ms, barrier_since_ms; /* when the first trainer came there; 0: none did */
-    bool all_finished;
 
     int64_t reported_ms; /* length of the wait when it was last reported; 0: not at all */
     uint64_t steps, bytes_in, bytes_out, pauses;

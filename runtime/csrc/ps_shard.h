@@ -26,8 +26,7 @@ enum {
     PS_EVENT_STALLED = 4,  /* a: milliseconds; text: what waits for which trainers */
     PS_EVENT_RESUMED = 5,  /* what had stalled goes on; a: milliseconds it took */
     PS_EVENT_ERROR = 6,    /* a request was refused; text: why */
-    PS_EVENT_ALL_FINISHED = 7,
-    PS_EVENT_STATS = 8, /* text: counters */
+    PS_EVENT_STATS = 7,    /* text: counters */
 };
 
 /* A record of the event pipe. */
@@ -35,7 +34,6 @@ typedef struct ps_event {
     uint32_t kind;
     uint32_t trainer;
     uint64_t a;
-    uint64_t b;
     char text[PS_EVENT_TEXT]; /* ends with a zero byte */
 } ps_event;
 

@@ -235,8 +235,7 @@ int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t
     return PS_OK;
 }
 
-int ps_sparse_commit(ps_sparse *t, ps_err *err) {
-    (void)err;
+void ps_sparse_commit(ps_sparse *t) {
     for (size_t i = 0; i < t->sum_n; i++) {
         if (i + BATCH / 4 < t->sum_n) prefetch_floats(row_at(t, t->sum_row[i + BATCH / 4]), t->stride);
         float *row = row_at(t, t->sum_row[i]);
@@ -244,7 +243,6 @@ int ps_sparse_commit(ps_sparse *t, ps_err *err) {
         ps_optim_apply(&t->optim, row, slots, t->sum + i * t->dim, t->dim);
     }
     t->sum_n = 0;
-    return PS_OK;
 }
 
 int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err) {

@@ -33,8 +33,8 @@ void ps_sparse_read(const ps_sparse *t, const uint64_t *keys, size_t n, float *o
  * O(n * dim) amortized. */
 int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t n, ps_err *err);
 
-/* End the step: apply the optimizer to every row in the sum, and empty the sum. Returns PS_OK. */
-int ps_sparse_commit(ps_sparse *t, ps_err *err);
+/* End the step: apply the optimizer to every row in the sum, and empty the sum. Can't fail. */
+void ps_sparse_commit(ps_sparse *t);
 
 /* Give the rows of `keys` these values: [n, dim], in order; rows are made where there are none. The
  * optimizer's state of rows that exist, and the step's sum, stay. Errors as ps_sparse_add(). */

@@ -55,7 +55,8 @@ def load() -> ctypes.CDLL:
     lib.ps_sparse_read.restype = None
     for name in ("ps_sparse_add", "ps_sparse_set"):
         getattr(lib, name).argtypes = [c_void_p, c_void_p, c_void_p, c_size_t, POINTER(Err)]
-    lib.ps_sparse_commit.argtypes = [c_void_p, POINTER(Err)]
+    lib.ps_sparse_commit.argtypes = [c_void_p]
+    lib.ps_sparse_commit.restype = None
     for name in ("ps_sparse_rows", "ps_sparse_bytes"):
         getattr(lib, name).argtypes = [c_void_p]
         getattr(lib, name).restype = c_size_t
@@ -92,7 +93,7 @@ class Table:
         )
 
     def commit(self) -> None:
-        assert LIB.ps_sparse_commit(self.at, byref(self.err)) == 0
+        LIB.ps_sparse_commit(self.at)
 
     def rows(self) -> int:
         return int(LIB.ps_sparse_rows(self.at))
