@@ -231,27 +231,28 @@ class Pserver:
                 self._on_event(number, *event)
 
     def _on_connection(self, listener: socket.socket, port: int) -> None:
+        if not self._make_room():
+            self._rest(listener, port)  # whoever waits there is served in turn, a flood or not
+            return
         try:
             sock, peer = listener.accept()
         except OSError as e:
             if e.errno in EXHAUSTED and not self._drop_oldest():
                 self._log.line(f"no connection is accepted for {REST_S:g} s: {e.strerror}")
-                self._selector.unregister(listener)
-                self._resting[listener] = port, time.monotonic() + REST_S
+                self._rest(listener, port)
             return
         addr = env.join_addr(peer[0], peer[1])
-        if not self._make_room():
-            self._log.line(
-                f"{addr} dropped: {handshake.MAX_UNPROVEN} connections have not proved themselves yet"
-            )
-            sock.close()
-            return
         sock.setblocking(False)
         me = env.join_addr(*sock.getsockname()[:2])
         side = handshake.ServerSide(self._options.secret, lambda hello: self._accept(hello, port, addr, me))
         u = _Unproven(sock, side, port, addr, time.monotonic() + handshake.TIMEOUT_S)
         self._unproven[u] = None
         self._selector.register(sock, selectors.EVENT_READ, u)
+
+    def _rest(self, listener: socket.socket, port: int) -> None:
+        """Accept no connection for a moment."""
+        self._selector.unregister(listener)
+        self._resting[listener] = port, time.monotonic() + REST_S
 
     def _accept(self, hello: handshake.Hello, port: int, addr: str, me: str) -> str:
         o = self._options

@@ -384,6 +384,30 @@ def test_connections_beyond_the_limit_of_open_files_keep_no_trainer_out() -> Non
         assert found.codes() == [0]
 
 
+def test_connections_that_prove_nothing_and_come_again_keep_no_trainer_out() -> None:
+    over, there = threading.Event(), threading.Semaphore(0)
+
+    def hold(endpoint: tuple[str, int]) -> None:
+        while not over.is_set():
+            with contextlib.suppress(OSError), socket.create_connection(endpoint, timeout=10) as sock:
+                there.release()
+                sock.recv(1)
+
+    with cluster() as found:
+        threads = [threading.Thread(target=hold, args=found.endpoints, daemon=True) for _ in range(80)]
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            assert there.acquire(timeout=10)
+        with found.client(0) as c:
+            c.connect()
+            over.set()
+            c.finish()
+        assert found.codes() == [0]
+        for thread in threads:
+            thread.join()
+
+
 def test_a_foreign_protocol_names_the_script_mode() -> None:
     with cluster() as found:
         with socket.create_connection(found.endpoints[0]) as sock:
