@@ -41,8 +41,8 @@ train: setup-train ## train the word2vec example with 2 pservers and 2 trainers 
 	$(BIN)/python examples/word2vec/report.py $(WORKSPACE)
 
 test: dev ctest ## all tests that this machine can run: C under ASan and UBSan, then pytest
-	$(BIN)/python -m pytest --ignore=tests/faults $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -n 4 tests/faults $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --ignore=tests/faults $(PYTEST_ARGS)
 
 faults: dev ## every ending, N times (default 1), each time with another seed
 	@for seed in $$(seq $(N)); do echo "seed $$seed"; \

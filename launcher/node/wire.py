@@ -26,6 +26,7 @@ MAX_BODY_BYTES = MAX_FRAME_BYTES - HEADER.size
 MAX_CONTROL_BYTES = 16 * 1024 * 1024
 MAX_BULK_BYTES = 1024 * 1024  # waiting to be sent; beyond it bulk is left out
 HEARTBEAT_S = 1.0
+LAST_WORDS_S = 1.0  # to read what a side said before it stopped reading
 
 CONTROL, OUTPUT, HEARTBEAT = 1, 2, 3
 MORE = 1  # flag of a control frame: its message goes on in the next one
@@ -167,6 +168,7 @@ class Line:
         self._decoder = Decoder(seals[1] if seals else None)
         self._greeted = False
         self.open = True
+        self._deaf = False  # the other side reads no more
         self._sending = memoryview(b"")
         # Frames of one message stay together: between them nothing else may come.
         self._control: deque[list[bytes]] = deque()
@@ -185,7 +187,7 @@ class Line:
 
     def send(self, message: Message, *, in_order: bool = False) -> None:
         """Queue a message: before all bulk, or with `in_order` after the bulk that is queued already."""
-        if not self.open:
+        if not self.open or self._deaf:
             return
         frames = encode_control(message)
         if in_order and self._bulk:
@@ -197,7 +199,7 @@ class Line:
 
     def send_output(self, piece: Output) -> bool:
         """Queue a piece of output; False where it was left out because the reader is slow."""
-        if not self.open or self._bulk_bytes > MAX_BULK_BYTES:
+        if not self.open or self._deaf or self._bulk_bytes > MAX_BULK_BYTES:
             return False
         frame = encode_output(piece)
         self._bulk.append([frame])
@@ -233,13 +235,23 @@ class Line:
             except BlockingIOError:
                 break
             except OSError as e:
-                self._lose(f"the line was closed ({e.strerror})")
+                self._stop_writing(f"the line was closed ({e.strerror})")
                 return
             self._sending = self._sending[sent:]
             self._last_sent_s = self._loop.now()
         if self.open and self._wants_write != bool(self._sending):
             self._wants_write = bool(self._sending)
             self._watch()
+
+    def _stop_writing(self, reason: str) -> None:
+        """Nobody hears us any more; what the other side said before is read to its end first."""
+        self._deaf = True
+        self._control.clear()
+        self._bulk.clear()
+        self._sending = memoryview(b"")
+        self._wants_write = False
+        self._watch()
+        self._loop.call_after(LAST_WORDS_S, lambda: self._lose(reason))
 
     def _watch(self) -> None:
         write = self._write if self._wants_write else None
@@ -290,7 +302,7 @@ class Line:
         if silent_s >= self.lost_after_s:
             self._lose(f"nothing was heard for {silent_s:.0f} s")
             return
-        if now - self._last_sent_s >= HEARTBEAT_S * 0.9 and not self._sending:
+        if now - self._last_sent_s >= HEARTBEAT_S * 0.9 and not self._sending and not self._deaf:
             self._control.append([_frame(HEARTBEAT, b"")])
             self._write()
         self._loop.call_after(min(HEARTBEAT_S, max(0.05, self.lost_after_s - silent_s)), self._beat)

@@ -165,6 +165,27 @@ def test_a_closed_line_is_noticed_at_once(peers: Peers) -> None:
     assert "closed" in peers.lost[0]
 
 
+def test_what_was_said_before_the_other_side_left_is_heard() -> None:
+    loop, heard, lost = Loop(), list[str](), list[str]()
+    (our_read, their_write), (their_read, our_write) = os.pipe(), os.pipe()
+    os.write(their_write, encode(wire.hello()) + encode({"type": "over"}))
+    os.close(their_read)
+    line = Line(
+        loop,
+        our_read,
+        our_write,
+        lost_after_s=5,
+        on_message=lambda m: heard.append(m["type"]),
+        on_lost=lost.append,
+    )
+    line._write()  # finds nobody there, before anything was read
+    loop.run(lambda: len(heard) == 2)
+    os.close(their_write)
+    loop.run(lambda: bool(lost))
+    assert heard == ["hello", "over"] and "closed" in lost[0]
+    loop.close()
+
+
 def test_output_before_hello_is_refused(peers: Peers) -> None:
     peers.raw.sendall(encode_output(Output(0, 0, b"x")))
     peers.loop.run(lambda: bool(peers.lost))
