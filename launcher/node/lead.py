@@ -23,7 +23,7 @@ from pslaunch.node.loop import Loop
 from pslaunch.node.wire import Line, Message
 
 CHUNK = 200  # events in one message
-SAY_GOODBYE_S = 2.0  # for observers to read the last events, once the job is over
+SAY_GOODBYE_S = 2.0  # for an observer to take the next piece of what is left to tell, once the job is over
 
 
 class Observer:
@@ -46,7 +46,7 @@ class Lead:
         self._gate: Gate | None = None
         self._held = True
         self._record = record.Record("", {})
-        self._over_s: float | None = None
+        self._over_s: float | None = None  # when the job was over, or an observer took a piece after that
         self._server: socket.socket | None = None
         self._observers: list[Observer] = []
         self._launcher = self._observe(read_fd, write_fd)
@@ -169,6 +169,7 @@ class Lead:
                 if events:
                     observer.cursor = following
                     observer.line.send({"type": "events", "events": events})
+                    self._over_s = self._loop.now() if self._head.done else None
                 elif self._head.done and not observer.told_over:
                     observer.told_over = True
                     observer.line.send({"type": "over", "code": self._head.code})
