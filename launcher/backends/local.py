@@ -1,4 +1,7 @@
-"""The local backend: a keeper and its agent on this machine, over the wire that every other one uses."""
+"""The local backend: a keeper and its agent on this machine, over the wire that every other one uses.
+
+A user waits for every import before a keeper is started: what only an end or a later shell needs comes then.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,8 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -17,7 +18,6 @@ from typing import IO, Any
 
 from pslaunch.backends.base import Dial, Line
 from pslaunch.errors import ServiceError
-from pslaunch.node import procs
 from pslaunch.node.job import Limits, Node
 
 CLOSE_EXTRA_S = 2.0
@@ -58,6 +58,8 @@ class LocalBackend:
             keeper.stdin.close()
 
     def head_line(self, record: Mapping[str, Any]) -> tuple[int, int]:
+        import socket
+
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.connect(str(record["socket"]))
@@ -81,7 +83,7 @@ class LocalBackend:
         # -P: neither the working directory nor the workspace may shadow a module of the agent.
         argv = [sys.executable, "-P", "-m", "pslaunch.node", "keeper"]
         argv += [str(limits.lost_after_s), str(limits.grace_s), mode]
-        said = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        said = os.fdopen(os.memfd_create("said"), "w+b")
         keeper = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=stdout, stderr=said, start_new_session=True, bufsize=0
         )
@@ -103,6 +105,8 @@ class LocalBackend:
             except subprocess.TimeoutExpired:
                 # Killing it would take a guard away from what its agent started, unless it is stopped and
                 # guards nothing: then its agent, if there is one, does the ending.
+                from pslaunch.node import procs
+
                 found = procs.read_proc(keeper.pid)
                 with contextlib.suppress(ProcessLookupError):
                     keeper.send_signal(signal.SIGKILL if found and found.state in "Tt" else signal.SIGTERM)
