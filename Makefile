@@ -12,7 +12,7 @@ CORE := $(filter-out runtime/csrc/py_%.c,$(wildcard runtime/csrc/*.c))
 BINDINGS := $(wildcard runtime/csrc/py_*.c)
 C_TESTS := $(wildcard tests/c/*.c)
 HEADERS := $(wildcard runtime/csrc/*.h tests/c/*.h)
-C_PROGRAMS := $(wildcard tests/c/*/*.c)
+C_PROGRAMS := $(wildcard tests/c/*/*.c bench/*.c)
 C_FLAGS := -std=c11 -D_GNU_SOURCE -fno-math-errno -ffp-contract=off -Iruntime/csrc
 C_WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wconversion -Werror
 SANITIZE := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
@@ -91,8 +91,7 @@ build/ctest-arm64: $(CORE) $(C_TESTS) $(HEADERS) Makefile
 	$(ARM64_CC) $(C_FLAGS) -O3 $(WRAP) -Wall -Wextra -Werror -static $(CORE) $(C_TESTS) -lm -lpthread -o $@
 
 bench: dev ## side-by-side measurements; see bench/README.md
-	$(BIN)/python bench/launch.py
-	$(BIN)/python bench/push_pull.py
+	@for what in launch agents push_pull ngram; do $(BIN)/python bench/$$what.py || exit 1; done
 
 clean: ## remove everything that was built, .venv/ and the example's workspace included
 	rm -rf .venv build dist .cache *.egg-info runtime/*.so $(WORKSPACE)

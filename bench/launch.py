@@ -1,59 +1,65 @@
-"""How long a launch takes, next to plain subprocesses: `python bench/launch.py`.
+"""How long a launch takes, next to what Python alone takes for as many starts: `python bench/launch.py`.
 
-Two scripts that note the time and end, and one pserver. Started: from the command to the last script's
-first line. Over: until the command is back. Medians.
+Started: from the command to the first line of the last script to run. Over: until the command is back.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from turns import Table, beside_python, fresh_folder, ratio, take_turns, user_environ
+
 NOTE = "import os, time; open(f'started-{os.getpid()}', 'w').write(repr(time.time()))\n"
-WORKERS = 2
+Environ = Mapping[str, str]
 
 
-def plain(folder: Path) -> None:
-    """The same processes without a launcher: no logs, no guarding, no pserver."""
-    processes = [subprocess.Popen([sys.executable, "note.py"], cwd=folder) for _ in range(WORKERS)]
-    for process in processes:
-        process.wait()
+def plain(argv: list[str], environ: Environ) -> Callable[[], float]:
+    """Seconds of one command."""
+
+    def turn() -> float:
+        begin_s = time.perf_counter()
+        subprocess.run(argv, env=environ, stdout=subprocess.DEVNULL, check=True)
+        return time.perf_counter() - begin_s
+
+    return turn
 
 
-def launched(server_num: int) -> Callable[[Path], None]:
-    """`pslaunch local` with a number of pservers."""
-
-    def run(folder: Path) -> None:
-        argv = [sys.executable, "-m", "pslaunch", "local", f"--server_num={server_num}"]
-        argv += [f"--worker_num={WORKERS}", str(folder / "note.py")]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise SystemExit(f"{' '.join(argv)} failed:\n{done.stdout}{done.stderr}")
-
-    return run
+def python(code: str, environ: Environ) -> Callable[[], float]:
+    return plain([sys.executable, "-c", code], environ)
 
 
-def measure(run: Callable[[Path], None], repeat: int) -> tuple[float, float]:
-    """Median seconds until the last script started, and until all was over."""
-    started, over = [], []
-    for _ in range(repeat):
-        with tempfile.TemporaryDirectory(prefix="bench-") as name:
-            folder = Path(name)
-            (folder / "note.py").write_text(NOTE)
+class Launch:
+    """`pslaunch local` of scripts that note the time and end: started and over, in seconds."""
+
+    def __init__(self, servers: int, workers: int, environ: Environ) -> None:
+        self.workers, self.environ = workers, environ
+        self.argv = [beside_python("pslaunch"), "local", f"--server_num={servers}", f"--worker_num={workers}"]
+        self.over: list[float] = []
+
+    def __call__(self) -> float:
+        with fresh_folder() as folder:
+            script = folder / "note.py"
+            script.write_text(NOTE)
             begin_s = time.time()
-            run(folder)
-            over.append(time.time() - begin_s)
-            notes = [float(path.read_text()) for path in folder.glob("started-*")]
-            assert len(notes) == WORKERS, f"{len(notes)} scripts ran, not {WORKERS}"
-            started.append(max(notes) - begin_s)
-    return statistics.median(started), statistics.median(over)
+            done = subprocess.run(
+                [*self.argv, str(script)], env=self.environ, capture_output=True, text=True, check=False
+            )
+            self.over.append(time.time() - begin_s)
+            if done.returncode != 0:
+                raise SystemExit(f"{' '.join(self.argv)} failed:\n{done.stdout}{done.stderr}")
+            notes = [float(Path(path).read_text()) for path in folder.glob("started-*")]
+        assert len(notes) == self.workers, f"{len(notes)} scripts ran, not {self.workers}"
+        return max(notes) - begin_s
+
+
+def ms(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds) * 1e3:.0f} ms"
 
 
 def main() -> None:
@@ -61,20 +67,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repeat", type=int, default=7, help="launches of each kind (%(default)s)")
-    repeat = parser.parse_args().repeat
-    kinds = {
-        "plain subprocesses": plain,
-        "pslaunch, 0 pservers": launched(0),
-        "pslaunch, 1 pserver": launched(1),
-    }
-    print(f"{os.cpu_count()} CPUs, {WORKERS} scripts; seconds, medians of {repeat}")
-    print(f"{'':24}{'started':>10}{'over':>10}{'over, to plain':>16}")
-    baseline_s = 0.0
-    for name, run in kinds.items():
-        started_s, over_s = measure(run, repeat)
-        baseline_s = baseline_s or over_s
-        print(f"{name:24}{started_s:>10.3f}{over_s:>10.3f}{over_s / baseline_s:>16.1f}", flush=True)
+    parser.add_argument("--turns", type=int, default=21, help="of each contender (%(default)s)")
+    turns = parser.parse_args().turns
+    table = Table("Launch, time", beside="Python alone")
+    with user_environ() as environ:
+        launches = {f"{s} + {w}": Launch(s, w, environ) for s, w in ((0, 1), (1, 1), (1, 2))}
+        times = take_turns(
+            {
+                "typer": python("import typer", environ),
+                "bare": python("pass", environ),
+                "help": plain([beside_python("pslaunch"), "--help"], environ),
+                **launches,
+            },
+            turns + 1,
+        )
+    times = {name: found[1:] for name, found in times.items()}  # the first turn compiled the modules
+    found = ratio(times["help"], times["typer"])
+    table.row("`pslaunch --help`", ms(times["help"]), f"import typer {ms(times['typer'])}", found, "<= 1.5")
+    parts = [t + 3 * b for t, b in zip(times["typer"], times["bare"], strict=True)]
+    for name, launch in launches.items():
+        found = ratio(times[name], parts)
+        beside = f"import typer and 3 bare starts {ms(parts)}"
+        target = "<= 1.3" if name == "1 + 1" else ""
+        table.row(f"pservers + trainers {name}: started", ms(times[name]), beside, found, target)
+        table.row(f"pservers + trainers {name}: over", ms(launch.over[1:]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,290 @@
+"""One exchange of a parameter server's data plane, done by a pserver, by plain Python sockets, by a C stream.
+
+Plain Python is `sendall`, `recv_into`, numpy's loops and a thread for each connection: no frames, no
+versions, no order of sums, no second chance. The C stream computes nothing at all. Each is a contender of
+turns.py: it is started once, then measures a few rounds whenever it is its turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing as mp
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pslaunch.runtime.client import Client, Init, Optim
+from turns import Turn
+
+F32 = npt.NDArray[np.float32]
+Keys = npt.NDArray[np.uint64]
+Bytes = npt.NDArray[np.uint8]
+Array = F32 | Keys | Bytes
+Address = tuple[str, int]
+Step = Callable[[], None]
+HOST = "127.0.0.1"
+ROWS, DIM, VOCABULARY = 5_500, 16, 100_000
+LEARNING_RATE = 0.01
+SPAWN = mp.get_context("spawn")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is exchanged: `what` is push, pull or step (both); `size` floats, or with 0 rows of a table."""
+
+    what: str
+    size: int
+    workers: int = 1
+    ports: int = 1
+
+    @property
+    def bytes_moved(self) -> int:
+        """By all workers in a round, values alone."""
+        values = self.size or ROWS * DIM
+        return 4 * values * self.workers * (2 if self.what == "step" else 1)
+
+    @property
+    def rounds(self) -> int:
+        """In one turn."""
+        return 8 if self.size > 1 << 20 else 100
+
+
+# --- plain Python ---
+
+
+def receive(sock: socket.socket, array: Array) -> bool:
+    """Fill `array`; False when the other side closed."""
+    view = array.data.cast("B")
+    while view:
+        got = sock.recv_into(view)
+        if got == 0:
+            return False
+        view = view[got:]
+    return True
+
+
+class PlainServer:
+    """Adds what comes, and answers when all workers' has been added."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.value = np.zeros((VOCABULARY, DIM) if not case.size else case.size, dtype=np.float32)
+        self.lock, self.all_here = threading.Lock(), threading.Barrier(case.workers)
+
+    def serve(self, sock: socket.socket) -> None:
+        """One worker to its end."""
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        case, word = self.case, np.zeros(1, dtype=np.uint8)
+        keys = np.empty(ROWS, dtype=np.uint64)
+        grad = np.empty(case.size or (ROWS, DIM), dtype=np.float32)
+        with contextlib.suppress(ConnectionResetError):
+            while True:
+                if not case.size and not receive(sock, keys):
+                    return
+                if not receive(sock, word if case.what == "pull" else grad):
+                    return
+                if case.what != "pull":
+                    self.add(keys, grad)
+                answer = word if case.what == "push" else self.value if case.size else self.value[keys]
+                sock.sendall(answer.data)
+
+    def add(self, keys: Keys, grad: F32) -> None:
+        """Into the value, as soon as no other worker does; returns when all have."""
+        with self.lock if self.case.workers > 1 else contextlib.nullcontext():
+            if self.case.size:
+                self.value += grad
+            else:
+                self.value[keys] -= np.float32(LEARNING_RATE) * grad
+        if self.case.workers > 1:
+            self.all_here.wait()
+
+
+def plain_server(listener: socket.socket, case: Case) -> None:
+    """A thread for each worker; the only worker has this one."""
+    server = PlainServer(case)
+    threads = [
+        threading.Thread(target=server.serve, args=(listener.accept()[0],)) for _ in range(case.workers - 1)
+    ]
+    for thread in threads:
+        thread.start()
+    server.serve(listener.accept()[0])
+    for thread in threads:
+        thread.join()
+
+
+@contextmanager
+def plain_serving(case: Case) -> Iterator[Address]:
+    with socket.create_server((HOST, 0)) as listener:
+        address = (HOST, int(listener.getsockname()[1]))
+        process = SPAWN.Process(target=plain_server, args=(listener, case))
+        process.start()
+    try:
+        yield address
+        process.join(5)
+    finally:
+        process.kill()
+        process.join()
+
+
+@contextmanager
+def plain_step(case: Case, address: Address, own: int) -> Iterator[Step]:
+    keys = _keys(own)
+    word = np.zeros(1, dtype=np.uint8)
+    grad, out = (np.ones(case.size or (ROWS, DIM), dtype=np.float32) for _ in range(2))
+
+    with socket.create_connection(address) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def step() -> None:
+            if not case.size:
+                sock.sendall(keys.data)
+            sock.sendall(word.data if case.what == "pull" else grad.data)
+            if not receive(sock, word if case.what == "push" else out):
+                raise ConnectionError("the plain server closed the connection")
+
+        yield step
+
+
+# --- ours ---
+
+
+def _free_block(ports: int) -> int:
+    """The first of so many free ports in a row, below those that the kernel gives to outgoing connections."""
+    for first in range(20_000, 32_000, ports):
+        with ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + ports):
+                stack.enter_context(socket.create_server((HOST, port)))
+            return first
+    raise SystemExit("no free ports from 20000 to 32000")
+
+
+@contextmanager
+def pserver_serving(case: Case) -> Iterator[Address]:
+    port = _free_block(case.ports)
+    argv = [sys.executable, "-m", "pslaunch.runtime.pserver", f"--host={HOST}", f"--port={port}"]
+    argv += [f"--ports_num={case.ports}", f"--num_gradient_servers={case.workers}"]
+    pserver = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+    try:
+        yield HOST, port
+    finally:
+        pserver.terminate()
+        pserver.wait()
+
+
+@contextmanager
+def pserver_step(case: Case, address: Address, own: int) -> Iterator[Step]:
+    client = Client(
+        [address], ports_num=case.ports, trainer_id=own, num_gradient_servers=case.workers, log=lambda _: None
+    )
+    client.connect()
+    yield _dense_step(client, case) if case.size else _sparse_step(client, own)
+    client.finish()
+
+
+def _dense_step(client: Client, case: Case) -> Step:
+    grads, out = {"value": np.ones(case.size, np.float32)}, {"value": np.empty(case.size, np.float32)}
+    client.create_dense("value", case.size, Optim(method="sgd", learning_rate=LEARNING_RATE))
+    client.init_dense({"value": np.zeros(case.size, np.float32)})
+    if case.what == "pull":
+        return lambda: client.pull(out)
+    if case.what == "push":
+        return lambda: client.push_pull(grads, {})
+    return lambda: client.push_pull(grads, out)
+
+
+def _sparse_step(client: Client, own: int) -> Step:
+    keys, grad, rows = _keys(own), np.ones((ROWS, DIM), np.float32), np.empty((ROWS, DIM), np.float32)
+    optim = Optim(method="sgd", learning_rate=LEARNING_RATE)
+    client.create_sparse("table", VOCABULARY, DIM, optim, Init(kind="uniform", mean=0.0, std=0.0))
+    client.init_dense({})
+
+    def step() -> None:
+        client.push_pull({}, {}, {"table": (keys, grad)})
+        client.pull_rows("table", keys, rows)
+
+    return step
+
+
+def _keys(own: int) -> Keys:
+    """Rows that a batch of the wide and deep model touches: others for each worker."""
+    return np.random.default_rng(own).choice(VOCABULARY, ROWS, replace=False).astype(np.uint64)
+
+
+# --- contenders ---
+
+KINDS = {"pserver": (pserver_serving, pserver_step), "python": (plain_serving, plain_step)}
+
+
+def _worker(kind: str, case: Case, address: Address, own: int, orders: Connection) -> None:
+    """Run as many steps as is ordered and answer their median in seconds, until the order is 0."""
+    with KINDS[kind][1](case, address, own) as step:
+        while rounds := int(orders.recv()):
+            times = []
+            for _ in range(rounds):
+                begin_s = time.perf_counter()
+                step()
+                times.append(time.perf_counter() - begin_s)
+            orders.send(statistics.median(times))
+
+
+@contextmanager
+def contender(kind: str, case: Case) -> Iterator[Turn]:
+    """A server with its workers, each in a process of its own; a turn is the median seconds of a step."""
+    with ExitStack() as stack:
+        address = stack.enter_context(KINDS[kind][0](case))
+        pipes = [SPAWN.Pipe() for _ in range(case.workers)]
+        for own, (_, theirs) in enumerate(pipes):
+            process = SPAWN.Process(target=_worker, args=(kind, case, address, own, theirs), daemon=True)
+            process.start()
+            stack.callback(process.join, 10)
+            theirs.close()
+
+        def turn(rounds: int = case.rounds) -> float:
+            for ours, _ in pipes:
+                ours.send(rounds)
+            return statistics.mean(float(ours.recv()) for ours, _ in pipes)
+
+        turn(max(2, case.rounds // 4))  # connections, pages and caches are warm in all turns that count
+        yield turn
+        for ours, _ in pipes:
+            ours.send(0)
+
+
+def compile_stream(folder: Path) -> Path:
+    """bench/stream.c as a program."""
+    program = folder / "stream"
+    source = Path(__file__).with_name("stream.c")
+    flags = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra"]
+    subprocess.run([os.environ.get("CC", "cc"), *flags, "-o", program, source], check=True)
+    return program
+
+
+@contextmanager
+def c_stream(program: Path, case: Case) -> Iterator[Turn]:
+    """The bytes of one worker's exchange through a plain stream."""
+    whole = 4 * case.size
+    up, down = 1 if case.what == "pull" else whole, 1 if case.what == "push" else whole
+    argv = [str(program), str(up), str(down)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        stdin, stdout = process.stdin, process.stdout
+
+        def turn() -> float:
+            print(case.rounds, file=stdin, flush=True)
+            return float(stdout.readline())
+
+        turn()
+        yield turn
+        stdin.close()

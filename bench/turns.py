@@ -1,0 +1,90 @@
+"""What all measurements share: contenders that take turns, medians of ratios, one form of table.
+
+A ratio is taken within a turn, because a busy machine is slow for both sides of it; the medians of many
+turns are what is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+Turn = Callable[[], float]
+Times = dict[str, list[float]]
+
+
+def take_turns(contenders: Mapping[str, Turn], turns: int) -> Times:
+    """What each contender measured, turn by turn; each begins once, so that the order favours none."""
+    times: Times = {name: [] for name in contenders}
+    names = list(contenders)
+    for turn in range(turns):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            times[name].append(contenders[name]())
+    return times
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """The median of the turns' ratios."""
+    return statistics.median(a / b for a, b in zip(above, below, strict=True))
+
+
+def machine() -> str:
+    """The line above every table: date, processors, Python."""
+    model = "unknown"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    kernel, python = platform.release(), platform.python_version()
+    return f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs ({model}), Linux {kernel}, Python {python}"
+
+
+class Table:
+    """Rows in Markdown, printed as they come; knows which targets were missed."""
+
+    def __init__(self, title: str, *, beside: str) -> None:
+        print(f"\n{title} ({machine()})\n")
+        print(f"| what | ours | {beside} | ratio | to reach |\n|---|---|---|---|---|")
+
+    def row(
+        self, what: str, ours: str, beside: str = "", found: float | None = None, target: str = ""
+    ) -> None:
+        """`target`: `>= 0.7` or `<= 1.3` for the ratio; nothing where none is set."""
+        shown = "" if found is None else f"{found:.2f}"
+        if found is not None and target:
+            sign, limit = target.split()
+            met = found >= float(limit) if sign == ">=" else found <= float(limit)
+            target += "" if met else " **missed**"
+        print(f"| {what} | {ours} | {beside} | {shown} | {target} |", flush=True)
+
+
+@contextmanager
+def fresh_folder() -> Iterator[Path]:
+    """A folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        yield Path(name)
+
+
+@contextmanager
+def user_environ() -> Iterator[dict[str, str]]:
+    """The environment of a user whose Python keeps compiled files, as it does unless told otherwise."""
+    with fresh_folder() as folder:
+        environ = {k: v for k, v in os.environ.items() if k not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")}
+        yield {**environ, "PYTHONPYCACHEPREFIX": str(folder)}
+
+
+def beside_python(name: str) -> str:
+    """A program that was installed next to this interpreter."""
+    found = shutil.which(name, path=str(Path(sys.executable).parent))
+    if found is None:
+        raise SystemExit(f"{name} is not installed beside {sys.executable}: make dev")
+    return found
