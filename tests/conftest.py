@@ -93,6 +93,7 @@ def nothing_left_by_the_run() -> Iterator[None]:
 def nothing_left_behind(nothing_left_by_the_run: None) -> Iterator[None]:
     """Fail a test that leaves a process, a listening port or a file of ours behind."""
     before = leaks.Leftovers.now()
+    leaks.begin_test(before)
     yield
     left = leaks.check(before)
     assert not left, "the test left behind:\n" + "\n".join(left)

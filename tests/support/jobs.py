@@ -143,9 +143,9 @@ def finished(
 
 
 def until_nothing_runs(within_s: float) -> None:
-    """Wait until no process of this test run is left; fails after `within_s`."""
+    """Wait until no process of this test is left; fails after `within_s`."""
     poll_until(
-        lambda: not leaks.marked_processes(),
-        describe=lambda: str(leaks.marked_processes()),
+        lambda: not leaks.processes_of_the_test(),
+        describe=lambda: str(leaks.processes_of_the_test()),
         timeout_s=within_s,
     )

@@ -41,6 +41,20 @@ def marked_processes(variable: str = "") -> dict[int, str]:
     return {pid: words for pid, words in found.items() if "multiprocessing.resource_tracker" not in words}
 
 
+_here_before: set[int] = set()  # processes of this run that are older than the test: a bystander's job
+
+
+def begin_test(before: Leftovers) -> None:
+    """What is there already is not the test's."""
+    _here_before.clear()
+    _here_before.update(before.processes)
+
+
+def processes_of_the_test() -> dict[int, str]:
+    """Command line by pid of every process that came with this test."""
+    return {pid: words for pid, words in marked_processes().items() if pid not in _here_before}
+
+
 def zombies() -> set[int]:
     """Children of this process that ended and that nobody waited for."""
     found: set[int] = set()
