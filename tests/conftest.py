@@ -36,8 +36,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Give the run a mark and a temporary folder of its own; pytest's own folders stay where they were."""
     leaks.set_mark()
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background, where it stays so
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Ignored in a shell's background and under nohup, where it would stay so in every launcher of the tests.
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     # Short: paths of Unix sockets have 107 bytes. Not "pslaunch-…": another run must not see it.
     folder = tempfile.mkdtemp(prefix="pslt-")

@@ -58,7 +58,12 @@ class Lead:
             return self._own_fd < 0
         if not self._head.done or self._over_s is None:
             return False
-        told = all(o.told_over and o.line and o.line.idle for o in self._observers if o.cursor is not None)
+        # The launcher may be about to ask: a job can be refused before it has.
+        told = all(
+            o.told_over and o.line and o.line.idle
+            for o in self._observers
+            if o.cursor is not None or o is self._launcher
+        )
         return told or self._loop.now() >= self._over_s + SAY_GOODBYE_S
 
     def stop(self, number: int, reason: str) -> bool:

@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 
+from pslaunch.backends.local import LocalBackend
 from pslaunch.node import codes
+from pslaunch.node.job import place
+from pslaunch.node.loop import Loop
+from pslaunch.observe import RemoteHead
+from pslaunch.plan import make_plan
+from pslaunch.spec import JobSpec
 from support.jobs import PSLAUNCH, QUICK, until_nothing_runs
 from support.process import poll_until, until_gone
 
@@ -135,3 +141,21 @@ def test_a_head_in_the_launcher_can_not_be_left(workspace: Path) -> None:
     (workspace / "train.py").write_text("")
     done = run("local", "--detach", "--head=launcher", f"--job_workspace={workspace}")
     assert done.returncode == codes.USAGE and "--detach" in done.stderr
+
+
+def test_a_launcher_that_asks_late_is_told_why_the_job_was_refused(tmp_path: Path) -> None:
+    """A job can be over before its launcher, which has other agents to start, wants to hear of it."""
+    spec = JobSpec(backend="local", job_name="late", workspace=tmp_path / "nothing", head="node")
+    plan = make_plan(spec, "late-1")
+    loop, backend, record = Loop(), LocalBackend(), tmp_path / "record.json"
+    try:
+        line = backend.start_head(plan.nodes[0], plan.limits)
+        head = RemoteHead(loop, line.read_fd, line.write_fd, name="node 0", lost_after_s=10.0)
+        assert head.lead(place(plan, plan.nodes), "00" * 32, str(record))
+        poll_until(lambda: '"ended"' in record.read_text(), describe="the job's end")
+        head.follow()
+        loop.run(lambda: head.done)
+        assert head.code == codes.USAGE
+    finally:
+        backend.close()
+        loop.close()
