@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from pslaunch.node import codes, job, logs
 from pslaunch.node.loop import Loop, Timer
+from pslaunch.node.opening import Link, Opening
 from pslaunch.node.supervise import LOST_ADVICE, NEVER, Exit, Failure, Finish, Member, Signal, Supervisor
 from pslaunch.node.wire import Line, Message, Output
-from pslaunch.runtime.env import PSERVER
 
 if TYPE_CHECKING:
     from pslaunch.node.seal import Seal
@@ -25,18 +25,6 @@ Event = dict[str, Any]
 MAX_EVENTS = 20_000  # older ones are forgotten; an observer sees the gap in the numbers
 DRAIN_BYTES = 8192  # of output between two drains: never more events than are remembered
 FINISH_LIMIT_S = 5.0
-PORT_TRIES = 200
-
-
-class Link:
-    """The head's side of one node: its line and what it has answered."""
-
-    def __init__(self, node: job.Node, line: Line, diagnosis: Callable[[], str]) -> None:
-        self.node, self.line, self.diagnosis = node, line, diagnosis
-        self.host = node.name
-        self.run_dir = ""
-        self.answered = False  # the question that all nodes were asked last
-        self.gone = False
 
 
 class Stream:
@@ -57,10 +45,10 @@ class Head:
         secret: str,
         wall_clock: Callable[[], float],
     ) -> None:
-        self._loop, self._placed, self._secret, self._wall = loop, placed, secret, wall_clock
+        self._loop, self.placed, self._wall = loop, placed, wall_clock
         plan = placed.plan
         self._started_s = loop.now()
-        self._links: dict[int, Link] = {}
+        self.links: dict[int, Link] = {}
         self._numbers = {p.key: i for i, p in enumerate(placed.processes)}
         self._streams = [Stream(loop.now) for _ in placed.processes]
         self._supervisor = Supervisor(
@@ -68,10 +56,7 @@ class Head:
         )
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._next_event = 0
-        self._next_step: Callable[[], None] = self._prepare
-        self._port, self._other_port, self._port_tries = plan.port or job.FIRST_PORT, job.FIRST_PORT, 0
-        self._bound_ports: dict[str, tuple[int, ...]] = {}
-        self._refused_ports = False
+        self._opening = Opening(self, secret)
         self._timer: Timer | None = None
         self._told_ending = False
         self.drain: Callable[[], None] = lambda: None  # lets observers take what is new
@@ -94,12 +79,12 @@ class Head:
     def status(self) -> dict[str, Any]:
         """How the job stands now: each process with its state and the last it told."""
         return {
-            "job": self._placed.plan.job_id,
+            "job": self.placed.plan.job_id,
             "elapsed_s": round(self._loop.now() - self._started_s, 3),
             "events": self._next_event,
             "state": "ended" if self.done else "ending" if self._told_ending else "running",
             "processes": [
-                {"process": p.key, "node": p.node, **self._states[p.key]} for p in self._placed.processes
+                {"process": p.key, "node": p.node, **self._states[p.key]} for p in self.placed.processes
             ],
         }
 
@@ -124,7 +109,7 @@ class Head:
 
     def awaits(self, number: int) -> job.Node | None:
         """The node of this number, if its agent is still to come."""
-        missing = [n for n in self._placed.nodes if n.id not in self._links and not self._finishing]
+        missing = [n for n in self.placed.nodes if n.id not in self.links and not self._finishing]
         return next((n for n in missing if n.id == number), None)
 
     def attach(
@@ -140,13 +125,13 @@ class Head:
             self._loop,
             read_fd,
             write_fd,
-            lost_after_s=self._placed.plan.limits.lost_after_s,
-            on_message=lambda m: self._heard(self._links[node.id], m),
+            lost_after_s=self.placed.plan.limits.lost_after_s,
+            on_message=lambda m: self._heard(self.links[node.id], m),
             on_output=self._output,
-            on_lost=lambda reason: self._lost(self._links[node.id], reason),
+            on_lost=lambda reason: self._lost(self.links[node.id], reason),
             seals=seals,
         )
-        self._links[node.id] = Link(node, line, diagnosis)
+        self.links[node.id] = Link(node, line, diagnosis)
 
     def _run_on(self) -> None:
         self._ran_s = self._loop.now()
@@ -155,8 +140,8 @@ class Head:
         """Agents that have to come by themselves have as long as a silent one."""
         if self._finishing:
             return
-        for node in [n for n in self._placed.nodes if n.id not in self._links]:
-            self._tell("node", node=node.id, state="lost", text="its agent never came")
+        for node in [n for n in self.placed.nodes if n.id not in self.links]:
+            self.tell("node", node=node.id, state="lost", text="its agent never came")
             self._supervisor.node_lost(node.id, node.name, "its agent never came", self._loop.now())
         self._decide()
 
@@ -164,142 +149,52 @@ class Head:
         link.gone = True
         said = link.diagnosis()
         stood_s = self._loop.now() - self._ran_s
-        if stood_s > max(2.0, self._placed.plan.limits.lost_after_s / 2):
+        if stood_s > max(2.0, self.placed.plan.limits.lost_after_s / 2):
             said = f"this side did not run for {stood_s:.0f} s (stopped, or the machine asleep?)"
         text = f"its agent: {reason}" + (f"; {said}" if said else "")
         if not self._finishing:
-            self._tell("node", node=link.node.id, state="lost", text=text)
+            self.tell("node", node=link.node.id, state="lost", text=text)
             self._supervisor.node_lost(link.node.id, link.host, text, self._loop.now())
         self._decide()
 
     def _heard(self, link: Link, message: Message) -> None:
         handler = getattr(self, f"_on_{message['type']}", None)
-        if handler is None:
-            self._tell("note", level="warning", text=f"{link.host}: unknown message {message['type']!r}")
-            return
-        handler(link, message)
+        if handler is not None:
+            handler(link, message)
+        elif not self._opening.heard(link, message):
+            self.tell("note", level="warning", text=f"{link.host}: unknown message {message['type']!r}")
         self._decide()
 
-    # --- setting up: every node answers one question before the next is asked ---
+    # --- starting ---
 
-    def _ask_all(self, question: Callable[[Link], Message | None], then: Callable[[], None]) -> None:
-        self._next_step = then
-        for link in self._links.values():
-            message = question(link)
-            link.answered = message is None
-            if message is not None:
-                link.line.send(message)
-        self._maybe_next()
-
-    def _answered(self, link: Link) -> None:
-        link.answered = True
-        self._maybe_next()
-
-    def _maybe_next(self) -> None:
-        settled = len(self._links) == len(self._placed.nodes) and all(
-            x.answered for x in self._links.values()
-        )
-        if settled and not self._supervisor.why and not self._supervisor.failure:
-            self._next_step()
-
-    def _on_hello(self, link: Link, _m: Message) -> None:
-        self._tell("node", node=link.node.id, state="connected", text="")
-        self._answered(link)
-
-    def _prepare(self) -> None:
-        plan = self._placed.plan
-
-        def question(link: Link) -> Message:
-            n = link.node
-            return {
-                "type": "prepare",
-                "job_id": plan.job_id,
-                "node": n.id,
-                "workspace": n.workspace,
-                "source": n.source,
-                "log_dir": n.log_dir,
-                "output_dir": n.output_dir,
-                "state_dir": n.state_dir,
-                "secret": self._secret,
-                "lost_after_s": plan.limits.lost_after_s,
-                "grace_s": plan.limits.grace_s,
-            }
-
-        self._ask_all(question, self._propose_ports)
-
-    def _on_prepared(self, link: Link, m: Message) -> None:
-        link.host, link.run_dir = link.node.name or str(m["host"]), str(m["run_dir"])
-        self._answered(link)
-
-    def _propose_ports(self) -> None:
-        """One proposal for all nodes; a refusal of any of them brings the next one."""
-        self._bound_ports = job.propose_ports(self._placed, self._port, self._other_port)
-        if max((p for ports in self._bound_ports.values() for p in ports), default=0) > 65535:
-            self._fail("the job", 0, codes.SERVICE, f"needs ports beyond 65535 from {self._port} on")
-            return
-        self._refused_ports = False
-        owner = {**{p.key: p.node for p in self._placed.processes}, job.GLOO: 0}
-        # Who holds a port takes long to find out, and matters only where no other will be proposed.
-        last = self._placed.plan.port is not None or self._port_tries >= PORT_TRIES
-
-        def question(link: Link) -> Message | None:
-            own = {k: list(v) for k, v in self._bound_ports.items() if owner[k] == link.node.id}
-            return {"type": "ports", "addr": link.node.addr, "ports": own, "last": last} if own else None
-
-        self._ask_all(question, self._after_ports)
-
-    def _on_bound(self, link: Link, _m: Message) -> None:
-        self._answered(link)
-
-    def _on_busy(self, link: Link, m: Message) -> None:
-        given = self._placed.plan.port is not None and str(m["key"]).startswith(PSERVER)
-        by = f", held by {m['holder']}" if m["holder"] else ""
-        if given or not m["busy"] or self._port_tries >= PORT_TRIES:
-            advice = "end what holds it, or give another --port" if given else "give a --port"
-            text = f"can't listen on {m['text']}{by}"
-            self._fail(f"node {link.node.id} ({link.host})", link.node.id, codes.SERVICE, text, advice)
-            return
-        self._port_tries += 1
-        if str(m["key"]).startswith(PSERVER):
-            self._port = max(self._port, int(m["port"]) + 1)
-        else:
-            self._other_port = max(self._other_port, int(m["port"]) + 1)
-        self._refused_ports = True
-        self._answered(link)
-
-    def _after_ports(self) -> None:
-        if self._refused_ports:
-            self._propose_ports()
-        else:
-            self._start()
-
-    def _start(self) -> None:
-        addrs = tuple(n.addr for n in self._placed.nodes)
-        run_dirs = tuple(self._links[n.id].run_dir for n in self._placed.nodes)
-        bound = job.bind(self._placed, job.Facts(addrs, run_dirs, self._bound_ports))
-
-        for link in self._links.values():
-            self._tell("node", node=link.node.id, state="ready", text=link.host)
-            starts = [s for s in bound.starts if s.node == link.node.id]
-            numbers = {s.key: self._numbers[s.key] for s in starts}
+    def start(self, bound: job.Bound) -> None:
+        """Order the start of every program; the nodes have answered all that was asked."""
+        starts: dict[int, list[job.Start]] = {node: [] for node in self.links}
+        for start in bound.starts:
+            starts[start.node].append(start)
+            self._supervisor.starting(start.key)
+        for link in self.links.values():
+            self.tell("node", node=link.node.id, state="ready", text=link.host)
+            numbers = {s.key: self._numbers[s.key] for s in starts[link.node.id]}
             link.line.send(
-                {"type": "begin", "workspace": link.node.workspace, "nodes": addrs, "numbers": numbers}
+                {"type": "begin", "workspace": link.node.workspace, "nodes": bound.addrs, "numbers": numbers}
             )
-            for start in starts:
-                self._supervisor.starting(start.key)
+            for start in starts[link.node.id]:
                 link.line.send({"type": "start", **start.to_data()})
-        self._next_step = lambda: None
 
-    def _on_refused(self, link: Link, m: Message) -> None:
-        self._fail(f"node {link.node.id} ({link.host})", link.node.id, int(m["code"]), str(m["text"]))
+    @property
+    def ending(self) -> bool:
+        """Whether the job ends, or has failed already."""
+        return bool(self._supervisor.why or self._supervisor.failure)
 
-    def _fail(self, what: str, node: int, code: int, text: str, advice: str = "") -> None:
+    def fail(self, what: str, node: int, code: int, text: str, advice: str = "") -> None:
+        """End the job for something that is no process's exit."""
         self._supervisor.trouble(Failure(what, node, code, text, advice=advice), self._loop.now())
 
     # --- running ---
 
     def _on_started(self, link: Link, m: Message) -> None:
-        self._tell("process", process=m["key"], node=link.node.id, state="running", pid=m["pid"])
+        self.tell("process", process=m["key"], node=link.node.id, state="running", pid=m["pid"])
 
     def _on_not_started(self, _link: Link, m: Message) -> None:
         self._supervisor.not_started(str(m["key"]))
@@ -321,7 +216,7 @@ class Head:
             self._supervisor.progress(str(m["key"]), fields["state"])
         if "why" in fields:
             self._supervisor.explained(str(m["key"]), str(fields["why"]))
-        self._tell("progress", process=m["key"], **fields)
+        self.tell("progress", process=m["key"], **fields)
 
     def _on_exited(self, link: Link, m: Message) -> None:
         key = str(m["key"])
@@ -331,7 +226,7 @@ class Head:
         how = Exit(
             int(m["code"]), str(m["signal"]), bool(m["asked"]), bool(m["oom"]), tuple(map(str, m["tail"]))
         )
-        self._tell(
+        self.tell(
             "process",
             process=key,
             node=link.node.id,
@@ -344,7 +239,7 @@ class Head:
     def _output(self, piece: Output) -> None:
         if piece.process >= len(self._streams):
             return
-        key = self._placed.processes[piece.process].key
+        key = self.placed.processes[piece.process].key
         stream = self._streams[piece.process]
         self._gap(key, stream, piece.offset)
         stream.next_offset = piece.offset + len(piece.data)
@@ -355,13 +250,13 @@ class Head:
     def _gap(self, key: str, stream: Stream, offset: int) -> None:
         if offset > stream.next_offset:
             self._lines(key, stream.splitter.feed(b"", final=True))  # what follows is no part of that line
-            self._tell("gap", process=key, bytes=offset - stream.next_offset)
+            self.tell("gap", process=key, bytes=offset - stream.next_offset)
             stream.next_offset = offset
 
     def _lines(self, key: str, texts: Iterable[logs.Text]) -> None:
         for text in texts:
             more = {"more": True} if text.more else {}
-            self._tell("line", process=key, text=text.text, **more)
+            self.tell("line", process=key, text=text.text, **more)
 
     # --- deciding and ending ---
 
@@ -376,7 +271,7 @@ class Head:
                 self._finish()
         if self._supervisor.why and not self._told_ending:
             self._told_ending = True
-            self._tell("ending", why=self._supervisor.why, grace_s=self._placed.plan.limits.grace_s)
+            self.tell("ending", why=self._supervisor.why, grace_s=self.placed.plan.limits.grace_s)
         if self._finishing:
             self._maybe_done()
             return
@@ -386,14 +281,14 @@ class Head:
         self._timer = self._loop.call_at(due_s, self._decide) if due_s < NEVER else None
 
     def _signal(self, action: Signal) -> None:
-        for link in self._links.values():
+        for link in self.links.values():
             keys = [k for k in action.keys if self._supervisor.members[k].node == link.node.id]
             if keys:
                 link.line.send({"type": "signal", "keys": keys, "number": int(action.number)})
 
     def _finish(self) -> None:
         self._finishing = True
-        for link in self._links.values():
+        for link in self.links.values():
             link.answered = link.gone
             link.line.send({"type": "finish"})
         self._loop.call_after(FINISH_LIMIT_S, self._give_up)
@@ -402,15 +297,15 @@ class Head:
         link.answered = True
         if m["left"]:
             text = f"{link.host}: process {', '.join(m['left'])} can't be ended; it waits in the kernel"
-            self._tell("note", level="error", text=text)
+            self.tell("note", level="error", text=text)
         elif m["killed"]:
-            self._tell("note", level="info", text=f"{link.host}: {m['killed']} left-over process(es) ended")
-        self._tell("node", node=link.node.id, state="ended", text="")
+            self.tell("note", level="info", text=f"{link.host}: {m['killed']} left-over process(es) ended")
+        self.tell("node", node=link.node.id, state="ended", text="")
 
     def _give_up(self) -> None:
-        for link in self._links.values():
+        for link in self.links.values():
             if not link.answered and not link.gone:
-                self._tell(
+                self.tell(
                     "note",
                     level="error",
                     text=f"{link.host}: no answer while ending; its keeper goes on there",
@@ -419,16 +314,16 @@ class Head:
         self._maybe_done()
 
     def _maybe_done(self) -> None:
-        if self.done or not all(link.answered or link.gone for link in self._links.values()):
+        if self.done or not all(link.answered or link.gone for link in self.links.values()):
             return
         self.done = True
-        for link in self._links.values():
+        for link in self.links.values():
             link.line.close()
         result = self._supervisor.result
         assert result is not None
         if result.code == codes.OK and self._supervisor.unreached:
             self.note("warning", "no trainer ever connected to the pservers; --server_num 0 starts none")
-        self._tell(
+        self.tell(
             "end",
             code=result.code,
             reason=result.reason,
@@ -440,9 +335,9 @@ class Head:
 
     def note(self, level: str, text: str) -> None:
         """Tell observers something that is no event of a process."""
-        self._tell("note", level=level, text=text)
+        self.tell("note", level=level, text=text)
 
-    def _tell(self, event: str, **fields: Any) -> None:
+    def tell(self, event: str, **fields: Any) -> None:
         if event in ("process", "progress"):
             news = {k: v for k, v in fields.items() if k not in ("process", "node") and v is not None}
             if event == "progress" and "state" in news:
@@ -452,8 +347,8 @@ class Head:
         self._next_event += 1
 
     def _tell_job(self) -> None:
-        placed, plan = self._placed, self._placed.plan
-        self._tell(
+        placed, plan = self.placed, self.placed.plan
+        self.tell(
             "job",
             job=plan.job_id,
             name=plan.name,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os.path
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pslaunch.runtime import env
@@ -175,7 +175,8 @@ class Bound:
     """A placed job with literal values (or, in a dry run, symbols)."""
 
     placed: Placed
-    starts: tuple[Start, ...] = field(default=())
+    addrs: tuple[str, ...]  # of each node
+    starts: tuple[Start, ...]
 
 
 def placed_from_data(data: Mapping[str, Any]) -> Placed:
@@ -239,7 +240,7 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
 
 def bind(placed: Placed, facts: Facts) -> Bound:
     """Literal argv and environment of every process."""
-    return Bound(placed, tuple(_start(placed, facts, p) for p in placed.processes))
+    return Bound(placed, facts.addrs, tuple(_start(placed, facts, p) for p in placed.processes))
 
 
 def _endpoint(placed: Placed, facts: Facts, key: str, node: int) -> Endpoint:

@@ -1,0 +1,181 @@
+"""The questions that every node answers before a program starts: all answer one before the next is asked.
+
+hello, prepare, ports: from the plan as declared to the literal values of every process. What goes wrong
+here ends the job before anything of the user's ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pslaunch.node import codes, job
+from pslaunch.runtime.env import PSERVER
+
+if TYPE_CHECKING:
+    from pslaunch.node.wire import Line, Message
+
+PORT_TRIES = 200
+
+
+class Link:
+    """The head's side of one node: its line and what it has answered."""
+
+    def __init__(self, node: job.Node, line: Line, diagnosis: Callable[[], str]) -> None:
+        self.node, self.line, self.diagnosis = node, line, diagnosis
+        self.host = node.name
+        self.run_dir = ""
+        self.answered = False  # the question that all nodes were asked last
+        self.gone = False
+
+
+class Desk(Protocol):
+    """What the opening needs of the head."""
+
+    placed: job.Placed
+    links: dict[int, Link]
+
+    @property
+    def ending(self) -> bool:
+        """Whether the job ends already: then nothing more is asked."""
+        ...
+
+    def fail(self, what: str, node: int, code: int, text: str, advice: str = "") -> None:
+        """End the job."""
+        ...
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """Tell observers."""
+        ...
+
+    def start(self, bound: job.Bound) -> None:
+        """All is known: start the programs."""
+        ...
+
+
+class Opening:
+    """Asks, stage after stage; `heard` takes the answers."""
+
+    def __init__(self, desk: Desk, secret: str) -> None:
+        self._desk, self._secret = desk, secret
+        plan = desk.placed.plan
+        self._next_stage: Callable[[], None] = self._prepare
+        self._missing = {
+            n.id for n in desk.placed.nodes
+        }  # whose last answer is still to come
+        self._port, self._other_port, self._port_tries = plan.port or job.FIRST_PORT, job.FIRST_PORT, 0
+        self._bound_ports: dict[str, tuple[int, ...]] = {}
+        self._refused_ports = False
+
+    def heard(self, link: Link, message: Message) -> bool:
+        """Take an answer; False where it is none of ours."""
+        handler = getattr(self, f"_on_{message['type']}", None)
+        if handler is not None:
+            handler(link, message)
+        return handler is not None
+
+    def _ask_all(self, question: Callable[[Link], Message | None], then: Callable[[], None]) -> None:
+        """Ask every node (None: nothing to ask of this one), and go on once all have answered."""
+        self._next_stage = then
+        asked = [(link, message) for link in self._desk.links.values() if (message := question(link))]
+        self._missing = {link.node.id for link, _ in asked}
+        for link, message in asked:
+            link.line.send(message)
+        self._go_on()
+
+    def _answered(self, link: Link) -> None:
+        self._missing.discard(link.node.id)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self._missing and not self._desk.ending:
+            self._next_stage()
+
+    # --- the stages ---
+
+    def _on_hello(self, link: Link, _m: Message) -> None:
+        self._desk.tell("node", node=link.node.id, state="connected", text="")
+        self._answered(link)
+
+    def _prepare(self) -> None:
+        plan = self._desk.placed.plan
+
+        def question(link: Link) -> Message:
+            n = link.node
+            return {
+                "type": "prepare",
+                "job_id": plan.job_id,
+                "node": n.id,
+                "workspace": n.workspace,
+                "source": n.source,
+                "log_dir": n.log_dir,
+                "output_dir": n.output_dir,
+                "state_dir": n.state_dir,
+                "secret": self._secret,
+                "lost_after_s": plan.limits.lost_after_s,
+                "grace_s": plan.limits.grace_s,
+            }
+
+        self._ask_all(question, self._propose_ports)
+
+    def _on_prepared(self, link: Link, m: Message) -> None:
+        link.host, link.run_dir = link.node.name or str(m["host"]), str(m["run_dir"])
+        self._answered(link)
+
+    def _propose_ports(self) -> None:
+        """One proposal for all nodes; a refusal of any of them brings the next one."""
+        placed = self._desk.placed
+        self._bound_ports = job.propose_ports(placed, self._port, self._other_port)
+        if max((p for ports in self._bound_ports.values() for p in ports), default=0) > 65535:
+            self._desk.fail("the job", 0, codes.SERVICE, f"needs ports beyond 65535 from {self._port} on")
+            return
+        self._refused_ports = False
+        # Who holds a port takes long to find out, and matters only where no other will be proposed.
+        last = placed.plan.port is not None or self._port_tries >= PORT_TRIES
+        node_of = {**{p.key: p.node for p in placed.processes}, job.GLOO: 0}
+        wanted: dict[int, dict[str, list[int]]] = {}
+        for key, ports in self._bound_ports.items():
+            wanted.setdefault(node_of[key], {})[key] = list(ports)
+
+        def question(link: Link) -> Message | None:
+            own = wanted.get(link.node.id)
+            return {"type": "ports", "addr": link.node.addr, "ports": own, "last": last} if own else None
+
+        self._ask_all(question, self._after_ports)
+
+    def _on_bound(self, link: Link, _m: Message) -> None:
+        self._answered(link)
+
+    def _on_busy(self, link: Link, m: Message) -> None:
+        given = self._desk.placed.plan.port is not None and str(m["key"]).startswith(PSERVER)
+        by = f", held by {m['holder']}" if m["holder"] else ""
+        if given or not m["busy"] or self._port_tries >= PORT_TRIES:
+            advice = "end what holds it, or give another --port" if given else "give a --port"
+            self._refused(link, codes.SERVICE, f"can't listen on {m['text']}{by}", advice)
+            return
+        self._port_tries += 1
+        if str(m["key"]).startswith(PSERVER):
+            self._port = max(self._port, int(m["port"]) + 1)
+        else:
+            self._other_port = max(self._other_port, int(m["port"]) + 1)
+        self._refused_ports = True
+        self._answered(link)
+
+    def _after_ports(self) -> None:
+        if self._refused_ports:
+            self._propose_ports()
+            return
+        placed, links = self._desk.placed, self._desk.links
+        facts = job.Facts(
+            tuple(n.addr for n in placed.nodes),
+            tuple(links[n.id].run_dir for n in placed.nodes),
+            self._bound_ports,
+        )
+        self._next_stage = lambda: None
+        self._desk.start(job.bind(placed, facts))
+
+    def _on_refused(self, link: Link, m: Message) -> None:
+        self._refused(link, int(m["code"]), str(m["text"]))
+
+    def _refused(self, link: Link, code: int, text: str, advice: str = "") -> None:
+        self._desk.fail(f"node {link.node.id} ({link.host})", link.node.id, code, text, advice)
