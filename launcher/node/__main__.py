@@ -1,8 +1,17 @@
-"""Entry on a node: `python -m pslaunch.node keeper …`, also as the zipapp's own main."""
+"""Entry on a node: `python -m pslaunch.node keeper …`; the zipapp and the boot over SSH call it too."""
+
+from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from pslaunch.node import keeper
 
+
+def main(argv: Sequence[str]) -> int | str:
+    """What `sys.exit` takes."""
+    return keeper.main(argv[1:]) if argv[:1] == ["keeper"] else f"unknown: {argv}"
+
+
 if __name__ == "__main__":
-    sys.exit(keeper.main(sys.argv[2:]) if sys.argv[1:2] == ["keeper"] else f"unknown: {sys.argv[1:]}")
+    sys.exit(main(sys.argv[1:]))

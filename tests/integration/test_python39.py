@@ -19,12 +19,13 @@ from typing import Any
 
 import pytest
 
+from pslaunch.app import zipapp
 from pslaunch.node import codes
 from pslaunch.node.head import Head
 from pslaunch.node.job import Count, Limits, Node, Plan, Role, place
 from pslaunch.node.loop import Loop
 from support.jobs import until_nothing_runs
-from support.node_app import copy_tree, greet, make_zipapp
+from support.node_app import greet
 from support.others import NO_BULLSEYE, bullseye_root
 
 pytestmark = [pytest.mark.slow, pytest.mark.may_skip(NO_BULLSEYE)]
@@ -149,9 +150,8 @@ def plan() -> Plan:
 @pytest.fixture
 def bullseye(tmp_path: Path) -> Iterator[Bullseye]:
     node = Bullseye(bullseye_root(), tmp_path / "node")
-    copy_tree(tmp_path / "tree")
     (node.folder / "ws").mkdir(parents=True)
-    make_zipapp(tmp_path / "tree", node.folder / "app.pyz")
+    (node.folder / "app.pyz").write_bytes(zipapp())
     yield node
     until_nothing_runs(3.0)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.node_app import FILES, ROOT, SHARED, copy_tree, greet, make_zipapp
+from pslaunch.app import SHARED, blank, files, zipapp
+from support.node_app import greet
 
 MAX_ZIPAPP_BYTES = 60 * 1024  # in base64 it must fit into one argument of 128 KiB
 
@@ -25,24 +26,22 @@ def names(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_imports_only_the_standard_library_and_itself(file: str) -> None:
-    for name in names(ROOT / file):
+@pytest.mark.parametrize("path", files().values(), ids=files())
+def test_imports_only_the_standard_library_and_itself(path: Path) -> None:
+    for name in names(path):
         runtime = ("pslaunch.runtime", *(f"pslaunch.runtime.{shared}" for shared in SHARED))
         ours = name in ("pslaunch", *runtime) or name.startswith("pslaunch.node")
         assert ours or name.partition(".")[0] in sys.stdlib_module_names, name
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """The files that travel, under their import names."""
-    copy_tree(tmp_path / "app")
-    return tmp_path / "app"
+def app(tmp_path: Path) -> Path:
+    """The zipapp, as a file."""
+    (tmp_path / "app.pyz").write_bytes(zipapp())
+    return tmp_path / "app.pyz"
 
 
-def test_the_zipapp_is_small_and_its_keeper_greets(tree: Path, tmp_path: Path) -> None:
-    app = tmp_path / "app.pyz"
-    make_zipapp(tree, app)
+def test_the_zipapp_is_small_and_its_keeper_greets(app: Path) -> None:
     assert app.stat().st_size <= MAX_ZIPAPP_BYTES
     argv = [sys.executable, "-I", "-S", str(app), "keeper", "5", "1"]
     greeting, said = greet(argv)
@@ -50,9 +49,38 @@ def test_the_zipapp_is_small_and_its_keeper_greets(tree: Path, tmp_path: Path) -
     assert b"the head is gone" in said
 
 
-def test_it_loads_no_numpy_and_none_of_the_launcher(tree: Path) -> None:
+def without_docstrings(source: str) -> list[tuple[str, int, str]]:
+    """Every node of its syntax tree with its line; strings that are statements by themselves are empty."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value.value = ""
+    found = [node for node in ast.walk(tree) if hasattr(node, "lineno")]
+    return [(type(node).__name__, node.lineno, ast.dump(node)) for node in found]
+
+
+@pytest.mark.parametrize("path", files().values(), ids=files())
+def test_what_travels_is_the_same_program_line_by_line(path: Path) -> None:
+    source = path.read_text()
+    assert without_docstrings(blank(source)) == without_docstrings(source)
+
+
+def test_comments_and_docstrings_are_blanked_and_nothing_else() -> None:
+    source = (
+        '"""Of the module,\n\nlong."""\nx = """not\n# this"""  # but this\n'
+        'def f():\n    """é: its only one."""\n\n    # after it\nclass A:  # here\n    "one" "two"; y = 1\n'
+        "z = [\n    # in it\n    '#',\n]\n"
+    )
+    assert blank(source) == (
+        '""\n\n\nx = """not\n# this"""\n'
+        'def f():\n    ""\n\n\nclass A:\n    "" "two"; y = 1\n'
+        "z = [\n\n    '#',\n]\n"
+    )
+
+
+def test_it_loads_no_numpy_and_none_of_the_launcher(app: Path) -> None:
     code = "import pslaunch.node.agent, pslaunch.node.head, sys; print(*sorted(sys.modules))"
-    code = f"import sys; sys.path.insert(0, {str(tree)!r}); {code}"
+    code = f"import sys; sys.path.insert(0, {str(app)!r}); {code}"
     argv = [sys.executable, "-I", "-S", "-c", code]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())

@@ -51,10 +51,18 @@ def test_wheel_has_every_source_file(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
+        archive.extractall(tmp_path / "installed")
     for name, folder in SETUPTOOLS["package-dir"].items():
         for file in (ROOT / folder).rglob("*"):
             if file.suffix in IN_WHEEL or file.name == "py.typed":
                 assert f"{name.replace('.', '/')}/{file.relative_to(ROOT / folder)}" in names
     assert any(name.startswith("pslaunch/runtime/_core.") for name in names)
     assert not [name for name in names if name.startswith(("launcher/", "runtime/", "templates/", "tests/"))]
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from pslaunch import app; print(app.__file__)"
+    argv = [sys.executable, "-S", "-c", f"{code}; print(hash(app.zipapp()))", str(tmp_path / "installed")]
+    theirs = subprocess.run(argv, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "0"})
+    assert theirs.stdout.startswith(str(tmp_path))
+    argv = [sys.executable, "-c", "from pslaunch import app; print(hash(app.zipapp()))"]
+    ours = subprocess.run(argv, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "0"})
+    assert theirs.stdout.endswith(ours.stdout)
     assert wheel.name.startswith(f"pslaunch-{PROJECT['project']['version']}-cp311-abi3-")

@@ -1,0 +1,64 @@
+"""What travels to a node: one small zipapp of everything that `pslaunch.node` needs.
+
+Comments and docstrings are blanked, so that it fits into one argument of a command in base64, and so that the
+line numbers of a traceback from a node are those of the sources.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import tokenize
+import zipfile
+from pathlib import Path
+
+import pslaunch
+import pslaunch.node
+import pslaunch.runtime
+
+SHARED = ("env", "busyport", "prove")  # modules of the runtime that the launcher's nodes need too
+MAIN = "import sys\nfrom pslaunch.node.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip file knows
+_BEFORE_A_STATEMENT = {tokenize.ENCODING, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+
+
+def files() -> dict[str, Path]:
+    """What travels, by its path in the zipapp; the package may be installed anywhere."""
+    node, runtime = (Path(str(p.__file__)).parent for p in (pslaunch.node, pslaunch.runtime))
+    return {
+        "pslaunch/__init__.py": Path(str(pslaunch.__file__)),
+        **{f"pslaunch/node/{path.name}": path for path in sorted(node.glob("*.py"))},
+        **{f"pslaunch/runtime/{name}.py": runtime / f"{name}.py" for name in ("__init__", *SHARED)},
+    }
+
+
+def blank(source: str) -> str:
+    """The same program without comments and docstrings, every statement in its old line."""
+    cuts: list[tuple[tokenize.TokenInfo, str]] = []
+    before = tokenize.ENCODING
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            cuts.append((token, ""))
+        elif token.type == tokenize.STRING and before in _BEFORE_A_STATEMENT:
+            cuts.append((token, '""'))  # not nothing: it may be the only statement of its block
+        if token.type not in (tokenize.NL, tokenize.COMMENT):
+            before = token.type
+    lines = source.splitlines(keepends=True)
+    for token, instead in reversed(cuts):  # backwards: no cut moves what is cut after it
+        (first, start), (last, end) = token.start, token.end
+        kept = lines[first - 1][:start] + instead + lines[last - 1][end:]
+        lines[first - 1 : last] = [kept.rstrip() + "\n", *["\n"] * (last - first)]
+    return "".join(lines)
+
+
+@functools.cache
+def zipapp() -> bytes:
+    """The zipapp; `python app.pyz keeper …` runs it, and so does what `pslaunch.ssh.boot` sends."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, text in {
+            **{n: blank(p.read_text()) for n, p in files().items()},
+            "__main__.py": MAIN,
+        }.items():
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), text, zipfile.ZIP_DEFLATED)
+    return packed.getvalue()
