@@ -16,7 +16,7 @@ import pslaunch
 import pslaunch.node
 import pslaunch.runtime
 
-SHARED = ("env", "busyport", "prove")  # modules of the runtime that the launcher's nodes need too
+SHARED = ("env", "busyport", "nics", "prove")  # modules of the runtime that the launcher's nodes need too
 MAIN = "import sys\nfrom pslaunch.node.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip file knows
 _BEFORE_A_STATEMENT = {tokenize.ENCODING, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

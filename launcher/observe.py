@@ -85,10 +85,11 @@ class RemoteHead:
 
     # --- requests ---
 
-    def lead(self, placed: Placed, secret: str, record: str) -> int:
-        """Have the node lead this job; returns the port that other agents dial, 0 where that failed."""
+    def lead(self, placed: Placed, secret: str, record: str) -> tuple[int, tuple[str, ...]]:
+        """Have the node lead this job; port and addresses that agents dial, port 0 where it does not."""
         self._line.send({"type": "lead", "placed": asdict(placed), "secret": secret, "record": record})
-        return int(self.ask("leading").get("port", 0))
+        answer = self.ask("leading")
+        return int(answer.get("port", 0)), tuple(answer.get("addrs", ()))
 
     def follow(self) -> None:
         """Have all events sent, from the first that is remembered."""

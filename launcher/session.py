@@ -90,9 +90,9 @@ def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
     )
     _stop_on_signals(loop, head)
     path = Path(record.folder(os.environ)) / f"{plan.job_id}.json"
-    port = head.lead(place(plan, plan.nodes), secret, str(path))
+    port, addrs = head.lead(place(plan, plan.nodes), secret, str(path))
     if port:
-        backend.start_dialing(plan.nodes[1:], plan.limits, Dial(first.addr, port, secret))
+        backend.start_dialing(plan.nodes[1:], plan.limits, Dial(addrs, port, secret))
         head.follow()
     elif not head.done:
         raise NodeLostError(f"node 0 ({first.name}) does not lead the job: {head.refusal or 'no answer'}")

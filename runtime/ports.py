@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import ipaddress
 import os
 import socket
-import struct
 from collections.abc import Sequence
 
-from pslaunch.runtime import busyport
+from pslaunch.runtime import busyport, nics
 
-_SIOCGIFADDR = 0x8915
 BACKLOG = 1024  # all trainers of a large job connect at once
 
 
@@ -21,14 +18,11 @@ class PortError(OSError):
 
 
 def interface_address(name: str) -> str:
-    """The IPv4 address of a network interface. Raises PortError."""
-    request = struct.pack("256s", name.encode()[:15])
+    """The address of a network interface. Raises PortError."""
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            return socket.inet_ntoa(fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, request)[20:24])
-    except OSError as e:
-        names = ", ".join(n for _, n in socket.if_nameindex())
-        raise PortError(f"--nics: no address of interface {name!r} ({e.strerror}); there are: {names}") from e
+        return nics.address_of(name)
+    except LookupError as e:
+        raise PortError(f"--nics: {e.args[0]}") from e
 
 
 def listen(host: str, port: int) -> socket.socket:

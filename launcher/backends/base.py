@@ -36,7 +36,7 @@ class Line:
 class Dial:
     """Where agents find a head that is on a node, and what they prove themselves with."""
 
-    addr: str
+    addrs: tuple[str, ...]  # of node 0, the likeliest first
     port: int
     secret: str  # hexadecimal
 

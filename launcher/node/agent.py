@@ -31,6 +31,7 @@ from pslaunch.runtime import busyport, env
 if TYPE_CHECKING:
     from pslaunch.node.gate import Seals
     from pslaunch.node.lead import Lead
+    from pslaunch.node.reach import Door
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 MAX_DIAL_BYTES = 4096
@@ -54,6 +55,7 @@ class Agent:
         self._keeper_fd, self._keeper_pid, self._lost_after_s = keeper_fd, os.getppid(), lost_after_s
         self._keeper_heard_s = loop.now()
         self.held: dict[str, list[socket.socket]] = {}
+        self._door: Door | None = None
         self._marks: list[socket.socket] = []  # of all our ports, to the end of the job
         self._programs: dict[str, Program] = {}
         self._numbers: dict[str, int] = {}
@@ -110,7 +112,10 @@ class Agent:
 
     def _order_prepare(self, m: Message) -> None:
         """Folders, lock, node files, secret; answers with what only the node knows."""
-        workspace = m["workspace"]
+        for name in ("workspace", "log_dir", "output_dir", "state_dir"):
+            m[name] = os.path.expanduser(m[name])
+        workspace, self._node, self._secret = m["workspace"], int(m["node"]), bytes.fromhex(m["secret"])
+        self._addrs = [m["addr"]] if m["addr"] else _own_addrs(m["nic"])
         if not m["source"] and not os.path.isdir(workspace):
             raise Refusal(codes.USAGE, f"the workspace {workspace} is not a folder on {socket.gethostname()}")
         self._lost_after_s = self.line.lost_after_s = float(m["lost_after_s"])
@@ -133,7 +138,31 @@ class Agent:
             os.makedirs(m["output_dir"], exist_ok=True)
         _write(os.path.join(m["workspace"], "nodefile"), f"{m['node']}\n")
         _write(os.path.join(self._run_dir, "secret"), m["secret"], 0o600)
-        self.line.send({"type": "prepared", "host": socket.gethostname(), "run_dir": self._run_dir})
+        paths = {name: m[name] for name in ("workspace", "log_dir", "output_dir", "state_dir")}
+        told = {"host": socket.gethostname(), "run_dir": self._run_dir, "python": sys.executable}
+        self.line.send({"type": "prepared", **paths, **told, "addrs": self._addrs})
+
+    def _order_door(self, _m: Message) -> None:
+        """Let others try by which addresses they reach this node."""
+        from pslaunch.node import reach
+
+        self._door = reach.Door(self.loop, reach.word(self._secret, self._node))
+        self.line.send({"type": "opened", "port": self._door.port})
+
+    def _order_reach(self, m: Message) -> None:
+        """Try the doors of others; slow ones are waited for aside."""
+        from pslaunch.node import reach
+
+        reached: list[tuple[int, str]] = []
+
+        def work() -> None:
+            targets = [reach.Target(*door) for door in m["doors"]]
+            reached.extend((t.node, t.addr) for t in reach.try_all(targets, self._secret))
+
+        def done(e: Exception | None) -> None:
+            self._answer(lambda: self.line.send({"type": "reached", "reached": reached}), e)
+
+        self.loop.aside(work, done)
 
     def _lock(self, path: str, job_id: str) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -177,6 +206,7 @@ class Agent:
 
     def _order_begin(self, m: Message) -> None:
         """What all programs share: the list of nodes, the numbers of their outputs; ports of nobody go."""
+        self._close_door()
         _write(os.path.join(m["workspace"], "nodes"), "".join(f"{addr}\n" for addr in m["nodes"]))
         os.makedirs(os.path.join(self._run_dir, "gloo"), exist_ok=True)
         self._numbers = dict(m["numbers"])
@@ -296,12 +326,27 @@ class Agent:
         self._reap()
         for program in self._programs.values():
             program.finish()
+        self._close_door()
         ports.close_all({**self.held, "": self._marks})
         if self._lock_fd >= 0:
             os.ftruncate(self._lock_fd, 0)
             os.close(self._lock_fd)
             self._lock_fd = -1
         shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper does it too, where it is still there
+
+    def _close_door(self) -> None:
+        if self._door:
+            self._door.close()
+            self._door = None
+
+
+def _own_addrs(nic: str) -> list[str]:
+    from pslaunch.node import reach
+
+    try:
+        return reach.candidates(nic)
+    except LookupError as e:
+        raise Refusal(codes.HOST, str(e.args[0])) from None
 
 
 def _write(path: str, text: str, mode: int = 0o644) -> None:
@@ -372,6 +417,6 @@ def _dial(read_fd: int, write_fd: int, lost_after_s: float) -> tuple[tuple[int, 
         where = json.loads(f.read(MAX_DIAL_BYTES))
     text = json.dumps({"node": where["node"]}).encode()
     fd, seals = gate.dial(
-        where["addr"], int(where["port"]), bytes.fromhex(where["secret"]), text, lost_after_s
+        where["addrs"], int(where["port"]), bytes.fromhex(where["secret"]), text, lost_after_s
     )
     return (fd, fd), seals

@@ -6,17 +6,18 @@ head in words and has no further effect.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from pslaunch.node import reach
 from pslaunch.node.loop import Loop, Timer
 from pslaunch.node.seal import Seal
 from pslaunch.runtime import prove
 
 PLANE = prove.Plane(b"pslaunch control plane", "head", "agent", advice="is it an agent of another job?")
+TRY_S = 3.0  # for one of several addresses
 Seals = tuple[Seal, Seal]
 
 
@@ -34,7 +35,10 @@ class _Caller:
 
 
 class Gate:
-    """Listens on `addr`. `admit(text, fd, seals)` takes over a proved connection, or says why it won't."""
+    """Listens at `addr`, or everywhere where it is empty.
+
+    `admit(text, fd, seals)` takes over a proved connection; `check(text)` says before why it can't be, or "".
+    """
 
     def __init__(
         self,
@@ -49,10 +53,7 @@ class Gate:
         self._loop, self._secret = loop, secret
         self._check, self._admit, self._refused = check, admit, refused
         self._callers: set[_Caller] = set()
-        family = socket.AF_INET6 if ":" in addr else socket.AF_INET
-        self._listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._listener.bind((addr, 0))
-        self._listener.listen(1024)
+        self._listener = reach.listen_at(addr) if addr else reach.listen_everywhere()
         self.port = int(self._listener.getsockname()[1])
         loop.watch(self._listener.fileno(), read=self._accept)
 
@@ -125,27 +126,35 @@ class Gate:
         self._listener.close()
 
 
-def dial(addr: str, port: int, secret: bytes, text: bytes, limit_s: float) -> tuple[int, Seals]:
-    """Connect to a head and prove the secret, trying again until `limit_s` is over.
+def dial(addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: float) -> tuple[int, Seals]:
+    """Connect to a head and prove the secret, at each of its addresses in turn until `limit_s` is over.
 
     Returns the descriptor and the seals of the line. Raises prove.Refused, or the last OSError.
     """
     end_s = time.monotonic() + limit_s
     wait_s = 0.05
     while True:
-        try:
-            sock = socket.create_connection((addr, port), timeout=prove.TIMEOUT_S)
+        failed: OSError | prove.Refused | None = None
+        for addr in addrs:
             try:
-                nonces = prove.dial(sock, PLANE, secret, text)
-            except BaseException:
-                sock.close()
-                raise
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with contextlib.suppress(OSError):
-                os.set_inheritable(sock.fileno(), False)
-            return sock.detach(), seals(secret, nonces, head=False)
-        except OSError:
-            if time.monotonic() + wait_s > end_s:
-                raise
-            time.sleep(wait_s)
-            wait_s = min(1.0, wait_s * 2)
+                return _call(addr, port, secret, text, prove.TIMEOUT_S if len(addrs) == 1 else TRY_S)
+            except (OSError, prove.Refused) as e:  # at a wrong address somebody else may listen
+                failed = e
+        assert failed is not None
+        only_refused = len(addrs) == 1 and isinstance(failed, prove.Refused)
+        if only_refused or time.monotonic() + wait_s > end_s:
+            raise failed
+        time.sleep(wait_s)
+        wait_s = min(1.0, wait_s * 2)
+
+
+def _call(addr: str, port: int, secret: bytes, text: bytes, limit_s: float) -> tuple[int, Seals]:
+    sock = socket.create_connection((addr, port), timeout=limit_s)
+    try:
+        nonces = prove.dial(sock, PLANE, secret, text)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        sock.close()
+        raise
+    os.set_inheritable(sock.fileno(), False)
+    return sock.detach(), seals(secret, nonces, head=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pslaunch.node import codes, job, logs
@@ -181,6 +181,12 @@ class Head:
             )
             for start in starts[link.node.id]:
                 link.line.send({"type": "start", **start.to_data()})
+
+    def settle(self, nodes: Sequence[job.Node]) -> None:
+        """Place the processes anew: paths and addresses of the nodes are known now."""
+        self.placed = job.place(self.placed.plan, nodes)
+        for p in self.placed.processes:
+            self._supervisor.members[p.key] = Member(p.role, p.node, p.log)
 
     @property
     def ending(self) -> bool:

@@ -16,6 +16,7 @@ from pslaunch.runtime import env
 from pslaunch.runtime.env import PSERVER, TRAINER, Endpoint, Port
 
 GLOO = "gloo"
+PYTHON = "{python}"  # first word of an argv: the Python of the node
 FIRST_PORT = 7164  # v2's default; a job whose user gave no port looks upward from here
 LAST_PORT = 32767  # below the kernel's own range, from which it gives ports to outgoing connections
 
@@ -39,7 +40,11 @@ class Role:
 
 @dataclass(frozen=True)
 class Node:
-    """A node as declared or as its agent reported it. `addr` is what others reach it by."""
+    """A node as declared, then as its agent reported it.
+
+    `addr` is what others reach it by; empty until the nodes have tried. Paths of a node that is not this
+    machine may begin with `~`, which its agent replaces.
+    """
 
     id: int
     name: str
@@ -50,6 +55,7 @@ class Node:
     state_dir: str  # lock and caches
     ranks: int = 1
     source: str = ""  # a folder of the same machine that the workspace is filled from
+    python: str = ""  # what PYTHON stands for there; empty until its agent has told
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,7 @@ class Plan:
     added_env: Mapping[str, str]
     flags: Mapping[str, str]
     limits: Limits
+    nic: str = ""  # the interface whose address others reach a node by, where one was asked for
     nodes: tuple[Node, ...] = ()  # empty where agents report them
 
 
@@ -283,6 +290,8 @@ def _start(placed: Placed, facts: Facts, process: Process) -> Start:
     )
     bundled = process.role == PSERVER and not script
     argv = process.argv + (_bundled_options(placed, facts, process) if bundled else ())
+    if argv[0] == PYTHON:
+        argv = (node.python or f"{{node:{node.id}.python}}", *argv[1:])
     return Start(
         key=process.key,
         node=process.node,

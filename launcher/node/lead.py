@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pslaunch.node import job, record
+from pslaunch.node import job, reach, record
 from pslaunch.node.gate import Gate, Seals
 from pslaunch.node.head import Head
 from pslaunch.node.loop import Loop
@@ -126,14 +126,20 @@ class Lead:
             self._answer(observer, {"type": "refused", "text": "only the launcher begins a job, and once"})
             return
         placed = job.placed_from_data(m["placed"])
+        first = placed.nodes[0]
+        try:
+            addrs = [first.addr] if first.addr else reach.candidates(placed.plan.nic)
+        except LookupError as e:
+            self._answer(observer, {"type": "refused", "text": str(e.args[0])})
+            return
         secret = str(m["secret"])
         self._head = Head(self._loop, placed, secret, time.time)
         own, self._own_fd = self._own_fd, -1
         self._head.drain = self.push
-        self._head.attach(placed.nodes[0], own, own, lambda: "")
+        self._head.attach(first, own, own, lambda: "")
         self._gate = Gate(
             self._loop,
-            placed.nodes[0].addr,
+            first.addr,
             bytes.fromhex(secret),
             check=self._check,
             admit=self._admit,
@@ -142,7 +148,7 @@ class Lead:
         self._listen()
         self._record = record.Record(str(m["record"]), record.of_job(placed, self._socket_path))
         self._record.write(state="running")
-        self._answer(observer, {"type": "leading", "port": self._gate.port})
+        self._answer(observer, {"type": "leading", "port": self._gate.port, "addrs": addrs})
 
     def _order_free(self, observer: Observer, _m: Message) -> None:
         """The job goes on without the launcher."""

@@ -1,15 +1,16 @@
 """The questions that every node answers before a program starts: all answer one before the next is asked.
 
-hello, prepare, ports: from the plan as declared to the literal values of every process. What goes wrong
-here ends the job before anything of the user's ran.
+hello, prepare, addresses, ports: from the plan as declared to the literal values of every process. What
+goes wrong here ends the job before anything of the user's ran.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pslaunch.node import codes, job
+from pslaunch.node import codes, job, reach
 from pslaunch.runtime.env import PSERVER
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ class Link:
         self.node, self.line, self.diagnosis = node, line, diagnosis
         self.host = node.name
         self.run_dir = ""
+        self.addrs: list[str] = []  # by which others might reach it, the likeliest first
+        self.door = 0  # port at which others try that
+        self.reached: list[tuple[int, str]] = []  # what it could reach: a node, by an address
         self.answered = False  # the question that all nodes were asked last
         self.gone = False
 
@@ -44,6 +48,10 @@ class Desk(Protocol):
         """End the job."""
         ...
 
+    def settle(self, nodes: Sequence[job.Node]) -> None:
+        """More is known of the nodes than was declared."""
+        ...
+
     def tell(self, event: str, **fields: Any) -> None:
         """Tell observers."""
         ...
@@ -60,9 +68,7 @@ class Opening:
         self._desk, self._secret = desk, secret
         plan = desk.placed.plan
         self._next_stage: Callable[[], None] = self._prepare
-        self._missing = {
-            n.id for n in desk.placed.nodes
-        }  # whose last answer is still to come
+        self._missing = {n.id for n in desk.placed.nodes}  # whose last answer is still to come
         self._port, self._other_port, self._port_tries = plan.port or job.FIRST_PORT, job.FIRST_PORT, 0
         self._bound_ports: dict[str, tuple[int, ...]] = {}
         self._refused_ports = False
@@ -112,15 +118,80 @@ class Opening:
                 "output_dir": n.output_dir,
                 "state_dir": n.state_dir,
                 "secret": self._secret,
+                "addr": n.addr,
+                "nic": plan.nic,
                 "lost_after_s": plan.limits.lost_after_s,
                 "grace_s": plan.limits.grace_s,
             }
 
-        self._ask_all(question, self._propose_ports)
+        self._ask_all(question, self._settle_paths)
 
     def _on_prepared(self, link: Link, m: Message) -> None:
         link.host, link.run_dir = link.node.name or str(m["host"]), str(m["run_dir"])
+        link.addrs = [str(addr) for addr in m["addrs"]]
+        link.node = replace(
+            link.node,
+            workspace=str(m["workspace"]),
+            log_dir=str(m["log_dir"]),
+            output_dir=str(m["output_dir"]),
+            state_dir=str(m["state_dir"]),
+            python=link.node.python or str(m["python"]),
+        )
         self._answered(link)
+
+    def _settle_paths(self) -> None:
+        self._settle()
+        nodes = self._desk.placed.nodes
+        if all(node.addr for node in nodes):
+            self._propose_ports()
+        elif len(nodes) == 1:
+            self._settle_addrs([self._desk.links[nodes[0].id].addrs[0]])
+        else:
+            self._ask_all(lambda _link: {"type": "door"}, self._ask_to_reach)
+
+    def _settle(self) -> None:
+        self._desk.settle([self._desk.links[n.id].node for n in self._desk.placed.nodes])
+
+    # Addresses: every node opens a door, the others try it at all addresses that it might have.
+
+    def _on_opened(self, link: Link, m: Message) -> None:
+        link.door = int(m["port"])
+        self._answered(link)
+
+    def _ask_to_reach(self) -> None:
+        links = [self._desk.links[n.id] for n in self._desk.placed.nodes]
+        tries = reach.tries(len(links))
+
+        def question(link: Link) -> Message:
+            doors = [(links[k], links[k].door) for k in tries[link.node.id]]
+            return {"type": "reach", "doors": [(x.node.id, a, port) for x, port in doors for a in x.addrs]}
+
+        self._ask_all(question, self._choose_addrs)
+
+    def _on_reached(self, link: Link, m: Message) -> None:
+        link.reached = [(int(node), str(addr)) for node, addr in m["reached"]]
+        self._answered(link)
+
+    def _choose_addrs(self) -> None:
+        links = [self._desk.links[n.id] for n in self._desk.placed.nodes]
+        try:
+            addrs = reach.choose(
+                [x.host for x in links], [x.addrs for x in links], {x.node.id: x.reached for x in links}
+            )
+        except LookupError as e:
+            advice = (
+                "open the nodes' network to each other, or name the interface that they share: PADDLE_NIC"
+            )
+            self._desk.fail("the nodes", 0, codes.HOST, str(e.args[0]), advice)
+            return
+        self._settle_addrs(addrs)
+
+    def _settle_addrs(self, addrs: Sequence[str]) -> None:
+        for node, addr in zip(self._desk.placed.nodes, addrs):
+            link = self._desk.links[node.id]
+            link.node = replace(link.node, addr=addr)
+        self._settle()
+        self._propose_ports()
 
     def _propose_ports(self) -> None:
         """One proposal for all nodes; a refusal of any of them brings the next one."""

@@ -151,7 +151,7 @@ def test_a_launcher_that_asks_late_is_told_why_the_job_was_refused(tmp_path: Pat
     try:
         line = backend.start_head(plan.nodes[0], plan.limits)
         head = RemoteHead(loop, line.read_fd, line.write_fd, name="node 0", lost_after_s=10.0)
-        assert head.lead(place(plan, plan.nodes), "00" * 32, str(record))
+        assert head.lead(place(plan, plan.nodes), "00" * 32, str(record))[0]
         poll_until(lambda: '"ended"' in record.read_text(), describe="the job's end")
         head.follow()
         loop.run(lambda: head.done)

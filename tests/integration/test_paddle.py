@@ -72,7 +72,8 @@ def test_a_worker_that_raises_frees_the_other_from_its_barrier(workspace: Path) 
         failure = job.end()["failure"]
         # A Python that ends while PaddlePaddle's threads still push gives 1 or crashes: its own code counts.
         assert code == failure["code"] != 0
-        assert failure["what"] == "trainer/1", failure
+        # Its sockets are closed before its Python has unwound: PaddlePaddle in the other may crash first.
+        assert failure["what"] == "trainer/1" or failure["signal"], failure
         assert "RuntimeError: worker 1 has lost its data" in (workspace / "log/train.1.log").read_text()
 
 

@@ -62,7 +62,12 @@ def test_knowledge_goes_one_way(module: Path) -> None:
         }
         return
     runtime = {name for name in ours if name.startswith("pslaunch.runtime.")}
-    shared = ("pslaunch.runtime.env", "pslaunch.runtime.busyport", "pslaunch.runtime.prove")
+    shared = (
+        "pslaunch.runtime.env",
+        "pslaunch.runtime.busyport",
+        "pslaunch.runtime.nics",
+        "pslaunch.runtime.prove",
+    )
     allowed = (*shared, *(("pslaunch.runtime._core",) if module.name == "cli.py" else ()))
     assert not {name for name in runtime if not name.startswith(allowed)}
     layer = module.parts[1].removesuffix(".py")

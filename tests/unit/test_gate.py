@@ -93,7 +93,7 @@ def dial_aside(port: int, secret: bytes, text: bytes) -> tuple[threading.Thread,
 
     def run() -> None:
         try:
-            result.append(gate.dial("127.0.0.1", port, secret, text, 5.0))
+            result.append(gate.dial(["127.0.0.1"], port, secret, text, 5.0))
         except prove.Refused as e:
             result.append(e)
 

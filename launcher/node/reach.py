@@ -1,0 +1,162 @@
+"""Which addresses of which nodes can be reached from where: every node tries the others' doors.
+
+An address alone says little: 172.17.0.1 is the container bridge of every machine, and trying it reaches
+oneself. So who opens says which node it is, under the job's secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import selectors
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pslaunch.node.loop import Loop
+from pslaunch.runtime import nics
+
+ALL_PAIRS = 32  # nodes; among more, each tries a few others
+TRY_S = 3.0
+MAX_TRIES = 256  # connections at once
+PASS_BYTES = 16
+
+
+class Target(NamedTuple):
+    """A door to try: of which node, where."""
+
+    node: int
+    addr: str
+    port: int
+
+
+def candidates(nic: str) -> list[str]:
+    """Addresses of this machine that others might know, the likeliest first. Raises LookupError.
+
+    Of the interface that was asked for; else the one by which we were called over SSH comes first.
+    """
+    if nic:
+        return [nics.address_of(nic)]
+    called_by = os.environ.get("SSH_CONNECTION", "").split()[2:3]
+    return list(dict.fromkeys([*called_by, *nics.outside()])) or ["127.0.0.1"]
+
+
+def word(secret: bytes, node: int) -> bytes:
+    """What the door of a node says."""
+    return hmac.digest(secret, b"pslaunch door of node %d" % node, "sha256")[:PASS_BYTES]
+
+
+class Door:
+    """Listens at every address and says to everyone which node this is; knows no more and hears nothing."""
+
+    def __init__(self, loop: Loop, says: bytes) -> None:
+        self._loop, self._says = loop, says
+        self._listener = listen_everywhere()
+        self.port = int(self._listener.getsockname()[1])
+        loop.watch(self._listener.fileno(), read=self._open)
+
+    def _open(self) -> None:
+        with contextlib.suppress(OSError):
+            sock = self._listener.accept()[0]
+            with sock:
+                sock.setblocking(False)
+                sock.send(self._says)
+
+    def close(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._loop.watch(self._listener.fileno())
+            self._listener.close()
+
+
+def listen_at(addr: str) -> socket.socket:
+    """A non-blocking listener at one address, at any port."""
+    family = socket.AF_INET6 if ":" in addr else socket.AF_INET
+    return _listen((addr, 0), family, both=False)
+
+
+def listen_everywhere() -> socket.socket:
+    """A non-blocking listener at every address of this machine, of both families where there are both."""
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # IPv6 may be switched off in the kernel
+            return _listen(("::", 0), socket.AF_INET6, both=True)
+    return _listen(("", 0), socket.AF_INET, both=False)
+
+
+def _listen(at: tuple[str, int], family: int, *, both: bool) -> socket.socket:
+    sock = socket.create_server(at, family=family, dualstack_ipv6=both, backlog=1024)
+    sock.setblocking(False)
+    return sock
+
+
+def try_all(targets: Sequence[Target], secret: bytes, limit_s: float = TRY_S) -> list[Target]:
+    """The targets whose door opened and said the right word, each tried for at most `limit_s`."""
+    opened: list[Target] = []
+    for at in range(0, len(targets), MAX_TRIES):
+        opened += _try_some(targets[at : at + MAX_TRIES], secret, limit_s)
+    return opened
+
+
+def _try_some(targets: Sequence[Target], secret: bytes, limit_s: float) -> list[Target]:
+    opened: list[Target] = []
+    end_s = time.monotonic() + limit_s
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
+        for target in targets:
+            sock = stack.enter_context(_calling(target))
+            selector.register(sock, selectors.EVENT_READ, (sock, target))
+        while selector.get_map() and (left_s := end_s - time.monotonic()) > 0:
+            for key, _ in selector.select(left_s):
+                sock, target = key.data
+                selector.unregister(sock)
+                with contextlib.suppress(OSError):
+                    if hmac.compare_digest(sock.recv(PASS_BYTES), word(secret, target.node)):
+                        opened.append(target)
+    return opened
+
+
+def _calling(target: Target) -> socket.socket:
+    family = socket.AF_INET6 if ":" in target.addr else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    with contextlib.suppress(OSError):  # in progress; what fails at once is found when it is read
+        sock.connect((target.addr, target.port))
+    return sock
+
+
+# --- Who tries whom, and what follows from it. Pure. ---
+
+
+def tries(nodes: int) -> dict[int, list[int]]:
+    """Whose doors each node tries: all others', or among many those at distances 1, 2, 4, … of a ring."""
+    if nodes <= ALL_PAIRS:
+        return {i: [k for k in range(nodes) if k != i] for i in range(nodes)}
+    steps = [1 << b for b in range((nodes - 1).bit_length())]
+    return {i: sorted({(i + step) % nodes for step in steps} - {i}) for i in range(nodes)}
+
+
+def choose(
+    names: Sequence[str], known: Sequence[Sequence[str]], opened: Mapping[int, Sequence[tuple[int, str]]]
+) -> list[str]:
+    """For each node the first of its `known` addresses that all who tried it could open.
+
+    opened: by node, the (node, address) pairs that it could open. Raises LookupError, which names every
+    node that has no such address, and who could not reach it.
+    """
+    who_tried: dict[int, list[int]] = {i: [] for i in range(len(names))}
+    for i, tried in tries(len(names)).items():
+        for k in tried:
+            who_tried[k].append(i)
+    reached = {(i, node, addr) for i, pairs in opened.items() for node, addr in pairs}
+    chosen, wrong = [], []
+    for k, addrs in enumerate(known):
+        fits = [a for a in addrs if all((i, k, a) in reached for i in who_tried[k])]
+        if fits:
+            chosen.append(fits[0])
+            continue
+        cut_off = [names[i] for i in who_tried[k] if not any((i, k, a) in reached for a in addrs)]
+        by = f"from {', '.join(cut_off)}" if cut_off else "by one address from all the others"
+        wrong.append(f"{names[k]} ({', '.join(addrs)}) can't be reached {by}")
+    if wrong:
+        raise LookupError("; ".join(wrong))
+    return chosen

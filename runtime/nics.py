@@ -1,0 +1,50 @@
+"""The network interfaces of this machine and their addresses.
+
+Standard library only, Python 3.9 or later: pservers and nodes ask the same question.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import socket
+import struct
+
+_SIOCGIFADDR = 0x8915
+_IF_INET6 = "/proc/net/if_inet6"
+_LINK_SCOPE = "20"
+
+
+def addresses() -> dict[str, list[str]]:
+    """The addresses of each interface, IPv4 first; without those that only a link knows (fe80::)."""
+    found: dict[str, list[str]] = {name: _ipv4(name) for _, name in socket.if_nameindex()}
+    with contextlib.suppress(OSError), open(_IF_INET6, encoding="ascii") as f:
+        for line in f:
+            words = line.split()
+            addr = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0]))
+            if words[3] != _LINK_SCOPE:
+                found.setdefault(words[5], []).append(addr)
+    return found
+
+
+def _ipv4(name: str) -> list[str]:
+    request = struct.pack("256s", name.encode()[:15])
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        return [socket.inet_ntoa(fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, request)[20:24])]
+    return []
+
+
+def address_of(name: str) -> str:
+    """The first address of an interface. Raises LookupError, which names the interfaces that there are."""
+    there = addresses()
+    if there.get(name):
+        return there[name][0]
+    known = ", ".join(f"{n} {' '.join(found)}".strip() for n, found in sorted(there.items()))
+    why = "has no address" if name in there else "is not there"
+    raise LookupError(f"the interface {name!r} {why}; there are: {known}")
+
+
+def outside() -> list[str]:
+    """All addresses by which other machines might reach this one: without loopback."""
+    found = [a for _, addrs in sorted(addresses().items()) for a in addrs]
+    return [a for a in found if not a.startswith("127.") and a != "::1"]
