@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from support import leaks
 from support.jobs import LocalPlace, Place
+from support.process import poll_until
+from testbed import Hosts, why_not
 
 PLACES = [
     "local",
@@ -133,3 +136,39 @@ def workspace(tmp_path: Path) -> Path:
     path = tmp_path / "my job's $HOME"
     path.mkdir()
     return path
+
+
+def make_set(count: int, *, bastion: bool = False) -> Hosts:
+    """Hosts of this run of the tests, whose sessions carry its mark."""
+    if reason := why_not():
+        pytest.skip(reason)
+    mark = os.environ[leaks.MARK]
+    return Hosts(count, bastion=bastion, run_id=mark, environment=f"{leaks.MARK}={mark}")
+
+
+@pytest.fixture(scope="session")
+def standing_hosts(nothing_left_by_the_run: None) -> Iterator[Hosts]:
+    """Three hosts for many tests, one after the other."""
+    with make_set(3) as hosts:
+        leaks.kept_hosts.add(hosts.id)
+        yield hosts
+    leaks.kept_hosts.discard(hosts.id)
+
+
+@pytest.fixture
+def hosts(standing_hosts: Hosts) -> Iterator[Hosts]:
+    """Three hosts as they were made; a test that leaves a process on one of them fails."""
+    standing_hosts.pristine()
+    yield standing_hosts
+
+    def left() -> list[str]:
+        return [f"{host.name}: {words}" for host in standing_hosts for words in host.processes().values()]
+
+    poll_until(lambda: not left(), describe=lambda: f"left on {left()}", timeout_s=leaks.GRACE_S)
+
+
+@pytest.fixture
+def make_hosts(nothing_left_behind: None) -> Iterator[Callable[..., Hosts]]:
+    """Make sets of hosts of the test's own: arguments as of `make_set`."""
+    with contextlib.ExitStack() as stack:
+        yield lambda count, **options: stack.enter_context(make_set(count, **options))

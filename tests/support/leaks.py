@@ -1,4 +1,4 @@
-"""What a test left behind: processes, listening ports, files. Read from /proc; nothing is installed."""
+"""What a test left behind: processes, ports, files, hosts. Read from /proc and /sys; nothing is installed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.process import poll_until
+from testbed import sweep
 
 # Every process that comes from this test run carries it, wherever it forked itself to.
 MARK = "PSLAUNCH_TEST_RUN"
@@ -92,6 +93,22 @@ def our_files() -> set[str]:
     return {path.name for path in Path(tempfile.gettempdir()).glob("pslaunch-*")}
 
 
+kept_hosts: set[str] = set()  # ids of sets of hosts that are there for many tests
+
+
+def hosts() -> set[str]:
+    """What there is of hosts that this run made: bridges, links into them, what holds namespaces."""
+    run = os.environ[MARK][: sweep.RUN_DIGITS]
+    found = set()
+    for name in sweep.links(run):
+        if name.removeprefix(sweep.LINK)[: sweep.ID_DIGITS] not in kept_hosts:
+            found.add(f"network link {name}")
+    for pid, set_id in sweep.outer_processes(run).items():
+        if set_id not in kept_hosts and _state(pid) not in "ZX":
+            found.add(f"process {pid} that holds a host")
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Leftovers:
     """What there is at one moment; the difference of two is what was left behind between them."""
@@ -100,11 +117,18 @@ class Leftovers:
     zombies: set[int]
     ports: set[str]
     files: set[str]
+    hosts: set[str]
 
     @classmethod
     def now(cls) -> Leftovers:
         """Look around."""
-        return cls(processes=marked_processes(), zombies=zombies(), ports=listening(), files=our_files())
+        return cls(
+            processes=marked_processes(),
+            zombies=zombies(),
+            ports=listening(),
+            files=our_files(),
+            hosts=hosts(),
+        )
 
     def since(self, before: Leftovers) -> list[str]:
         """A line for each thing that was not there before."""
@@ -116,6 +140,7 @@ class Leftovers:
             *(f"process {p} ended and was not waited for" for p in sorted(self.zombies - before.zombies)),
             *(f"listening on {port}" for port in sorted(self.ports - before.ports)),
             *(f"{tempfile.gettempdir()}/{name}" for name in sorted(self.files - before.files)),
+            *sorted(self.hosts - before.hosts),
         ]
 
 

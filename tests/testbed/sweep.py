@@ -1,0 +1,84 @@
+"""Removes everything of a set of hosts, whatever state it is in; may be done again at any time.
+
+Run as a program it is the guard of a set: it waits until the process that made the hosts closes the guard's
+standard input or dies, however it dies, and then removes them. Standard library only: it starts in a moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+VARIABLE = "PSLAUNCH_TESTBED"  # in the environment of what holds a host up: the id of its set
+LINK = "pt"  # how names of all links of all sets begin; the id follows
+RUN_DIGITS, ID_DIGITS = 5, 9  # of an id: its first are those of the run that made the set
+PATIENCE_S = 10.0
+
+
+def links(set_id: str) -> list[str]:
+    """Names of the bridges of sets whose id begins so, and of the links into them."""
+    return sorted(p.name for p in Path("/sys/class/net").iterdir() if p.name.startswith(LINK + set_id))
+
+
+def outer_processes(set_id: str) -> dict[int, str]:
+    """By process id the set's id: what holds hosts up, and guards, of sets whose id begins so.
+
+    All else on a host ends with what holds it. This process is left out.
+    """
+    mark = f"\0{VARIABLE}=".encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):  # gone meanwhile
+                _, there, rest = (b"\0" + (entry / "environ").read_bytes()).partition(mark)
+                if there and rest.startswith(set_id.encode()):
+                    found[int(entry.name)] = rest.partition(b"\0")[0].decode()
+    return found
+
+
+def ip(*lines: str, check: bool = True) -> None:
+    """Run lines of the command `ip` in one go; RuntimeError with its own words, unless they may fail."""
+    options = [] if check else ["-force"]
+    done = subprocess.run(
+        ["ip", *options, "-batch", "-"], input="\n".join(lines), capture_output=True, text=True, check=False
+    )
+    if check and done.returncode:
+        raise RuntimeError(f"ip: {done.stderr.strip()}\nof:\n" + "\n".join(lines))
+
+
+def sweep(set_id: str, folder: str) -> None:
+    """Remove the links, then the processes, then the folder. RuntimeError if something stays."""
+    # Links first: nobody hears from a host again, not even that its connections are closed.
+    if names := links(set_id):
+        ip(*(f"link del {name}" for name in reversed(names)), check=False)
+    end_s = time.monotonic() + PATIENCE_S
+    while pids := [pid for pid in outer_processes(set_id) if not _ended(pid)]:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > end_s:
+            raise RuntimeError(f"processes {pids} do not end")
+        time.sleep(0.005)
+    shutil.rmtree(folder, ignore_errors=True)
+    if left := [*links(set_id), *([folder] if Path(folder).exists() else [])]:
+        raise RuntimeError(f"can't be removed: {', '.join(left)}")
+
+
+def _ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    sys.stdin.buffer.read()
+    sweep(sys.argv[1], sys.argv[2])
