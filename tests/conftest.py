@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support import leaks
+from support import guard, leaks
 from support.jobs import LocalPlace, Place
 from support.process import poll_until
 from testbed import Hosts, why_not
@@ -48,7 +48,13 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.mkdtemp(prefix="pslt-")
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     os.environ["XDG_STATE_HOME"] = folder  # records of jobs
-    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    guarding = guard.start(f"{leaks.MARK}={os.environ[leaks.MARK]}", folder)
+
+    def end() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        guarding.communicate()
+
+    config.add_cleanup(end)
 
 
 def _required(config: pytest.Config, names: set[str]) -> bool:

@@ -10,6 +10,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from support import guard
 from support.process import poll_until
 from testbed import sweep
 
@@ -29,15 +30,11 @@ def marked_processes(variable: str = "") -> dict[int, str]:
 
     This process itself is left out.
     """
-    mark = (variable or f"{MARK}={os.environ[MARK]}").encode()
     found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        with contextlib.suppress(OSError):  # gone meanwhile, or of another user
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
-                found[int(entry.name)] = words.decode("utf-8", "replace").strip()
+    for pid in guard.marked(variable or f"{MARK}={os.environ[MARK]}"):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+            found[pid] = words.decode("utf-8", "replace").strip()
     # Python's own helper, one for the life of the process.
     return {pid: words for pid, words in found.items() if "multiprocessing.resource_tracker" not in words}
 
