@@ -3,6 +3,7 @@
 PslaunchError            1   base; anything that has no better home
 ├── SpecError            2   a command line, configuration file or hostfile that is wrong
 ├── HostError           68   a host that can't be reached or used
+│   └── HostRightsError 77   a host that refuses our keys; a RightsError as well
 ├── ServiceError        69   a port or service that is not to be had
 ├── FileError           74   reading or writing failed, disk full
 ├── PeerError           75   a process that others needed is gone
@@ -72,6 +73,12 @@ class NodeLostError(PslaunchError):
 
 class RightsError(PslaunchError):
     """Rights or keys are missing."""
+
+    exit_code = codes.RIGHTS
+
+
+class HostRightsError(HostError, RightsError):
+    """A host refuses our keys."""
 
     exit_code = codes.RIGHTS
 

@@ -1,0 +1,43 @@
+"""One attempt to reach a host: its limit in time, and what its failure means."""
+
+from __future__ import annotations
+
+import time
+
+from pslaunch.errors import HostError
+from pslaunch.ssh.channel import Tail
+
+
+class RefusedError(HostError):
+    """Paramiko was refused, or could not agree; the ssh binary may know another way."""
+
+
+class BusyError(Exception):
+    """The connection closed before anything was said."""
+
+
+class Deadline:
+    """A limit in time over several steps."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._end_s = time.monotonic() + limit_s
+
+    def left_s(self) -> float:
+        """Never quite nothing: that would mean no limit to a socket."""
+        return max(0.05, self._end_s - time.monotonic())
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self._end_s
+
+
+def failed_start(name: str, error: str, noise: str, tail: Tail, code: int | None) -> HostError:
+    """The error of a program that did not come to its marker."""
+    said = " / ".join(text for text in (tail.text()[-500:], noise) if text)
+    ours = next((line for line in said.splitlines() if line.startswith("pslaunch boot: no Python")), "")
+    if ours:
+        what = "install one, or name one with --agent_python"
+        return HostError(name, "python", f"{ours.removeprefix('pslaunch boot: ')}; {what}")
+    ended = f"the login shell ended with {code}" if code is not None else "the line was closed"
+    return HostError(name, "start", "; ".join(text for text in (error or ended, said) if text))

@@ -1,0 +1,127 @@
+"""A channel over the ssh binary, for what paramiko can't do: the same bytes, the user's own settings.
+
+ssh reads its configuration and decides as ever; it is only told what a line without a terminal needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import subprocess
+import threading
+import time
+
+from pslaunch.errors import HostError
+from pslaunch.ssh.attempt import Deadline, RefusedError, failed_start
+from pslaunch.ssh.boot import COMMAND, Boot, NoMarkerError, wait_for_marker
+from pslaunch.ssh.channel import BinaryChannel, Tail, keep_tail
+from pslaunch.ssh.hostkeys import HOW, Policy
+from pslaunch.ssh.settings import Settings
+
+_SSH_FAILED = 255
+_STRICT = {"accept_new": "accept-new", "reject": "yes", "ask": "yes"}
+_STEPS = (
+    ("host key", re.compile(r"host key|HOST IDENTIFICATION|REVOKED", re.IGNORECASE)),
+    ("resolve", re.compile(r"Could not resolve|Bad configuration|bad configuration", re.IGNORECASE)),
+    ("authenticate", re.compile(r"Permission denied|authentication failures|sign_and_send|passphrase")),
+)
+_BUSY = re.compile(r"kex_exchange_identification|banner exchange|Connection (reset|closed) by")
+
+
+def command(ssh: str, settings: Settings, policy: Policy, limit_s: float) -> list[str]:
+    """The words that start it."""
+    options = {
+        "BatchMode": "yes",  # nobody could see a question, or answer it
+        "ClearAllForwardings": "yes",
+        "RemoteCommand": "none",
+        "ConnectTimeout": str(max(1, int(settings.connect_timeout_s or limit_s))),
+        "ServerAliveInterval": str(settings.keepalive_s),
+    }
+    if settings.strict == "ask":
+        options["StrictHostKeyChecking"] = _STRICT[policy]
+    argv = [ssh, "-T"]
+    for name, value in options.items():
+        argv += ["-o", f"{name}={value}"]
+    argv += ["-l", settings.user_given] if settings.user_given else []
+    argv += ["-p", str(settings.port_given)] if settings.port_given else []
+    return [*argv, "--", settings.name, COMMAND]
+
+
+def start(ssh: str, settings: Settings, policy: Policy, booted: Boot, limit_s: float) -> BinaryChannel:
+    """Connect and boot. Raises HostError; a connection that closed before its banner is tried again."""
+    deadline = Deadline((settings.connect_timeout_s or limit_s) + limit_s)
+    argv = command(ssh, settings, policy, limit_s)
+    pause_s = 0.2
+    while True:
+        try:
+            return _once(argv, settings, booted, deadline)
+        except HostError as e:
+            if e.step != "connect" or not _BUSY.search(e.detail) or pause_s > deadline.left_s():
+                raise
+        time.sleep(pause_s)
+        pause_s *= 2
+
+
+def _once(argv: list[str], settings: Settings, booted: Boot, deadline: Deadline) -> BinaryChannel:
+    pipe = subprocess.PIPE
+    # A session of its own: Ctrl+C is for us, who end things in order.
+    process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True)
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    tail = Tail()
+    said = keep_tail(process.stderr, tail)
+    writer = threading.Thread(target=_send, args=(process.stdin.fileno(), booted.payload), daemon=True)
+    writer.start()
+    noise, error = "", ""
+    try:
+        out = process.stdout.fileno()
+        wait_for_marker(lambda n: _read(out, n, deadline), booted.marker)
+        writer.join()
+        return BinaryChannel(process, tail, said)
+    except NoMarkerError as e:
+        noise, error = e.noise, "it said too much before we could speak" if e.endless else ""
+    except TimeoutError:
+        error = f"no sign of life within {deadline.limit_s:g} s"
+    code = _end(process, writer, said)
+    if code == _SSH_FAILED:
+        raise _refused(settings, tail)
+    raise failed_start(settings.name, error, noise, tail, code)
+
+
+def _send(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    with contextlib.suppress(OSError):
+        while view:
+            view = view[os.write(fd, view) :]
+
+
+def _read(fd: int, n: int, deadline: Deadline) -> bytes:
+    if not select.select([fd], [], [], deadline.left_s())[0]:
+        raise TimeoutError
+    return os.read(fd, n)
+
+
+def _end(process: subprocess.Popen[bytes], writer: threading.Thread, said: threading.Thread) -> int | None:
+    """Its exit code where it ended by itself."""
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        code = process.wait(0.5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        code = None
+    writer.join()
+    said.join()
+    process.stdin.close()
+    process.stdout.close()
+    return code
+
+
+def _refused(settings: Settings, tail: Tail) -> HostError:
+    words = tail.text()
+    step = next((step for step, pattern in _STEPS if pattern.search(words)), "connect")
+    if step == "host key" and settings.strict == "ask" and "No " in words:
+        words += f"; {HOW.format(name=settings.name)}"
+    error = RefusedError if step == "authenticate" else HostError
+    return error(settings.name, step, f"ssh: {words or 'no reason given'}")

@@ -1,0 +1,182 @@
+"""An agent's line over SSH: two plain descriptors, whether paramiko or the ssh binary carries the bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import threading
+from typing import IO, Any
+
+TAIL_BYTES = 4000
+PIECE_BYTES = 64 * 1024
+PIPE_BYTES = 1024 * 1024
+LAST_WORDS_S = 0.3
+
+
+class Tail:
+    """The end of what the other side said on its stderr."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._lock = threading.Lock()
+
+    def add(self, data: bytes) -> None:
+        with self._lock:
+            self._data += data
+            del self._data[:-TAIL_BYTES]
+
+    def text(self) -> str:
+        with self._lock:
+            return self._data.decode("utf-8", "replace").strip()
+
+    def words(self) -> str:
+        """Our own last lines, or else the last line of all."""
+        lines = self.text().splitlines()
+        ours = [line for line in lines if line.startswith("pslaunch ")]
+        return "; ".join(ours[-2:] or lines[-1:])
+
+
+class Channel:
+    """A line to what was booted on a host. Whoever takes the descriptors closes them.
+
+    When both are closed, or this process dies in whatever way, the line closes on the host too.
+    """
+
+    def __init__(self, read_fd: int, write_fd: int, tail: Tail) -> None:
+        self.read_fd, self.write_fd = read_fd, write_fd
+        self.tail = tail
+        self.over = threading.Event()  # the other side has said all that it will
+        self.status: int | None = None  # its exit code, 128+n after a signal; None as long as it is not known
+
+    def diagnosis(self) -> str:
+        """What the other side said on its way out: its last words, and how it ended."""
+        self.over.wait(LAST_WORDS_S)
+        ended = f"ended with {self.status}" if self.status else ""
+        return "; ".join(text for text in (self.tail.words(), ended) if text)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Its exit code; None where it has none yet."""
+        self.over.wait(timeout_s)
+        return self.status
+
+    def close(self) -> None:
+        """Cut the line. Leaves the descriptors to whoever took them; may be called twice, never raises."""
+        raise NotImplementedError
+
+
+class ParamikoChannel(Channel):
+    """A session of a paramiko connection, pumped to and from two pipes by a thread each."""
+
+    def __init__(self, session: Any) -> None:
+        """`session`: with its program running and its marker read."""
+        read_fd, self._inward = os.pipe()
+        self._outward, write_fd = os.pipe()
+        super().__init__(read_fd, write_fd, Tail())
+        self._session = session
+        session.settimeout(None)
+        for fd in (self._inward, self._outward):
+            with contextlib.suppress(OSError, AttributeError):
+                _widen(fd)
+        for work, name in ((self._send, "send"), (self._receive, "receive")):
+            threading.Thread(target=work, name=f"ssh-{name}", daemon=True).start()
+
+    def _send(self) -> None:
+        with contextlib.suppress(OSError, EOFError):  # closed: the receiving thread says why
+            while data := os.read(self._outward, PIECE_BYTES):
+                self._session.sendall(data)
+        os.close(self._outward)
+        with contextlib.suppress(OSError, EOFError):
+            self._session.shutdown_write()
+
+    def _receive(self) -> None:
+        wanted = True
+        with contextlib.suppress(OSError, EOFError):
+            while True:
+                errors, data = _next(self._session)
+                self.tail.add(errors)
+                if not errors and not data:
+                    break
+                if data and wanted:
+                    wanted = _write_all(self._inward, data)  # else read on, so that nobody waits for us
+        os.close(self._inward)
+        self.status = _exit_code(self._session)
+        self.over.set()
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self._session.close()
+
+
+def _next(session: Any) -> tuple[bytes, bytes]:
+    """Waits for bytes of a session: of its stderr, of its stdout; both empty at the end."""
+    poll = select.poll()
+    poll.register(session.fileno(), select.POLLIN)
+    while True:
+        over = session.closed or session.eof_received  # looked at first: what comes before it is still read
+        if session.recv_stderr_ready():
+            return session.recv_stderr(PIECE_BYTES), b""
+        if session.recv_ready():
+            return b"", session.recv(PIECE_BYTES)
+        if over:
+            return b"", b""
+        poll.poll()
+
+
+def _exit_code(session: Any) -> int | None:
+    status: int = session.recv_exit_status()  # -1 where the connection was cut, or a signal ended it
+    return status if status >= 0 else None
+
+
+def _write_all(fd: int, data: bytes) -> bool:
+    """False where nobody reads any more."""
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(fd, view) :]
+    except OSError:
+        return False
+    return True
+
+
+def _widen(fd: int) -> None:
+    import fcntl
+
+    fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+
+class BinaryChannel(Channel):
+    """The pipes of an ssh process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], tail: Tail, said: threading.Thread) -> None:
+        """`said`: the thread that keeps the tail of its stderr (`keep_tail`)."""
+        assert process.stdin is not None and process.stdout is not None
+        super().__init__(os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()), tail)
+        process.stdin.close()
+        process.stdout.close()
+        self._process, self._said = process, said
+        threading.Thread(target=self._wait, name="ssh-wait", daemon=True).start()
+
+    def _wait(self) -> None:
+        self._said.join()
+        code = self._process.wait()
+        self.status = 128 - code if code < 0 else code
+        self.over.set()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._process.terminate()
+
+
+def keep_tail(stream: IO[bytes], tail: Tail) -> threading.Thread:
+    """Read a stream to its end and keep what it said last."""
+
+    def read() -> None:
+        with stream:
+            while data := os.read(stream.fileno(), PIECE_BYTES):
+                tail.add(data)
+
+    thread = threading.Thread(target=read, name="ssh-stderr", daemon=True)
+    thread.start()
+    return thread

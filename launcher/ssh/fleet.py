@@ -1,0 +1,166 @@
+"""The SSH connections of one job: all hosts at once, bounded, at most one connection a host."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from pslaunch.errors import HostError, HostRightsError
+from pslaunch.ssh import hostkeys
+from pslaunch.ssh.attempt import RefusedError
+from pslaunch.ssh.boot import make_boot
+from pslaunch.ssh.channel import Channel
+from pslaunch.ssh.settings import Config, Route, Settings
+
+if TYPE_CHECKING:
+    import fabric
+
+    from pslaunch.ssh.connect import Connector
+
+PER_DOOR = 8  # connections being opened to one sshd: its MaxStartups begins to drop at 10
+
+
+class Host(Protocol):
+    """A host as the user named it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def user(self) -> str | None: ...
+    @property
+    def port(self) -> int | None: ...
+
+
+class Reach(Protocol):
+    """How hosts are reached."""
+
+    @property
+    def agent_python(self) -> str | None: ...
+    @property
+    def connect_timeout_s(self) -> float: ...
+    @property
+    def max_connections(self) -> int: ...
+    @property
+    def host_key_policy(self) -> hostkeys.Policy | None: ...
+
+
+class Fleet:
+    """Opens channels to hosts; further ones to the same host share its connection."""
+
+    def __init__(self, reach: Reach, *, ask: Callable[[str], str] | None) -> None:
+        """`ask`: a question to the user and the answer (passphrases, host keys); None: no terminal."""
+        self._reach, self._ask = reach, ask
+        self._config = Config()
+        self._host_keys = hostkeys.Keeper(reach.host_key_policy, ask)
+        self._lock = threading.Lock()
+        self._connections: dict[tuple[Settings, ...], Future[fabric.Connection]] = {}
+        self._doors: dict[tuple[str, int], threading.Semaphore] = {}
+        self._channels: list[Channel] = []
+        self._shared: Connector | None = None
+        self._closed = False
+
+    def open(self, hosts: Sequence[Host], argvs: Sequence[Sequence[str]]) -> list[Channel | HostError]:
+        """Start `pslaunch.node` with these words on every host, in the order of `hosts`.
+
+        A host that fails is a HostError in its place, a HostRightsError where keys were refused.
+        """
+        self._prepare()
+        with ThreadPoolExecutor(max(1, min(self._reach.max_connections, len(hosts)))) as pool:
+            return list(pool.map(self._try, hosts, argvs))
+
+    def close(self) -> None:
+        """Cut all channels and connections; an `open` under way fails soon. May be called twice."""
+        with self._lock:
+            self._closed = True
+            channels, self._channels = self._channels, []
+            connections, self._connections = dict(self._connections), {}
+        for channel in channels:
+            channel.close()
+        # The hosts before the jump hosts that lead to them.
+        for _, future in sorted(connections.items(), key=lambda item: -len(item[0])):
+            if future.done() and not future.exception():
+                with contextlib.suppress(Exception):
+                    future.result().client.close()
+
+    def _prepare(self) -> None:
+        """What all threads share; imported here, once, because these libraries take long to load."""
+        from pslaunch.ssh.connect import Connector
+        from pslaunch.ssh.proof import Passphrases
+
+        if self._shared is None:
+            self._shared = Connector(self._host_keys, Passphrases(self._ask))
+
+    def _try(self, host: Host, argv: Sequence[str]) -> Channel | HostError:
+        try:
+            channel = self._open(host, argv)
+        except HostError as e:
+            refused = e.step == "authenticate"
+            return HostRightsError(e.host, e.step, e.detail) if refused else e
+        with self._lock:
+            if not self._closed:
+                self._channels.append(channel)
+                return channel
+        channel.close()
+        return HostError(host.name, "connect", "the job is being ended")
+
+    def _open(self, host: Host, argv: Sequence[str]) -> Channel:
+        from pslaunch.ssh import connect
+
+        route = self._route(host)
+        booted = make_boot(argv, self._reach.agent_python)
+        limit_s = self._reach.connect_timeout_s
+        if not route.only_ssh:
+            try:
+                connection = self._connection(route.hops)
+                return connect.start(connection, route.target, booted, limit_s)
+            except RefusedError:
+                if not self._config.ssh:
+                    raise
+        from pslaunch.ssh import binary
+
+        assert self._config.ssh is not None
+        with self._door(route):
+            return binary.start(self._config.ssh, route.target, self._host_keys.policy, booted, limit_s)
+
+    def _route(self, host: Host) -> Route:
+        route = self._config.route(host.name, host.user, host.port)
+        for hop in route.hops:
+            authority = next((e for e in hostkeys.about(hop) if e.marker == "@cert-authority"), None)
+            if authority and not self._config.ssh:
+                detail = f"{authority.where}: @cert-authority: this needs OpenSSH's ssh, which is not here"
+                raise HostError(host.name, "host key", detail)
+            if authority:
+                return Route((replace(route.target, only_ssh=f"@cert-authority in {authority.where}"),))
+        return route
+
+    def _connection(self, hops: tuple[Settings, ...]) -> fabric.Connection:
+        """The one connection to the last of these hops; whoever comes first makes it."""
+        with self._lock:
+            future = self._connections.get(hops)
+            mine = future is None
+            if future is None:
+                future = self._connections[hops] = Future()
+        if mine:
+            self._make(hops, future)
+        return future.result()
+
+    def _make(self, hops: tuple[Settings, ...], future: Future[fabric.Connection]) -> None:
+        assert self._shared is not None
+        try:
+            via = self._connection(hops[:-1]) if len(hops) > 1 else None
+            with self._door(Route(hops)):
+                future.set_result(self._shared.connect(hops[-1], via, self._reach.connect_timeout_s))
+        except BaseException as e:
+            with self._lock:
+                self._connections.pop(hops, None)
+            future.set_exception(e)
+
+    def _door(self, route: Route) -> threading.Semaphore:
+        """How many may knock at once where this route goes in."""
+        first = route.hops[0]
+        with self._lock:
+            return self._doors.setdefault((first.hostname, first.port), threading.Semaphore(PER_DOOR))

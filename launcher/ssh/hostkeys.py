@@ -1,0 +1,186 @@
+"""Host keys: known ones pass, changed ones refuse with file and line, unknown ones follow the user's policy.
+
+The files are OpenSSH's, hashed names, patterns and @revoked included; a host that a @cert-authority
+line covers goes over the ssh binary, because paramiko knows no certificates of hosts.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fnmatch
+import hashlib
+import hmac
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pslaunch.errors import HostError
+from pslaunch.ssh.settings import Settings
+
+Policy = Literal["ask", "accept_new", "reject"]
+Verdict = Literal["known", "unknown", "changed", "revoked"]
+HOW = "answer at a terminal, give --host_key_policy accept_new, or connect once with: ssh {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a known_hosts file."""
+
+    names: str
+    key_type: str
+    key: bytes
+    marker: str
+    where: str  # file:line
+
+    def covers(self, address: str) -> bool:
+        """Whether this line is about `address`: `host`, or `[host]:port` for another port than 22."""
+        if self.names.startswith("|1|"):
+            return _hash_fits(self.names, address)
+        hit = False
+        for pattern in self.names.lower().split(","):
+            if pattern.startswith("!") and _fits(address, pattern[1:]):
+                return False
+            hit = hit or _fits(address, pattern)
+        return hit
+
+
+def _fits(address: str, pattern: str) -> bool:
+    # Only * and ? are special there; brackets are those of [host]:port.
+    return fnmatch.fnmatchcase(address.lower(), pattern.replace("[", "[[]"))
+
+
+def _hash_fits(names: str, address: str) -> bool:
+    try:
+        salt, digest = (base64.b64decode(part) for part in names.split("|")[2:4])
+    except (ValueError, binascii.Error):
+        return False
+    return hmac.compare_digest(hmac.digest(salt, address.lower().encode(), "sha1"), digest)
+
+
+def read(paths: Iterable[str]) -> Iterator[Entry]:
+    """All lines of these files that can be understood; a file that is not there is none."""
+    for path in paths:
+        try:
+            lines = Path(path).read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+        for number, line in enumerate(lines, 1):
+            words = line.split()
+            marker = words.pop(0) if words and words[0].startswith("@") else ""
+            if len(words) < 3 or words[0].startswith("#"):
+                continue
+            try:
+                key = base64.b64decode(words[2])
+            except binascii.Error:
+                continue
+            yield Entry(words[0], words[1], key, marker, f"{path}:{number}")
+
+
+def about(settings: Settings) -> list[Entry]:
+    """The lines about a host. As ssh does, those without a port count where the port has none of its own."""
+    entries = [*read(settings.user_known_hosts), *read(settings.global_known_hosts)]
+    own = [entry for entry in entries if entry.covers(settings.address)]
+    if own or settings.address == settings.hostname:
+        return own
+    return [entry for entry in entries if entry.covers(settings.hostname) and not settings.host_key_alias]
+
+
+def judge(entries: Sequence[Entry], address: str, key_type: str, key: bytes) -> tuple[Verdict, Entry | None]:
+    """What the known lines about a host say of the key that it showed, and the line that says so."""
+    for entry in entries:
+        if entry.marker == "@revoked" and entry.key == key:
+            return "revoked", entry
+    plain = [entry for entry in entries if not entry.marker]
+    for entry in plain:
+        if entry.key == key:
+            return "known", entry
+    # A line for the name without a port may vouch for a key, but says nothing against one.
+    others = [entry for entry in plain if entry.covers(address)]
+    same_type = [entry for entry in others if entry.key_type == key_type]
+    if others:
+        return "changed", (same_type or others)[0]
+    return "unknown", None
+
+
+def fingerprint(key: bytes) -> str:
+    """As ssh shows it."""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
+
+
+def line(settings: Settings, key_type: str, key: bytes) -> str:
+    """The line by which the host is known from now on."""
+    name = settings.address.lower()
+    if settings.hash_known_hosts:
+        salt = os.urandom(20)
+        digest = hmac.digest(salt, name.encode(), "sha1")
+        name = f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+    return f"{name} {key_type} {base64.b64encode(key).decode()}\n"
+
+
+class Keeper:
+    """Checks the key of every hop; asks one question at a time."""
+
+    def __init__(self, policy: Policy | None, ask: Callable[[str], str] | None) -> None:
+        self.policy: Policy = policy or ("ask" if ask else "reject")
+        self._ask = ask
+        self._lock = threading.Lock()
+
+    def check(self, settings: Settings, key_type: str, key: bytes) -> None:
+        """Raises HostError, step "host key", where the key is not to be trusted."""
+        with self._lock:  # a host behind two names is asked about once
+            verdict, entry = judge(about(settings), settings.address, key_type, key)
+            if verdict == "known" or (verdict != "revoked" and settings.strict == "no"):
+                return
+            shown = f"its {key_type} key is {fingerprint(key)}"
+            where = entry.where if entry else ""
+            if verdict == "revoked":
+                raise self._error(settings, f"{shown}, which {where} revokes")
+            if verdict == "changed":
+                forget = f"ssh-keygen -R '{settings.address}' -f {where.rpartition(':')[0]}"
+                why = "someone may be in between, or the host was made anew; in that case"
+                raise self._error(settings, f"{shown}, but {where} has another: {why}: {forget}")
+            self._unknown(settings, key_type, key, shown)
+
+    def _unknown(self, settings: Settings, key_type: str, key: bytes, shown: str) -> None:
+        if settings.strict == "yes":
+            raise self._error(settings, f"{shown}, which is not known, and StrictHostKeyChecking is yes")
+        policy = "accept_new" if settings.strict == "accept-new" else self.policy
+        if policy == "ask" and self._ask and self._is_yes(self._ask, settings, shown):
+            policy = "accept_new"
+        if policy != "accept_new":
+            raise self._error(settings, f"{shown}, which is not known; {HOW.format(name=settings.name)}")
+        if settings.user_known_hosts:
+            _remember(settings.user_known_hosts[0], line(settings, key_type, key))
+
+    @staticmethod
+    def _is_yes(ask: Callable[[str], str], settings: Settings, shown: str) -> bool:
+        question = f"{settings.name} ({settings.address}) is not known; {shown}. Connect? (yes/no) "
+        return ask(question).strip().lower() in ("yes", "y")
+
+    @staticmethod
+    def _error(settings: Settings, detail: str) -> HostError:
+        return HostError(settings.name, "host key", detail)
+
+
+def _remember(path: str, entry: str) -> None:
+    """Append to a known_hosts file; as with ssh, a file that can't be written only means a question again."""
+    try:
+        Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        Path(path).touch(mode=0o600)
+        with Path(path).open("r+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            broken = size and os.pread(file.fileno(), 1, size - 1) != b"\n"
+            file.write((b"\n" if broken else b"") + entry.encode())
+    except OSError:
+        return
+
+
+def key_types(entries: Iterable[Entry], offered: Sequence[str]) -> list[str]:
+    """The algorithms in the order to ask for them: those of known keys first, so that no other is shown."""
+    known = {entry.key_type for entry in entries if not entry.marker}
+    known |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in known else set()
+    return [*(t for t in offered if t in known), *(t for t in offered if t not in known)]

@@ -1,0 +1,142 @@
+"""How we prove who we are: keys of the agent and of files, and their certificates, as ssh offers them."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from pslaunch.ssh import keys
+from pslaunch.ssh.attempt import RefusedError
+from pslaunch.ssh.settings import Settings
+
+PASSPHRASE_TRIES = 3
+
+
+class Passphrases:
+    """Keys from files; a passphrase is asked for once, one question at a time."""
+
+    def __init__(self, ask: Callable[[str], str] | None) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._loaded: dict[str, Any] = {}
+
+    def load(self, path: str) -> Any:
+        """The private key, or None: not there, of a kind that paramiko does not know, or locked."""
+        with self._lock:
+            if path not in self._loaded:
+                self._loaded[path] = self._read(path)
+            return self._loaded[path]
+
+    def _read(self, path: str) -> Any:
+        try:
+            locked = keys.encrypted(path)
+        except OSError:
+            return None
+        if not locked:
+            return _load(path, None)
+        for _ in range(PASSPHRASE_TRIES if self._ask else 0):
+            assert self._ask is not None
+            word = self._ask(f"Enter passphrase for key '{path}': ")
+            key = _load(path, word) if word else None
+            if key or not word:
+                return key
+        return None
+
+
+def _load(path: str, passphrase: str | None) -> Any:
+    try:
+        return paramiko.PKey.from_path(path, passphrase)
+    except Exception:  # whatever paramiko and its library raise: not a key of ours, or the wrong passphrase
+        return None
+
+
+class Proof:
+    """Authenticates as ssh does: the agent's keys first, then files; certificates before plain keys.
+
+    It takes the place of paramiko's AuthStrategy.
+    """
+
+    def __init__(self, settings: Settings, passphrases: Passphrases) -> None:
+        self._settings, self._passphrases = settings, passphrases
+        self.tried: list[str] = []
+        self.locked: list[str] = []
+
+    def authenticate(self, transport: Any) -> None:
+        words = "no key to offer"
+        for label, key in self._keys():
+            self.tried.append(label)
+            try:
+                left = transport.auth_publickey(self._settings.user, key)
+            except paramiko.BadAuthenticationType as e:
+                words = f"the host takes only {', '.join(e.allowed_types)}"
+                break
+            except paramiko.AuthenticationException as e:
+                words = str(e)
+                if not transport.is_active():
+                    break
+                continue
+            if not left:
+                return
+            words = f"the host wants {', '.join(left)} as well"
+            break
+        raise RefusedError(self._settings.name, "authenticate", f"{words}{self._offered()}")
+
+    def _offered(self) -> str:
+        offered = f"; offered: {', '.join(self.tried)}" if self.tried else ""
+        locked = f"; locked without a terminal: {', '.join(self.locked)} (ssh-add it)" if self.locked else ""
+        return offered + locked
+
+    def _keys(self) -> Iterator[tuple[str, Any]]:
+        settings = self._settings
+        files = {path: keys.public_blob(path) for path in settings.identity_files}
+        with contextlib.closing(paramiko.Agent()) as agent:
+            held = {key.asbytes(): key for key in agent.get_keys() if not key.get_name().startswith("sk-")}
+            named = [blob for blob in files.values() if blob in held]
+            others = [] if settings.identities_only else [blob for blob in held if blob not in named]
+            for blob in [*named, *others]:
+                assert blob is not None
+                yield from self._with_certificates(
+                    held[blob], f"{held[blob].comment or 'a key'} of the agent", ""
+                )
+        for path, blob in files.items():
+            if blob in held:
+                continue
+            key = self._passphrases.load(path)
+            if key is not None:
+                yield from self._with_certificates(key, path, path)
+            elif Path(path).exists() and not path.endswith(".pub") and keys.encrypted(path):
+                self.locked.append(path)
+
+    def _with_certificates(self, key: Any, label: str, path: str) -> Iterator[tuple[str, Any]]:
+        beside = f"{path}-cert.pub"
+        for certificate in (*self._settings.certificate_files, *([beside] if path else [])):
+            copy = _certified(key, certificate)
+            if copy is not None:
+                yield certificate, copy
+        yield label, _plain(key)
+
+
+def _certified(key: Any, certificate: str) -> Any:
+    """The key with a certificate that is for it, or None."""
+    if not Path(certificate).is_file():
+        return None
+    certified = copy.copy(key)
+    try:
+        certified.load_certificate(certificate)
+    except (ValueError, paramiko.SSHException, OSError):
+        return None
+    blob = certified.public_blob.key_blob
+    return certified if keys.certifies(blob, key.asbytes()) else None
+
+
+def _plain(key: Any) -> Any:
+    """The key without a certificate that paramiko found beside it."""
+    plain = copy.copy(key)
+    plain.public_blob = None
+    return plain

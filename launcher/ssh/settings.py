@@ -1,0 +1,290 @@
+"""How a host is reached: the settings that `ssh host` would take, and whether paramiko can honour them.
+
+With OpenSSH on this machine they come from `ssh -G`, so that Include, Match and every default are its own.
+Without it they come from the files as Fabric reads them, and a directive that would need OpenSSH is an error.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pslaunch.errors import HostError
+from pslaunch.ssh import keys
+
+SSH_G_LIMIT_S = 20.0  # `Match exec` may run something slow
+MAX_JUMPS = 8
+KEEPALIVE_S = 15
+WITHOUT = "this needs OpenSSH's ssh, which is not on this machine: install openssh-client"
+Values = Mapping[str, Sequence[str]]
+
+_OFF = ("", "no", "none", "false", "internal", "0")
+# Paramiko has no way to do these; over the ssh binary they work.
+_ONLY_SSH = (
+    *("pkcs11provider", "knownhostscommand", "revokedhostkeys", "verifyhostkeydns", "proxyusefdpass"),
+    *("hostbasedauthentication", "gssapikeyexchange", "bindinterface", "identityagent", "forwardagent"),
+)
+_DEFAULT_KEYS = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """One hop: where it is, who we are there, and how both sides prove it."""
+
+    name: str  # as the user, or a ProxyJump, names it
+    hostname: str
+    user: str
+    port: int
+    user_given: str | None = None  # for the ssh binary, which reads its own configuration
+    port_given: int | None = None
+    identity_files: tuple[str, ...] = ()
+    identities_only: bool = False
+    certificate_files: tuple[str, ...] = ()
+    user_known_hosts: tuple[str, ...] = ()
+    global_known_hosts: tuple[str, ...] = ()
+    host_key_alias: str = ""
+    strict: str = "ask"  # StrictHostKeyChecking: yes, no, accept-new, ask
+    hash_known_hosts: bool = False
+    proxy_command: str = ""
+    jumps: tuple[str, ...] = ()
+    connect_timeout_s: float | None = None
+    keepalive_s: int = KEEPALIVE_S
+    compression: bool = False
+    family: str = "any"
+    bind_address: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+    only_ssh: str = ""  # the directive for which this hop goes over the ssh binary
+
+    @property
+    def address(self) -> str:
+        """The host as a known_hosts file has it."""
+        name = self.host_key_alias or self.hostname
+        return name if self.port == 22 or self.host_key_alias else f"[{name}]:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The hops to a host, the host itself last."""
+
+    hops: tuple[Settings, ...]
+
+    @property
+    def target(self) -> Settings:
+        return self.hops[-1]
+
+    @property
+    def only_ssh(self) -> str:
+        """Why paramiko can't go this way, or nothing."""
+        return next((f"{hop.only_ssh} of {hop.name}" for hop in self.hops if hop.only_ssh), "")
+
+
+def parse(text: str) -> dict[str, list[str]]:
+    """What `ssh -G` prints: lines of a key and a value; a key may come again."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(" ")
+        found.setdefault(key.lower(), []).append(value)
+    return found
+
+
+def settings_of(
+    name: str, values: Values, *, home: str, local_user: str, environ: Mapping[str, str]
+) -> Settings:
+    """The settings among what `ssh -G` says of a host."""
+
+    def first(key: str, default: str = "") -> str:
+        value = values.get(key, [default])[0]
+        return default if value == "none" else value
+
+    hostname = first("hostname", name)
+    user = first("user", local_user)
+    port = int(first("port", "22"))
+    tokens = {"%": "%", "h": hostname, "p": str(port), "r": user, "n": name, "u": local_user, "d": home}
+    tokens |= {"k": first("hostkeyalias", hostname), "L": socket.gethostname().partition(".")[0]}
+    tokens |= {"i": str(os.getuid()), "l": socket.gethostname()}
+
+    def paths(key: str) -> tuple[str, ...]:
+        expanded = (expand(value, tokens, home, environ) for value in values.get(key, ()) if value != "none")
+        return tuple(expanded)
+
+    timeout = first("connecttimeout", "0")
+    return Settings(
+        name=name,
+        hostname=hostname,
+        user=user,
+        port=port,
+        identity_files=paths("identityfile"),
+        identities_only=_on(first("identitiesonly")),
+        certificate_files=paths("certificatefile"),
+        user_known_hosts=_files(values.get("userknownhostsfile", ()), home),
+        global_known_hosts=_files(values.get("globalknownhostsfile", ()), home),
+        host_key_alias=first("hostkeyalias"),
+        strict={"true": "yes", "false": "no", "off": "no"}.get(first("stricthostkeychecking", "ask"))
+        or first("stricthostkeychecking", "ask"),
+        hash_known_hosts=_on(first("hashknownhosts")),
+        proxy_command=expand(first("proxycommand"), tokens, "", {}),
+        jumps=tuple(jump.strip() for jump in first("proxyjump").split(",") if jump.strip()),
+        connect_timeout_s=float(timeout) or None,
+        keepalive_s=int(first("serveraliveinterval", "0")) or KEEPALIVE_S,
+        compression=_on(first("compression")),
+        family=first("addressfamily", "any"),
+        bind_address=first("bindaddress"),
+        env=tuple(_sent(values, environ)),
+        only_ssh=_needs_ssh(values),
+    )
+
+
+def _on(value: str) -> bool:
+    return value.lower() not in _OFF
+
+
+def expand(text: str, tokens: Mapping[str, str], home: str, environ: Mapping[str, str]) -> str:
+    """The tokens of ssh_config (%h), a leading ~, and ${NAME}; what is not known stays as it is."""
+    if home and (text == "~" or text.startswith("~/")):
+        text = home + text[1:]
+    text = re.sub(r"\$\{(\w+)\}", lambda m: environ.get(m[1], m[0]), text)
+    return re.sub("%(.)", lambda m: tokens.get(m[1], m[0]), text)
+
+
+def _files(lines: Iterable[str], home: str) -> tuple[str, ...]:
+    """The paths in a line; a word that is no path of its own belongs to the one before, which has a space."""
+    found: list[str] = []
+    for word in " ".join(lines).split(" "):
+        if word.startswith(("/", "~/", "none")) or not found:
+            found.append(word)
+        else:
+            found[-1] += f" {word}"
+    return tuple(expand(path, {}, home, {}) for path in found if path not in ("", "none"))
+
+
+def _sent(values: Values, environ: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """The variables that SendEnv and SetEnv give to the other side."""
+    import fnmatch
+
+    patterns = [word for line in values.get("sendenv", ()) for word in line.replace(",", " ").split()]
+    for name, value in environ.items():
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            yield name, value
+    for line in values.get("setenv", ()):
+        name, _, value = line.partition("=")
+        yield name, value
+
+
+def _needs_ssh(values: Values) -> str:
+    """The first directive that paramiko can't honour, or nothing."""
+    for key in _ONLY_SSH:
+        value = values.get(key, [""])[0]
+        if value.lower() not in _OFF and (key, value) != ("identityagent", "SSH_AUTH_SOCK"):
+            return f"{key} {value}"
+    preferred = values.get("preferredauthentications", ["publickey"])[0]
+    if not preferred.startswith("publickey"):
+        return f"preferredauthentications {preferred}"
+    if values.get("pubkeyauthentication", ["yes"])[0] in ("no", "false"):
+        return "pubkeyauthentication no"
+    control = values.get("controlpath", ["none"])[0]
+    if control != "none" and _is_socket(control):
+        return f"controlpath {control}"  # a connection that stands; it may be the only way in
+    return ""
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return Path(path).is_socket()
+    except OSError:
+        return False
+
+
+def split_jump(jump: str) -> tuple[str, str | None, int | None]:
+    """`user@host:port`, as ProxyJump has it, also as ssh://; host in brackets where it has colons."""
+    jump = jump.removeprefix("ssh://")
+    user, at, rest = jump.rpartition("@")
+    match = re.fullmatch(r"\[([^\]]+)\](?::(\d+))?|([^:]+)(?::(\d+))?", rest)
+    if not match:
+        return rest, user if at else None, None
+    port = match[2] or match[4]
+    return match[1] or match[3], user if at else None, int(port) if port else None
+
+
+class Config:
+    """Looks hosts up; asks OpenSSH where it is here."""
+
+    def __init__(self) -> None:
+        self.ssh = shutil.which("ssh")
+        self._home = str(Path.home())
+        self._user = getpass.getuser()
+
+    def route(self, name: str, user: str | None, port: int | None) -> Route:
+        """Raises HostError, step "resolve"."""
+        hops = self._hops(name, user, port, depth=0)
+        route = Route(tuple(hops))
+        if route.only_ssh and not self.ssh:
+            raise HostError(name, "resolve", f"{route.only_ssh}: {WITHOUT}")
+        return route
+
+    def _hops(self, name: str, user: str | None, port: int | None, depth: int) -> list[Settings]:
+        if depth > MAX_JUMPS:
+            raise HostError(
+                name, "resolve", f"ProxyJump leads over more than {MAX_JUMPS} hosts, or in a circle"
+            )
+        settings = self._look_up(name, user, port)
+        hops: list[Settings] = []
+        for jump in settings.jumps:
+            host, jump_user, jump_port = split_jump(jump)
+            if host == name:
+                continue  # `Host *` with ProxyJump matches the jump host too
+            if hops:  # reached over the one before, whatever its own settings say
+                hops.append(replace(self._look_up(host, jump_user, jump_port), jumps=(), proxy_command=""))
+            else:
+                hops = self._hops(host, jump_user, jump_port, depth + 1)
+        return [*hops, settings]
+
+    def _look_up(self, name: str, user: str | None, port: int | None) -> Settings:
+        values = self._ask_ssh(name, user, port) if self.ssh else self._read_files(name, user, port)
+        found = settings_of(name, values, home=self._home, local_user=self._user, environ=os.environ)
+        found = replace(found, user_given=user, port_given=port)
+        if not found.only_ssh:
+            found = replace(found, only_ssh=keys.needs_ssh(found.identity_files))
+        return found
+
+    def _ask_ssh(self, name: str, user: str | None, port: int | None) -> Values:
+        argv = [str(self.ssh), "-G", *(["-l", user] if user else []), *(["-p", str(port)] if port else [])]
+        try:
+            done = subprocess.run(
+                [*argv, "--", name],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                timeout=SSH_G_LIMIT_S,
+            )
+        except (OSError, subprocess.TimeoutExpired) as e:
+            raise HostError(name, "resolve", f"ssh -G: {e}") from None
+        if done.returncode:
+            words = done.stderr.decode("utf-8", "replace").strip()
+            raise HostError(name, "resolve", f"ssh -G: {words or f'exit code {done.returncode}'}")
+        return parse(done.stdout.decode("utf-8", "surrogateescape"))
+
+    def _read_files(self, name: str, user: str | None, port: int | None) -> Values:
+        from pslaunch.ssh import files
+
+        values: dict[str, Sequence[str]] = {
+            "identityfile": [f"~/.ssh/{key}" for key in _DEFAULT_KEYS],
+            "userknownhostsfile": ["~/.ssh/known_hosts ~/.ssh/known_hosts2"],
+            "globalknownhostsfile": ["/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"],
+        }
+        values |= files.look_up(name)
+        values |= {"user": [user]} if user else {}
+        values |= {"port": [str(port)]} if port else {}
+        problem = _needs_ssh(values)
+        if problem:
+            raise HostError(name, "resolve", f"{files.where(problem.split()[0])}: {problem}: {WITHOUT}")
+        return values
+
+
+Ask = Callable[[str], str]

@@ -1,0 +1,158 @@
+"""Channels to a real sshd: what `ssh host` can do, a Fleet can, and where ssh refuses, so does it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from pslaunch.errors import HostError, HostRightsError
+from pslaunch.ssh.channel import BinaryChannel, Channel, ParamikoChannel
+from pslaunch.ssh.fleet import Fleet
+from support.sshd import Client, Named, Reaching, Sshd, make_client, make_key, make_sshd, public
+
+KEEPER = ["keeper", "20", "1"]
+
+
+@pytest.fixture
+def sshd(tmp_path: Path) -> Iterator[Sshd]:
+    yield from make_sshd(tmp_path / "sshd")
+
+
+@pytest.fixture
+def client(tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Client:
+    return make_client(tmp_path / "user", sshd, monkeypatch)
+
+
+@pytest.fixture
+def fleet() -> Iterator[Callable[..., Fleet]]:
+    """Makes fleets and closes them."""
+    made: list[Fleet] = []
+
+    def make(reaching: Reaching | None = None, ask: Callable[[str], str] | None = None) -> Fleet:
+        made.append(Fleet(reaching or Reaching(), ask=ask))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def greets(channel: Channel | HostError, kind: type[Channel] = ParamikoChannel) -> None:
+    """It leads to an agent, which ends when the line does."""
+    if isinstance(channel, HostError):
+        raise channel
+    assert isinstance(channel, kind)
+    assert b'"type":"hello"' in os.read(channel.read_fd, 4096)
+    hang_up(channel)
+    assert channel.wait(10) == 75
+    assert "the head is gone" in channel.diagnosis()
+
+
+def hang_up(channel: Channel) -> None:
+    os.close(channel.read_fd)
+    os.close(channel.write_fd)
+
+
+def refused(channel: Channel | HostError, step: str) -> str:
+    """It failed in this step; its words."""
+    assert isinstance(channel, HostError), channel
+    assert channel.step == step, channel
+    return str(channel)
+
+
+def hosts(*names: str) -> list[Named]:
+    return [Named(name) for name in names]
+
+
+def test_a_host_is_reached_with_a_plain_key(client: Client, fleet: Callable[..., Fleet]) -> None:
+    (channel,) = fleet().open(hosts("node"), [KEEPER])
+    greets(channel)
+
+
+def test_further_channels_share_the_connection(client: Client, fleet: Callable[..., Fleet]) -> None:
+    one = fleet()
+    for _ in range(2):
+        (channel,) = one.open(hosts("node"), [KEEPER])
+        greets(channel)
+    assert client.sshd.count("Accepted publickey") == 1
+
+
+def test_hosts_that_fail_do_not_hold_up_the_others(client: Client, fleet: Callable[..., Fleet]) -> None:
+    client.configure("Host gone\n  HostName gone.invalid", "Host shut\n  HostName 127.0.0.1\n  Port 1")
+    first, gone, shut, last = fleet().open(hosts("a", "gone", "shut", "b"), [KEEPER] * 4)
+    greets(first)
+    greets(last)
+    assert "gone.invalid" in refused(gone, "resolve")
+    assert "127.0.0.1 port 1: Connection refused" in refused(shut, "connect")
+
+
+def test_user_and_port_of_the_command_line_win(client: Client, fleet: Callable[..., Fleet]) -> None:
+    client.configure("Host node\n  Port 1\n  User nobody-here")
+    (channel,) = fleet().open([Named("node", os.environ.get("USER", "root"), client.sshd.port)], [KEEPER])
+    greets(channel)
+
+
+def test_a_refused_key_is_a_matter_of_rights(client: Client, fleet: Callable[..., Fleet]) -> None:
+    client.sshd.authorized.write_text("")
+    (channel,) = fleet().open(hosts("node"), [KEEPER])
+    assert "Permission denied (publickey" in refused(channel, "authenticate")
+    assert isinstance(channel, HostRightsError)
+    assert channel.exit_code == 77
+
+
+def test_a_changed_key_refuses_with_file_and_line(client: Client, fleet: Callable[..., Fleet]) -> None:
+    other = make_key(client.folder / "other")
+    client.know("# a comment", f"{client.sshd.address} {public(other)}")
+    (channel,) = fleet().open(hosts("node"), [KEEPER])
+    words = refused(channel, "host key")
+    assert f"{client.known_hosts}:2 has another" in words
+    assert "ssh-keygen -R" in words
+    assert client.ssh("node").returncode == 255
+
+
+def test_what_paramiko_can_not_do_goes_over_ssh(client: Client, fleet: Callable[..., Fleet]) -> None:
+    client.configure("Host node\n  ForwardAgent yes")
+    (channel,) = fleet().open(hosts("node"), [KEEPER])
+    greets(channel, BinaryChannel)
+
+
+def test_a_killed_launcher_ends_the_line(client: Client, tmp_path: Path) -> None:
+    """For both kinds of channel; the sshd says when the connection is gone."""
+    for name in ("node", "forwarding"):
+        client.configure("Host forwarding\n  ForwardAgent yes")
+        code = (
+            "import os, signal, sys; sys.path[:0] = sys.argv[1].split(':')\n"
+            "from pslaunch.ssh.fleet import Fleet; from support.sshd import Named, Reaching\n"
+            f"(c,) = Fleet(Reaching(), ask=None).open([Named({name!r})], [{KEEPER!r}])\n"
+            "os.read(c.read_fd, 1)\n"
+            "os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        gone = "^Closing connection|^Disconnected from user"
+        before = client.sshd.count(gone)
+        argv = [sys.executable, "-c", code, str(Path(__file__).parents[1])]
+        assert subprocess.run(argv, check=False).returncode == -9
+        client.sshd.wait_for(gone, before + 1)
+
+
+def timed(work: Callable[[], Sequence[Channel | HostError]]) -> tuple[float, Sequence[Channel | HostError]]:
+    start_s = time.monotonic()
+    found = work()
+    return time.monotonic() - start_s, found
+
+
+def test_a_host_that_says_nothing_has_a_limit(client: Client, fleet: Callable[..., Fleet]) -> None:
+    """It takes the connection and is silent: a socket that listens, and nobody behind it."""
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client.configure(f"Host silent\n  Port {silent.getsockname()[1]}")
+        one = fleet(Reaching(connect_timeout_s=1.0))
+        took_s, (channel,) = timed(lambda: one.open(hosts("silent"), [KEEPER]))
+    assert "no answer" in refused(channel, "connect")
+    assert took_s < 5

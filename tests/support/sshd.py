@@ -1,0 +1,181 @@
+"""A real sshd on loopback, and an `ssh` whose configuration is the test's."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pslaunch.ssh.hostkeys import Policy
+from support.leaks import MARK
+
+SSHD = "/usr/sbin/sshd"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A host as a user names it."""
+
+    name: str
+    user: str | None = None
+    port: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reaching:
+    """What the options say of how hosts are reached."""
+
+    agent_python: str | None = None
+    connect_timeout_s: float = 10.0
+    max_connections: int = 32
+    host_key_policy: Policy | None = None
+
+
+def make_key(path: Path, *options: str, kind: str = "ed25519", passphrase: str = "") -> Path:
+    """A key pair without a passphrase."""
+    argv = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", path.name, "-f", str(path), *options]
+    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
+    return path
+
+
+def public(path: Path) -> str:
+    """Type and key of a public key, as one word list."""
+    return " ".join(Path(f"{path}.pub").read_text().split()[:2])
+
+
+@dataclass
+class Sshd:
+    """One sshd in the foreground; `log` has what it said."""
+
+    folder: Path
+    port: int
+    host_key: Path
+    log: list[str] = field(default_factory=list)
+    said: threading.Condition = field(default_factory=threading.Condition)
+    process: subprocess.Popen[str] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"[127.0.0.1]:{self.port}"
+
+    @property
+    def authorized(self) -> Path:
+        return self.folder / "authorized_keys"
+
+    def start(self, *settings: str) -> None:
+        """With further lines of sshd_config; returns when it listens."""
+        Path("/run/sshd").mkdir(exist_ok=True)  # as the distribution's service would
+        lines = [
+            *(f"Port {self.port}", "ListenAddress 127.0.0.1", f"HostKey {self.host_key}", "PidFile none"),
+            *(f"AuthorizedKeysFile {self.authorized}", "UsePAM no", "StrictModes no", "LogLevel VERBOSE"),
+            *(f"SetEnv {MARK}={os.environ[MARK]}", *settings),
+        ]
+        config = self.folder / "sshd_config"
+        config.write_text("\n".join(lines) + "\n")
+        argv = [SSHD, "-D", "-e", "-f", str(config)]
+        null = subprocess.DEVNULL
+        self.process = subprocess.Popen(argv, stdin=null, stdout=null, stderr=subprocess.PIPE, text=True)
+        threading.Thread(target=self._listen, args=(self.process,), daemon=True).start()
+        self.wait_for("Server listening")
+
+    def _listen(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        with process.stderr:
+            for line in process.stderr:
+                with self.said:
+                    self.log.append(line.rstrip())
+                    self.said.notify_all()
+
+    def wait_for(self, words: str, times: int = 1) -> None:
+        """Until it has said something, a regular expression, so often."""
+        with self.said:
+            assert self.said.wait_for(lambda: self.count(words) >= times, 20), (words, self.log)
+
+    def count(self, words: str) -> int:
+        return sum(bool(re.search(words, line)) for line in self.log)
+
+    def stop(self) -> None:
+        if self.process:
+            self.process.terminate()
+            self.process.wait()
+
+
+@dataclass
+class Client:
+    """A user with keys, known hosts and a configuration, all in one folder."""
+
+    folder: Path
+    sshd: Sshd
+    key: Path
+    known_hosts: Path
+
+    def configure(self, *blocks: str) -> None:
+        """The configuration: these lines, then what all hosts have."""
+        general = (
+            "Host *",
+            f"  HostName 127.0.0.1\n  Port {self.sshd.port}\n  IdentityFile {self.key}",
+            f"  UserKnownHostsFile {self.known_hosts}\n  GlobalKnownHostsFile none",
+        )
+        (self.folder / "config").write_text("\n".join([*blocks, *general]) + "\n")
+
+    def know(self, *lines: str) -> None:
+        """Write known_hosts; without lines, with the host's true key."""
+        self.known_hosts.write_text(
+            "".join(f"{line}\n" for line in lines or [f"{self.sshd.address} {public(self.sshd.host_key)}"])
+        )
+
+    def ssh(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """What `ssh host` itself does."""
+        argv = ["ssh", "-T", "-o", "BatchMode=yes", *words, name, "echo works"]
+        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+
+def make_sshd(folder: Path, *settings: str) -> Iterator[Sshd]:
+    """For a fixture: an sshd that is gone afterwards."""
+    if not Path(SSHD).exists():
+        pytest.skip("no sshd here; apt-get install openssh-server")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    folder.mkdir(parents=True)
+    sshd = Sshd(folder, port, make_key(folder / "host_key"))
+    sshd.start(*settings)
+    try:
+        yield sshd
+    finally:
+        sshd.stop()
+
+
+def make_client(folder: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """A user whom the sshd lets in, and whose `ssh` is first in PATH."""
+    (folder / "bin").mkdir(parents=True)
+    client = Client(folder, sshd, make_key(folder / "id"), folder / "known_hosts")
+    wrapper = folder / "bin/ssh"
+    wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/config "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    sshd.authorized.write_text(f"{public(client.key)}\n")
+    client.configure()
+    client.know()
+    return client
+
+
+def without_openssh(client: Client, monkeypatch: pytest.MonkeyPatch, programs: Sequence[str] = ()) -> None:
+    """A machine without ssh, whose user has this configuration at home."""
+    (client.folder / "empty").mkdir()
+    for program in programs:
+        (client.folder / "empty" / program).symlink_to(str(shutil.which(program)))
+    home = client.folder / "home"
+    (home / ".ssh").mkdir(parents=True)
+    shutil.copy(client.folder / "config", home / ".ssh/config")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PATH", str(client.folder / "empty"))
