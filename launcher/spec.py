@@ -18,7 +18,9 @@ from typing import Final, Literal, TypedDict, get_args
 from pslaunch.args import Split
 from pslaunch.detect import Server, choose_server, reads_arguments
 from pslaunch.errors import SpecError
+from pslaunch.hosts import Host
 from pslaunch.locate import DEFAULT_PROGRAM, locate, log_dir, name_of
+from pslaunch.node.job import PYTHON
 from pslaunch.runtime import env as contract
 
 MAX_PROCESSES: Final = 4096  # of one role on one node
@@ -29,13 +31,41 @@ MIN_LOST_AFTER_S: Final = 3.0  # heartbeats come every second; less would end he
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Reach:
+    """How the hosts of a job are reached."""
+
+    hosts: tuple[Host, ...]
+    root_dir: str  # on the hosts; absolute, or begins with ~
+    nic: str | None = None  # the interface whose address others reach a host by
+    agent_python: str | None = None  # path of the Python for the agent there; None: it is looked for
+    connect_timeout_s: float = 10.0
+    max_connections: int = 32  # that are being opened at once
+    host_key_policy: Literal["ask", "accept_new", "reject"] | None = (
+        None  # None: ask where there is a terminal
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Package:
+    """What is sent to the nodes."""
+
+    folder: Path  # here
+    shards: tuple[str, ...] = ()  # patterns: file i goes to the node of trainer i mod trainers alone
+    links: Mapping[str, str] = field(default_factory=dict)  # name in the workspace to a path on the nodes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class JobSpec:
-    """One job as the user wants it. Paths are absolute; a count of None is the backend's default."""
+    """One job as the user wants it. A count of None is the backend's default.
+
+    Paths here are absolute; paths on other machines may begin with ~.
+    """
 
     backend: str
     job_name: str
-    workspace: Path
-    dispatch: bool = False  # a package to send to the nodes, else a folder that is there already
+    workspace: Path  # where something is sent: the folder that is; else the folder on the nodes
+    reach: Reach | None = None  # None: this machine
+    package: Package | None = None  # None: the workspace is on the nodes already
     program: str | None = None  # a path inside the workspace, or absolute; None: DEFAULT_PROGRAM
     program_args: tuple[str, ...] = ()
     trainer_flags: Mapping[str, str] = field(default_factory=dict)
@@ -48,8 +78,8 @@ class JobSpec:
     ports_num: int = 1
     ports_num_for_sparse: int = 0
     env: Mapping[str, str] = field(default_factory=dict)
-    python: str = sys.executable
-    log_dir: Path | None = None
+    python: str | None = sys.executable  # None: the node's own
+    log_dir: Path | None = None  # on the nodes
     grace_s: float = 5.0
     lost_after_s: float = 30.0
     stall_after_s: float = 60.0
@@ -57,6 +87,12 @@ class JobSpec:
     nodes: int = 1
     head: Literal["launcher", "node"] = "launcher"  # where the job is decided
     detach: bool = False  # the job goes on without the launcher; then the head is on a node
+    install: bool = False  # a virtual environment of the job on each node
+    wheel: Path | None = None  # of pslaunch, for it; None: made from what is installed here
+    wheelhouse: Path | None = None  # folder of wheels for it; None: the node's own index
+    setup: tuple[str, ...] = ()  # commands for the node's shell, once before the start
+    fetch_output: Path | None = None  # where output/ of node 0 goes
+    fetch_logs: Path | None = None  # where log/ of every node goes
 
     def __post_init__(self) -> None:
         _check_name(self.job_name)
@@ -67,7 +103,7 @@ class JobSpec:
             _check_duration(name, getattr(self, f"{name}_s"))
         for name in ("workspace", "log_dir"):
             path = getattr(self, name)
-            if path is not None and not path.is_absolute():
+            if path is not None and not path.is_absolute() and not (self.reach and str(path)[:1] == "~"):
                 raise SpecError(f"{name}={path} is not absolute")
         _check_flags(self.trainer_flags, self.env)
         for name in self.env:
@@ -79,7 +115,7 @@ class JobSpec:
         """The program as an argument vector, to be run in the workspace: no shell, no search in PATH."""
         program = self.program or DEFAULT_PROGRAM
         if program.endswith(".py"):
-            return (self.python, program, *self.program_args)
+            return (self.python or PYTHON, program, *self.program_args)
         runnable = program if "/" in program else f"./{program}"
         return (runnable, *self.program_args)
 
@@ -182,7 +218,7 @@ def local_spec(
         backend="local",
         job_name=given["job_name"] if "job_name" in given else name_of(workspace),
         workspace=workspace,
-        dispatch="job_dispatch_package" in given,
+        package=Package(folder=workspace) if "job_dispatch_package" in given else None,
         program=program,
         program_args=(*split.forwarded, *split.program_args),
         trainer_flags=split.trainer_flags,

@@ -12,7 +12,7 @@ import pytest
 from pslaunch.args import Split
 from pslaunch.errors import SpecError
 from pslaunch.runtime import env
-from pslaunch.spec import JobSpec, local_spec
+from pslaunch.spec import JobSpec, Package, local_spec
 
 
 @pytest.fixture
@@ -91,7 +91,11 @@ def test_workspace_is_the_folder_of_the_program(ws: Path) -> None:
 
 def test_dispatch_package_is_used_in_place(ws: Path) -> None:
     found = make(ws.parent, job_dispatch_package="ws")
-    assert (found.workspace, found.dispatch, found.program) == (ws.resolve(), True, "train.py")
+    assert (found.workspace, found.package, found.program) == (
+        ws.resolve(),
+        Package(folder=ws.resolve()),
+        "train.py",
+    )
 
 
 def test_program_is_looked_for_in_the_workspace_then_here(ws: Path) -> None:

@@ -1,0 +1,180 @@
+"""The hosts of a job as users write them: `user@host:port`, `[v6]:port`, `node[01-64]`. Pure.
+
+Every rejected word is a SpecError that says where it stood.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pslaunch.args import nearest
+from pslaunch.errors import SpecError
+
+MAX_HOSTS: Final = 4096  # of one job, and of one range: more is a slip of the keyboard
+# Neither begins with a dash: it would be an option of ssh. Unicode letters may be an alias of ~/.ssh/config.
+_NAME: Final = re.compile(r"\w[\w.-]*")
+_USER: Final = re.compile(r"[^\s:@/-][^\s:/]*")
+_RANGE: Final = re.compile(r"\[([^][]*)\]")
+_PIECE: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One node as the user named it; what is not given is ssh's own to know."""
+
+    name: str  # may be an alias of ~/.ssh/config; IPv6 without brackets
+    user: str | None = None
+    port: int | None = None
+    count: int = 1  # how often it was named: pairs of processes
+    where: str = ""  # for messages: "conf.py:3", "--hosts"
+
+    @property
+    def text(self) -> str:
+        """`user@host:port`, an IPv6 address in brackets."""
+        user = f"{self.user}@" if self.user else ""
+        return user + self.address
+
+    @property
+    def address(self) -> str:
+        """`host:port`, which tells two hosts apart."""
+        name = f"[{self.name}]" if ":" in self.name else self.name
+        return name if self.port is None else f"{name}:{self.port}"
+
+
+def parse_hosts(words: Sequence[str], where: str | Sequence[str]) -> list[Host]:
+    """The hosts of `words` in their order; one that is named k times is one host that counts k.
+
+    where: what messages begin with, for all words or for each. Raises SpecError.
+    """
+    places = [where] * len(words) if isinstance(where, str) else where
+    found: dict[str, Host] = {}
+    named = 0
+    for word, place in zip(words, places, strict=True):
+        for host in _hosts(word, place):
+            named += 1
+            if named > MAX_HOSTS:
+                raise SpecError(f"{place}: {word!r}: {MAX_HOSTS} hosts at most, named twice or not")
+            known = found.get(host.address)
+            if known is None:
+                found[host.address] = host
+            elif known.user != host.user:
+                raise SpecError(
+                    f"{place}: {host.text!r} was named as {known.text!r} before ({known.where}); "
+                    "a host is one node, with one user"
+                )
+            else:
+                found[host.address] = replace(known, count=known.count + 1)
+    return list(found.values())
+
+
+def split_list(text: str, separators: str = ",") -> list[str]:
+    """The words of a list in one text; what stands in brackets stays together."""
+    words = re.findall(rf"(?:\[[^]]*\]|[^{re.escape(separators)}])+", text)
+    return [word.strip() for word in words if word.strip()]
+
+
+def _hosts(word: str, where: str) -> Iterator[Host]:
+    user, at, rest = word.strip().rpartition("@")
+    if at and not _USER.fullmatch(user):
+        raise SpecError(f"{where}: {word!r}: {user!r} is no user's name")
+    if not rest:
+        raise SpecError(f"{where}: {word!r} names no host")
+    name, port = _split_port(rest, word, where)
+    for one in _expanded(name, word, where):
+        yield Host(_checked(one, word, where), user or None, port, where=where)
+
+
+def _split_port(rest: str, word: str, where: str) -> tuple[str, int | None]:
+    """The name, with its brackets, and the port behind it."""
+    name, colon, digits = rest.rpartition(":")
+    if not colon or "]" in digits:
+        return rest, None
+    if ":" in name and not name.endswith("]"):
+        raise SpecError(f"{where}: {word!r}: an IPv6 address stands in brackets, as [::1] or [::1]:22")
+    if not re.fullmatch(r"[0-9]{1,5}", digits) or not 1 <= int(digits) <= 65535:
+        raise SpecError(f"{where}: {word!r}: the port {digits!r} is not from 1 to 65535")
+    return name, int(digits)
+
+
+def _expanded(name: str, word: str, where: str) -> Iterator[str]:
+    """Every name that a name with ranges means; `node[08-11]` keeps its zeros."""
+    match = _RANGE.search(name)
+    if match is None or ":" in match[1]:
+        yield name
+        return
+    for number in _numbers(match[1], word, where):
+        yield from _expanded(name[: match.start()] + number + name[match.end() :], word, where)
+
+
+def _numbers(text: str, word: str, where: str) -> Iterator[str]:
+    for piece in text.split(","):
+        match = _PIECE.fullmatch(piece.strip())
+        if match is None:
+            raise SpecError(f"{where}: {word!r}: [{text}] is no range, as in node[01-64] or node[1-3,7]")
+        first, last = match[1], match[2] or match[1]
+        if int(last) < int(first):
+            raise SpecError(f"{where}: {word!r}: [{text}] goes backwards")
+        if int(last) - int(first) >= MAX_HOSTS:
+            raise SpecError(f"{where}: {word!r}: [{text}] is more than {MAX_HOSTS} hosts")
+        yield from (str(n).zfill(len(first)) for n in range(int(first), int(last) + 1))
+
+
+def _checked(name: str, word: str, where: str) -> str:
+    if name.startswith("[") and name.endswith("]"):
+        try:
+            return str(ipaddress.IPv6Address(name[1:-1]))
+        except ValueError as e:
+            raise SpecError(f"{where}: {word!r}: {name} is no IPv6 address: {e}") from None
+    if not _NAME.fullmatch(name):
+        raise SpecError(f"{where}: {word!r}: {name!r} is no host's name")
+    return name
+
+
+# --- Which of them take part. ---
+
+
+def choose(hosts: Sequence[Host], include: Sequence[str], exclude: Sequence[str]) -> list[Host]:
+    """The hosts that `include` names, all where it is empty, without those that `exclude` names.
+
+    Both name hosts without users, in ranges and lists (`node[1-3]@gpu7`, `node1,node2`). They stay in
+    their own order. Raises SpecError for a name that is not among them, and where none is left.
+    """
+    chosen = list(hosts)
+    if include:
+        taken = _named(include, "--include", chosen)
+        chosen = [host for host in chosen if host.address in taken]
+    if exclude:
+        left_out = _named(exclude, "--exclude", chosen)
+        chosen = [host for host in chosen if host.address not in left_out]
+    if hosts and not chosen:
+        raise SpecError(f"--exclude={'@'.join(exclude)} leaves no host")
+    return chosen
+
+
+def _named(words: Sequence[str], option: str, hosts: Sequence[Host]) -> set[str]:
+    known: dict[str, list[str]] = {}
+    for host in hosts:
+        known.setdefault(host.address, []).append(host.address)
+        if host.port is not None:
+            known.setdefault(Host(host.name).address, []).append(host.address)
+    found: set[str] = set()
+    for word in words:
+        for piece in split_list(word, "@,"):
+            for host in _hosts(piece, f"{option}={word}"):
+                found.update(_known(host.address, known, f"{option}={word}"))
+    if not found:
+        raise SpecError(f"{option}={'@'.join(words)} names no host")
+    return found
+
+
+def _known(address: str, known: Mapping[str, list[str]], shown: str) -> list[str]:
+    if address not in known:
+        near = nearest(address, known)
+        hint = f"; is {near} meant?" if near else ": " + ", ".join(list(known)[:8])
+        hint += ", ..." if not near and len(known) > 8 else ""
+        raise SpecError(f"{shown}: {address} is not among the hosts{hint}")
+    return known[address]
