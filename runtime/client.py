@@ -26,7 +26,7 @@ U64 = npt.NDArray[np.uint64]
 
 FIRST_WAIT_S = 0.05  # between two looks at pservers that are not ready; doubles up to MAX_WAIT_S
 MAX_WAIT_S = 3.0
-ATTEMPT_S = 5.0  # for one connection and its handshake
+ATTEMPT_S = 5.0  # for one connection and its handshake; also for an answer of who seems to be stopped
 REFUSED_S = 1.0  # nobody listens for so long after training began: the pserver is gone for good
 RUN_MS = 500
 PULL_BYTES = 32 << 20  # rows pulled at once; the core may need as much again to sort them
@@ -112,9 +112,13 @@ class Client:
         secret: bytes = b"",
         connect_timeout_s: float = 120.0,
         stall_after_s: float = 60.0,
+        stall_timeout_s: float | None = None,
         log: Callable[[str], None] = _to_stderr,
     ) -> None:
-        """`endpoints`: host and first port of each pserver, in order of ranks. Connects in connect()."""
+        """`endpoints`: host and first port of each pserver, in order of ranks. Connects in connect().
+
+        stall_timeout_s: a wait after which the pserver is gone unless a further connection is answered.
+        """
         if not endpoints:
             raise ValueError("no pservers: endpoints is empty")
         self._shards = _shards(endpoints, ports_num, ports_num_for_sparse)
@@ -123,7 +127,8 @@ class Client:
         self._ports = (ports_num, ports_num_for_sparse)
         self._trainer_id, self._trainers = trainer_id, num_gradient_servers
         self._epoch, self._seed, self._secret = epoch, seed, secret
-        self._connect_timeout_s, self._stall_after_s, self._log = connect_timeout_s, stall_after_s, log
+        self._connect_timeout_s, self._log = connect_timeout_s, log
+        self._stall_after_s, self._stall_timeout_s = stall_after_s, stall_timeout_s
         self._incarnation = secrets.randbits(63) + 1
         self._core = _core.Client(len(self._shards), epoch, trainer_id, self._incarnation)
         self._dense: dict[str, int] = {}  # name -> id, in the order of creation
@@ -244,6 +249,8 @@ class Client:
     def _run(self, *, finishing: bool) -> None:
         """Carry out the requests that were added; reconnects where it must."""
         began_s, reported = time.monotonic(), False
+        limit_s = float("inf") if self._stall_timeout_s is None else self._stall_timeout_s
+        ask_s = limit_s  # when to ask who does not answer, in seconds from the beginning
         while (report := self._core.run(RUN_MS)) is not None:
             what, i, text = report
             if what == "wait":
@@ -251,10 +258,23 @@ class Client:
                 if waited_s > self._stall_after_s and not reported:
                     reported = True
                     self._log(f"waiting for pserver {self._shards[i].addr} for {waited_s:.0f} s")
+                if waited_s > ask_s:
+                    ask_s = waited_s + max(limit_s, ATTEMPT_S)
+                    self._ask(self._shards[i], began_s)
             elif what == "broken":
                 self._mend(i, text, finishing=finishing)
             else:
                 raise ClientError(f"pserver {self._shards[i].addr}: {text}")
+
+    @staticmethod
+    def _ask(shard: _Shard, began_s: float) -> None:
+        """One that waits for other trainers answers a stranger; raises PeerVanished where nobody does."""
+        if not handshake.answers((shard.host, shard.port), ATTEMPT_S):
+            silent_s = time.monotonic() - began_s
+            raise PeerVanished(
+                f"pserver {shard.pserver} at {shard.addr} has answered nothing for {silent_s:.0f} s, nor a "
+                "new connection: it or its machine is stopped (option --stall_timeout)"
+            )
 
     def _mend(self, i: int, why: str, *, finishing: bool) -> None:
         """Connect again, unless there is no need: a pserver ends when all have said finished."""

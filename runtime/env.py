@@ -118,7 +118,11 @@ INIT_ARGS: Mapping[str, InitArg] = {
     "seed": InitArg(parse_int, 1, "seed of all random numbers"),
     "connect_timeout": InitArg(parse_float, 120.0, "seconds to wait for the pservers"),
     "stall_after": InitArg(parse_float, 60.0, "seconds after which a waiting step is reported"),
-    "stall_timeout": InitArg(parse_float, None, "seconds after which a waiting step ends the pserver"),
+    "stall_timeout": InitArg(
+        parse_float,
+        None,
+        "seconds after which a waiting step ends the pserver, and a trainer whose pserver answers nothing",
+    ),
     "secret_file": InitArg(parse_text, "", "file with the secret that pservers and trainers share"),
     "log_dir": InitArg(parse_text, "", "folder of paddle_trainer.INFO; log/ unless given"),
     "num_passes": InitArg(parse_count, None, "passes, in place of the program's own number"),

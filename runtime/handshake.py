@@ -6,7 +6,9 @@ after this. docs/protocol.md says the same.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
@@ -23,6 +25,7 @@ __all__ = [
     "Hello",
     "Refused",
     "ServerSide",
+    "answers",
     "compare",
     "foreign_protocol",
     "greet",
@@ -140,3 +143,11 @@ def greet(sock: socket.socket, secret: bytes, hello: Hello) -> None:
     Raises Refused, or OSError (TimeoutError, ConnectionError) if it may be worth trying again.
     """
     prove.dial(sock, PLANE, secret, hello.to_json())
+
+
+def answers(address: tuple[str, int], limit_s: float) -> bool:
+    """Whether a pserver is at work there: one that is stopped takes connections, but says nothing."""
+    with contextlib.suppress(OSError), socket.create_connection(address, timeout=limit_s) as sock:
+        sock.sendall(prove.message(prove.Kind.NONCE, os.urandom(prove.NONCE_BYTES)))
+        return bool(sock.recv(1))
+    return False

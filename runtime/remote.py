@@ -150,5 +150,6 @@ def make_client(settings: Settings, log: Callable[[str], None]) -> Client:
         secret=secret,
         connect_timeout_s=settings.connect_timeout,
         stall_after_s=settings.stall_after,
+        stall_timeout_s=settings.stall_timeout,
         log=log,
     )

@@ -16,29 +16,8 @@ from support.faults import control, peak_mib
 from support.jobs import LocalPlace, running
 from support.process import poll_until
 from support.pservers import cluster
+from support.trainings import TRAIN
 
-TRAIN = """
-import numpy as np
-import sitecustomize
-import pslaunch.runtime as paddle
-
-def reader():
-    for x in np.random.default_rng(1).random((80, 4)).tolist():
-        yield x, [sum(x)]
-
-def on_event(event):
-    if isinstance(event, paddle.event.EndIteration):
-        sitecustomize.moment(f"batch{event.batch_id}")
-
-paddle.init()
-x = paddle.layer.data(name="x", type=paddle.data_type.dense_vector(4))
-y = paddle.layer.data(name="y", type=paddle.data_type.dense_vector(1))
-guess = paddle.layer.fc(input=x, size=1, act=paddle.activation.Linear())
-cost = paddle.layer.square_error_cost(input=guess, label=y)
-momentum = paddle.optimizer.Momentum(learning_rate=1e-3)
-trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), momentum, is_local=False)
-trainer.train(paddle.batch(reader, 16), num_passes=1, event_handler=on_event)
-"""
 MEMORY_MIB = 40  # that a pserver may take beyond what it has without hostile peers
 HUGE = 2**63
 Address = tuple[str, int]

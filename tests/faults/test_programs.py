@@ -13,51 +13,25 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
+from pslaunch.runtime import client
 from support.faults import Control, Held, MemoryLimit, control, memory_limit
 from support.jobs import Job, Place, running
+from support.trainings import TRAIN
 
-TRAIN = """
-import os, signal, sys
-import numpy as np
-import pslaunch.runtime as paddle
-import sitecustomize
-
-if "--stubborn" in sys.argv:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-def reader():
-    rng = np.random.default_rng(int(os.environ["PADDLE_INIT_TRAINER_ID"]))
-    for x in rng.random((160, 4)).tolist():
-        yield x, [sum(x)]
-
-def on_event(event):
-    if isinstance(event, paddle.event.EndIteration) and event.batch_id == 2:
-        print("training", flush=True)
-        sitecustomize.moment("step")
-
-sitecustomize.moment("begin")
-paddle.init()
-x = paddle.layer.data(name="x", type=paddle.data_type.dense_vector(4))
-y = paddle.layer.data(name="y", type=paddle.data_type.dense_vector(1))
-guess = paddle.layer.fc(input=x, size=1, act=paddle.activation.Linear())
-cost = paddle.layer.square_error_cost(input=guess, label=y)
-momentum = paddle.optimizer.Momentum(learning_rate=1e-3)
-trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), momentum, is_local=False)
-trainer.train(paddle.batch(reader, 16), num_passes=1, event_handler=on_event)
-"""
 GRACE_S = 1.0
 STALL_TIMEOUT_S = 1.5
 LOOK_FURTHER_S = 1.0  # of the supervisor, where a peer vanished
 EXTRA_S = 2.0
 EAT_S = 15.0  # until there is no memory left
+OUT_OF_MEMORY = ("oom", "own limit")  # by the kernel, where it lets us; by a limit of the process itself
 SIGNALS = {name: signal.Signals[f"SIG{name}"] for name in ("KILL", "TERM", "INT", "SEGV", "STOP")}
-HOWS = (*SIGNALS, "exit 3", "exit 0", "oom")
+HOWS = (*SIGNALS, "exit 3", "exit 0", "oom", "own limit")
 # A pserver opens its log when it is ready to listen; a trainer holds in its second step, others wait for it.
 MOMENTS = {
     ("pserver/0", "starting"): "pserver/0 paddle_pserver2.INFO 1",
     ("trainer/1", "starting"): "trainer/1 begin 1",
 }
-STEP = "trainer/1 step 1"
+STEP = "trainer/1 batch2 1"
 
 
 @dataclass(frozen=True)
@@ -99,7 +73,9 @@ class Hit:
         if self.case.how in SIGNALS:
             os.kill(self.job.pid(self.case.who), SIGNALS[self.case.how])
         else:
-            self._at_its_moment().tell(self.limit.word if self.limit else self.case.how)
+            by_kernel = self.limit is not None and self.limit.by_kernel
+            refused = self.case.how in OUT_OF_MEMORY and not by_kernel
+            self._at_its_moment().tell("eat" if refused else self.case.how)
         return now_s
 
     def _at_its_moment(self) -> Held:
@@ -113,16 +89,14 @@ class Hit:
 
 
 @contextlib.contextmanager
-def hit(place: Place, workspace: Path, case: Case) -> Iterator[Hit]:
+def hit(place: Place, workspace: Path, case: Case, *, stall_timeout: bool = True) -> Iterator[Hit]:
     """A training at the moment of its fault; with a limit to its memory where that is the fault."""
     (workspace / "train.py").write_text(TRAIN)
     options = [f"--grace={GRACE_S}", "--lost_after=60", "--worker_num=2", "--stall_after=0.5"]
-    if case.who.startswith("trainer"):
+    if case.how == "STOP" and stall_timeout:
         options.append(f"--stall_timeout={STALL_TIMEOUT_S}")
     program = ["train.py", *(["--stubborn"] if case.when == "ending" else [])]
     with memory_limit() if case.how == "oom" else contextlib.nullcontext() as limit:
-        if limit and not limit.by_kernel:
-            pytest.skip("no memory cgroup can be made here, and a limit of addresses kills nobody")
         moments = [case.moment, *(["launcher subprocess.Popen 1"] if limit else [])]
         with (
             control(*moments) as ctl,
@@ -135,14 +109,18 @@ def hit(place: Place, workspace: Path, case: Case) -> Iterator[Hit]:
             yield Hit(job, ctl, case, limit)
 
 
-def expected(case: Case) -> tuple[int, str, str]:
+def expected(case: Case, *, by_kernel: bool) -> tuple[int, str, str]:
     """The exit code, who is named, and words of the reason."""
     if case.when == "ending":
         return codes.INT, "", "interrupted"
     if case.how == "STOP":
-        return codes.PEER, "pserver/0", "waits for trainer 1"
-    if case.how == "oom":
-        return 0, case.who, ""
+        if case.who == "trainer/1":
+            return codes.PEER, "pserver/0", "waits for trainer 1"
+        return codes.PEER, "trainer/0", "pserver 0 at"
+    if case.how == "oom" and by_kernel:
+        return 137, case.who, "killed for memory"
+    if case.how in OUT_OF_MEMORY:
+        return 1, case.who, "ended with 1"
     if case.how == "exit 0":
         return codes.PEER, case.who, "ended with 0"
     if case.how == "exit 3":
@@ -150,37 +128,39 @@ def expected(case: Case) -> tuple[int, str, str]:
     return codes.SIGNAL_BASE + SIGNALS[case.how], case.who, f"SIG{case.how}"
 
 
+def bound_s(case: Case) -> float:
+    """Within this time nothing of the job may be left."""
+    bound_s = GRACE_S + EXTRA_S + (EAT_S if case.how in OUT_OF_MEMORY else 0)
+    if case.when == "ending":
+        return bound_s
+    bound_s += LOOK_FURTHER_S + (2 * STALL_TIMEOUT_S if case.how == "STOP" else 0)
+    return bound_s + (client.ATTEMPT_S if (case.who, case.how) == ("pserver/0", "STOP") else 0)
+
+
 @pytest.mark.parametrize(
     "case",
-    [c for c in CASES if (c.who, c.how) != ("pserver/0", "STOP") or c.when == "ending"],
+    [c for c in CASES if (c.who, c.when, c.how) != ("pserver/0", "starting", "STOP")],
     ids=lambda c: f"{c.who}-{c.when}-{c.how}",
 )
 def test_the_first_failure_ends_the_training_and_is_named(place: Place, workspace: Path, case: Case) -> None:
     with hit(place, workspace, case) as this:
         began_s = this.strike()
-        bound_s = GRACE_S + EXTRA_S + (EAT_S if case.how == "oom" else 0)
-        if case.when != "ending":
-            bound_s += LOOK_FURTHER_S + (2 * STALL_TIMEOUT_S if case.how == "STOP" else 0)
-        this.control.until_gone(bound_s - (time.monotonic() - began_s))
-        code, what, words = expected(case)
+        this.control.until_gone(bound_s(case) - (time.monotonic() - began_s))
+        code, what, words = expected(case, by_kernel=this.limit is not None and this.limit.by_kernel)
         got, end = this.job.launcher.wait(), this.job.end()
+        assert got == code, end
         assert words in end["reason"], end
-        if case.how == "oom" and case.when != "ending":
-            assert end["failure"]["what"] == what, end
-            if this.limit and this.limit.by_kernel:
-                assert got == 137 and "killed for memory" in end["reason"], end
-            else:
-                assert got == 1 and any("MemoryError" in line for line in end["failure"]["tail"]), end
-        else:
-            assert got == code, end
-            assert (end["failure"] or {"what": ""})["what"] == what, end
-        if case.how == "STOP" and case.when != "ending":
-            assert any("trainer 1" in line for line in end["failure"]["tail"]), end
+        failure = end["failure"] or {"what": "", "tail": []}
+        assert failure["what"] == what, end
+        if case.when != "ending" and case.how == "STOP" and case.who == "trainer/1":
+            assert any("trainer 1" in line for line in failure["tail"]), end
+        if code == 1:
+            assert any("MemoryError" in line for line in failure["tail"]), end
 
 
 @pytest.mark.parametrize("when", ["starting", "step"])
 def test_a_stopped_pserver_is_named_by_who_waits_for_it(place: Place, workspace: Path, when: str) -> None:
-    with hit(place, workspace, Case("pserver/0", when, "STOP")) as this:
+    with hit(place, workspace, Case("pserver/0", when, "STOP"), stall_timeout=False) as this:
         this.strike()
         this.let_go()
         said = "not ready endpoints" if when == "starting" else "waiting for pserver"

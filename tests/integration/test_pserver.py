@@ -548,6 +548,32 @@ def test_a_stalled_step_names_the_trainer_and_can_end_the_pserver(tmp_path: Path
         assert re.search(r"step 1 waits for trainer 1 for \d s \(option --stall_timeout\)$", why)
 
 
+def test_only_a_pserver_that_answers_nobody_counts_as_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+
+    def answers(address: tuple[str, int], limit_s: float, ask: Any = handshake.answers) -> bool:
+        found = bool(ask(address, limit_s))
+        asked.set()
+        return found
+
+    monkeypatch.setattr(client, "ATTEMPT_S", 0.5)
+    monkeypatch.setattr(handshake, "answers", answers)
+    with cluster(trainers=2) as found, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(found.client(t, stall_timeout_s=0.1)) for t in range(2)]
+
+        def barrier(t: int) -> None:
+            clients[t].connect()
+            assert t == 0 or asked.wait(20)  # the first asks, is answered, and waits on
+            clients[t].barrier()
+
+        run_trainers(2, barrier)
+        os.kill(found.processes[0].pid, signal.SIGSTOP)
+        port = found.endpoints[0][1]
+        reason = rf"^pserver 0 at {HOST}:{port} has answered nothing for \d s, .* \(option --stall_timeout\)$"
+        with pytest.raises(PeerVanished, match=reason):
+            clients[0].barrier()
+
+
 def pserver(*options: str, env: dict[str, str] | None = None) -> list[str]:
     """A command line."""
     return [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", *options]

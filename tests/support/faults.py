@@ -33,7 +33,10 @@ class Held:
             os.set_inheritable(fd, False)
 
     def tell(self, what: str = "go on") -> None:
-        """Have it go on, `exit 3`, or eat memory (`oom`). A process that was killed hears nothing."""
+        """Have it go on, `exit 3`, or eat memory, all (`oom`) or up to a limit of its own (`eat`).
+
+        A process that was killed hears nothing.
+        """
         with contextlib.suppress(OSError):
             self._sock.send(what.encode())
         self._sock.close()
@@ -197,7 +200,7 @@ class LineProxy:
 
 
 class MemoryLimit:
-    """A limit to the memory of a job: the kernel's, where we may make a cgroup, else one of the process."""
+    """The kernel's limit to the memory of a job, where we may make a cgroup."""
 
     LIMIT_BYTES = 400 << 20
     _FILES = (("memory/memory.limit_in_bytes", "memory/"), ("memory.max", ""))  # cgroup v1, v2
@@ -219,13 +222,8 @@ class MemoryLimit:
 
     @property
     def by_kernel(self) -> bool:
-        """Whether who goes beyond it is killed, not refused."""
+        """Whether there is one: who goes beyond it is killed, not refused."""
         return self._folder is not None
-
-    @property
-    def word(self) -> str:
-        """What a process is told that is to go beyond it."""
-        return "oom" if self.by_kernel else f"oom {4 * self.LIMIT_BYTES}"  # of addresses there are more
 
     def take(self, pid: int) -> None:
         """This process, and what it starts from here on."""

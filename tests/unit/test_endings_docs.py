@@ -36,6 +36,7 @@ def test_times(tmp_path: Path) -> None:
             head.FINISH_LIMIT_S,
             spec.stall_after_s,
             spec.stall_timeout_s,
+            client.ATTEMPT_S,
             INIT_ARGS["connect_timeout"].default,
             client.REFUSED_S,
             by_hand.trainer_timeout_s,
@@ -61,6 +62,7 @@ def test_bounds_and_codes_of_what_ends_a_job() -> None:
         f"{look} + grace + {kill}",
         f"lost_after + grace + {kill}",
         f"stall_timeout + {look} + grace + {kill}",
+        f"stall_timeout + {client.ATTEMPT_S:g} s + {look} + grace + {kill}",
         "no program was started",
     }
     for what, _, within, code in rows(PAGE, "What ends it"):

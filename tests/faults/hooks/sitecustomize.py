@@ -3,7 +3,7 @@
 Python imports a module of this name at its start, from where PYTHONPATH leads. `PSLAUNCH_TEST_HOLD` has
 the moments, one a line: who, event, the how-manieth of them. Events are those of Python's audit hooks, with
 the name of the file for `open`; `start` is the interpreter's own. At its moment a process connects to the
-socket `PSLAUNCH_TEST_SOCKET`, says who it is, and does what it is told: go on, `exit N`, `oom`.
+socket `PSLAUNCH_TEST_SOCKET`, says who it is, and does what it is told: go on, `exit N`, `oom`, `eat`.
 `PSLAUNCH_TEST_LINE=1` hands the test both ends of each keeper's line.
 """
 
@@ -39,16 +39,18 @@ def hold(event: str, fds: list[int] | None = None) -> None:
         told = sock.recv(100).decode().split()
     if told[:1] == ["exit"]:
         os._exit(int(told[1]))
-    if told[:1] == ["oom"]:
-        _eat(*map(int, told[1:]))
+    if told in (["oom"], ["eat"]):
+        _eat(limited=told == ["eat"])
 
 
-def _eat(limit_bytes: int = 0) -> None:
-    """Take memory until the kernel ends us, or our own limit does."""
-    if limit_bytes:
+def _eat(*, limited: bool) -> None:
+    """Take memory until the kernel ends us, or refuses because of a limit that we give ourselves."""
+    if limited:
         import resource
+        from pathlib import Path
 
-        resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
+        has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (has + (64 << 20), resource.RLIM_INFINITY))
     eaten = []
     while True:
         eaten.append(b"x" * (8 << 20))
