@@ -4,6 +4,7 @@ PslaunchError            1   base; anything that has no better home
 ├── SpecError            2   a command line, configuration file or hostfile that is wrong
 ├── HostError           68   a host that can't be reached or used
 │   └── HostRightsError 77   a host that refuses our keys; a RightsError as well
+├── HostsError          68   one or more of many hosts could not be reached or used
 ├── ServiceError        69   a port or service that is not to be had
 ├── FileError           74   reading or writing failed, disk full
 ├── PeerError           75   a process that others needed is gone
@@ -14,6 +15,7 @@ PslaunchError            1   base; anything that has no better home
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from pslaunch.node import codes
@@ -39,6 +41,17 @@ class HostError(PslaunchError):
     def __init__(self, host: str, step: str, detail: str) -> None:
         super().__init__(f"{host}: {step} failed: {detail}")
         self.host, self.step, self.detail = host, step, detail
+
+
+class HostsError(PslaunchError):
+    """Several hosts were asked at once; all that failed are named, each on a line of its own."""
+
+    exit_code = codes.HOST
+
+    def __init__(self, failed: Sequence[HostError], asked: int) -> None:
+        lines = "".join(f"\n  {e}" for e in failed)
+        super().__init__(f"{len(failed)} of {asked} hosts can't be used:{lines}")
+        self.failed = tuple(failed)
 
 
 class ServiceError(PslaunchError):

@@ -2,45 +2,85 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from pslaunch.args import nearest
-from pslaunch.backends.base import load_backend
-from pslaunch.errors import NodeLostError, SpecError
+from pslaunch.backends.base import Backend, load_backend
+from pslaunch.errors import NodeLostError, PslaunchError, SpecError
 from pslaunch.node import codes, record
 from pslaunch.node.loop import Loop
 from pslaunch.node.wire import Message
 from pslaunch.observe import RemoteHead
+from pslaunch.spec import Reach, reach_from_data
 
 LOST_AFTER_S = 10.0  # a head that does not answer a later shell for so long is called lost
 Record = Mapping[str, Any]
+ELSEWHERE = "elsewhere"  # state of a record that only says where the job is led
+OURS = ("path", "reach")  # keys of a record that are no news of the job
 
 
-def all_jobs() -> list[Record]:
-    """The user's jobs, oldest first; `state` is running, ended, or lost where no head answers any more."""
-    found = record.read_all(record.folder(os.environ))
-    return [{**r, "state": "lost"} if r["state"] == "running" and not _answers(r) else r for r in found]
+def all_jobs(reach: Reach | None = None) -> list[Record]:
+    """The user's jobs, oldest first; `state` is running, ended, or lost where no head answers any more.
+
+    Those that this machine knows of, or with `reach` those that the first of its hosts knows of. A job that
+    was started from here and runs elsewhere is asked for there.
+    """
+    if reach is not None:
+        return _elsewhere("fabric", reach)
+    found: list[Record] = []
+    asked: dict[str, list[Record]] = {}
+    for r in record.read_all(record.folder(os.environ)):
+        if r["state"] == ELSEWHERE:
+            asked.setdefault(json.dumps([r["backend"], r["reach"]]), []).append(r)
+        else:
+            found.append({**r, "reach": reach_from_data(r["reach"])} if "reach" in r else r)
+    for pointers in asked.values():
+        found += _follow(pointers)
+    return sorted(found, key=lambda r: float(r.get("started", 0)))
 
 
-def _answers(r: Record) -> bool:
+def _elsewhere(backend: str, reach: Reach) -> list[Record]:
+    with _backend({"backend": backend, "reach": reach}) as there:
+        return [{**r, "reach": reach} for r in there.records()]
+
+
+def _follow(pointers: Sequence[Record]) -> list[Record]:
+    """What node 0 says of jobs that were started from here; what is over is noted here too."""
+    reach = reach_from_data(pointers[0]["reach"])
     try:
-        for fd in set(load_backend(r["backend"]).head_line(r)):
-            os.close(fd)
-    except OSError:
-        return False
-    return True
+        known = {r["job"]: r for r in _elsewhere(pointers[0]["backend"], reach)}
+    except PslaunchError as e:
+        return [
+            {**r, "state": "unknown", "reason": str(e), "processes": [], "reach": reach} for r in pointers
+        ]
+    found: list[Record] = []
+    for r in pointers:
+        news = {**r, "state": "lost", "processes": [], **known.get(r["job"], {}), "reach": reach}
+        found.append(news)
+        if news["state"] != "running":
+            record.Record(r["path"], {k: v for k, v in news.items() if k not in OURS}).write(reach=r["reach"])
+    return found
 
 
-def find(word: str) -> Record:
+@contextlib.contextmanager
+def _backend(r: Record) -> Iterator[Backend]:
+    backend = load_backend(r["backend"], r.get("reach"))
+    try:
+        yield backend
+    finally:
+        backend.release()
+
+
+def find(word: str, reach: Reach | None = None) -> Record:
     """The job of this id, or of an unmistakable beginning of one. Raises SpecError."""
-    jobs = all_jobs()
+    jobs = all_jobs(reach)
     found = [r for r in jobs if r["job"] == word] or [r for r in jobs if r["job"].startswith(word)]
     if len(found) == 1:
         return found[0]
@@ -54,48 +94,57 @@ class _Head:
     """A line to the head of a running job, closed at the end."""
 
     def __init__(self, r: Record) -> None:
-        self._loop = Loop()
+        self.loop = Loop()
+        self._backend = load_backend(r["backend"], r.get("reach"))
         try:
-            fds = load_backend(r["backend"]).head_line(r)
+            fds = self._backend.head_line(r)
         except OSError as e:
-            self._loop.close()
+            self._end()
             raise NodeLostError(f"job {r['job']}: its head does not answer: {e.strerror}") from e
-        self.head = RemoteHead(self._loop, *fds, name=f"job {r['job']}", lost_after_s=LOST_AFTER_S)
+        except PslaunchError:
+            self._end()
+            raise
+        self.head = RemoteHead(self.loop, *fds, name=f"job {r['job']}", lost_after_s=LOST_AFTER_S)
+
+    def _end(self) -> None:
+        self._backend.release()
+        self.loop.close()
 
     def __enter__(self) -> RemoteHead:
         return self.head
 
     def __exit__(self, *_: object) -> None:
         self.head.close()
-        self._loop.close()
-
-    @property
-    def loop(self) -> Loop:
-        return self._loop
+        self._end()
 
 
-def show_jobs(out: TextIO, *, as_json: bool) -> None:
+def show_jobs(out: TextIO, *, as_json: bool, reach: Reach | None = None) -> None:
     """One line a job."""
-    for r in all_jobs():
+    for r in all_jobs(reach):
         if as_json:
-            print(json.dumps({k: v for k, v in r.items() if k != "path"}), file=out)
+            print(json.dumps(_news(r)), file=out)
             continue
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(r["started"]))
         code = f" {r['code']}" if "code" in r else ""
         print(f"{r['job']}  {r['state']}{code}  {r['backend']}, {r['nodes']} node(s)  {started}", file=out)
 
 
-def show_status(word: str, out: TextIO, *, as_json: bool) -> None:
+def _news(r: Record) -> Message:
+    return {k: v for k, v in r.items() if k not in OURS}
+
+
+def show_status(word: str, out: TextIO, *, as_json: bool, reach: Reach | None = None) -> None:
     """How a job and each of its processes stand."""
-    r = find(word)
-    status: Message = {k: v for k, v in r.items() if k != "path"}
+    r = find(word, reach)
+    status = _news(r)
     if r["state"] == "running":
         with _Head(r) as head:
             status |= {k: v for k, v in head.status().items() if k != "type"}
     if as_json:
         print(json.dumps(status), file=out)
         return
-    ended = f": {status['reason']} (exit code {status['code']})" if "reason" in status else ""
+    code = f" (exit code {status['code']})" if "code" in status else ""
+    ended = f": {status['reason']}{code}" if "reason" in status else ""
     print(f"{status['job']}  {status['state']}{ended}", file=out)
     for process in status["processes"]:
         known = {k: v for k, v in process.items() if k not in ("process", "state", "log", "node")}
@@ -103,12 +152,20 @@ def show_status(word: str, out: TextIO, *, as_json: bool) -> None:
         print(" ".join([line, *(f"{k}={v}" for k, v in known.items())]), file=out)
 
 
-def show_logs(word: str, process: str | None, out: TextIO, *, follow: bool, as_json: bool) -> int:
+def show_logs(
+    word: str,
+    process: str | None,
+    out: TextIO,
+    *,
+    follow: bool,
+    as_json: bool,
+    reach: Reach | None = None,
+) -> int:
     """The lines of a job's processes, as its head remembers them; of an ended job, its files.
 
     Returns the exit code for the shell: the job's own where it was followed to its end.
     """
-    r = find(word)
+    r = find(word, reach)
     known = [p["process"] for p in r["processes"]]
     if process and process not in known:
         raise SpecError(f"no process {process!r} in job {r['job']}; there are {', '.join(known)}")
@@ -143,22 +200,30 @@ def _print_line(event: Mapping[str, Any], process: str | None, out: TextIO, *, a
 
 
 def _print_files(r: Record, process: str | None, out: TextIO) -> None:
-    for p in r["processes"]:
-        if process in (None, p["process"]):
+    with _backend(r) as there:
+        for p in r["processes"]:
+            if process not in (None, p["process"]):
+                continue
             prefix = "" if process else f"{p['process']} | "
             try:
-                with Path(p["log"]).open(encoding="utf-8", errors="replace") as f:
-                    for line in f:
-                        print(f"{prefix}{line.rstrip()}", file=out)
-            except OSError as e:
-                if e.filename is None:  # it was `out`
-                    raise
-                print(f"{prefix}{p['log']}: {e.strerror}", file=sys.stderr)
+                for line in _lines(there.read(p["node"], p["log"])):
+                    print(f"{prefix}{line}", file=out)
+            except PslaunchError as e:
+                print(f"{prefix}{e}", file=sys.stderr)
 
 
-def stop(word: str, out: TextIO, *, kill: bool) -> int:
+def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
+    rest = b""
+    for data in pieces:
+        *lines, rest = (rest + data).split(b"\n")
+        yield from (line.decode("utf-8", "replace").rstrip() for line in lines)
+    if rest:
+        yield rest.decode("utf-8", "replace")
+
+
+def stop(word: str, out: TextIO, *, kill: bool, reach: Reach | None = None) -> int:
     """End a job and wait for its end; with `kill` at once. Returns 0 once it has ended."""
-    r = find(word)
+    r = find(word, reach)
     if r["state"] != "running":
         print(f"{r['job']} is not running: {r['state']}", file=out)
         return codes.OK

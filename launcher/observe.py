@@ -85,9 +85,9 @@ class RemoteHead:
 
     # --- requests ---
 
-    def lead(self, placed: Placed, secret: str, record: str) -> tuple[int, tuple[str, ...]]:
+    def lead(self, placed: Placed, secret: str) -> tuple[int, tuple[str, ...]]:
         """Have the node lead this job; port and addresses that agents dial, port 0 where it does not."""
-        self._line.send({"type": "lead", "placed": asdict(placed), "secret": secret, "record": record})
+        self._line.send({"type": "lead", "placed": asdict(placed), "secret": secret})
         answer = self.ask("leading")
         return int(answer.get("port", 0)), tuple(answer.get("addrs", ()))
 

@@ -14,22 +14,20 @@ from pslaunch.locate import DEFAULT_PROGRAM
 from pslaunch.node import job
 from pslaunch.node.job import Count, Limits, Node, Plan, Role
 from pslaunch.runtime.env import PSERVER, TRAINER
-from pslaunch.spec import JobSpec
+from pslaunch.spec import JobSpec, Reach
 
 # -P: a file of the workspace must not shadow a module of the pserver.
-BUNDLED_PSERVER = (sys.executable, "-P", "-m", "pslaunch.runtime.pserver")
+BUNDLED_PSERVER = ("-P", "-m", "pslaunch.runtime.pserver")
 
 
 def make_plan(spec: JobSpec, job_id: str) -> Plan:
     """The plan of a job; reads the program's syntax tree where `--server auto` asks for it."""
     server, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program or DEFAULT_PROGRAM)
-    argv = spec.command
-    roles = [Role(TRAINER, Count("total", 1 if spec.worker_num is None else spec.worker_num), argv)]
+    argv, here = spec.command, spec.reach is None
+    roles = [Role(TRAINER, _count(spec, spec.worker_num), argv)]
     if server != "none":
-        pserver = argv if server == "script" else BUNDLED_PSERVER
-        roles.insert(
-            0, Role(PSERVER, Count("total", 1 if spec.server_num is None else spec.server_num), pserver)
-        )
+        bundled = (sys.executable if here else job.PYTHON, *BUNDLED_PSERVER)
+        roles.insert(0, Role(PSERVER, _count(spec, spec.server_num), argv if server == "script" else bundled))
     return Plan(
         job_id=job_id,
         name=spec.job_name,
@@ -46,7 +44,35 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
         added_env=dict(spec.env),
         flags=dict(spec.trainer_flags),
         limits=Limits(spec.grace_s, spec.lost_after_s, spec.stall_after_s, spec.stall_timeout_s),
-        nodes=local_nodes(spec),
+        nic=spec.reach.nic or "" if spec.reach else "",
+        nodes=remote_nodes(spec, spec.reach) if spec.reach else local_nodes(spec),
+    )
+
+
+def _count(spec: JobSpec, n: int | None) -> Count:
+    """How many processes of a role: as many as asked for, else one, or one for each time a host is named."""
+    if n is not None:
+        return Count("total", n)
+    return Count("total", 1) if spec.reach is None else Count("per_rank", 1)
+
+
+def remote_nodes(spec: JobSpec, reach: Reach) -> tuple[Node, ...]:
+    """The hosts as nodes. What is sent goes to ROOT_DIR/JOB_NAME; paths may begin with `~`, a node's home."""
+    sent = f"{reach.root_dir.rstrip('/')}/{spec.job_name}"
+    workspace = sent if spec.package else str(spec.workspace)
+    base = workspace if spec.log_dir is None else str(spec.log_dir)
+    return tuple(
+        Node(
+            id=i,
+            name=host.text,
+            addr="",
+            workspace=workspace,
+            log_dir=f"{workspace}/log" if spec.log_dir is None else base,
+            output_dir=f"{base}/output",
+            state_dir=f"{base}/.pslaunch",
+            ranks=host.count,
+        )
+        for i, host in enumerate(reach.hosts)
     )
 
 

@@ -8,11 +8,13 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO, cast
 
 from pslaunch.backends.base import Backend, Dial, load_backend
 from pslaunch.errors import FileError, NodeLostError
+from pslaunch.jobs import ELSEWHERE
 from pslaunch.node import codes, record
 from pslaunch.node.head import STOP_SIGNALS, Event, Head
 from pslaunch.node.job import Plan, place
@@ -21,7 +23,7 @@ from pslaunch.observe import HeadView, RemoteHead
 from pslaunch.outlet import Outlet
 from pslaunch.plan import dry_run as plan_as_data
 from pslaunch.plan import make_plan, render
-from pslaunch.spec import JobSpec
+from pslaunch.spec import JobSpec, Reach
 from pslaunch.view import View, make_view
 
 TICK_S = 0.125
@@ -46,11 +48,16 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     """
     plan = make_plan(spec, new_job_id(spec.job_name))
     loop = Loop()
-    backend = load_backend(spec.backend)
+    backend = load_backend(spec.backend, spec.reach)
     outlet = Outlet(out or sys.stdout)
     view = make_view(json=as_json, out=cast(TextIO, outlet), clock=time.monotonic)
     try:
-        head = _head_on_node(loop, backend, plan) if spec.head == "node" else _head_here(loop, backend, plan)
+        if spec.head == "node":
+            head = _head_on_node(loop, backend, plan)
+            if spec.reach:
+                _remember(plan, spec.reach)
+        else:
+            head = _head_here(loop, backend, plan)
         watch = Watch(loop, head, view, outlet)
         if spec.detach:
             watch.until(lambda: watch.all_run or head.done)
@@ -89,14 +96,21 @@ def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
         diagnosis=line.diagnosis,
     )
     _stop_on_signals(loop, head)
-    path = Path(record.folder(os.environ)) / f"{plan.job_id}.json"
-    port, addrs = head.lead(place(plan, plan.nodes), secret, str(path))
+    port, addrs = head.lead(place(plan, plan.nodes), secret)
     if port:
         backend.start_dialing(plan.nodes[1:], plan.limits, Dial(addrs, port, secret))
         head.follow()
     elif not head.done:
         raise NodeLostError(f"node 0 ({first.name}) does not lead the job: {head.refusal or 'no answer'}")
     return head
+
+
+def _remember(plan: Plan, reach: Reach) -> None:
+    """Note where a job is led that is not led on this machine, for later shells."""
+    path = Path(record.folder(os.environ)) / f"{plan.job_id}.json"
+    fixed = {"job": plan.job_id, "name": plan.name, "backend": plan.backend, "nodes": len(plan.nodes),
+             "started": round(time.time(), 3), "reach": asdict(reach)}  # fmt: skip
+    record.Record(str(path), fixed).write(state=ELSEWHERE)
 
 
 def _stop_on_signals(loop: Loop, head: HeadView) -> None:

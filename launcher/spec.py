@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, TypedDict, get_args
+from typing import Any, Final, Literal, TypedDict, get_args
 
 from pslaunch.args import Split
 from pslaunch.detect import Server, choose_server, reads_arguments
@@ -43,6 +43,11 @@ class Reach:
     host_key_policy: Literal["ask", "accept_new", "reject"] | None = (
         None  # None: ask where there is a terminal
     )
+
+
+def reach_from_data(data: Mapping[str, Any]) -> Reach:
+    """A Reach from what `dataclasses.asdict` made of it, also after a way through JSON."""
+    return Reach(**{**data, "hosts": tuple(Host(**h) for h in data["hosts"])})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,12 +14,17 @@ contract suite (tests/integration/test_contract.py) holds every backend to:
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pslaunch.errors import SpecError
 from pslaunch.node.job import Limits, Node
+
+if TYPE_CHECKING:
+    from pslaunch.spec import Reach
+
+CLOSE_EXTRA_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,14 @@ class Backend(Protocol):
         """From any later shell: descriptors of a line to the head of a running job. Raises OSError."""
         ...
 
+    def records(self) -> list[dict[str, Any]]:
+        """From any later shell: the records of jobs that node 0 knows of. Raises PslaunchError."""
+        ...
+
+    def read(self, node: int, path: str) -> Iterator[bytes]:
+        """A file of a node, in pieces. Raises PslaunchError, also where it was cut off."""
+        ...
+
     def release(self) -> None:
         """The job goes on without us: end nothing, wait for nothing."""
         ...
@@ -71,19 +84,25 @@ class Backend(Protocol):
         ...
 
 
-BUILT_IN = {"local": "pslaunch.backends.local:LocalBackend"}
+BUILT_IN = {
+    "local": "pslaunch.backends.local:LocalBackend",
+    "fabric": "pslaunch.backends.fabric:FabricBackend",
+}
 
 
-def load_backend(name: str) -> Backend:
-    """The backend of this name, imported only now; others can add theirs as entry points."""
+def load_backend(name: str, reach: Reach | None = None) -> Backend:
+    """The backend of this name, imported only now; others can add theirs as entry points.
+
+    reach: how hosts are reached, for a backend that does it.
+    """
     if name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
-        backend: type[Backend] = getattr(importlib.import_module(module), attribute)
-        return backend()
+        backend: Callable[[Reach | None], Backend] = getattr(importlib.import_module(module), attribute)
+        return backend(reach)
     from importlib.metadata import entry_points
 
     added = entry_points(group="pslaunch.backends")
     if name not in added.names:
         raise SpecError(f"no backend {name!r}; there are: {', '.join(sorted({*BUILT_IN, *added.names}))}")
-    other: type[Backend] = added[name].load()
-    return other()
+    other: Callable[[Reach | None], Backend] = added[name].load()
+    return other(reach)

@@ -12,16 +12,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from pslaunch.backends.base import Dial, Line
-from pslaunch.errors import ServiceError
+from pslaunch.backends.base import CLOSE_EXTRA_S, Dial, Line
+from pslaunch.errors import FileError, ServiceError
 from pslaunch.node.job import Limits, Node
 
-CLOSE_EXTRA_S = 2.0
+if TYPE_CHECKING:
+    from pslaunch.spec import Reach
+
 _LAST_WORDS_BYTES = 2000
+_PIECE_BYTES = 64 * 1024
 
 
 class LocalBackend:
@@ -29,7 +32,7 @@ class LocalBackend:
 
     name = "local"
 
-    def __init__(self) -> None:
+    def __init__(self, _reach: Reach | None = None) -> None:
         self._keepers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
         self._grace_s = 0.0
 
@@ -54,7 +57,7 @@ class LocalBackend:
         for node in nodes:
             keeper = self._keeper(limits, "dial", stdout=subprocess.DEVNULL)
             assert keeper.stdin is not None
-            keeper.stdin.write(json.dumps({**asdict(dial), "node": node.id}).encode())
+            keeper.stdin.write(json.dumps({**asdict(dial), "node": node.id}).encode() + b"\n")
             keeper.stdin.close()
 
     def head_line(self, record: Mapping[str, Any]) -> tuple[int, int]:
@@ -68,6 +71,19 @@ class LocalBackend:
             raise
         fd = sock.detach()
         return fd, fd
+
+    def records(self) -> list[dict[str, Any]]:
+        from pslaunch.node import record
+
+        return record.read_all(record.folder(os.environ))
+
+    def read(self, node: int, path: str) -> Iterator[bytes]:
+        try:
+            with open(path, "rb") as f:  # noqa: PTH123 - pathlib is not loaded before a start
+                while data := f.read(_PIECE_BYTES):
+                    yield data
+        except OSError as e:
+            raise FileError.from_os(e, "read") from e
 
     def _start(self, node: Node, limits: Limits, mode: str) -> Line:
         keeper = self._keeper(limits, mode, stdout=subprocess.PIPE)

@@ -10,7 +10,14 @@ from pslaunch.node import keeper
 
 def main(argv: Sequence[str]) -> int | str:
     """What `sys.exit` takes."""
-    return keeper.main(argv[1:]) if argv[:1] == ["keeper"] else f"unknown: {argv}"
+    mode, words = (argv[0], argv[1:]) if argv else ("", argv)
+    if mode == "keeper":
+        return keeper.main(words)
+    if mode in ("relay", "records", "read", "pack"):
+        from pslaunch.node import relay
+
+        return relay.main(mode, words)
+    return f"unknown: {argv}"
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from pslaunch.node import codes, ports, procs
 from pslaunch.node.fill import fill
-from pslaunch.node.keeper import BEAT_S, KILL_LIMIT_S, reap
+from pslaunch.node.keeper import BEAT_S, KILL_LIMIT_S, complain, reap
 from pslaunch.node.loop import Loop
 from pslaunch.node.program import Program, Refusal, code_of
 from pslaunch.node.supervise import Ending
@@ -299,7 +299,7 @@ class Agent:
     def _end_alone(self, why: str) -> None:
         if self._ending is not None or self.code is not None:
             return
-        print(f"pslaunch agent: {why}; ending what runs here", file=sys.stderr, flush=True)
+        complain(f"agent: {why}; ending what runs here")
         alive = {p.key: p.role for p in self._programs.values() if not p.ended}
         self._ending = Ending(alive, self._grace_s, self.loop.now())
         self._carry_on()
@@ -413,8 +413,8 @@ def _dial(read_fd: int, write_fd: int, lost_after_s: float) -> tuple[tuple[int, 
     from pslaunch.node import gate
 
     os.close(write_fd)
-    with os.fdopen(read_fd, "rb") as f:
-        where = json.loads(f.read(MAX_DIAL_BYTES))
+    with os.fdopen(read_fd, "rb", buffering=0) as f:
+        where = json.loads(f.readline(MAX_DIAL_BYTES))
     text = json.dumps({"node": where["node"]}).encode()
     fd, seals = gate.dial(
         where["addrs"], int(where["port"]), bytes.fromhex(where["secret"]), text, lost_after_s

@@ -32,6 +32,12 @@ def run_dir_name() -> str:
     return os.path.join(base, f"pslaunch-{os.urandom(6).hex()}")
 
 
+def complain(text: str) -> None:
+    """Last words, for whoever started us; where nobody listens any more nothing is lost."""
+    with contextlib.suppress(OSError):
+        print(f"pslaunch {text}", file=sys.stderr, flush=True)
+
+
 def end_descendants(grace_s: float) -> list[procs.Proc]:
     """TERM to all below us, KILL after the grace; returns what could not be ended."""
     end_s = time.monotonic() + grace_s
@@ -140,25 +146,22 @@ def main(argv: Sequence[str]) -> int:
         try:
             code = agent_module.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s)
         except BaseException as e:  # the border of a process: it says why, and nothing of the keeper runs on
-            print(f"pslaunch agent: {type(e).__name__}: {e}", file=sys.stderr)
+            complain(f"agent: {type(e).__name__}: {e}")
             sys.excepthook(type(e), e, e.__traceback__)
         finally:
-            sys.stderr.flush()
+            with contextlib.suppress(OSError):
+                sys.stderr.flush()
             os._exit(code)
     theirs.close()
     os.close(0)
     code, why = Keeper(agent, ours, lost_after_s).wait()
     clean = code == 0
     if not clean:
-        print(f"pslaunch keeper: {why or f'the agent ended with {code}'}", file=sys.stderr, flush=True)
+        complain(f"keeper: {why or f'the agent ended with {code}'}")
     with contextlib.suppress(OSError):
         os.close(1)  # the head hears at once that this node is lost; we go on cleaning
     left = end_descendants(0.0 if clean else grace_s)
     for proc in left:
-        print(
-            f"pslaunch keeper: process {proc.pid} can't be ended (state {proc.state})",
-            file=sys.stderr,
-            flush=True,
-        )
+        complain(f"keeper: process {proc.pid} can't be ended (state {proc.state})")
     shutil.rmtree(run_dir, ignore_errors=True)
     return code

@@ -146,7 +146,8 @@ class Lead:
             refused=lambda why: self._warn(f"refused a connection: {why}"),
         )
         self._listen()
-        self._record = record.Record(str(m["record"]), record.of_job(placed, self._socket_path))
+        path = os.path.join(record.folder(os.environ), f"{placed.plan.job_id}.json")
+        self._record = record.Record(path, record.of_job(placed, self._socket_path))
         self._record.write(state="running")
         self._answer(observer, {"type": "leading", "port": self._gate.port, "addrs": addrs})
 

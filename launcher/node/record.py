@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -54,7 +55,10 @@ class Record:
 
 
 def read_all(path: str) -> list[dict[str, Any]]:
-    """The records in a folder, oldest first, readable ones; too many old ones are removed."""
+    """The records in a folder, oldest first, readable ones; too many old ones are removed.
+
+    `state` is running, ended, or lost where no head answers any more.
+    """
     found: list[dict[str, Any]] = []
     with contextlib.suppress(OSError):
         for name in os.listdir(path):
@@ -70,4 +74,11 @@ def read_all(path: str) -> list[dict[str, Any]]:
         with contextlib.suppress(OSError):
             os.unlink(old["path"])
         found.remove(old)
-    return found
+    return [{**r, "state": "lost"} if r.get("state") == "running" and not _answers(r) else r for r in found]
+
+
+def _answers(r: Mapping[str, Any]) -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.connect(str(r["socket"]))
+        return True
+    return False

@@ -147,12 +147,12 @@ def test_a_launcher_that_asks_late_is_told_why_the_job_was_refused(tmp_path: Pat
     """A job can be over before its launcher, which has other agents to start, wants to hear of it."""
     spec = JobSpec(backend="local", job_name="late", workspace=tmp_path / "nothing", head="node")
     plan = make_plan(spec, "late-1")
-    loop, backend, record = Loop(), LocalBackend(), tmp_path / "record.json"
+    loop, backend = Loop(), LocalBackend()
     try:
         line = backend.start_head(plan.nodes[0], plan.limits)
         head = RemoteHead(loop, line.read_fd, line.write_fd, name="node 0", lost_after_s=10.0)
-        assert head.lead(place(plan, plan.nodes), "00" * 32, str(record))[0]
-        poll_until(lambda: '"ended"' in record.read_text(), describe="the job's end")
+        assert head.lead(place(plan, plan.nodes), "00" * 32)[0]
+        poll_until(lambda: '"state": "ended"' in ok("jobs", "--json"), describe="the job's end")
         head.follow()
         loop.run(lambda: head.done)
         assert head.code == codes.USAGE

@@ -1,0 +1,119 @@
+"""The SSH backend: the node's zipapp on every host, its line a channel of one SSH connection.
+
+How hosts are reached is pslaunch.ssh's; what runs there is node/. A host's name, user and port are those
+that the user wrote: a node's `name` is `Host.text`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from pslaunch.backends.base import CLOSE_EXTRA_S, Dial, Line
+from pslaunch.errors import HostError, HostsError
+from pslaunch.node import relay
+from pslaunch.node.job import Limits, Node
+from pslaunch.ssh.channel import Channel
+from pslaunch.ssh.fleet import Fleet
+
+if TYPE_CHECKING:
+    from pslaunch.spec import Reach
+
+
+class FabricBackend:
+    """Agents on hosts that are reached by SSH; a line closes with the connection, also when we are killed."""
+
+    name = "fabric"
+
+    def __init__(self, reach: Reach | None) -> None:
+        assert reach is not None
+        self._reach, self._fleet = reach, Fleet(reach, ask=_asker())
+        self._channels: list[Channel] = []
+        self._grace_s = 0.0
+
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[Line]:
+        channels = self._open(nodes, limits, "serve")
+        return [_line(node, channel) for node, channel in zip(nodes, channels, strict=True)]
+
+    def start_head(self, node: Node, limits: Limits) -> Line:
+        return _line(node, self._open([node], limits, "lead")[0])
+
+    def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
+        for node, channel in zip(nodes, self._open(nodes, limits, "dial"), strict=True):
+            os.close(channel.read_fd)
+            with os.fdopen(channel.write_fd, "wb") as f:
+                f.write(json.dumps({**asdict(dial), "node": node.id}).encode() + b"\n")
+
+    def head_line(self, record: Mapping[str, Any]) -> tuple[int, int]:
+        channel = self._run(0, ["relay", str(record["socket"])])
+        return channel.read_fd, channel.write_fd
+
+    def records(self) -> list[dict[str, Any]]:
+        text = b"".join(self._ask(0, ["records"]))
+        return [json.loads(line) for line in text.splitlines()]
+
+    def read(self, node: int, path: str) -> Iterator[bytes]:
+        return self._ask(node, ["read", path])
+
+    def release(self) -> None:
+        self._channels.clear()
+        self._fleet.close()
+
+    def close(self) -> None:
+        """Wait for what still ends on the hosts; the head has closed their lines by now."""
+        end_s = time.monotonic() + self._grace_s + CLOSE_EXTRA_S
+        for channel in self._channels:
+            channel.wait(max(0.0, end_s - time.monotonic()))
+        self._channels.clear()
+        self._fleet.close()
+
+    def _open(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Channel]:
+        """An agent on each node. Raises HostsError, which names every host that failed; then none is left."""
+        self._grace_s = limits.grace_s
+        argv = ["keeper", str(limits.lost_after_s), str(limits.grace_s), mode]
+        opened = self._fleet.open([self._reach.hosts[node.id] for node in nodes], [argv] * len(nodes))
+        channels = [c for c in opened if isinstance(c, Channel)]
+        failed = [e for e in opened if isinstance(e, HostError)]
+        self._channels += channels
+        if failed:
+            for channel in channels:  # their agents end when nobody holds the line
+                os.close(channel.read_fd)
+                os.close(channel.write_fd)
+            raise HostsError(failed, len(nodes))
+        return channels
+
+    def _run(self, node: int, argv: Sequence[str]) -> Channel:
+        opened = self._fleet.open([self._reach.hosts[node]], [argv])[0]
+        if isinstance(opened, HostError):
+            raise opened
+        self._channels.append(opened)
+        return opened
+
+    def _ask(self, node: int, argv: Sequence[str]) -> Iterator[bytes]:
+        """What a mode of relay.py answers, checked to be whole. Raises HostError."""
+        channel = self._run(node, argv)
+        os.close(channel.write_fd)
+        with os.fdopen(channel.read_fd, "rb") as f:
+            try:
+                yield from relay.pieces(f)
+            except EOFError:
+                said = channel.diagnosis() or "the connection was cut"
+                raise HostError(self._reach.hosts[node].text, argv[0], said) from None
+
+
+def _line(node: Node, channel: Channel) -> Line:
+    return Line(node, channel.read_fd, channel.write_fd, channel.diagnosis)
+
+
+def _asker() -> Callable[[str], str] | None:
+    """Asks on the terminal, without an echo; None where there is none."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        return None
+    import getpass
+
+    return getpass.getpass

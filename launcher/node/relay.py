@@ -1,0 +1,129 @@
+"""What a later shell starts on a node of a job: a way to the head, the records of jobs, files.
+
+`relay SOCKET` carries bytes to and from the head. The others answer on standard output in pieces: a
+length (u32, little endian) and so many bytes, at last a length of 0 and the SHA-256 of all bytes, so that
+an answer that was cut off is never taken for a whole one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import selectors
+import socket
+import struct
+import tarfile
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO, Callable
+
+from pslaunch.node import record
+from pslaunch.node.keeper import complain
+
+PIECE_BYTES = 64 * 1024
+LENGTH = struct.Struct("<I")
+DIGEST_BYTES = 32
+
+
+def main(mode: str, words: Sequence[str]) -> int:
+    """Run one of the modes; its exit code."""
+    try:
+        if mode == "relay":
+            return relay(words[0])
+        answer = Answer()
+        modes: dict[str, Callable[..., None]] = {"records": records, "read": read, "pack": pack}
+        modes[mode](answer, *words)
+        answer.finish()
+        return 0
+    except BrokenPipeError:
+        return 0
+    except OSError as e:
+        complain(f"{mode}: {e.filename or ' '.join(words)}: {e.strerror}")
+        return 1
+
+
+def relay(path: str) -> int:
+    """Carry bytes between standard input and output and a Unix socket, until either side closes."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock, selectors.DefaultSelector() as selector:
+        sock.connect(path)
+        selector.register(0, selectors.EVENT_READ)
+        selector.register(sock, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                data = os.read(key.fd, PIECE_BYTES)
+                if not data:
+                    return 0
+                if key.fd == 0:
+                    sock.sendall(data)
+                else:
+                    _write_all(data)
+
+
+def _write_all(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+class Answer(io.RawIOBase):
+    """What is written goes to standard output in pieces."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._digest.update(view)
+        for at in range(0, len(view), PIECE_BYTES):
+            piece = bytes(view[at : at + PIECE_BYTES])
+            _write_all(LENGTH.pack(len(piece)) + piece)
+        return len(view)
+
+    def finish(self) -> None:
+        """Say that this was all."""
+        _write_all(LENGTH.pack(0) + self._digest.digest())
+
+
+def pieces(answer: BinaryIO) -> Iterator[bytes]:
+    """What was written into an Answer, as it comes. Raises EOFError where it is not whole."""
+    digest = hashlib.sha256()
+    while size := LENGTH.unpack(_exactly(answer, LENGTH.size))[0]:
+        if size > PIECE_BYTES:
+            raise EOFError(f"a piece of {size} bytes")
+        data = _exactly(answer, size)
+        digest.update(data)
+        yield data
+    if _exactly(answer, DIGEST_BYTES) != digest.digest():
+        raise EOFError("the answer was changed on its way")
+
+
+def _exactly(stream: BinaryIO, size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError("the answer was cut off")
+    return data
+
+
+def records(answer: Answer) -> None:
+    """The records of this user's jobs on this machine, one JSON object a line."""
+    for r in record.read_all(record.folder(os.environ)):
+        answer.write(json.dumps(r).encode() + b"\n")
+
+
+def read(answer: Answer, path: str) -> None:
+    """A file."""
+    with open(os.path.expanduser(path), "rb") as f:
+        while data := f.read(PIECE_BYTES):
+            answer.write(data)
+
+
+def pack(answer: Answer, *paths: str) -> None:
+    """Folders and files as one tar stream, each under its own name; what is not there is left out."""
+    with tarfile.open(fileobj=answer, mode="w|") as archive:
+        for path in map(os.path.expanduser, paths):
+            if os.path.lexists(path):
+                archive.add(path, os.path.basename(path.rstrip("/")))

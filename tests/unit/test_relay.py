@@ -1,0 +1,89 @@
+"""Answers from a node: whole ones are told from those that were cut off or changed."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node.relay import PIECE_BYTES, pieces
+
+NODE = (sys.executable, "-P", "-m", "pslaunch.node")
+
+
+def answer(*words: str) -> bytes:
+    return subprocess.run([*NODE, *words], stdout=subprocess.PIPE, check=True).stdout
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "some file"
+    path.write_bytes(os.urandom(PIECE_BYTES + 17))
+    return path
+
+
+def test_a_file_comes_whole(file: Path) -> None:
+    assert b"".join(pieces(io.BytesIO(answer("read", str(file))))) == file.read_bytes()
+
+
+def test_what_was_cut_off_or_changed_is_no_answer(file: Path) -> None:
+    whole = answer("read", str(file))
+    for cut in (0, 3, 4, 1000, PIECE_BYTES + 4, len(whole) - 33, len(whole) - 1):
+        with pytest.raises(EOFError, match="cut off"):
+            list(pieces(io.BytesIO(whole[:cut])))
+    changed = bytearray(whole)
+    changed[100] ^= 1
+    with pytest.raises(EOFError, match="changed"):
+        list(pieces(io.BytesIO(changed)))
+    with pytest.raises(EOFError, match="a piece of"):
+        list(pieces(io.BytesIO(b"\xff\xff\xff\xff")))
+
+
+def test_folders_are_packed_under_their_names_and_what_is_not_there_is_left_out(file: Path) -> None:
+    folder = file.parent / "output"
+    (folder / "pass-00000").mkdir(parents=True)
+    (folder / "pass-00000/params.tar").write_bytes(b"values")
+    packed = answer("pack", str(folder), str(file), str(file.parent / "nothing"))
+    with tarfile.open(fileobj=io.BytesIO(b"".join(pieces(io.BytesIO(packed))))) as archive:
+        names = archive.getnames()
+    assert names == ["output", "output/pass-00000", "output/pass-00000/params.tar", "some file"]
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    done = subprocess.run([*NODE, "read", str(tmp_path / "no")], capture_output=True, text=True, check=False)
+    assert (
+        done.returncode == 1 and done.stderr == f"pslaunch read: {tmp_path}/no: No such file or directory\n"
+    )
+
+
+def test_a_relay_carries_both_ways_until_a_side_closes(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))
+        server.listen()
+
+        def shout() -> None:
+            sock = server.accept()[0]
+            with sock:
+                while data := sock.recv(PIECE_BYTES):
+                    sock.sendall(data.upper())
+
+        thread = threading.Thread(target=shout)
+        thread.start()
+        done = subprocess.Popen(
+            [*NODE, "relay", str(tmp_path / "s")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        with done:
+            assert done.stdin and done.stdout
+            done.stdin.write(b"words")
+            done.stdin.flush()
+            assert done.stdout.read(5) == b"WORDS"
+            done.stdin.close()
+            assert done.wait() == 0
+        thread.join()
