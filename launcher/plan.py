@@ -12,7 +12,7 @@ from typing import Any
 from pslaunch.detect import choose_server
 from pslaunch.locate import DEFAULT_PROGRAM
 from pslaunch.node import job
-from pslaunch.node.job import Count, Limits, Node, Plan, Role
+from pslaunch.node.job import Count, Install, Limits, Node, Plan, Role
 from pslaunch.runtime.env import PSERVER, TRAINER
 from pslaunch.spec import JobSpec, Reach
 
@@ -44,9 +44,20 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
         added_env=dict(spec.env),
         flags=dict(spec.trainer_flags),
         limits=Limits(spec.grace_s, spec.lost_after_s, spec.stall_after_s, spec.stall_timeout_s),
+        install=_install(spec),
+        setup=spec.setup,
         nic=spec.reach.nic or "" if spec.reach else "",
         nodes=remote_nodes(spec, spec.reach) if spec.reach else local_nodes(spec),
     )
+
+
+def _install(spec: JobSpec) -> Install | None:
+    if not spec.install:
+        return None
+    from pslaunch import wheel
+
+    name = spec.wheel.name if spec.wheel else wheel.wheel_name()
+    return Install(name, tuple(wheel.pins()), offline=spec.wheelhouse is not None)
 
 
 def _count(spec: JobSpec, n: int | None) -> Count:
@@ -116,6 +127,8 @@ def dry_run(plan: Plan) -> dict[str, Any]:
         "server": plan.server,
         "why": plan.why,
         "limits": asdict(plan.limits),
+        "install": asdict(plan.install) if plan.install else None,
+        "setup": list(plan.setup),
         "nodes": [asdict(node) for node in placed.nodes],
         "processes": [
             {"process": s.key, "node": s.node, "argv": list(s.argv), "cwd": s.cwd, "log": s.log,

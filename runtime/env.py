@@ -361,13 +361,18 @@ def _log_name(stem: tuple[str, str], rank: int, local_rank: int) -> str:
     return f"{name}.{suffix}" if local_rank == 0 else f"{name}.{rank}.{suffix}"
 
 
+SETUP_LOG = "setup.log"  # of what made the node ready
+
+
 def output_log(role: str, rank: int, local_rank: int) -> str:
     """File of a process's stdout and stderr: `train.log`, or `train.2.log` for further ones on a node."""
     return _log_name(_LOG_STEMS[role], rank, local_rank)
 
 
 def is_log(name: str) -> bool:
-    """Whether a file of this name in a log folder is a job's: one of the two above, of any rank."""
+    """Whether a file of this name in a log folder is a job's, of any rank."""
+    if name == SETUP_LOG:
+        return True
     stem, _, rest = name.partition(".")
     suffixes = dict([*_LOG_STEMS.values(), *_INFO_STEMS.values()])
     rank, _, suffix = rest.rpartition(".")

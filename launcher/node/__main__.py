@@ -17,6 +17,10 @@ def main(argv: Sequence[str]) -> int | str:
         from pslaunch.node import relay
 
         return relay.main(mode, words)
+    if mode == "furnish":
+        from pslaunch.node import furnish
+
+        return furnish.main(words[0])
     return f"unknown: {argv}"
 
 

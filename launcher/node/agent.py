@@ -55,6 +55,7 @@ class Agent:
         self._keeper_fd, self._keeper_pid, self._lost_after_s = keeper_fd, os.getppid(), lost_after_s
         self._keeper_heard_s = loop.now()
         self.held: dict[str, list[socket.socket]] = {}
+        self._furnishing: Message | None = None  # the order that is being carried out
         self._door: Door | None = None
         self._marks: list[socket.socket] = []  # of all our ports, to the end of the job
         self._programs: dict[str, Program] = {}
@@ -141,6 +142,27 @@ class Agent:
         paths = {name: m[name] for name in ("workspace", "log_dir", "output_dir", "state_dir")}
         told = {"host": socket.gethostname(), "run_dir": self._run_dir, "python": sys.executable}
         self.line.send({"type": "prepared", **paths, **told, "addrs": self._addrs})
+
+    def _order_furnish(self, m: Message) -> None:
+        """Run what makes this node ready, as a program like any other; its exit brings our answer."""
+        words = json.dumps({k: m[k] for k in ("workspace", "state_dir", "install", "setup")})
+        own = {"PSLAUNCH_PROGRESS": os.path.join(self._run_dir, "setup.sock")}
+        order = {**m, "role": env.TRAINER, "argv": [*own_argv(), "furnish", words], "cwd": m["workspace"],
+                 "contract": own, "keep_ports": False}  # fmt: skip
+        self._programs[m["key"]] = Program(self, int(m["number"]), order)
+        self._furnishing = m
+
+    def _furnished(self) -> None:
+        from pslaunch.node.furnish import chosen_python
+
+        m, self._furnishing = self._furnishing, None
+        assert m is not None
+        program = self._programs.pop(m["key"])
+        program.finish()
+        assert program.process is not None
+        if program.process.returncode == codes.OK:
+            python = chosen_python(m["state_dir"])
+            self.line.send({"type": "furnished", "python": python}, in_order=True)
 
     def _order_door(self, _m: Message) -> None:
         """Let others try by which addresses they reach this node."""
@@ -252,6 +274,8 @@ class Agent:
 
     def _children(self) -> None:
         self._reap()
+        if self._furnishing and self._programs[self._furnishing["key"]].ended:
+            self._furnished()
         if self._ending and self.code is None:
             self._carry_on()
 
@@ -338,6 +362,14 @@ class Agent:
         if self._door:
             self._door.close()
             self._door = None
+
+
+def own_argv() -> list[str]:
+    """How another process of ours is started here: from the zipapp that we run from, or the package."""
+    archive = getattr(__spec__.loader, "archive", "")
+    if not archive:
+        return [sys.executable, "-P", "-m", "pslaunch.node"]
+    return [sys.executable, archive.replace("/proc/self/", f"/proc/{os.getpid()}/")]
 
 
 def _own_addrs(nic: str) -> list[str]:

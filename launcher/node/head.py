@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pslaunch.node import codes, job, logs
 from pslaunch.node.loop import Loop, Timer
-from pslaunch.node.opening import Link, Opening
+from pslaunch.node.opening import Link, Opening, setup_key
 from pslaunch.node.supervise import LOST_ADVICE, NEVER, Exit, Failure, Finish, Member, Signal, Supervisor
 from pslaunch.node.wire import Line, Message, Output
 
@@ -50,7 +50,9 @@ class Head:
         self._started_s = loop.now()
         self.links: dict[int, Link] = {}
         self._numbers = {p.key: i for i, p in enumerate(placed.processes)}
-        self._streams = [Stream(loop.now) for _ in placed.processes]
+        # Whose output an agent's number means: after the processes, what makes each node ready.
+        self._names = [*self._numbers, *(setup_key(n.id) for n in placed.nodes)]
+        self._streams = [Stream(loop.now) for _ in self._names]
         self._supervisor = Supervisor(
             {p.key: Member(p.role, p.node, p.log) for p in placed.processes}, plan.limits.grace_s, plan.server
         )
@@ -226,12 +228,15 @@ class Head:
 
     def _on_exited(self, link: Link, m: Message) -> None:
         key = str(m["key"])
-        stream = self._streams[self._numbers[key]]
+        stream = self._streams[self._names.index(key)]
         self._gap(key, stream, int(m["written"]))
         self._lines(key, stream.splitter.feed(b"", final=True))
         how = Exit(
             int(m["code"]), str(m["signal"]), bool(m["asked"]), bool(m["oom"]), tuple(map(str, m["tail"]))
         )
+        if key not in self._numbers:
+            self._opening.furnished(link, how)
+            return
         self.tell(
             "process",
             process=key,
@@ -245,7 +250,7 @@ class Head:
     def _output(self, piece: Output) -> None:
         if piece.process >= len(self._streams):
             return
-        key = self.placed.processes[piece.process].key
+        key = self._names[piece.process]
         stream = self._streams[piece.process]
         self._gap(key, stream, piece.offset)
         stream.next_offset = piece.offset + len(piece.data)

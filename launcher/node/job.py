@@ -69,6 +69,15 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Install:
+    """What an environment of the job on each node is made of, beside the workspace's requirements."""
+
+    wheel: str  # the file's name among what is sent
+    pins: tuple[str, ...]  # what the bundled runtime needs
+    offline: bool  # all of it is sent: the node's index is not asked
+
+
+@dataclass(frozen=True)
 class Plan:
     """All that is decided before any node is asked."""
 
@@ -87,6 +96,8 @@ class Plan:
     added_env: Mapping[str, str]
     flags: Mapping[str, str]
     limits: Limits
+    install: Install | None = None
+    setup: tuple[str, ...] = ()  # commands for the node's shell, once before the start
     nic: str = ""  # the interface whose address others reach a node by, where one was asked for
     nodes: tuple[Node, ...] = ()  # empty where agents report them
 
@@ -192,10 +203,23 @@ def placed_from_data(data: Mapping[str, Any]) -> Placed:
     roles = tuple(Role(r["name"], Count(**r["count"]), tuple(r["argv"])) for r in plan["roles"])
     declared = tuple(Node(**n) for n in plan["nodes"])
     return Placed(
-        Plan(**{**plan, "roles": roles, "nodes": declared, "limits": Limits(**plan["limits"])}),
+        Plan(
+            **{
+                **plan,
+                "roles": roles,
+                "nodes": declared,
+                "limits": Limits(**plan["limits"]),
+                "install": _install_from_data(plan["install"]),
+                "setup": tuple(plan["setup"]),
+            }
+        ),
         tuple(Node(**n) for n in data["nodes"]),
         tuple(Process(**{**p, "argv": tuple(p["argv"])}) for p in data["processes"]),
     )
+
+
+def _install_from_data(data: Mapping[str, Any] | None) -> Install | None:
+    return Install(data["wheel"], tuple(data["pins"]), data["offline"]) if data else None
 
 
 def place(plan: Plan, nodes: Sequence[Node]) -> Placed:

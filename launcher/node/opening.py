@@ -7,16 +7,22 @@ goes wrong here ends the job before anything of the user's ran.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pslaunch.node import codes, job, reach
-from pslaunch.runtime.env import PSERVER
+from pslaunch.runtime.env import PSERVER, SETUP_LOG
 
 if TYPE_CHECKING:
+    from pslaunch.node.supervise import Exit
     from pslaunch.node.wire import Line, Message
 
 PORT_TRIES = 200
+
+
+def setup_key(node: int) -> str:
+    """The name under which the output of a node's furnishing is shown."""
+    return f"setup/{node}"
 
 
 class Link:
@@ -140,6 +146,40 @@ class Opening:
         self._answered(link)
 
     def _settle_paths(self) -> None:
+        self._settle()
+        plan = self._desk.placed.plan
+        if not plan.install and not plan.setup:
+            self._find_addrs()
+            return
+
+        def question(link: Link) -> Message:
+            return {
+                "type": "furnish",
+                "key": setup_key(link.node.id),
+                "number": len(self._desk.placed.processes) + link.node.id,
+                "log": f"{link.node.log_dir}/{SETUP_LOG}",
+                "workspace": link.node.workspace,
+                "state_dir": link.node.state_dir,
+                "install": asdict(plan.install) if plan.install else None,
+                "setup": plan.setup,
+                "added_env": dict(plan.added_env),
+            }
+
+        self._ask_all(question, self._find_addrs)
+
+    def furnished(self, link: Link, how: Exit) -> None:
+        """The program that makes a node ready has ended."""
+        if how.code == codes.OK:
+            return
+        log = f"{link.node.log_dir}/{SETUP_LOG}"
+        said = how.tail[-1] if how.tail else "it said nothing"
+        self._refused(link, how.code, f"can't be made ready: {said}", f"the whole of it is in {log} there")
+
+    def _on_furnished(self, link: Link, m: Message) -> None:
+        link.node = replace(link.node, python=str(m["python"]) or link.node.python)
+        self._answered(link)
+
+    def _find_addrs(self) -> None:
         self._settle()
         nodes = self._desk.placed.nodes
         if all(node.addr for node in nodes):

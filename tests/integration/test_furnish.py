@@ -1,0 +1,82 @@
+"""What makes a node ready: an environment with our wheel, used again while nothing changes; own commands."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node import codes
+from pslaunch.node.furnish import chosen_python
+from pslaunch.wheel import make_wheel, pins
+
+
+class Node:
+    """A workspace on a node, as dispatch leaves it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workspace, self.state = folder / "ws", folder / "ws/.pslaunch"
+        (self.state / "install").mkdir(parents=True)
+        self.wheel = make_wheel(self.state / "install")
+
+    def furnish(self, *, install: bool = True, setup: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        wanted = {"wheel": self.wheel.name, "pins": [], "offline": True} if install else None
+        order = {
+            "workspace": str(self.workspace),
+            "state_dir": str(self.state),
+            "install": wanted,
+            "setup": setup,
+        }
+        argv = [sys.executable, "-P", "-m", "pslaunch.node", "furnish", json.dumps(order)]
+        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=100)
+
+    def python(self) -> str:
+        return chosen_python(str(self.state))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_the_environment_has_this_pslaunch_and_is_used_again(node: Node) -> None:
+    done = node.furnish(setup=["command -v python", "echo from > setup"])
+    assert done.returncode == codes.OK, done.stdout + done.stderr
+    first = node.python()
+    assert first in done.stdout and (node.workspace / "setup").read_text() == "from\n"
+    probe = "import pslaunch.runtime._core as c, pslaunch; print(pslaunch.__file__, sorted(c.features()))"
+    found = subprocess.run([first, "-P", "-c", probe], capture_output=True, text=True, check=True).stdout
+    assert found.startswith(str(node.state)) and "avx2" in found
+
+    again = node.furnish()
+    assert "making" not in again.stdout and node.python() == first
+
+    (node.workspace / "requirements.txt").write_text("# nothing yet\n")
+    other = node.furnish()
+    assert "making" in other.stdout and node.python() != first and not Path(first).exists()
+
+
+def test_what_can_not_be_had_is_named(node: Node) -> None:
+    (node.workspace / "requirements.txt").write_text("no-such-thing==1\n")
+    done = node.furnish()
+    assert done.returncode == codes.PREFLIGHT
+    assert "no-such-thing" in done.stderr and "--wheelhouse" in done.stdout.splitlines()[-1]
+
+
+def test_the_first_command_that_fails_ends_it(node: Node) -> None:
+    done = node.furnish(install=False, setup=["exit 7", "echo never"])
+    assert done.returncode == 7 and "never" not in done.stdout
+    assert done.stdout.splitlines()[-1] == "--setup 'exit 7' ended with 7"
+    assert node.furnish(install=False, setup=["kill -9 $$"]).returncode == codes.SIGNAL_BASE + 9
+    assert node.furnish(install=False).returncode == codes.OK and node.python() == ""
+
+
+def test_a_wheel_of_the_same_files_is_the_same_and_names_what_the_runtime_needs(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    assert make_wheel(tmp_path / "a").read_bytes() == make_wheel(tmp_path / "b").read_bytes()
+    assert [pin.partition("==")[0] for pin in pins()] == ["numpy", "threadpoolctl"]
