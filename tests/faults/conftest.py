@@ -11,14 +11,12 @@ import pytest
 
 from support.jobs import Job, LocalPlace, Place, running
 
-PLACES = ["local", "local_led"]  # of those in tests/conftest.py: who guards whom is tested in each
-
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What programs do is the same wherever the head is."""
-    if "place" in metafunc.fixturenames:
-        places = PLACES if metafunc.module.__name__.endswith("test_guards") else PLACES[:1]
-        metafunc.parametrize("place", places, indirect=True)
+    """Of the places in tests/conftest.py a test has the first, unless it names some itself."""
+    named = any(mark.args[0] == "place" for mark in metafunc.definition.iter_markers("parametrize"))
+    if "place" in metafunc.fixturenames and not named:
+        metafunc.parametrize("place", ["local"], indirect=True)
 
 
 @pytest.fixture

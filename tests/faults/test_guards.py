@@ -36,7 +36,6 @@ os.write(1, b"ready\n")
 while True:
     signal.pause()
 """
-PROGRAMS = ("pserver/0", "trainer/0", "trainer/1")
 GRACE_S = 1.0
 LOST_AFTER_S = 3.0
 EXTRA_S = 2.0  # above the grace: design, "On a node"
@@ -49,7 +48,7 @@ BEFORE = (
     "agent socket.bind 1",
     "agent subprocess.Popen 1",
 )
-STARTING = ("agent subprocess.Popen 2", "agent subprocess.Popen 3", "agent train.log 1")
+STARTING = ("agent train.log 1", "agent subprocess.Popen 2", "agent subprocess.Popen 3")
 SIGNALS = {name: signal.Signals[f"SIG{name}"] for name in ("KILL", "TERM", "INT", "SEGV", "STOP")}
 EXISTS_FROM = {"launcher": 0, "keeper": 1, "agent": 2, "line": 2}  # number of the moment in BEFORE
 
@@ -61,40 +60,74 @@ class Case:
     who: str
     when: str
     how: str
+    node: int = 0  # of which keeper or agent, where programs run; before that whichever comes to its moment
 
-    def moment(self, rng: random.Random) -> str:
+    def __str__(self) -> str:
+        return f"{self.who}-{self.when}-{self.how}" + (f"-{self.node}" if self.node else "")
+
+    def moment(self, place: Place, rng: random.Random) -> str:
         """Where the job is held while it is hit; "" where its programs run."""
         if self.when == "before":
             # A launcher that is stopped before there is anybody else is a launcher that takes its time.
             return rng.choice(BEFORE[max(EXISTS_FROM[self.who], self.how == "STOP") :])
-        return rng.choice(STARTING) if self.when == "starting" else ""
+        # With several nodes, no one starts three programs.
+        return rng.choice(STARTING[: 3 if place.nodes == 1 else 2]) if self.when == "starting" else ""
 
     @property
     def silent(self) -> bool:
         return self.how in ("STOP", "silent")
 
-    @property
-    def bound_s(self) -> float:
+    def missed(self, place: Place) -> bool:
+        """Whether an agent may never have come to the head: nothing tells it but the time."""
+        return self.when == "before" and self.who in ("keeper", "agent") and place.led and place.nodes > 1
+
+    def bound_s(self, place: Place) -> float:
         """Within this time nothing may be left."""
-        return (LOST_AFTER_S if self.silent else 0.0) + GRACE_S + EXTRA_S
+        lost_after_s = LOST_AFTER_S if self.silent or self.missed(place) else 0.0
+        return lost_after_s + GRACE_S + EXTRA_S
 
 
 CASES = [Case(who, when, how) for who in ("launcher", "keeper", "agent") for when in WHENS for how in SIGNALS]
 CASES += [Case("line", when, how) for when in WHENS for how in ("closed", "silent")]
+# What several nodes add to it: one of them is hit, the head's or another.
+CLUSTER_CASES = [
+    Case("launcher", "before", "TERM"),
+    Case("launcher", "starting", "KILL"),
+    *(Case("launcher", "step", how) for how in ("KILL", "STOP")),
+    *(Case("line", when, how) for when, how in (("starting", "silent"), ("step", "closed"))),
+    *(
+        Case(who, when, how, node)
+        for who in ("keeper", "agent")
+        for when, how, node in (
+            ("before", "KILL", 0),
+            ("starting", "STOP", 0),
+            ("step", "KILL", 0),
+            ("step", "KILL", 1),
+            ("step", "TERM", 2),
+            ("step", "STOP", 2),
+            ("ending", "KILL", 1),
+        )
+    ),
+]
+
+
+def programs(place: Place) -> list[str]:
+    """One pserver on node 0, two trainers on one node, or one on each."""
+    return ["pserver/0", *(f"trainer/{i}" for i in range(max(2, place.nodes)))]
 
 
 class Hit:
     """A job that has come to its moment: who is who, and when it was hit."""
 
-    def __init__(self, job: Job, ctl: Control, case: Case, moment: str) -> None:
+    def __init__(self, place: Place, job: Job, ctl: Control, case: Case, moment: str) -> None:
         self.job, self.control, self.case = job, ctl, case
         self._line: LineProxy | None = None
         if case.who == "line":
             self._line = LineProxy.of(ctl)
-        self._held = ctl.held() if moment else None
+        self.held = ctl.held() if moment else None
         if not moment:
-            job.until_printed("ready", PROGRAMS)
-            job.until_printed("hidden", PROGRAMS)
+            job.until_printed("ready", programs(place))
+            job.until_printed("hidden", programs(place))
         if case.when == "ending":
             job.launcher.proc.send_signal(signal.SIGINT)
             job.until_printed("told", ["trainer/0", "trainer/1"])
@@ -104,12 +137,12 @@ class Hit:
         if self.case.who == "launcher":
             return self.job.launcher.pid
         agent = keeper = 0
-        if self._held is None:
-            keeper, agent = self.job.guards("trainer/0")
-        elif self._held.who == "agent":
-            keeper, agent = parent_of(self._held.pid), self._held.pid
-        elif self._held.who == "keeper":
-            keeper = self._held.pid
+        if self.held is None:
+            keeper, agent = self.job.guards(f"trainer/{self.case.node}")
+        elif self.held.who == "agent":
+            keeper, agent = parent_of(self.held.pid), self.held.pid
+        elif self.held.who == "keeper":
+            keeper = self.held.pid
         return keeper if self.case.who == "keeper" else agent
 
     def strike(self) -> float:
@@ -119,8 +152,8 @@ class Hit:
             self._line.swallow() if self.case.how == "silent" else self._line.close()
         else:
             os.kill(self.pid(), SIGNALS[self.case.how])
-        if self._held:
-            self._held.tell()
+        if self.held:
+            self.held.tell()
         return now_s
 
     def close(self) -> None:
@@ -132,21 +165,22 @@ class Hit:
 def hit(place: Place, workspace: Path, case: Case, rng: random.Random) -> Iterator[Hit]:
     """A job at the moment of its fault."""
     (workspace / "train.py").write_text(STUBBORN)
-    moment = case.moment(rng)
+    moment = case.moment(place, rng)
     # Where nobody falls silent, silence must not be what ends the job.
-    lost_after_s = LOST_AFTER_S if case.silent else 60
-    options = (f"--grace={GRACE_S}", f"--lost_after={lost_after_s}", "--server=script", "--worker_num=2")
+    lost_after_s = LOST_AFTER_S if case.silent or case.missed(place) else 60
+    options = [f"--grace={GRACE_S}", f"--lost_after={lost_after_s}", "--server=script", "--server_num=1"]
+    options.append(f"--worker_num={max(2, place.nodes)}")
     with control(*([moment] if moment else [])) as ctl:
         environ = ctl.env(line=case.who == "line")
         with running(place, workspace, *options, env=environ) as job:
-            found = Hit(job, ctl, case, moment)
+            found = Hit(place, job, ctl, case, moment)
             try:
                 yield found
             finally:
                 found.close()
 
 
-def expected_codes(case: Case, *, led: bool) -> set[int]:
+def expected_codes(case: Case, place: Place) -> set[int]:
     """The launcher's exit code is one of these."""
     if case.who == "launcher" and case.how in ("KILL", "SEGV"):
         return {codes.SIGNAL_BASE + SIGNALS[case.how]}
@@ -154,35 +188,54 @@ def expected_codes(case: Case, *, led: bool) -> set[int]:
         return {codes.INT}  # as it was asked to end before
     if case.how in ("TERM", "INT") and case.who == "launcher":
         return {codes.SIGNAL_BASE + SIGNALS[case.how]}
-    if case.how in ("TERM", "INT") and led:  # the node that decides was asked to end; not yet in `before`
+    if case.how in ("TERM", "INT") and place.led and case.node == 0:
+        # The node that decides was asked to end; not yet in `before`.
         by = SIGNALS["TERM"] if case.who == "keeper" else SIGNALS[case.how]
         return {codes.SIGNAL_BASE + by} | ({codes.NODE_LOST} if case.when == "before" else set())
     return {codes.NODE_LOST}
 
 
-def expected_words(case: Case) -> tuple[str, ...]:
+def expected_words(case: Case, place: Place) -> tuple[str, ...]:
     """One of these is in the reason: which of them depends on who notices it first."""
     if case.silent:
-        return "silent", "nothing was heard"
+        # The keeper may be quicker; the head hears only of its own node what that has to say.
+        dialed = ("the line was closed",) if place.led and place.nodes > 1 else ()
+        return "silent", "nothing was heard", *dialed
+    if case.missed(place):
+        return "never came", "was killed", "the line was closed"
     if case.how in ("TERM", "INT"):
         return "was asked to end", f"SIG{case.how}", "the line was closed"
     return "was killed", f"SIG{case.how}", "the line was closed"
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.who}-{c.when}-{c.how}")
-def test_nothing_is_left_whoever_is_hit(
-    place: Place, workspace: Path, case: Case, rng: random.Random
-) -> None:
+def check(place: Place, workspace: Path, case: Case, rng: random.Random) -> None:
+    """Hit it; nothing is left in time, and what is said of it is right."""
     with hit(place, workspace, case, rng) as this:
         began_s = this.strike()
         stopped = [this.job.launcher.pid] if (case.who, case.how) == ("launcher", "STOP") else []
-        this.control.until_gone(case.bound_s + SLACK_S - (time.monotonic() - began_s), but=stopped)
+        this.control.until_gone(case.bound_s(place) + SLACK_S - (time.monotonic() - began_s), but=stopped)
         if stopped:
             os.kill(stopped[0], signal.SIGCONT)
         code = this.job.launcher.wait()
-        assert code in expected_codes(case, led=place.led), this.job.launcher.output()
+        assert code in expected_codes(case, place), this.job.launcher.output()
         if case.who != "launcher" and code == codes.NODE_LOST:
             end = this.job.end()
-            assert "node 0" in end["failure"]["what"], end
+            # Before programs run, and at a line, it is whichever node came first.
+            node = "node " if place.nodes > 1 and (this.held or case.who == "line") else f"node {case.node}"
+            assert node in end["failure"]["what"], end
             assert end["failure"]["advice"] and "was lost" in end["reason"], end
-            assert any(words in end["reason"] for words in expected_words(case)), end
+            assert any(words in end["reason"] for words in expected_words(case, place)), end
+
+
+@pytest.mark.parametrize("place", ["local", "local_led"], indirect=True)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_nothing_is_left_whoever_is_hit(
+    place: Place, workspace: Path, case: Case, rng: random.Random
+) -> None:
+    check(place, workspace, case, rng)
+
+
+@pytest.mark.parametrize("place", ["local_cluster", "local_led_cluster"], indirect=True)
+@pytest.mark.parametrize("case", CLUSTER_CASES, ids=str)
+def test_nothing_is_left_on_any_node(place: Place, workspace: Path, case: Case, rng: random.Random) -> None:
+    check(place, workspace, case, rng)

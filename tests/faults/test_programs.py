@@ -42,6 +42,9 @@ class Case:
     when: str
     how: str
 
+    def __str__(self) -> str:
+        return f"{self.who}-{self.when}-{self.how}"
+
     @property
     def moment(self) -> str:
         return MOMENTS.get((self.who, self.when), STEP)
@@ -52,6 +55,13 @@ CASES = [
     for who in ("pserver/0", "trainer/1")
     for when in ("starting", "step", "ending")
     for how in HOWS
+]
+# In a cluster pserver/0 is on the first node, trainer/1 on the second.
+ELSEWHERE = [
+    Case("pserver/0", "starting", "exit 0"),
+    *(Case("pserver/0", "step", how) for how in ("KILL", "STOP")),
+    *(Case("trainer/1", "step", how) for how in ("SEGV", "STOP", "exit 3", "exit 0")),
+    Case("trainer/1", "ending", "STOP"),
 ]
 
 
@@ -137,12 +147,8 @@ def bound_s(case: Case) -> float:
     return bound_s + (client.ATTEMPT_S if (case.who, case.how) == ("pserver/0", "STOP") else 0)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [c for c in CASES if (c.who, c.when, c.how) != ("pserver/0", "starting", "STOP")],
-    ids=lambda c: f"{c.who}-{c.when}-{c.how}",
-)
-def test_the_first_failure_ends_the_training_and_is_named(place: Place, workspace: Path, case: Case) -> None:
+def check(place: Place, workspace: Path, case: Case) -> None:
+    """Hit it; nothing is left in time, and the first failure is the one that is told."""
     with hit(place, workspace, case) as this:
         began_s = this.strike()
         this.control.until_gone(bound_s(case) - (time.monotonic() - began_s))
@@ -156,6 +162,19 @@ def test_the_first_failure_ends_the_training_and_is_named(place: Place, workspac
             assert any("trainer 1" in line for line in failure["tail"]), end
         if code == 1:
             assert any("MemoryError" in line for line in failure["tail"]), end
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if (c.who, c.when, c.how) != ("pserver/0", "starting", "STOP")], ids=str
+)
+def test_the_first_failure_ends_the_training_and_is_named(place: Place, workspace: Path, case: Case) -> None:
+    check(place, workspace, case)
+
+
+@pytest.mark.parametrize("place", ["local_led", "local_cluster", "local_led_cluster"], indirect=True)
+@pytest.mark.parametrize("case", ELSEWHERE, ids=str)
+def test_it_is_the_same_wherever_head_and_programs_are(place: Place, workspace: Path, case: Case) -> None:
+    check(place, workspace, case)
 
 
 @pytest.mark.parametrize("when", ["starting", "step"])

@@ -53,6 +53,7 @@ class Control:
         self._listener.listen()
         self._held: queue.Queue[Held] = queue.Queue()
         self._taken: list[Held] = []
+        self._lines: list[LineProxy] = []  # of further keepers, which nobody asked for
         self._seen: set[tuple[str, str]] = set()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -76,6 +77,8 @@ class Control:
                     return
                 continue
             if (held.who, held.event) in self._seen:
+                if held.fds:
+                    self._lines.append(LineProxy(held.fds))
                 held.tell()
             else:
                 self._seen.add((held.who, held.event))
@@ -113,6 +116,8 @@ class Control:
             self._taken.append(self._held.get())
         for held in self._taken:
             held.tell()
+        for line in self._lines:
+            line.close()
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ class Place(Protocol):
 
     name: str
     led: bool  # whether the head is on node 0, the launcher an observer
+    nodes: int
 
     def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
         """The command line that runs `program` of `workspace` there."""
@@ -39,14 +40,14 @@ class LocalPlace:
 
     def __init__(self, nodes: int, *options: str) -> None:
         self.name, self.led = "local", "--head=node" in options
-        self._nodes, self._options = nodes, (f"--nodes={nodes}", *options)
+        self.nodes, self._options = nodes, (f"--nodes={nodes}", *options)
 
     def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
         own = ("--json", f"--job_workspace={workspace}", *self._options)
         return [*PSLAUNCH, "local", *own, *options, *program]
 
     def workspaces(self, workspace: Path) -> list[Path]:
-        copies = [workspace / f".pslaunch/nodes/{i}" / workspace.name for i in range(1, self._nodes)]
+        copies = [workspace / f".pslaunch/nodes/{i}" / workspace.name for i in range(1, self.nodes)]
         return [workspace, *copies]
 
 

@@ -1,6 +1,5 @@
 """A training that the tests of faults hit: it says where it is, and is as stubborn as it is told to be."""
 
-BATCHES = 10
 # It stops at the moments `begin` and `batch0`, `batch1`, ... of faults/hooks, and prints "training" at the
 # third batch. `--stubborn` ignores TERM.
 TRAIN = """

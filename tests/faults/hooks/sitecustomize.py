@@ -4,7 +4,7 @@ Python imports a module of this name at its start, from where PYTHONPATH leads. 
 the moments, one a line: who, event, the how-manieth of them. Events are those of Python's audit hooks, with
 the name of the file for `open`; `start` is the interpreter's own. At its moment a process connects to the
 socket `PSLAUNCH_TEST_SOCKET`, says who it is, and does what it is told: go on, `exit N`, `oom`, `eat`.
-`PSLAUNCH_TEST_LINE=1` hands the test both ends of each keeper's line.
+`PSLAUNCH_TEST_LINE=1` hands the test both ends of each keeper's line, unless its agent dials.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _hand_out_line() -> None:
 _moments: _Moments | None = None
 if "PSLAUNCH_TEST_SOCKET" in os.environ:
     _moments = _Moments(os.environ.get("PSLAUNCH_TEST_HOLD", ""))
-    if who() == "keeper" and os.environ.get("PSLAUNCH_TEST_LINE"):
+    if who() == "keeper" and os.environ.get("PSLAUNCH_TEST_LINE") and sys.orig_argv[-1] != "dial":
         _hand_out_line()
     if who().startswith("pserver/"):
         signal.signal(signal.SIGUSR1, lambda _number, _frame: hold("asked"))
