@@ -9,12 +9,13 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 from pslaunch.args import nearest
 from pslaunch.backends.base import Backend, load_backend
 from pslaunch.errors import NodeLostError, PslaunchError, SpecError
-from pslaunch.node import codes, record
+from pslaunch.node import codes, job, record
 from pslaunch.node.loop import Loop
 from pslaunch.node.wire import Message
 from pslaunch.observe import RemoteHead
@@ -22,8 +23,7 @@ from pslaunch.spec import Reach, reach_from_data
 
 LOST_AFTER_S = 10.0  # a head that does not answer a later shell for so long is called lost
 Record = Mapping[str, Any]
-ELSEWHERE = "elsewhere"  # state of a record that only says where the job is led
-OURS = ("path", "reach")  # keys of a record that are no news of the job
+OURS = ("path", "places", "reach")  # keys of a record that are no news of the job
 
 
 def all_jobs(reach: Reach | None = None) -> list[Record]:
@@ -37,7 +37,7 @@ def all_jobs(reach: Reach | None = None) -> list[Record]:
     found: list[Record] = []
     asked: dict[str, list[Record]] = {}
     for r in record.read_all(record.folder(os.environ)):
-        if r["state"] == ELSEWHERE:
+        if r["state"] == record.ELSEWHERE:
             asked.setdefault(json.dumps([r["backend"], r["reach"]]), []).append(r)
         else:
             found.append({**r, "reach": reach_from_data(r["reach"])} if "reach" in r else r)
@@ -48,7 +48,8 @@ def all_jobs(reach: Reach | None = None) -> list[Record]:
 
 def _elsewhere(backend: str, reach: Reach) -> list[Record]:
     with _backend({"backend": backend, "reach": reach}) as there:
-        return [{**r, "reach": reach} for r in there.records()]
+        text = b"".join(there.ask(0, ["records"]))
+    return [{**json.loads(line), "reach": reach} for line in text.splitlines()]
 
 
 def _follow(pointers: Sequence[Record]) -> list[Record]:
@@ -206,7 +207,7 @@ def _print_files(r: Record, process: str | None, out: TextIO) -> None:
                 continue
             prefix = "" if process else f"{p['process']} | "
             try:
-                for line in _lines(there.read(p["node"], p["log"])):
+                for line in _lines(there.ask(p["node"], ["read", p["log"]])):
                     print(f"{prefix}{line}", file=out)
             except PslaunchError as e:
                 print(f"{prefix}{e}", file=sys.stderr)
@@ -219,6 +220,22 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
         yield from (line.decode("utf-8", "replace").rstrip() for line in lines)
     if rest:
         yield rest.decode("utf-8", "replace")
+
+
+def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -> int:
+    """Bring what a job left into `output/` and `log/` of a folder. Returns 0."""
+    from pslaunch.fetch import fetch_results
+
+    r = find(word, reach)
+    nodes = [job.Node(**n) for n in r.get("places", ())]
+    if not nodes:
+        raise NodeLostError(
+            f"job {r['job']}: where it ran is not known any more ({r.get('reason', r['state'])})"
+        )
+    with _backend(r) as there:
+        found = fetch_results(there, nodes, output=folder / "output", logs=folder / "log")
+    print("\n".join(found), file=out)
+    return codes.OK
 
 
 def stop(word: str, out: TextIO, *, kill: bool, reach: Reach | None = None) -> int:

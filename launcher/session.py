@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TextIO, cast
 
 from pslaunch.backends.base import Backend, Dial, load_backend
-from pslaunch.errors import FileError, NodeLostError
-from pslaunch.jobs import ELSEWHERE
+from pslaunch.errors import FileError, NodeLostError, PslaunchError
 from pslaunch.node import codes, record
 from pslaunch.node.head import STOP_SIGNALS, Event, Head
 from pslaunch.node.job import Plan, place
@@ -68,6 +67,9 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
                 )
                 return codes.OK
         watch.until_done()
+        if spec.fetch_output or spec.fetch_logs:
+            fetched = _fetch(spec, plan, backend, watch)
+            return head.code or fetched
         return head.code
     finally:
         backend.close()
@@ -105,12 +107,26 @@ def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
     return head
 
 
+def _fetch(spec: JobSpec, plan: Plan, backend: Backend, watch: Watch) -> int:
+    """Bring the results; what can't be brought is told. Returns an exit code, 0 where all came."""
+    from pslaunch.fetch import fetch_results
+
+    try:
+        fetch_results(backend, plan.nodes, output=spec.fetch_output, logs=spec.fetch_logs)
+    except PslaunchError as e:
+        watch.say(f"results were not fetched: {e}", "error")
+        return e.exit_code
+    places = [str(place) for place in (spec.fetch_output, spec.fetch_logs) if place]
+    watch.say(f"results are in {' and '.join(places)}")
+    return codes.OK
+
+
 def _remember(plan: Plan, reach: Reach) -> None:
     """Note where a job is led that is not led on this machine, for later shells."""
     path = Path(record.folder(os.environ)) / f"{plan.job_id}.json"
     fixed = {"job": plan.job_id, "name": plan.name, "backend": plan.backend, "nodes": len(plan.nodes),
              "started": round(time.time(), 3), "reach": asdict(reach)}  # fmt: skip
-    record.Record(str(path), fixed).write(state=ELSEWHERE)
+    record.Record(str(path), fixed).write(state=record.ELSEWHERE)
 
 
 def _stop_on_signals(loop: Loop, head: HeadView) -> None:
@@ -146,9 +162,9 @@ class Watch:
         if self._broken:
             raise FileError(f"the job was ended because its output can't be written: {self._broken.strerror}")
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, level: str = "info") -> None:
         """Show a line of our own."""
-        note = {"n": self._cursor, "time": time.time(), "event": "note", "level": "info", "text": text}
+        note = {"n": self._cursor, "time": time.time(), "event": "note", "level": level, "text": text}
         self._view.event(note)
 
     def _show(self, *, tick: bool = False) -> None:

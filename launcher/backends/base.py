@@ -67,12 +67,8 @@ class Backend(Protocol):
         """From any later shell: descriptors of a line to the head of a running job. Raises OSError."""
         ...
 
-    def records(self) -> list[dict[str, Any]]:
-        """From any later shell: the records of jobs that node 0 knows of. Raises PslaunchError."""
-        ...
-
-    def read(self, node: int, path: str) -> Iterator[bytes]:
-        """A file of a node, in pieces. Raises PslaunchError, also where it was cut off."""
+    def ask(self, node: int, words: Sequence[str]) -> Iterator[bytes]:
+        """What a mode of node/relay.py answers on a node, checked to be whole. Raises PslaunchError."""
         ...
 
     def release(self) -> None:

@@ -53,12 +53,16 @@ class FabricBackend:
         channel = self._run(0, ["relay", str(record["socket"])])
         return channel.read_fd, channel.write_fd
 
-    def records(self) -> list[dict[str, Any]]:
-        text = b"".join(self._ask(0, ["records"]))
-        return [json.loads(line) for line in text.splitlines()]
-
-    def read(self, node: int, path: str) -> Iterator[bytes]:
-        return self._ask(node, ["read", path])
+    def ask(self, node: int, words: Sequence[str]) -> Iterator[bytes]:
+        channel = self._run(node, words)
+        os.close(channel.write_fd)
+        with os.fdopen(channel.read_fd, "rb") as f:
+            try:
+                yield from relay.pieces(f)
+            except EOFError as e:
+                raise HostError(
+                    self._reach.hosts[node].text, words[0], channel.diagnosis() or str(e)
+                ) from None
 
     def release(self) -> None:
         self._channels.clear()
@@ -93,17 +97,6 @@ class FabricBackend:
             raise opened
         self._channels.append(opened)
         return opened
-
-    def _ask(self, node: int, argv: Sequence[str]) -> Iterator[bytes]:
-        """What a mode of relay.py answers, checked to be whole. Raises HostError."""
-        channel = self._run(node, argv)
-        os.close(channel.write_fd)
-        with os.fdopen(channel.read_fd, "rb") as f:
-            try:
-                yield from relay.pieces(f)
-            except EOFError:
-                said = channel.diagnosis() or "the connection was cut"
-                raise HostError(self._reach.hosts[node].text, argv[0], said) from None
 
 
 def _line(node: Node, channel: Channel) -> Line:

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from pslaunch.backends.base import CLOSE_EXTRA_S, Dial, Line
 from pslaunch.errors import FileError, ServiceError
@@ -23,8 +23,9 @@ from pslaunch.node.job import Limits, Node
 if TYPE_CHECKING:
     from pslaunch.spec import Reach
 
+# -P: neither the working directory nor the workspace may shadow a module of the agent.
+NODE = (sys.executable, "-P", "-m", "pslaunch.node")
 _LAST_WORDS_BYTES = 2000
-_PIECE_BYTES = 64 * 1024
 
 
 class LocalBackend:
@@ -72,18 +73,17 @@ class LocalBackend:
         fd = sock.detach()
         return fd, fd
 
-    def records(self) -> list[dict[str, Any]]:
-        from pslaunch.node import record
+    def ask(self, node: int, words: Sequence[str]) -> Iterator[bytes]:
+        from pslaunch.node import relay
 
-        return record.read_all(record.folder(os.environ))
-
-    def read(self, node: int, path: str) -> Iterator[bytes]:
-        try:
-            with open(path, "rb") as f:  # noqa: PTH123 - pathlib is not loaded before a start
-                while data := f.read(_PIECE_BYTES):
-                    yield data
-        except OSError as e:
-            raise FileError.from_os(e, "read") from e
+        argv = [*NODE, *words]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as answering:
+            assert answering.stdout is not None and answering.stderr is not None
+            try:
+                yield from relay.pieces(cast(BinaryIO, answering.stdout))
+            except EOFError as e:
+                said = answering.stderr.read().decode("utf-8", "replace").strip()
+                raise FileError(said or f"pslaunch {words[0]}: {e}") from None
 
     def _start(self, node: Node, limits: Limits, mode: str) -> Line:
         keeper = self._keeper(limits, mode, stdout=subprocess.PIPE)
@@ -96,9 +96,7 @@ class LocalBackend:
 
     def _keeper(self, limits: Limits, mode: str, *, stdout: int) -> subprocess.Popen[bytes]:
         self._grace_s = limits.grace_s
-        # -P: neither the working directory nor the workspace may shadow a module of the agent.
-        argv = [sys.executable, "-P", "-m", "pslaunch.node", "keeper"]
-        argv += [str(limits.lost_after_s), str(limits.grace_s), mode]
+        argv = [*NODE, "keeper", str(limits.lost_after_s), str(limits.grace_s), mode]
         said = os.fdopen(os.memfd_create("said"), "w+b")
         keeper = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=stdout, stderr=said, start_new_session=True, bufsize=0

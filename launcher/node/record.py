@@ -8,10 +8,12 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from pslaunch.node import job
 
+ELSEWHERE = "elsewhere"  # state of a record that only says where the job is led
 KEPT = 20  # records of ended jobs; older ones are removed
 
 
@@ -32,6 +34,7 @@ def of_job(placed: job.Placed, socket_path: str) -> dict[str, Any]:
         "nodes": len(placed.nodes),
         "started": round(time.time(), 3),
         "socket": socket_path,
+        "places": [asdict(n) for n in placed.nodes],
         "processes": [{"process": p.key, "node": p.node, "log": p.log} for p in placed.processes],
     }
 

@@ -121,9 +121,9 @@ def read(answer: Answer, path: str) -> None:
             answer.write(data)
 
 
-def pack(answer: Answer, *paths: str) -> None:
-    """Folders and files as one tar stream, each under its own name; what is not there is left out."""
+def pack(answer: Answer, path: str) -> None:
+    """What is in a folder, as a tar stream; nothing where it is not there."""
+    path = os.path.expanduser(path)
     with tarfile.open(fileobj=answer, mode="w|") as archive:
-        for path in map(os.path.expanduser, paths):
-            if os.path.lexists(path):
-                archive.add(path, os.path.basename(path.rstrip("/")))
+        for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
+            archive.add(os.path.join(path, name), name)

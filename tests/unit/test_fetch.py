@@ -1,0 +1,90 @@
+"""What comes back from nodes is written below the folder that was named, and nowhere else."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pslaunch.errors import FileError
+from pslaunch.fetch import unpack
+
+
+def stream(fill: Callable[[tarfile.TarFile], None]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        fill(archive)
+    return buffer.getvalue()
+
+
+def entry(name: str, data: bytes = b"", **fields: object) -> Callable[[tarfile.TarFile], None]:
+    def fill(archive: tarfile.TarFile) -> None:
+        info = tarfile.TarInfo(name)
+        info.size = len(data)
+        for key, value in fields.items():
+            setattr(info, key, value)
+        archive.addfile(info, io.BytesIO(data))
+
+    return fill
+
+
+def both(*fills: Callable[[tarfile.TarFile], None]) -> Callable[[tarfile.TarFile], None]:
+    def fill_all(archive: tarfile.TarFile) -> None:
+        for fill in fills:
+            fill(archive)
+
+    return fill_all
+
+
+def test_files_come_whole_in_pieces_of_any_size(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 300
+    fill = both(
+        entry("pass-0", type=tarfile.DIRTYPE, mode=0o755), entry("pass-0/w", data, mode=0o640, mtime=12)
+    )
+    whole = stream(fill)
+    for size in (1000, 512, len(whole)):
+        found = unpack(iter([whole[i : i + size] for i in range(0, len(whole), size)]), tmp_path / "out")
+        assert found == [str(tmp_path / "out/pass-0"), str(tmp_path / "out/pass-0/w")]
+        path = tmp_path / "out/pass-0/w"
+        assert (
+            path.read_bytes() == data and path.stat().st_mtime == 12 and path.stat().st_mode & 0o777 == 0o640
+        )
+
+
+@pytest.mark.parametrize("name", ["../out", "a/../../out", "/etc/pslaunch-was-here"])
+def test_a_path_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FileError, match="outside"):
+        unpack(iter([stream(entry(name, b"x"))]), tmp_path / "in")
+    assert not (tmp_path / "out").exists() and not Path("/etc/pslaunch-was-here").exists()
+
+
+def test_a_link_that_leads_out_is_left_out_and_one_that_stays_is_made(tmp_path: Path) -> None:
+    links = both(
+        entry("bad", type=tarfile.SYMTYPE, linkname="/etc"),
+        entry("good", type=tarfile.SYMTYPE, linkname="file"),
+        entry("file", b"1"),
+        entry("device", type=tarfile.CHRTYPE),
+    )
+    unpack(iter([stream(links)]), tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "good"]
+    assert (tmp_path / "good").read_bytes() == b"1"
+
+
+def test_a_link_in_the_folder_is_no_way_out(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "in/way").symlink_to(tmp_path / "out")
+    with pytest.raises(FileError, match="outside"):
+        unpack(iter([stream(entry("way/file", b"x"))]), tmp_path / "in")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_what_is_no_archive_or_half_of_one_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="no tar stream"):
+        unpack(iter([b"x" * 2000]), tmp_path)
+    with pytest.raises(FileError, match="no tar stream"):
+        unpack(iter([stream(entry("file", b"x" * 5000))[:3000]]), tmp_path)
+    assert not (tmp_path / "file").exists()
