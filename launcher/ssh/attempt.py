@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
+from collections.abc import Iterator
 
 from pslaunch.errors import HostError
 from pslaunch.ssh.channel import Tail
+
+RETRY_FIRST_S, RETRY_LAST_S = 0.2, 2.0
+SLICE_S = 0.2  # to notice the end of a job while a host does not answer
 
 
 class RefusedError(HostError):
@@ -17,19 +23,33 @@ class BusyError(Exception):
 
 
 class Deadline:
-    """A limit in time over several steps."""
+    """A limit in time over several steps; `cancel` ends it at once."""
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, limit_s: float, cancel: threading.Event | None = None) -> None:
         self.limit_s = limit_s
         self._end_s = time.monotonic() + limit_s
+        self._cancel = cancel or threading.Event()
 
     def left_s(self) -> float:
         """Never quite nothing: that would mean no limit to a socket."""
-        return max(0.05, self._end_s - time.monotonic())
+        return 0.05 if self._cancel.is_set() else max(0.05, self._end_s - time.monotonic())
 
     @property
     def over(self) -> bool:
-        return time.monotonic() >= self._end_s
+        return self._cancel.is_set() or time.monotonic() >= self._end_s
+
+    def pause(self, wanted_s: float) -> bool:
+        """Wait before another try; False where there is no time for one."""
+        return wanted_s < self.left_s() and not self._cancel.wait(wanted_s)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """A user thinks: that time does not count."""
+        begin_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._end_s += time.monotonic() - begin_s
 
 
 def failed_start(name: str, error: str, noise: str, tail: Tail, code: int | None) -> HostError:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import select
 import subprocess
 import threading
-import time
 
 from pslaunch.errors import HostError
-from pslaunch.ssh.attempt import Deadline, RefusedError, failed_start
+from pslaunch.ssh.attempt import RETRY_FIRST_S, RETRY_LAST_S, SLICE_S, Deadline, RefusedError, failed_start
 from pslaunch.ssh.boot import COMMAND, Boot, NoMarkerError, wait_for_marker
 from pslaunch.ssh.channel import BinaryChannel, Tail, keep_tail
 from pslaunch.ssh.hostkeys import HOW, Policy
@@ -49,19 +49,21 @@ def command(ssh: str, settings: Settings, policy: Policy, limit_s: float) -> lis
     return [*argv, "--", settings.name, COMMAND]
 
 
-def start(ssh: str, settings: Settings, policy: Policy, booted: Boot, limit_s: float) -> BinaryChannel:
+def start(
+    ssh: str, settings: Settings, policy: Policy, booted: Boot, limit_s: float, cancel: threading.Event
+) -> BinaryChannel:
     """Connect and boot. Raises HostError; a connection that closed before its banner is tried again."""
-    deadline = Deadline((settings.connect_timeout_s or limit_s) + limit_s)
+    deadline = Deadline((settings.connect_timeout_s or limit_s) + limit_s, cancel)
     argv = command(ssh, settings, policy, limit_s)
-    pause_s = 0.2
+    pause_s = RETRY_FIRST_S
     while True:
         try:
             return _once(argv, settings, booted, deadline)
         except HostError as e:
-            if e.step != "connect" or not _BUSY.search(e.detail) or pause_s > deadline.left_s():
+            busy = e.step == "connect" and _BUSY.search(e.detail)
+            if not busy or not deadline.pause(pause_s * random.uniform(0.5, 1.5)):
                 raise
-        time.sleep(pause_s)
-        pause_s *= 2
+        pause_s = min(2 * pause_s, RETRY_LAST_S)
 
 
 def _once(argv: list[str], settings: Settings, booted: Boot, deadline: Deadline) -> BinaryChannel:
@@ -97,8 +99,11 @@ def _send(fd: int, data: bytes) -> None:
 
 
 def _read(fd: int, n: int, deadline: Deadline) -> bytes:
-    if not select.select([fd], [], [], deadline.left_s())[0]:
-        raise TimeoutError
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    while not poll.poll(SLICE_S * 1000):
+        if deadline.over:
+            raise TimeoutError
     return os.read(fd, n)
 
 

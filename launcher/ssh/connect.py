@@ -6,11 +6,17 @@ Every error is a HostError that names its step; after a RefusedError the ssh bin
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
+import os
 import random
+import select
+import signal
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import fabric
@@ -18,14 +24,23 @@ import paramiko
 
 from pslaunch.errors import HostError
 from pslaunch.ssh import hostkeys
-from pslaunch.ssh.attempt import BusyError, Deadline, RefusedError, failed_start
+from pslaunch.ssh.attempt import (
+    RETRY_FIRST_S,
+    RETRY_LAST_S,
+    SLICE_S,
+    BusyError,
+    Deadline,
+    RefusedError,
+    failed_start,
+)
 from pslaunch.ssh.boot import COMMAND, Boot, NoMarkerError, wait_for_marker
-from pslaunch.ssh.channel import ParamikoChannel, Tail
+from pslaunch.ssh.channel import ParamikoChannel, Tail, keep_tail
 from pslaunch.ssh.proof import Passphrases, Proof
 from pslaunch.ssh.settings import Settings
 
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
-RETRY_FIRST_S = 0.2
+
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its errors appear on our stderr
 
 
 class Connector:
@@ -33,26 +48,33 @@ class Connector:
 
     def __init__(self, host_keys: hostkeys.Keeper, passphrases: Passphrases) -> None:
         self._host_keys, self._passphrases = host_keys, passphrases
+        self.cancel = threading.Event()  # every attempt ends soon
+        self._proxies: list[subprocess.Popen[bytes]] = []
+
+    def close(self) -> None:
+        """End what ProxyCommands started, as ssh does: not all of them notice that nobody speaks any more."""
+        self.cancel.set()
+        for process in self._proxies:
+            with contextlib.suppress(OSError):
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGHUP)  # a pipeline of the shell
 
     def connect(self, settings: Settings, via: fabric.Connection | None, limit_s: float) -> fabric.Connection:
         """A connection to one hop; a busy sshd that closes before its banner is asked again."""
-        deadline = Deadline(settings.connect_timeout_s or limit_s)
+        deadline = Deadline(settings.connect_timeout_s or limit_s, self.cancel)
         pause_s = RETRY_FIRST_S
         while True:
             try:
                 return self._once(settings, via, deadline)
             except BusyError as e:
-                if pause_s > deadline.left_s():
-                    raise HostError(
-                        settings.name, "connect", f"{e}, again and again ({_at(settings)})"
-                    ) from None
-                time.sleep(pause_s * random.uniform(0.5, 1.5))
-                pause_s *= 2
+                if not deadline.pause(pause_s * random.uniform(0.5, 1.5)):
+                    raise HostError(settings.name, "connect", f"again and again: {e}") from None
+                pause_s = min(2 * pause_s, RETRY_LAST_S)
 
     def _once(
         self, settings: Settings, via: fabric.Connection | None, deadline: Deadline
     ) -> fabric.Connection:
-        proof = Proof(settings, self._passphrases)
+        proof = Proof(settings, self._passphrases, deadline)
         kwargs: dict[str, Any] = {
             "auth_strategy": proof,
             "banner_timeout": deadline.left_s(),
@@ -61,7 +83,11 @@ class Connector:
             "compress": settings.compression,
             "transport_factory": _transport_factory(settings),
         }
-        if via is None:
+        proxy = Tail()
+        if settings.proxy_command:
+            kwargs["sock"], process = open_proxy(settings.proxy_command, proxy)
+            self._proxies.append(process)
+        elif via is None:
             kwargs["sock"] = open_socket(settings, deadline)
         else:
             via.transport.channel_timeout = deadline.left_s()
@@ -74,21 +100,23 @@ class Connector:
             connect_timeout=deadline.left_s(),
             connect_kwargs=kwargs,
         )
-        connection.client.set_missing_host_key_policy(_Check(settings, self._host_keys))
+        connection.client.set_missing_host_key_policy(_Check(settings, self._host_keys, deadline))
         try:
             connection.open()
         except BaseException as e:
             connection.client.close()
             if "sock" in kwargs:
                 kwargs["sock"].close()
-            raise self._told(settings, e, deadline) from None
+            raise self._told(settings, e, deadline, proxy.words()) from None
         connection.transport.set_keepalive(settings.keepalive_s)
         return connection
 
     @staticmethod
-    def _told(settings: Settings, e: BaseException, deadline: Deadline) -> BaseException:
+    def _told(settings: Settings, e: BaseException, deadline: Deadline, proxy: str) -> BaseException:
         """What a failed connection means."""
         name, at = settings.name, _at(settings)
+        if proxy:
+            at += f"; ProxyCommand: {proxy}"
         if isinstance(e, HostError):
             return e
         if isinstance(e, paramiko.ssh_exception.IncompatiblePeer):
@@ -100,7 +128,7 @@ class Connector:
         if isinstance(e, TimeoutError) or (isinstance(e, paramiko.SSHException) and deadline.over):
             return HostError(name, "connect", f"no answer from {at} within {deadline.limit_s:g} s")
         if isinstance(e, (EOFError, ConnectionError)) or "banner" in str(e):
-            return BusyError(str(e) or "the connection was closed")
+            return BusyError(f"{str(e) or 'the connection was closed'} ({at})")
         if isinstance(e, (paramiko.SSHException, OSError)):
             return HostError(name, "connect", f"{e} ({at})")
         return e
@@ -109,21 +137,33 @@ class Connector:
 class _Check:
     """Takes the place of paramiko's MissingHostKeyPolicy; no key is known to paramiko itself."""
 
-    def __init__(self, settings: Settings, host_keys: hostkeys.Keeper) -> None:
-        self._settings, self._host_keys = settings, host_keys
+    def __init__(self, settings: Settings, host_keys: hostkeys.Keeper, deadline: Deadline) -> None:
+        self._settings, self._host_keys, self._deadline = settings, host_keys, deadline
 
     def missing_host_key(self, _client: Any, _name: str, key: Any) -> None:
-        self._host_keys.check(self._settings, key.get_name(), key.asbytes())
+        with self._deadline.stopped():
+            self._host_keys.check(self._settings, key.get_name(), key.asbytes())
 
 
 def _transport_factory(settings: Settings) -> Callable[..., Any]:
     def make(sock: Any, **kwargs: Any) -> Any:
         transport = paramiko.Transport(sock, **kwargs)
         options = transport.get_security_options()
-        options.key_types = hostkeys.key_types(hostkeys.about(settings), options.key_types)
+        options.ciphers = _common(settings.ciphers, options.ciphers, "cipher")
+        options.digests = _common(settings.macs, options.digests, "MAC")
+        options.kex = _common(settings.kex, options.kex, "key exchange")
+        types = _common(settings.host_key_types, options.key_types, "host key type")
+        options.key_types = hostkeys.key_types(hostkeys.about(settings), types)
         return transport
 
     return make
+
+
+def _common(wanted: Sequence[str], has: Sequence[str], what: str) -> Sequence[str]:
+    """What the user's configuration allows of what paramiko can do, in the user's order."""
+    if wanted and not set(wanted) & set(has):
+        raise paramiko.ssh_exception.IncompatiblePeer(f"paramiko has no {what} of {', '.join(wanted)}")
+    return [name for name in wanted if name in has] if wanted else has
 
 
 def _at(settings: Settings) -> str:
@@ -132,9 +172,7 @@ def _at(settings: Settings) -> str:
 
 
 def open_socket(settings: Settings, deadline: Deadline) -> socket.socket:
-    """TCP to the first address that answers, or what ProxyCommand gives."""
-    if settings.proxy_command:
-        return _proxy(settings.proxy_command)
+    """TCP to the first address that answers."""
     family = FAMILIES.get(settings.family, socket.AF_UNSPEC)
     try:
         found = socket.getaddrinfo(settings.hostname, settings.port, family, socket.SOCK_STREAM)
@@ -144,34 +182,55 @@ def open_socket(settings: Settings, deadline: Deadline) -> socket.socket:
     for i, (kind, _, _, _, address) in enumerate(found):
         sock = socket.socket(kind, socket.SOCK_STREAM)
         try:
-            sock.settimeout(deadline.left_s() / (len(found) - i))
             if settings.bind_address:
                 sock.bind((settings.bind_address, 0))
-            sock.connect(address)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _connect(sock, address, deadline, deadline.left_s() / (len(found) - i))
             return sock
-        except TimeoutError:
-            errors.append(f"{address[0]} port {settings.port}: no answer within {deadline.limit_s:g} s")
         except OSError as e:
-            errors.append(f"{address[0]} port {settings.port}: {e.strerror}")
-        sock.close()
+            sock.close()
+            words = e.strerror or f"no answer within {deadline.limit_s:g} s"
+            errors.append(f"{address[0]} port {settings.port}: {words}")
     raise HostError(settings.name, "connect", "; ".join(dict.fromkeys(errors)))
 
 
-def _proxy(command: str) -> socket.socket:
-    """As ssh does it: by the shell, with the connection as its standard input and output."""
+def _connect(sock: socket.socket, address: Any, deadline: Deadline, limit_s: float) -> None:
+    """Raises OSError; TimeoutError after the limit."""
+    sock.setblocking(False)
+    error = sock.connect_ex(address)
+    end_s = time.monotonic() + limit_s
+    while error == errno.EINPROGRESS:
+        if deadline.over or time.monotonic() >= end_s:
+            raise TimeoutError
+        poll = select.poll()
+        poll.register(sock, select.POLLOUT)
+        if poll.poll(SLICE_S * 1000):
+            error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error:
+        raise OSError(error, os.strerror(error))
+    sock.setblocking(True)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def open_proxy(command: str, tail: Tail) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """As ssh does it: by the shell, with the connection as standard input and output.
+
+    A thread waits for its end.
+    """
     ours, theirs = socket.socketpair()
     with theirs:
-        # It ends when our end closes, or with us; nobody waits for it but init.
-        argv = ["/bin/sh", "-c", f"({command}) & exit"]
-        fd = theirs.fileno()
-        subprocess.run(argv, stdin=fd, stdout=fd, check=False, start_new_session=True)
-    return ours
+        fd, pipe = theirs.fileno(), subprocess.PIPE
+        argv = ["/bin/sh", "-c", f"exec {command}"]
+        process = subprocess.Popen(argv, stdin=fd, stdout=fd, stderr=pipe, start_new_session=True)
+    assert process.stderr is not None
+    keep_tail(process.stderr, tail)
+    threading.Thread(target=process.wait, name="ssh-proxy", daemon=True).start()
+    return ours, process
 
 
-def start(connection: fabric.Connection, settings: Settings, booted: Boot, limit_s: float) -> ParamikoChannel:
+def start(
+    connection: fabric.Connection, settings: Settings, booted: Boot, deadline: Deadline
+) -> ParamikoChannel:
     """Boot `pslaunch.node` in a new session of a connection. Raises HostError, step "start" or "python"."""
-    deadline = Deadline(limit_s)
     noise, error = "", ""
     session = None
     try:
@@ -186,7 +245,7 @@ def start(connection: fabric.Connection, settings: Settings, booted: Boot, limit
     except NoMarkerError as e:
         noise, error = e.noise, "it said too much before we could speak" if e.endless else ""
     except TimeoutError:
-        error = f"no sign of life within {limit_s:g} s; a login file may wait for something"
+        error = f"no sign of life within {deadline.limit_s:g} s; a login file may wait for something"
     except (paramiko.SSHException, OSError, EOFError) as e:
         error = str(e) or "the connection was closed"
     raise failed_start(settings.name, error, noise, *_end_of(session))

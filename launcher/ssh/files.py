@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import io
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,45 +12,58 @@ from pslaunch.errors import HostError
 
 SYSTEM = "/etc/ssh/ssh_config"
 USER = "~/.ssh/config"
+MAX_DEPTH = 8
+Line = tuple[str, str, list[str]]  # where it stands, itself, its directive in small letters and its words
 
 
 def look_up(name: str) -> dict[str, Sequence[str]]:
     """What the files say of a host, as `ssh -G` would say it. Raises HostError, step "resolve"."""
-    import fabric
     import paramiko
 
-    for path, number, words in _directives():
-        if words[0].lower() == "include" and _included(path, words[1:]):
-            raise HostError(
-                name, "resolve", f"{path}:{number}: Include: this needs OpenSSH's ssh, which is not here"
-            )
+    config = paramiko.SSHConfig()
     try:
-        found = fabric.Config().base_ssh_config.lookup(name)
-    except paramiko.SSHException as e:
+        for path in (USER, SYSTEM):
+            config.parse(io.StringIO("\n".join(line for _, line, _ in _lines(Path(path).expanduser()))))
+        found = config.lookup(name)
+    except (paramiko.SSHException, OSError) as e:
         raise HostError(name, "resolve", f"{USER} or {SYSTEM}: {e}") from None
     return {key: [value] if isinstance(value, str) else list(value) for key, value in found.items()}
 
 
 def where(directive: str) -> str:
     """File and line of the first directive of this name."""
-    for path, number, words in _directives():
-        if words[0].lower() == directive:
-            return f"{path}:{number}"
+    for path in (USER, SYSTEM):
+        for place, _, words in _lines(Path(path).expanduser()):
+            if words[0] == directive:
+                return place
     return f"{USER} or {SYSTEM}"
 
 
-def _directives() -> Iterator[tuple[Path, int, list[str]]]:
-    for path in (Path(USER).expanduser(), Path(SYSTEM)):
-        try:
-            lines = path.read_text(errors="replace").splitlines()
-        except OSError:
+def _lines(path: Path, depth: int = 0) -> Iterator[Line]:
+    """The lines of a file and of those it includes; what follows an Include is under its old Host again."""
+    if depth > MAX_DEPTH:
+        raise OSError(f"{path}: Include leads over more than {MAX_DEPTH} files, or in a circle")
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    block = "Host *"
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        first, *rest = re.split(r"\s*=\s*|\s+", text, maxsplit=1)
+        if not first or first.startswith("#"):
             continue
-        for number, line in enumerate(lines, 1):
-            words = re.split(r"\s*=\s*|\s+", line.strip(), maxsplit=1)
-            if words[0] and not words[0].startswith("#"):
-                yield path, number, [words[0], *" ".join(words[1:]).split()]
+        words = [first.lower(), *" ".join(rest).split()]
+        if words[0] in ("host", "match"):
+            block = text
+        if words[0] != "include":
+            yield f"{path}:{number}", text, words
+            continue
+        for file in _included(path, words[1:]):
+            yield from _lines(file, depth + 1)
+            yield f"{path}:{number}", block, block.lower().split()
 
 
-def _included(path: Path, patterns: Sequence[str]) -> list[str]:
+def _included(path: Path, patterns: Sequence[str]) -> list[Path]:
     found = [path.parent / Path(pattern.strip('"')).expanduser() for pattern in patterns]
-    return [file for p in found for file in glob.glob(str(p))]  # noqa: PTH207 - Path.glob takes no absolute one
+    return [Path(file) for p in found for file in sorted(glob.glob(str(p)))]  # noqa: PTH207 - absolute

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from pslaunch.errors import HostError, HostRightsError
 from pslaunch.ssh import hostkeys
-from pslaunch.ssh.attempt import RefusedError
-from pslaunch.ssh.boot import make_boot
+from pslaunch.ssh.attempt import Deadline, RefusedError
+from pslaunch.ssh.boot import Boot, make_boot
 from pslaunch.ssh.channel import Channel
 from pslaunch.ssh.settings import Config, Route, Settings
 
@@ -78,6 +78,8 @@ class Fleet:
             self._closed = True
             channels, self._channels = self._channels, []
             connections, self._connections = dict(self._connections), {}
+        if self._shared:
+            self._shared.cancel.set()
         for channel in channels:
             channel.close()
         # The hosts before the jump hosts that lead to them.
@@ -85,6 +87,8 @@ class Fleet:
             if future.done() and not future.exception():
                 with contextlib.suppress(Exception):
                     future.result().client.close()
+        if self._shared:
+            self._shared.close()
 
     def _prepare(self) -> None:
         """What all threads share; imported here, once, because these libraries take long to load."""
@@ -98,8 +102,9 @@ class Fleet:
         try:
             channel = self._open(host, argv)
         except HostError as e:
-            refused = e.step == "authenticate"
-            return HostRightsError(e.host, e.step, e.detail) if refused else e
+            kind = HostRightsError if e.step == "authenticate" else HostError
+            detail = e.detail if e.host == host.name else f"{e.host}, on the way to it: {e.detail}"
+            return kind(host.name, e.step, detail)
         with self._lock:
             if not self._closed:
                 self._channels.append(channel)
@@ -110,21 +115,30 @@ class Fleet:
     def _open(self, host: Host, argv: Sequence[str]) -> Channel:
         from pslaunch.ssh import connect
 
+        assert self._shared is not None
         route = self._route(host)
         booted = make_boot(argv, self._reach.agent_python)
-        limit_s = self._reach.connect_timeout_s
-        if not route.only_ssh:
+        if route.only_ssh:
+            return self._by_ssh(route, booted)
+        try:
+            connection = self._connection(route.hops)
+        except RefusedError as refused:
+            if not self._config.ssh:
+                raise
             try:
-                connection = self._connection(route.hops)
-                return connect.start(connection, route.target, booted, limit_s)
-            except RefusedError:
-                if not self._config.ssh:
-                    raise
+                return self._by_ssh(route, booted)
+            except HostError as e:
+                raise HostError(e.host, e.step, f"{e.detail} (paramiko: {refused.detail})") from None
+        deadline = Deadline(self._reach.connect_timeout_s, self._shared.cancel)
+        return connect.start(connection, route.target, booted, deadline)
+
+    def _by_ssh(self, route: Route, booted: Boot) -> Channel:
         from pslaunch.ssh import binary
 
-        assert self._config.ssh is not None
+        assert self._config.ssh is not None and self._shared is not None
+        policy, limit_s = self._host_keys.policy, self._reach.connect_timeout_s
         with self._door(route):
-            return binary.start(self._config.ssh, route.target, self._host_keys.policy, booted, limit_s)
+            return binary.start(self._config.ssh, route.target, policy, booted, limit_s, self._shared.cancel)
 
     def _route(self, host: Host) -> Route:
         route = self._config.route(host.name, host.user, host.port)
@@ -141,6 +155,8 @@ class Fleet:
         """The one connection to the last of these hops; whoever comes first makes it."""
         with self._lock:
             future = self._connections.get(hops)
+            if future and future.done() and not future.result().transport.is_active():
+                future = None  # it was cut meanwhile
             mine = future is None
             if future is None:
                 future = self._connections[hops] = Future()

@@ -12,7 +12,7 @@ from typing import Any
 import paramiko
 
 from pslaunch.ssh import keys
-from pslaunch.ssh.attempt import RefusedError
+from pslaunch.ssh.attempt import Deadline, RefusedError
 from pslaunch.ssh.settings import Settings
 
 PASSPHRASE_TRIES = 3
@@ -51,7 +51,7 @@ class Passphrases:
 
 def _load(path: str, passphrase: str | None) -> Any:
     try:
-        return paramiko.PKey.from_path(path, passphrase)
+        return paramiko.PKey.from_path(path, passphrase.encode() if passphrase else None)
     except Exception:  # whatever paramiko and its library raise: not a key of ours, or the wrong passphrase
         return None
 
@@ -62,8 +62,8 @@ class Proof:
     It takes the place of paramiko's AuthStrategy.
     """
 
-    def __init__(self, settings: Settings, passphrases: Passphrases) -> None:
-        self._settings, self._passphrases = settings, passphrases
+    def __init__(self, settings: Settings, passphrases: Passphrases, deadline: Deadline) -> None:
+        self._settings, self._passphrases, self._deadline = settings, passphrases, deadline
         self.tried: list[str] = []
         self.locked: list[str] = []
 
@@ -107,7 +107,8 @@ class Proof:
         for path, blob in files.items():
             if blob in held:
                 continue
-            key = self._passphrases.load(path)
+            with self._deadline.stopped():
+                key = self._passphrases.load(path)
             if key is not None:
                 yield from self._with_certificates(key, path, path)
             elif Path(path).exists() and not path.endswith(".pub") and keys.encrypted(path):
@@ -119,24 +120,25 @@ class Proof:
             copy = _certified(key, certificate)
             if copy is not None:
                 yield certificate, copy
-        yield label, _plain(key)
+        yield label, _again(key)
+
+
+def _again(key: Any) -> Any:
+    """The same key once more, without a certificate that paramiko found beside it."""
+    if isinstance(key, paramiko.agent.AgentKey):  # can't be copied
+        return paramiko.agent.AgentKey(key.agent, key.blob, key.comment)
+    again = copy.copy(key)
+    again.public_blob = None
+    return again
 
 
 def _certified(key: Any, certificate: str) -> Any:
     """The key with a certificate that is for it, or None."""
     if not Path(certificate).is_file():
         return None
-    certified = copy.copy(key)
+    certified = _again(key)
     try:
         certified.load_certificate(certificate)
     except (ValueError, paramiko.SSHException, OSError):
         return None
-    blob = certified.public_blob.key_blob
-    return certified if keys.certifies(blob, key.asbytes()) else None
-
-
-def _plain(key: Any) -> Any:
-    """The key without a certificate that paramiko found beside it."""
-    plain = copy.copy(key)
-    plain.public_blob = None
-    return plain
+    return certified if keys.certifies(certified.public_blob.key_blob, key.asbytes()) else None

@@ -12,7 +12,7 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,7 +30,9 @@ _OFF = ("", "no", "none", "false", "internal", "0")
 _ONLY_SSH = (
     *("pkcs11provider", "knownhostscommand", "revokedhostkeys", "verifyhostkeydns", "proxyusefdpass"),
     *("hostbasedauthentication", "gssapikeyexchange", "bindinterface", "identityagent", "forwardagent"),
+    "nohostauthenticationforlocalhost",
 )
+_STRICT = {"true": "yes", "false": "no", "off": "no"}  # as -G prints them
 _DEFAULT_KEYS = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
 
 
@@ -60,6 +62,10 @@ class Settings:
     family: str = "any"
     bind_address: str = ""
     env: tuple[tuple[str, str], ...] = ()
+    ciphers: tuple[str, ...] = ()  # in order; none: as paramiko likes
+    macs: tuple[str, ...] = ()
+    kex: tuple[str, ...] = ()
+    host_key_types: tuple[str, ...] = ()
     only_ssh: str = ""  # the directive for which this hop goes over the ssh binary
 
     @property
@@ -114,6 +120,10 @@ def settings_of(
         expanded = (expand(value, tokens, home, environ) for value in values.get(key, ()) if value != "none")
         return tuple(expanded)
 
+    def names(key: str) -> tuple[str, ...]:
+        value = first(key)
+        return tuple(value.split(",")) if value and value[0] not in "+-^" else ()
+
     timeout = first("connecttimeout", "0")
     return Settings(
         name=name,
@@ -126,8 +136,7 @@ def settings_of(
         user_known_hosts=_files(values.get("userknownhostsfile", ()), home),
         global_known_hosts=_files(values.get("globalknownhostsfile", ()), home),
         host_key_alias=first("hostkeyalias"),
-        strict={"true": "yes", "false": "no", "off": "no"}.get(first("stricthostkeychecking", "ask"))
-        or first("stricthostkeychecking", "ask"),
+        strict=_STRICT.get(first("stricthostkeychecking"), first("stricthostkeychecking", "ask")),
         hash_known_hosts=_on(first("hashknownhosts")),
         proxy_command=expand(first("proxycommand"), tokens, "", {}),
         jumps=tuple(jump.strip() for jump in first("proxyjump").split(",") if jump.strip()),
@@ -137,6 +146,10 @@ def settings_of(
         family=first("addressfamily", "any"),
         bind_address=first("bindaddress"),
         env=tuple(_sent(values, environ)),
+        ciphers=names("ciphers"),
+        macs=names("macs"),
+        kex=names("kexalgorithms"),
+        host_key_types=names("hostkeyalgorithms"),
         only_ssh=_needs_ssh(values),
     )
 
@@ -285,6 +298,3 @@ class Config:
         if problem:
             raise HostError(name, "resolve", f"{files.where(problem.split()[0])}: {problem}: {WITHOUT}")
         return values
-
-
-Ask = Callable[[str], str]

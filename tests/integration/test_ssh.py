@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from pslaunch.errors import HostError, HostRightsError
-from pslaunch.ssh.channel import BinaryChannel, Channel, ParamikoChannel
+from pslaunch.ssh.channel import BinaryChannel, Channel
 from pslaunch.ssh.fleet import Fleet
-from support.sshd import Client, Named, Reaching, Sshd, make_client, make_key, make_sshd, public
+from support.sshd import Client, Named, Reaching, Sshd, greets, make_client, make_key, make_sshd, public
 
 KEEPER = ["keeper", "20", "1"]
 
@@ -42,22 +42,6 @@ def fleet() -> Iterator[Callable[..., Fleet]]:
     yield make
     for one in made:
         one.close()
-
-
-def greets(channel: Channel | HostError, kind: type[Channel] = ParamikoChannel) -> None:
-    """It leads to an agent, which ends when the line does."""
-    if isinstance(channel, HostError):
-        raise channel
-    assert isinstance(channel, kind)
-    assert b'"type":"hello"' in os.read(channel.read_fd, 4096)
-    hang_up(channel)
-    assert channel.wait(10) == 75
-    assert "the head is gone" in channel.diagnosis()
-
-
-def hang_up(channel: Channel) -> None:
-    os.close(channel.read_fd)
-    os.close(channel.write_fd)
 
 
 def refused(channel: Channel | HostError, step: str) -> str:

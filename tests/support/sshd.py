@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from pslaunch.errors import HostError
+from pslaunch.node import procs
+from pslaunch.ssh.channel import Channel
 from pslaunch.ssh.hostkeys import Policy
 from support.leaks import MARK
 
@@ -49,6 +52,22 @@ def make_key(path: Path, *options: str, kind: str = "ed25519", passphrase: str =
 def public(path: Path) -> str:
     """Type and key of a public key, as one word list."""
     return " ".join(Path(f"{path}.pub").read_text().split()[:2])
+
+
+def greets(channel: Channel | HostError, kind: type[Channel] = Channel) -> None:
+    """It leads to an agent, which ends when the line does."""
+    if isinstance(channel, HostError):
+        raise channel
+    assert isinstance(channel, kind)
+    assert b'"type":"hello"' in os.read(channel.read_fd, 4096)
+    hang_up(channel)
+    assert channel.wait(10) == 75
+    assert "the head is gone" in channel.diagnosis()
+
+
+def hang_up(channel: Channel) -> None:
+    os.close(channel.read_fd)
+    os.close(channel.write_fd)
 
 
 @dataclass
@@ -102,10 +121,19 @@ class Sshd:
     def count(self, words: str) -> int:
         return sum(bool(re.search(words, line)) for line in self.log)
 
+    def grandchildren(self) -> list[int]:
+        """What its connections run."""
+        assert self.process is not None
+        return [proc.pid for proc in procs.descendants(self.process.pid) if not _is_sshd(proc.pid)]
+
     def stop(self) -> None:
         if self.process:
             self.process.terminate()
             self.process.wait()
+
+
+def _is_sshd(pid: int) -> bool:
+    return Path(f"/proc/{pid}/comm").read_text().startswith("sshd")
 
 
 @dataclass
@@ -117,11 +145,12 @@ class Client:
     key: Path
     known_hosts: Path
 
-    def configure(self, *blocks: str) -> None:
-        """The configuration: these lines, then what all hosts have."""
+    def configure(self, *blocks: str, identity: bool = True) -> None:
+        """The configuration: these lines, then what all hosts have; with or without the user's key."""
         general = (
             "Host *",
-            f"  HostName 127.0.0.1\n  Port {self.sshd.port}\n  IdentityFile {self.key}",
+            f"  HostName 127.0.0.1\n  Port {self.sshd.port}",
+            f"  IdentityFile {self.key if identity else 'none'}",
             f"  UserKnownHostsFile {self.known_hosts}\n  GlobalKnownHostsFile none",
         )
         (self.folder / "config").write_text("\n".join([*blocks, *general]) + "\n")

@@ -1,0 +1,331 @@
+"""What `ssh host` can do, pslaunch can; what it refuses, so do we: the same user, asked both ways."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pslaunch.errors import HostError
+from pslaunch.ssh.channel import BinaryChannel, Channel, ParamikoChannel
+from pslaunch.ssh.fleet import Fleet
+from support.process import poll_until
+from support.sshd import (
+    Client,
+    Named,
+    Reaching,
+    Sshd,
+    greets,
+    make_client,
+    make_key,
+    make_sshd,
+    public,
+    without_openssh,
+)
+
+KEEPER = ["keeper", "20", "1"]
+
+
+@pytest.fixture
+def sshd(tmp_path: Path) -> Iterator[Sshd]:
+    authority = make_key(tmp_path / "authority")
+    yield from make_sshd(tmp_path / "sshd", f"TrustedUserCAKeys {authority}.pub", "AcceptEnv GIVEN")
+
+
+@pytest.fixture
+def client(tmp_path: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Client:
+    return make_client(tmp_path / "user", sshd, monkeypatch)
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
+    """An ssh-agent; adds keys to it."""
+    socket = tmp_path / "agent"
+    with subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+
+        def add(key: Path) -> None:
+            subprocess.run(["ssh-add", "-q", str(key)], check=True, capture_output=True)
+
+        yield add
+        process.terminate()
+
+
+@dataclass
+class Asked:
+    """Answers questions, and remembers them."""
+
+    answer: str
+
+    def __post_init__(self) -> None:
+        self.questions: list[str] = []
+
+    def __call__(self, question: str) -> str:
+        self.questions.append(question)
+        return self.answer
+
+
+def reach(
+    name: str = "node", ask: Callable[[str], str] | None = None, reaching: Reaching | None = None
+) -> type[Channel]:
+    """The kind of the channel to a host whose agent has greeted. Raises HostError."""
+    with contextlib.closing(Fleet(reaching or Reaching(), ask=ask)) as fleet:
+        (channel,) = fleet.open([Named(name)], [KEEPER])
+        greets(channel)
+        assert isinstance(channel, Channel)
+    return type(channel)
+
+
+def both(client: Client, name: str = "node") -> type[Channel]:
+    """ssh reaches it, and so do we."""
+    done = client.ssh(name)
+    assert done.stdout == "works\n", done.stderr
+    return reach(name)
+
+
+def neither(client: Client, name: str = "node") -> HostError:
+    """ssh does not reach it, and nor do we."""
+    assert client.ssh(name).returncode == 255
+    with pytest.raises(HostError) as caught:
+        reach(name)
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+def test_kinds_of_keys(client: Client, kind: str) -> None:
+    key = make_key(client.folder / kind, kind=kind)
+    client.sshd.authorized.write_text(f"{public(key)}\n")
+    client.configure(f"Host node\n  IdentityFile {key}\n  IdentitiesOnly yes")
+    assert both(client) is ParamikoChannel
+
+
+def test_include_match_alias_user_and_port(client: Client) -> None:
+    (client.folder / "more").write_text(f"Host short\n  HostName localhost\n  User {getpass.getuser()}\n")
+    client.configure(
+        f"Include {client.folder}/more",
+        f"Match originalhost other exec true\n  HostName 127.0.0.1\n  Port {client.sshd.port}",
+        "Host *\n  HostKeyAlias the-node",
+    )
+    client.know(f"the-node {public(client.sshd.host_key)}")
+    assert both(client, "short") is ParamikoChannel
+    assert both(client, "other") is ParamikoChannel
+
+
+def test_hashed_known_hosts(client: Client) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(client.known_hosts)], check=True, capture_output=True)
+    assert "127" not in client.known_hosts.read_text().split()[0]
+    assert both(client) is ParamikoChannel
+
+
+def test_a_changed_host_key(client: Client) -> None:
+    client.know(f"{client.sshd.address} {public(make_key(client.folder / 'other'))}")
+    assert neither(client).step == "host key"
+
+
+def test_an_unknown_host_key(client: Client) -> None:
+    client.know("")
+    assert neither(client).step == "host key"
+    client.configure("Host node\n  StrictHostKeyChecking accept-new")
+    assert reach() is ParamikoChannel
+    assert client.ssh("node").returncode == 0
+    assert client.known_hosts.read_text().strip() == f"{client.sshd.address} {public(client.sshd.host_key)}"
+
+
+def test_an_unknown_host_key_over_the_ssh_binary(client: Client) -> None:
+    client.know("")
+    client.configure("Host node\n  ForwardAgent yes")
+    assert neither(client).step == "host key"
+    assert reach(reaching=Reaching(host_key_policy="accept_new")) is BinaryChannel
+    assert public(client.sshd.host_key) in client.known_hosts.read_text()
+
+
+def test_a_key_of_the_agent(client: Client, agent: Callable[[Path], None]) -> None:
+    client.configure(identity=False)
+    assert neither(client).step == "authenticate"
+    agent(client.key)
+    assert both(client) is ParamikoChannel
+
+
+def test_identities_only(client: Client, agent: Callable[[Path], None]) -> None:
+    """The agent's other keys are not offered; the configured one is, also where the agent alone has it."""
+    agent(client.key)
+    only = "Host node\n  IdentitiesOnly yes\n  IdentityFile"
+    client.configure(f"{only} {make_key(client.folder / 'other')}", identity=False)
+    assert neither(client).step == "authenticate"
+    (client.folder / "away.pub").write_text(f"{public(client.key)}\n")
+    client.configure(f"{only} {client.folder}/away.pub", identity=False)
+    assert both(client) is ParamikoChannel
+
+
+def test_more_keys_than_the_host_has_patience_for(client: Client, agent: Callable[[Path], None]) -> None:
+    for n in range(7):
+        agent(make_key(client.folder / f"k{n}"))
+    client.configure(identity=False)
+    assert neither(client).step == "authenticate"
+    client.configure("Host node\n  IdentitiesOnly yes")
+    assert both(client) is ParamikoChannel
+
+
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+def test_a_certificate(client: Client, tmp_path: Path, beside: bool, kind: str) -> None:
+    """Beside its key, where it is found, and elsewhere, where CertificateFile names it."""
+    key = make_key(client.folder / "mine", kind=kind)
+    client.sshd.authorized.write_text("")
+    principal = getpass.getuser()
+    sign = ["ssh-keygen", "-q", "-s", str(tmp_path / "authority"), "-I", "me", "-n", principal, f"{key}.pub"]
+    subprocess.run(sign, check=True, capture_output=True)
+    certificate = Path(f"{key}-cert.pub")
+    client.configure(f"Host node\n  IdentityFile {key}\n  IdentitiesOnly yes")
+    if not beside:
+        certificate = certificate.rename(client.folder / "elsewhere.pub")
+        assert neither(client).step == "authenticate"
+        client.configure(f"Host node\n  IdentityFile {key}\n  CertificateFile {certificate}")
+    assert both(client) is ParamikoChannel
+
+
+def test_a_passphrase_is_asked_once_for_all_hosts(client: Client) -> None:
+    key = make_key(client.folder / "locked", passphrase="open sesame")
+    client.sshd.authorized.write_text(f"{public(key)}\n")
+    client.configure(f"Host *\n  IdentityFile {key}\n  IdentitiesOnly yes")
+    assert "locked without a terminal" in neither(client).detail
+    ask = Asked("open sesame")
+    with contextlib.closing(Fleet(Reaching(), ask=ask)) as fleet:
+        for channel in fleet.open([Named("a"), Named("b"), Named("c")], [KEEPER] * 3):
+            greets(channel)
+    assert ask.questions == [f"Enter passphrase for key '{key}': "]
+
+
+def test_a_host_key_is_asked_for_once(client: Client) -> None:
+    client.know("")
+    ask = Asked("yes")
+    with contextlib.closing(Fleet(Reaching(), ask=ask)) as fleet:
+        for channel in fleet.open([Named("a"), Named("b")], [KEEPER] * 2):
+            greets(channel)
+    (question,) = ask.questions
+    assert "SHA256:" in question
+
+
+def jumps(client: Client) -> None:
+    """`deep` is reached over `gate` and then `inner`; all are the same sshd, which counts connections."""
+    client.configure("Host deep\n  ProxyJump gate,inner", "Host near\n  ProxyJump gate")
+
+
+def test_jump_hosts(client: Client) -> None:
+    jumps(client)
+    assert both(client, "near") is ParamikoChannel
+    assert both(client, "deep") is ParamikoChannel
+
+
+def test_hosts_behind_one_jump_host_share_its_connection(client: Client) -> None:
+    client.configure("Host n*\n  ProxyJump gate")
+    with contextlib.closing(Fleet(Reaching(), ask=None)) as fleet:
+        for channel in fleet.open([Named(f"n{i}") for i in range(4)], [KEEPER] * 4):
+            greets(channel)
+    assert client.sshd.count("Accepted publickey") == 5
+
+
+def test_a_jump_host_that_does_not_let_through(client: Client) -> None:
+    client.configure("Host node\n  ProxyJump gate\n  Port 1")
+    assert neither(client).step == "connect"
+
+
+def test_a_jump_host_that_is_refused_is_named(client: Client) -> None:
+    other = make_key(client.folder / "other")
+    client.configure(f"Host near\n  ProxyJump gate\nHost gate\n  IdentityFile {other}", identity=False)
+    error = neither(client, "near")
+    assert (error.host, error.step) == ("near", "authenticate")
+
+
+PUMP = f"""#!{sys.executable}
+import os, socket, sys, threading
+
+def pump(source, target):
+    while data := os.read(source, 65536):
+        os.write(target, data)
+
+with socket.create_connection(sys.argv[1:]) as s:
+    threading.Thread(target=pump, args=(s.fileno(), 1), daemon=True).start()
+    pump(0, s.fileno())
+"""
+
+
+def test_a_proxy_command_of_the_shell(client: Client) -> None:
+    (client.folder / "pump").write_text(PUMP)
+    (client.folder / "pump").chmod(0o755)
+    client.configure(f"Host node\n  ProxyCommand {client.folder}/pump %h %p | cat")
+    assert both(client) is ParamikoChannel
+
+
+def test_a_proxy_command_that_fails_is_quoted(client: Client) -> None:
+    client.configure("Host node\n  ProxyCommand echo no way >&2; sleep 0.1; exit 1\n  ConnectTimeout 1")
+    assert "no way" in str(neither(client))
+
+
+def test_a_certificate_of_the_host_goes_over_ssh(client: Client, tmp_path: Path) -> None:
+    client.know(f"@cert-authority * {public(tmp_path / 'authority')}")
+    assert neither(client).step == "host key"  # the authority never signed this key
+    client.know(
+        f"@cert-authority * {public(tmp_path / 'authority')}",
+        f"{client.sshd.address} {public(client.sshd.host_key)}",
+    )
+    assert both(client) is BinaryChannel
+
+
+def test_a_connection_that_stands_is_the_way_in(client: Client) -> None:
+    folder = tempfile.mkdtemp()  # short: a socket's path
+    client.configure(f"Host node\n  ControlPath {folder}/%n")
+    with subprocess.Popen(["ssh", "-M", "-N", "node"], stdin=subprocess.DEVNULL) as master:
+        try:
+            poll_until(lambda: Path(folder, "node").exists(), describe="no master")
+            client.sshd.authorized.write_text("")
+            assert both(client) is BinaryChannel
+        finally:
+            master.terminate()
+    Path(folder).rmdir()
+
+
+def test_ciphers_that_paramiko_lacks_go_over_ssh(client: Client) -> None:
+    client.configure("Host node\n  Ciphers chacha20-poly1305@openssh.com")
+    assert both(client) is BinaryChannel
+
+
+def test_variables_are_sent_as_configured(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIVEN", "it's $HOME")
+    client.configure("Host node\n  SendEnv GIV*")
+    with contextlib.closing(Fleet(Reaching(), ask=None)) as fleet:
+        (channel,) = fleet.open([Named("node")], [KEEPER])
+        for pid in client.sshd.grandchildren():  # keeper and agent
+            assert b"GIVEN=it's $HOME" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        greets(channel)
+
+
+# --- without OpenSSH here ---
+
+
+def test_without_openssh_the_files_are_read_as_fabric_does(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jumps(client)
+    without_openssh(client, monkeypatch)
+    assert reach("deep") is ParamikoChannel
+
+
+def test_without_openssh_a_directive_that_needs_it_is_named_with_its_line(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.configure("Host node\n  # a comment\n  PKCS11Provider /usr/lib/p11.so")
+    without_openssh(client, monkeypatch)
+    with pytest.raises(HostError) as caught:
+        reach()
+    assert ".ssh/config:3: pkcs11provider /usr/lib/p11.so" in str(caught.value)
+    assert "install openssh-client" in str(caught.value)

@@ -1,0 +1,177 @@
+"""Which host keys are trusted; with files as ssh-keygen writes them."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pslaunch.errors import HostError
+from pslaunch.ssh.hostkeys import Keeper, Policy, about, fingerprint, judge, key_types
+from pslaunch.ssh.settings import Settings
+
+KEY, OTHER = b"the key", b"another"
+TYPE = "ssh-ed25519"
+
+
+def text(key: bytes = KEY, kind: str = TYPE) -> str:
+    return f"{kind} {base64.b64encode(key).decode()}"
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Path:
+    return tmp_path / "ssh" / "known_hosts"
+
+
+@pytest.fixture
+def host(known: Path) -> Callable[..., Settings]:
+    def make(**more: object) -> Settings:
+        given = {"name": "n", "hostname": "node", "user": "u", "port": 22, "user_known_hosts": (str(known),)}
+        return Settings(**{**given, **more})  # type: ignore[arg-type] # of the tests' own words
+
+    return make
+
+
+def write(known: Path, *lines: str) -> None:
+    known.parent.mkdir(exist_ok=True)
+    known.write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("names", "port", "verdict"),
+    [
+        ("node", 22, "known"),
+        ("NODE,10.0.0.1", 22, "known"),
+        ("[node]:2200", 2200, "known"),
+        ("node", 2200, "known"),  # as ssh does: a line without port vouches for any
+        ("[node]:22", 22, "unknown"),
+        ("n?d*", 22, "known"),
+        ("[n*]:2200", 2200, "known"),
+        ("n*,!node", 22, "unknown"),
+        ("other", 22, "unknown"),
+    ],
+)
+def test_names(known: Path, host: Callable[..., Settings], names: str, port: int, verdict: str) -> None:
+    write(known, "# comment", "", "broken", f"{names} {text()} a comment")
+    settings = host(port=port)
+    assert judge(about(settings), settings.address, TYPE, KEY)[0] == verdict
+
+
+def test_hashed_names(known: Path, host: Callable[..., Settings]) -> None:
+    """As ssh-keygen hashes them."""
+    key = known.parent / "id"
+    known.parent.mkdir()
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    public = key.with_suffix(".pub").read_text().split()
+    write(known, f"[node]:2200 {public[0]} {public[1]}")
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(known)], check=True, capture_output=True)
+    assert "node" not in known.read_text()
+    settings = host(port=2200)
+    (entry,) = about(settings)
+    assert judge([entry], settings.address, TYPE, base64.b64decode(public[1]))[0] == "known"
+    assert not about(host(port=2201))
+
+
+def refusal(settings: Settings, keeper: Keeper, key: bytes = KEY) -> str:
+    with pytest.raises(HostError) as caught:
+        keeper.check(settings, TYPE, key)
+    assert caught.value.step == "host key"
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [TYPE, "ssh-rsa"])
+def test_a_changed_key_names_file_and_line(known: Path, host: Callable[..., Settings], kind: str) -> None:
+    write(known, "# first", f"node {text(OTHER, kind)}")
+    said = refusal(host(), Keeper("accept_new", lambda _q: "yes"))
+    assert f"{known}:2 has another" in said
+    assert f"ssh-keygen -R 'node' -f {known}" in said
+    assert known.read_text().count("\n") == 2
+
+
+def test_a_line_without_a_port_says_nothing_against_a_key(known: Path, host: Callable[..., Settings]) -> None:
+    write(known, f"node {text(OTHER)}")
+    Keeper("accept_new", None).check(host(port=2200), TYPE, KEY)
+
+
+def test_a_revoked_key_is_refused_whatever_else_is_known(known: Path, host: Callable[..., Settings]) -> None:
+    write(known, f"node {text()}", f"@revoked * {text()}")
+    assert f"{known}:2 revokes" in refusal(host(strict="no"), Keeper("accept_new", None))
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+def test_accept_new_writes_to_the_first_file(
+    known: Path, host: Callable[..., Settings], hashed: bool
+) -> None:
+    settings = host(port=2200, hash_known_hosts=hashed)
+    Keeper("accept_new", None).check(settings, TYPE, KEY)
+    assert known.read_text().startswith("|1|" if hashed else "[node]:2200 ssh-ed25519 ")
+    found = subprocess.run(
+        ["ssh-keygen", "-F", "[node]:2200", "-f", str(known)], capture_output=True, text=True, check=True
+    )
+    assert "found: line 1" in found.stdout
+    refusal(settings, Keeper("accept_new", None), OTHER)
+
+
+def test_a_last_line_without_its_end_is_not_continued(known: Path, host: Callable[..., Settings]) -> None:
+    write(known)
+    known.write_text(f"other {text()}")
+    Keeper("accept_new", None).check(host(), TYPE, KEY)
+    assert known.read_text() == f"other {text()}\nnode {text()}\n"
+
+
+@pytest.mark.parametrize(
+    ("strict", "policy", "answer", "accepted"),
+    [
+        ("ask", None, None, False),
+        ("ask", None, "yes", True),
+        ("ask", None, "no", False),
+        ("ask", "reject", "yes", False),
+        ("ask", "accept_new", None, True),
+        ("ask", "ask", None, False),
+        ("yes", "accept_new", "yes", False),
+        ("accept-new", "reject", None, True),
+        ("no", "reject", None, True),
+    ],
+)
+def test_an_unknown_key(
+    host: Callable[..., Settings], strict: str, policy: Policy | None, answer: str | None, accepted: bool
+) -> None:
+    asked: list[str] = []
+
+    def ask(question: str) -> str:
+        asked.append(question)
+        return str(answer)
+
+    keeper = Keeper(policy, ask if answer else None)
+    if accepted:
+        keeper.check(host(strict=strict), TYPE, KEY)
+    else:
+        assert fingerprint(KEY) in refusal(host(strict=strict), keeper)
+    assert bool(asked) == (strict == "ask" and policy in (None, "ask") and answer is not None)
+    assert all(fingerprint(KEY) in question for question in asked)
+
+
+def test_without_a_terminal_the_message_says_how_to_get_it(host: Callable[..., Settings]) -> None:
+    assert "--host_key_policy accept_new" in refusal(host(), Keeper(None, None))
+
+
+def test_strict_no_takes_a_changed_key_as_ssh_does(known: Path, host: Callable[..., Settings]) -> None:
+    write(known, f"node {text(OTHER)}")
+    Keeper(None, None).check(host(strict="no"), TYPE, KEY)
+
+
+def test_the_fingerprint_is_that_of_ssh_keygen(tmp_path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "id")], check=True)
+    argv = ["ssh-keygen", "-l", "-f", str(tmp_path / "id.pub")]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    key = base64.b64decode((tmp_path / "id.pub").read_text().split()[1])
+    assert fingerprint(key) == said.split()[1]
+
+
+def test_known_types_are_asked_for_first(known: Path, host: Callable[..., Settings]) -> None:
+    write(known, f"node {text(kind='ssh-rsa')}")
+    offered = ["ssh-ed25519", "rsa-sha2-512", "ecdsa-sha2-nistp256"]
+    assert key_types(about(host()), offered) == ["rsa-sha2-512", "ssh-ed25519", "ecdsa-sha2-nistp256"]

@@ -1,0 +1,191 @@
+"""What `ssh -G` says, as settings; pure, and once with the ssh that is here."""
+
+from __future__ import annotations
+
+import base64
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from pslaunch.errors import HostError
+from pslaunch.ssh import keys
+from pslaunch.ssh.settings import Config, Route, Settings, parse, settings_of, split_jump
+
+SAID = """host node
+user ann
+hostname 10.0.0.7
+port 2200
+identitiesonly yes
+stricthostkeychecking true
+identityfile ~/.ssh/%h_%r
+identityfile /k/two
+certificatefile ${KEYS}/c-cert.pub
+userknownhostsfile /home/ann/.ssh/known /with a space/known
+globalknownhostsfile none
+hashknownhosts yes
+serveraliveinterval 7
+connecttimeout 5
+compression yes
+proxyjump bob@gate:2222,inner
+setenv A=b c
+setenv D=e=f
+sendenv LC_*
+forwardagent no
+gssapiauthentication yes
+securitykeyprovider internal
+controlpath none
+ciphers aes256-ctr,aes128-ctr
+"""
+
+
+def made(text: str = SAID, **environ: str) -> Settings:
+    return settings_of("node", parse(text), home="/home/ann", local_user="ann", environ=environ)
+
+
+def test_what_ssh_says_becomes_settings() -> None:
+    settings = made(KEYS="/keys", LC_ALL="C", HOME="/x")
+    assert (settings.hostname, settings.user, settings.port) == ("10.0.0.7", "ann", 2200)
+    assert settings.address == "[10.0.0.7]:2200"
+    assert settings.identity_files == ("/home/ann/.ssh/10.0.0.7_ann", "/k/two")
+    assert settings.certificate_files == ("/keys/c-cert.pub",)
+    assert settings.user_known_hosts == ("/home/ann/.ssh/known", "/with a space/known")
+    assert settings.global_known_hosts == ()
+    assert (settings.strict, settings.identities_only, settings.hash_known_hosts) == ("yes", True, True)
+    assert (settings.connect_timeout_s, settings.keepalive_s, settings.compression) == (5.0, 7, True)
+    assert settings.jumps == ("bob@gate:2222", "inner")
+    assert settings.env == (("LC_ALL", "C"), ("A", "b c"), ("D", "e=f"))
+    assert settings.ciphers == ("aes256-ctr", "aes128-ctr")
+    assert settings.only_ssh == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pkcs11provider /usr/lib/p11.so",
+        "knownhostscommand /bin/echo",
+        "revokedhostkeys /etc/revoked",
+        "hostbasedauthentication yes",
+        "identityagent /run/agent",
+        "forwardagent yes",
+        "preferredauthentications gssapi-with-mic",
+        "nohostauthenticationforlocalhost yes",
+    ],
+)
+def test_what_paramiko_can_not_honour_is_named(line: str) -> None:
+    assert made(f"{line}\n").only_ssh == line
+
+
+def test_a_connection_that_stands_is_used(tmp_path: Path) -> None:
+    import socket
+
+    path = tmp_path / "master"
+    assert made(f"controlpath {path}\n").only_ssh == ""
+    with socket.socket(socket.AF_UNIX) as s:
+        s.bind(str(path))
+        assert made(f"controlpath {path}\n").only_ssh == f"controlpath {path}"
+
+
+def test_an_alias_of_the_key_has_no_port() -> None:
+    assert made("hostname h\nport 2200\nhostkeyalias a\n").address == "a"
+    assert made("hostname h\n").address == "h"
+
+
+@pytest.mark.parametrize(
+    ("jump", "parts"),
+    [
+        ("gate", ("gate", None, None)),
+        ("bob@gate:22", ("gate", "bob", 22)),
+        ("bob@[fe80::1]:2200", ("fe80::1", "bob", 2200)),
+        ("ssh://bob@gate:2200", ("gate", "bob", 2200)),
+        ("a@b@gate", ("gate", "a@b", None)),
+    ],
+)
+def test_a_jump(jump: str, parts: tuple[str, str | None, int | None]) -> None:
+    assert split_jump(jump) == parts
+
+
+def field(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data
+
+
+def test_a_security_key_goes_over_ssh(tmp_path: Path) -> None:
+    blob = field(b"sk-ssh-ed25519@openssh.com") + field(b"k" * 32) + field(b"ssh:")
+    (tmp_path / "id.pub").write_text(f"sk-ssh-ed25519@openssh.com {base64.b64encode(blob).decode()} me\n")
+    assert "a security key" in keys.needs_ssh([str(tmp_path / "none"), str(tmp_path / "id")])
+    body = base64.b64encode(b"openssh-key-v1\0" + field(b"none") * 2 + field(b"") + b"\0\0\0\1" + field(blob))
+    text = f"-----BEGIN OPENSSH PRIVATE KEY-----\n{body.decode()}\n-----END OPENSSH PRIVATE KEY-----\n"
+    (tmp_path / "alone").write_text(text)
+    assert keys.public_blob(str(tmp_path / "alone")) == blob
+    assert not keys.encrypted(str(tmp_path / "alone"))
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"-----BEGIN", b"-----BEGIN X\n!!!\n", b"ssh-ed25519 %%%"])
+def test_nonsense_is_no_key(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "id").write_bytes(data)
+    assert keys.public_blob(str(tmp_path / "id")) is None
+
+
+# --- with the ssh that is here ---
+
+
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Config:
+    (tmp_path / "config").write_text(text)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = Config()
+    assert found.ssh is not None
+    (tmp_path / "ssh").write_text(f'#!/bin/sh\nexec {found.ssh} -F {tmp_path}/config "$@"\n')
+    (tmp_path / "ssh").chmod(0o755)
+    return Config()
+
+
+def names(route: Route) -> list[tuple[str, str, int]]:
+    return [(hop.hostname, hop.user, hop.port) for hop in route.hops]
+
+
+def test_a_chain_of_jumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first hop's own ProxyJump counts, that of the later ones not: as with ssh -J."""
+    text = """
+Host deep
+  ProxyJump bob@gate:2222,inner
+Host gate
+  HostName 10.0.0.1
+  ProxyJump outer
+Host inner
+  User ian
+  ProxyJump nowhere
+Match host deep user ann
+  Port 2300
+Host *
+  User all
+"""
+    route = config(tmp_path, monkeypatch, text).route("deep", "ann", None)
+    assert names(route) == [
+        ("outer", "all", 22),
+        ("10.0.0.1", "bob", 2222),
+        ("inner", "ian", 22),
+        ("deep", "ann", 2300),
+    ]
+
+
+def test_a_jump_host_that_its_own_rule_matches_is_refused_by_ssh_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(HostError, match="gate: resolve failed: ssh -G: jumphost loop via gate"):
+        config(tmp_path, monkeypatch, "Host *\n  ProxyJump gate\n").route("node", "u", None)
+
+
+def test_jumps_in_a_circle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up = config(tmp_path, monkeypatch, "Host a\n  ProxyJump b\nHost b\n  ProxyJump a\n")
+    with pytest.raises(HostError, match="in a circle"):
+        looked_up.route("a", None, None)
+
+
+def test_a_broken_configuration_is_told_in_the_words_of_ssh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up = config(tmp_path, monkeypatch, "Host a\n  Portt 7\n")
+    with pytest.raises(HostError, match=r"config: line 2: Bad configuration option: portt") as caught:
+        looked_up.route("a", None, None)
+    assert caught.value.step == "resolve"
