@@ -16,14 +16,16 @@ from pslaunch.runtime.env import INIT_ARGS, TRAINER_FLAGS, EnvError, parse_bool
 
 NEAR: Final = 0.7  # difflib's ratio from which a foreign option is a near miss: --workers, --worker_number
 NEVER_NEAR: Final = frozenset({"config"})  # v1's own option, no near miss of --conf
-REPEATABLE: Final = frozenset({"env"})
 
-# What other launchers call what we have: Fleet, torchrun, horovodrun, mpirun, dmlc-submit, accelerate.
+# What other launchers call what we have: Fleet, torchrun, horovodrun, mpirun, dmlc-submit, DeepSpeed.
 ELSEWHERE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("trainer_num", "num_trainers", "trainers", "workers", "num_workers"), "worker_num"),
     **dict.fromkeys(("nproc_per_node", "num_proc", "num_processes", "nproc", "np", "n"), "worker_num"),
     **dict.fromkeys(("servers", "pservers", "num_servers", "pserver_num", "s"), "server_num"),
+    **dict.fromkeys(("host", "ips", "H"), "hosts"),
     **dict.fromkeys(("nnodes", "num_nodes", "num_machines"), "nodes"),
+    **dict.fromkeys(("include_hosts", "i"), "include"),
+    **dict.fromkeys(("exclude_hosts", "e"), "exclude"),
 }
 
 
@@ -39,9 +41,9 @@ class Split:
 
 
 def split_command_line(
-    words: Sequence[str], options: Mapping[str, bool], repeatable: Set[str] = REPEATABLE
+    words: Sequence[str], options: Mapping[str, bool], repeatable: Set[str] = frozenset({"env"})
 ) -> Split:
-    """Split `words`; `options` maps the name of each option of ours to whether it takes a value.
+    """Split `words`; `options` maps each of our options to whether it takes a value.
 
     Names may be written with dashes or underscores. Raises SpecError naming the word where it can't be
     said whose it is: a near miss of ours, a single dash, a value missing or too many, an option twice.

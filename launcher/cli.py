@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from pslaunch.errors import PslaunchError, SpecError
 from pslaunch.node import codes
+from pslaunch.options import Option, options_of
+
+if TYPE_CHECKING:
+    from pslaunch.spec import JobSpec
 
 BROKEN_PIPE: Final = codes.SIGNAL_BASE + 13
 CANT_WRITE: Final = "can't write to standard output"
 # What a write can meet; an open names its file, and our sockets don't give these.
 WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
-PLANNED: Final = {"fabric": "hosts by SSH", "mpi": "an Open MPI cluster", "k8s": "Kubernetes"}
+PLANNED: Final = {"mpi": "an Open MPI cluster", "k8s": "Kubernetes"}
 
 # Typer carries its own copy of click in some versions and depends on it in others.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -61,7 +66,7 @@ class Commands(TyperGroup):
         if args[0] in PLANNED:
             ctx.fail(
                 f"{args[0]} ({PLANNED[args[0]]}) is not there yet; what works today is pslaunch local, "
-                "on one machine, where --nodes N simulates a cluster"
+                "on one machine, and pslaunch fabric, on hosts by SSH"
             )
         if args[0] not in self.commands:
             from pslaunch.args import nearest
@@ -84,33 +89,15 @@ class JobCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from pslaunch.args import split_command_line
 
-        options = {
-            opt.removeprefix("--"): not getattr(param, "is_flag", False)
-            for param in self.get_params(ctx)
-            for opt in param.opts
-        }
+        ours = options_of(str(self.name))
+        options = {name: option.valued for name, option in ours.items()}
+        repeatable = {name for name, option in ours.items() if option.repeatable}
         with _usage_errors(ctx):
-            split = split_command_line(args, options)
+            split = split_command_line(args, {**options, "help": False}, repeatable)
         if "--help" in split.ours:
             _help(ctx)
         ctx.meta["split"] = split
-        ctx.params.update(_values(split.ours, options))
         return []
-
-
-def _values(ours: Sequence[str], options: Mapping[str, bool]) -> dict[str, Any]:
-    """The parameters of a command: text or None, True or False, a list where it may be repeated."""
-    from pslaunch.args import REPEATABLE
-
-    values: dict[str, Any] = {name: None if valued else False for name, valued in options.items()}
-    values.pop("help", None)
-    for word in ours:
-        name, _, value = word.removeprefix("--").partition("=")
-        if name in REPEATABLE:
-            values[name] = [*(values[name] or ()), value]
-        else:
-            values[name] = value if options[name] else True
-    return values
 
 
 class PassCommand(TyperCommand):
@@ -127,12 +114,6 @@ app = typer.Typer(
 )  # fmt: skip
 
 
-def _option(name: str, metavar: str, text: str, default: str = "") -> Any:
-    """An option with a value: what it is, its unit, its default."""
-    words = f"{text} [default: {default}]" if default else text
-    return typer.Option(f"--{name}", metavar=metavar, help=words, show_default=False)
-
-
 def _flag(name: str, text: str) -> Any:
     return typer.Option(f"--{name}", help=f"{text} [default: off]", show_default=False)
 
@@ -141,110 +122,82 @@ Text = str | None
 Json = Annotated[bool, _flag("json", "Print JSON: one object a line.")]
 
 
-@app.command(cls=JobCommand, options_metavar="[OPTIONS] [PROGRAM [ARGS]...]")
-def local(
-    ctx: typer.Context,
-    server_num: Annotated[Text, _option("server_num", "N", "Parameter servers; 0 trains alone.", "1")] = None,
-    worker_num: Annotated[Text, _option("worker_num", "N", "Trainers.", "1")] = None,
-    server: Annotated[
-        Text,
-        _option(
-            "server",
-            "HOW",
-            "How pservers are started: bundled runs `pslaunch pserver`, script runs the "
-            "program in both roles, auto reads the program to see which it wants.",
-            "auto",
-        ),
-    ] = None,
-    job_workspace: Annotated[
-        Text, _option("job_workspace", "DIR", "Folder that the programs run in.", "the program's folder")
-    ] = None,
-    job_dispatch_package: Annotated[
-        Text, _option("job_dispatch_package", "DIR", "Folder to send to the nodes; here it is used in place.")
-    ] = None,
-    job_name: Annotated[Text, _option("job_name", "NAME", "Name of the job.", "the workspace's name")] = None,
-    trainer_count: Annotated[
-        Text, _option("trainer_count", "N", "Compute threads of each trainer.", "1")
-    ] = None,
-    use_gpu: Annotated[
-        Text, _option("use_gpu", "BOOL", "Train on a GPU; for programs with their own runtime.", "False")
-    ] = None,
-    port: Annotated[
-        Text, _option("port", "PORT", "First port of the first pserver.", "a free block is chosen")
-    ] = None,
-    ports_num: Annotated[
-        Text, _option("ports_num", "N", "Ports of each pserver for dense parameters.", "1")
-    ] = None,
-    ports_num_for_sparse: Annotated[
-        Text,
-        _option(
-            "ports_num_for_sparse", "N", "Ports of each pserver for sparse tables; 0: the dense ones.", "0"
-        ),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        _option(
-            "env",
-            "NAME[=VALUE]",
-            "A variable for the programs, with its value here or the one given; may be repeated.",
-        ),
-    ] = None,
-    python: Annotated[
-        Text, _option("python", "FILE", "Interpreter of .py programs.", "the one that runs pslaunch")
-    ] = None,
-    log_dir: Annotated[
-        Text, _option("log_dir", "DIR", "Folder of the logs; output/ moves with it.", "log/ of the workspace")
-    ] = None,
-    grace: Annotated[
-        Text, _option("grace", "SECONDS", "From the first TERM of an ending to KILL, in seconds.", "5")
-    ] = None,
-    lost_after: Annotated[
-        Text, _option("lost_after", "SECONDS", "Silence after which a node counts as lost, in seconds.", "30")
-    ] = None,
-    stall_after: Annotated[
-        Text,
-        _option("stall_after", "SECONDS", "A step that waits this long is reported, in seconds.", "60"),
-    ] = None,
-    stall_timeout: Annotated[
-        Text,
-        _option("stall_timeout", "SECONDS", "A step that waits this long ends the job, in seconds.", "never"),
-    ] = None,
-    nodes: Annotated[
-        Text,
-        _option("nodes", "N", "Simulate a cluster: N nodes, each with a copy of the workspace.", "1"),
-    ] = None,
-    head: Annotated[
-        Text, _option("head", "WHERE", "Where the job is decided: launcher, or node for node 0.", "launcher")
-    ] = None,
-    detach: Annotated[
-        bool, _flag("detach", "Return once the programs run; the job goes on by itself.")
-    ] = False,
-    dry_run: Annotated[bool, _flag("dry_run", "Print the plan and start nothing.")] = False,
-    json: Json = False,
-) -> None:
+def _with_options(backend: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options of its backend: typer reads a function's signature."""
+
+    def give(command: Callable[..., None]) -> Callable[..., None]:
+        context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        options = [_parameter(option) for option in options_of(backend).values()]
+        vars(command)["__signature__"] = inspect.Signature([context, *options])
+        return command
+
+    return give
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    kind: Any = (list[str] | None if option.repeatable else str | None) if option.valued else bool
+    said = typer.Option(
+        f"--{option.name}", metavar=option.metavar or None, help=option.text, show_default=False
+    )
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None if option.valued else False,
+        annotation=Annotated[kind, said],
+    )
+
+
+def _job_command(run: Callable[..., None]) -> Callable[..., None]:
+    """A command of the name of its function's backend."""
+    options = app.command(cls=JobCommand, options_metavar="[OPTIONS] [PROGRAM [ARGS]...]")
+    return options(_with_options(run.__name__)(run))
+
+
+@_job_command
+def local(ctx: typer.Context, **_options: Any) -> None:
     """Run one job on this machine: pservers and trainers of PROGRAM (train.py unless given).
 
     What follows PROGRAM is its own; `--` ends our options too. Before it, an option that is not ours
     goes on to it as --name=value or a bare --flag. Flags of the v2 trainer (--num_passes=3, --log_period,
     --dot_period, --saving_period, --save_dir, --test_period, --local, --no_save) win over what the
-    program says.
+    program says. Options may also stand in ./pslaunch.toml.
     """
+    from pslaunch.spec import local_spec
+
+    _run_job(ctx, local_spec)
+
+
+@_job_command
+def fabric(ctx: typer.Context, **_options: Any) -> None:
+    """Run one job on hosts that are reached by SSH: conf.py says which.
+
+    The folder of --job_dispatch_package is sent to every host, and PROGRAM (train.py unless given) runs in
+    it there. The hosts need sshd and Python 3.9 or later. Options win over ./pslaunch.toml, and that over
+    conf.py; what stands before and after PROGRAM is taken as by `pslaunch local`.
+    """
+    from pslaunch.fabric_spec import fabric_spec
+
+    _run_job(ctx, fabric_spec)
+
+
+def _run_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> None:
     from pathlib import Path
 
-    from pslaunch.spec import local_spec, notes
+    from pslaunch.given import gather
+    from pslaunch.spec import notes
 
-    given = {name: value for name, value in ctx.params.items() if isinstance(value, str)}
-    if detach:
-        given["detach"] = ""
+    split = ctx.meta["split"]
     with _usage_errors(ctx):
-        spec = local_spec(given, env or [], ctx.meta["split"], cwd=Path.cwd(), environ=os.environ)
-    _tell(ctx, notes(spec, ctx.meta["split"]))
+        given = gather(str(ctx.info_name), split, Path.cwd())
+        spec = make_spec(given, split, cwd=Path.cwd(), environ=os.environ)
+        dry_run, as_json = given.flag("dry_run"), given.flag("json")
+    _tell(ctx, notes(spec, given, split))
     from pslaunch import session
 
     if dry_run:
-        typer.echo(session.dry_run(spec, as_json=json))
+        typer.echo(session.dry_run(spec, as_json=as_json))
         return
-    raise typer.Exit(session.run(spec, as_json=json))
+    raise typer.Exit(session.run(spec, as_json=as_json))
 
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or an unmistakable beginning of it.")]

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from pslaunch.args import Split
 from pslaunch.errors import SpecError
+from pslaunch.given import Given
+from pslaunch.kinds import Value
 
 DEFAULT_PROGRAM: Final = "train.py"
 
 
-def locate(given: Mapping[str, str], split: Split, cwd: Path) -> tuple[Path, str]:
+def locate(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
     """The workspace (absolute, links resolved) and the program (relative when it is inside)."""
-    options = [name for name in ("job_workspace", "job_dispatch_package") if name in given]
-    if len(options) == 2:
+    workspace, package = given.one("job_workspace"), given.one("job_dispatch_package")
+    if workspace and package:
         raise SpecError(
-            f"--job_workspace={given['job_workspace']} and --job_dispatch_package="
-            f"{given['job_dispatch_package']} are both given: the folder is there already, or it is sent"
+            f"{workspace.label}={workspace.text} and {package.label}={package.text} are both given: "
+            "the folder is there already, or it is sent"
         )
-    if not options:
+    folder = workspace or package
+    if not folder:
         path = _absolute(split.program if split.program is not None else DEFAULT_PROGRAM, cwd)
         _check_program(
             path, split, "" if split.program else f" in {cwd}; name one, or give --job_workspace=DIR"
         )
         return path.parent.resolve(), path.name
-    workspace = _folder(options[0], given[options[0]], cwd)
-    return workspace, _program_in(workspace, split, cwd)
+    found = folder_here(folder, cwd)
+    return found, program_in(found, split, cwd)
 
 
-def _program_in(workspace: Path, split: Split, cwd: Path) -> str:
+def program_in(workspace: Path, split: Split, cwd: Path) -> str:
+    """The program: relative to the workspace when it is inside. Raises SpecError."""
     path = workspace / (split.program if split.program is not None else DEFAULT_PROGRAM)
     if split.program is not None and not _exists(path) and _exists(cwd / split.program):
         path = cwd / split.program
@@ -57,14 +60,15 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _folder(option: str, text: str, cwd: Path) -> Path:
-    path = _absolute(text, cwd)
-    if not text or not _exists(path):
-        raise SpecError(f"--{option}={text!r} is not there")
+def folder_here(value: Value, cwd: Path) -> Path:
+    """A folder of this machine that is there and can be read, links resolved. Raises SpecError."""
+    path = _absolute(value.text, cwd)
+    if not value.text or not _exists(path):
+        raise SpecError(f"{value.shown} is not there")
     if not path.is_dir():
-        raise SpecError(f"--{option}={text!r} is not a folder")
+        raise SpecError(f"{value.shown} is not a folder")
     if not os.access(path, os.R_OK | os.X_OK):
-        raise SpecError(f"--{option}={text!r} can't be read: permission denied")
+        raise SpecError(f"{value.shown} can't be read: permission denied")
     return path.resolve()
 
 
@@ -96,16 +100,16 @@ def name_of(workspace: Path) -> str:
     raise SpecError(f"the workspace {str(workspace)!r} can't name the job ({why}); give --job_name=NAME")
 
 
-def log_dir(text: str | None, cwd: Path) -> Path | None:
-    """The folder of the logs, which is there or can be made, as far as that can be known before."""
-    if text is None:
+def folder_to_make(value: Value | None, cwd: Path) -> Path | None:
+    """A folder of this machine which is there or can be made, as far as that can be known before."""
+    if value is None:
         return None
-    path = _absolute(text, cwd)
+    path = _absolute(value.text, cwd)
     there = next((p for p in (path, *path.parents) if _exists(p)), path)
-    if not text or (there == path and not path.is_dir()):
-        raise SpecError(f"--log_dir={text!r} is not a folder")
+    if not value.text or (there == path and not path.is_dir()):
+        raise SpecError(f"{value.shown} is not a folder")
     if not there.is_dir():
-        raise SpecError(f"--log_dir={text!r} can't be made: {there} is not a folder")
+        raise SpecError(f"{value.shown} can't be made: {there} is not a folder")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise SpecError(f"--log_dir={text!r} can't be written: {there}: permission denied, or read-only")
+        raise SpecError(f"{value.shown} can't be written: {there}: permission denied, or read-only")
     return path

@@ -60,12 +60,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Limits:
-    """Times of a job, in seconds (design: one table for all backends)."""
+    """Times of a job, in seconds."""
 
-    grace_s: float = 5.0
-    lost_after_s: float = 30.0
-    stall_after_s: float = 60.0
-    stall_timeout_s: float | None = None
+    grace_s: float
+    lost_after_s: float
+    stall_after_s: float
+    stall_timeout_s: float | None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,94 @@
+"""What a user gave for a job: the command line, then pslaunch.toml, then conf.py; the first wins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pslaunch import conf, settings
+from pslaunch.args import Split
+from pslaunch.kinds import Layer, Value
+from pslaunch.options import Option, options_of
+from pslaunch.runtime.env import init_var
+
+# Where a higher place gives one of these, the others of a lower place count no more.
+EITHER: Final = frozenset({"job_workspace", "job_dispatch_package"})
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """All that was given for one job, as text."""
+
+    options: Mapping[str, Option]
+    values: Layer
+    trainer_flags: Mapping[str, str] = field(default_factory=dict)
+    files: tuple[str, ...] = ()  # that were read
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self.values.get(name))
+
+    def one(self, name: str) -> Value | None:
+        """The value of an option that is given once."""
+        return self.values[name][0] if name in self else None
+
+    def all(self, name: str) -> Sequence[Value]:
+        """The values of an option that may be repeated."""
+        return self.values.get(name, ())
+
+    def read(self, name: str) -> Any:
+        """The value of an option, checked, else its default. Raises SpecError."""
+        option, value = self.options[name], self.one(name)
+        return option.default if value is None else option.kind.read(value.text, value.label)
+
+
+def gather(backend: str, split: Split, cwd: Path) -> Given:
+    """What was given for a job of this backend; files of `cwd` are looked for. Raises SpecError."""
+    layers, flags, files = [_line_layer(split)], dict(split.trainer_flags), list[str]()
+    if (cwd / settings.FILE).exists():
+        own, common, more = settings.read_settings(cwd / settings.FILE, backend)
+        layers += [own, common]
+        flags = {**more, **flags}
+        files.append(settings.FILE)
+    named = merge(layers).get("conf")
+    if named or (backend == "fabric" and (cwd / conf.FILE).exists()):
+        name = named[0].text if named else conf.FILE
+        known = options_of(backend)
+        layers.append({k: v for k, v in conf.read_conf(cwd / name, name).items() if k in known})
+        files.append(name)
+    return Given(options_of(backend), _without(merge(layers), flags), flags, tuple(files))
+
+
+def _line_layer(split: Split) -> Layer:
+    """What stood on the command line."""
+    layer: dict[str, list[Value]] = {}
+    for word in split.ours:
+        name, valued, text = word.removeprefix("--").partition("=")
+        layer.setdefault(name, []).append(Value(text if valued else "True", f"--{name}"))
+    return layer
+
+
+def merge(layers: Iterable[Layer]) -> dict[str, Sequence[Value]]:
+    """All layers as one, the highest first; variables of all places come together, each from the highest."""
+    merged: dict[str, Sequence[Value]] = {}
+    for layer in layers:
+        settled = EITHER if EITHER & merged.keys() else frozenset[str]()
+        known = {_variable(value) for value in merged.get("env", ())}
+        for name, values in layer.items():
+            if name == "env":
+                merged[name] = [*merged.get(name, ()), *(v for v in values if _variable(v) not in known)]
+            elif name not in merged and name not in settled:
+                merged[name] = values
+    return merged
+
+
+def _variable(value: Value) -> str:
+    return value.text.partition("=")[0]
+
+
+def _without(values: Layer, flags: Mapping[str, str]) -> Layer:
+    """Without variables of files that a flag of the trainer says as well: the flag wins."""
+    said = {init_var(name) for name in flags}
+    kept = [v for v in values.get("env", ()) if v.on_line or _variable(v) not in said]
+    return {**values, "env": kept}

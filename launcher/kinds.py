@@ -1,0 +1,186 @@
+"""Values as users give them: what text an option takes, and how a message names it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pslaunch.errors import SpecError
+from pslaunch.runtime.env import EnvError, parse_bool
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One value of an option, as text."""
+
+    text: str
+    label: str  # "--port", "pslaunch.toml:3: port", "conf.py:12: PADDLE_PORT"
+
+    @property
+    def shown(self) -> str:
+        """How a message begins that is about it."""
+        return f"{self.label}={self.text!r}"
+
+    @property
+    def on_line(self) -> bool:
+        """Whether it stood on the command line."""
+        return self.label.startswith("--")
+
+
+Layer = Mapping[str, Sequence[Value]]  # from one place: the values of each option
+
+
+def shown(value: object) -> str:
+    """A value of a file in a message; a long one is cut."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# --- What an option's text may be; `label`: as in Value. ---
+
+
+class Kind(Protocol):
+    """How a value is read from text, checked, and taken from a file that has types."""
+
+    @property
+    def meant(self) -> str:
+        """What a file must have, in words."""
+        ...
+
+    def read(self, text: str, label: str) -> Any:
+        """The value, checked. Raises SpecError."""
+        ...
+
+    def check(self, value: Any, label: str) -> None:
+        """Raises SpecError where the value is not allowed."""
+        ...
+
+    def to_text(self, value: object) -> str | None:
+        """The text of a file's value; None where its type is wrong."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A whole number."""
+
+    low: int
+    high: int
+    meant = "a whole number"
+
+    def read(self, text: str, label: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+            raise SpecError(f"{label}={text!r} is not a whole number")
+        self.check(int(text), label)
+        return int(text)
+
+    def check(self, value: int, label: str) -> None:
+        if not self.low <= value <= self.high:
+            raise SpecError(f"{label}={value} is not from {self.low} to {self.high}")
+
+    def to_text(self, value: object) -> str | None:
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """A duration."""
+
+    low_s: float
+    meant = "a number of seconds"
+
+    def read(self, text: str, label: str) -> float:
+        try:
+            value_s = float(text)
+        except ValueError:
+            raise SpecError(f"{label}={text!r} is not a number of seconds") from None
+        self.check(value_s, label)
+        return value_s
+
+    def check(self, value: float, label: str) -> None:
+        if not self.low_s <= value < float("inf"):
+            raise SpecError(f"{label}={value:g} is not a number of seconds from {self.low_s:g} up")
+
+    def to_text(self, value: object) -> str | None:
+        return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of some words."""
+
+    words: Sequence[str]
+
+    @property
+    def meant(self) -> str:
+        return f"one of {', '.join(self.words)}"
+
+    def read(self, text: str, label: str) -> str:
+        self.check(text.replace("-", "_"), label)
+        return text.replace("-", "_")
+
+    def check(self, value: str, label: str) -> None:
+        if value not in self.words:
+            raise SpecError(f"{label}={value!r}: {self.meant}")
+
+    def to_text(self, value: object) -> str | None:
+        return value if isinstance(value, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """True or false, with a value, as in v2."""
+
+    meant = "true or false"
+
+    def read(self, text: str, label: str) -> bool:
+        try:
+            return parse_bool(text, label)
+        except EnvError as e:
+            raise SpecError(str(e)) from e
+
+    def check(self, value: bool, label: str) -> None:
+        pass
+
+    def to_text(self, value: object) -> str | None:
+        return str(value) if isinstance(value, (bool, int, str)) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """True where it stands on a command line, without a value."""
+
+    meant = "true or false"
+
+    def read(self, text: str, label: str) -> bool:
+        return text == "True"
+
+    def check(self, value: bool, label: str) -> None:
+        pass
+
+    def to_text(self, value: object) -> str | None:
+        return str(value) if isinstance(value, bool) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text that spec.py reads: a name, a path, a command."""
+
+    repeatable: bool = False
+
+    @property
+    def meant(self) -> str:
+        return "text, or a list of texts" if self.repeatable else "text"
+
+    def read(self, text: str, label: str) -> str:
+        self.check(text, label)
+        return text
+
+    def check(self, value: str, label: str) -> None:
+        if not value or "\0" in value:
+            raise SpecError(f"{label}={value!r} is {'empty' if not value else 'no text'}")
+
+    def to_text(self, value: object) -> str | None:
+        return value if isinstance(value, str) else None
