@@ -147,7 +147,7 @@ def job_of(nodes: int) -> Plan:
         "use_gpu": False,
         "added_env": {},
         "flags": {},
-        "limits": Limits(),
+        "limits": Limits(5.0, 30.0, 60.0, None),
         "nodes": there,
     }
     return Plan(roles=(role,), **named, **more, **last)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from pslaunch.errors import SpecError
@@ -41,14 +42,19 @@ class Split:
 
 
 def split_command_line(
-    words: Sequence[str], options: Mapping[str, bool], repeatable: Set[str] = frozenset({"env"})
+    words: Sequence[str],
+    options: Mapping[str, bool],
+    repeatable: Set[str] = frozenset({"env"}),
+    others: Mapping[str, str] = MappingProxyType({}),
 ) -> Split:
     """Split `words`; `options` maps each of our options to whether it takes a value.
+
+    others: options of our other commands, by name, with the command's name.
 
     Names may be written with dashes or underscores. Raises SpecError naming the word where it can't be
     said whose it is: a near miss of ours, a single dash, a value missing or too many, an option twice.
     """
-    return _Splitter(words, options, repeatable).split()
+    return _Splitter(words, options, repeatable, others).split()
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = NEAR) -> str | None:
@@ -60,11 +66,18 @@ def nearest(name: str, known: Iterable[str], cutoff: float = NEAR) -> str | None
 class _Splitter:
     """Walks the words once; what it found lies in its fields."""
 
-    def __init__(self, words: Sequence[str], options: Mapping[str, bool], repeatable: Set[str]) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        options: Mapping[str, bool],
+        repeatable: Set[str],
+        others: Mapping[str, str],
+    ) -> None:
         self.words = words
         self.at = 0
         self.options = {name.replace("-", "_"): (name, valued) for name, valued in options.items()}
         self.repeatable = repeatable
+        self.others = others
         self.seen: set[str] = set()
         self.ours: list[str] = []
         self.flags: dict[str, str] = {}
@@ -109,6 +122,8 @@ class _Splitter:
         elif key in TRAINER_FLAGS:
             self._flag(key, value if has_value else None)
         else:
+            if key in self.others:
+                raise SpecError(f"--{key} is an option of pslaunch {self.others[key]}, not of this command")
             self._refuse_foreign(f"--{name}", key)
             self._refuse_near_miss(name, key)
             self.forwarded.append(word)

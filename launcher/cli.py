@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from pslaunch.errors import PslaunchError, SpecError
 from pslaunch.node import codes
-from pslaunch.options import Option, options_of
+from pslaunch.options import OPTIONS, Option, options_of
 
 if TYPE_CHECKING:
     from pslaunch.spec import JobSpec
@@ -92,8 +92,9 @@ class JobCommand(TyperCommand):
         ours = options_of(str(self.name))
         options = {name: option.valued for name, option in ours.items()}
         repeatable = {name for name, option in ours.items() if option.repeatable}
+        others = {o.name: o.backends[0] for o in OPTIONS if o.name not in ours}
         with _usage_errors(ctx):
-            split = split_command_line(args, {**options, "help": False}, repeatable)
+            split = split_command_line(args, {**options, "help": False}, repeatable, others)
         if "--help" in split.ours:
             _help(ctx)
         ctx.meta["split"] = split

@@ -42,6 +42,10 @@ class Given:
         option, value = self.options[name], self.one(name)
         return option.default if value is None else option.kind.read(value.text, value.label)
 
+    def flag(self, name: str) -> bool:
+        """Whether a flag is set."""
+        return bool(self.read(name))
+
 
 def gather(backend: str, split: Split, cwd: Path) -> Given:
     """What was given for a job of this backend; files of `cwd` are looked for. Raises SpecError."""

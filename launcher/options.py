@@ -1,6 +1,6 @@
 """Every option of the commands that start a job, once: name, kind, help, default, and which backends have it.
 
-Commands, pslaunch.toml, conf.py, JobSpec and docs/options.md have it from here. Keep it light: `--help` reads it.
+Commands, files, JobSpec and docs/options.md have it from here. `--help` reads it: keep it light.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ def _head(given: Given) -> Literal["launcher", "node"]:
     value = given.one("head")
     if value is not None and word == "launcher":
         raise SpecError(
-            f"{value.label}={value.text} together with --detach: a job that goes on needs --head=node"
+            f"{value.label}={value.text} together with --detach: the head of a job that goes on is on a node"
         )
     return "node"
 

@@ -20,7 +20,15 @@ MODULES = sorted(
     if p.name not in ("__init__.py", "__main__.py")
 )
 # Who may import whom in the launcher, lowest first: each may import what stands before it.
-LAYERS = ("errors", "args", "hosts", "detect", "spec", "plan", "backends", "view", "session", "cli")
+LAYERS = (
+    *("errors", "args", "hosts", "detect", "kinds", "options", "settings", "conf", "given", "locate", "spec"),
+    "fabric_spec",
+    "plan",
+    "backends",
+    "view",
+    "session",
+    "cli",
+)
 
 
 def test_every_module_is_on_the_page() -> None:

@@ -39,9 +39,19 @@ def run(*words: str) -> int:
     ("line", "names"),
     [
         ("locl", ["locl", "is 'local' meant?"]),
-        ("frobnicate", ["frobnicate", "local, jobs, status"]),
+        ("quux", ["quux", "local, fabric, jobs"]),
         ("--vers", ["--vers", "is 'version' meant?"]),
-        ("fabric --conf conf.py", ["fabric", "SSH", "not there yet", "pslaunch local"]),
+        ("fabric --conf conf.py", ["fabric", "conf.py can't be read", "No such file"]),
+        ("fabric --hosts a", ["--job_dispatch_package=DIR", "--job_workspace=DIR"]),
+        ("fabric --job_dispatch_package .", ["no host is named", "conf.py", "--hosts"]),
+        ("fabric --hosts -oProxyCommand=x", ["--hosts: '-oProxyCommand=x'"]),
+        ("fabric --np 2", ["--np", "--worker_num"]),
+        ("fabric -i a", ["-i", "--include"]),
+        ("fabric --nodes 2", ["--nodes is an option of pslaunch local"]),
+        ("fabric --cnf conf.py", ["--cnf", "--conf"]),
+        ("fabric --install --hosts a", ["--install", "not there yet"]),
+        ("local --hosts a train.py", ["--hosts is an option of pslaunch fabric"]),
+        ("mpi --help", ["mpi", "not there yet", "pslaunch fabric"]),
         ("mpi -n 3", ["mpi", "not there yet"]),
         ("k8s apply", ["Kubernetes", "not there yet"]),
         ("local --trainers 2 train.py", ["--trainers", "--worker_num"]),
@@ -102,11 +112,12 @@ def test_the_command_alone_prints_help(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_every_option_has_help_and_a_default_or_says_what_its_absence_means() -> None:
-    params = get_command(app).commands["local"].params  # type: ignore[attr-defined]  # a group has commands
-    for param in params:
+    absent = ("env", "job_dispatch_package", "job_workspace", "conf", "shard", "link", "setup")
+    commands = get_command(app).commands  # type: ignore[attr-defined]  # a group has commands
+    for param in [*commands["local"].params, *commands["fabric"].params]:
         words = param.help
         assert words and words[0].isupper(), param.name
-        assert "[default: " in words or param.name in ("env", "job_dispatch_package"), param.name
+        assert "[default: " in words or param.name in absent, param.name
         seconds = param.metavar == "SECONDS"
         assert not seconds or "in seconds" in words, param.name
 

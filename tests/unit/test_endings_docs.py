@@ -6,10 +6,12 @@ import inspect
 from pathlib import Path
 
 from pslaunch.args import Split
+from pslaunch.given import gather
 from pslaunch.node import codes, head, keeper, supervise, wire
+from pslaunch.options import MIN_LOST_AFTER_S
 from pslaunch.runtime import client, handshake, pserver_options
 from pslaunch.runtime.env import INIT_ARGS
-from pslaunch.spec import MIN_LOST_AFTER_S, local_spec
+from pslaunch.spec import local_spec
 from support.pages import rows, section, words
 
 PAGE = "endings.md"
@@ -21,7 +23,7 @@ def test_codes_and_their_meanings() -> None:
 
 def test_times(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    spec = local_spec({}, [], Split(), cwd=tmp_path, environ={})
+    spec = local_spec(gather("local", Split(), tmp_path), Split(), cwd=tmp_path, environ={})
     by_hand = pserver_options.parse_options([], {})
     assert wire.HEARTBEAT_S == keeper.BEAT_S
     assert f"`--lost_after`, from {MIN_LOST_AFTER_S:g}" in section(PAGE, "Times")

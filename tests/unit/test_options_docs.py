@@ -12,6 +12,7 @@ import typer
 
 from pslaunch import cli
 from pslaunch.args import Split
+from pslaunch.given import gather
 from pslaunch.runtime import env, pserver_options
 from pslaunch.spec import local_spec
 from support.pages import rows, section, words
@@ -53,7 +54,7 @@ def test_the_commands_are_all() -> None:
 
 def test_the_defaults_of_local_are_what_it_does(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    spec = local_spec({}, [], Split(), cwd=tmp_path, environ={})
+    spec = local_spec(gather("local", Split(), tmp_path), Split(), cwd=tmp_path, environ={})
     for name, default, _ in options("local"):
         field = name.strip("`-").partition(" ")[0]
         value = getattr(spec, field, getattr(spec, f"{field}_s", None))

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from pslaunch.args import split_command_line
-from pslaunch.cli import app
+from pslaunch.given import gather
+from pslaunch.options import options_of
 from pslaunch.plan import dry_run, make_plan, render
 from pslaunch.spec import JobSpec, local_spec
 
@@ -32,20 +33,9 @@ CASES = {
 
 
 def spec_of(program: str, words: list[str], folder: Path) -> JobSpec:
-    import typer
-
     (folder / "train.py").write_text(PROGRAMS[program])
-    command = typer.main.get_command(app).commands["local"]  # type: ignore[attr-defined] # a group
-    options = {opt.lstrip("-"): not getattr(p, "is_flag", False) for p in command.params for opt in p.opts}
-    split = split_command_line(words, options)
-    given, env = dict[str, str](), list[str]()
-    for word in split.ours:
-        name, _, value = word.removeprefix("--").partition("=")
-        if name == "env":
-            env.append(value)
-        else:
-            given[name] = value
-    return local_spec(given, env, split, cwd=folder, environ={})
+    split = split_command_line(words, {name: o.valued for name, o in options_of("local").items()})
+    return local_spec(gather("local", split, folder), split, cwd=folder, environ={})
 
 
 def planned(program: str, words: list[str], folder: Path) -> dict[str, Any]:

@@ -11,6 +11,9 @@ import pytest
 
 from pslaunch.args import Split
 from pslaunch.errors import SpecError
+from pslaunch.given import Given
+from pslaunch.kinds import Value
+from pslaunch.options import options_of
 from pslaunch.runtime import env
 from pslaunch.spec import JobSpec, Package, local_spec
 
@@ -32,7 +35,12 @@ def make(
     /,
     **given: str,
 ) -> JobSpec:
-    return local_spec(given, envs, split or Split(), cwd=cwd, environ=environ)
+    values = {name: [Value(text, f"--{name}")] for name, text in given.items()}
+    values["env"] = [Value(word, "--env") for word in envs]
+    split = split or Split()
+    return local_spec(
+        Given(options_of("local"), values, split.trainer_flags), split, cwd=cwd, environ=environ
+    )
 
 
 def spec(**fields: Any) -> JobSpec:
