@@ -9,9 +9,11 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from pslaunch.node import codes
+from pslaunch.node.dispatch import Supply, in_words
 from pslaunch.node.head import MAX_EVENTS, Event
 from pslaunch.node.job import Placed
-from pslaunch.node.loop import Loop
+from pslaunch.node.loop import Aside, Loop
+from pslaunch.node.send import Sender, Source
 from pslaunch.node.wire import Line, Message
 
 
@@ -49,8 +51,11 @@ class RemoteHead:
         name: str,
         lost_after_s: float,
         diagnosis: Callable[[], str] = lambda: "",
+        supply: Supply | None = None,
     ) -> None:
         self._loop, self._name, self._diagnosis = loop, name, diagnosis
+        self._supply = supply
+        self._sender: Sender | None = None  # of the package to the node of the head
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._next = 0
         self._code: int | None = None
@@ -123,8 +128,27 @@ class RemoteHead:
                 self._keep(event)
         elif message["type"] == "over":
             self._code = int(message["code"])
+        elif message["type"] == "wants":
+            self._send_package()
+        elif message["type"] == "lacks" and self._sender:
+            self._sender.lacks(message)
+        elif message["type"] == "received" and self._sender:
+            self._sender.received(message)
         else:
             self.answers[message["type"]] = message
+
+    def _send_package(self) -> None:
+        """The node of the head is to be filled by us."""
+
+        def failed(e: Exception) -> None:
+            code, text = in_words(e)
+            self._line.send({"type": "no_package", "code": code, "text": text})
+
+        def send(source: Source) -> None:
+            self._sender = Sender(Aside(self._loop), source, self._line, moved=lambda: None, failed=failed)
+
+        if self._supply:
+            self._supply.get(send, failed)
 
     def _keep(self, event: Event) -> None:
         if event["n"] > self._next:

@@ -12,9 +12,10 @@ from typing import Any
 from pslaunch.detect import choose_server
 from pslaunch.locate import DEFAULT_PROGRAM
 from pslaunch.node import job
-from pslaunch.node.job import Count, Install, Limits, Node, Plan, Role
+from pslaunch.node.job import Count, Install, Limits, Node, Package, Plan, Role
 from pslaunch.runtime.env import PSERVER, TRAINER
 from pslaunch.spec import JobSpec, Reach
+from pslaunch.spec import Package as Sent
 
 # -P: a file of the workspace must not shadow a module of the pserver.
 BUNDLED_PSERVER = ("-P", "-m", "pslaunch.runtime.pserver")
@@ -48,6 +49,7 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
         setup=spec.setup,
         nic=spec.reach.nic or "" if spec.reach else "",
         nodes=remote_nodes(spec, spec.reach) if spec.reach else local_nodes(spec),
+        package=_sent(spec.package) if spec.reach else _copied(spec),
     )
 
 
@@ -82,9 +84,26 @@ def remote_nodes(spec: JobSpec, reach: Reach) -> tuple[Node, ...]:
             output_dir=f"{base}/output",
             state_dir=f"{base}/.pslaunch",
             ranks=host.count,
+            dispatched=spec.package is not None,
         )
         for i, host in enumerate(reach.hosts)
     )
+
+
+def _sent(package: Sent | None) -> Package | None:
+    if package is None:
+        return None
+    return Package(str(package.folder), shards=package.shards, links=dict(package.links))
+
+
+def _copied(spec: JobSpec) -> Package | None:
+    """Further nodes of a simulated cluster are filled from the workspace, without what the job writes."""
+    if spec.nodes == 1:
+        return None
+    logs = spec.log_dir
+    inside = logs is not None and logs != spec.workspace and logs.is_relative_to(spec.workspace)
+    skip = (str(logs.relative_to(spec.workspace)),) if logs is not None and inside else ()
+    return Package(str(spec.workspace), skip, links_out=True)
 
 
 def local_nodes(spec: JobSpec) -> tuple[Node, ...]:
@@ -97,12 +116,12 @@ def local_nodes(spec: JobSpec) -> tuple[Node, ...]:
     nodes = [_node(0, spec.workspace, spec.log_dir or spec.workspace / "log", base / "output", state)]
     for i in range(1, spec.nodes):
         copy = state / "nodes" / str(i) / spec.workspace.name
-        nodes.append(_node(i, copy, copy / "log", copy / "output", copy / ".pslaunch", str(spec.workspace)))
+        nodes.append(_node(i, copy, copy / "log", copy / "output", copy / ".pslaunch", dispatched=True))
     return tuple(nodes)
 
 
 def _node(
-    i: int, workspace: Path, log_dir: Path, output_dir: Path, state_dir: Path, source: str = ""
+    i: int, workspace: Path, log_dir: Path, output_dir: Path, state_dir: Path, *, dispatched: bool = False
 ) -> Node:
     return Node(
         id=i,
@@ -112,7 +131,7 @@ def _node(
         log_dir=str(log_dir),
         output_dir=str(output_dir),
         state_dir=str(state_dir),
-        source=source,
+        dispatched=dispatched,
     )
 
 

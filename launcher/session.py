@@ -15,6 +15,7 @@ from typing import TextIO, cast
 from pslaunch.backends.base import Backend, Dial, load_backend
 from pslaunch.errors import FileError, NodeLostError, PslaunchError
 from pslaunch.node import codes, record
+from pslaunch.node.dispatch import Supply
 from pslaunch.node.head import STOP_SIGNALS, Event, Head
 from pslaunch.node.job import Plan, place
 from pslaunch.node.loop import Loop
@@ -79,7 +80,7 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
 
 
 def _head_here(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
-    head = Head(loop, place(plan, plan.nodes), os.urandom(32).hex(), time.time)
+    head = Head(loop, place(plan, plan.nodes), os.urandom(32).hex(), time.time, _supply(loop, plan))
     _stop_on_signals(loop, head)
     for line in backend.start(plan.nodes, plan.limits):
         head.attach(line.node, line.read_fd, line.write_fd, line.diagnosis)
@@ -96,6 +97,7 @@ def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
         name=f"node 0 ({first.name})",
         lost_after_s=plan.limits.lost_after_s,
         diagnosis=line.diagnosis,
+        supply=_supply(loop, plan),
     )
     _stop_on_signals(loop, head)
     port, addrs = head.lead(place(plan, plan.nodes), secret)
@@ -127,6 +129,14 @@ def _remember(plan: Plan, reach: Reach) -> None:
     fixed = {"job": plan.job_id, "name": plan.name, "backend": plan.backend, "nodes": len(plan.nodes),
              "started": round(time.time(), 3), "reach": asdict(reach)}  # fmt: skip
     record.Record(str(path), fixed).write(state=record.ELSEWHERE)
+
+
+def _supply(loop: Loop, plan: Plan) -> Supply | None:
+    if plan.package is None:
+        return None
+    from pslaunch.package import Folder  # only where something is sent
+
+    return Folder(loop, plan.package)
 
 
 def _stop_on_signals(loop: Loop, head: HeadView) -> None:

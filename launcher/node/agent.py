@@ -20,21 +20,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pslaunch.node import codes, ports, procs
-from pslaunch.node.fill import fill
 from pslaunch.node.keeper import BEAT_S, KILL_LIMIT_S, complain, reap
 from pslaunch.node.loop import Loop
 from pslaunch.node.program import Program, Refusal, code_of
 from pslaunch.node.supervise import Ending
-from pslaunch.node.wire import Line, Message
+from pslaunch.node.wire import Data, Line, Message
 from pslaunch.runtime import busyport, env
 
 if TYPE_CHECKING:
     from pslaunch.node.gate import Seals
     from pslaunch.node.lead import Lead
     from pslaunch.node.reach import Door
+    from pslaunch.node.receive import Receiver
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 MAX_DIAL_BYTES = 4096
+JOURNAL_PATH = ".pslaunch/dispatch/journal"  # place.py's, which is not loaded where there is none
 
 
 class Agent:
@@ -57,6 +58,7 @@ class Agent:
         self.held: dict[str, list[socket.socket]] = {}
         self._furnishing: Message | None = None  # the order that is being carried out
         self._door: Door | None = None
+        self._receiver: Receiver | None = None
         self._marks: list[socket.socket] = []  # of all our ports, to the end of the job
         self._programs: dict[str, Program] = {}
         self._numbers: dict[str, int] = {}
@@ -80,6 +82,7 @@ class Agent:
             lost_after_s=lost_after_s,
             on_message=self._obey,
             on_lost=lambda reason: self._end_alone(f"the head is gone: {reason}"),
+            on_data=self._take,
             seals=seals,
         )
 
@@ -115,18 +118,24 @@ class Agent:
         """Folders, lock, node files, secret; answers with what only the node knows."""
         for name in ("workspace", "log_dir", "output_dir", "state_dir"):
             m[name] = os.path.expanduser(m[name])
-        workspace, self._node, self._secret = m["workspace"], int(m["node"]), bytes.fromhex(m["secret"])
+        self._node, self._secret = int(m["node"]), bytes.fromhex(m["secret"])
+        self._workspace = workspace = m["workspace"]
         self._addrs = [m["addr"]] if m["addr"] else _own_addrs(m["nic"])
-        if not m["source"] and not os.path.isdir(workspace):
+        if not m["dispatched"] and not os.path.isdir(workspace):
             raise Refusal(codes.USAGE, f"the workspace {workspace} is not a folder on {socket.gethostname()}")
         self._lost_after_s = self.line.lost_after_s = float(m["lost_after_s"])
         self._grace_s = float(m["grace_s"])
         for folder in (m["log_dir"], m["state_dir"]):
             os.makedirs(folder, exist_ok=True)
         self._lock(os.path.join(m["state_dir"], "lock"), m["job_id"])
-        if m["source"]:
+        if m["dispatched"]:
+            os.makedirs(workspace, exist_ok=True)
+        if os.path.lexists(os.path.join(workspace, JOURNAL_PATH)):
+            from pslaunch.node import place
+
+            # A dispatch was cut: no program may see half of it.
             self.loop.aside(
-                lambda: fill(workspace, m["source"]), lambda e: self._answer(lambda: self._prepare(m), e)
+                lambda: place.finish(workspace), lambda e: self._answer(lambda: self._prepare(m), e)
             )
         else:
             self._prepare(m)
@@ -163,6 +172,20 @@ class Agent:
         if program.process.returncode == codes.OK:
             python = chosen_python(m["state_dir"])
             self.line.send({"type": "furnished", "python": python}, in_order=True)
+
+    def _order_dispatch(self, m: Message) -> None:
+        """A package: say what this node lacks of it, take that, put it in place."""
+        from pslaunch.node.receive import Receiver
+
+        self._receiver = Receiver(self.loop, self._workspace, say=self.line.send, over=self._dispatched)
+        self._receiver.offered(m)
+
+    def _dispatched(self, failed: Exception | None) -> None:
+        self._answer(lambda: self.line.send({"type": "dispatched"}), failed)
+
+    def _take(self, piece: Data) -> None:
+        if self._receiver:
+            self._receiver.take(piece)
 
     def _order_door(self, _m: Message) -> None:
         """Let others try by which addresses they reach this node."""
@@ -346,6 +369,8 @@ class Agent:
 
     def _clean(self) -> None:
         """Kill what is left below us, give back ports, lock and files."""
+        if self._receiver:
+            self._receiver.close()
         self._killed, self._left = procs.kill_descendants(KILL_LIMIT_S)
         self._reap()
         for program in self._programs.values():

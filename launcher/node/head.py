@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pslaunch.node import codes, job, logs
+from pslaunch.node.dispatch import Dispatch, Supply
 from pslaunch.node.loop import Loop, Timer
 from pslaunch.node.opening import Link, Opening, setup_key
 from pslaunch.node.supervise import LOST_ADVICE, NEVER, Exit, Failure, Finish, Member, Signal, Supervisor
@@ -44,6 +45,7 @@ class Head:
         placed: job.Placed,
         secret: str,
         wall_clock: Callable[[], float],
+        supply: Supply | None = None,
     ) -> None:
         self._loop, self.placed, self._wall = loop, placed, wall_clock
         plan = placed.plan
@@ -58,7 +60,7 @@ class Head:
         )
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._next_event = 0
-        self._opening = Opening(self, secret)
+        self._opening = Opening(self, secret, Dispatch(loop, self, supply))
         self._timer: Timer | None = None
         self._told_ending = False
         self.drain: Callable[[], None] = lambda: None  # lets observers take what is new

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os.path
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pslaunch.runtime import env
@@ -54,7 +54,7 @@ class Node:
     output_dir: str
     state_dir: str  # lock and caches
     ranks: int = 1
-    source: str = ""  # a folder of the same machine that the workspace is filled from
+    dispatched: bool = False  # whether its workspace is filled from the package
     python: str = ""  # what PYTHON stands for there; empty until its agent has told
 
 
@@ -75,6 +75,17 @@ class Install:
     wheel: str  # the file's name among what is sent
     pins: tuple[str, ...]  # what the bundled runtime needs
     offline: bool  # all of it is sent: the node's index is not asked
+
+
+@dataclass(frozen=True)
+class Package:
+    """A folder of the launcher's machine that nodes are filled from."""
+
+    folder: str
+    skip: tuple[str, ...] = ()  # paths in it that are the job's own
+    links_out: bool = False  # nodes see the same files: links that lead out may do so there too
+    shards: tuple[str, ...] = ()  # patterns with a number: of each trainer its own files
+    links: Mapping[str, str] = field(default_factory=dict)  # names in it to folders mounted on the nodes
 
 
 @dataclass(frozen=True)
@@ -100,6 +111,7 @@ class Plan:
     setup: tuple[str, ...] = ()  # commands for the node's shell, once before the start
     nic: str = ""  # the interface whose address others reach a node by, where one was asked for
     nodes: tuple[Node, ...] = ()  # empty where agents report them
+    package: Package | None = None  # None: the workspace is on the nodes already
 
 
 @dataclass(frozen=True)
@@ -202,17 +214,12 @@ def placed_from_data(data: Mapping[str, Any]) -> Placed:
     plan = data["plan"]
     roles = tuple(Role(r["name"], Count(**r["count"]), tuple(r["argv"])) for r in plan["roles"])
     declared = tuple(Node(**n) for n in plan["nodes"])
+    p = plan["package"]
+    package = p and Package(**{**p, "skip": tuple(p["skip"]), "shards": tuple(p["shards"])})
+    own = {"roles": roles, "nodes": declared, "limits": Limits(**plan["limits"]), "package": package,
+           "install": _install_from_data(plan["install"]), "setup": tuple(plan["setup"])}  # fmt: skip
     return Placed(
-        Plan(
-            **{
-                **plan,
-                "roles": roles,
-                "nodes": declared,
-                "limits": Limits(**plan["limits"]),
-                "install": _install_from_data(plan["install"]),
-                "setup": tuple(plan["setup"]),
-            }
-        ),
+        Plan(**{**plan, **own}),
         tuple(Node(**n) for n in data["nodes"]),
         tuple(Process(**{**p, "argv": tuple(p["argv"])}) for p in data["processes"]),
     )

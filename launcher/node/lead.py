@@ -20,7 +20,8 @@ from pslaunch.node import job, reach, record
 from pslaunch.node.gate import Gate, Seals
 from pslaunch.node.head import Head
 from pslaunch.node.loop import Loop
-from pslaunch.node.wire import Line, Message
+from pslaunch.node.supply import FromLauncher
+from pslaunch.node.wire import Data, Line, Message
 
 CHUNK = 200  # events in one message
 SAY_GOODBYE_S = 2.0  # for an observer to take the next piece of what is left to tell, once the job is over
@@ -50,6 +51,7 @@ class Lead:
         self._server: socket.socket | None = None
         self._observers: list[Observer] = []
         self._launcher = self._observe(read_fd, write_fd)
+        self._supply = FromLauncher(loop, lambda m: self._answer(self._launcher, m), self._first_node)
 
     @property
     def over(self) -> bool:
@@ -85,6 +87,7 @@ class Lead:
             lost_after_s=self._lost_after_s,
             on_message=lambda m: self._obey(observer, m),
             on_lost=lambda reason: self._lost(observer, reason),
+            on_data=lambda piece: self._take(observer, piece),
         )
         return observer
 
@@ -133,7 +136,7 @@ class Lead:
             self._answer(observer, {"type": "refused", "text": str(e.args[0])})
             return
         secret = str(m["secret"])
-        self._head = Head(self._loop, placed, secret, time.time)
+        self._head = Head(self._loop, placed, secret, time.time, self._supply)
         own, self._own_fd = self._own_fd, -1
         self._head.drain = self.push
         self._head.attach(first, own, own, lambda: "")
@@ -150,6 +153,20 @@ class Lead:
         self._record = record.Record(path, record.of_job(placed, self._socket_path))
         self._record.write(state="running")
         self._answer(observer, {"type": "leading", "port": self._gate.port, "addrs": addrs})
+
+    def _first_node(self) -> job.Node:
+        assert self._head is not None
+        return self._head.placed.nodes[0]
+
+    def _order_dispatch(self, observer: Observer, m: Message) -> None:
+        if observer is self._launcher:
+            self._supply.heard(m)
+
+    _order_no_package = _order_dispatch
+
+    def _take(self, observer: Observer, piece: Data) -> None:
+        if observer is self._launcher:
+            self._supply.take(piece)
 
     def _order_free(self, observer: Observer, _m: Message) -> None:
         """The job goes on without the launcher."""
@@ -227,6 +244,7 @@ class Lead:
     def _close(self) -> None:
         assert self._head is not None
         self._record.write(state="ended", code=self._head.code, reason=self._head.reason)
+        self._supply.close()
         if self._gate:
             self._gate.close()
         if self._server:

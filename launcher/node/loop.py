@@ -9,14 +9,16 @@ import contextlib
 import heapq
 import itertools
 import os
+import queue
 import selectors
 import signal
 import threading
 import time
 from collections.abc import Iterable
-from typing import Callable
+from typing import Callable, Optional
 
 Callback = Callable[[], None]
+Done = Callable[[Optional[Exception]], None]
 
 
 class Timer:
@@ -30,6 +32,52 @@ class Timer:
 
     def cancel(self) -> None:
         self.callback = None
+
+
+class Aside:
+    """One thread beside a loop, for slow work with files: does one after the other, and tells the loop."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._jobs: queue.SimpleQueue[tuple[Callback, Done] | None] = queue.SimpleQueue()
+        self._over: queue.SimpleQueue[tuple[Done, Exception | None]] = queue.SimpleQueue()
+        self._read_fd, self._write_fd = os.pipe()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._started = False
+        loop.watch(self._read_fd, read=self._tell)
+
+    def do(self, work: Callback, done: Done) -> None:
+        """`done` is called from the loop, with what `work` raised."""
+        if not self._started:
+            self._started = True
+            self._thread.start()
+        self._jobs.put((work, done))
+
+    def _run(self) -> None:
+        while job := self._jobs.get():
+            failed = None
+            try:
+                job[0]()
+            except Exception as e:  # the border of a thread: `done` tells it
+                failed = e
+            self._over.put((job[1], failed))
+            os.write(self._write_fd, b".")
+        os.close(self._write_fd)
+
+    def _tell(self) -> None:
+        if not os.read(self._read_fd, 1):
+            self._loop.watch(self._read_fd)
+            os.close(self._read_fd)
+            return
+        done, failed = self._over.get()
+        done(failed)
+
+    def close(self) -> None:
+        """End the thread once it has done what it was given; nothing is told any more after that."""
+        if self._started:
+            self._jobs.put(None)
+        else:
+            os.close(self._write_fd)
 
 
 class Loop:
@@ -76,26 +124,15 @@ class Loop:
 
         self.call_after(period_s, again)
 
-    def aside(self, work: Callback, done: Callable[[Exception | None], None]) -> None:
+    def aside(self, work: Callback, done: Done) -> None:
         """Do slow `work` with files in a thread; `done` is called from the loop with what it raised."""
-        read_fd, write_fd = os.pipe()
-        failed: list[Exception] = []
+        thread = Aside(self)
 
-        def run() -> None:
-            try:
-                work()
-            except Exception as e:  # the border of a thread: `done` tells it
-                failed.append(e)
-            finally:
-                os.close(write_fd)
+        def over(failed: Exception | None) -> None:
+            thread.close()
+            done(failed)
 
-        def over() -> None:
-            self.watch(read_fd)
-            os.close(read_fd)
-            done(failed[0] if failed else None)
-
-        self.watch(read_fd, read=over)
-        threading.Thread(target=run, daemon=True).start()
+        thread.do(work, over)
 
     def on_signals(self, handlers: dict[int, Callback]) -> None:
         """Call back from the loop when a signal came. Signals ignored at our start stay ignored."""

@@ -14,6 +14,7 @@ from pslaunch.node import codes, job, reach
 from pslaunch.runtime.env import PSERVER, SETUP_LOG
 
 if TYPE_CHECKING:
+    from pslaunch.node.dispatch import Dispatch
     from pslaunch.node.supervise import Exit
     from pslaunch.node.wire import Line, Message
 
@@ -70,8 +71,8 @@ class Desk(Protocol):
 class Opening:
     """Asks, stage after stage; `heard` takes the answers."""
 
-    def __init__(self, desk: Desk, secret: str) -> None:
-        self._desk, self._secret = desk, secret
+    def __init__(self, desk: Desk, secret: str, package: Dispatch) -> None:
+        self._desk, self._secret, self._package = desk, secret, package
         plan = desk.placed.plan
         self._next_stage: Callable[[], None] = self._prepare
         self._missing = {n.id for n in desk.placed.nodes}  # whose last answer is still to come
@@ -119,7 +120,7 @@ class Opening:
                 "job_id": plan.job_id,
                 "node": n.id,
                 "workspace": n.workspace,
-                "source": n.source,
+                "dispatched": n.dispatched,
                 "log_dir": n.log_dir,
                 "output_dir": n.output_dir,
                 "state_dir": n.state_dir,
@@ -147,6 +148,19 @@ class Opening:
 
     def _settle_paths(self) -> None:
         self._settle()
+        self._next_stage = lambda: None
+        self._package.begin(self._furnish)
+
+    def _on_lacks(self, link: Link, m: Message) -> None:
+        self._package.lacks(link, m)
+
+    def _on_received(self, link: Link, m: Message) -> None:
+        self._package.received(link, m)
+
+    def _on_dispatched(self, link: Link, _m: Message) -> None:
+        self._package.dispatched(link)
+
+    def _furnish(self) -> None:
         plan = self._desk.placed.plan
         if not plan.install and not plan.setup:
             self._find_addrs()

@@ -11,7 +11,7 @@ import json
 import os
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Union
 
 from pslaunch import __version__
 from pslaunch.node.loop import Loop
@@ -19,7 +19,7 @@ from pslaunch.node.loop import Loop
 if TYPE_CHECKING:
     from pslaunch.node.seal import Seal
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 HEADER = struct.Struct("<IBB")
 MAX_FRAME_BYTES = 64 * 1024
 MAX_BODY_BYTES = MAX_FRAME_BYTES - HEADER.size
@@ -28,14 +28,17 @@ MAX_BULK_BYTES = 1024 * 1024  # waiting to be sent; beyond it bulk is left out
 HEARTBEAT_S = 1.0
 LAST_WORDS_S = 1.0  # to read what a side said before it stopped reading
 
-CONTROL, OUTPUT, HEARTBEAT = 1, 2, 3
+CONTROL, OUTPUT, HEARTBEAT, DATA = 1, 2, 3, 4
 MORE = 1  # flag of a control frame: its message goes on in the next one
-_OUTPUT_HEAD = struct.Struct("<IQ")  # number of the process, offset of the piece in its log
-MAX_OUTPUT_BYTES = MAX_BODY_BYTES - _OUTPUT_HEAD.size
+_PIECE_HEAD = struct.Struct("<IQ")  # number of the process or file, offset of the piece in its log or content
+MAX_OUTPUT_BYTES = MAX_DATA_BYTES = MAX_BODY_BYTES - _PIECE_HEAD.size
 
 MAC_BYTES = 16
 
 Message = dict[str, Any]
+
+
+_KINDS = frozenset({CONTROL, OUTPUT, HEARTBEAT, DATA})
 
 
 class WireError(Exception):
@@ -48,6 +51,17 @@ class Output(NamedTuple):
     process: int
     offset: int
     data: bytes
+
+
+class Data(NamedTuple):
+    """A piece of a file that is dispatched, and where it stands in it."""
+
+    file: int
+    offset: int
+    data: bytes
+
+
+Item = Union[Message, Output, Data]
 
 
 def _frame(kind: int, body: bytes, flags: int = 0) -> bytes:
@@ -65,7 +79,12 @@ def encode_control(message: Message) -> list[bytes]:
 
 def encode_output(piece: Output) -> bytes:
     """The frame of a piece of at most MAX_OUTPUT_BYTES."""
-    return _frame(OUTPUT, _OUTPUT_HEAD.pack(piece.process, piece.offset) + piece.data)
+    return _frame(OUTPUT, _PIECE_HEAD.pack(piece.process, piece.offset) + piece.data)
+
+
+def encode_data(piece: Data) -> bytes:
+    """The frame of a piece of at most MAX_DATA_BYTES."""
+    return _frame(DATA, _PIECE_HEAD.pack(piece.file, piece.offset) + piece.data)
 
 
 def hello() -> Message:
@@ -92,14 +111,14 @@ class Decoder:
         self._buffer = bytearray()
         self._message = bytearray()
 
-    def feed(self, data: bytes) -> list[Message | Output]:
+    def feed(self, data: bytes) -> list[Item]:
         """What is complete by now, in order; raises WireError on bytes that are not ours."""
         self._buffer += data
-        found: list[Message | Output] = []
+        found: list[Item] = []
         start = 0
         while len(self._buffer) - start >= HEADER.size:
             length, kind, flags = HEADER.unpack_from(self._buffer, start)
-            if length > MAX_BODY_BYTES or kind not in (CONTROL, OUTPUT, HEARTBEAT) or flags & ~MORE:
+            if length > MAX_BODY_BYTES or kind not in _KINDS or flags & ~MORE:
                 raise WireError(f"not a pslaunch peer; it sent {bytes(self._buffer[start : start + 60])!r}")
             end = start + HEADER.size + length
             if end + (MAC_BYTES if self._seal else 0) > len(self._buffer):
@@ -117,14 +136,14 @@ class Decoder:
         del self._buffer[:start]
         return found
 
-    def _item(self, kind: int, flags: int, body: bytes) -> Message | Output | None:
+    def _item(self, kind: int, flags: int, body: bytes) -> Item | None:
         if kind == HEARTBEAT:
             return None
-        if kind == OUTPUT:
-            if len(body) < _OUTPUT_HEAD.size:
-                raise WireError(f"an output frame of {len(body)} bytes")
-            process, offset = _OUTPUT_HEAD.unpack_from(body)
-            return Output(process, offset, body[_OUTPUT_HEAD.size :])
+        if kind in (OUTPUT, DATA):
+            if len(body) < _PIECE_HEAD.size:
+                raise WireError(f"a frame of kind {kind} and {len(body)} bytes")
+            number, offset = _PIECE_HEAD.unpack_from(body)
+            return (Output if kind == OUTPUT else Data)(number, offset, body[_PIECE_HEAD.size :])
         self._message += body
         if len(self._message) > MAX_CONTROL_BYTES:
             raise WireError(f"a message is over the limit of {MAX_CONTROL_BYTES} bytes")
@@ -143,9 +162,9 @@ class Decoder:
 class Line:
     """One peer on a loop: sends and receives without blocking, keeps alive, notices loss.
 
-    `on_message` gets each message after a good hello, `on_output` each piece of output, `on_lost` a
-    reason, once: the line was closed, has been silent for `lost_after_s`, or spoke nonsense. After
-    that nothing is sent or received. The descriptors belong to the line.
+    `on_message` gets each message after a good hello, `on_output` each piece of output, `on_data` each piece
+    of a file, `on_lost` a reason, once: the line was closed, has been silent for `lost_after_s`, or spoke
+    nonsense. After that nothing is sent or received. The descriptors belong to the line.
     """
 
     def __init__(
@@ -158,12 +177,14 @@ class Line:
         on_message: Callable[[Message], None],
         on_lost: Callable[[str], None],
         on_output: Callable[[Output], None] = lambda _piece: None,
+        on_data: Callable[[Data], None] = lambda _piece: None,
         seals: tuple[Seal, Seal] | None = None,
     ) -> None:
         """`seals`: of what is sent and of what comes, where strangers can reach the line."""
         self._loop, self._read_fd, self._write_fd = loop, read_fd, write_fd
         self.lost_after_s = lost_after_s
-        self._on_message, self._on_lost, self._on_output = on_message, on_lost, on_output
+        self._on_message, self._on_lost = on_message, on_lost
+        self._on_output, self._on_data = on_output, on_data
         self._seal = seals[0] if seals else None
         self._decoder = Decoder(seals[1] if seals else None)
         self._greeted = False
@@ -174,6 +195,7 @@ class Line:
         self._control: deque[list[bytes]] = deque()
         self._bulk: deque[list[bytes]] = deque()
         self._bulk_bytes = 0
+        self._source: Callable[[], list[bytes]] = list  # asked for frames when nothing else waits
         self._wants_write = True
         self._last_sent_s = self._last_heard_s = loop.now()
         for fd in {read_fd, write_fd}:
@@ -207,6 +229,11 @@ class Line:
         self._write()
         return True
 
+    def draw(self, source: Callable[[], list[bytes]]) -> None:
+        """Send the frames that `source` gives whenever nothing else waits; once it gave none, draw again."""
+        self._source = source
+        self._write()
+
     @property
     def idle(self) -> bool:
         """Whether all that was queued has been sent, or can't be any more."""
@@ -219,7 +246,7 @@ class Line:
             frames = self._bulk.popleft()
             self._bulk_bytes -= sum(map(len, frames))
         else:
-            return b""
+            frames = self._source()
         if self._seal:
             frames = [part for frame in frames for part in (frame, self._seal.mac(frame))]
         return b"".join(frames)
@@ -283,14 +310,16 @@ class Line:
         except WireError as e:
             self._lose(str(e))
 
-    def _take(self, item: Message | Output) -> None:
+    def _take(self, item: Item) -> None:
         if not self._greeted:
-            if isinstance(item, Output):
-                raise WireError("output came before the hello")
+            if isinstance(item, (Output, Data)):
+                raise WireError("something came before the hello")
             check_hello(item)
             self._greeted = True
         if isinstance(item, Output):
             self._on_output(item)
+        elif isinstance(item, Data):
+            self._on_data(item)
         else:
             self._on_message(item)
 

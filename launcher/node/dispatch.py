@@ -1,0 +1,126 @@
+"""The head's part of a dispatch: nodes get what they lack of the package, observers hear how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pslaunch.node import codes
+from pslaunch.node.loop import Aside, Loop
+from pslaunch.node.program import Refusal, code_of
+from pslaunch.node.send import Sender, Source
+
+if TYPE_CHECKING:
+    from pslaunch.node.opening import Desk, Link
+    from pslaunch.node.wire import Message
+
+TELL_EVERY_S = 0.5  # between two events of one node
+
+
+class Supply(Protocol):
+    """Where the package comes from: a folder of the launcher's machine, or of node 0."""
+
+    filled: frozenset[int]  # nodes that have it before others get it
+
+    def get(self, then: Callable[[Source], None], failed: Callable[[Exception], None]) -> None:
+        """Call one of them, once the folder has been looked at, or is filled itself."""
+        ...
+
+
+class Dispatch:
+    """Fills nodes; `over` of each is called once its workspace is in place."""
+
+    def __init__(self, loop: Loop, desk: Desk, supply: Supply | None) -> None:
+        self._loop, self._desk, self._supply = loop, desk, supply
+        self._aside: Aside | None = None
+        self._senders: dict[int, Sender] = {}
+        self._told_s: dict[int, float] = {}
+        self._waiting: set[int] = set()
+        self._began_s = 0.0
+
+    def begin(self, over: Callable[[], None]) -> None:
+        """Fill every node that is to be filled; then call `over`."""
+        supply, nodes = self._supply, self._desk.placed.nodes
+        if supply is None or not self._desk.placed.plan.package:
+            over()
+            return
+        links = [self._desk.links[n.id] for n in nodes if n.dispatched and n.id not in supply.filled]
+        self._over, self._began_s = over, self._loop.now()
+        self._waiting = {link.node.id for link in links}
+        supply.get(lambda source: self._send(source, links), self._failed)
+
+    def _send(self, source: Source, links: list[Link]) -> None:
+        self._aside = Aside(self._loop)
+        for link in links:
+            if not link.gone and not self._desk.ending:
+                self._senders[link.node.id] = self._sender(link, source, self._aside)
+        self._maybe_over()
+
+    def _sender(self, link: Link, source: Source, aside: Aside) -> Sender:
+        return Sender(
+            aside, source, link.line, moved=lambda: self._tell(link.node.id, "sending"), failed=self._failed
+        )
+
+    def _failed(self, e: Exception) -> None:
+        code, text = in_words(e)
+        self._desk.fail("the package", 0, code, text)
+
+    def lacks(self, link: Link, m: Message) -> None:
+        """A node's answer: what is to be sent."""
+        try:
+            self._senders[link.node.id].lacks(m)
+        except (ValueError, KeyError, TypeError) as e:
+            self._desk.fail(
+                f"node {link.node.id} ({link.host})", link.node.id, codes.NODE_LOST, f"asks for {e}"
+            )
+
+    def received(self, link: Link, m: Message) -> None:
+        """A node has written so much."""
+        if link.node.id in self._senders:
+            self._senders[link.node.id].received(m)
+
+    def dispatched(self, link: Link) -> None:
+        """A node has all in place."""
+        self._waiting.discard(link.node.id)
+        self._told_s.pop(link.node.id, None)
+        self._tell(link.node.id, "done")
+        self._maybe_over()
+
+    def _maybe_over(self) -> None:
+        if self._waiting or self._desk.ending or self._aside is None:
+            return
+        self._aside.close()
+        self._aside = None
+        senders = self._senders.values()
+        self._desk.tell(
+            "dispatch",
+            node=None,
+            state="done",
+            nodes=len(senders),
+            files=sum(s.total_files for s in senders),
+            bytes=sum(s.total_bytes for s in senders),
+            elapsed_s=round(self._loop.now() - self._began_s, 3),
+        )
+        self._over()
+
+    def _tell(self, node: int, state: str) -> None:
+        now = self._loop.now()
+        sender = self._senders.get(node)
+        if sender is None or now - self._told_s.get(node, -TELL_EVERY_S) < TELL_EVERY_S:
+            return
+        self._told_s[node] = now
+        self._desk.tell("dispatch", node=node, state=state, **moved(sender))
+
+
+def moved(sender: Sender) -> dict[str, Any]:
+    """How far a node is, as fields of an event."""
+    return {"files": sender.total_files, "bytes": sender.total_bytes, "received": sender.received_bytes}
+
+
+def in_words(e: Exception) -> tuple[int, str]:
+    """Exit code and text of what kept a package from being sent."""
+    if isinstance(e, Refusal):
+        return e.code, str(e)
+    if isinstance(e, OSError):
+        return code_of(e), f"{e.filename}: {e.strerror}" if e.filename else str(e)
+    return codes.IO, f"{type(e).__name__}: {e}"

@@ -1,0 +1,262 @@
+"""What a folder holds, as data: one entry for each file, folder and link, and the hash of each content.
+
+Both ends of a dispatch use it. What comes from the other side is believed only as far as `decode` has
+checked it: no path leads out of the folder, and each stands in folders of the same manifest.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import time
+from _blake2 import (
+    blake2b,
+)  # hashlib brings OpenSSL with it, which costs megabytes and is no faster everywhere
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+KEPT = frozenset({"log", "output", "nodefile", "nodes", ".pslaunch"})  # a node's own, never part of a package
+MAX_BYTES = 512 * 1024 * 1024  # of an encoded manifest: some millions of files
+MAX_FILE_BYTES = 2**62
+SETTLED_NS = 50_000_000  # a file that was changed less than this ago may change again unseen
+SETTLED_COARSE_NS = 2_000_000_000  # where file times are whole seconds
+READ_BYTES = 1024 * 1024
+MAX_NAMED = 20  # problems that are told one by one
+
+_FORMAT = "pslaunch-manifest-1"
+_HASH = re.compile("[0-9a-f]{64}")
+_MODE = re.compile("([fdlm])([0-7]{1,3})")
+_NUMBER = re.compile("-?[0-9]{1,20}")
+
+
+class Entry(NamedTuple):
+    """One file ("f"), folder ("d"), link inside ("l") or link to a folder that nodes mount ("m")."""
+
+    path: str  # names with "/" between them
+    kind: str
+    mode: int
+    size: int
+    mtime_ns: int
+    content: str  # the hash of a file, the target of a link
+
+
+class ManifestError(ValueError):
+    """What should be a manifest is none, or one that would lead out of the folder."""
+
+
+def encode(entries: Sequence[Entry]) -> bytes:
+    """One text for equal folders: entries in order of their paths."""
+    parts = [_FORMAT]
+    parts += [
+        f"{path}\0{kind}{mode:o}\0{size}\0{mtime}\0{content}"
+        for path, kind, mode, size, mtime, content in entries
+    ]
+    return "\0".join(parts).encode("utf-8", "surrogateescape")
+
+
+def new_hash() -> blake2b:
+    """A hash of a content, to be fed."""
+    return blake2b(digest_size=32)
+
+
+def digest(data: bytes) -> str:
+    """What two sides compare first, and what names a content."""
+    return blake2b(data, digest_size=32).hexdigest()
+
+
+def decode(data: bytes) -> list[Entry]:
+    """The entries of `encode`; raises ManifestError on anything that is not exactly that."""
+    fields = data.decode("utf-8", "surrogateescape").split("\0")
+    if fields[0] != _FORMAT or len(fields) % 5 != 1:
+        raise ManifestError(f"not a manifest: it begins with {fields[0][:40]!r}")
+    entries: list[Entry] = []
+    folders = {""}
+    last = ""
+    for path, kind_mode, size, mtime, content in zip(*(fields[i::5] for i in range(1, 6))):
+        found = _MODE.fullmatch(kind_mode)
+        if not found or not _NUMBER.fullmatch(size) or not _NUMBER.fullmatch(mtime):
+            raise ManifestError(f"{path!r}: not the numbers of a file")
+        kind = found[1]
+        entry = Entry(path, kind, int(found[2], 8), int(size), int(mtime), content)
+        folder, _, name = path.rpartition("/")
+        bad = path <= last or folder not in folders or name in ("", ".", "..") or path[0] == "/"
+        if bad or (not folder and name in KEPT):
+            raise ManifestError(f"{path!r} can't be a path of a package")
+        _check(entry)
+        if kind == "d":
+            folders.add(path)
+        last = path
+        entries.append(entry)
+    return entries
+
+
+def _check(e: Entry) -> None:
+    if e.kind == "f":
+        good = 0 <= e.size <= MAX_FILE_BYTES and abs(e.mtime_ns) < 2**63 and bool(_HASH.fullmatch(e.content))
+    elif e.kind == "d":
+        good = not e.content and not e.size
+    else:
+        good = bool(e.content) and not e.size and (e.kind == "m") == leads_out(e.path, e.content)
+    if not good:
+        raise ManifestError(f"{e.path!r}: {e.kind} {e.size} {e.content[:100]!r} can't be")
+
+
+def leads_out(path: str, target: str) -> bool:
+    """Whether a link at `path` with this target names a place outside the folder."""
+    end = os.path.normpath(os.path.join(os.path.dirname(path), target))
+    return target.startswith("/") or end == ".." or end.startswith("../")
+
+
+# --- hashes, kept between jobs ---
+
+
+def key_of(st: os.stat_result) -> str:
+    """What tells that a file is still the one that was hashed."""
+    return f"{st.st_dev} {st.st_ino} {st.st_size} {st.st_mtime_ns} {st.st_ctime_ns}"
+
+
+class Hashes:
+    """Hashes of files by device, inode, size and times, in a file that only saves time: it may be lost."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._known: dict[str, str] = {}
+        self._used: dict[str, str] = {}
+        self.stop = False  # set from elsewhere: whoever hashes gives up
+        try:
+            with open(path, encoding="ascii") as f:
+                lines = f.read().split("\n")
+        except (OSError, ValueError):
+            return
+        for line in lines:
+            key, _, value = line.rpartition(" ")
+            if len(value) == 64:
+                self._known[key] = value
+
+    def known(self, key: str) -> str:
+        """The hash of the file with this key; "" where it is not known."""
+        value = self._known.get(key, "")
+        if value:
+            self._used[key] = value
+        return value
+
+    def of(self, path: str, st: os.stat_result) -> str:
+        """The hash of the file at `path`, which was `st` when it was looked at."""
+        return self.known(key_of(st)) or self._read(path, st)
+
+    def _read(self, path: str, st: os.stat_result) -> str:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            value = new_hash()
+            while data := os.read(fd, READ_BYTES):
+                value.update(data)
+                if self.stop:
+                    raise InterruptedError(errno.EINTR, "given up", path)
+            after = key_of(os.fstat(fd))
+        finally:
+            os.close(fd)
+        if after != key_of(st):
+            raise OSError(errno.EBUSY, "it changes while it is read", path)
+        self.learn(st, value.hexdigest())
+        return value.hexdigest()
+
+    def learn(self, st: os.stat_result, value: str) -> None:
+        """Remember a hash, unless the file is so new that its times would not tell of a further change."""
+        settled_ns = SETTLED_NS if st.st_ctime_ns % 1_000_000_000 else SETTLED_COARSE_NS
+        if time.time_ns() - max(st.st_mtime_ns, st.st_ctime_ns) > settled_ns:
+            self.trust(st, value)
+
+    def trust(self, st: os.stat_result, value: str) -> None:
+        """Remember a hash of a file that nobody changes until times have moved on."""
+        self._used[key_of(st)] = value
+
+    def save(self) -> None:
+        """Keep what was used since the start, and nothing else."""
+        if self._used == self._known:
+            return
+        text = "\n".join(f"{key} {value}" for key, value in self._used.items())
+        beside = f"{self._path}.{os.getpid()}"
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w") as f:
+            f.write(text)
+        os.replace(beside, self._path)
+
+
+# --- looking at a folder ---
+
+
+class Found(NamedTuple):
+    """What a look at a folder found; `problems` are what can't be sent, in words."""
+
+    entries: list[Entry]
+    problems: list[str]
+
+
+def scan(
+    root: str,
+    hashes: Hashes,
+    *,
+    ignored: Callable[[str, bool], bool] | None = None,
+    skip: Collection[str] = (),
+    links_out: bool = False,
+) -> Found:
+    """All that a package of `root` holds.
+
+    `ignored(path, is_folder)` says what stays; `skip` are paths that are the job's own. Links that lead out
+    are problems, or with `links_out` lead to the same place from the nodes, which see the same files.
+    """
+    walk = _Walk(root, ignored, frozenset(skip), links_out)
+    walk.folder("", root)
+    for path, st in walk.files:
+        content = hashes.of(os.path.join(root, path), st)
+        mode = stat.S_IMODE(st.st_mode) & 0o777
+        walk.entries.append(Entry(path, "f", mode, st.st_size, st.st_mtime_ns, content))
+    walk.entries.sort()
+    return Found(walk.entries, walk.problems)
+
+
+class _Walk:
+    def __init__(
+        self, root: str, ignored: Callable[[str, bool], bool] | None, skip: frozenset[str], links_out: bool
+    ) -> None:
+        self._root, self._ignored, self._skip = os.path.realpath(root), ignored, skip
+        self._links_out = links_out
+        self.entries: list[Entry] = []
+        self.files: list[tuple[str, os.stat_result]] = []
+        self.problems: list[str] = []
+
+    def folder(self, prefix: str, path: str) -> None:
+        with os.scandir(path) as found:
+            for item in found:
+                here = prefix + item.name
+                try:
+                    st = item.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # gone since
+                kind = stat.S_IFMT(st.st_mode)
+                if (not prefix and item.name in KEPT) or here in self._skip:
+                    continue
+                if self._ignored and self._ignored(here, kind == stat.S_IFDIR):
+                    continue
+                if kind == stat.S_IFREG:
+                    self.files.append((here, st))
+                elif kind == stat.S_IFDIR:
+                    self.entries.append(Entry(here, "d", stat.S_IMODE(st.st_mode) & 0o777, 0, 0, ""))
+                    self.folder(f"{here}/", item.path)
+                elif kind == stat.S_IFLNK:
+                    self._link(here, item.path)
+                else:
+                    self.problems.append(f"{here} is neither file, folder nor link")
+
+    def _link(self, here: str, path: str) -> None:
+        target, end = os.readlink(path), os.path.realpath(path)
+        inside = end == self._root or end.startswith(self._root + os.sep)
+        if inside:
+            if leads_out(here, target):  # by a name that the folder has only here
+                target = os.path.relpath(end, os.path.join(self._root, os.path.dirname(here)))
+            self.entries.append(Entry(here, "l", 0o777, 0, 0, target))
+        elif self._links_out:
+            self.entries.append(Entry(here, "m", 0o777, 0, 0, end))
+        else:
+            self.problems.append(f"{here} is a link that leads out, to {end}")

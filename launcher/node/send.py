@@ -1,0 +1,159 @@
+"""A folder goes to a node over its line: what the node lacks, piece by piece, as fast as the node takes it.
+
+Files are read in a thread that all nodes share, never more than a node has granted, so that memory is
+bounded whatever the files' size and the lines' speed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from pslaunch.node.loop import Aside
+from pslaunch.node.manifest import Entry, digest, encode
+from pslaunch.node.receive import THE_MANIFEST, WINDOW_BYTES, Want
+from pslaunch.node.wire import MAX_DATA_BYTES, Data, Message, encode_data
+
+if TYPE_CHECKING:
+    from pslaunch.node.wire import Line
+
+BATCH_BYTES = 256 * 1024  # read at once; two of them wait at most
+
+
+class Source:
+    """A folder with its manifest: what nodes are filled from."""
+
+    def __init__(self, folder: str, entries: Sequence[Entry]) -> None:
+        self.folder, self.entries = folder, entries
+        self.manifest = encode(entries)
+        self.digest = digest(self.manifest)
+
+
+class Sender:
+    """A node's package. Give it the node's answers; it tells `moved` of progress, `failed` of trouble."""
+
+    def __init__(
+        self,
+        aside: Aside,
+        source: Source,
+        line: Line,
+        *,
+        moved: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._aside, self._source, self._line = aside, source, line
+        self._moved, self._failed = moved, failed
+        self._queue: deque[Want] = deque()
+        self._fd, self._at = -1, 0
+        self._credit = WINDOW_BYTES
+        self._ready: deque[list[bytes]] = deque()
+        self._reading, self._batch_bytes = False, 0
+        self._manifest_bytes = 0  # of what was received: no part of the package
+        self.total_bytes = self.total_files = self.received_bytes = 0
+        line.send({"type": "dispatch", "digest": source.digest, "bytes": len(source.manifest)})
+
+    def lacks(self, m: Message) -> None:
+        """What the node wants, in the order in which it wants it. Raises ValueError where that can't be."""
+        if m["manifest"]:
+            self._queue.append(Want(THE_MANIFEST, 0))
+            self._manifest_bytes += len(self._source.manifest)
+        entries = self._source.entries
+        offsets = {int(file): int(offset) for file, offset in m["offsets"].items()}
+        for first, count in m["files"]:
+            if not 0 <= first < first + count <= len(entries):
+                raise ValueError(f"files {first} to {first + count} of {len(entries)}")
+            for file in range(first, first + count):
+                want = Want(file, offsets.get(file, 0))
+                if entries[file].kind != "f" or not 0 <= want.offset < entries[file].size:
+                    raise ValueError(f"file {file} from {want.offset} on")
+                self._queue.append(want)
+                self.total_files += 1
+                self.total_bytes += entries[file].size - want.offset
+        self._moved()
+        self._read()
+
+    def received(self, m: Message) -> None:
+        """The node has written so much: it takes as much more."""
+        taken = int(m["bytes"])
+        self._credit = min(WINDOW_BYTES, self._credit + taken)
+        of_manifest = min(taken, self._manifest_bytes)
+        self._manifest_bytes -= of_manifest
+        self.received_bytes += taken - of_manifest
+        self._moved()
+        self._read()
+
+    def _read(self) -> None:
+        """Have the next batch read, if there is room for it."""
+        if self._reading or len(self._ready) > 1 or self._credit < MAX_DATA_BYTES:
+            return
+        if not self._queue:
+            return
+        self._reading = True
+        frames: list[bytes] = []
+        budget = min(BATCH_BYTES, self._credit)
+
+        def over(failed: Exception | None) -> None:
+            self._reading = False
+            self._credit -= self._batch_bytes
+            if failed:
+                self._failed(failed)
+                return
+            self._ready.append(frames)
+            self._line.draw(self._draw)
+            self._read()
+
+        self._aside.do(lambda: self._read_batch(frames, budget), over)
+
+    def _draw(self) -> list[bytes]:
+        if not self._ready:
+            return []
+        frames = self._ready.popleft()
+        self._read()
+        return frames
+
+    def _read_batch(self, frames: list[bytes], budget: int) -> None:
+        self._batch_bytes = 0
+        while self._queue and self._batch_bytes + MAX_DATA_BYTES <= budget:
+            piece = self._next_piece(self._queue[0])
+            self._batch_bytes += len(piece.data)
+            frames.append(encode_data(piece))
+
+    def _next_piece(self, want: Want) -> Data:
+        if want.file == THE_MANIFEST:
+            data = self._source.manifest[self._at : self._at + MAX_DATA_BYTES]
+            piece, size = Data(THE_MANIFEST, self._at, data), len(self._source.manifest)
+        else:
+            e = self._source.entries[want.file]
+            if self._fd < 0:
+                self._begin(e, want.offset)
+            data = os.read(self._fd, min(MAX_DATA_BYTES, e.size - self._at))
+            if not data:
+                raise _changed(self._source.folder, e)
+            piece, size = Data(want.file, self._at, data), e.size
+        self._at += len(data)
+        if self._at == size:
+            self._queue.popleft()
+            self._at = 0
+            self.close()
+        return piece
+
+    def _begin(self, e: Entry, offset: int) -> None:
+        path = os.path.join(self._source.folder, e.path)
+        self._fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        st = os.fstat(self._fd)
+        if (st.st_size, st.st_mtime_ns) != (e.size, e.mtime_ns):
+            raise _changed(self._source.folder, e)
+        os.lseek(self._fd, offset, os.SEEK_SET)
+        self._at = offset
+
+    def close(self) -> None:
+        """Read no more of the file at hand."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _changed(folder: str, e: Entry) -> OSError:
+    return OSError(0, "was changed while it was sent: start again", os.path.join(folder, e.path))

@@ -1,0 +1,57 @@
+"""The package of a job whose head is on node 0: it comes over the launcher's line, and goes on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pslaunch.node import job
+from pslaunch.node.loop import Loop
+from pslaunch.node.program import Refusal
+from pslaunch.node.receive import Receiver
+from pslaunch.node.send import Source
+from pslaunch.node.wire import Data, Message
+
+
+class FromLauncher:
+    """Has node 0 filled by the launcher; its workspace is then what the other nodes are filled from."""
+
+    filled = frozenset({0})
+
+    def __init__(self, loop: Loop, say: Callable[[Message], None], first: Callable[[], job.Node]) -> None:
+        """`first` gives node 0 as its agent has reported it."""
+        self._loop, self._say, self._first = loop, say, first
+        self._receiver: Receiver | None = None
+        self._failed: Callable[[Exception], None] = lambda _why: None
+
+    def get(self, then: Callable[[Source], None], failed: Callable[[Exception], None]) -> None:
+        """Ask the launcher for it."""
+        first = self._first()
+
+        def over(failure: Exception | None) -> None:
+            if failure:
+                failed(failure)
+            else:
+                then(Source(first.workspace, receiver.entries))
+
+        receiver = Receiver(
+            self._loop, first.workspace, say=self._say, over=over, in_place=not first.dispatched
+        )
+        self._receiver, self._failed = receiver, failed
+        self._say({"type": "wants"})
+
+    def heard(self, m: Message) -> None:
+        """The launcher offers a package, or says why there is none."""
+        if self._receiver and m["type"] == "dispatch":
+            self._receiver.offered(m)
+        elif self._receiver:
+            self._failed(Refusal(int(m["code"]), str(m["text"])))
+
+    def take(self, piece: Data) -> None:
+        """A piece of it."""
+        if self._receiver:
+            self._receiver.take(piece)
+
+    def close(self) -> None:
+        """Take nothing more."""
+        if self._receiver:
+            self._receiver.close()

@@ -1,0 +1,114 @@
+"""The folder that is sent to nodes, looked at on the launcher's machine while these are being reached."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pslaunch.node import codes
+from pslaunch.node.job import Package
+from pslaunch.node.loop import Aside, Loop
+from pslaunch.node.manifest import KEPT, MAX_NAMED, Entry, Hashes, digest, scan
+from pslaunch.node.program import Refusal
+from pslaunch.node.send import Source
+
+IGNORE = ".pslaunchignore"
+LINK_ADVICE = "to have a link to a folder that is mounted on the nodes: --link NAME=PATH"
+
+
+class Folder:
+    """A package in a folder of this machine: `get` gives it once it was looked at, which begins at once."""
+
+    filled: frozenset[int] = frozenset()
+
+    def __init__(self, loop: Loop, package: Package, environ: Mapping[str, str] = os.environ) -> None:
+        self._package, self._environ = package, environ
+        self._source: Source | None = None
+        self._failure: Exception | None = None
+        self._asked: list[tuple[Callable[[Source], None], Callable[[Exception], None]]] = []
+        aside = Aside(loop)
+        aside.do(self._look, self._looked)
+        aside.close()
+
+    def get(self, then: Callable[[Source], None], failed: Callable[[Exception], None]) -> None:
+        """Call `then` with the package, or `failed` with why there is none."""
+        self._asked.append((then, failed))
+        self._answer()
+
+    def _look(self) -> None:
+        self._source = look(self._package, self._environ)
+
+    def _looked(self, failure: Exception | None) -> None:
+        self._failure = failure
+        self._answer()
+
+    def _answer(self) -> None:
+        if self._source is None and self._failure is None:
+            return
+        asked, self._asked = self._asked, []
+        for then, failed in asked:
+            if self._source is not None:
+                then(self._source)
+            elif self._failure is not None:
+                failed(self._failure)
+
+
+def look(package: Package, environ: Mapping[str, str]) -> Source:
+    """List and hash the folder. Raises Refusal where something in it can't be sent, OSError."""
+    hashes = Hashes(_cache(package.folder, environ))
+    found = scan(
+        package.folder,
+        hashes,
+        ignored=_ignored(Path(package.folder) / IGNORE),
+        skip=package.skip,
+        links_out=package.links_out,
+    )
+    entries = with_links(found.entries, package.links)
+    problems = [p for p in found.problems if p.partition(" is ")[0] not in package.links]
+    if problems:
+        more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
+        advice = f" ({LINK_ADVICE})" if any("leads out" in p for p in problems) else ""
+        shown = "; ".join(problems[:MAX_NAMED]) + more
+        raise Refusal(
+            codes.USAGE, f"{package.folder} can't be sent: {shown}{advice}; {IGNORE} leaves things out"
+        )
+    hashes.save()
+    return Source(package.folder, entries)
+
+
+def with_links(entries: list[Entry], links: Mapping[str, str]) -> list[Entry]:
+    """The entries with links to folders that are mounted on the nodes in place of what is there."""
+    by_path = {e.path: e for e in entries if not any(f"{e.path}/".startswith(f"{name}/") for name in links)}
+    for name, target in links.items():
+        if name.split("/")[0] in KEPT:
+            raise Refusal(codes.USAGE, f"--link {name}={target}: {name.split('/')[0]} is the node's own")
+        by_path[name] = Entry(name, "m", 0o777, 0, 0, target)
+        for above in list(map(str, Path(name).parents))[:-1]:
+            there = by_path.setdefault(above, Entry(above, "d", 0o755, 0, 0, ""))
+            if there.kind != "d":
+                raise Refusal(codes.USAGE, f"--link {name}={target}: {above} is no folder of the package")
+    return sorted(by_path.values())
+
+
+def _ignored(rules: Path) -> Callable[[str, bool], bool] | None:
+    if not rules.is_file():
+        return None
+    from pathspec import GitIgnoreSpec  # only where there are rules
+
+    try:
+        spec = GitIgnoreSpec.from_lines(rules.read_text("utf-8", "surrogateescape").splitlines())
+    except ValueError as e:
+        raise Refusal(codes.USAGE, f"{rules}: {e}") from e
+    return lambda path, is_folder: spec.match_file(f"{path}/" if is_folder else path)
+
+
+def _cache(folder: str, environ: Mapping[str, str]) -> str:
+    """Where hashes are kept: in the folder, or with the user's caches where that can't be written."""
+    own = Path(folder) / ".pslaunch"
+    if os.access(own if own.is_dir() else folder, os.W_OK | os.X_OK):
+        own.mkdir(exist_ok=True)
+        return str(own / "hashes")
+    caches = Path(environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "pslaunch"
+    caches.mkdir(parents=True, exist_ok=True)
+    return str(caches / digest(os.fsencode(folder))[:32])

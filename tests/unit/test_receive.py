@@ -1,0 +1,319 @@
+"""A package over a line: what travels, what a cut costs, and what a hostile stream can't do."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslaunch.node import codes, manifest, receive
+from pslaunch.node.loop import Aside, Loop
+from pslaunch.node.manifest import Entry, Hashes, ManifestError, digest, encode, scan
+from pslaunch.node.program import Refusal
+from pslaunch.node.receive import THE_MANIFEST, Incoming, Receiver
+from pslaunch.node.send import Sender, Source
+from pslaunch.node.wire import MAX_DATA_BYTES, Data, Line, Message
+
+BIG = os.urandom(3 * MAX_DATA_BYTES + 5)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    (folder / "data").mkdir(parents=True)
+    for i in range(100):
+        (folder / f"data/{i}").write_text(f"file {i}" * i)
+    (folder / "big").write_bytes(BIG)
+    return folder
+
+
+def listed(folder: Path) -> Source:
+    return Source(str(folder), scan(str(folder), Hashes(f"{folder}.hashes")).entries)
+
+
+class Ends:
+    """A sender and a receiver with a line between them; `order` is what passed, as (who, type) or pieces."""
+
+    def __init__(self, source: Source, workspace: Path) -> None:
+        self.loop, self.aside = Loop(), None
+        near, far = socket.socketpair()
+        self.pieces: list[Data] = []
+        self.asked: list[Message] = []
+        self.failures: list[Exception] = []
+        self.ends: list[Exception | None] = []
+        self.largest = 0
+        self.stop_after: int | None = None
+        self.head = self.line(near.detach(), self.heard)
+        self.node = self.line(far.detach(), self.ordered)
+        self.receiver = Receiver(self.loop, str(workspace), say=self.node.send, over=self.ends.append)
+        self.sending = Aside(self.loop)
+        self.sender = Sender(self.sending, source, self.head, moved=self.moved, failed=self.failures.append)
+
+    def line(self, fd: int, heard: Any) -> Line:
+        return Line(
+            self.loop, fd, fd, lost_after_s=30, on_message=heard, on_lost=lambda _why: None, on_data=self.take
+        )
+
+    def heard(self, m: Message) -> None:
+        if m["type"] == "lacks":
+            self.asked.append(m)
+            self.sender.lacks(m)
+        elif m["type"] == "received":
+            self.sender.received(m)
+
+    def ordered(self, m: Message) -> None:
+        if m["type"] == "dispatch":
+            self.receiver.offered(m)
+
+    def take(self, piece: Data) -> None:
+        if self.stop_after is not None and len(self.pieces) >= self.stop_after:
+            self.receiver.close()
+        self.pieces.append(piece)
+        self.receiver.take(piece)
+
+    def moved(self) -> None:
+        held = sum(len(frame) for batch in self.sender._ready for frame in batch)
+        self.largest = max(self.largest, held)
+
+    def run(self) -> None:
+        self.loop.run(lambda: bool(self.ends or self.failures or self.receiver.closed))
+
+    def close(self) -> None:
+        self.receiver.close()
+        self.sending.close()
+        for line in (self.head, self.node):
+            line.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[list[Ends]]:
+    """Ends that are closed after the test."""
+    made: list[Ends] = []
+    yield made
+    for e in made:
+        e.close()
+
+
+def dispatched(ends: list[Ends], source: Source, workspace: Path) -> Ends:
+    ends.append(Ends(source, workspace))
+    ends[-1].run()
+    assert ends[-1].ends == [None], (ends[-1].ends, ends[-1].failures)
+    return ends[-1]
+
+
+def sent(e: Ends) -> set[int]:
+    return {p.file for p in e.pieces}
+
+
+def test_a_folder_arrives_and_a_second_time_nothing_travels(
+    source: Path, tmp_path: Path, ends: list[Ends]
+) -> None:
+    ws = tmp_path / "ws"
+    first = dispatched(ends, listed(source), ws)
+    assert (ws / "big").read_bytes() == BIG
+    assert (ws / "data/99").read_text() == "file 99" * 99
+    assert first.sender.total_files == 100 and first.sender.received_bytes == first.sender.total_bytes
+    second = dispatched(ends, listed(source), ws)
+    assert not second.pieces and second.asked[0]["files"] == []
+
+
+def test_a_change_travels_alone(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
+    ws = tmp_path / "ws"
+    dispatched(ends, listed(source), ws)
+    (source / "data/7").write_text("changed")
+    (source / "data/8").unlink()
+    again = dispatched(ends, listed(source), ws)
+    assert len(sent(again)) == 2 and THE_MANIFEST in sent(again)  # the list, and one file
+    assert (ws / "data/7").read_text() == "changed" and not (ws / "data/8").exists()
+
+
+def test_what_has_arrived_before_a_cut_is_not_sent_again(
+    source: Path, tmp_path: Path, ends: list[Ends]
+) -> None:
+    ws, package = tmp_path / "ws", listed(source)
+    ends.append(Ends(package, ws))
+    cut = ends[-1]
+    cut.stop_after = 1 + 2  # the manifest, and two pieces of the big file, which comes first
+    cut.run()
+    wait_for_thread(cut)
+    assert not (ws / "big").exists()
+    again = dispatched(ends, package, ws)
+    (offset,) = again.asked[-1]["offsets"].values()
+    assert offset in (MAX_DATA_BYTES, 2 * MAX_DATA_BYTES)  # but for what was in memory
+    assert (ws / "big").read_bytes() == BIG
+
+
+def wait_for_thread(e: Ends) -> None:
+    e.receiver._aside._thread.join(10)
+
+
+def test_what_was_left_of_a_cut_and_is_spoilt_is_sent_again(
+    source: Path, tmp_path: Path, ends: list[Ends]
+) -> None:
+    ws, package = tmp_path / "ws", listed(source)
+    staged = ws / ".pslaunch/dispatch/staged"
+    staged.mkdir(parents=True)
+    (staged / f"{digest(BIG)}.part").write_bytes(b"x" * 70_000)
+    again = dispatched(ends, package, ws)
+    assert len(again.asked) == 3 and again.asked[-1]["files"] == [[0, 1]]
+    assert (ws / "big").read_bytes() == BIG
+
+
+def test_memory_is_bounded_whatever_the_size(tmp_path: Path, ends: list[Ends]) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    with (source / "huge").open("wb") as f:
+        f.truncate(64 * 1024 * 1024)
+    e = dispatched(ends, listed(source), tmp_path / "ws")
+    assert (tmp_path / "ws/huge").stat().st_size == 64 * 1024 * 1024
+    assert e.largest <= 2 * 300 * 1024
+
+
+def test_control_is_not_held_up_by_files(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
+    ends.append(Ends(listed(source), tmp_path / "ws"))
+    e = ends[-1]
+    order: list[str] = []
+    e.node._on_message = lambda m: (order.append(m["type"]), e.ordered(m))  # type: ignore[assignment,func-returns-value]
+    e.loop.run(lambda: bool(e.pieces))
+    e.head.send({"type": "signal"})
+    e.loop.run(lambda: "signal" in order)
+    assert not e.ends  # before the files were through
+
+
+def test_a_file_that_changes_while_it_is_sent_is_named(
+    source: Path, tmp_path: Path, ends: list[Ends]
+) -> None:
+    package = listed(source)
+    (source / "data/50").write_text("changed since")
+    ends.append(Ends(package, tmp_path / "ws"))
+    ends[-1].run()
+    assert "changed while it was sent" in str(ends[-1].failures[0])
+    assert "data/50" in str(ends[-1].failures[0])
+
+
+# --- hostile streams: straight into the node's side ---
+
+GOOD = b"content"
+ENTRIES = [
+    Entry("a", "f", 0o644, len(GOOD), 0, digest(GOOD)),
+    Entry("b", "f", 0o644, len(BIG), 0, digest(BIG)),
+]
+
+
+@pytest.fixture
+def incoming(tmp_path: Path) -> Iterator[Incoming]:
+    made = Incoming(str(tmp_path / "ws"))
+    assert [w.file for w in made.look(encode(ENTRIES))] == [0, 1]
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        Data(0, 0, GOOD + b"x"),  # longer than announced
+        Data(0, 1, GOOD[1:]),  # not from the start
+        Data(0, 2**63, GOOD),
+        Data(1, 0, BIG[:100]),  # not its turn
+        Data(7, 0, GOOD),  # no such file
+        Data(0, 0, b""),
+    ],
+    ids=["long", "offset", "far", "order", "number", "empty"],
+)
+def test_a_piece_that_does_not_fit_is_refused(incoming: Incoming, tmp_path: Path, piece: Data) -> None:
+    with pytest.raises(ManifestError):
+        incoming.take([piece])
+    assert not [p for p in (tmp_path / "ws").iterdir() if p.name != ".pslaunch"]
+
+
+def test_a_wrong_content_never_counts(incoming: Incoming, tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match="a came with another content"):
+        incoming.take([Data(0, 0, b"CONTENT")])
+    assert not (tmp_path / "ws/a").exists()
+
+
+def test_a_wrong_large_content_never_counts(incoming: Incoming, tmp_path: Path) -> None:
+    incoming.take([Data(0, 0, GOOD), Data(1, 0, BIG[:50_000])])
+    with pytest.raises(Refusal, match="b came with another content"):
+        incoming.take([Data(1, 50_000, bytes(len(BIG) - 50_000))])
+    staged = tmp_path / "ws/.pslaunch/dispatch/staged"
+    assert [p.name for p in staged.iterdir()] == [digest(GOOD)]
+
+
+def test_more_than_was_asked_for_is_refused(incoming: Incoming) -> None:
+    incoming.take([Data(0, 0, GOOD), Data(1, 0, BIG)])
+    with pytest.raises(ManifestError, match="more came"):
+        incoming.take([Data(1, 0, b"x")])
+
+
+class Alone:
+    """A receiver that is told anything."""
+
+    def __init__(self, workspace: Path) -> None:
+        self.loop = Loop()
+        self.said: list[Message] = []
+        self.ends: list[Exception | None] = []
+        self.receiver = Receiver(self.loop, str(workspace), say=self.said.append, over=self.ends.append)
+
+    def offer(self, manifest: bytes, size: int | None = None) -> None:
+        bytes_ = len(manifest) if size is None else size
+        self.receiver.offered({"type": "dispatch", "digest": digest(manifest), "bytes": bytes_})
+        self.loop.run(lambda: bool(self.said or self.ends))
+
+    def refusal(self) -> str:
+        self.loop.run(lambda: bool(self.ends))
+        assert isinstance(self.ends[0], Refusal) and self.ends[0].code == codes.IO
+        return str(self.ends[0])
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Alone]:
+    made = Alone(tmp_path / "ws")
+    yield made
+    made.receiver.close()
+    wait = made.receiver._aside._thread
+    if wait.ident:
+        wait.join(10)
+    made.loop.close()
+
+
+@pytest.mark.parametrize("size", [0, -1, manifest.MAX_BYTES + 1, 2**70])
+def test_no_length_is_believed(alone: Alone, size: int) -> None:
+    alone.offer(b"x", size)
+    assert "manifest" in alone.refusal()
+
+
+def test_a_manifest_that_leads_out_is_refused(alone: Alone, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("mine")
+    listing = encode([Entry("../victim", "f", 0o644, 1, 0, digest(b"x"))])
+    alone.offer(listing)
+    alone.receiver.take(Data(THE_MANIFEST, 0, listing))
+    assert "'../victim' can't be a path" in alone.refusal()
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
+def test_a_manifest_is_the_one_that_was_announced(alone: Alone) -> None:
+    listing = encode(ENTRIES)
+    alone.offer(listing)
+    alone.receiver.take(Data(THE_MANIFEST, 0, listing[:-1] + b"x"))
+    assert "not what was announced" in alone.refusal()
+
+
+def test_more_than_was_granted_ends_it(alone: Alone) -> None:
+    alone.offer(encode(ENTRIES))
+    alone.receiver.take(Data(1, 0, bytes(receive.WINDOW_BYTES + 1)))
+    assert "more comes than was granted" in alone.refusal()
+
+
+def test_no_room_is_known_before_anything_is_written(tmp_path: Path) -> None:
+    ws = tmp_path / "ws"
+    ws.mkdir()
+    (ws / "old").write_text("old")
+    with pytest.raises(Refusal, match=r"bytes free and the package needs 4,611,686,0") as e:
+        Incoming(str(ws)).look(encode([Entry("a", "f", 0o644, 2**62, 0, digest(b"x"))]))
+    assert e.value.code == codes.IO and (ws / "old").read_text() == "old"
