@@ -29,11 +29,11 @@ CTEST := build/ctest-$(lastword $(subst /, ,$(CC)))
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 .DEFAULT_GOAL := help
-.PHONY: help train test faults asan lint typing ctest arm64 bench clean setup-train dev
+.PHONY: help train test faults hosts hosts-down asan lint typing ctest arm64 bench clean setup-train dev
 .DELETE_ON_ERROR:
 
 help: ## this list
-	@sed -n 's/^\([a-z0-9]*\):[^#]*## /  make \1: /p' Makefile
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /  make \1: /p' Makefile
 
 train: setup-train ## train the word2vec example with 2 pservers and 2 trainers on this machine
 	$(BIN)/python examples/word2vec/prepare.py $(WORKSPACE)
@@ -47,6 +47,13 @@ test: dev ctest ## all tests that this machine can run: C under ASan and UBSan, 
 faults: dev ## every ending, N times (default 1), each time with another seed
 	@for seed in $$(seq $(N)); do echo "seed $$seed"; \
 	    $(BIN)/python -m pytest -q -n 4 --seed=$$seed tests/faults $(PYTEST_ARGS) || exit 1; done
+
+hosts: N = 3
+hosts: dev ## N hosts (default 3) with sshd on this machine, to try `pslaunch fabric`; needs root, Linux, openssh-server
+	@PYTHONPATH=tests $(BIN)/python -m testbed up $(N) build/hosts
+
+hosts-down: ## remove them, and all that is theirs
+	@PYTHONPATH=tests $(PYTHON) -m testbed down build/hosts
 
 # Without what measures memory: the sanitizer holds on to it.
 asan: dev build/asan/pslaunch/runtime/_core.abi3.so ## tests of the runtime, its C core under ASan and UBSan

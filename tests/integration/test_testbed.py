@@ -55,8 +55,9 @@ def test_processes_are_found_wherever_they_hide(hosts: Hosts) -> None:
     host = hosts[1]
     assert host.processes() == {}
     assert hosts.ssh(host.name, HIDE).stdout == "hidden\n"
-    (pid,) = poll_until(host.processes, describe="the process")
-    assert host.processes()[pid] == "sleep 1000" and pid in leaks.marked_processes()
+    poll_until(lambda: [*host.processes().values()] == ["sleep 1000"], describe=lambda: str(host.processes()))
+    (pid,) = host.processes()
+    assert pid in leaks.marked_processes()
     (inside,) = hosts.ssh(host.name, "pgrep -x sleep").stdout.split()
     assert host.pid(int(inside)) == pid
     assert hosts[0].processes() == {}
@@ -194,3 +195,28 @@ def test_leaks_of_hosts_are_found(make_hosts: Callable[..., Hosts], monkeypatch:
     assert f"network link pt{hosts.id}" in left and "that holds a host" in left
     hosts.close()
     assert leaks.check(before) == []
+
+
+TRY_OUT = """
+set -e
+mount --bind "$1" /etc/ssh/ssh_config.d
+"$2" -m testbed up 2 "$3"
+echo ==; ssh node2 hostname; cat "$3/machines"
+! "$2" -m testbed up 1 "$3"
+"$2" -m testbed down "$3"
+"$2" -m testbed down "$3"
+echo ==; ls "$1"; [ ! -e "$3" ]
+"""
+
+
+def test_hosts_to_try_things_out(make_hosts: Callable[..., Hosts], tmp_path: Path) -> None:
+    make_hosts(0).close()  # skips where hosts can't be made
+    (tmp_path / "configs").mkdir()
+    words = [str(tmp_path / "configs"), sys.executable, str(tmp_path / "try")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    with started(["unshare", "--mount", "sh", "-c", TRY_OUT, "sh", *words], env=env) as script:
+        assert script.wait() == 0, script.output()
+        told, seen, left = script.output().split("==\n")
+    assert "make hosts-down" in told and "--conf" in told
+    assert seen.split()[:3] == ["node2", "node1", "node2"] and "are up: make hosts-down" in seen
+    assert left == ""

@@ -92,7 +92,13 @@ class Hosts:
         argv = [sys.executable, "-I", "-S", sweep.__file__, self.id, str(self.folder)]
         env = {"PATH": PATH, sweep.VARIABLE: self.id}
         return subprocess.Popen(
-            argv, stdin=subprocess.PIPE, pass_fds=claims, env=env, cwd="/", start_new_session=True
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=claims,
+            env=env,
+            cwd="/",
+            start_new_session=True,
         )
 
     def _make_keys(self, names: Sequence[str]) -> None:

@@ -1,0 +1,154 @@
+"""Hosts for trying things out: `python -m testbed up COUNT FOLDER`, `python -m testbed down FOLDER`.
+
+They stay until `down`, held by a process in the background; FOLDER gets what leads to them: conf.py and
+machines for the launchers, ssh_config for ssh. Nothing of the user's is changed; where the system's ssh reads
+a folder of configs, `up` puts a link there, which `down` removes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import pwd
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from testbed import Hosts, why_not
+
+CONFIGS = Path("/etc/ssh/ssh_config.d")
+LINK = CONFIGS / "pslaunch-hosts.conf"
+ENDS_S = 30.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make")
+    parser.add_argument("what", choices=["up", "hold", "down"])
+    parser.add_argument("count", nargs="?", type=int, default=0)
+    parser.add_argument("folder", type=Path)
+    chosen = parser.parse_args()
+    folder = chosen.folder.absolute()
+    if chosen.what == "up":
+        up(chosen.count, folder)
+    elif chosen.what == "hold":
+        hold(chosen.count, folder)
+    else:
+        down(folder)
+
+
+def up(count: int, folder: Path) -> None:
+    """Start a holder in the background, and say how to go on."""
+    if reason := why_not():
+        sys.exit(f"hosts: {reason}" + ("" if os.geteuid() == 0 else ": sudo make hosts"))
+    if not 1 <= count <= 200:
+        sys.exit(f"hosts: from 1 to 200, not {count}: make hosts N=3")
+    if holder(folder) is not None:
+        sys.exit(f"hosts: those of {folder} are up: make hosts-down")
+    if (other := linked()) is not None and other.exists() and other.parent != folder:
+        sys.exit(f"hosts: others are up: {other.parent}; make hosts-down there")
+    folder.mkdir(parents=True, exist_ok=True)
+    argv = [sys.executable, "-m", "testbed", "hold", str(count), str(folder)]
+    with (folder / "log").open("wb") as log:
+        background = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+        )
+    assert background.stdout
+    with background.stdout as said:
+        text = said.read().decode()
+    if not text:
+        sys.exit(f"hosts: {(folder / 'log').read_text()}")
+    print(text)
+
+
+def hold(count: int, folder: Path) -> None:
+    """Make the hosts, tell about them on standard output and close it; remove them when told to end."""
+    ends = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    with Hosts(count) as hosts:
+        (folder / "holder").write_text(f"{os.getpid()} {began(os.getpid())}\n")
+        write(hosts, folder)
+        tell(hosts, folder)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.close(null)
+        signal.sigwait(ends)
+
+
+def write(hosts: Hosts, folder: Path) -> None:
+    """What leads to the hosts, for the user who called sudo too."""
+    user = hosts[0].user
+    names = ", ".join(f'"{user}@{host.name}"' for host in hosts)
+    (folder / "conf.py").write_text(f'HOSTS = [{names}]\nROOT_DIR = "{hosts.root_dir}"\n')
+    (folder / "machines").write_text("".join(f"{host.name}\n" for host in hosts))
+    (folder / "ssh_config").write_text(hosts.config.read_text())
+    with contextlib.suppress(FileNotFoundError):
+        LINK.unlink()
+    if CONFIGS.is_dir():
+        LINK.symlink_to(folder / "ssh_config")
+    if sudo := os.environ.get("SUDO_UID"):
+        owner = pwd.getpwuid(int(sudo))
+        for path in (hosts.key, folder, *folder.iterdir()):
+            os.chown(path, owner.pw_uid, owner.pw_gid)
+
+
+def tell(hosts: Hosts, folder: Path) -> None:
+    """The commands to paste."""
+    first = hosts[0]
+    where = Path(os.path.relpath(folder))
+    known = LINK.is_symlink()
+    ssh = "ssh" if known else f"ssh -F {where}/ssh_config"
+    print(f"{len(hosts)} hosts are up, each an sshd with a network, processes and files of its own:")
+    print(f"    {ssh} {first.name} hostname")
+    if known:
+        print(f"ssh and pslaunch know them by {LINK}, a link to {where}/ssh_config.")
+    else:
+        print("For pslaunch, put this line at the top of ~/.ssh/config:")
+        print(f"    Include {folder}/ssh_config")
+    print(
+        "They run as user",
+        first.user,
+        f"and have nothing of this checkout. {where}/machines is for MPI. A job:",
+    )
+    print(f"    pslaunch fabric --conf {where}/conf.py --job_dispatch_package examples/word2vec/ws train.py")
+    print("To remove all of it: make hosts-down", flush=True)
+
+
+def down(folder: Path) -> None:
+    """End the holder, which removes the hosts, and remove the files."""
+    if (fd := holder(folder)) is not None:
+        signal.pidfd_send_signal(fd, signal.SIGTERM)
+        gone, _, _ = select.select([fd], [], [], ENDS_S)
+        if not gone:
+            sys.exit(f"hosts: their holder does not end within {ENDS_S:g} s: {folder}/holder")
+    if (other := linked()) is not None and other.parent == folder:
+        LINK.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def holder(folder: Path) -> int | None:
+    """A descriptor of the process that holds the folder's hosts; None if there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        pid, start = map(int, (folder / "holder").read_text().split())
+        fd = os.pidfd_open(pid)
+        if began(pid) == start and not select.select([fd], [], [], 0)[0]:
+            return fd
+        os.close(fd)
+    return None
+
+
+def began(pid: int) -> int:
+    """When a process was started, in ticks: its id alone may be another's by now."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def linked() -> Path | None:
+    """The config that the link names."""
+    return LINK.readlink() if LINK.is_symlink() else None
+
+
+if __name__ == "__main__":
+    main()
