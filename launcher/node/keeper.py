@@ -11,6 +11,7 @@ import select
 import shutil
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -160,6 +161,8 @@ def main(argv: Sequence[str]) -> int:
         complain(f"keeper: {why or f'the agent ended with {code}'}")
     with contextlib.suppress(OSError):
         os.close(1)  # the head hears at once that this node is lost; we go on cleaning
+        if stat.S_ISFIFO(os.fstat(2).st_mode):  # sshd's: a line over SSH closes with both
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     left = end_descendants(0.0 if clean else grace_s)
     for proc in left:
         complain(f"keeper: process {proc.pid} can't be ended (state {proc.state})")

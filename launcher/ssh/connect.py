@@ -49,11 +49,15 @@ class Connector:
     def __init__(self, host_keys: hostkeys.Keeper, passphrases: Passphrases) -> None:
         self._host_keys, self._passphrases = host_keys, passphrases
         self.cancel = threading.Event()  # every attempt ends soon
+        self._opening: set[paramiko.SSHClient] = set()
         self._proxies: list[subprocess.Popen[bytes]] = []
 
     def close(self) -> None:
-        """End what ProxyCommands started, as ssh does: not all of them notice that nobody speaks any more."""
+        """Cut attempts short; end what ProxyCommands started, as ssh does: not all notice our end."""
         self.cancel.set()
+        for client in self._opening.copy():
+            if transport := client.get_transport():
+                transport.close()
         for process in self._proxies:
             with contextlib.suppress(OSError):
                 if process.poll() is None:
@@ -101,6 +105,7 @@ class Connector:
             connect_kwargs=kwargs,
         )
         connection.client.set_missing_host_key_policy(_Check(settings, self._host_keys, deadline))
+        self._opening.add(connection.client)
         try:
             connection.open()
         except BaseException as e:
@@ -108,6 +113,8 @@ class Connector:
             if "sock" in kwargs:
                 kwargs["sock"].close()
             raise self._told(settings, e, deadline, proxy.words()) from None
+        finally:
+            self._opening.discard(connection.client)
         connection.transport.set_keepalive(settings.keepalive_s)
         return connection
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pslaunch.errors import HostError, HostRightsError
 from pslaunch.ssh import hostkeys
@@ -19,33 +19,11 @@ from pslaunch.ssh.settings import Config, Route, Settings
 if TYPE_CHECKING:
     import fabric
 
+    from pslaunch.hosts import Host
+    from pslaunch.spec import Reach
     from pslaunch.ssh.connect import Connector
 
 PER_DOOR = 8  # connections being opened to one sshd: its MaxStartups begins to drop at 10
-
-
-class Host(Protocol):
-    """A host as the user named it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def user(self) -> str | None: ...
-    @property
-    def port(self) -> int | None: ...
-
-
-class Reach(Protocol):
-    """How hosts are reached."""
-
-    @property
-    def agent_python(self) -> str | None: ...
-    @property
-    def connect_timeout_s(self) -> float: ...
-    @property
-    def max_connections(self) -> int: ...
-    @property
-    def host_key_policy(self) -> hostkeys.Policy | None: ...
 
 
 class Fleet:
@@ -79,7 +57,7 @@ class Fleet:
             channels, self._channels = self._channels, []
             connections, self._connections = dict(self._connections), {}
         if self._shared:
-            self._shared.cancel.set()
+            self._shared.close()
         for channel in channels:
             channel.close()
         # The hosts before the jump hosts that lead to them.
@@ -87,8 +65,6 @@ class Fleet:
             if future.done() and not future.exception():
                 with contextlib.suppress(Exception):
                     future.result().client.close()
-        if self._shared:
-            self._shared.close()
 
     def _prepare(self) -> None:
         """What all threads share; imported here, once, because these libraries take long to load."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from pslaunch.errors import HostError, HostRightsError
+from pslaunch.hosts import Host
+from pslaunch.spec import Reach
 from pslaunch.ssh.channel import BinaryChannel, Channel
 from pslaunch.ssh.fleet import Fleet
-from support.sshd import Client, Named, Reaching, Sshd, greets, make_client, make_key, make_sshd, public
+from support.sshd import Client, Sshd, greets, hang_up, make_client, make_key, make_sshd, public, reaching
 
 KEEPER = ["keeper", "20", "1"]
 
@@ -35,8 +39,8 @@ def fleet() -> Iterator[Callable[..., Fleet]]:
     """Makes fleets and closes them."""
     made: list[Fleet] = []
 
-    def make(reaching: Reaching | None = None, ask: Callable[[str], str] | None = None) -> Fleet:
-        made.append(Fleet(reaching or Reaching(), ask=ask))
+    def make(reach: Reach | None = None, ask: Callable[[str], str] | None = None) -> Fleet:
+        made.append(Fleet(reach or reaching(), ask=ask))
         return made[-1]
 
     yield make
@@ -51,8 +55,8 @@ def refused(channel: Channel | HostError, step: str) -> str:
     return str(channel)
 
 
-def hosts(*names: str) -> list[Named]:
-    return [Named(name) for name in names]
+def hosts(*names: str) -> list[Host]:
+    return [Host(name) for name in names]
 
 
 def test_a_host_is_reached_with_a_plain_key(client: Client, fleet: Callable[..., Fleet]) -> None:
@@ -79,7 +83,7 @@ def test_hosts_that_fail_do_not_hold_up_the_others(client: Client, fleet: Callab
 
 def test_user_and_port_of_the_command_line_win(client: Client, fleet: Callable[..., Fleet]) -> None:
     client.configure("Host node\n  Port 1\n  User nobody-here")
-    (channel,) = fleet().open([Named("node", os.environ.get("USER", "root"), client.sshd.port)], [KEEPER])
+    (channel,) = fleet().open([Host("node", os.environ.get("USER", "root"), client.sshd.port)], [KEEPER])
     greets(channel)
 
 
@@ -113,8 +117,9 @@ def test_a_killed_launcher_ends_the_line(client: Client, tmp_path: Path) -> None
         client.configure("Host forwarding\n  ForwardAgent yes")
         code = (
             "import os, signal, sys; sys.path[:0] = sys.argv[1].split(':')\n"
-            "from pslaunch.ssh.fleet import Fleet; from support.sshd import Named, Reaching\n"
-            f"(c,) = Fleet(Reaching(), ask=None).open([Named({name!r})], [{KEEPER!r}])\n"
+            "from pslaunch.hosts import Host; from pslaunch.ssh.fleet import Fleet\n"
+            "from support.sshd import reaching\n"
+            f"(c,) = Fleet(reaching(), ask=None).open([Host({name!r})], [{KEEPER!r}])\n"
             "os.read(c.read_fd, 1)\n"
             "os.kill(os.getpid(), signal.SIGKILL)"
         )
@@ -136,7 +141,105 @@ def test_a_host_that_says_nothing_has_a_limit(client: Client, fleet: Callable[..
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client.configure(f"Host silent\n  Port {silent.getsockname()[1]}")
-        one = fleet(Reaching(connect_timeout_s=1.0))
+        one = fleet(reaching(connect_timeout_s=1.0))
         took_s, (channel,) = timed(lambda: one.open(hosts("silent"), [KEEPER]))
     assert "no answer" in refused(channel, "connect")
     assert took_s < 5
+
+
+def test_the_end_of_a_job_does_not_wait_for_hosts_that_say_nothing(
+    client: Client, fleet: Callable[..., Fleet]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client.configure(f"Host silent\n  Port {silent.getsockname()[1]}")
+        one = fleet(reaching(connect_timeout_s=60.0))
+
+        opened = threading.Event()
+
+        def end() -> None:
+            with silent.accept()[0]:
+                one.close()
+                opened.wait(20)
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        took_s, (channel,) = timed(lambda: one.open(hosts("silent"), [KEEPER]))
+        opened.set()
+        ending.join()
+    assert isinstance(channel, HostError)
+    assert took_s < 5
+
+
+def test_a_connection_that_was_cut_is_made_anew(client: Client, fleet: Callable[..., Fleet]) -> None:
+    one = fleet()
+    (channel,) = one.open(hosts("node"), [KEEPER])
+    assert isinstance(channel, Channel)
+    for pid in client.sshd.connections():
+        os.kill(pid, signal.SIGKILL)
+    assert channel.wait(10) is None
+    assert channel.over.is_set()
+    hang_up(channel)
+    (again,) = one.open(hosts("node"), [KEEPER])
+    greets(again)
+
+
+def test_bulk_goes_both_ways_unchanged(client: Client, fleet: Callable[..., Fleet], tmp_path: Path) -> None:
+    """Through a Python that echoes; more than any buffer on the way holds."""
+    echo = tmp_path / "python"
+    # Speaks as the boot expects, then gives back what it gets.
+    echo.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/echo.py "$@"\n')
+    echo.chmod(0o755)
+    (tmp_path / "echo.py").write_text(ECHO)
+    client.configure("Host binary\n  ForwardAgent yes")
+    data = os.urandom(5_000_000)
+    for channel in fleet(reaching(agent_python=str(echo))).open(hosts("node", "binary"), [["x"]] * 2):
+        assert isinstance(channel, Channel), channel
+        got = bytearray()
+
+        def read(fd: int = channel.read_fd, into: bytearray = got) -> None:
+            while piece := os.read(fd, 65536):
+                into += piece
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        with os.fdopen(channel.write_fd, "wb") as f:
+            f.write(data)
+        reader.join()
+        os.close(channel.read_fd)
+        assert got == data
+        assert channel.wait(10) == 0
+
+
+ECHO = """
+import os, re, sys
+if "version_info" in sys.argv[4]:
+    print("3.9.0")
+    sys.exit(0)
+def take(n):
+    data = b""
+    while len(data) < n:
+        data += os.read(0, n - len(data))
+    return data
+program = take(int(take(8), 16))
+size, marker = re.search(rb"boot\\(.*, (\\d+), '\\w+', b'(\\w+)'\\)", program).groups()
+take(int(size))
+os.write(1, marker[16:] + marker[:16])
+while data := os.read(0, 65536):
+    while data:
+        data = data[os.write(1, data):]
+"""
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Iterator[Sshd]:
+    yield from make_sshd(tmp_path / "busy", "MaxStartups 4:60:10")
+
+
+def test_a_busy_sshd_lets_all_in_at_last(
+    busy: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fleet: Callable[..., Fleet]
+) -> None:
+    """Forty hosts behind one door that turns most away when more than four knock at once."""
+    make_client(tmp_path / "user", busy, monkeypatch)
+    names = [f"h{n}" for n in range(40)]
+    for channel in fleet(reaching(connect_timeout_s=30.0)).open(hosts(*names), [KEEPER] * 40):
+        greets(channel)

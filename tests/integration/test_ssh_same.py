@@ -14,19 +14,20 @@ from pathlib import Path
 import pytest
 
 from pslaunch.errors import HostError
+from pslaunch.hosts import Host
+from pslaunch.spec import Reach
 from pslaunch.ssh.channel import BinaryChannel, Channel, ParamikoChannel
 from pslaunch.ssh.fleet import Fleet
 from support.process import poll_until
 from support.sshd import (
     Client,
-    Named,
-    Reaching,
     Sshd,
     greets,
     make_client,
     make_key,
     make_sshd,
     public,
+    reaching,
     without_openssh,
 )
 
@@ -75,11 +76,11 @@ class Asked:
 
 
 def reach(
-    name: str = "node", ask: Callable[[str], str] | None = None, reaching: Reaching | None = None
+    name: str = "node", ask: Callable[[str], str] | None = None, how: Reach | None = None
 ) -> type[Channel]:
     """The kind of the channel to a host whose agent has greeted. Raises HostError."""
-    with contextlib.closing(Fleet(reaching or Reaching(), ask=ask)) as fleet:
-        (channel,) = fleet.open([Named(name)], [KEEPER])
+    with contextlib.closing(Fleet(how or reaching(), ask=ask)) as fleet:
+        (channel,) = fleet.open([Host(name)], [KEEPER])
         greets(channel)
         assert isinstance(channel, Channel)
     return type(channel)
@@ -144,7 +145,7 @@ def test_an_unknown_host_key_over_the_ssh_binary(client: Client) -> None:
     client.know("")
     client.configure("Host node\n  ForwardAgent yes")
     assert neither(client).step == "host key"
-    assert reach(reaching=Reaching(host_key_policy="accept_new")) is BinaryChannel
+    assert reach(how=reaching(host_key_policy="accept_new")) is BinaryChannel
     assert public(client.sshd.host_key) in client.known_hosts.read_text()
 
 
@@ -199,8 +200,8 @@ def test_a_passphrase_is_asked_once_for_all_hosts(client: Client) -> None:
     client.configure(f"Host *\n  IdentityFile {key}\n  IdentitiesOnly yes")
     assert "locked without a terminal" in neither(client).detail
     ask = Asked("open sesame")
-    with contextlib.closing(Fleet(Reaching(), ask=ask)) as fleet:
-        for channel in fleet.open([Named("a"), Named("b"), Named("c")], [KEEPER] * 3):
+    with contextlib.closing(Fleet(reaching(), ask=ask)) as fleet:
+        for channel in fleet.open([Host("a"), Host("b"), Host("c")], [KEEPER] * 3):
             greets(channel)
     assert ask.questions == [f"Enter passphrase for key '{key}': "]
 
@@ -208,8 +209,8 @@ def test_a_passphrase_is_asked_once_for_all_hosts(client: Client) -> None:
 def test_a_host_key_is_asked_for_once(client: Client) -> None:
     client.know("")
     ask = Asked("yes")
-    with contextlib.closing(Fleet(Reaching(), ask=ask)) as fleet:
-        for channel in fleet.open([Named("a"), Named("b")], [KEEPER] * 2):
+    with contextlib.closing(Fleet(reaching(), ask=ask)) as fleet:
+        for channel in fleet.open([Host("a"), Host("b")], [KEEPER] * 2):
             greets(channel)
     (question,) = ask.questions
     assert "SHA256:" in question
@@ -228,8 +229,8 @@ def test_jump_hosts(client: Client) -> None:
 
 def test_hosts_behind_one_jump_host_share_its_connection(client: Client) -> None:
     client.configure("Host n*\n  ProxyJump gate")
-    with contextlib.closing(Fleet(Reaching(), ask=None)) as fleet:
-        for channel in fleet.open([Named(f"n{i}") for i in range(4)], [KEEPER] * 4):
+    with contextlib.closing(Fleet(reaching(), ask=None)) as fleet:
+        for channel in fleet.open([Host(f"n{i}") for i in range(4)], [KEEPER] * 4):
             greets(channel)
     assert client.sshd.count("Accepted publickey") == 5
 
@@ -302,8 +303,8 @@ def test_ciphers_that_paramiko_lacks_go_over_ssh(client: Client) -> None:
 def test_variables_are_sent_as_configured(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIVEN", "it's $HOME")
     client.configure("Host node\n  SendEnv GIV*")
-    with contextlib.closing(Fleet(Reaching(), ask=None)) as fleet:
-        (channel,) = fleet.open([Named("node")], [KEEPER])
+    with contextlib.closing(Fleet(reaching(), ask=None)) as fleet:
+        (channel,) = fleet.open([Host("node")], [KEEPER])
         for pid in client.sshd.grandchildren():  # keeper and agent
             assert b"GIVEN=it's $HOME" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         greets(channel)

@@ -11,35 +11,22 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pslaunch.errors import HostError
 from pslaunch.node import procs
+from pslaunch.spec import Reach
 from pslaunch.ssh.channel import Channel
-from pslaunch.ssh.hostkeys import Policy
 from support.leaks import MARK
 
 SSHD = "/usr/sbin/sshd"
 
 
-@dataclass(frozen=True)
-class Named:
-    """A host as a user names it."""
-
-    name: str
-    user: str | None = None
-    port: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reaching:
-    """What the options say of how hosts are reached."""
-
-    agent_python: str | None = None
-    connect_timeout_s: float = 10.0
-    max_connections: int = 32
-    host_key_policy: Policy | None = None
+def reaching(**how: Any) -> Reach:
+    """How hosts are reached; the hosts themselves are given to `Fleet.open`."""
+    return Reach(hosts=(), root_dir="/nowhere", **how)
 
 
 def make_key(path: Path, *options: str, kind: str = "ed25519", passphrase: str = "") -> Path:
@@ -121,6 +108,11 @@ class Sshd:
     def count(self, words: str) -> int:
         return sum(bool(re.search(words, line)) for line in self.log)
 
+    def connections(self) -> list[int]:
+        """The sshd of each connection."""
+        assert self.process is not None
+        return [proc.pid for proc in procs.descendants(self.process.pid) if _is_sshd(proc.pid)]
+
     def grandchildren(self) -> list[int]:
         """What its connections run."""
         assert self.process is not None
@@ -185,17 +177,23 @@ def make_sshd(folder: Path, *settings: str) -> Iterator[Sshd]:
 
 def make_client(folder: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Client:
     """A user whom the sshd lets in, and whose `ssh` is first in PATH."""
-    (folder / "bin").mkdir(parents=True)
+    folder.mkdir(parents=True)
     client = Client(folder, sshd, make_key(folder / "id"), folder / "known_hosts")
-    wrapper = folder / "bin/ssh"
-    wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/config "$@"\n')
-    wrapper.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+    own_ssh(folder / "bin", folder / "config", monkeypatch)
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     sshd.authorized.write_text(f"{public(client.key)}\n")
     client.configure()
     client.know()
     return client
+
+
+def own_ssh(folder: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put an `ssh` first in PATH whose configuration is this one."""
+    folder.mkdir(exist_ok=True)
+    ssh = shutil.which("ssh", path=os.environ["PATH"].replace(f"{folder}:", ""))
+    (folder / "ssh").write_text(f'#!/bin/sh\nexec {ssh} -F {config} "$@"\n')
+    (folder / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
 def without_openssh(client: Client, monkeypatch: pytest.MonkeyPatch, programs: Sequence[str] = ()) -> None:
