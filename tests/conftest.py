@@ -13,16 +13,9 @@ from pathlib import Path
 import pytest
 
 from support import guard, leaks
-from support.jobs import LocalPlace, Place
+from support.jobs import PLACES, FabricPlace, LocalPlace, Place
 from support.process import poll_until
 from testbed import Hosts, why_not
-
-PLACES = [
-    "local",
-    "local_cluster",
-    "local_led",
-    "local_led_cluster",
-]  # each backend (and each placement of its head) adds its own
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -134,6 +127,16 @@ def local_led_place() -> Place:
 @pytest.fixture
 def local_led_cluster_place() -> Place:
     return LocalPlace(3, "--head=node")
+
+
+@pytest.fixture
+def fabric_place(hosts: Hosts) -> Place:
+    return FabricPlace(hosts)
+
+
+@pytest.fixture
+def fabric_led_place(hosts: Hosts) -> Place:
+    return FabricPlace(hosts, "--head=node")
 
 
 @pytest.fixture

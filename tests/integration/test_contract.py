@@ -64,7 +64,8 @@ def test_every_process_sees_the_contract(place: Place, workspace: Path) -> None:
         seen = json.loads("".join(job.lines(f"trainer/{rank}")))
         got = seen["env"]
         node = job.node_of(f"trainer/{rank}")
-        assert seen["stdin"] == "" and Path(seen["cwd"]) == place.workspaces(workspace)[node]
+        assert seen["stdin"] == ""
+        assert place.seen_here(node, seen["cwd"]) == place.workspaces(workspace)[node]
         assert got["PSLAUNCH_NODE_ID"] == str(node)
         assert got["PSLAUNCH_NODES"].split(",")[node] == got["PSLAUNCH_NODE_IP"] == got["POD_IP"]
         assert (
@@ -157,7 +158,8 @@ def test_the_first_failed_process_gives_the_code(
     if code:
         failure = job.end()["failure"]
         assert failure["what"] == "trainer/1" and words in failure["text"]
-        assert failure["log"] == str(job.log_of("trainer/1")) and "before" in failure["tail"]
+        log = place.seen_here(job.node_of("trainer/1"), failure["log"])
+        assert log == job.log_of("trainer/1") and "before" in failure["tail"]
 
 
 def test_a_program_that_is_not_executable_is_named(place: Place, workspace: Path) -> None:

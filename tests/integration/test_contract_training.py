@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import QUICK, Job, Place, finished, running, until_nothing_runs
+from support.jobs import LOCAL_PLACES, QUICK, Job, Place, finished, running, until_nothing_runs
+
+# Nodes with what the bundled runtime needs: hosts by SSH have Python alone.
+pytestmark = pytest.mark.parametrize("place", LOCAL_PLACES, indirect=True)
 
 TRAIN = """
 import os, signal, sys

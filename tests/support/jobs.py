@@ -13,9 +13,13 @@ from typing import Any, Protocol
 
 from support import leaks
 from support.process import Started, poll_until, started
+from testbed import Hosts
 
 Event = dict[str, Any]
 PSLAUNCH = (sys.executable, "-P", "-m", "pslaunch")
+# Each backend, and each placement of its head, adds its own; their fixtures are in tests/conftest.py.
+LOCAL_PLACES = ("local", "local_cluster", "local_led", "local_led_cluster")
+PLACES = (*LOCAL_PLACES, "fabric", "fabric_led")
 QUICK = ("--grace=1", "--lost_after=3")  # short times, so that a test of an ending is short
 
 
@@ -31,7 +35,15 @@ class Place(Protocol):
         ...
 
     def workspaces(self, workspace: Path) -> list[Path]:
-        """The workspace as each node has it, in order of node ids."""
+        """The workspace as each node has it, in order of node ids; as this machine sees it."""
+        ...
+
+    def seen_here(self, node: int, path: str) -> Path:
+        """Where this machine sees what is at `path` on a node."""
+        ...
+
+    def pid_here(self, node: int, pid: int) -> int:
+        """What this machine calls a process that is `pid` on a node."""
         ...
 
 
@@ -50,6 +62,42 @@ class LocalPlace:
         copies = [workspace / f".pslaunch/nodes/{i}" / workspace.name for i in range(1, self.nodes)]
         return [workspace, *copies]
 
+    def seen_here(self, node: int, path: str) -> Path:
+        return Path(path)
+
+    def pid_here(self, node: int, pid: int) -> int:
+        return pid
+
+
+class FabricPlace:
+    """Hosts by SSH. Numbers of processes are those of a job on one machine unless a test says otherwise."""
+
+    def __init__(self, hosts: Hosts, *options: str) -> None:
+        self.name, self.led = "fabric", "--head=node" in options
+        self.nodes, self._hosts, self._options = len(hosts), hosts, options
+
+    def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
+        where = (
+            f"--hosts={','.join(host.name for host in self._hosts)}",
+            f"--root_dir={self._hosts.root_dir}",
+        )
+        numbers = [f"{name}=1" for name in ("--server_num", "--worker_num") if not has(options, name)]
+        own = ("--json", f"--job_dispatch_package={workspace}", *where, *numbers, *self._options)
+        return self._hosts.as_user([*PSLAUNCH, "fabric", *own, *options, *program])
+
+    def workspaces(self, workspace: Path) -> list[Path]:
+        return [host.root / workspace.name for host in self._hosts]
+
+    def seen_here(self, node: int, path: str) -> Path:
+        return self._hosts[node].root / Path(path).relative_to(self._hosts.root_dir)
+
+    def pid_here(self, node: int, pid: int) -> int:
+        return self._hosts[node].pid(pid)
+
+
+def has(options: Sequence[str], name: str) -> bool:
+    return any(option.partition("=")[0] == name for option in options)
+
 
 def parse_events(text: str) -> list[Event]:
     """The events among the lines of a launcher's output; an unfinished last line is left for later."""
@@ -62,6 +110,7 @@ class Job:
     """A job that was started; its launcher may have ended."""
 
     launcher: Started
+    place: Place
 
     def events(self) -> list[Event]:
         return parse_events(self.launcher.output())
@@ -88,17 +137,18 @@ class Job:
         return int(next(p["node"] for p in self.events()[0]["processes"] if p["process"] == process))
 
     def log_of(self, process: str) -> Path:
-        """The file of a process's output."""
-        return Path(next(p["log"] for p in self.events()[0]["processes"] if p["process"] == process))
+        """The file of a process's output, as this machine sees it."""
+        log = next(p["log"] for p in self.events()[0]["processes"] if p["process"] == process)
+        return self.place.seen_here(self.node_of(process), log)
 
     def pid(self, process: str) -> int:
-        """Process id of a process of the job."""
+        """Process id of a process of the job, as this machine calls it."""
         found = [
             e["pid"]
             for e in self.events()
             if e["event"] == "process" and e["process"] == process and "pid" in e
         ]
-        return int(found[-1])
+        return self.place.pid_here(self.node_of(process), int(found[-1]))
 
     def guards(self, of: str) -> tuple[int, int]:
         """Process ids of keeper and agent of the node on which the process `of` runs: its parents."""
@@ -127,7 +177,7 @@ def running(
     """Start a job; at the end its launcher is killed if it still runs."""
     argv = place.command(workspace, options, program)
     with started(argv, env={**os.environ, **env} if env else None) as launcher:
-        yield Job(launcher)
+        yield Job(launcher, place)
 
 
 def finished(
