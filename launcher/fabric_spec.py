@@ -22,9 +22,7 @@ from pslaunch.spec import JobSpec, Package, Reach, check_effects, common_options
 
 MAX_NIC_BYTES: Final = 15  # of the kernel
 # Parts of the design that nothing carries out yet: refused, not ignored.
-NOT_YET: Final = (
-    *("install", "wheel", "wheelhouse", "setup", "fetch_output", "fetch_logs", "shard", "link", "connect"),
-)
+NOT_YET: Final = (*("install", "wheel", "wheelhouse", "setup", "fetch_output", "fetch_logs", "connect"),)
 NEVER_SENT: Final = frozenset({"log", "output", "nodefile", "nodes", ".pslaunch"})
 
 

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pslaunch.runtime.env import TRAINER
+from pslaunch.sending import Sending, percent
 from pslaunch.view import Event, Said, Transcript, colour_of, show_cost, show_s, state_in_table
 
 REDRAW_S: Final = 0.125
@@ -51,6 +52,7 @@ class LiveView:
         self._pending: list[Text] = []
         self._drawn_s = self._start_s = clock()
         self._title = ""
+        self._sending = Sending()
         self._console = Console(
             file=out, force_terminal=True, no_color=not colour, highlight=False, markup=False, emoji=False
         )
@@ -97,9 +99,10 @@ class LiveView:
             columns.remove(droppable.pop(0))
 
     def _made(self, columns: list[str], cells: list[dict[str, Text]], more: str | None) -> Table:
-        title = Text(self._title, no_wrap=True, overflow="ellipsis")
+        title = self._title if self._sending.over else f"{self._title}: sending {self._sending.text()}"
+        shown = Text(title, no_wrap=True, overflow="ellipsis")
         table = Table(
-            title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD,
+            title=shown, title_justify="left", title_style="bold", box=SIMPLE_HEAD,
             caption=more, caption_justify="left",
         )  # fmt: skip
         for name in columns:
@@ -138,6 +141,8 @@ class LiveView:
                 self._title = str(e["job"])
                 self._rows = {p["process"]: _Row(node=p["node"]) for p in e["processes"]}
                 self._live.start()
+            case "dispatch":
+                self._note_dispatch(e)
             case "process" if e["process"] in self._rows:
                 self._note_state(self._rows[e["process"]], e)
             case "progress" if e["process"] in self._rows:
@@ -148,6 +153,13 @@ class LiveView:
                     row.state = "running" if e["state"] == "connected" else str(e["state"])
             case _:
                 pass
+
+    def _note_dispatch(self, e: Event) -> None:
+        self._sending.note(e)
+        for row in self._rows.values():
+            if row.node == e["node"] and row.began_s is None:
+                done = e["state"] == "done"
+                row.state = "waiting" if done else f"gets files: {percent(e['received'], e['bytes'])}"
 
     def _note_state(self, row: _Row, e: Event) -> None:
         row.state = str(e["state"])

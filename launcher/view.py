@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TextIO
 
+from pslaunch.sending import Sending, show_bytes
+
 Event = Mapping[str, Any]  # as the head made it; see docs/architecture.md, "Events"
 
 PROGRESS_EVERY_S: Final = 10.0  # between two progress lines of one process, where there is no live view
@@ -100,6 +102,13 @@ class Transcript:
         if e["state"] == "lost" or (e.get("text") and not known):
             level = "error" if e["state"] == "lost" else "info"
             yield Said(OURS, _joined(f"{self._node(e['node'])} {e['state']}", e.get("text")), level)
+
+    def _on_dispatch(self, e: Event) -> Iterator[Said]:
+        if e["node"] is not None or not e["files"]:
+            return
+        count = f"{e['files']:,} file{'s' if e['files'] != 1 else ''}, {show_bytes(e['bytes'])},"
+        where = f"{e['nodes']} node{'s' if e['nodes'] != 1 else ''}"
+        yield Said(OURS, f"sent {count} that {where} lacked, in {show_s(e['elapsed_s'])}")
 
     def _on_process(self, e: Event) -> Iterator[Said]:
         process = e["process"]
@@ -253,11 +262,14 @@ class PlainView:
         self._transcript = Transcript(out.encoding)
         self._told_s: dict[str, float] = {}  # when each process's progress was last told
         self._start_s = clock()
+        self._sending = Sending()
 
     def event(self, e: Event) -> None:
         said = self._transcript.lines(e)
         if e.get("event") == "progress":
             said = self._progress(e)
+        elif e.get("event") == "dispatch":
+            said += self._dispatch(e)
         if said:
             self._out.write("".join(map(self._render, said)))
             self._out.flush()
@@ -269,11 +281,22 @@ class PlainView:
         pass
 
     def _progress(self, e: Event) -> list[Said]:
-        process, words, now_s = e["process"], show_progress(e), self._clock()
-        if not words or now_s - self._told_s.get(process, self._start_s) < PROGRESS_EVERY_S:
+        words = show_progress(e)
+        return [Said(OURS, f"{e['process']}: {words}")] if words and self._due(e["process"]) else []
+
+    def _dispatch(self, e: Event) -> list[Said]:
+        self._sending.note(e)
+        if self._sending.over or not self._due("dispatch"):
             return []
-        self._told_s[process] = now_s
-        return [Said(OURS, f"{process}: {words}")]
+        return [Said(OURS, f"sending: {self._sending.text()}")]
+
+    def _due(self, what: str) -> bool:
+        """Whether it is time to tell of it again."""
+        now_s = self._clock()
+        if now_s - self._told_s.get(what, self._start_s) < PROGRESS_EVERY_S:
+            return False
+        self._told_s[what] = now_s
+        return True
 
     def _render(self, said: Said) -> str:
         prefix, text = self._transcript.columns(said)

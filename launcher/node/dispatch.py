@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pslaunch.node import codes
+from pslaunch.node import codes, job
 from pslaunch.node.loop import Aside, Loop
+from pslaunch.node.manifest import Entry
 from pslaunch.node.program import Refusal, code_of
 from pslaunch.node.send import Sender, Source
+from pslaunch.node.shards import Shards
+from pslaunch.runtime.env import TRAINER
 
 if TYPE_CHECKING:
     from pslaunch.node.opening import Desk, Link
@@ -51,9 +54,11 @@ class Dispatch:
 
     def _send(self, source: Source, links: list[Link]) -> None:
         self._aside = Aside(self._loop)
+        mine = of_nodes(self._desk.placed)
         for link in links:
             if not link.gone and not self._desk.ending:
-                self._senders[link.node.id] = self._sender(link, source, self._aside)
+                own = source.part(mine(link.node.id)) if mine else source
+                self._senders[link.node.id] = self._sender(link, own, self._aside)
         self._maybe_over()
 
     def _sender(self, link: Link, source: Source, aside: Aside) -> Sender:
@@ -110,6 +115,15 @@ class Dispatch:
             return
         self._told_s[node] = now
         self._desk.tell("dispatch", node=node, state=state, **moved(sender))
+
+
+def of_nodes(placed: job.Placed) -> Callable[[int], Callable[[Entry], bool]] | None:
+    """For each node, which entries it gets; None where all get all."""
+    patterns = placed.plan.package.shards if placed.plan.package else ()
+    if not patterns:
+        return None
+    shards, trainers = Shards(patterns), placed.of(TRAINER)
+    return lambda node: shards.of({p.rank for p in trainers if p.node == node}, len(trainers))
 
 
 def moved(sender: Sender) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Lead:
         self._server: socket.socket | None = None
         self._observers: list[Observer] = []
         self._launcher = self._observe(read_fd, write_fd)
-        self._supply = FromLauncher(loop, lambda m: self._answer(self._launcher, m), self._first_node)
+        self._supply = FromLauncher(loop, lambda m: self._answer(self._launcher, m), self._job)
 
     @property
     def over(self) -> bool:
@@ -154,9 +154,9 @@ class Lead:
         self._record.write(state="running")
         self._answer(observer, {"type": "leading", "port": self._gate.port, "addrs": addrs})
 
-    def _first_node(self) -> job.Node:
+    def _job(self) -> job.Placed:
         assert self._head is not None
-        return self._head.placed.nodes[0]
+        return self._head.placed
 
     def _order_dispatch(self, observer: Observer, m: Message) -> None:
         if observer is self._launcher:

@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pslaunch.node.manifest import Entry, Hashes, ManifestError, decode, key_of
 
@@ -122,10 +122,11 @@ class Store:
             return -1
         return st.st_size if stat.S_ISREG(st.st_mode) else -1
 
-    def clear(self) -> None:
-        """Drop all that is staged."""
+    def clear(self, kept: Collection[str] = ()) -> None:
+        """Drop all that is staged, but for contents that others get from here."""
         for name in os.listdir(self.staged_fd):
-            os.unlink(name, dir_fd=self.staged_fd)
+            if name not in kept:
+                os.unlink(name, dir_fd=self.staged_fd)
 
 
 def _enter(fd: int, name: str, mode: int) -> int:
@@ -262,13 +263,13 @@ def _as_put(st: os.stat_result, e: Entry) -> bool:
 # --- changing it ---
 
 
-def put_in_place(store: Store, manifest: bytes, entries: Sequence[Entry]) -> None:
+def put_in_place(store: Store, manifest: bytes, entries: Sequence[Entry], kept: Collection[str] = ()) -> None:
     """Make the workspace that of `entries`, whose lacking files are all staged, as a whole."""
     old = store.entries(MANIFEST)
     store.open_journal(manifest)
     _move(store, old, entries)
     store.close_journal()
-    store.clear()
+    store.clear(kept)
 
 
 def _move(store: Store, old: Sequence[Entry], entries: Sequence[Entry]) -> None:

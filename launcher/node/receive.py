@@ -23,6 +23,7 @@ from pslaunch.node.manifest import (
     ManifestError,
     decode,
     digest,
+    encode,
     new_hash,
 )
 from pslaunch.node.place import HASHES, MANIFEST, Store, dress, put_in_place, stage_names, survey
@@ -46,11 +47,14 @@ class Want(NamedTuple):
 class Incoming:
     """The files of one dispatch into one workspace; all of it slow, so used in a thread."""
 
-    def __init__(self, workspace: str) -> None:
-        self._store = Store(workspace)
+    def __init__(self, workspace: str, mine: Callable[[Entry], bool] | None = None) -> None:
+        """`mine` says which entries are this node's; the others' contents are only kept, for other nodes."""
+        self._store, self._mine = Store(workspace), mine
         self._hashes = Hashes(os.path.join(self._store.path, HASHES))
         self._data = b""
-        self.entries: list[Entry] = []
+        self.listed: list[Entry] = []  # the package
+        self.entries: list[Entry] = []  # what of it is for this workspace
+        self._guests: dict[str, int] = {}  # contents that are for others alone
         self._lacking: list[int] = []
         self._off = False
         self._intact: dict[str, str] = {}
@@ -66,14 +70,20 @@ class Incoming:
 
         Raises Refusal where there is no room, or programs put something else into its way.
         """
-        self._data, self.entries = manifest, decode(manifest)
+        self.listed = self.entries = decode(manifest)
+        self._data = manifest
+        if self._mine:
+            self.entries = [e for e in self.listed if self._mine(e)]
+            self._data = encode(self.entries)
         old = self._store.entries(MANIFEST)
         found = survey(self._store.workspace, self.entries, old, self._hashes)
         if found.conflicts:
             raise Refusal(codes.IO, self._in_the_way(found.conflicts))
         self._lacking, self._off, self._intact = found.lacking, found.off, found.intact
+        place = {e.path: i for i, e in enumerate(self.listed)} if self._mine else {}
+        wanted = [(place.get(e.path, i), e) for i, e in self._distinct()] + self._of_others()
         need = 0
-        for i, e in self._distinct():
+        for i, e in wanted:
             have = self._staged(e)
             if have < e.size:
                 self._wanted.append(Want(i, have))
@@ -90,6 +100,16 @@ class Incoming:
             if e.content not in seen:
                 seen.add(e.content)
                 yield i, e
+
+    def _of_others(self) -> list[tuple[int, Entry]]:
+        """Contents that no file here has, of files that other nodes get from here."""
+        own = {e.content for e in self.entries}
+        found: dict[str, tuple[int, Entry]] = {}
+        for i, e in enumerate(self.listed if self._mine else ()):
+            if e.kind == "f" and e.content not in own:
+                found.setdefault(e.content, (i, e))
+        self._guests = {content: i for content, (i, _) in found.items()}
+        return list(found.values())
 
     def _staged(self, e: Entry) -> int:
         """How much of this content has arrived before."""
@@ -132,7 +152,7 @@ class Incoming:
             if e.errno not in _FULL:
                 raise
             self._drop()
-            need = sum(self.entries[w.file].size - w.offset for w in self._wanted)
+            need = sum(self.listed[w.file].size - w.offset for w in self._wanted)
             self._store.clear()
             room = os.fstatvfs(self._store.fd)
             raise Refusal(codes.IO, self._no_room(need, room.f_bavail * room.f_frsize)) from e
@@ -142,7 +162,7 @@ class Incoming:
         if not self._wanted:
             raise ManifestError("more came than was asked for")
         want = self._wanted[0]
-        e = self.entries[want.file]
+        e = self.listed[want.file]
         at = self._at if self._fd >= 0 else want.offset
         if piece.file != want.file or piece.offset != at or not 0 < len(piece.data) <= e.size - at:
             raise ManifestError(f"{e.path}: {len(piece.data)} bytes at {piece.offset} do not fit")
@@ -210,7 +230,7 @@ class Incoming:
         """Move all into place, as a whole; nothing where all is there already."""
         if self._lacking or self._off or self._data != self.own():
             self._dress_all()
-            put_in_place(self._store, self._data, self.entries)
+            put_in_place(self._store, self._data, self.entries, self._guests)
             for i in self._lacking:
                 e = self.entries[i]
                 st = os.lstat(os.path.join(self._store.workspace, e.path))
@@ -284,9 +304,13 @@ class Receiver:
         say: Callable[[Message], None],
         over: Callable[[Exception | None], None],
         in_place: bool = False,
+        mine: Callable[[Entry], bool] | None = None,
     ) -> None:
-        """`in_place`: the workspace is the folder itself, and only the manifest is wanted."""
-        self._in_place = in_place
+        """`in_place`: the workspace is the folder itself, and only the manifest is wanted.
+
+        `mine`: which entries are for this workspace, where others are filled from here too.
+        """
+        self._in_place, self._mine = in_place, mine
         self._aside, self._workspace, self._say, self._over = Aside(loop), workspace, say, over
         self._incoming: Incoming | None = None
         self._digest, self._size = "", 0
@@ -295,7 +319,7 @@ class Receiver:
         self._waiting_bytes = 0  # in our memory
         self._writing = False
         self.closed = False
-        self.entries: list[Entry] = []  # what the workspace holds, once it is over without a failure
+        self.entries: list[Entry] = []  # the package, once it is over without a failure
 
     def offered(self, m: Message) -> None:
         """A package: its manifest's hash and length. Asks for the manifest, or for what is lacking."""
@@ -309,7 +333,7 @@ class Receiver:
         own = [b""]
 
         def look() -> None:
-            self._incoming = Incoming(self._workspace)
+            self._incoming = Incoming(self._workspace, self._mine)
             own[0] = self._incoming.own()
 
         def looked() -> None:
@@ -411,7 +435,7 @@ class Receiver:
         incoming = self._incoming
         assert incoming is not None
         if incoming.whole and not self._writing:
-            self.entries = incoming.entries
+            self.entries = incoming.listed
             self._do(incoming.place, lambda: self._end(None))
 
     def _do(self, work: Callable[[], None], then: Callable[[], None]) -> None:

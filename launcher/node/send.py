@@ -25,10 +25,36 @@ BATCH_BYTES = 256 * 1024  # read at once; two of them wait at most
 class Source:
     """A folder with its manifest: what nodes are filled from."""
 
-    def __init__(self, folder: str, entries: Sequence[Entry]) -> None:
-        self.folder, self.entries = folder, entries
+    def __init__(self, folder: str, entries: Sequence[Entry], contents: str = "") -> None:
+        """`contents`: a folder with files that are not in `folder`, under their hashes."""
+        self.folder, self.entries, self._contents = folder, entries, contents
+        self._whole = entries  # what the folder may hold more than is for some nodes
         self.manifest = encode(entries)
         self.digest = digest(self.manifest)
+
+    def part(self, wanted: Callable[[Entry], bool]) -> Source:
+        """What of it is for some nodes alone."""
+        part = Source(self.folder, [e for e in self.entries if wanted(e)], self._contents)
+        part._whole = self.entries
+        return part
+
+    def open(self, e: Entry) -> int:
+        """A file of it, as it was when it was listed. Raises OSError."""
+        how = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        path = os.path.join(self.folder, e.path)
+        try:
+            fd = os.open(path, how)
+        except FileNotFoundError:
+            if not self._contents:
+                raise
+            equal = [os.path.join(self.folder, x.path) for x in self._whole if x.content == e.content]
+            paths = [path for path in equal if os.path.lexists(path)]
+            return os.open(paths[0] if paths else os.path.join(self._contents, e.content), how)
+        st = os.fstat(fd)
+        if (st.st_size, st.st_mtime_ns) != (e.size, e.mtime_ns):
+            os.close(fd)
+            raise _changed(path)
+        return fd
 
 
 class Sender:
@@ -130,7 +156,7 @@ class Sender:
                 self._begin(e, want.offset)
             data = os.read(self._fd, min(MAX_DATA_BYTES, e.size - self._at))
             if not data:
-                raise _changed(self._source.folder, e)
+                raise _changed(os.path.join(self._source.folder, e.path))
             piece, size = Data(want.file, self._at, data), e.size
         self._at += len(data)
         if self._at == size:
@@ -140,11 +166,7 @@ class Sender:
         return piece
 
     def _begin(self, e: Entry, offset: int) -> None:
-        path = os.path.join(self._source.folder, e.path)
-        self._fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        st = os.fstat(self._fd)
-        if (st.st_size, st.st_mtime_ns) != (e.size, e.mtime_ns):
-            raise _changed(self._source.folder, e)
+        self._fd = self._source.open(e)
         os.lseek(self._fd, offset, os.SEEK_SET)
         self._at = offset
 
@@ -155,5 +177,5 @@ class Sender:
             self._fd = -1
 
 
-def _changed(folder: str, e: Entry) -> OSError:
-    return OSError(0, "was changed while it was sent: start again", os.path.join(folder, e.path))
+def _changed(path: str) -> OSError:
+    return OSError(0, "was changed while it was sent: start again", path)

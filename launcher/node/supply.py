@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from pslaunch.node import job
+from pslaunch.node.dispatch import of_nodes
 from pslaunch.node.loop import Loop
+from pslaunch.node.place import STAGED
 from pslaunch.node.program import Refusal
 from pslaunch.node.receive import Receiver
 from pslaunch.node.send import Source
@@ -17,24 +20,31 @@ class FromLauncher:
 
     filled = frozenset({0})
 
-    def __init__(self, loop: Loop, say: Callable[[Message], None], first: Callable[[], job.Node]) -> None:
-        """`first` gives node 0 as its agent has reported it."""
-        self._loop, self._say, self._first = loop, say, first
+    def __init__(self, loop: Loop, say: Callable[[Message], None], placed: Callable[[], job.Placed]) -> None:
+        """`placed` gives the job, with nodes as their agents have reported them."""
+        self._loop, self._say, self._placed = loop, say, placed
         self._receiver: Receiver | None = None
         self._failed: Callable[[Exception], None] = lambda _why: None
 
     def get(self, then: Callable[[Source], None], failed: Callable[[Exception], None]) -> None:
         """Ask the launcher for it."""
-        first = self._first()
+        placed = self._placed()
+        first, mine = placed.nodes[0], of_nodes(placed)
 
         def over(failure: Exception | None) -> None:
             if failure:
                 failed(failure)
             else:
-                then(Source(first.workspace, receiver.entries))
+                others = os.path.join(first.workspace, ".pslaunch", "dispatch", STAGED)
+                then(Source(first.workspace, receiver.entries, others))
 
         receiver = Receiver(
-            self._loop, first.workspace, say=self._say, over=over, in_place=not first.dispatched
+            self._loop,
+            first.workspace,
+            say=self._say,
+            over=over,
+            in_place=not first.dispatched,
+            mine=mine(first.id) if mine else None,
         )
         self._receiver, self._failed = receiver, failed
         self._say({"type": "wants"})

@@ -1,0 +1,49 @@
+"""Which files of a package are of which trainer: in `data/*-{:05d}` a file has its number. Pure."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable, Collection, Sequence
+
+from pslaunch.node.manifest import Entry
+
+_GLOB = {"*": "[^/]*", "?": "[^/]"}
+
+
+class Shards:
+    """The patterns of a job; a file that none fits is everybody's."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        """Each with one place for a number, as `str.format` has it, and `*` and `?` as a shell has them."""
+        self._patterns = [_compile(pattern) for pattern in patterns]
+
+    def number(self, path: str) -> int | None:
+        """The number of a file, None where it is everybody's."""
+        for pattern, place in self._patterns:
+            found = pattern.fullmatch(path)
+            if found and place.format(int(found[1])) == found[1]:
+                return int(found[1])
+        return None
+
+    def of(self, trainers: Collection[int], count: int) -> Callable[[Entry], bool]:
+        """Whether an entry is for a node with these of `count` trainers."""
+
+        def fits(e: Entry) -> bool:
+            number = self.number(e.path) if e.kind != "d" else None
+            return number is None or not count or number % count in trainers
+
+        return fits
+
+    def __bool__(self) -> bool:
+        return bool(self._patterns)
+
+
+def _compile(pattern: str) -> tuple[re.Pattern[str], str]:
+    text, place = "", ""
+    for literal, name, form, _ in string.Formatter().parse(pattern):
+        text += "".join(_GLOB.get(c, re.escape(c)) for c in literal)
+        if name is not None:
+            text += "([0-9]{1,18})"
+            place = f"{{:{form}}}"
+    return re.compile(text), place

@@ -1,0 +1,110 @@
+"""The folder that is sent: what stays here, what can't go, links to what is mounted on the nodes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node import codes
+from pslaunch.node.job import Package
+from pslaunch.node.manifest import Entry, decode, encode
+from pslaunch.node.program import Refusal
+from pslaunch.node.receive import Incoming
+from pslaunch.node.send import Source
+from pslaunch.node.shards import Shards
+from pslaunch.node.wire import Data
+from pslaunch.package import look
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "ws"
+    (path / "data/deep").mkdir(parents=True)
+    for name in ("train.py", "data/a.txt", "data/b.bin", "data/deep/c.bin", "data/deep/keep.bin"):
+        (path / name).write_text(name)
+    return path
+
+
+def paths(package: Package) -> list[str]:
+    return [e.path for e in look(package, {}).entries]
+
+
+def test_what_the_ignore_file_names_stays_here(folder: Path) -> None:
+    (folder / ".pslaunchignore").write_text("# not these\n*.bin\n!keep.bin\n/data/a.*\n")
+    assert paths(Package(str(folder))) == [
+        ".pslaunchignore", "data", "data/deep", "data/deep/keep.bin", "train.py",
+    ]  # fmt: skip
+
+
+def test_a_folder_that_is_left_out_is_left_out_whole(folder: Path) -> None:
+    (folder / ".pslaunchignore").write_text("data/\n")
+    (folder / "data/deep/far").symlink_to("/etc")  # would be refused
+    assert paths(Package(str(folder))) == [".pslaunchignore", "train.py"]
+
+
+def test_links_that_lead_out_are_all_named_with_the_way(folder: Path) -> None:
+    (folder / "one").symlink_to("/etc")
+    (folder / "data/two").symlink_to("../../elsewhere")
+    with pytest.raises(Refusal) as e:
+        look(Package(str(folder)), {})
+    assert e.value.code == codes.USAGE
+    for word in ("one is a link that leads out, to /etc", "data/two is a link", "--link NAME=PATH"):
+        assert word in str(e.value)
+
+
+def test_a_link_to_what_is_mounted_takes_the_place_of_what_is_here(folder: Path) -> None:
+    (folder / "one").symlink_to("/etc")
+    package = Package(str(folder), links={"one": "/mnt/one", "data/deep": "/mnt/deep", "new/er": "/mnt/x"})
+    entries = look(package, {}).entries
+    links = {e.path: e.content for e in entries if e.kind == "m"}
+    assert links == package.links
+    assert [e.path for e in entries] == [
+        "data", "data/a.txt", "data/b.bin", "data/deep", "new", "new/er", "one", "train.py",
+    ]  # fmt: skip
+    assert decode(encode(entries)) == entries
+
+
+def test_a_link_below_a_file_is_refused(folder: Path) -> None:
+    with pytest.raises(Refusal, match=r"train\.py is no folder of the package"):
+        look(Package(str(folder), links={"train.py/x": "/mnt"}), {})
+
+
+def test_hashes_of_a_folder_that_can_not_be_written_are_kept_elsewhere(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    for path in folder.rglob("*"):
+        os.utime(path, (1, 1))
+    look(Package(str(folder)), {"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    assert not (folder / ".pslaunch").exists() and (tmp_path / "cache/pslaunch").is_dir()
+
+
+def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
+    folder = tmp_path / "ws"
+    folder.mkdir()
+    for i in range(4):
+        (folder / f"x-{i}").write_text(f"shard {i}")
+    (folder / "same-as-1").write_text("shard 1")
+    source = look(Package(str(folder)), {})
+    of = Shards(["x-{}"])
+    node = Incoming(str(tmp_path / "node0"), of.of({0}, 2))
+    wants = node.look(source.manifest)
+    assert {source.entries[w.file].path for w in wants} == {"same-as-1", "x-0", "x-2", "x-3"}
+    for want in wants:
+        node.take([Data(want.file, 0, (folder / source.entries[want.file].path).read_bytes())])
+    node.place()
+    assert sorted(p.name for p in (tmp_path / "node0").glob("[!.]*")) == ["same-as-1", "x-0", "x-2"]
+    forward = Source(str(tmp_path / "node0"), node.listed, str(tmp_path / "node0/.pslaunch/dispatch/staged"))
+    for e in forward.part(of.of({1}, 2)).entries:
+        assert read(forward, e) == (folder / e.path).read_bytes()
+    node.close()
+    again = Incoming(str(tmp_path / "node0"), of.of({0}, 2))
+    assert again.look(source.manifest) == []  # a second time nothing travels
+    again.close()
+
+
+def read(source: Source, e: Entry) -> bytes:
+    with os.fdopen(source.open(e), "rb") as f:
+        return f.read()

@@ -1,0 +1,38 @@
+"""Files with a number go to the node of their trainer, all others to every node."""
+
+from __future__ import annotations
+
+import pytest
+
+from pslaunch.node.manifest import Entry
+from pslaunch.node.shards import Shards
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "number"),
+    [
+        ("data/*-{:05d}", "data/train.txt-00003", 3),
+        ("data/*-{:05d}", "data/a-b-00012", 12),
+        ("data/*-{:05d}", "data/x-123456", 123456),
+        ("data/*-{:05d}", "data/x-0000003", None),  # not as the pattern writes 3
+        ("data/*-{:05d}", "data/x-3", None),
+        ("data/*-{:05d}", "data/deep/x-00003", None),
+        ("data/*-{:05d}", "other/x-00003", None),
+        ("d?ta/{}.rec", "data/7.rec", 7),
+        ("d?ta/{}.rec", "data/7xrec", None),
+        ("{}", "7", 7),
+        ("[a]{}", "[a]7", 7),
+    ],
+)
+def test_numbers(pattern: str, path: str, number: int | None) -> None:
+    assert Shards([pattern]).number(path) == number
+
+
+def test_every_file_has_its_node_and_the_others_have_it_not() -> None:
+    shards = Shards(["data/x-{:03d}"])
+    entries = [Entry(f"data/x-{i:03d}", "f", 0o644, 0, 0, "") for i in range(7)]
+    trainers = {0: {0, 3}, 1: {1}, 2: {2}}  # by node
+    for node, ranks in trainers.items():
+        got = [i for i, e in enumerate(entries) if shards.of(ranks, 4)(e)]
+        assert got == [i for i in range(7) if i % 4 in ranks], node
+    assert all(shards.of(set(), 4)(e) for e in [Entry("train.py", "f", 0o644, 0, 0, "")])
