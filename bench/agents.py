@@ -88,8 +88,10 @@ class Peer:
         if answer:
             answer(message)
 
-    def _prepare(self, _message: Message) -> None:
-        self.line.send({"type": "prepared", "host": f"host{self.number}", "run_dir": "/run/x"})
+    def _prepare(self, message: Message) -> None:
+        folders = {name: message[name] for name in ("workspace", "log_dir", "output_dir", "state_dir")}
+        own = {"host": f"host{self.number}", "run_dir": "/run/x", "python": "/usr/bin/python3"}
+        self.line.send({"type": "prepared", **own, "addrs": [message["addr"]], **folders})
 
     def _ports(self, _message: Message) -> None:
         self.line.send({"type": "bound"})

@@ -230,10 +230,13 @@ def test_both_job_options_are_an_error(ws: Path) -> None:
         make(ws.parent, job_workspace="ws", job_dispatch_package="ws")
 
 
-@pytest.mark.parametrize("option", ["port", "ports_num", "ports_num_for_sparse"])
-def test_an_option_without_effect_is_an_error(ws: Path, option: str) -> None:
-    with pytest.raises(SpecError, match=f"--{option}=3 has no effect"):
-        make(ws, server_num="0", **{option: "3"})
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("port", "3"), ("ports_num", "3"), ("ports_num_for_sparse", "3"), ("server", "script")],
+)
+def test_an_option_without_effect_is_an_error(ws: Path, option: str, value: str) -> None:
+    with pytest.raises(SpecError, match=f"--{option}={value} has no effect"):
+        make(ws, server_num="0", **{option: value})
 
 
 def test_python_without_a_python_program_is_an_error(ws: Path) -> None:
