@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Protocol
 
 from pslaunch.node import codes
 from pslaunch.node.dispatch import Supply, in_words
-from pslaunch.node.head import MAX_EVENTS, Event
 from pslaunch.node.job import Placed
 from pslaunch.node.loop import Aside, Loop
+from pslaunch.node.recent import Event, Recent
 from pslaunch.node.send import Sender, Source
 from pslaunch.node.wire import Line, Message
 
@@ -56,7 +55,7 @@ class RemoteHead:
         self._loop, self._name, self._diagnosis = loop, name, diagnosis
         self._supply = supply
         self._sender: Sender | None = None  # of the package to the node of the head
-        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._events = Recent()
         self._next = 0
         self._code: int | None = None
         self._stopped: tuple[int, str] | None = None  # what we have asked for
@@ -76,7 +75,7 @@ class RemoteHead:
         return codes.NODE_LOST if self._code is None else self._code
 
     def events(self, cursor: int, limit: int | None = None) -> tuple[list[Event], int]:
-        found = [e for e in self._events if e["n"] >= cursor][:limit]
+        found = self._events.since(cursor, limit)
         return found, found[-1]["n"] + 1 if found else max(cursor, self._next)
 
     def stop(self, number: int, reason: str) -> None:
@@ -154,10 +153,10 @@ class RemoteHead:
         if event["n"] > self._next:
             missing = event["n"] - self._next
             text = f"{missing} lines were left out here, they came too fast for us; the files are complete"
-            self._events.append(
+            self._events.add(
                 {**event, "n": event["n"] - 1, "event": "note", "level": "warning", "text": text}
             )
-        self._events.append(event)
+        self._events.add(event)
         self._next = event["n"] + 1
 
     def _lost(self, reason: str) -> None:

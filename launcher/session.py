@@ -16,9 +16,10 @@ from pslaunch.backends.base import Backend, Dial, load_backend
 from pslaunch.errors import FileError, NodeLostError, PslaunchError
 from pslaunch.node import codes, record
 from pslaunch.node.dispatch import Supply
-from pslaunch.node.head import STOP_SIGNALS, Event, Head
+from pslaunch.node.head import STOP_SIGNALS, Head
 from pslaunch.node.job import Plan, place
 from pslaunch.node.loop import Loop
+from pslaunch.node.recent import Event
 from pslaunch.observe import HeadView, RemoteHead
 from pslaunch.outlet import Outlet
 from pslaunch.plan import dry_run as plan_as_data

@@ -8,6 +8,7 @@ any node. docs/environment.md and docs/options.md are the same for people; tests
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import isfinite
 from types import MappingProxyType
 from typing import Any, Callable, NamedTuple, Union
@@ -211,6 +212,12 @@ class Contract(NamedTuple):
     flags: Mapping[str, str] = MappingProxyType({})  # TRAINER_FLAGS given to the launcher
 
 
+@lru_cache(maxsize=4)
+def _addresses(endpoints: tuple[Endpoint, ...]) -> str:
+    """Comma-separated; the same for every process of a job, of which there may be thousands."""
+    return ",".join(join_addr(*e) for e in endpoints)
+
+
 def contract_environ(c: Contract) -> dict[str, str]:
     """The variables of one process: four families that say the same (docs/environment.md)."""
     trainer = c.role == TRAINER
@@ -227,8 +234,8 @@ def contract_environ(c: Contract) -> dict[str, str]:
         "PADDLE_INIT_STALL_AFTER": f"{c.stall_after_s:g}",
         "PADDLE_CLUSTER_TRAIN": "True",
         "TRAINING_ROLE": "TRAINER" if trainer else "PSERVER",
-        "PADDLE_PSERVERS_IP_PORT_LIST": ",".join(join_addr(*e) for e in c.pservers),
-        "PADDLE_TRAINER_ENDPOINTS": ",".join(join_addr(*e) for e in c.trainer_endpoints),
+        "PADDLE_PSERVERS_IP_PORT_LIST": _addresses(tuple(c.pservers)),
+        "PADDLE_TRAINER_ENDPOINTS": _addresses(tuple(c.trainer_endpoints)),
         "PADDLE_TRAINERS_NUM": str(c.trainers),
         "POD_IP": c.nodes[c.node_id],
         "PADDLE_PORT": str(own_port),

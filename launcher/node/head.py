@@ -6,9 +6,7 @@ Observers know only its interface: `events` from a cursor, and requests.
 
 from __future__ import annotations
 
-import itertools
 import signal
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +14,13 @@ from pslaunch.node import codes, job, logs
 from pslaunch.node.dispatch import Dispatch, Supply
 from pslaunch.node.loop import Loop, Timer
 from pslaunch.node.opening import Link, Opening, setup_key
+from pslaunch.node.recent import Event, Recent
 from pslaunch.node.supervise import LOST_ADVICE, NEVER, Exit, Failure, Finish, Member, Signal, Supervisor
 from pslaunch.node.wire import Line, Message, Output
 
 if TYPE_CHECKING:
     from pslaunch.node.seal import Seal
 
-Event = dict[str, Any]
-MAX_EVENTS = 20_000  # older ones are forgotten; an observer sees the gap in the numbers
 DRAIN_BYTES = 8192  # of output between two drains: never more events than are remembered
 FINISH_LIMIT_S = 5.0
 
@@ -58,13 +55,14 @@ class Head:
         self._supervisor = Supervisor(
             {p.key: Member(p.role, p.node, p.log) for p in placed.processes}, plan.limits.grace_s, plan.server
         )
-        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._events = Recent()
         self._next_event = 0
         self._opening = Opening(self, secret, Dispatch(loop, self, supply))
         self._timer: Timer | None = None
         self._told_ending = False
         self.drain: Callable[[], None] = lambda: None  # lets observers take what is new
         self._finishing = False
+        self._owing: set[int] = set()  # nodes that have not answered the end
         self.done = False
         self._states: dict[str, dict[str, Any]] = {p.key: {"state": "waiting"} for p in placed.processes}
         loop.call_after(plan.limits.lost_after_s, self._miss_nodes)
@@ -76,8 +74,7 @@ class Head:
 
     def events(self, cursor: int, limit: int | None = None) -> tuple[list[Event], int]:
         """Events from number `cursor` on that are still remembered, at most `limit`, and the next cursor."""
-        first = len(self._events) - max(0, min(self._next_event - cursor, len(self._events)))
-        found = list(itertools.islice(self._events, first, None if limit is None else first + limit))
+        found = self._events.since(cursor, limit)
         return found, found[-1]["n"] + 1 if found else self._next_event
 
     def status(self) -> dict[str, Any]:
@@ -113,8 +110,9 @@ class Head:
 
     def awaits(self, number: int) -> job.Node | None:
         """The node of this number, if its agent is still to come."""
-        missing = [n for n in self.placed.nodes if n.id not in self.links and not self._finishing]
-        return next((n for n in missing if n.id == number), None)
+        nodes = self.placed.nodes
+        known = 0 <= number < len(nodes) and number not in self.links and not self._finishing
+        return nodes[number] if known else None
 
     def attach(
         self,
@@ -151,6 +149,7 @@ class Head:
 
     def _lost(self, link: Link, reason: str) -> None:
         link.gone = True
+        self._owing.discard(link.node.id)
         said = link.diagnosis()
         stood_s = self._loop.now() - self._ran_s
         if stood_s > max(2.0, self.placed.plan.limits.lost_after_s / 2):
@@ -294,20 +293,22 @@ class Head:
         self._timer = self._loop.call_at(due_s, self._decide) if due_s < NEVER else None
 
     def _signal(self, action: Signal) -> None:
-        for link in self.links.values():
-            keys = [k for k in action.keys if self._supervisor.members[k].node == link.node.id]
-            if keys:
-                link.line.send({"type": "signal", "keys": keys, "number": int(action.number)})
+        keys_of: dict[int, list[str]] = {}
+        for key in action.keys:
+            keys_of.setdefault(self._supervisor.members[key].node, []).append(key)
+        for node, keys in keys_of.items():
+            if node in self.links:
+                self.links[node].line.send({"type": "signal", "keys": keys, "number": int(action.number)})
 
     def _finish(self) -> None:
         self._finishing = True
+        self._owing = {number for number, link in self.links.items() if not link.gone}
         for link in self.links.values():
-            link.answered = link.gone
             link.line.send({"type": "finish"})
         self._loop.call_after(FINISH_LIMIT_S, self._give_up)
 
     def _on_finished(self, link: Link, m: Message) -> None:
-        link.answered = True
+        self._owing.discard(link.node.id)
         if m["left"]:
             text = f"{link.host}: process {', '.join(m['left'])} can't be ended; it waits in the kernel"
             self.tell("note", level="error", text=text)
@@ -316,18 +317,15 @@ class Head:
         self.tell("node", node=link.node.id, state="ended", text="")
 
     def _give_up(self) -> None:
-        for link in self.links.values():
-            if not link.answered and not link.gone:
-                self.tell(
-                    "note",
-                    level="error",
-                    text=f"{link.host}: no answer while ending; its keeper goes on there",
-                )
-                link.gone = True
+        for number in sorted(self._owing):
+            link = self.links[number]
+            self.note("error", f"{link.host}: no answer while ending; its keeper goes on there")
+            link.gone = True
+        self._owing.clear()
         self._maybe_done()
 
     def _maybe_done(self) -> None:
-        if self.done or not all(link.answered or link.gone for link in self.links.values()):
+        if self.done or self._owing:
             return
         self.done = True
         for link in self.links.values():
@@ -356,7 +354,7 @@ class Head:
             if event == "progress" and "state" in news:
                 news["said"] = news.pop("state")
             self._states[fields["process"]].update(news)
-        self._events.append({"n": self._next_event, "time": round(self._wall(), 3), "event": event, **fields})
+        self._events.add({"n": self._next_event, "time": round(self._wall(), 3), "event": event, **fields})
         self._next_event += 1
 
     def _tell_job(self) -> None:

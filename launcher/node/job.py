@@ -10,7 +10,7 @@ import os.path
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pslaunch.runtime import env
 from pslaunch.runtime.env import PSERVER, TRAINER, Endpoint, Port
@@ -278,16 +278,29 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
 
 def bind(placed: Placed, facts: Facts) -> Bound:
     """Literal argv and environment of every process."""
-    return Bound(placed, facts.addrs, tuple(_start(placed, facts, p) for p in placed.processes))
+    trainers = placed.of(TRAINER)
+    peers = _Peers(
+        tuple(_endpoint(facts, p.key, p.node) for p in placed.of(PSERVER)),
+        tuple(_endpoint(facts, p.key, p.node) for p in trainers if placed.plan.server != "bundled"),
+        len(trainers),
+    )
+    return Bound(placed, facts.addrs, tuple(_start(placed, facts, peers, p) for p in placed.processes))
 
 
-def _endpoint(placed: Placed, facts: Facts, key: str, node: int) -> Endpoint:
+class _Peers(NamedTuple):
+    """What every process is told of all."""
+
+    pservers: tuple[Endpoint, ...]
+    trainers: tuple[Endpoint, ...]  # that listen
+    trainers_num: int
+
+
+def _endpoint(facts: Facts, key: str, node: int) -> Endpoint:
     return facts.addrs[node], facts.ports[key][0]
 
 
-def _start(placed: Placed, facts: Facts, process: Process) -> Start:
+def _start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -> Start:
     plan, node = placed.plan, placed.nodes[process.node]
-    pservers = [_endpoint(placed, facts, p.key, p.node) for p in placed.of(PSERVER)]
     script = plan.server == "script"
     run_dir = facts.run_dirs[process.node]
     contract = env.Contract(
@@ -303,24 +316,22 @@ def _start(placed: Placed, facts: Facts, process: Process) -> Start:
         output_dir=node.output_dir,
         progress=f"{run_dir}/{process.role}-{process.rank}.sock",
         secret_file=f"{run_dir}/secret",
-        trainers=len(placed.of(TRAINER)),
+        trainers=peers.trainers_num,
         trainer_count=plan.trainer_count,
         use_gpu=plan.use_gpu,
-        port=pservers[0][1] if pservers else plan.port or FIRST_PORT,
+        port=peers.pservers[0][1] if peers.pservers else plan.port or FIRST_PORT,
         ports_num=plan.ports_num,
         ports_num_for_sparse=plan.ports_num_for_sparse,
-        pservers=pservers,
+        pservers=peers.pservers,
         stall_after_s=plan.limits.stall_after_s,
         stall_timeout_s=plan.limits.stall_timeout_s,
-        trainer_endpoints=[_endpoint(placed, facts, p.key, p.node) for p in placed.of(TRAINER)]
-        if plan.server != "bundled"
-        else (),
-        gloo_endpoint=_endpoint(placed, facts, GLOO, 0) if script else None,
+        trainer_endpoints=peers.trainers,
+        gloo_endpoint=_endpoint(facts, GLOO, 0) if script else None,
         gloo_path=f"{run_dir}/gloo" if script else "",
         flags=plan.flags,
     )
     bundled = process.role == PSERVER and not script
-    argv = process.argv + (_bundled_options(placed, facts, process) if bundled else ())
+    argv = process.argv + (_bundled_options(plan, facts, peers, process) if bundled else ())
     if argv[0] == PYTHON:
         argv = (node.python or f"{{node:{node.id}.python}}", *argv[1:])
     return Start(
@@ -336,14 +347,13 @@ def _start(placed: Placed, facts: Facts, process: Process) -> Start:
     )
 
 
-def _bundled_options(placed: Placed, facts: Facts, process: Process) -> tuple[str, ...]:
-    plan = placed.plan
+def _bundled_options(plan: Plan, facts: Facts, peers: _Peers, process: Process) -> tuple[str, ...]:
     options: dict[str, object] = {
         "host": facts.addrs[process.node],
         "port": facts.ports[process.key][0],
         "ports_num": plan.ports_num,
         "ports_num_for_sparse": plan.ports_num_for_sparse,
-        "num_gradient_servers": len(placed.of(TRAINER)),
+        "num_gradient_servers": peers.trainers_num,
         "stall_after": f"{plan.limits.stall_after_s:g}",
     }
     if plan.limits.stall_timeout_s is not None:

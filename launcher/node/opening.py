@@ -36,7 +36,6 @@ class Link:
         self.addrs: list[str] = []  # by which others might reach it, the likeliest first
         self.door = 0  # port at which others try that
         self.reached: list[tuple[int, str]] = []  # what it could reach: a node, by an address
-        self.answered = False  # the question that all nodes were asked last
         self.gone = False
 
 

@@ -128,7 +128,6 @@ class Member:
 
     def __init__(self, role: str, node: int, log: str) -> None:
         self.role, self.node, self.log = role, node, log
-        self.started = self.ended = False
         self.state = ""  # as its runtime reports it: connected, finished
         self.why = ""  # what its runtime says of its failure
         self.exit: Exit | None = None
@@ -155,17 +154,27 @@ class Supervisor:
         self._stopped_by = 0
         self._endings: list[Ending] = []
         self._ending_all = False
+        self.alive: dict[str, str] = {}  # role of what was started and has not ended
+        self._trainers_left = {key for key, m in members.items() if m.role == TRAINER}
+        self._connected: set[str] = set()  # of these, and with the pservers
+        self._absent: list[str] = []  # trainers that ended with 0 and never were
         self._retire_s = NEVER  # until then the pservers of a trained job may end by themselves
 
     # --- events ---
 
     def starting(self, key: str) -> None:
         """The order to start this process is on its way."""
-        self.members[key].started = True
+        self.alive[key] = self.members[key].role
 
     def progress(self, key: str, state: str) -> None:
         """What the process's runtime says of itself."""
         self.members[key].state = state
+        if key in self._trainers_left and state == "connected":
+            self._connected.add(key)
+        else:
+            self._connected.discard(key)
+        if key in self._absent:
+            self._absent.remove(key)
 
     def stop(self, number: int, reason: str, now_s: float) -> None:
         """A request to end: the first in order, the second at once. `number` is the signal it stands for."""
@@ -180,10 +189,12 @@ class Supervisor:
         member = self.members[key]
         member.exit = how
         self._gone(key)
+        if member.role == TRAINER and not (member.state or how.code or how.asked):
+            self._absent.append(key)
         blame = self._blame(member, how)
         if blame:
             self._fail(self._failure(key, blame), now_s)
-        elif self._trainers_done() and not self.failure and self._retire_s == NEVER:
+        elif not self._trainers_left and not self.failure and self._retire_s == NEVER:
             self._retire(now_s)
 
     def node_lost(self, node: int, name: str, reason: str, now_s: float) -> None:
@@ -250,7 +261,7 @@ class Supervisor:
         if self._ending_all and all(ending.over for ending in self._endings):
             return True  # also where something could not be killed: its node says so
         done = self.failure is not None or self._stopped_by or self._retire_s < NEVER
-        return bool(done) and not self._alive()
+        return bool(done) and not self.alive
 
     def _verdict(self) -> Result:
         if self.failure:
@@ -263,27 +274,23 @@ class Supervisor:
         if not self._ending_all:
             self._ending_all, self.why = True, why
             told = {key for ending in self._endings for key in ending.keys}
-            rest = {key: role for key, role in self._alive().items() if key not in told}
+            rest = {key: role for key, role in self.alive.items() if key not in told}
             self._endings.append(Ending(rest, self.grace_s, now_s))
 
     def _retire(self, now_s: float) -> None:
         """All trainers gave 0: pservers that no trainer reached will never end by themselves."""
         self._retire_s = now_s + self.grace_s
         reached = self.server == "bundled"
-        lonely = {k: role for k, role in self._alive().items() if not (reached and self.members[k].state)}
+        lonely = {k: role for k, role in self.alive.items() if not (reached and self.members[k].state)}
         if lonely:
             self._endings.append(Ending(lonely, self.grace_s, now_s))
 
-    def _alive(self) -> dict[str, str]:
-        return {k: m.role for k, m in self.members.items() if m.started and not m.ended}
-
     def _gone(self, key: str) -> None:
-        self.members[key].ended = True
+        self.alive.pop(key, None)
+        self._trainers_left.discard(key)
+        self._connected.discard(key)
         for ending in self._endings:
             ending.gone(key)
-
-    def _trainers_done(self) -> bool:
-        return all(m.ended for m in self.members.values() if m.role == TRAINER)
 
     def _fail(self, failure: Failure, now_s: float) -> None:
         if self._stopped_by and not self.failure:
@@ -310,22 +317,15 @@ class Supervisor:
         if member.role == PSERVER:
             # A bundled one says that all trainers have finished; what they do after that needs it no more.
             return "" if member.state == "finished" else "ended with 0 before the trainers did"
-        if member.state == "connected" and not self._trainers_done():
+        if member.state == "connected" and self._trainers_left:
             return "ended with 0 without having finished, while others wait for it"
         return ""
 
     def _look_for_absent(self, now_s: float) -> None:
         """A trainer that ended without having come to the pservers: those that did would wait for ever."""
-        trainers = {k: m for k, m in self.members.items() if m.role == TRAINER}
-        if self.server != "bundled" or not any(
-            m.state == "connected" and not m.ended for m in trainers.values()
-        ):
-            return
-        for key, member in trainers.items():
-            if member.exit and not member.state and member.exit.code == 0 and not member.exit.asked:
-                text = "ended with 0 without having connected to the pservers, where others wait for it"
-                self._fail(self._failure(key, text), now_s)
-                return
+        if self.server == "bundled" and self._connected and self._absent:
+            text = "ended with 0 without having connected to the pservers, where others wait for it"
+            self._fail(self._failure(self._absent[0], text), now_s)
 
     def _failure(self, key: str, text: str) -> Failure:
         member = self.members[key]

@@ -270,7 +270,7 @@ def test_every_history_ends_and_no_signal_goes_to_what_has_ended(
     now = 0.0
     for kind, i, how, wait_s in history:
         now += wait_s
-        if kind == "exit" and not s.members[keys[i]].ended:
+        if kind == "exit" and keys[i] in s.alive:
             s.exited(keys[i], how, now)
         elif kind == "stop":
             s.stop(2, "asked", now)
@@ -280,7 +280,7 @@ def test_every_history_ends_and_no_signal_goes_to_what_has_ended(
             s.progress(keys[i], "connected")
         for action in s.actions(now):
             if isinstance(action, Signal):
-                assert all(not s.members[key].ended for key in action.keys)
+                assert all(key in s.alive for key in action.keys)
     s.stop(2, "asked", now)
     for _ in range(20):  # nobody reports anything any more: still it ends, within the bound
         if s.result:
