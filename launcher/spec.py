@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -98,7 +98,9 @@ class JobSpec:
     fetch_output: Path | None = None  # where output/ of node 0 goes
     fetch_logs: Path | None = None  # where log/ of every node goes
 
-    def __post_init__(self) -> None:
+    port_label: InitVar[str] = "--port"  # what a message calls the port
+
+    def __post_init__(self, port_label: str) -> None:
         _check_name(self.job_name, "--job_name")
         _check_fields(self, self.backend)
         if self.reach:
@@ -110,7 +112,7 @@ class JobSpec:
         _check_flags(self.trainer_flags, self.env)
         for name in self.env:
             check_env_name(name, "--env")
-        _check_ports(self, "--port")
+        _check_ports(self, port_label)
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -225,6 +227,8 @@ def common_options(given: Given, environ: Mapping[str, str]) -> dict[str, Any]:
     }
     values["env"] = _added_env(given.all("env"), environ)
     values["head"] = _head(given)
+    port = given.one("port")
+    values["port_label"] = port.label if port else "--port"
     return values
 
 

@@ -261,7 +261,7 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
     ports: dict[str, tuple[int, ...]] = {}
     next_port: dict[str, int] = {}
     for process in placed.of(PSERVER):
-        addr = placed.nodes[process.node].addr
+        addr = _address(placed, process.node)
         start = next_port.get(addr, first)
         next_port[addr] = start + block
         ports[process.key] = tuple(range(start, start + block))
@@ -269,11 +269,16 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
     others += [(GLOO, 0)] if plan.server == "script" else []
     next_port = {}
     for key, node in others:
-        addr = placed.nodes[node].addr
+        addr = _address(placed, node)
         start = next_port.get(addr, first_other)
         next_port[addr] = start + 1
         ports[key] = (start,)
     return ports
+
+
+def _address(placed: Placed, node: int) -> str:
+    """What tells the node's ports from others'; where its address is not known yet, it has one of its own."""
+    return placed.nodes[node].addr or f"{{node:{node}.addr}}"
 
 
 def bind(placed: Placed, facts: Facts) -> Bound:

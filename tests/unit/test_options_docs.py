@@ -97,8 +97,9 @@ def read_variables() -> set[str]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("environ.get", "getenv")):
                 found.add(node.args[0])
-            elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("environ"):
-                found.add(node.slice)
+            elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+                if ast.unparse(node.value).endswith("environ"):
+                    found.add(node.slice)
     return {str(node.value) for node in found if isinstance(node, ast.Constant)}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pslaunch.args import split_command_line
+from pslaunch.fabric_spec import fabric_spec
 from pslaunch.given import gather
 from pslaunch.options import options_of
 from pslaunch.plan import dry_run, make_plan, render
@@ -22,25 +23,54 @@ PROGRAMS = {
     "fleet": "from paddle.distributed import fleet\nif fleet.is_server():\n    fleet.run_server()\n",
 }
 
+CONF = """
+HOSTS = ["root@node1", "node2:2222", "[fd00::3]", "root@node1"]
+ROOT_DIR = "/data/jobs"
+PADDLE_NIC = "eth0"
+PADDLE_PORT = 7164
+PADDLE_PORTS_NUM = 2
+PADDLE_PORTS_NUM_FOR_SPARSE = 2
+PADDLE_USE_GPU = "False"
+LD_LIBRARY_PATH = "/usr/local/cuda/lib64:/usr/lib64"
+"""
+
 CASES = {
-    "default": ("v2", []),
-    "two-by-two": ("v2", ["--server_num=2", "--worker_num=2", "--ports_num=2", "--ports_num_for_sparse=1"]),
-    "given-port": ("v2", ["--port=8000", "--server_num=2", "--stall_timeout=90"]),
-    "fleet": ("fleet", ["--server_num=2", "--worker_num=2", "--env=A=b c", "--use_gpu=1"]),
-    "alone": ("v2", ["--server_num=0", "--num_passes=3", "train.py", "--lr", "0.1"]),
-    "log-dir": ("v2", ["--log_dir=/elsewhere/log", "--job_name=named", "--grace=9"]),
+    "local-default": ("v2", []),
+    "local-two-by-two": (
+        "v2",
+        ["--server_num=2", "--worker_num=2", "--ports_num=2", "--ports_num_for_sparse=1"],
+    ),
+    "local-given-port": ("v2", ["--port=8000", "--server_num=2", "--stall_timeout=90"]),
+    "local-fleet": ("fleet", ["--server_num=2", "--worker_num=2", "--env=A=b c", "--use_gpu=1"]),
+    "local-alone": ("v2", ["--server_num=0", "--num_passes=3", "train.py", "--lr", "0.1"]),
+    "local-log-dir": ("v2", ["--log_dir=/elsewhere/log", "--job_name=named", "--grace=9"]),
+    "fabric-conf": ("v2", ["--job_dispatch_package=."]),
+    "fabric-totals": (
+        "v2",
+        ["--job_dispatch_package=.", "--hosts=a,b,c", "--server_num=2", "--worker_num=4", "--num_passes=2"],
+    ),
+    "fabric-fleet": (
+        "fleet",
+        ["--job_dispatch_package=.", "--exclude=node2:2222", "--port=9000", "--job_name=f"],
+    ),
+    "fabric-workspace": (
+        "v2",
+        ["--job_workspace=~/ws", "--log_dir=/logs", "--include=node1", "train.py", "--x"],
+    ),
 }
 
 
-def spec_of(program: str, words: list[str], folder: Path) -> JobSpec:
+def spec_of(backend: str, program: str, words: list[str], folder: Path) -> JobSpec:
     (folder / "train.py").write_text(PROGRAMS[program])
-    split = split_command_line(words, {name: o.valued for name, o in options_of("local").items()})
-    return local_spec(gather("local", split, folder), split, cwd=folder, environ={})
+    (folder / "conf.py").write_text(CONF)
+    split = split_command_line(words, {name: o.valued for name, o in options_of(backend).items()})
+    make = {"local": local_spec, "fabric": fabric_spec}[backend]
+    return make(gather(backend, split, folder), split, cwd=folder, environ={})
 
 
-def planned(program: str, words: list[str], folder: Path) -> dict[str, Any]:
+def planned(name: str, folder: Path) -> dict[str, Any]:
     """The dry run, with what differs between machines and runs replaced by words."""
-    spec = spec_of(program, words, folder)
+    spec = spec_of(name.partition("-")[0], *CASES[name], folder)
     text = json.dumps(dry_run(make_plan(spec, "JOB")), indent=1, sort_keys=True)
     text = text.replace(str(folder), "/ws").replace(sys.executable, "/python")
     return dict(json.loads(text))
@@ -50,8 +80,8 @@ def planned(program: str, words: list[str], folder: Path) -> dict[str, Any]:
 def test_golden(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "ws"
     folder.mkdir()
-    got = planned(*CASES[name], folder)
-    path = GOLDEN / f"local-{name}.json"
+    got = planned(name, folder)
+    path = GOLDEN / f"{name}.json"
     if os.environ.get("REGOLD"):
         path.write_text(json.dumps(got, indent=1, sort_keys=True) + "\n")
     assert got == json.loads(path.read_text())
@@ -59,6 +89,6 @@ def test_golden(name: str, tmp_path: Path) -> None:
 
 def test_a_dry_run_for_people_names_every_process_and_symbol(tmp_path: Path) -> None:
     (tmp_path / "ws").mkdir()
-    text = render(planned(*CASES["two-by-two"], tmp_path / "ws"))
+    text = render(planned("local-two-by-two", tmp_path / "ws"))
     for words in ("pserver/1 on node 0", "trainer/1 on node 0", "{pserver:1.port}", "log/train.1.log"):
         assert words in text
