@@ -29,6 +29,7 @@ class Deadline:
         self.limit_s = limit_s
         self._end_s = time.monotonic() + limit_s
         self._cancel = cancel or threading.Event()
+        self._stops = 0
 
     def left_s(self) -> float:
         """Never quite nothing: that would mean no limit to a socket."""
@@ -36,7 +37,7 @@ class Deadline:
 
     @property
     def over(self) -> bool:
-        return self._cancel.is_set() or time.monotonic() >= self._end_s
+        return self._cancel.is_set() or (not self._stops and time.monotonic() >= self._end_s)
 
     def pause(self, wanted_s: float) -> bool:
         """Wait before another try; False where there is no time for one."""
@@ -46,9 +47,11 @@ class Deadline:
     def stopped(self) -> Iterator[None]:
         """A user thinks: that time does not count."""
         begin_s = time.monotonic()
+        self._stops += 1
         try:
             yield
         finally:
+            self._stops -= 1
             self._end_s += time.monotonic() - begin_s
 
 

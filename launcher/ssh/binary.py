@@ -12,8 +12,10 @@ import re
 import select
 import subprocess
 import threading
+from collections.abc import Mapping
 
 from pslaunch.errors import HostError
+from pslaunch.ssh.askpass import Askpass
 from pslaunch.ssh.attempt import RETRY_FIRST_S, RETRY_LAST_S, SLICE_S, Deadline, RefusedError, failed_start
 from pslaunch.ssh.boot import COMMAND, Boot, NoMarkerError, wait_for_marker
 from pslaunch.ssh.channel import BinaryChannel, Tail, keep_tail
@@ -21,7 +23,7 @@ from pslaunch.ssh.hostkeys import HOW, Policy
 from pslaunch.ssh.settings import Settings
 
 _SSH_FAILED = 255
-_STRICT = {"accept_new": "accept-new", "reject": "yes", "ask": "yes"}
+_STRICT = {"accept_new": "accept-new", "reject": "yes", "ask": "ask"}
 _STEPS = (
     ("host key", re.compile(r"host key|HOST IDENTIFICATION|REVOKED", re.IGNORECASE)),
     ("resolve", re.compile(r"Could not resolve|Bad configuration|bad configuration", re.IGNORECASE)),
@@ -30,10 +32,10 @@ _STEPS = (
 _BUSY = re.compile(r"kex_exchange_identification|banner exchange|Connection (reset|closed) by")
 
 
-def command(ssh: str, settings: Settings, policy: Policy, limit_s: float) -> list[str]:
-    """The words that start it."""
+def command(ssh: str, settings: Settings, policy: Policy, limit_s: float, *, asks: bool) -> list[str]:
+    """The words that start it. `asks`: there is somebody to answer its questions."""
     options = {
-        "BatchMode": "yes",  # nobody could see a question, or answer it
+        "BatchMode": "no" if asks else "yes",
         "ClearAllForwardings": "yes",
         "RemoteCommand": "none",
         "ConnectTimeout": str(max(1, int(settings.connect_timeout_s or limit_s))),
@@ -50,15 +52,22 @@ def command(ssh: str, settings: Settings, policy: Policy, limit_s: float) -> lis
 
 
 def start(
-    ssh: str, settings: Settings, policy: Policy, booted: Boot, limit_s: float, cancel: threading.Event
+    ssh: str,
+    settings: Settings,
+    policy: Policy,
+    booted: Boot,
+    limit_s: float,
+    cancel: threading.Event,
+    askpass: Askpass | None,
 ) -> BinaryChannel:
     """Connect and boot. Raises HostError; a connection that closed before its banner is tried again."""
     deadline = Deadline((settings.connect_timeout_s or limit_s) + limit_s, cancel)
-    argv = command(ssh, settings, policy, limit_s)
+    argv = command(ssh, settings, policy, limit_s, asks=askpass is not None)
     pause_s = RETRY_FIRST_S
     while True:
         try:
-            return _once(argv, settings, booted, deadline)
+            env = askpass.environment(deadline) if askpass else None
+            return _once(argv, settings, booted, deadline, env)
         except HostError as e:
             busy = e.step == "connect" and _BUSY.search(e.detail)
             if not busy or not deadline.pause(pause_s * random.uniform(0.5, 1.5)):
@@ -66,10 +75,14 @@ def start(
         pause_s = min(2 * pause_s, RETRY_LAST_S)
 
 
-def _once(argv: list[str], settings: Settings, booted: Boot, deadline: Deadline) -> BinaryChannel:
+def _once(
+    argv: list[str], settings: Settings, booted: Boot, deadline: Deadline, env: Mapping[str, str] | None
+) -> BinaryChannel:
     pipe = subprocess.PIPE
     # A session of its own: Ctrl+C is for us, who end things in order.
-    process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True)
+    process = subprocess.Popen(
+        argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True, env=env
+    )
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     tail = Tail()
     said = keep_tail(process.stderr, tail)

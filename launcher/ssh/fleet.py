@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pslaunch.hosts import Host
     from pslaunch.spec import Reach
+    from pslaunch.ssh.askpass import Askpass
     from pslaunch.ssh.connect import Connector
 
 PER_DOOR = 8  # connections being opened to one sshd: its MaxStartups begins to drop at 10
@@ -39,6 +40,7 @@ class Fleet:
         self._doors: dict[tuple[str, int], threading.Semaphore] = {}
         self._channels: list[Channel] = []
         self._shared: Connector | None = None
+        self._askpass: Askpass | None = None
         self._closed = False
 
     def open(self, hosts: Sequence[Host], argvs: Sequence[Sequence[str]]) -> list[Channel | HostError]:
@@ -58,6 +60,8 @@ class Fleet:
             connections, self._connections = dict(self._connections), {}
         if self._shared:
             self._shared.close()
+        if self._askpass:
+            self._askpass.close()
         for channel in channels:
             channel.close()
         # The hosts before the jump hosts that lead to them.
@@ -110,11 +114,15 @@ class Fleet:
 
     def _by_ssh(self, route: Route, booted: Boot) -> Channel:
         from pslaunch.ssh import binary
+        from pslaunch.ssh.askpass import Askpass
 
         assert self._config.ssh is not None and self._shared is not None
-        policy, limit_s = self._host_keys.policy, self._reach.connect_timeout_s
+        with self._lock:
+            if self._ask and not self._askpass and not self._closed:
+                self._askpass = Askpass(self._ask)
+        how = (self._host_keys.policy, booted, self._reach.connect_timeout_s, self._shared.cancel)
         with self._door(route):
-            return binary.start(self._config.ssh, route.target, policy, booted, limit_s, self._shared.cancel)
+            return binary.start(self._config.ssh, route.target, *how, self._askpass)
 
     def _route(self, host: Host) -> Route:
         route = self._config.route(host.name, host.user, host.port)
@@ -124,7 +132,8 @@ class Fleet:
                 detail = f"{authority.where}: @cert-authority: this needs OpenSSH's ssh, which is not here"
                 raise HostError(host.name, "host key", detail)
             if authority:
-                return Route((replace(route.target, only_ssh=f"@cert-authority in {authority.where}"),))
+                target = replace(route.target, only_ssh=f"@cert-authority in {authority.where}")
+                return Route((*route.hops[:-1], target))
         return route
 
     def _connection(self, hops: tuple[Settings, ...]) -> fabric.Connection:

@@ -216,6 +216,30 @@ def test_a_host_key_is_asked_for_once(client: Client) -> None:
     assert "SHA256:" in question
 
 
+def test_questions_of_the_ssh_binary_are_put_once(client: Client) -> None:
+    """The host's key and a passphrase; for hosts one after the other, as they share a lock of the answers."""
+    key = make_key(client.folder / "locked", passphrase="open sesame")
+    client.sshd.authorized.write_text(f"{public(key)}\n")
+    client.know("")
+    client.configure(
+        f"Host *\n  IdentityFile {key}\n  IdentitiesOnly yes\n  ForwardAgent yes", identity=False
+    )
+    asked: list[str] = []
+
+    def ask(question: str) -> str:
+        asked.append(question)
+        if "passphrase" not in question:
+            return "yes"
+        return "open sesame" if sum("passphrase" in q for q in asked) > 1 else "a slip"
+
+    with contextlib.closing(Fleet(reaching(max_connections=1), ask=ask)) as fleet:
+        for channel in fleet.open([Host("a"), Host("b")], [KEEPER] * 2):
+            greets(channel, BinaryChannel)
+    host_key, slip, again = asked
+    assert "SHA256:" in host_key
+    assert slip == again == f"Enter passphrase for key '{key}': "
+
+
 def jumps(client: Client) -> None:
     """`deep` is reached over `gate` and then `inner`; all are the same sshd, which counts connections."""
     client.configure("Host deep\n  ProxyJump gate,inner", "Host near\n  ProxyJump gate")

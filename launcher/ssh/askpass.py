@@ -1,0 +1,96 @@
+"""Questions of the ssh binary, put to the user by us: passphrases, passwords, PINs, host keys.
+
+ssh has no terminal here. It runs a program for each question (SSH_ASKPASS), which hands the question to
+this process over a socket in a folder of our own, and the answer back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pslaunch.ssh.attempt import Deadline
+
+MAX_QUESTION_BYTES = 64 * 1024
+_TICKET = "PSLAUNCH_ASKPASS"
+_PROGRAM = """
+import os, socket, sys
+with socket.socket(socket.AF_UNIX) as s:
+    s.connect(os.path.join(os.path.dirname(os.environ["SSH_ASKPASS"]), "socket"))
+    s.sendall("\\0".join([os.environ["PSLAUNCH_ASKPASS"], *sys.argv[1:2]]).encode("utf-8", "surrogateescape"))
+    s.shutdown(socket.SHUT_WR)
+    answer = b"".join(iter(lambda: s.recv(4096), b""))
+if not answer:
+    sys.exit(1)
+os.write(1, answer)
+"""
+
+
+class Askpass:
+    """Answers the ssh processes of a job, one question at a time; the same question of several hosts once."""
+
+    def __init__(self, ask: Callable[[str], str]) -> None:
+        self._ask = ask
+        self._folder = Path(tempfile.mkdtemp(prefix="pslaunch-ask-"))  # 0700
+        program = self._folder / "askpass"
+        (self._folder / "askpass.py").write_text(_PROGRAM)
+        program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -I -S '{program}.py' \"$@\"\n")
+        program.chmod(0o700)
+        self._tickets: dict[str, tuple[Deadline, set[str]]] = {}
+        self._answers: dict[str, str] = {}
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(self._folder / "socket"))
+        self._server.listen(64)
+        threading.Thread(target=self._serve, name="ssh-askpass", daemon=True).start()
+
+    def environment(self, deadline: Deadline) -> Mapping[str, str]:
+        """Of one ssh process, whose limit in time stands still while the user thinks."""
+        ticket = os.urandom(16).hex()
+        self._tickets[ticket] = deadline, set()
+        program = str(self._folder / "askpass")
+        # DISPLAY: before 8.4, ssh looked for it instead of SSH_ASKPASS_REQUIRE.
+        wanted = {"SSH_ASKPASS": program, "SSH_ASKPASS_REQUIRE": "force", _TICKET: ticket}
+        return {"DISPLAY": ":0", **os.environ, **wanted}
+
+    def close(self) -> None:
+        """May be called twice."""
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _serve(self) -> None:
+        with self._server, contextlib.suppress(OSError):
+            while True:
+                caller, _ = self._server.accept()
+                with caller, contextlib.suppress(OSError, ValueError):
+                    caller.settimeout(5.0)
+                    caller.sendall(self._answer(_question(caller)).encode())
+
+    def _answer(self, words: str) -> str:
+        """Empty where it is not to be answered."""
+        ticket, question = words.split("\0", 1)
+        if ticket not in self._tickets:
+            return ""
+        deadline, asked = self._tickets[ticket]
+        # Put twice by one process, the first answer was wrong.
+        if question in asked or question not in self._answers:
+            with deadline.stopped():
+                self._answers[question] = self._ask(question)
+        asked.add(question)
+        return f"{self._answers[question]}\n"
+
+
+def _question(caller: socket.socket) -> str:
+    data = b""
+    while piece := caller.recv(4096):
+        data += piece
+        if len(data) > MAX_QUESTION_BYTES:
+            raise ValueError("not a question")
+    return data.decode("utf-8", "replace")
