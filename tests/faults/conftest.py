@@ -14,7 +14,7 @@ from support.jobs import Job, LocalPlace, Place, running
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Of the places in tests/conftest.py a test has the first, unless it names some itself."""
-    named = any(mark.args[0] == "place" for mark in metafunc.definition.iter_markers("parametrize"))
+    named = any("place" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
     if "place" in metafunc.fixturenames and not named:
         metafunc.parametrize("place", ["local"], indirect=True)
 

@@ -48,8 +48,6 @@ def up(count: int, folder: Path) -> None:
         sys.exit(f"hosts: from 1 to 200, not {count}: make hosts N=3")
     if holder(folder) is not None:
         sys.exit(f"hosts: those of {folder} are up: make hosts-down")
-    if (other := linked()) is not None and other.exists() and other.parent != folder:
-        sys.exit(f"hosts: others are up: {other.parent}; make hosts-down there")
     folder.mkdir(parents=True, exist_ok=True)
     argv = [sys.executable, "-m", "testbed", "hold", str(count), str(folder)]
     with (folder / "log").open("wb") as log:
@@ -85,9 +83,9 @@ def write(hosts: Hosts, folder: Path) -> None:
     (folder / "conf.py").write_text(f'HOSTS = [{names}]\nROOT_DIR = "{hosts.root_dir}"\n')
     (folder / "machines").write_text("".join(f"{host.name}\n" for host in hosts))
     (folder / "ssh_config").write_text(hosts.config.read_text())
-    with contextlib.suppress(FileNotFoundError):
+    if (other := linked()) is not None and (other.parent == folder or not other.exists()):
         LINK.unlink()
-    if CONFIGS.is_dir():
+    if CONFIGS.is_dir() and not LINK.is_symlink():  # else other hosts are up, which ssh knows already
         LINK.symlink_to(folder / "ssh_config")
     if sudo := os.environ.get("SUDO_UID"):
         owner = pwd.getpwuid(int(sudo))
@@ -99,7 +97,7 @@ def tell(hosts: Hosts, folder: Path) -> None:
     """The commands to paste."""
     first = hosts[0]
     where = Path(os.path.relpath(folder))
-    known = LINK.is_symlink()
+    known = linked() == folder / "ssh_config"
     ssh = "ssh" if known else f"ssh -F {where}/ssh_config"
     print(f"{len(hosts)} hosts are up, each an sshd with a network, processes and files of its own:")
     print(f"    {ssh} {first.name} hostname")
