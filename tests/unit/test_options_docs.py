@@ -95,12 +95,20 @@ def read_variables() -> set[str]:
     found = set()
     for path in [*(ROOT / "launcher").rglob("*.py"), *(ROOT / "runtime").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("environ.get", "getenv")):
-                found.add(node.args[0])
-            elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-                if ast.unparse(node.value).endswith("environ"):
-                    found.add(node.slice)
-    return {str(node.value) for node in found if isinstance(node, ast.Constant)}
+            match node:
+                case ast.Call(args=[ast.Constant(value=str(name)), *_]) if _is(
+                    node.func, "environ.get", "getenv"
+                ):
+                    found.add(name)
+                case ast.Subscript(slice=ast.Constant(value=str(name)), ctx=ast.Load()) if _is(
+                    node.value, "environ"
+                ):
+                    found.add(name)
+    return found
+
+
+def _is(node: ast.expr, *names: str) -> bool:
+    return ast.unparse(node).endswith(names)
 
 
 def test_every_variable_that_is_read() -> None:
