@@ -1,0 +1,65 @@
+"""Jobs on hosts that are not all alike, or have something wrong: what failed is named, with the host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node import codes
+from support.jobs import FabricPlace, finished
+from support.others import NO_BULLSEYE, bullseye_root
+from testbed import Host, Hosts
+
+ALONE = ("--server_num=0", "--worker_num=3", "--grace=1")
+SHOW = "import socket, sys\nprint(socket.gethostname(), *sys.version_info[:2])"
+
+
+@pytest.fixture
+def package(workspace: Path) -> Path:
+    (workspace / "train.py").write_text(SHOW)
+    return workspace
+
+
+@pytest.mark.may_skip(NO_BULLSEYE)
+def test_hosts_of_all_kinds_in_one_job(hosts: Hosts, package: Path) -> None:
+    """Login shells that are no sh, login files that talk, an old system."""
+    for host, shell in zip(hosts, ("/bin/csh", "/usr/bin/fish", "/bin/bash"), strict=True):
+        if not Path(shell).exists():
+            pytest.skip(f"no {shell}; .ci/run installs it")
+        host.login_shell(shell)
+    hosts[2].old_python(bullseye_root())
+    for host in hosts:
+        host.chatter("last login: yesterday")
+    code, job = finished(FabricPlace(hosts), package, *ALONE)
+    assert code == 0, job.launcher.output()
+    said = [job.lines(f"trainer/{rank}")[0].split() for rank in range(3)]
+    assert [words[0] for words in said] == ["node1", "node2", "node3"] and said[2][1:] == ["3", "9"]
+
+
+def test_a_job_through_a_bastion(make_hosts: Callable[..., Hosts], package: Path) -> None:
+    hosts = make_hosts(3, bastion=True)
+    code, job = finished(FabricPlace(hosts), package, *ALONE)
+    assert code == 0, job.launcher.output()
+    assert [job.lines(f"trainer/{rank}")[0].split()[0] for rank in range(3)] == ["node1", "node2", "node3"]
+
+
+FAULTS: dict[str, tuple[Callable[[Host], None], int, tuple[str, ...]]] = {
+    "no python": (Host.no_python, codes.HOST, ("1 of 3 hosts", "node2", "Python 3.9")),
+    "changed key": (Host.change_key, codes.HOST, ("1 of 3 hosts", "node2", "known_hosts:2")),
+    "full disk": (lambda host: host.small_disk(1 << 20), codes.IO, ("(node2)", "bytes free")),
+    "no power": (Host.crash, codes.HOST, ("1 of 3 hosts", "node2")),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_wrong_with_a_host_is_named(hosts: Hosts, package: Path, fault: str) -> None:
+    act, code, words = FAULTS[fault]
+    act(hosts[1])
+    (package / "data").write_bytes(os.urandom(3 << 20))
+    got, job = finished(FabricPlace(hosts), package, *ALONE, "--connect_timeout=2")
+    said = job.launcher.output()
+    assert all(word in said for word in words), said
+    assert got == code, said
