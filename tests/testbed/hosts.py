@@ -115,7 +115,8 @@ class Hosts:
 
     def _site(self, environment: str) -> Site:
         user = pwd.getpwuid(os.getuid())
-        hidden = {str(ROOT), sys.prefix, sys.base_prefix} - {"/usr", "/usr/local", "/"}
+        ours = {str(ROOT), sys.prefix, sys.base_prefix} - {"/usr", "/usr/local", "/"}
+        hidden = {*ours, "/etc/ssh/ssh_config.d"}  # what ssh knows here, also of other hosts
         return Site(
             set_id=self.id,
             folder=self.folder,
