@@ -329,7 +329,7 @@ def _fill_standard_descriptors() -> None:
 def _complain(command: str, message: str, code: int) -> int:
     if sys.stderr is not None:  # else it is closed
         with contextlib.suppress(OSError):
-            print(f"{command}: {_printable(message)}", file=sys.stderr)
+            print(f"{command}: " + "\n".join(map(_printable, message.split("\n"))), file=sys.stderr)
     return code
 
 

@@ -22,7 +22,7 @@ from pslaunch.spec import JobSpec, Package, Reach, check_effects, common_options
 
 MAX_NIC_BYTES: Final = 15  # of the kernel
 # Parts of the design that nothing carries out yet: refused, not ignored.
-NOT_YET: Final = (*("install", "wheel", "wheelhouse", "setup", "fetch_output", "fetch_logs", "connect"),)
+NOT_YET: Final = ("connect",)
 NEVER_SENT: Final = frozenset({"log", "output", "nodefile", "nodes", ".pslaunch"})
 
 
@@ -192,6 +192,8 @@ def _check_fabric_effects(spec: JobSpec, given: Given) -> None:
     """An option that has no effect is an error, where it stood on the command line."""
     for name in ("shard", "link") if not spec.package else ():
         no_effect(given, name, "where nothing is sent (--job_workspace)")
+    if spec.install and not spec.package:
+        raise SpecError("--install needs --job_dispatch_package: the wheels go along with what is sent")
     for name in ("wheel", "wheelhouse") if not spec.install else ():
         no_effect(given, name, "without --install")
     for name in ("fetch_output", "fetch_logs") if spec.detach else ():

@@ -73,8 +73,18 @@ def look(package: Package, environ: Mapping[str, str]) -> Source:
         raise Refusal(
             codes.USAGE, f"{package.folder} can't be sent: {shown}{advice}; {IGNORE} leaves things out"
         )
+    for name, folder in package.extras.items():
+        own = Hashes(_cache(folder, environ))
+        entries += with_extra(name, scan(folder, own).entries)
+        own.save()
     hashes.save()
-    return Source(package.folder, entries)
+    return Source(package.folder, sorted(entries), extras=package.extras)
+
+
+def with_extra(name: str, entries: list[Entry]) -> list[Entry]:
+    """The entries of a further folder, as they stand below `name`."""
+    top = Entry(name, "d", 0o755, 0, 0, "")
+    return [top, *(e._replace(path=f"{name}/{e.path}") for e in entries)]
 
 
 def with_links(entries: list[Entry], links: Mapping[str, str]) -> list[Entry]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -47,7 +49,28 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
 
     Raises PslaunchError where it can't begin.
     """
-    plan = make_plan(spec, new_job_id(spec.job_name))
+    with contextlib.ExitStack() as stack:
+        plan = _with_wheels(make_plan(spec, new_job_id(spec.job_name)), spec, stack)
+        return _run(spec, plan, as_json=as_json, out=out)
+
+
+def _with_wheels(plan: Plan, spec: JobSpec, stack: contextlib.ExitStack) -> Plan:
+    """What `--install` wants on the nodes goes along with the package."""
+    if not spec.install or plan.package is None:
+        return plan
+    from pslaunch.node.furnish import OWN_WHEEL, WHEELHOUSE
+    from pslaunch.wheel import make_wheel
+
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pslaunch-wheel-")))
+    if spec.wheel:
+        (folder / spec.wheel.name).write_bytes(spec.wheel.read_bytes())
+    else:
+        make_wheel(folder)
+    extras = {OWN_WHEEL: str(folder), **({WHEELHOUSE: str(spec.wheelhouse)} if spec.wheelhouse else {})}
+    return replace(plan, package=replace(plan.package, extras=extras))
+
+
+def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> int:
     loop = Loop()
     backend = load_backend(spec.backend, spec.reach)
     outlet = Outlet(out or sys.stdout)

@@ -391,10 +391,10 @@ class Agent:
 
 def own_argv() -> list[str]:
     """How another process of ours is started here: from the zipapp that we run from, or the package."""
-    archive = getattr(__spec__.loader, "archive", "")
-    if not archive:
+    base = str(__spec__.origin).partition("/pslaunch/node/")[0]
+    if not os.path.isfile(base):
         return [sys.executable, "-P", "-m", "pslaunch.node"]
-    return [sys.executable, archive.replace("/proc/self/", f"/proc/{os.getpid()}/")]
+    return [sys.executable, base.replace("/proc/self/", f"/proc/{os.getpid()}/")]
 
 
 def _own_addrs(nic: str) -> list[str]:

@@ -20,6 +20,7 @@ from typing import Any
 from pslaunch.node import codes
 
 REQUIREMENTS = "requirements.txt"
+OWN_WHEEL, WHEELHOUSE = ".pslaunch-wheel", ".pslaunch-wheelhouse"  # folders of the workspace that were sent
 _DONE = "pslaunch-furnished"
 
 
@@ -57,10 +58,10 @@ def _write(path: str, text: str) -> None:
 
 def _install(workspace: str, state_dir: str, install: dict[str, Any]) -> str:
     """The Python of an environment with our wheel, what it needs, and the workspace's requirements."""
-    folder = os.path.join(state_dir, "install")  # what the launcher has sent
+    own, house = os.path.join(workspace, OWN_WHEEL), os.path.join(workspace, WHEELHOUSE)
     requirements = os.path.join(workspace, REQUIREMENTS)
     wanted = _read(requirements)
-    venv = os.path.join(state_dir, f"venv-{_hash(folder, wanted, install)}")
+    venv = os.path.join(state_dir, f"venv-{_hash(own, house, wanted, install)}")
     python = os.path.join(venv, "bin", "python")
     if os.path.exists(os.path.join(venv, _DONE)):
         return python
@@ -71,27 +72,24 @@ def _install(workspace: str, state_dir: str, install: dict[str, Any]) -> str:
     _run([sys.executable, "-m", "venv", venv], "on Debian and Ubuntu the package python3-venv brings it")
     pip = [python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar=off"]
     if install["offline"]:
-        pip += ["--no-index", f"--find-links={folder}"]
+        pip += ["--no-index", f"--find-links={house}"]
     named = {name.lower().replace("_", "-") for name in re.findall(r"(?m)^\s*([\w.-]+)", wanted)}
     needs = [pin for pin in install["pins"] if pin.partition("==")[0] not in named]
     needs += ["-r", requirements] if wanted else []
     if needs:
         _run([*pip, *needs], "is it in the --wheelhouse, or can this node reach its index?")
-    _run([*pip, "--no-deps", os.path.join(folder, install["wheel"])], "is the wheel one for this machine?")
+    _run([*pip, "--no-deps", os.path.join(own, install["wheel"])], "is the wheel one for this machine?")
     _write(os.path.join(venv, _DONE), "")
     return python
 
 
-def _hash(folder: str, requirements: str, install: dict[str, Any]) -> str:
+def _hash(own: str, house: str, requirements: str, install: dict[str, Any]) -> str:
     """Of all that decides what is in the environment."""
     digest = hashlib.sha256(json.dumps([sys.version, sys.executable, requirements, install]).encode())
-    for name in sorted(os.listdir(folder)):
-        path = os.path.join(folder, name)
-        if os.path.isfile(path):
-            digest.update(f"{name} {os.path.getsize(path)}\n".encode())
-            if name == install["wheel"]:
-                with open(path, "rb") as f:
-                    digest.update(f.read())
+    with open(os.path.join(own, install["wheel"]), "rb") as f:
+        digest.update(f.read())
+    for name in sorted(os.listdir(house)) if install["offline"] else ():
+        digest.update(f"{name} {os.path.getsize(os.path.join(house, name))}\n".encode())
     return digest.hexdigest()[:12]
 
 

@@ -86,6 +86,7 @@ class Package:
     links_out: bool = False  # nodes see the same files: links that lead out may do so there too
     shards: tuple[str, ...] = ()  # patterns with a number: of each trainer its own files
     links: Mapping[str, str] = field(default_factory=dict)  # names in it to folders mounted on the nodes
+    extras: Mapping[str, str] = field(default_factory=dict)  # names in it to further folders that go along
 
 
 @dataclass(frozen=True)

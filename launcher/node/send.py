@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pslaunch.node.loop import Aside
@@ -25,29 +25,46 @@ BATCH_BYTES = 256 * 1024  # read at once; two of them wait at most
 class Source:
     """A folder with its manifest: what nodes are filled from."""
 
-    def __init__(self, folder: str, entries: Sequence[Entry], contents: str = "") -> None:
-        """`contents`: a folder with files that are not in `folder`, under their hashes."""
-        self.folder, self.entries, self._contents = folder, entries, contents
+    def __init__(
+        self,
+        folder: str,
+        entries: Sequence[Entry],
+        contents: str = "",
+        extras: Mapping[str, str] | None = None,
+    ) -> None:
+        """`contents`: a folder with files that are not in `folder`, under their hashes.
+
+        `extras`: names at its top that are folders elsewhere.
+        """
+        self._folder, self.entries, self._contents = folder, entries, contents
+        self._extras = extras or {}
         self._whole = entries  # what the folder may hold more than is for some nodes
         self.manifest = encode(entries)
         self.digest = digest(self.manifest)
 
     def part(self, wanted: Callable[[Entry], bool]) -> Source:
         """What of it is for some nodes alone."""
-        part = Source(self.folder, [e for e in self.entries if wanted(e)], self._contents)
+        part = Source(self._folder, [e for e in self.entries if wanted(e)], self._contents, self._extras)
         part._whole = self.entries
         return part
+
+    def path(self, e: Entry) -> str:
+        """Where a file of it is."""
+        top, _, rest = e.path.partition("/")
+        if top in self._extras:
+            return os.path.join(self._extras[top], rest)
+        return os.path.join(self._folder, e.path)
 
     def open(self, e: Entry) -> int:
         """A file of it, as it was when it was listed. Raises OSError."""
         how = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        path = os.path.join(self.folder, e.path)
+        path = self.path(e)
         try:
             fd = os.open(path, how)
         except FileNotFoundError:
             if not self._contents:
                 raise
-            equal = [os.path.join(self.folder, x.path) for x in self._whole if x.content == e.content]
+            equal = [self.path(x) for x in self._whole if x.content == e.content]
             paths = [path for path in equal if os.path.lexists(path)]
             return os.open(paths[0] if paths else os.path.join(self._contents, e.content), how)
         st = os.fstat(fd)
@@ -156,7 +173,7 @@ class Sender:
                 self._begin(e, want.offset)
             data = os.read(self._fd, min(MAX_DATA_BYTES, e.size - self._at))
             if not data:
-                raise _changed(os.path.join(self._source.folder, e.path))
+                raise _changed(self._source.path(e))
             piece, size = Data(want.file, self._at, data), e.size
         self._at += len(data)
         if self._at == size:

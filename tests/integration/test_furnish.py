@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
-from pslaunch.node.furnish import chosen_python
+from pslaunch.node.furnish import OWN_WHEEL, WHEELHOUSE, chosen_python
 from pslaunch.wheel import make_wheel, pins
 
 
@@ -20,8 +20,9 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.workspace, self.state = folder / "ws", folder / "ws/.pslaunch"
-        (self.state / "install").mkdir(parents=True)
-        self.wheel = make_wheel(self.state / "install")
+        for place in (self.state, self.workspace / OWN_WHEEL, self.workspace / WHEELHOUSE):
+            place.mkdir(parents=True)
+        self.wheel = make_wheel(self.workspace / OWN_WHEEL)
 
     def furnish(self, *, install: bool = True, setup: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
         wanted = {"wheel": self.wheel.name, "pins": [], "offline": True} if install else None
