@@ -31,8 +31,7 @@ def main(order: str) -> int:
     python = ""
     if given["install"]:
         python = _install(given["workspace"], given["state_dir"], given["install"])
-        environ["PATH"] = f"{os.path.dirname(python)}:{environ.get('PATH', os.defpath)}"
-        environ["VIRTUAL_ENV"] = os.path.dirname(os.path.dirname(python))
+        environ |= {"PATH": f"{os.path.dirname(python)}:{environ.get('PATH', os.defpath)}"}
     for command in given["setup"]:
         print(f"+ {command}", flush=True)
         code = subprocess.run(

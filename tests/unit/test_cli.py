@@ -49,7 +49,7 @@ def run(*words: str) -> int:
         ("fabric -i a", ["-i", "--include"]),
         ("fabric --nodes 2", ["--nodes is an option of pslaunch local"]),
         ("fabric --cnf conf.py", ["--cnf", "--conf"]),
-        ("fabric --install --hosts a", ["--install", "not there yet"]),
+        ("fabric --install --hosts a --job_workspace /ws", ["--install", "--job_dispatch_package"]),
         ("local --hosts a train.py", ["--hosts is an option of pslaunch fabric"]),
         ("mpi --help", ["mpi", "not there yet", "pslaunch fabric"]),
         ("mpi -n 3", ["mpi", "not there yet"]),
