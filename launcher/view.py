@@ -152,7 +152,7 @@ class Transcript:
             yield Said(OURS, _joined(f"{word} after {elapsed}, exit code {e['code']}", reason), level)
 
     def _failure(self, f: Event) -> Iterator[Said]:
-        of_node = f.get("node") is None or f["what"].startswith("node ")
+        of_node = f.get("node") is None or f["what"].startswith(("node ", "the "))
         what = f["what"] if of_node else f"{f['what']} on {self._node(f['node'])}"
         if f.get("text"):  # it says how, in words
             what = f"{what}: {f['text']}"

@@ -141,6 +141,11 @@ class Agent:
             self._prepare(m)
 
     def _prepare(self, m: Message) -> None:
+        if m["dispatched"]:
+            from pslaunch.node.receive import Receiver
+
+            self._receiver = Receiver(self.loop, self._workspace, say=self.line.send, over=self._dispatched)
+            self._receiver.expect()
         for name in os.listdir(m["log_dir"]):
             if env.is_log(name):  # of an earlier job: beside ours they would tell another story
                 os.unlink(os.path.join(m["log_dir"], name))
@@ -175,12 +180,11 @@ class Agent:
 
     def _order_dispatch(self, m: Message) -> None:
         """A package: say what this node lacks of it, take that, put it in place."""
-        from pslaunch.node.receive import Receiver
-
-        self._receiver = Receiver(self.loop, self._workspace, say=self.line.send, over=self._dispatched)
-        self._receiver.offered(m)
+        if self._receiver:
+            self._receiver.offered(m)
 
     def _dispatched(self, failed: Exception | None) -> None:
+        self._receiver = None
         self._answer(lambda: self.line.send({"type": "dispatched"}), failed)
 
     def _take(self, piece: Data) -> None:

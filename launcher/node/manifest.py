@@ -27,8 +27,9 @@ MAX_NAMED = 20  # problems that are told one by one
 
 _FORMAT = "pslaunch-manifest-1"
 _HASH = re.compile("[0-9a-f]{64}")
-_MODE = re.compile("([fdlm])([0-7]{1,3})")
-_NUMBER = re.compile("-?[0-9]{1,20}")
+_ENTRY = re.compile(
+    "([^\0]*)\0([fdlm])([0-7]{1,3})\0([0-9]{1,19})\0(-?[0-9]{1,18}|-?[0-8][0-9]{18})\0([^\0]*)"
+)
 
 
 class Entry(NamedTuple):
@@ -68,39 +69,32 @@ def digest(data: bytes) -> str:
 
 def decode(data: bytes) -> list[Entry]:
     """The entries of `encode`; raises ManifestError on anything that is not exactly that."""
-    fields = data.decode("utf-8", "surrogateescape").split("\0")
-    if fields[0] != _FORMAT or len(fields) % 5 != 1:
-        raise ManifestError(f"not a manifest: it begins with {fields[0][:40]!r}")
+    text = data.decode("utf-8", "surrogateescape")
     entries: list[Entry] = []
     folders = {""}
     last = ""
-    for path, kind_mode, size, mtime, content in zip(*(fields[i::5] for i in range(1, 6))):
-        found = _MODE.fullmatch(kind_mode)
-        if not found or not _NUMBER.fullmatch(size) or not _NUMBER.fullmatch(mtime):
-            raise ManifestError(f"{path!r}: not the numbers of a file")
-        kind = found[1]
-        entry = Entry(path, kind, int(found[2], 8), int(size), int(mtime), content)
+    for path, kind, mode, size, mtime, content in _ENTRY.findall(text, len(_FORMAT) + 1):
         folder, _, name = path.rpartition("/")
         bad = path <= last or folder not in folders or name in ("", ".", "..") or path[0] == "/"
         if bad or (not folder and name in KEPT):
             raise ManifestError(f"{path!r} can't be a path of a package")
-        _check(entry)
+        e = Entry(path, kind, int(mode, 8), int(size), int(mtime), content)
         if kind == "d":
             folders.add(path)
+        if not (_HASH.fullmatch(content) and e.size <= MAX_FILE_BYTES if kind == "f" else _fits(e)):
+            raise ManifestError(f"{path!r}: {kind} {size} {content[:100]!r} can't be")
         last = path
-        entries.append(entry)
+        entries.append(e)
+    if encode(entries) != data:  # so that nothing was passed over
+        raise ManifestError(f"not a manifest: it begins with {text[:40]!r}")
     return entries
 
 
-def _check(e: Entry) -> None:
-    if e.kind == "f":
-        good = 0 <= e.size <= MAX_FILE_BYTES and abs(e.mtime_ns) < 2**63 and bool(_HASH.fullmatch(e.content))
-    elif e.kind == "d":
-        good = not e.content and not e.size
-    else:
-        good = bool(e.content) and not e.size and (e.kind == "m") == leads_out(e.path, e.content)
-    if not good:
-        raise ManifestError(f"{e.path!r}: {e.kind} {e.size} {e.content[:100]!r} can't be")
+def _fits(e: Entry) -> bool:
+    """Whether size and content can be those of a folder or link."""
+    if e.kind == "d":
+        return not e.content and not e.size
+    return bool(e.content) and not e.size and (e.kind == "m") == leads_out(e.path, e.content)
 
 
 def leads_out(path: str, target: str) -> bool:

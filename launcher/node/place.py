@@ -114,6 +114,10 @@ class Store:
         """All is in place: the journal is what the workspace holds."""
         os.rename(JOURNAL, MANIFEST, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
+    def staged(self) -> set[str]:
+        """Names of all that is staged."""
+        return set(os.listdir(self.staged_fd))
+
     def staged_size(self, name: str) -> int:
         """Bytes of a staged file; -1 where there is none."""
         try:
@@ -124,7 +128,7 @@ class Store:
 
     def clear(self, kept: Collection[str] = ()) -> None:
         """Drop all that is staged, but for contents that others get from here."""
-        for name in os.listdir(self.staged_fd):
+        for name in self.staged():
             if name not in kept:
                 os.unlink(name, dir_fd=self.staged_fd)
 
@@ -277,7 +281,7 @@ def _move(store: Store, old: Sequence[Entry], entries: Sequence[Entry]) -> None:
     with Tree(store.workspace) as tree:
         _remove(tree, old, {e.path: e.kind for e in entries})
         tree.forget()
-        staged = set(os.listdir(store.staged_fd))
+        staged = store.staged()
         names = {e.path: name for e, name in stage_names(entries)} if staged else {}
         for e in entries:
             fd, name = tree.at(e.path)

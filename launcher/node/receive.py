@@ -54,6 +54,7 @@ class Incoming:
         self._data = b""
         self.listed: list[Entry] = []  # the package
         self.entries: list[Entry] = []  # what of it is for this workspace
+        self._there: set[str] = set()  # names of what was staged before
         self._guests: dict[str, int] = {}  # contents that are for others alone
         self._lacking: list[int] = []
         self._off = False
@@ -70,16 +71,18 @@ class Incoming:
 
         Raises Refusal where there is no room, or programs put something else into its way.
         """
+        self._wanted.clear()
         self.listed = self.entries = decode(manifest)
         self._data = manifest
         if self._mine:
             self.entries = [e for e in self.listed if self._mine(e)]
             self._data = encode(self.entries)
-        old = self._store.entries(MANIFEST)
+        old = self.listed if manifest == self.own() else self._store.entries(MANIFEST)
         found = survey(self._store.workspace, self.entries, old, self._hashes)
         if found.conflicts:
             raise Refusal(codes.IO, self._in_the_way(found.conflicts))
         self._lacking, self._off, self._intact = found.lacking, found.off, found.intact
+        self._there = self._store.staged()
         place = {e.path: i for i, e in enumerate(self.listed)} if self._mine else {}
         wanted = [(place.get(e.path, i), e) for i, e in self._distinct()] + self._of_others()
         need = 0
@@ -113,10 +116,11 @@ class Incoming:
 
     def _staged(self, e: Entry) -> int:
         """How much of this content has arrived before."""
-        size = self._store.staged_size(e.content)
-        if size == e.size:
-            return size
-        part = self._store.staged_size(e.content + _PART)
+        there, part = self._there, -1
+        if e.content in there and self._store.staged_size(e.content) == e.size:
+            return e.size
+        if e.content + _PART in there:
+            part = self._store.staged_size(e.content + _PART)
         if e.size == 0:
             self._write_whole(e, b"")
         return min(max(part, 0), max(0, e.size - 1))  # its last byte brings the check
@@ -240,11 +244,11 @@ class Incoming:
 
     def _dress_all(self) -> None:
         """Every lacking file staged under its own name: copies of what is here, modes, times."""
-        lacking = {self.entries[i].path for i in self._lacking}
+        lacking, there = {self.entries[i].path for i in self._lacking}, self._store.staged()
         for e, name in stage_names(self.entries):
             if e.path not in lacking:
                 continue
-            if self._store.staged_size(name) != e.size:
+            if name not in there or self._store.staged_size(name) != e.size:
                 self._copy(e, name)
             st = os.stat(name, dir_fd=self._store.staged_fd, follow_symlinks=False)
             if st.st_mode & 0o777 != e.mode or st.st_mtime_ns != e.mtime_ns:
@@ -315,11 +319,23 @@ class Receiver:
         self._incoming: Incoming | None = None
         self._digest, self._size = "", 0
         self._manifest: bytearray | None = None  # as it comes
+        self._looked: tuple[str, list[Want]] = "", []  # what the last package would lack by now
         self._pieces: list[Data] = []
         self._waiting_bytes = 0  # in our memory
         self._writing = False
         self.closed = False
         self.entries: list[Entry] = []  # the package, once it is over without a failure
+
+    def expect(self) -> None:
+        """Look at the workspace while the package is still being listed: often it is the last one again."""
+
+        def look() -> None:
+            self._incoming = Incoming(self._workspace, self._mine)
+            own = self._incoming.own()
+            if own:
+                self._looked = digest(own), self._incoming.look(own)
+
+        self._aside.do(look, lambda _failed: None)  # what is wrong is told when it matters
 
     def offered(self, m: Message) -> None:
         """A package: its manifest's hash and length. Asks for the manifest, or for what is lacking."""
@@ -333,11 +349,14 @@ class Receiver:
         own = [b""]
 
         def look() -> None:
-            self._incoming = Incoming(self._workspace, self._mine)
+            if self._incoming is None:
+                self._incoming = Incoming(self._workspace, self._mine)
             own[0] = self._incoming.own()
 
         def looked() -> None:
-            if digest(own[0]) == self._digest:
+            if self._looked[0] == self._digest:
+                self._found(self._looked[1])
+            elif digest(own[0]) == self._digest:
                 self._look(own[0])
             else:
                 self._want_manifest()
@@ -353,11 +372,11 @@ class Receiver:
         incoming = self._incoming
         assert incoming is not None
 
-        def looked() -> None:
-            self._ask(wants)
-            self._place_if_whole()
+        self._do(lambda: wants.extend(incoming.look(manifest)), lambda: self._found(wants))
 
-        self._do(lambda: wants.extend(incoming.look(manifest)), looked)
+    def _found(self, wants: Sequence[Want]) -> None:
+        self._ask(wants)
+        self._place_if_whole()
 
     def _ask(self, wants: Sequence[Want]) -> None:
         runs: list[list[int]] = []

@@ -317,3 +317,19 @@ def test_no_room_is_known_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match=r"bytes free and the package needs 4,611,686,0") as e:
         Incoming(str(ws)).look(encode([Entry("a", "f", 0o644, 2**62, 0, digest(b"x"))]))
     assert e.value.code == codes.IO and (ws / "old").read_text() == "old"
+
+
+def test_a_node_looks_before_it_is_asked(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
+    ws = tmp_path / "ws"
+    dispatched(ends, listed(source), ws)
+    (ws / "data/7").write_text("changed by a program")
+    ends.append(Ends(listed(source), ws))
+    ends[-1].receiver.expect()
+    ends[-1].run()
+    assert ends[-1].ends == [None] and len(sent(ends[-1])) == 1
+    assert (ws / "data/7").read_text() == "file 7" * 7
+    (source / "data/7").write_text("new")
+    ends.append(Ends(listed(source), ws))
+    ends[-1].receiver.expect()
+    ends[-1].run()
+    assert ends[-1].ends == [None] and (ws / "data/7").read_text() == "new"
