@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 
 from pslaunch.runtime import prove
-from pslaunch.runtime.prove import MAX_BODY_BYTES, MAX_UNPROVEN, PATIENCE_S, TIMEOUT_S, Refused
+from pslaunch.runtime.prove import MAX_BODY_BYTES, MAX_UNPROVEN, PATIENCE_S, TIMEOUT_S, Refusals, Refused
 
 __all__ = [
     "MAX_BODY_BYTES",
@@ -23,6 +23,7 @@ __all__ = [
     "PLANE",
     "TIMEOUT_S",
     "Hello",
+    "Refusals",
     "Refused",
     "ServerSide",
     "answers",

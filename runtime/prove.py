@@ -24,6 +24,9 @@ MAC_BYTES = 32
 TIMEOUT_S = 10.0  # from the first byte expected to the welcome
 MAX_UNPROVEN = 64  # connections at once that have not proved themselves
 PATIENCE_S = 0.5  # after which one of them makes room where there are more
+SUM_UP_S = 60.0
+IN_FULL = 20  # of what is to be said of one address within this time
+ADDRESSES = 100  # that are told apart then
 
 
 class Kind(IntEnum):
@@ -81,6 +84,30 @@ def take_message(buffer: bytes) -> tuple[Kind, bytes, int] | None:
     if len(buffer) < HEAD.size + length:
         return None
     return Kind(kind), buffer[HEAD.size : HEAD.size + length], HEAD.size + length
+
+
+class Refusals:
+    """What is said of peers that prove nothing: the first of each address in full, of the others how many.
+
+    However many come, what is written of them stays small.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, tuple[float, int]] = {}  # address: since when, how many
+
+    def in_full(self, host: str, now_s: float) -> bool:
+        """Whether this one is to be said; it is counted."""
+        if host not in self._of and len(self._of) >= ADDRESSES:
+            host = "other addresses"
+        since_s, count = self._of.get(host, (now_s, 0))
+        self._of[host] = since_s, count + 1
+        return count < IN_FULL
+
+    def sums(self, now_s: float) -> list[str]:
+        """Of each address whose minute is over how many there were that were not said. Ask now and then."""
+        over = [host for host, (since_s, _) in self._of.items() if now_s >= since_s + SUM_UP_S]
+        counts = [(host, self._of.pop(host)[1] - IN_FULL) for host in over]
+        return [f"... and {n} more from {host} in the last minute" for host, n in counts if n > 0]
 
 
 class Server:

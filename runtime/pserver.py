@@ -66,6 +66,7 @@ class Pserver:
         self._shards = [Shard(i, options, min(waits, default=0.0)) for i in range(options.ports)]
         self._selector = selectors.DefaultSelector()
         self._unproven: dict[_Unproven, None] = {}  # the oldest first
+        self._refusals = handshake.Refusals()
         self._resting: dict[socket.socket, tuple[int, float]] = {}  # listeners: port, until when
         self._present = -1
         self._met = False  # a trainer of ours was here
@@ -83,6 +84,11 @@ class Pserver:
         with contextlib.suppress(OSError):  # nobody reads any more; that is no reason to end
             print(line, flush=True)
         self._log.line(line)
+
+    def _tell_of(self, addr: str, text: str, *, aloud: bool = False) -> None:
+        """What is to be said of a peer that anybody can be: not of each one, where there are many."""
+        if self._refusals.in_full(addr.rpartition(":")[0], time.monotonic()):
+            self._say(text) if aloud else self._log.line(text)
 
     def _end(self, code: int, why: str) -> None:
         if self._code is not None:
@@ -160,6 +166,8 @@ class Pserver:
         """Close everything and end the shards, which save themselves first if they are to."""
         for u in list(self._unproven):
             self._forget(u)
+        for line in self._refusals.sums(float("inf")):
+            self._log.line(line)
         for sockets in self._listeners:
             for sock in sockets:
                 sock.close()
@@ -291,7 +299,7 @@ class Pserver:
             self._shards[u.port].deliver(u.sock, u.side.hello.trainer_id, u.side.hello.incarnation)
         elif not data:
             if not u.closing:
-                self._log.line(f"{u.addr} left before it had proved itself")
+                self._tell_of(u.addr, f"{u.addr} left before it had proved itself")
             self._forget(u)
         elif u.side.failure and not u.closing:
             self._on_refused(u)
@@ -302,7 +310,7 @@ class Pserver:
         u.until_s = min(u.until_s, time.monotonic() + 1.0)
         with contextlib.suppress(OSError):
             u.sock.shutdown(socket.SHUT_WR)
-        self._say(f"refused {u.addr}: {u.side.failure}")
+        self._tell_of(u.addr, f"refused {u.addr}: {u.side.failure}", aloud=True)
         if u.side.foreign and self._foreign is None and self._of_job(u.sock):
             text = (
                 f"{u.addr} speaks {u.side.foreign}, not pslaunch's protocol: the program brings its own "
@@ -325,7 +333,8 @@ class Pserver:
         oldest = next(iter(self._unproven), None)
         if oldest is None or time.monotonic() < oldest.until_s - handshake.TIMEOUT_S + handshake.PATIENCE_S:
             return False
-        self._log.line(f"{oldest.addr} dropped: it did not prove itself, and others wait")
+        if not oldest.closing:
+            self._tell_of(oldest.addr, f"{oldest.addr} dropped: it did not prove itself, and others wait")
         self._forget(oldest)
         return True
 
@@ -372,8 +381,11 @@ class Pserver:
     def _tick(self, now_s: float) -> None:
         for u in [u for u in self._unproven if now_s >= u.until_s]:
             if not u.closing:
-                self._log.line(f"{u.addr} dropped: it did not prove itself within {handshake.TIMEOUT_S:g} s")
+                why = f"it did not prove itself within {handshake.TIMEOUT_S:g} s"
+                self._tell_of(u.addr, f"{u.addr} dropped: {why}")
             self._forget(u)
+        for line in self._refusals.sums(now_s):
+            self._log.line(line)
         for listener, (port, until_s) in list(self._resting.items()):
             if now_s >= until_s:
                 del self._resting[listener]

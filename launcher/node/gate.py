@@ -1,7 +1,7 @@
 """The gate of a head that listens: who dials must prove the job's secret before it gets a line.
 
-Bounded in time and in the number of those who have not proved themselves; whoever fails is told to the
-head in words and has no further effect.
+Bounded in time and in the number of those who have not proved themselves: more wait in the listener's
+backlog. Whoever fails is told to the head in words and has no further effect.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pslaunch.runtime import prove
 
 PLANE = prove.Plane(b"pslaunch control plane", "head", "agent", advice="is it an agent of another job?")
 TRY_S = 3.0  # for one of several addresses
+REST_S = 0.5  # where no descriptors are left
+SUM_UP_S = 5.0  # between two looks at what was not said in full
 Seals = tuple[Seal, Seal]
 
 
@@ -30,8 +32,8 @@ def seals(secret: bytes, nonces: bytes, *, head: bool) -> Seals:
 class _Caller:
     """A connection that has not proved itself."""
 
-    def __init__(self, sock: socket.socket, peer: str, server: prove.Server, limit: Timer) -> None:
-        self.sock, self.peer, self.server, self.limit = sock, peer, server, limit
+    def __init__(self, sock: socket.socket, host: str, port: int, server: prove.Server, limit: Timer) -> None:
+        self.sock, self.host, self.port, self.server, self.limit = sock, host, port, server, limit
 
 
 class Gate:
@@ -52,22 +54,46 @@ class Gate:
     ) -> None:
         self._loop, self._secret = loop, secret
         self._check, self._admit, self._refused = check, admit, refused
-        self._callers: set[_Caller] = set()
+        self._callers: dict[_Caller, None] = {}  # the oldest first
+        self._refusals = prove.Refusals()
         self._listener = reach.listen_at(addr) if addr else reach.listen_everywhere()
         self.port = int(self._listener.getsockname()[1])
-        loop.watch(self._listener.fileno(), read=self._accept)
+        self._open = True
+        self._listen()
+        self._sum_up()
+
+    def _listen(self) -> None:
+        if self._open:
+            self._loop.watch(self._listener.fileno(), read=self._accept)
+
+    def _rest(self, for_s: float) -> None:
+        """Accept nobody for a while; whoever waits is served in turn."""
+        self._loop.watch(self._listener.fileno())
+        self._loop.call_after(for_s, self._listen)
+
+    def _make_room(self) -> bool:
+        """Room for one more, where need be at the cost of the one that takes longest to prove itself."""
+        if len(self._callers) < prove.MAX_UNPROVEN:
+            return True
+        oldest = next(iter(self._callers))
+        had_s = self._loop.now() - (oldest.limit.at_s - prove.TIMEOUT_S)
+        if had_s < prove.PATIENCE_S:
+            self._rest(prove.PATIENCE_S - had_s)
+            return False
+        self._drop(oldest, "it did not prove itself, and others wait")
+        return True
 
     def _accept(self) -> None:
+        if not self._make_room():
+            return
         try:
             sock, address = self._listener.accept()
-        except OSError:
-            return  # gone again, or no descriptors left for now
-        sock.setblocking(False)
-        peer = f"{address[0]}:{address[1]}"
-        if len(self._callers) >= prove.MAX_UNPROVEN:
-            sock.close()
-            self._refused(f"{peer}: {prove.MAX_UNPROVEN} others have not proved themselves yet")
+        except BlockingIOError:
             return
+        except OSError:  # gone again, or no descriptors are left for now
+            self._rest(REST_S)
+            return
+        sock.setblocking(False)
         proved = bytearray()
 
         def accept(text: bytes) -> str:
@@ -77,9 +103,13 @@ class Gate:
         server = prove.Server(PLANE, self._secret, accept)
         late = f"it did not prove itself within {prove.TIMEOUT_S:g} s"
         caller = _Caller(
-            sock, peer, server, self._loop.call_after(prove.TIMEOUT_S, lambda: self._drop(caller, late))
+            sock,
+            address[0],
+            address[1],
+            server,
+            self._loop.call_after(prove.TIMEOUT_S, lambda: self._drop(caller, late)),
         )
-        self._callers.add(caller)
+        self._callers[caller] = None
         self._loop.watch(sock.fileno(), read=lambda: self._hear(caller, proved))
 
     def _hear(self, caller: _Caller, proved: bytearray) -> None:
@@ -109,16 +139,26 @@ class Gate:
 
     def _forget(self, caller: _Caller) -> None:
         caller.limit.cancel()
-        self._callers.discard(caller)
+        del self._callers[caller]
         self._loop.watch(caller.sock.fileno())
+        self._listen()
 
     def _drop(self, caller: _Caller, why: str) -> None:
         if caller in self._callers:
             self._forget(caller)
             caller.sock.close()
-            self._refused(f"{caller.peer}: {why}")
+            if self._refusals.in_full(caller.host, self._loop.now()):
+                self._refused(f"{caller.host}:{caller.port}: {why}")
+
+    def _sum_up(self) -> None:
+        """Now and then say what was not said in full."""
+        for line in self._refusals.sums(self._loop.now()):
+            self._refused(line)
+        if self._open:
+            self._loop.call_after(SUM_UP_S, self._sum_up)
 
     def close(self) -> None:
+        self._open = False
         for caller in list(self._callers):
             self._forget(caller)
             caller.sock.close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import socket
 import struct
 import threading
@@ -150,14 +153,25 @@ def test_noise_is_dropped_and_the_gate_goes_on(guarded: Guarded, noise: bytes) -
     test_who_knows_the_secret_gets_a_line_that_both_sides_understand(guarded)
 
 
-def test_only_so_many_may_be_unproven_at_once(guarded: Guarded) -> None:
-    strangers = [
-        socket.create_connection(("127.0.0.1", guarded.gate.port)) for _ in range(prove.MAX_UNPROVEN + 1)
-    ]
-    guarded.until(guarded.refused)
-    assert "have not proved themselves" in guarded.refused[0]
-    for stranger in strangers:
-        stranger.close()
+def test_who_comes_after_a_thousand_that_never_speak_gets_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prove, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(prove, "SUM_UP_S", 1.0)
+    monkeypatch.setattr(gate, "SUM_UP_S", 0.1)
+    with contextlib.closing(Guarded()) as guarded, contextlib.ExitStack() as stack:
+        for _ in range(1000):
+            stack.enter_context(socket.create_connection(("127.0.0.1", guarded.gate.port)))
+        thread, result = dial_aside(guarded.gate.port, SECRET, b"welcome")
+        guarded.until(guarded.admitted)
+        thread.join()
+        assert isinstance(result[0], tuple)
+        for fd in (guarded.admitted[0][1], result[0][0]):
+            os.close(fd)
+        assert "it did not prove itself, and others wait" in guarded.refused[0]
+        guarded.loop.run(lambda: "more from" in guarded.refused[-1])
+    assert re.fullmatch(r"\.\.\. and \d+ more from 127\.0\.0\.1 in the last minute", guarded.refused[-1])
+    assert sum("more from" not in line for line in guarded.refused) <= 2 * prove.IN_FULL
 
 
 def test_frames_of_a_sealed_message_stay_within_the_limit() -> None:

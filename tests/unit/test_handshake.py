@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.runtime.handshake import PLANE, Hello, Refused, ServerSide, compare, greet
-from pslaunch.runtime.prove import HEAD, Kind, message
+from pslaunch.runtime.prove import ADDRESSES, HEAD, IN_FULL, SUM_UP_S, Kind, Refusals, message
 
 HELLO = Hello(
     trainer_id=1,
@@ -161,3 +161,21 @@ def test_both_values_are_named(name: str, value: int, said: str) -> None:
 def test_an_id_beyond_the_trainers_is_named() -> None:
     assert "num_gradient_servers" in compare(dataclasses.replace(HELLO, trainer_id=2), HELLO, "h:1")
     assert compare(HELLO, HELLO, "h:1") == ""
+
+
+def test_of_a_flood_of_refusals_the_first_are_said_and_the_others_counted() -> None:
+    refusals = Refusals()
+    assert [refusals.in_full("a", 0.0) for _ in range(IN_FULL + 3)] == [True] * IN_FULL + [False] * 3
+    assert refusals.in_full("b", 1.0)
+    assert refusals.sums(SUM_UP_S - 0.1) == []
+    assert refusals.sums(SUM_UP_S) == ["... and 3 more from a in the last minute"]
+    assert refusals.sums(2 * SUM_UP_S) == []
+    assert refusals.in_full("a", 2 * SUM_UP_S)
+
+
+def test_a_flood_from_ever_new_addresses_is_counted_as_one() -> None:
+    refusals = Refusals()
+    said = sum(refusals.in_full(f"10.0.{i // 250}.{i % 250}", 0.0) for i in range(10_000))
+    assert said == ADDRESSES + IN_FULL
+    more = 10_000 - said
+    assert refusals.sums(SUM_UP_S) == [f"... and {more} more from other addresses in the last minute"]
