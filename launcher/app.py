@@ -79,15 +79,21 @@ def blank(source: str) -> str:
 
 
 @functools.cache
-def zipapp() -> bytes:
-    """The zipapp; `python app.pyz keeper …` runs it, and so does what `pslaunch.ssh.boot` sends."""
+def zipapp(*, small: bool = True) -> bytes:
+    """The zipapp; `python app.pyz keeper …` runs it, and so does what `pslaunch.ssh.boot` sends.
+
+    Small takes a tenth of a second, which nobody should wait for where the size is of no matter.
+    """
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        texts = {name: blank(path.read_text()) for name, path in files().items()}
+    level = 9 if small else 1
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=level) as archive:
+        texts = {name: path.read_text() for name, path in files().items()}
+        if small:
+            texts = {name: blank(text) for name, text in texts.items()}
         first = texts.pop("pslaunch/__init__.py") + _IMPORTER
         members = {"pslaunch/__init__.py": first, _MODULES: _one_text(texts), "__main__.py": MAIN}
         for name, text in members.items():
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), text, zipfile.ZIP_DEFLATED, 9)
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), text, zipfile.ZIP_DEFLATED, level)
     return packed.getvalue()
 
 

@@ -99,7 +99,7 @@ class Boot:
 
 def make_boot(argv: Sequence[str], agent_python: str | None) -> Boot:
     """The boot of one channel. The word `argv` reaches `pslaunch.node` byte for byte."""
-    app, sent = zipapp(), os.urandom(16).hex().encode()
+    app, sent = zipapp(small=False), os.urandom(16).hex().encode()
     pythons = [agent_python] if agent_python else PYTHONS
     search = _SEARCH.format(
         pythons=" ".join(map(shlex.quote, pythons)),

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pslaunch.app import zipapp
 from pslaunch.errors import HostError, HostRightsError
 from pslaunch.ssh import hostkeys
 from pslaunch.ssh.attempt import Deadline, RefusedError
@@ -75,6 +76,7 @@ class Fleet:
         from pslaunch.ssh.connect import Connector
         from pslaunch.ssh.proof import Passphrases
 
+        zipapp(small=False)  # made once, not by each thread
         if self._shared is None:
             self._shared = Connector(self._host_keys, Passphrases(self._ask))
 
