@@ -199,6 +199,7 @@ class Head:
     def fail(self, what: str, node: int, code: int, text: str, advice: str = "") -> None:
         """End the job for something that is no process's exit."""
         self._supervisor.trouble(Failure(what, node, code, text, advice=advice), self._loop.now())
+        self._loop.call_after(0.0, self._decide)  # it may be no message that brought it
 
     # --- running ---
 

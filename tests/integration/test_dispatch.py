@@ -1,0 +1,134 @@
+"""A workspace goes to the nodes of a job: what travels, what stays, what is refused, what a cut costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslaunch.node import codes
+from support.jobs import QUICK, FabricPlace, Job, LocalPlace, Place, finished, running, until_nothing_runs
+from support.process import poll_until
+from testbed import Hosts
+
+ALONE = ("--server_num=0", "--worker_num=3")
+TRAIN = "import os\nprint(*sorted(os.listdir('data')))\n"
+CLUSTERS = ("local_cluster", "local_led_cluster", "fabric", "fabric_led")
+REMOTE = ("fabric", "fabric_led")
+
+
+def fill(workspace: Path) -> None:
+    (workspace / "train.py").write_text(TRAIN)
+    (workspace / "data").mkdir()
+    for name in ("a", "b"):
+        (workspace / "data" / name).write_text(name)
+    (workspace / "data/link").symlink_to("a")
+
+
+def sent(job: Job) -> dict[str, Any]:
+    """What the job's dispatch to all nodes came to."""
+    (event,) = [e for e in job.events() if e["event"] == "dispatch" and e["node"] is None]
+    return event
+
+
+def listings(job: Job) -> list[list[str]]:
+    return [job.lines(f"trainer/{rank}")[0].split() for rank in range(3)]
+
+
+@pytest.mark.parametrize("place", CLUSTERS, indirect=True)
+def test_only_what_changed_travels_and_what_programs_wrote_stays(place: Place, workspace: Path) -> None:
+    fill(workspace)
+    code, job = finished(place, workspace, *ALONE)
+    assert code == 0
+    assert listings(job) == [["a", "b", "link"]] * 3
+    last = place.workspaces(workspace)[-1]
+    (last / "data/written").write_text("by a program")
+    assert finished(place, workspace, *ALONE)[0] == 0
+    code, job = finished(place, workspace, *ALONE)
+    assert code == 0 and (sent(job)["files"], sent(job)["bytes"]) == (0, 0)
+    (workspace / "data/a").unlink()
+    (workspace / "data/link").unlink()
+    (workspace / "data/b").write_text("changed")
+    code, job = finished(place, workspace, *ALONE)
+    assert code == 0
+    assert listings(job)[-1] == ["b", "written"]
+    assert (last / "data/b").read_text() == "changed"
+    assert (last / "data/written").read_text() == "by a program"
+    receivers = {"local": 2, "fabric": 2 if place.led else 3}[place.name]
+    assert (sent(job)["files"], sent(job)["nodes"]) == (receivers, receivers)
+
+
+@pytest.mark.parametrize("place", REMOTE, indirect=True)
+def test_each_trainer_has_its_own_shards_and_links_lead_to_what_is_mounted(
+    place: Place, workspace: Path
+) -> None:
+    fill(workspace)
+    (workspace / "mounted").symlink_to("/nowhere")
+    for i in range(5):
+        (workspace / f"data/part-{i:03d}").write_text(str(i))
+    options = (*ALONE, "--shard=data/part-{:03d}", "--link=mounted=/mnt/all")
+    for _ in range(2):
+        code, job = finished(place, workspace, *options)
+        assert code == 0
+        shared = ["a", "b", "link"]
+        assert listings(job) == [
+            [*shared, "part-000", "part-003"], [*shared, "part-001", "part-004"], [*shared, "part-002"],
+        ]  # fmt: skip
+        assert all((ws / "mounted").readlink() == Path("/mnt/all") for ws in place.workspaces(workspace))
+
+
+@pytest.mark.parametrize("place", REMOTE, indirect=True)
+def test_what_can_not_be_sent_is_named_and_nothing_starts(place: Place, workspace: Path) -> None:
+    fill(workspace)
+    (workspace / "data/far").symlink_to("/etc")
+    os.mkfifo(workspace / "pipe")
+    code, job = finished(place, workspace, *ALONE)
+    assert code == codes.USAGE
+    text = job.end()["failure"]["text"]
+    for words in ("data/far is a link that leads out, to /etc", "pipe is neither", "--link NAME=PATH"):
+        assert words in text
+    assert not [e for e in job.events() if e["event"] == "process"]
+
+
+def test_a_disk_without_room_is_told_and_the_old_workspace_is_intact(hosts: Hosts, workspace: Path) -> None:
+    place = FabricPlace(hosts)
+    hosts[1].small_disk(1_000_000)
+    fill(workspace)
+    assert finished(place, workspace, *ALONE)[0] == 0
+    (workspace / "data/a").write_text("changed")
+    (workspace / "data/large").write_bytes(os.urandom(2_000_000))
+    code, job = finished(place, workspace, *ALONE)
+    assert code == codes.IO
+    failure = job.end()["failure"]
+    assert failure["node"] == 1 and "bytes free and the package needs" in failure["text"]
+    assert not [e for e in job.events() if e["event"] == "process"]
+    there = hosts.ssh(
+        "node2", f"cd '{hosts.root_dir}'/*; cat data/a; ls data; ls -A .pslaunch/dispatch"
+    ).stdout
+    assert there.split() == ["aa", "b", "link", "hashes", "manifest", "staged"]
+
+
+def test_after_a_cut_what_has_arrived_is_not_sent_again(workspace: Path) -> None:
+    place = LocalPlace(2)
+    fill(workspace)
+    size = 150_000_000
+    with (workspace / "data/large").open("wb") as f:
+        for i in range(size // 1_000_000):
+            f.write(i.to_bytes(4, "little") * 250_000)
+    dispatch = place.workspaces(workspace)[1] / ".pslaunch/dispatch"
+    options = ("--server_num=0", "--worker_num=2")
+    with running(place, workspace, *options, *QUICK) as job:
+        poll_until(lambda: list(dispatch.glob("staged/*.part")), describe=lambda: "nothing has come yet")
+        job.launcher.proc.send_signal(signal.SIGKILL)
+        job.launcher.wait()
+    until_nothing_runs(3 + 1 + 2)
+    (part,) = dispatch.glob("staged/*.part")
+    assert not (dispatch.parents[1] / "data").exists()
+    come = part.stat().st_size
+    code, job = finished(place, workspace, *options)
+    assert code == 0 and 0 < come < size
+    assert sent(job)["bytes"] == size - come + len(TRAIN)  # what comes before it has come too
+    assert (dispatch.parents[1] / "data/large").read_bytes() == (workspace / "data/large").read_bytes()
