@@ -27,10 +27,12 @@ MAX_NOISE_BYTES = 256 * 1024
 NOISE_SHOWN_BYTES = 500
 
 _VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3]); sys.exit(sys.version_info < (3, 9))"
+# A Python whose file has its version in its name is not asked for it: that would take as long as the boot.
 _SEARCH = (
     "f=; for p in {pythons}; do q=$(command -v \"$p\") || continue;"
-    " v=$(\"$q\" -I -S -c {version} 2>&1 </dev/null) && exec \"$q\" -I -S -c {load} pslaunch;"
-    " f=\"$f${{f:+, }}$q ($v)\"; done;"
+    " case $(readlink -f \"$q\" 2>/dev/null) in */python3.9|*/python3.[1-9][0-9]) ;; *)"
+    " v=$(\"$q\" -I -S -c {version} 2>&1 </dev/null) || {{ f=\"$f${{f:+, }}$q ($v)\"; continue; }};; esac;"
+    " exec \"$q\" -I -S -c {load} pslaunch; done;"
     " echo \"pslaunch boot: no Python 3.9 or later: ${{f:-none}} found; looked for\" {looked} >&2; exit 127"
 )  # fmt: skip
 _LOAD = """

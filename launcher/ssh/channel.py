@@ -53,8 +53,9 @@ class Channel:
     def diagnosis(self) -> str:
         """What the other side said on its way out: its last words, and how it ended."""
         self.over.wait(LAST_WORDS_S)
+        cut = "the SSH connection was cut" if self.over.is_set() and self.status is None else ""
         ended = f"ended with {self.status}" if self.status else ""
-        return "; ".join(text for text in (self.tail.words(), ended) if text)
+        return "; ".join(text for text in (self.tail.words(), cut, ended) if text)
 
     def wait(self, timeout_s: float) -> int | None:
         """Its exit code; None where it has none yet."""
