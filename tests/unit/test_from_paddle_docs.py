@@ -45,6 +45,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "ws").mkdir()
     for folder in (tmp_path, tmp_path / "ws"):
         (folder / "train.py").write_text(FLEET if folder == tmp_path else "")
+    (tmp_path / "conf.py").write_text('HOSTS = ["root@10.0.0.1", "root@10.0.0.2"]\nROOT_DIR = "/root"\n')
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -61,7 +62,7 @@ def test_what_works_parses(argv: list[str], workspace: Path, capfd: pytest.Captu
     if argv[0] == "pserver":
         pserver_options.parse_options(argv[1:], {})
         return
-    dry = ["--dry_run"] if argv[0] == "local" else []
+    dry = ["--dry_run"] if argv[0] in ("local", "fabric") else []
     assert cli._run([argv[0], *dry, *argv[1:]]) == codes.OK, capfd.readouterr().err
     assert [path.name for path in (workspace / "ws").iterdir()] == ["train.py"], "nothing was started"
 
