@@ -1,0 +1,31 @@
+"""A folder of wheels of what is installed here, so that a host without a network can install the same."""
+
+from __future__ import annotations
+
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+from pslaunch.wheel import RUNTIME_NEEDS
+
+
+def make_wheelhouse(folder: Path) -> Path:
+    """Wheels of what the runtime needs, for this Python's version and processor."""
+    folder.mkdir()
+    for name in RUNTIME_NEEDS:
+        _repack(name, folder)
+    return folder
+
+
+def _repack(name: str, folder: Path) -> None:
+    installed = distribution(name)
+    said = (installed.read_text("WHEEL") or "").splitlines()
+    tags = [line.partition(": ")[2].split("-") for line in said if line.startswith("Tag: ")]
+    tag = "-".join(".".join(dict.fromkeys(parts)) for parts in zip(*tags, strict=True))
+    files = [f for f in installed.files or () if ".." not in f.parts and f.suffix != ".pyc"]
+    record = next(f for f in files if f.name == "RECORD")
+    with zipfile.ZipFile(folder / f"{name}-{installed.version}-{tag}.whl", "w") as wheel:
+        for file in files:
+            if file != record:
+                wheel.write(str(file.locate()), str(file))
+        wheel.writestr(str(record), "".join(f"{file},,\n" for file in files))
