@@ -22,7 +22,7 @@ from pslaunch.node import codes
 from pslaunch.options import OPTIONS, Option, options_of
 
 if TYPE_CHECKING:
-    from pslaunch.spec import JobSpec
+    from pslaunch.spec import JobSpec, Reach
 
 BROKEN_PIPE: Final = codes.SIGNAL_BASE + 13
 CANT_WRITE: Final = "can't write to standard output"
@@ -202,26 +202,47 @@ def _run_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> None:
 
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or an unmistakable beginning of it.")]
+Conf = Annotated[
+    Text,
+    typer.Option(
+        "--conf",
+        metavar="FILE",
+        help="Ask the first host of this conf.py. [default: the jobs that this machine knows of]",
+        show_default=False,
+    ),
+]
+
+
+def _reach(ctx: Any, conf: str | None) -> Reach | None:
+    if conf is None:
+        return None
+    from pathlib import Path
+
+    from pslaunch.fabric_spec import reach_of
+
+    with _usage_errors(ctx):
+        return reach_of(conf, Path.cwd())
 
 
 @app.command()
-def jobs(json: Json = False) -> None:
+def jobs(ctx: typer.Context, conf: Conf = None, json: Json = False) -> None:
     """List the jobs that go on by themselves, and how earlier ones ended."""
     from pslaunch.jobs import show_jobs
 
-    show_jobs(sys.stdout, as_json=json)
+    show_jobs(sys.stdout, as_json=json, reach=_reach(ctx, conf))
 
 
 @app.command()
-def status(job: Job, json: Json = False) -> None:
+def status(ctx: typer.Context, job: Job, conf: Conf = None, json: Json = False) -> None:
     """Say how a job and each of its processes stand."""
     from pslaunch.jobs import show_status
 
-    show_status(job, sys.stdout, as_json=json)
+    show_status(job, sys.stdout, as_json=json, reach=_reach(ctx, conf))
 
 
 @app.command()
 def logs(
+    ctx: typer.Context,
     job: Job,
     process: Annotated[
         Text,
@@ -233,20 +254,44 @@ def logs(
         bool,
         typer.Option("--follow", "-f", help="Go on until the job ends. [default: off]", show_default=False),
     ] = False,
+    conf: Conf = None,
     json: Json = False,
 ) -> None:
     """Print the output of a job's processes."""
     from pslaunch.jobs import show_logs
 
-    raise typer.Exit(show_logs(job, process, sys.stdout, follow=follow, as_json=json))
+    reach = _reach(ctx, conf)
+    raise typer.Exit(show_logs(job, process, sys.stdout, follow=follow, as_json=json, reach=reach))
 
 
 @app.command()
-def stop(job: Job, kill: Annotated[bool, _flag("kill", "At once, without TERM and grace.")] = False) -> None:
+def stop(
+    ctx: typer.Context,
+    job: Job,
+    kill: Annotated[bool, _flag("kill", "At once, without TERM and grace.")] = False,
+    conf: Conf = None,
+) -> None:
     """End a job, and wait for its end."""
     from pslaunch.jobs import stop as stop_job
 
-    raise typer.Exit(stop_job(job, sys.stdout, kill=kill))
+    raise typer.Exit(stop_job(job, sys.stdout, kill=kill, reach=_reach(ctx, conf)))
+
+
+@app.command()
+def fetch(
+    ctx: typer.Context,
+    job: Job,
+    folder: Annotated[
+        str, typer.Argument(metavar="DIR", help="Gets output/, and log/ with a folder for each node.")
+    ],
+    conf: Conf = None,
+) -> None:
+    """Bring what a job has left on its nodes: its output and all logs."""
+    from pathlib import Path
+
+    from pslaunch.jobs import fetch as fetch_job
+
+    raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, reach=_reach(ctx, conf)))
 
 
 @app.command(cls=PassCommand, add_help_option=False, options_metavar="[OPTIONS]")

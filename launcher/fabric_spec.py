@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pslaunch.args import Split
 from pslaunch.errors import SpecError
-from pslaunch.given import Given
+from pslaunch.given import Given, gather
 from pslaunch.hosts import Host, choose, parse_hosts, split_list
 from pslaunch.kinds import Value
 from pslaunch.locate import DEFAULT_PROGRAM, folder_here, folder_to_make, program_in
@@ -55,6 +55,11 @@ def fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, 
     check_effects(spec, given)
     _check_fabric_effects(spec, given)
     return spec
+
+
+def reach_of(conf: str, cwd: Path) -> Reach:
+    """How the hosts of a conf.py are reached, for jobs that run there already. Raises SpecError."""
+    return _reach(gather("fabric", Split(ours=(f"--conf={conf}",)), cwd))
 
 
 def _reach(given: Given) -> Reach:

@@ -23,7 +23,7 @@ from pslaunch.spec import Reach, reach_from_data
 
 LOST_AFTER_S = 10.0  # a head that does not answer a later shell for so long is called lost
 Record = Mapping[str, Any]
-OURS = ("path", "places", "reach")  # keys of a record that are no news of the job
+OURS = ("path", "places", "reach", "error")  # keys of a record that are no news of the job
 
 
 def all_jobs(reach: Reach | None = None) -> list[Record]:
@@ -59,7 +59,8 @@ def _follow(pointers: Sequence[Record]) -> list[Record]:
         known = {r["job"]: r for r in _elsewhere(pointers[0]["backend"], reach)}
     except PslaunchError as e:
         return [
-            {**r, "state": "unknown", "reason": str(e), "processes": [], "reach": reach} for r in pointers
+            {**r, "state": "unknown", "reason": str(e), "processes": [], "reach": reach, "error": e}
+            for r in pointers
         ]
     found: list[Record] = []
     for r in pointers:
@@ -241,6 +242,8 @@ def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -
 def stop(word: str, out: TextIO, *, kill: bool, reach: Reach | None = None) -> int:
     """End a job and wait for its end; with `kill` at once. Returns 0 once it has ended."""
     r = find(word, reach)
+    if "error" in r:
+        raise r["error"]
     if r["state"] != "running":
         print(f"{r['job']} is not running: {r['state']}", file=out)
         return codes.OK

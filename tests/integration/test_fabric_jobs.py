@@ -1,0 +1,94 @@
+"""Free jobs on hosts, from a later shell of this machine and, with their conf.py, from any other one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node import codes
+from support.jobs import PSLAUNCH, QUICK
+from support.process import poll_until
+from testbed import Hosts
+
+WAITING = r"""
+import os, signal, sys
+folder = os.environ["PSLAUNCH_OUTPUT_DIR"]
+os.makedirs(folder, exist_ok=True)
+open(folder + "/model-" + os.environ["PADDLE_TRAINER_ID"], "w").write("w")
+os.write(1, b"ready\n")
+signal.pause()
+"""
+
+
+class Shell:
+    """A later shell: its own memory of jobs, and maybe a conf.py."""
+
+    def __init__(self, hosts: Hosts, state: Path, *options: str) -> None:
+        self._hosts, self._options = hosts, options
+        self._env = {**os.environ, "XDG_STATE_HOME": str(state)}
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        argv = self._hosts.as_user([*PSLAUNCH, words[0], *self._options, *words[1:]])
+        return subprocess.run(argv, capture_output=True, text=True, timeout=60, env=self._env, check=False)
+
+    def ok(self, *words: str) -> str:
+        done = self.run(*words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def job(hosts: Hosts, workspace: Path, tmp_path: Path) -> Iterator[str]:
+    """The id of a job of three trainers that goes on by itself."""
+    (workspace / "train.py").write_text(WAITING)
+    where = (f"--hosts={','.join(h.name for h in hosts)}", f"--root_dir={hosts.root_dir}")
+    shell = Shell(hosts, tmp_path / "own")
+    sent = (*where, f"--job_dispatch_package={workspace}")
+    out = shell.ok("fabric", "--json", "--detach", *QUICK, *sent, "--server_num=0", "--job_name=free")
+    job = str(json.loads(out.splitlines()[0])["job"])
+    yield job
+    shell.run("stop", "--kill", job)
+
+
+@pytest.fixture(params=["the shell's own memory", "conf.py"])
+def shell(request: pytest.FixtureRequest, hosts: Hosts, tmp_path: Path) -> Shell:
+    if request.param != "conf.py":
+        return Shell(hosts, tmp_path / "own")
+    conf = tmp_path / "conf.py"
+    conf.write_text(f"HOSTS = {[h.name for h in hosts]}\nROOT_DIR = '/somewhere'\n")
+    return Shell(hosts, tmp_path / "another machine", f"--conf={conf}")
+
+
+def test_a_later_shell_sees_the_job_fetches_from_it_and_ends_it(
+    hosts: Hosts, job: str, shell: Shell, tmp_path: Path
+) -> None:
+    listed = [json.loads(line) for line in shell.ok("jobs", "--json").splitlines()]
+    assert [(j["job"], j["state"], j["backend"]) for j in listed] == [(job, "running", "fabric")]
+    status = json.loads(shell.ok("status", job[:8], "--json"))
+    assert {p["state"] for p in status["processes"]} == {"running"}
+    poll_until(lambda: shell.ok("logs", job, "trainer/2") == "ready\n", describe="its output")
+
+    shell.ok("fetch", job, str(tmp_path / "got"))
+    got = sorted(str(p.relative_to(tmp_path / "got")) for p in (tmp_path / "got").rglob("*") if p.is_file())
+    logs = [f"log/{i}-node{i + 1}/train.log" for i in range(3)]
+    assert got == [*logs, "output/model-0"]
+
+    assert "has ended" in shell.ok("stop", job)
+    assert [host.processes() for host in hosts] == [{}, {}, {}]
+    status = json.loads(shell.ok("status", job, "--json"))
+    assert (status["state"], status["code"]) == ("ended", codes.TERM)
+    assert shell.ok("logs", job, "trainer/1") == "ready\n"  # the files on its node
+
+
+def test_a_host_that_does_not_answer_leaves_the_job_unknown(hosts: Hosts, job: str, tmp_path: Path) -> None:
+    own = Shell(hosts, tmp_path / "own")
+    hosts[0].crash()
+    listed = [json.loads(line) for line in own.ok("jobs", "--json").splitlines()]
+    assert [(j["job"], j["state"]) for j in listed] == [(job, "unknown")] and "node1" in listed[0]["reason"]
+    done = own.run("stop", job)
+    assert done.returncode == codes.HOST and "node1" in done.stderr
