@@ -73,7 +73,7 @@ lint: dev typing ## ruff, mypy strict, clang-format, C warnings as errors with g
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy -p pslaunch
-	$(BIN)/mypy tests .ci/setup.py $(wildcard examples/word2vec/*.py bench/*.py)
+	$(BIN)/mypy tests .ci/setup.py $(wildcard examples/*/*.py bench/*.py)
 	$(BIN)/clang-format --dry-run -Werror $(CORE) $(BINDINGS) $(C_TESTS) $(C_PROGRAMS) $(HEADERS)
 	@for cc in $(COMPILERS); do for c in $(CORE) $(C_TESTS) $(C_PROGRAMS) $(BINDINGS); do \
 	    echo "$$cc $$c" && $$cc $(C_FLAGS) $(C_WARNINGS) -O3 -DPy_LIMITED_API=0x030B0000 -fPIC \
