@@ -124,11 +124,14 @@ class Server:
     def feed(self, data: bytes) -> bytes:
         """What to send in answer to these bytes."""
         self.buffer += data
+        answer = b""
         try:
-            return self._step()
+            while not self.proved and (more := self._step()):
+                answer += more
         except (Refused, ValueError, RecursionError) as e:
             self.failure = str(e)
-            return message(Kind.REFUSED, self.failure.encode())
+            answer += message(Kind.REFUSED, self.failure.encode())
+        return answer
 
     def _step(self) -> bytes:
         taken = take_message(self.buffer)

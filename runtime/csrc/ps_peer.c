@@ -36,6 +36,7 @@ void ps_peer_lost(ps_peer *p) {
     }
     p->in_body = p->paused = p->full = p->repeated = p->dying = false;
     p->skip = p->carried = 0;
+    p->heard = 0;
     p->armed = 0;
 }
 

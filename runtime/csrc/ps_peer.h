@@ -49,6 +49,7 @@ typedef struct ps_peer {
 
     /* What does not. */
     ps_header head; /* the request that is coming in */
+    uint64_t heard; /* its sequence, or that of the last one */
     bool in_body;   /* the header is there and its body was begun */
     bool paused;    /* the header is there, and its body must wait for the trainer's turn */
     bool full;      /* nothing is read until it has taken some of its answers */

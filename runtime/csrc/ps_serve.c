@@ -382,6 +382,10 @@ static int next_request(ps_shard *s, ps_peer *p, ps_err *err) {
     if (code == PS_EPROTO) p->head.sequence = 0;
     if (code < 0) return code;
     s->bytes_in += PS_HEADER_BYTES + p->head.length;
+    if (p->head.sequence != 0 && p->head.sequence <= p->heard)
+        return ps_fail(err, PS_ECONN, 0, "request %" PRIu64 " came again on one connection: somebody else's",
+                       p->head.sequence);
+    p->heard = p->head.sequence;
     code = ps_serve_begin(s, p, err);
     if (code == PS_EAGAIN) {
         p->paused = true;

@@ -58,7 +58,7 @@ class Control:
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
-    def env(self, *, line: bool = False) -> dict[str, str]:
+    def env(self, *, line: bool = False, dial: bool = False) -> dict[str, str]:
         """What the job's launcher needs in its environment."""
         return {
             "PYTHONPATH": os.pathsep.join(filter(None, [str(HOOKS), os.environ.get("PYTHONPATH")])),
@@ -66,6 +66,7 @@ class Control:
             "PSLAUNCH_TEST_HOLD": "\n".join(self._moments),
             MARK: self.mark,
             **({"PSLAUNCH_TEST_LINE": "1"} if line else {}),
+            **({"PSLAUNCH_TEST_DIAL": "1"} if dial else {}),
         }
 
     def _serve(self) -> None:

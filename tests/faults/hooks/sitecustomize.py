@@ -4,7 +4,8 @@ Python imports a module of this name at its start, from where PYTHONPATH leads. 
 the moments, one a line: who, event, the how-manieth of them. Events are those of Python's audit hooks, with
 the name of the file for `open`; `start` is the interpreter's own. At its moment a process connects to the
 socket `PSLAUNCH_TEST_SOCKET`, says who it is, and does what it is told: go on, `exit N`, `oom`, `eat`.
-`PSLAUNCH_TEST_LINE=1` hands the test both ends of each keeper's line, unless its agent dials.
+`PSLAUNCH_TEST_LINE=1` hands the test both ends of each keeper's line, unless its agent dials;
+`PSLAUNCH_TEST_DIAL=1` what the agent of one that dials is told of the head, to tell it otherwise.
 """
 
 from __future__ import annotations
@@ -99,11 +100,22 @@ def _hand_out_line() -> None:
         os.close(fd)
 
 
+def _hand_out_dial() -> None:
+    """What our agent is told goes through the test."""
+    given = os.dup(0)
+    in_r, in_w = os.pipe()
+    os.dup2(in_r, 0)
+    hold("dial", [given, in_w])
+    for fd in (given, in_r, in_w):
+        os.close(fd)
+
+
 _moments: _Moments | None = None
 if "PSLAUNCH_TEST_SOCKET" in os.environ:
     _moments = _Moments(os.environ.get("PSLAUNCH_TEST_HOLD", ""))
-    if who() == "keeper" and os.environ.get("PSLAUNCH_TEST_LINE") and sys.orig_argv[-1] != "dial":
-        _hand_out_line()
+    dials = sys.orig_argv[-1] == "dial"
+    if who() == "keeper" and os.environ.get(f"PSLAUNCH_TEST_{'DIAL' if dials else 'LINE'}"):
+        _hand_out_dial() if dials else _hand_out_line()
     if who().startswith("pserver/"):
         signal.signal(signal.SIGUSR1, lambda _number, _frame: hold("asked"))
     _moments.seen("start")
