@@ -46,7 +46,11 @@ class Shell:
 def job(hosts: Hosts, workspace: Path, tmp_path: Path) -> Iterator[str]:
     """The id of a job of three trainers that goes on by itself."""
     (workspace / "train.py").write_text(WAITING)
-    where = (f"--hosts={','.join(h.name for h in hosts)}", f"--root_dir={hosts.root_dir}")
+    where = (
+        f"--hosts={','.join(h.name for h in hosts)}",
+        f"--root_dir={hosts.root_dir}",
+        "--connect_timeout=2",
+    )
     shell = Shell(hosts, tmp_path / "own")
     sent = (*where, f"--job_dispatch_package={workspace}")
     out = shell.ok("fabric", "--json", "--detach", *QUICK, *sent, "--server_num=0", "--job_name=free")
