@@ -149,7 +149,7 @@ def job_of(nodes: int) -> Plan:
         "use_gpu": False,
         "added_env": {},
         "flags": {},
-        "limits": Limits(5.0, 30.0, 60.0, None),
+        "limits": Limits(5.0, 30.0, 60.0, None, 60.0),
         "nodes": there,
     }
     return Plan(roles=(role,), **named, **more, **last)

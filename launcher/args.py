@@ -22,6 +22,7 @@ NEVER_NEAR: Final = frozenset({"config"})  # v1's own option, no near miss of --
 ELSEWHERE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("trainer_num", "num_trainers", "trainers", "workers", "num_workers"), "worker_num"),
     **dict.fromkeys(("nproc_per_node", "num_proc", "num_processes", "nproc", "np", "n"), "worker_num"),
+    "num_gradient_servers": "worker_num",
     **dict.fromkeys(("servers", "pservers", "num_servers", "pserver_num", "s"), "server_num"),
     **dict.fromkeys(("host", "ips", "H"), "hosts"),
     **dict.fromkeys(("nnodes", "num_nodes", "num_machines"), "nodes"),

@@ -21,7 +21,6 @@ from pslaunch.kinds import Layer, Value, shown
 from pslaunch.options import OPTIONS
 from pslaunch.runtime import env as contract
 
-FILE: Final = "conf.py"
 # What conf.py calls our options.
 KEYS: Final[Mapping[str, str]] = {
     "HOSTS": "hosts",

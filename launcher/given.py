@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pslaunch import conf, settings
 from pslaunch.args import Split
 from pslaunch.kinds import Layer, Value
 from pslaunch.options import Option, options_of
 from pslaunch.runtime.env import init_var
 
+CONF: Final = "conf.py"
+SETTINGS: Final = "pslaunch.toml"
 # Where a higher place gives one of these, the others of a lower place count no more.
 EITHER: Final = frozenset({"job_workspace", "job_dispatch_package"})
 
@@ -50,16 +51,21 @@ class Given:
 def gather(backend: str, split: Split, cwd: Path) -> Given:
     """What was given for a job of this backend; files of `cwd` are looked for. Raises SpecError."""
     layers, flags, files = [_line_layer(split)], dict(split.trainer_flags), list[str]()
-    if (cwd / settings.FILE).exists():
-        own, common, more = settings.read_settings(cwd / settings.FILE, backend)
+    # What reads a file is imported where there is one: most jobs have none, and wait for every import.
+    if (cwd / SETTINGS).exists():
+        from pslaunch.settings import read_settings
+
+        own, common, more = read_settings(cwd / SETTINGS, backend)
         layers += [own, common]
         flags = {**more, **flags}
-        files.append(settings.FILE)
+        files.append(SETTINGS)
     named = merge(layers).get("conf")
-    if named or (backend == "fabric" and (cwd / conf.FILE).exists()):
-        name = named[0].text if named else conf.FILE
+    if named or (backend == "fabric" and (cwd / CONF).exists()):
+        from pslaunch.conf import read_conf
+
+        name = named[0].text if named else CONF
         known = options_of(backend)
-        layers.append({k: v for k, v in conf.read_conf(cwd / name, name).items() if k in known})
+        layers.append({k: v for k, v in read_conf(cwd / name, name).items() if k in known})
         files.append(name)
     return Given(options_of(backend), _without(merge(layers), flags), flags, tuple(files))
 

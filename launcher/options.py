@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pslaunch.kinds import Choice, Flag, Kind, Number, Seconds, Text, Truth
-from pslaunch.runtime.env import INIT_ARGS
+from pslaunch.runtime.env import INIT_ARGS, TRAINER_TIMEOUT_S
 
 MAX_PROCESSES: Final = 4096  # of one role
 MAX_THREADS: Final = 1024
@@ -214,6 +214,10 @@ OPTIONS: Final[Sequence[Option]] = (
     Option(
         name="stall_timeout", metavar="SECONDS", kind=Seconds(0.1), says="never",
         help="A step that waits this long ends the job, in seconds.",
+    ),
+    Option(
+        name="trainer_timeout", metavar="SECONDS", kind=Seconds(0.1), default=TRAINER_TIMEOUT_S,
+        help="How long a trainer may be gone before its pservers end the job, in seconds.",
     ),
     Option(
         name="agent_python", metavar="FILE", kind=Text(), says="looked for", backends=FABRIC,

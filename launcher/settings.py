@@ -17,7 +17,6 @@ from pslaunch.kinds import Layer, Value, shown
 from pslaunch.options import OPTIONS, Option, options_of
 from pslaunch.runtime.env import INIT_ARGS, TRAINER_FLAGS, EnvError
 
-FILE: Final = "pslaunch.toml"
 SECTIONS: Final = ("local", "fabric", "mpi", "k8s")
 _PLACE: Final = re.compile(r" \(at line (\d+), column \d+\)$")
 _HEADER: Final = re.compile(r"\s*\[\s*([^][]+?)\s*\]\s*(?:#.*)?")

@@ -88,6 +88,7 @@ class JobSpec:
     lost_after_s: float = DEFAULT["lost_after"]
     stall_after_s: float = DEFAULT["stall_after"]
     stall_timeout_s: float | None = None
+    trainer_timeout_s: float = DEFAULT["trainer_timeout"]
     nodes: int = 1  # simulated ones; 1 where there are hosts
     head: Literal["launcher", "node"] = DEFAULT["head"]  # where the job is decided
     detach: bool = False  # the job goes on without the launcher; then the head is on a node
@@ -262,6 +263,8 @@ def check_effects(spec: JobSpec, given: Given) -> None:
     if not (spec.program or DEFAULT_PROGRAM).endswith(".py"):
         no_effect(given, "python", f"on {spec.program}, which is no .py program")
     kind, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program or DEFAULT_PROGRAM)
+    if kind != "bundled":
+        no_effect(given, "trainer_timeout", f"where no pserver is bundled: {why}")
     value = given.one("use_gpu")
     if value is not None and spec.use_gpu and kind == "bundled":
         raise SpecError(

@@ -135,6 +135,7 @@ INIT_ARGS: Mapping[str, InitArg] = {
     "local": InitArg(parse_bool, None, "train alone, in place of the program's is_local"),
     "no_save": InitArg(parse_bool, False, "do not write the last pass's parameters to the output folder"),
 }
+TRAINER_TIMEOUT_S = 60.0  # default of the pserver's option that no argument of init() says
 TRAINER_FLAGS = (
     "num_passes",
     "log_period",

@@ -66,7 +66,8 @@ def _parser(given: dict[str, object]) -> argparse.ArgumentParser:
     add("save_dir", "DIR", "Folder for what the ports hold at the end.", "", "")
     add("secret_file", "FILE", "Secret shared with the trainers.", "", default("secret_file"))
     add("log_dir", "DIR", "Folder of paddle_pserver2.INFO.", "", given.get("log_dir", ""))
-    add("trainer_timeout", "SECONDS", "How long a trainer may be gone, in seconds.", "60", 60)
+    gone = "How long a trainer may be gone, in seconds."
+    add("trainer_timeout", "SECONDS", gone, f"{env.TRAINER_TIMEOUT_S:g}", env.TRAINER_TIMEOUT_S)
     stall = "A step that waits this long is reported, in seconds."
     add("stall_after", "SECONDS", stall, "60", default("stall_after"))
     timeout = "A step that waits this long ends the pserver, in seconds."

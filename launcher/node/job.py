@@ -66,6 +66,7 @@ class Limits:
     lost_after_s: float
     stall_after_s: float
     stall_timeout_s: float | None
+    trainer_timeout_s: float
 
 
 @dataclass(frozen=True)
@@ -361,6 +362,7 @@ def _bundled_options(plan: Plan, facts: Facts, peers: _Peers, process: Process) 
         "ports_num_for_sparse": plan.ports_num_for_sparse,
         "num_gradient_servers": peers.trainers_num,
         "stall_after": f"{plan.limits.stall_after_s:g}",
+        "trainer_timeout": f"{plan.limits.trainer_timeout_s:g}",
     }
     if plan.limits.stall_timeout_s is not None:
         options["stall_timeout"] = f"{plan.limits.stall_timeout_s:g}"

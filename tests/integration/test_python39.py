@@ -29,7 +29,7 @@ from support.node_app import greet
 from support.others import NO_BULLSEYE, bullseye_root
 
 pytestmark = [pytest.mark.slow, pytest.mark.may_skip(NO_BULLSEYE)]
-LIMITS = Limits(grace_s=1.0, lost_after_s=5.0, stall_after_s=60.0, stall_timeout_s=None)
+LIMITS = Limits(1.0, 5.0, 60.0, None, 60.0)
 PYTHON = "/usr/bin/python3"
 THERE = "/tmp/node"  # the test's folder, as the chroot sees it
 # The mounts are seen by this shell and what it becomes, and are gone with it.

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.conf import FILE, KEYS, read_conf
+from pslaunch.conf import KEYS, read_conf
 from pslaunch.errors import SpecError
+from pslaunch.given import CONF as FILE
 from pslaunch.kinds import Layer, Value
 from pslaunch.options import options_of
 from support.pages import rows, words

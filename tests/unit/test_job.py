@@ -38,7 +38,7 @@ def plan(
         use_gpu=False,
         added_env={},
         flags={},
-        limits=Limits(5.0, 30.0, 60.0, None),
+        limits=Limits(5.0, 30.0, 60.0, None, 60.0),
         nodes=tuple(node(i) for i in range(nodes)),
     )
 

@@ -239,6 +239,13 @@ def test_an_option_without_effect_is_an_error(ws: Path, option: str, value: str)
         make(ws, server_num="0", **{option: value})
 
 
+@pytest.mark.parametrize("how", [{"server": "script"}, {"server_num": "0"}])
+def test_the_time_of_bundled_pservers_without_any_is_an_error(ws: Path, how: dict[str, str]) -> None:
+    with pytest.raises(SpecError, match="--trainer_timeout=9 has no effect where no pserver is bundled"):
+        make(ws, None, trainer_timeout="9", **how)
+    assert make(ws, trainer_timeout="9").trainer_timeout_s == 9.0
+
+
 def test_python_without_a_python_program_is_an_error(ws: Path) -> None:
     (ws / "run").touch(0o755)
     with pytest.raises(SpecError, match=r"--python=.* has no effect"):
