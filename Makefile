@@ -18,7 +18,8 @@ C_WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wconversion -Werror
 SANITIZE := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 SANITIZERS = $(shell $(CC) -print-file-name=libasan.so) $(shell $(CC) -print-file-name=libubsan.so)
 ASAN_TESTS := $(addprefix tests/unit/test_,blocks.py checkpoint.py frames.py handshake.py kernels.py layers.py \
-    network_grad.py optimizer.py parameters.py sparse_table.py trainer_local.py) tests/faults/test_hostile.py tests/faults/test_replay.py \
+    network_grad.py optimizer.py parameters.py sparse_table.py trainer_local.py) \
+    $(addprefix tests/faults/test_,hostile.py replay.py) \
     $(addprefix tests/integration/test_,contract_training.py pserver.py saving.py training.py)
 # Lets a test make the n-th allocation fail: tests/c/harness.h.
 WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc

@@ -176,10 +176,9 @@ def test_an_agents_session_said_again_is_refused_and_the_job_goes_on(workspace: 
         assert job.launcher.wait() == 0, job.launcher.output()
     alone = tmp_path / "undisturbed"
     alone.mkdir()
-    (alone / "train.py").write_text(
-        TRAIN.replace("import sitecustomize", "").replace("sitecustomize.", "id or ")
-    )
-    code, undisturbed = finished(LocalPlace(2, "--head=node"), alone, *OPTIONS)
+    (alone / "train.py").write_text(TRAIN)
+    with control() as ctl:
+        code, undisturbed = finished(LocalPlace(2, "--head=node"), alone, *OPTIONS, env=ctl.env())
     assert code == 0, undisturbed.launcher.output()
     assert model(workspace) == model(alone)
 
