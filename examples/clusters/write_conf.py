@@ -114,7 +114,7 @@ def containers(listing: str, inspected: Sequence[Mapping[str, Any]], docker: Seq
 
 def compose_entries(listing: str) -> list[dict[str, Any]]:
     """The entries of `docker compose ps --format json`: an array until 2.20, an object a line since."""
-    text = listing.strip()
+    text = listing.strip().removeprefix("null")
     entries = json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines()]
     if not entries:
         raise ClusterError("no container is there; docker compose up --detach --build --wait makes them")

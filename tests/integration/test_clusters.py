@@ -189,8 +189,14 @@ def test_ready_is_told_when_it_listens_and_a_restart_keeps_the_host_key(folder: 
     assert not ready.exists()
 
 
-def test_without_a_key_it_does_not_start(folder: Path) -> None:
-    (folder / "secrets/authorized_keys").unlink()
+@pytest.mark.parametrize("there", [False, True])
+def test_without_a_key_it_does_not_start(folder: Path, there: bool) -> None:
+    if there:
+        (folder / "secrets/authorized_keys").chmod(0o600)
+    else:
+        (folder / "secrets/authorized_keys").unlink()
     with container(folder) as one:
         assert one.started.wait() == 1
-        one.started.expect(r"^start: no key may log in: /run/secrets/authorized_keys is not there or empty")
+        one.started.expect(
+            r"^start: no key may log in: /run/secrets/authorized_keys is not there, empty or not"
+        )

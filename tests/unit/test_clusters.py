@@ -110,11 +110,12 @@ def test_only_a_public_key_is_mounted_and_no_key_is_in_an_image_or_the_repositor
 
 def test_the_key_is_made_once(tmp_path: Path) -> None:
     script = shutil.copy(FOLDER / "make_key.sh", tmp_path)
-    argv = ["sh", script]
+    argv = ["sh", "-c", f"umask 077; . '{script}'", str(script)]
     first = subprocess.run(argv, stdin=subprocess.DEVNULL, check=True, capture_output=True, text=True).stdout
     assert "ED25519" in first
     assert (tmp_path / "access/key").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "access").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "access/key.pub").stat().st_mode & 0o777 == 0o644
     again = subprocess.run(argv, stdin=subprocess.DEVNULL, check=True, capture_output=True, text=True).stdout
     assert again == first
 
@@ -245,7 +246,7 @@ def test_containers_of_both_forms_of_compose(lines: bool) -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["", "\n", "[]"])
+@pytest.mark.parametrize("text", ["", "\n", "[]", "null\n"])
 def test_no_containers(text: str) -> None:
     with pytest.raises(ClusterError, match="no container is there; docker compose up"):
         write_conf.containers(text, [], ["docker"])
