@@ -147,7 +147,7 @@ class RemoteHead:
             self._sender = Sender(Aside(self._loop), source, self._line, moved=lambda: None, failed=failed)
 
         if self._supply:
-            self._supply.get(send, failed)
+            self._supply.get(send, failed, None)
 
     def _keep(self, event: Event) -> None:
         if event["n"] > self._next:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pslaunch.node import codes
+from pslaunch.node.dispatch import Part
 from pslaunch.node.job import Package
 from pslaunch.node.loop import Aside, Loop
 from pslaunch.node.manifest import KEPT, MAX_NAMED, Entry, Hashes, digest, scan
@@ -31,8 +32,13 @@ class Folder:
         aside.do(self._look, self._looked)
         aside.close()
 
-    def get(self, then: Callable[[Source], None], failed: Callable[[Exception], None]) -> None:
-        """Call `then` with the package, or `failed` with why there is none."""
+    def get(
+        self,
+        then: Callable[[Source], None],
+        failed: Callable[[Exception], None],
+        mine: Part | None = None,
+    ) -> None:
+        """Call `then` with the package, all of it, or `failed` with why there is none."""
         self._asked.append((then, failed))
         self._answer()
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 MAX_DIAL_BYTES = 4096
+SHARED_WAIT_S = 2.0  # for another node of this job to write its name into a lock that they share
 JOURNAL_PATH = ".pslaunch/dispatch/journal"  # place.py's, which is not loaded where there is none
 
 
@@ -125,12 +126,33 @@ class Agent:
             raise Refusal(codes.USAGE, f"the workspace {workspace} is not a folder on {socket.gethostname()}")
         self._lost_after_s = self.line.lost_after_s = float(m["lost_after_s"])
         self._grace_s = float(m["grace_s"])
-        for folder in (m["log_dir"], m["state_dir"]):
-            os.makedirs(folder, exist_ok=True)
-        self._lock(os.path.join(m["state_dir"], "lock"), m["job_id"])
+        m["shared"] = False
+        self._enter(m, self.loop.now() + (SHARED_WAIT_S if m["nodes"] > 1 else 0.0))
+
+    def _enter(self, m: Message, until_s: float) -> None:
+        """Lock the folder of the logs. Where another node of this job has, both share the folder."""
+        while True:
+            for folder in (m["log_dir"], m["state_dir"]):
+                os.makedirs(folder, exist_ok=True)
+            holder = self._lock(os.path.join(m["state_dir"], "lock"), m["job_id"])
+            if holder != m["job_id"] or m["shared"]:
+                break
+            m["shared"] = True  # once more, with folders of this node's own
+            m["log_dir"], m["state_dir"] = (f"{m[k]}/node-{m['node']}" for k in ("log_dir", "state_dir"))
+        if holder is None:
+            self._settle(m)
+        elif self.loop.now() < until_s:  # it may be one of this job that has not written its name yet
+            self.loop.call_after(0.1, lambda: self._answer(lambda: self._enter(m, until_s)))
+        else:
+            advice = "wait for it, or choose another --log_dir"
+            raise Refusal(codes.USAGE, f"job {holder or '(unknown)'} is using this log folder; {advice}")
+
+    def _settle(self, m: Message) -> None:
+        """The folders are ours: finish what a cut dispatch has left."""
+        workspace = m["workspace"]
         if m["dispatched"]:
             os.makedirs(workspace, exist_ok=True)
-        if os.path.lexists(os.path.join(workspace, JOURNAL_PATH)):
+        if not m["shared"] and os.path.lexists(os.path.join(workspace, JOURNAL_PATH)):
             from pslaunch.node import place
 
             # A dispatch was cut: no program may see half of it.
@@ -141,7 +163,7 @@ class Agent:
             self._prepare(m)
 
     def _prepare(self, m: Message) -> None:
-        if m["dispatched"]:
+        if m["dispatched"] and not m["shared"]:
             from pslaunch.node.receive import Receiver
 
             self._receiver = Receiver(self.loop, self._workspace, say=self.line.send, over=self._dispatched)
@@ -151,11 +173,12 @@ class Agent:
                 os.unlink(os.path.join(m["log_dir"], name))
         if m["node"] == 0:
             os.makedirs(m["output_dir"], exist_ok=True)
-        _write(os.path.join(m["workspace"], "nodefile"), f"{m['node']}\n")
+        own = m["log_dir"] if m["shared"] else m["workspace"]
+        _write(os.path.join(own, "nodefile"), f"{m['node']}\n")
         _write(os.path.join(self._run_dir, "secret"), m["secret"], 0o600)
         paths = {name: m[name] for name in ("workspace", "log_dir", "output_dir", "state_dir")}
         told = {"host": socket.gethostname(), "run_dir": self._run_dir, "python": sys.executable}
-        self.line.send({"type": "prepared", **paths, **told, "addrs": self._addrs})
+        self.line.send({"type": "prepared", **paths, **told, "addrs": self._addrs, "shared": m["shared"]})
 
     def _order_furnish(self, m: Message) -> None:
         """Run what makes this node ready, as a program like any other; its exit brings our answer."""
@@ -213,24 +236,23 @@ class Agent:
 
         self.loop.aside(work, done)
 
-    def _lock(self, path: str, job_id: str) -> None:
+    def _lock(self, path: str, job_id: str) -> str | None:
+        """Take a lock, or say which job has it."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             other = os.read(fd, 200).decode("utf-8", "replace").strip()
             os.close(fd)
-            raise Refusal(
-                codes.USAGE,
-                f"job {other or '(unknown)'} is using this log folder; "
-                "wait for it, or choose another --log_dir",
-            ) from None
+            return other
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{job_id}\n".encode(), 0)
+        os.fsync(fd)  # other hosts may look
         self._lock_fd = fd
         # The keeper holds it too: while it still ends what we leave, no other job may come in here.
         with socket.socket(fileno=os.dup(self._keeper_fd)) as keeper:
             socket.send_fds(keeper, [b"."], [fd])
+        return None
 
     def _order_ports(self, m: Message) -> None:
         """Bind all that is proposed for this node, or none of it."""
@@ -256,7 +278,10 @@ class Agent:
     def _order_begin(self, m: Message) -> None:
         """What all programs share: the list of nodes, the numbers of their outputs; ports of nobody go."""
         self._close_door()
-        _write(os.path.join(m["workspace"], "nodes"), "".join(f"{addr}\n" for addr in m["nodes"]))
+        # As a whole, since nodes may share the folder, and programs of one run before another has written it.
+        beside = os.path.join(m["workspace"], f".nodes-{self._node}")
+        _write(beside, "".join(f"{addr}\n" for addr in m["nodes"]))
+        os.replace(beside, os.path.join(m["workspace"], "nodes"))
         os.makedirs(os.path.join(self._run_dir, "gloo"), exist_ok=True)
         self._numbers = dict(m["numbers"])
         ports.close_all({key: self.held.pop(key) for key in list(self.held) if key not in self._numbers})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pslaunch.node import codes, job
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pslaunch.node.wire import Message
 
 TELL_EVERY_S = 0.5  # between two events of one node
+Part = Callable[[int], Callable[[Entry], bool]]
 
 
 class Supply(Protocol):
@@ -25,8 +26,13 @@ class Supply(Protocol):
 
     filled: frozenset[int]  # nodes that have it before others get it
 
-    def get(self, then: Callable[[Source], None], failed: Callable[[Exception], None]) -> None:
-        """Call one of them, once the folder has been looked at, or is filled itself."""
+    def get(
+        self, then: Callable[[Source], None], failed: Callable[[Exception], None], mine: Part | None
+    ) -> None:
+        """Call one of them, once the folder has been looked at, or is filled itself.
+
+        `mine` says which entries are for which node.
+        """
         ...
 
 
@@ -48,13 +54,16 @@ class Dispatch:
             over()
             return
         links = [self._desk.links[n.id] for n in nodes if n.dispatched and n.id not in supply.filled]
+        # A folder that nodes share gets all that any of them is to have, once.
+        sharing = {link.node.id for link in links if link.shared}
+        links = [link for link in links if not link.shared]
+        mine = of_nodes(self._desk.placed, sharing)
         self._over, self._began_s = over, self._loop.now()
         self._waiting = {link.node.id for link in links}
-        supply.get(lambda source: self._send(source, links), self._failed)
+        supply.get(lambda source: self._send(source, links, mine), self._failed, mine)
 
-    def _send(self, source: Source, links: list[Link]) -> None:
+    def _send(self, source: Source, links: list[Link], mine: Part | None) -> None:
         self._aside = Aside(self._loop)
-        mine = of_nodes(self._desk.placed)
         for link in links:
             if not link.gone and not self._desk.ending:
                 own = source.part(mine(link.node.id)) if mine else source
@@ -117,13 +126,13 @@ class Dispatch:
         self._desk.tell("dispatch", node=node, state=state, **moved(sender))
 
 
-def of_nodes(placed: job.Placed) -> Callable[[int], Callable[[Entry], bool]] | None:
-    """For each node, which entries it gets; None where all get all."""
+def of_nodes(placed: job.Placed, sharing: Collection[int]) -> Part | None:
+    """For each node, which entries it gets; None where all get all. Some are `sharing` another's folder."""
     patterns = placed.plan.package.shards if placed.plan.package else ()
     if not patterns:
         return None
     shards, trainers = Shards(patterns), placed.of(TRAINER)
-    return lambda node: shards.of({p.rank for p in trainers if p.node == node}, len(trainers))
+    return lambda node: shards.of({p.rank for p in trainers if p.node in {node, *sharing}}, len(trainers))
 
 
 def moved(sender: Sender) -> dict[str, Any]:

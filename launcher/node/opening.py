@@ -37,6 +37,7 @@ class Link:
         self.door = 0  # port at which others try that
         self.reached: list[tuple[int, str]] = []  # what it could reach: a node, by an address
         self.gone = False
+        self.shared = False  # its workspace is also that of another node, which was there first
 
 
 class Desk(Protocol):
@@ -126,6 +127,7 @@ class Opening:
                 "secret": self._secret,
                 "addr": n.addr,
                 "nic": plan.nic,
+                "nodes": len(self._desk.placed.nodes),
                 "lost_after_s": plan.limits.lost_after_s,
                 "grace_s": plan.limits.grace_s,
             }
@@ -135,6 +137,7 @@ class Opening:
     def _on_prepared(self, link: Link, m: Message) -> None:
         link.host, link.run_dir = link.node.name or str(m["host"]), str(m["run_dir"])
         link.addrs = [str(addr) for addr in m["addrs"]]
+        link.shared = bool(m["shared"])
         link.node = replace(
             link.node,
             workspace=str(m["workspace"]),

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from pslaunch.node import job
-from pslaunch.node.dispatch import of_nodes
+from pslaunch.node.dispatch import Part
 from pslaunch.node.loop import Loop
 from pslaunch.node.place import STAGED
 from pslaunch.node.program import Refusal
@@ -26,10 +26,11 @@ class FromLauncher:
         self._receiver: Receiver | None = None
         self._failed: Callable[[Exception], None] = lambda _why: None
 
-    def get(self, then: Callable[[Source], None], failed: Callable[[Exception], None]) -> None:
+    def get(
+        self, then: Callable[[Source], None], failed: Callable[[Exception], None], mine: Part | None
+    ) -> None:
         """Ask the launcher for it."""
-        placed = self._placed()
-        first, mine = placed.nodes[0], of_nodes(placed)
+        first = self._placed().nodes[0]
 
         def over(failure: Exception | None) -> None:
             if failure:

@@ -132,3 +132,32 @@ def test_after_a_cut_what_has_arrived_is_not_sent_again(workspace: Path) -> None
     assert code == 0 and 0 < come < size
     assert sent(job)["bytes"] == size - come + len(TRAIN)  # what comes before it has come too
     assert (dispatch.parents[1] / "data/large").read_bytes() == (workspace / "data/large").read_bytes()
+
+
+@pytest.mark.parametrize("options", [(), ("--head=node",)], ids=["here", "node"])
+def test_nodes_that_share_a_folder_get_it_once_and_have_their_own_logs(
+    hosts: Hosts, workspace: Path, options: tuple[str, ...]
+) -> None:
+    """Two of three hosts see the third one's folder, as over NFS."""
+    place = FabricPlace(hosts, *options)
+    for host in (hosts[1], hosts[2]):
+        host.share_root(hosts[0])
+    fill(workspace)
+    (workspace / "data/part-1").write_text("1")
+    (workspace / "train.py").write_text(
+        "import os\nprint(*sorted(os.listdir('data')))\n"
+        "print(open(os.path.join(os.environ['PSLAUNCH_LOG_DIR'], 'nodefile')).read().strip()"
+        " if 'node-' in os.environ['PSLAUNCH_LOG_DIR'] else open('nodefile').read().strip())\n"
+        "print(len(open('nodes').readlines()))\n"
+    )
+    code, job = finished(place, workspace, *ALONE, "--shard=data/part-{}")
+    assert code == 0
+    for rank in range(3):
+        assert job.lines(f"trainer/{rank}") == ["a b link part-1", str(rank), "3"]
+    assert len({e["log"] for e in job.events()[0]["processes"]}) == 1  # as they were declared
+    shared = place.workspaces(workspace)[0]
+    logs = sorted(str(p.relative_to(shared)) for p in (shared / "log").rglob("train*.log"))
+    assert len(logs) == 3 and sum("node-" in log for log in logs) == 2
+    assert sent(job)["nodes"] == (1 if not options else sent(job)["nodes"])
+    code, job = finished(place, workspace, *ALONE, "--shard=data/part-{}")
+    assert code == 0 and sent(job)["bytes"] == 0

@@ -252,6 +252,11 @@ class Host:
         size = f"size={size_bytes},mode=755"
         self.run("mount", "-t", "tmpfs", "-o", size, "tmpfs", folder or str(self.site.root))
 
+    def share_root(self, other: Host) -> None:
+        """Have another host's ROOT_DIR for its own, as over NFS."""
+        self._changed = True
+        self.run("mount", "--bind", str(other.root), str(self.site.root))
+
     def login_shell(self, shell: str) -> None:
         """Its user logs in with this shell."""
         self._changed = True
