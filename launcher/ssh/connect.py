@@ -49,15 +49,17 @@ class Connector:
     def __init__(self, host_keys: hostkeys.Keeper, passphrases: Passphrases) -> None:
         self._host_keys, self._passphrases = host_keys, passphrases
         self.cancel = threading.Event()  # every attempt ends soon
-        self._opening: set[paramiko.SSHClient] = set()
+        self._lock = threading.Lock()
+        self._opening: set[paramiko.Transport] = set()
         self._proxies: list[subprocess.Popen[bytes]] = []
 
     def close(self) -> None:
         """Cut attempts short; end what ProxyCommands started, as ssh does: not all notice our end."""
-        self.cancel.set()
-        for client in self._opening.copy():
-            if transport := client.get_transport():
-                transport.close()
+        with self._lock:
+            self.cancel.set()
+            for transport in self._opening:
+                with contextlib.suppress(Exception):
+                    transport.sock.shutdown(socket.SHUT_RDWR)  # also where it has not begun to read
         for process in self._proxies:
             with contextlib.suppress(OSError):
                 if process.poll() is None:
@@ -79,13 +81,14 @@ class Connector:
         self, settings: Settings, via: fabric.Connection | None, deadline: Deadline
     ) -> fabric.Connection:
         proof = Proof(settings, self._passphrases, deadline)
+        made: list[paramiko.Transport] = []
         kwargs: dict[str, Any] = {
             "auth_strategy": proof,
             "banner_timeout": deadline.left_s(),
             "auth_timeout": deadline.left_s(),
             "channel_timeout": deadline.left_s(),
             "compress": settings.compression,
-            "transport_factory": _transport_factory(settings),
+            "transport_factory": self._transport_factory(settings, made),
         }
         proxy = Tail()
         if settings.proxy_command:
@@ -105,7 +108,6 @@ class Connector:
             connect_kwargs=kwargs,
         )
         connection.client.set_missing_host_key_policy(_Check(settings, self._host_keys, deadline))
-        self._opening.add(connection.client)
         try:
             connection.open()
         except BaseException as e:
@@ -114,9 +116,25 @@ class Connector:
                 kwargs["sock"].close()
             raise self._told(settings, e, deadline, proxy.words()) from None
         finally:
-            self._opening.discard(connection.client)
+            with self._lock:
+                self._opening.difference_update(made)
         connection.transport.set_keepalive(settings.keepalive_s)
         return connection
+
+    def _transport_factory(self, settings: Settings, made: list[Any]) -> Callable[..., Any]:
+        """Makes transports with the user's algorithms, and adds them to `made`, which an end cuts short."""
+
+        def make(sock: Any, **kwargs: Any) -> Any:
+            transport = paramiko.Transport(sock, **kwargs)
+            _choose(transport.get_security_options(), settings)
+            with self._lock:
+                if self.cancel.is_set():
+                    raise EOFError("the job is being ended")
+                made.append(transport)
+                self._opening.add(transport)
+            return transport
+
+        return make
 
     @staticmethod
     def _told(settings: Settings, e: BaseException, deadline: Deadline, proxy: str) -> BaseException:
@@ -152,18 +170,13 @@ class _Check:
             self._host_keys.check(self._settings, key.get_name(), key.asbytes())
 
 
-def _transport_factory(settings: Settings) -> Callable[..., Any]:
-    def make(sock: Any, **kwargs: Any) -> Any:
-        transport = paramiko.Transport(sock, **kwargs)
-        options = transport.get_security_options()
-        options.ciphers = _common(settings.ciphers, options.ciphers, "cipher")
-        options.digests = _common(settings.macs, options.digests, "MAC")
-        options.kex = _common(settings.kex, options.kex, "key exchange")
-        types = _common(settings.host_key_types, options.key_types, "host key type")
-        options.key_types = hostkeys.key_types(hostkeys.about(settings), types)
-        return transport
-
-    return make
+def _choose(options: Any, settings: Settings) -> None:
+    """The algorithms that the user's configuration allows, in its order."""
+    options.ciphers = _common(settings.ciphers, options.ciphers, "cipher")
+    options.digests = _common(settings.macs, options.digests, "MAC")
+    options.kex = _common(settings.kex, options.kex, "key exchange")
+    types = _common(settings.host_key_types, options.key_types, "host key type")
+    options.key_types = hostkeys.key_types(hostkeys.about(settings), types)
 
 
 def _common(wanted: Sequence[str], has: Sequence[str], what: str) -> Sequence[str]:

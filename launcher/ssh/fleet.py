@@ -38,7 +38,7 @@ class Fleet:
         self._host_keys = hostkeys.Keeper(reach.host_key_policy, ask)
         self._lock = threading.Lock()
         self._connections: dict[tuple[Settings, ...], Future[fabric.Connection]] = {}
-        self._doors: dict[tuple[str, int], threading.Semaphore] = {}
+        self._doors: dict[tuple[tuple[Settings, ...], str, int], threading.Semaphore] = {}
         self._channels: list[Channel] = []
         self._shared: Connector | None = None
         self._askpass: Askpass | None = None
@@ -123,7 +123,7 @@ class Fleet:
             if self._ask and not self._askpass and not self._closed:
                 self._askpass = Askpass(self._ask)
         how = (self._host_keys.policy, booted, self._reach.connect_timeout_s, self._shared.cancel)
-        with self._door(route):
+        with self._door((), route.hops[0]):  # each goes all the way by itself
             return binary.start(self._config.ssh, route.target, *how, self._askpass)
 
     def _route(self, host: Host) -> Route:
@@ -155,15 +155,15 @@ class Fleet:
         assert self._shared is not None
         try:
             via = self._connection(hops[:-1]) if len(hops) > 1 else None
-            with self._door(Route(hops)):
+            with self._door(hops[:-1], hops[-1]):
                 future.set_result(self._shared.connect(hops[-1], via, self._reach.connect_timeout_s))
         except BaseException as e:
             with self._lock:
                 self._connections.pop(hops, None)
             future.set_exception(e)
 
-    def _door(self, route: Route) -> threading.Semaphore:
-        """How many may knock at once where this route goes in."""
-        first = route.hops[0]
+    def _door(self, way: tuple[Settings, ...], to: Settings) -> threading.Semaphore:
+        """How many may knock at one sshd at once; a jump host that was passed does not count them."""
         with self._lock:
-            return self._doors.setdefault((first.hostname, first.port), threading.Semaphore(PER_DOOR))
+            key = (way, to.hostname, to.port)
+            return self._doors.setdefault(key, threading.Semaphore(PER_DOOR))
