@@ -22,6 +22,7 @@ from pslaunch.node import codes
 from pslaunch.options import OPTIONS, Option, options_of
 
 if TYPE_CHECKING:
+    from pslaunch.given import Given
     from pslaunch.spec import JobSpec, Reach
 
 BROKEN_PIPE: Final = codes.SIGNAL_BASE + 13
@@ -148,13 +149,18 @@ def _parameter(option: Option) -> inspect.Parameter:
     )
 
 
-def _job_command(run: Callable[..., None]) -> Callable[..., None]:
+def _job_command(group: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A command of the name of its function's backend."""
-    options = app.command(cls=JobCommand, options_metavar="[OPTIONS] [PROGRAM [ARGS]...]")
-    return options(_with_options(run.__name__)(run))
+
+    def add(run: Callable[..., None]) -> Callable[..., None]:
+        backend = run.__name__.rpartition("_")[2]
+        command = group.command(backend, cls=JobCommand, options_metavar="[OPTIONS] [PROGRAM [ARGS]...]")
+        return command(_with_options(backend)(run))
+
+    return add
 
 
-@_job_command
+@_job_command(app)
 def local(ctx: typer.Context, **_options: Any) -> None:
     """Run one job on this machine: pservers and trainers of PROGRAM (train.py unless given).
 
@@ -168,7 +174,7 @@ def local(ctx: typer.Context, **_options: Any) -> None:
     _run_job(ctx, local_spec)
 
 
-@_job_command
+@_job_command(app)
 def fabric(ctx: typer.Context, **_options: Any) -> None:
     """Run one job on hosts that are reached by SSH: conf.py says which.
 
@@ -181,7 +187,40 @@ def fabric(ctx: typer.Context, **_options: Any) -> None:
     _run_job(ctx, fabric_spec)
 
 
+checks = typer.Typer(
+    cls=Commands, rich_markup_mode=None, help="Look at all hosts of a job, and start nothing of it."
+)
+app.add_typer(checks, name="check")
+
+
+@_job_command(checks)
+def check_fabric(ctx: typer.Context, **_options: Any) -> None:
+    """Look at all hosts of a job, and say of each all that would keep it from running.
+
+    Takes the command line of `pslaunch fabric` as it is. Nothing is sent to the hosts or started there.
+    With --json: one object a host. The exit code is 0 where the job can run.
+    """
+    from pslaunch.fabric_spec import fabric_spec
+
+    spec, given = _wanted_job(ctx, fabric_spec)
+    from pslaunch.check import check
+
+    raise typer.Exit(check(spec, sys.stdout, as_json=given.flag("json")))
+
+
 def _run_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> None:
+    spec, given = _wanted_job(ctx, make_spec)
+    as_json = given.flag("json")
+    from pslaunch import session
+
+    if given.flag("dry_run"):
+        typer.echo(session.dry_run(spec, as_json=as_json))
+        return
+    raise typer.Exit(session.run(spec, as_json=as_json))
+
+
+def _wanted_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> tuple[JobSpec, Given]:
+    """What the user wants, and where it was said."""
     from pathlib import Path
 
     from pslaunch.given import gather
@@ -191,14 +230,8 @@ def _run_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> None:
     with _usage_errors(ctx):
         given = gather(str(ctx.info_name), split, Path.cwd())
         spec = make_spec(given, split, cwd=Path.cwd(), environ=os.environ)
-        dry_run, as_json = given.flag("dry_run"), given.flag("json")
     _tell(ctx, notes(spec, given, split))
-    from pslaunch import session
-
-    if dry_run:
-        typer.echo(session.dry_run(spec, as_json=as_json))
-        return
-    raise typer.Exit(session.run(spec, as_json=as_json))
+    return spec, given
 
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or an unmistakable beginning of it.")]

@@ -45,11 +45,11 @@ def detect_server(program: Path, workspace: Path) -> tuple[Literal["bundled", "s
     if program.suffix != ".py":
         return "bundled", f"{program.name} is no Python program and was not read; --server says otherwise"
     try:
-        tree = _parse(program)
-    except _UNREADABLE as e:
+        tree = parse(program)
+    except UNREADABLE as e:
         return "bundled", f"{program.name} can't be read ({_in_words(e)}); --server says otherwise"
     unread: list[str] = []
-    for path, module in _walk(program, tree, workspace, unread):
+    for path, module in walk(program, tree, workspace, unread):
         asked = _role_word(module)
         if asked:
             name, line = asked
@@ -67,8 +67,8 @@ def reads_arguments(program: Path, workspace: Path) -> bool:
         return True
     unread: list[str] = []
     try:
-        modules = [module for _, module in _walk(program, _parse(program), workspace, unread)]
-    except _UNREADABLE:
+        modules = [module for _, module in walk(program, parse(program), workspace, unread)]
+    except UNREADABLE:
         return True
     return bool(unread) or any(_names_arguments(node) for module in modules for node in ast.walk(module))
 
@@ -86,10 +86,10 @@ def _names_arguments(node: ast.AST) -> bool:
             return False
 
 
-_UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
+UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
 
 
-def _parse(path: Path) -> ast.Module:
+def parse(path: Path) -> ast.Module:
     with path.open("rb") as f:
         source = f.read(MAX_BYTES + 1)
     if len(source) > MAX_BYTES:
@@ -123,7 +123,7 @@ def _role_word(tree: ast.Module) -> tuple[str, int] | None:
     return None
 
 
-def _walk(
+def walk(
     program: Path, tree: ast.Module, workspace: Path, unread: list[str]
 ) -> Iterator[tuple[Path, ast.Module]]:
     """The program, then every module of the workspace that it imports, near ones first."""
@@ -137,8 +137,8 @@ def _walk(
                 continue
             seen.add(found)
             try:
-                queue.append((found, _parse(found)))
-            except _UNREADABLE as e:
+                queue.append((found, parse(found)))
+            except UNREADABLE as e:
                 unread.append(f"{_shown(found, workspace)} ({_in_words(e)})")
 
 

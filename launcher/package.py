@@ -10,7 +10,7 @@ from pslaunch.node import codes
 from pslaunch.node.dispatch import Part
 from pslaunch.node.job import Package
 from pslaunch.node.loop import Aside, Loop
-from pslaunch.node.manifest import KEPT, MAX_NAMED, Entry, Hashes, digest, scan
+from pslaunch.node.manifest import KEPT, MAX_NAMED, Entry, Found, Hashes, digest, scan
 from pslaunch.node.program import Refusal
 from pslaunch.node.send import Source
 
@@ -63,13 +63,7 @@ class Folder:
 def look(package: Package, environ: Mapping[str, str]) -> Source:
     """List and hash the folder. Raises Refusal where something in it can't be sent, OSError."""
     hashes = Hashes(_cache(package.folder, environ))
-    found = scan(
-        package.folder,
-        hashes,
-        ignored=_ignored(Path(package.folder) / IGNORE),
-        skip=package.skip,
-        links_out=package.links_out,
-    )
+    found = _scan(package, hashes)
     entries = with_links(found.entries, package.links)
     problems = [p for p in found.problems if p.partition(" is ")[0] not in package.links]
     if problems:
@@ -91,6 +85,26 @@ def with_extra(name: str, entries: list[Entry]) -> list[Entry]:
     """The entries of a further folder, as they stand below `name`."""
     top = Entry(name, "d", 0o755, 0, 0, "")
     return [top, *(e._replace(path=f"{name}/{e.path}") for e in entries)]
+
+
+def sizes(package: Package) -> list[Entry]:
+    """All that would be sent, looked at without reading any file: the hashes are empty."""
+    return _scan(package, _Unread(os.devnull)).entries
+
+
+def _scan(package: Package, hashes: Hashes) -> Found:
+    return scan(
+        package.folder,
+        hashes,
+        ignored=_ignored(Path(package.folder) / IGNORE),
+        skip=package.skip,
+        links_out=package.links_out,
+    )
+
+
+class _Unread(Hashes):
+    def of(self, _path: str, _st: os.stat_result) -> str:
+        return ""
 
 
 def with_links(entries: list[Entry], links: Mapping[str, str]) -> list[Entry]:

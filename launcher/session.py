@@ -9,13 +9,13 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TextIO, cast
 
 from pslaunch.backends.base import Backend, Dial, load_backend
-from pslaunch.errors import FileError, NodeLostError, PslaunchError
+from pslaunch.errors import FileError, HostError, HostsError, NodeLostError, PslaunchError
 from pslaunch.node import codes, record
 from pslaunch.node.dispatch import Supply
 from pslaunch.node.head import STOP_SIGNALS, Head
@@ -49,9 +49,24 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
 
     Raises PslaunchError where it can't begin.
     """
-    with contextlib.ExitStack() as stack:
-        plan = _with_wheels(make_plan(spec, new_job_id(spec.job_name)), spec, stack)
-        return _run(spec, plan, as_json=as_json, out=out)
+    try:
+        with contextlib.ExitStack() as stack:
+            plan = _with_wheels(make_plan(spec, new_job_id(spec.job_name)), spec, stack)
+            code, began = _run(spec, plan, as_json=as_json, out=out)
+    except HostsError as e:
+        _look(spec, e.failed)
+        raise
+    if code and not began and code not in (codes.INT, codes.TERM, codes.HUP):
+        _look(spec, [])
+    return code
+
+
+def _look(spec: JobSpec, failed: Sequence[HostError]) -> None:
+    """Nothing was started: say what is wrong with the hosts, all of it."""
+    if spec.reach:
+        from pslaunch.check import after_failed_start
+
+        after_failed_start(spec, failed)
 
 
 def _with_wheels(plan: Plan, spec: JobSpec, stack: contextlib.ExitStack) -> Plan:
@@ -70,7 +85,8 @@ def _with_wheels(plan: Plan, spec: JobSpec, stack: contextlib.ExitStack) -> Plan
     return replace(plan, package=replace(plan.package, extras=extras))
 
 
-def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> int:
+def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tuple[int, bool]:
+    """The exit code, and whether any program was started."""
     loop = Loop()
     backend = load_backend(spec.backend, spec.reach)
     outlet = Outlet(out or sys.stdout)
@@ -90,12 +106,12 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> int
                 watch.say(
                     f"the job goes on by itself; pslaunch status, logs and stop take its id: {plan.job_id}"
                 )
-                return codes.OK
+                return codes.OK, True
         watch.until_done()
         if spec.fetch_output or spec.fetch_logs:
             fetched = _fetch(spec, plan, backend, watch)
-            return head.code or fetched
-        return head.code
+            return head.code or fetched, watch.any_began
+        return head.code, watch.any_began
     finally:
         backend.close()
         view.close()
@@ -175,6 +191,7 @@ class Watch:
         self._cursor = 0
         self._gaps: dict[str, Event] = {}  # what was left out for a slow reader, by process
         self._broken: OSError | None = None
+        self.any_began = False  # whether any process has been started
         self._waited_for: set[str] | None = None  # processes that have not run yet, once the job is known
         if isinstance(head, Head):
             head.drain = self._show
@@ -204,6 +221,7 @@ class Watch:
     def _show(self, *, tick: bool = False) -> None:
         events, self._cursor = self._head.events(self._cursor)
         for event in events:
+            self.any_began |= event["event"] == "process"
             if event["event"] == "job":
                 self._waited_for = {p["process"] for p in event["processes"]}
             elif event["event"] == "process" and self._waited_for:

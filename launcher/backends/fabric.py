@@ -40,6 +40,13 @@ class FabricBackend:
         channels = self._open(nodes, limits, "serve")
         return [_line(node, channel) for node, channel in zip(nodes, channels, strict=True)]
 
+    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[Line | HostError]:
+        """As `start`, but a node that can't have an agent is an error in its place, and the others go on."""
+        return [
+            channel if isinstance(channel, HostError) else _line(node, channel)
+            for node, channel in zip(nodes, self._try(nodes, limits, "serve"), strict=True)
+        ]
+
     def start_head(self, node: Node, limits: Limits) -> Line:
         return _line(node, self._open([node], limits, "lead")[0])
 
@@ -78,18 +85,22 @@ class FabricBackend:
 
     def _open(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Channel]:
         """An agent on each node. Raises HostsError, which names every host that failed; then none is left."""
-        self._grace_s = limits.grace_s
-        argv = ["keeper", str(limits.lost_after_s), str(limits.grace_s), mode]
-        opened = self._fleet.open([self._reach.hosts[node.id] for node in nodes], [argv] * len(nodes))
+        opened = self._try(nodes, limits, mode)
         channels = [c for c in opened if isinstance(c, Channel)]
         failed = [e for e in opened if isinstance(e, HostError)]
-        self._channels += channels
         if failed:
             for channel in channels:  # their agents end when nobody holds the line
                 os.close(channel.read_fd)
                 os.close(channel.write_fd)
             raise HostsError(failed, len(nodes))
         return channels
+
+    def _try(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Channel | HostError]:
+        self._grace_s = limits.grace_s
+        argv = ["keeper", str(limits.lost_after_s), str(limits.grace_s), mode]
+        opened = self._fleet.open([self._reach.hosts[node.id] for node in nodes], [argv] * len(nodes))
+        self._channels += [c for c in opened if isinstance(c, Channel)]
+        return opened
 
     def _run(self, node: int, argv: Sequence[str]) -> Channel:
         opened = self._fleet.open([self._reach.hosts[node]], [argv])[0]

@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -214,11 +215,24 @@ class Agent:
         if self._receiver:
             self._receiver.take(piece)
 
-    def _order_door(self, _m: Message) -> None:
-        """Let others try by which addresses they reach this node."""
+    def _order_look(self, m: Message) -> None:
+        """Say what this node is and has; nothing of a job comes after that but `door` and `reach`."""
+        from pslaunch.node.look import look
+
+        self._node, self._secret = int(m["node"]), bytes.fromhex(m["secret"])
+        self.line.send({"type": "clock", "time": time.time()})
+        facts: Message = {}
+
+        def done(e: Exception | None) -> None:
+            self._answer(lambda: self.line.send({"type": "looked", "facts": facts}), e)
+
+        self.loop.aside(lambda: facts.update(look(m)), done)
+
+    def _order_door(self, m: Message) -> None:
+        """Let others try by which addresses they reach this node, at this port if it can be had."""
         from pslaunch.node import reach
 
-        self._door = reach.Door(self.loop, reach.word(self._secret, self._node))
+        self._door = reach.Door(self.loop, reach.word(self._secret, self._node), int(m.get("port", 0)))
         self.line.send({"type": "opened", "port": self._door.port})
 
     def _order_reach(self, m: Message) -> None:

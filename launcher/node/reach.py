@@ -51,9 +51,13 @@ def word(secret: bytes, node: int) -> bytes:
 class Door:
     """Listens at every address and says to everyone which node this is; knows no more and hears nothing."""
 
-    def __init__(self, loop: Loop, says: bytes) -> None:
+    def __init__(self, loop: Loop, says: bytes, port: int = 0) -> None:
+        """At this port, if it can be had; else at any."""
         self._loop, self._says = loop, says
-        self._listener = listen_everywhere()
+        try:
+            self._listener = listen_everywhere(port)
+        except OSError:
+            self._listener = listen_everywhere()
         self.port = int(self._listener.getsockname()[1])
         loop.watch(self._listener.fileno(), read=self._open)
 
@@ -76,12 +80,12 @@ def listen_at(addr: str) -> socket.socket:
     return _listen((addr, 0), family, both=False)
 
 
-def listen_everywhere() -> socket.socket:
+def listen_everywhere(port: int = 0) -> socket.socket:
     """A non-blocking listener at every address of this machine, of both families where there are both."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):  # IPv6 may be switched off in the kernel
-            return _listen(("::", 0), socket.AF_INET6, both=True)
-    return _listen(("", 0), socket.AF_INET, both=False)
+            return _listen(("::", port), socket.AF_INET6, both=True)
+    return _listen(("", port), socket.AF_INET, both=False)
 
 
 def _listen(at: tuple[str, int], family: int, *, both: bool) -> socket.socket:
@@ -143,20 +147,28 @@ def choose(
     opened: by node, the (node, address) pairs that it could open. Raises LookupError, which names every
     node that has no such address, and who could not reach it.
     """
+    chosen, wrong = sort_out(names, known, opened)
+    if wrong:
+        raise LookupError("; ".join(f"{names[k]} {why}" for k, why in wrong.items()))
+    return [chosen[k] for k in range(len(names))]
+
+
+def sort_out(
+    names: Sequence[str], known: Sequence[Sequence[str]], opened: Mapping[int, Sequence[tuple[int, str]]]
+) -> tuple[dict[int, str], dict[int, str]]:
+    """By node the address that all who tried it could open, or else, in words, who could not."""
     who_tried: dict[int, list[int]] = {i: [] for i in range(len(names))}
     for i, tried in tries(len(names)).items():
         for k in tried:
             who_tried[k].append(i)
     reached = {(i, node, addr) for i, pairs in opened.items() for node, addr in pairs}
-    chosen, wrong = [], []
+    chosen, wrong = {}, {}
     for k, addrs in enumerate(known):
         fits = [a for a in addrs if all((i, k, a) in reached for i in who_tried[k])]
         if fits:
-            chosen.append(fits[0])
+            chosen[k] = fits[0]
             continue
         cut_off = [names[i] for i in who_tried[k] if not any((i, k, a) in reached for a in addrs)]
         by = f"from {', '.join(cut_off)}" if cut_off else "by one address from all the others"
-        wrong.append(f"{names[k]} ({', '.join(addrs)}) can't be reached {by}")
-    if wrong:
-        raise LookupError("; ".join(wrong))
-    return chosen
+        wrong[k] = f"({', '.join(addrs)}) can't be reached {by}"
+    return chosen, wrong

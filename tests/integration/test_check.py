@@ -1,0 +1,228 @@
+"""`pslaunch check fabric` on real hosts: what is wrong is told, of all hosts, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslaunch.node import codes
+from support.jobs import PSLAUNCH
+from testbed import Hosts
+
+PORT = "7301"
+HOLDER = (
+    "import socket, time; s = socket.create_server(('', {port})); print('up', flush=True); time.sleep(600)"
+)
+
+
+def run(hosts: Hosts, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = hosts.as_user([*PSLAUNCH, *words])
+    return subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def words_for(hosts: Hosts, workspace: Path, *options: str) -> list[str]:
+    where = [f"--hosts={','.join(host.name for host in hosts)}", f"--root_dir={hosts.root_dir}"]
+    return ["fabric", *where, f"--job_dispatch_package={workspace}", *options]
+
+
+def check(hosts: Hosts, workspace: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:
+    """The exit code, and what is said of each host."""
+    done = run(hosts, "check", *words_for(hosts, workspace, "--json", *options))
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["host"] for one in told] == [host.name for host in hosts], done.stderr
+    return done.returncode, told
+
+
+def found(told: Sequence[dict[str, Any]], level: str = "problem") -> dict[str, dict[str, str]]:
+    """By host, what is wrong, in words."""
+    return {
+        one["host"]: {f["what"]: f["text"] for f in one["findings"] if f["level"] == level}
+        for one in told
+        if any(f["level"] == level for f in one["findings"])
+    }
+
+
+@pytest.fixture
+def plain(workspace: Path) -> Path:
+    """A workspace whose program needs nothing, without pservers of ours."""
+    (workspace / "train.py").write_text("import os\nif os.environ['TRAINING_ROLE']: print('hello')\n")
+    return workspace
+
+
+def test_hosts_that_are_fine(hosts: Hosts, plain: Path) -> None:
+    code, told = check(hosts, plain)
+    assert (code, found(told)) == (codes.OK, {})
+    for host, one in zip(hosts, told, strict=True):
+        facts = one["facts"]
+        assert facts["host"] == host.name
+        assert one["addr"] == host.address
+        assert abs(one["clock_off_s"]) < 2
+        assert facts["programs"]["version"].startswith("3.")
+        assert facts["folders"]["workspace"]["path"] == f"{hosts.root_dir}/{plain.name}"
+        assert not any(host.root.iterdir()), "a check leaves nothing"
+    table = run(hosts, "check", *words_for(hosts, plain))
+    lines = table.stdout.splitlines()
+    assert lines[0].split()[:3] == ["host", "reached", "key"]
+    assert [line.split()[:3] for line in lines[1:4]] == [[host.name, "yes", "ok"] for host in hosts]
+    assert lines[-1] == "3 hosts can be used"
+
+
+def test_all_hosts_that_fail_are_told_each_with_its_reason(hosts: Hosts, plain: Path) -> None:
+    hosts[0].crash()
+    (hosts[1].home / ".ssh/authorized_keys").write_text("")
+    hosts[2].no_python()
+    code, told = check(hosts, plain, "--connect_timeout=3")
+    assert code == codes.PREFLIGHT
+    problems = found(told)
+    assert list(problems) == ["node1", "node2", "node3"]
+    assert hosts[0].address in problems["node1"]["connect"]
+    assert "Permission denied" in problems["node2"]["key"]
+    assert "no Python 3.9 or later" in problems["node3"]["no Python"]
+    assert all(one["facts"] is None and f["advice"] for one in told for f in one["findings"])
+
+
+def test_exit_codes_of_hosts_that_are_not_reached(hosts: Hosts, plain: Path) -> None:
+    (hosts[1].home / ".ssh/authorized_keys").write_text("")
+    code, _ = check(hosts, plain)
+    assert code == codes.RIGHTS
+    hosts[0].change_key()
+    code, told = check(hosts, plain)
+    assert code == codes.HOST
+    assert "known_hosts" in found(told)["node1"]["host key"]
+
+
+def test_several_things_wrong_with_one_host(hosts: Hosts, plain: Path) -> None:
+    (plain / "data").write_bytes(bytes(3 << 20))
+    hosts[1].small_disk(1 << 20)
+    hosts[2].small_disk(1 << 20)
+    hosts[2].run("mount", "-o", "remount,ro", str(hosts.root_dir))
+    code, told = check(hosts, plain, "--nics=eth1", "--python=/usr/bin/python9")
+    assert code == codes.PREFLIGHT
+    problems = found(told)
+    assert set(problems["node1"]) == {"no interface", "Python of the programs"}
+    assert set(problems["node3"]) == {"no interface", "Python of the programs", "no rights", "disk full"}
+    assert "/usr/bin/python9: No such file" in problems["node1"]["Python of the programs"]
+    assert "1.0 MiB are free, the package has 3.0 MiB" in problems["node2"]["disk full"]
+    assert "Read-only file system" in problems["node3"]["no rights"]
+
+
+def test_an_interface_that_one_host_has_not(hosts: Hosts, plain: Path) -> None:
+    hosts[0].run("ip", "link", "add", "lan0", "type", "bridge")
+    hosts[0].run("ip", "addr", "add", "10.9.9.9/24", "dev", "lan0")
+    try:
+        code, told = check(hosts, plain, "--nics=lan0")
+    finally:
+        hosts[0].run("ip", "link", "del", "lan0")
+    assert code == codes.PREFLIGHT
+    problems = found(told)
+    assert set(problems) == {"node2", "node3"}
+    assert f"eth0 {hosts[1].address}" in problems["node2"]["no interface"]
+
+
+def test_a_busy_port_with_its_holder(hosts: Hosts, plain: Path) -> None:
+    program = hosts[2].root / "holder.py"
+    program.write_text(HOLDER.format(port=PORT))
+    argv = ["ssh", "-F", str(hosts.config), "node3", "python3", f"{hosts.root_dir}/holder.py"]
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout and holder.stdout.readline() == b"up\n"
+        code, told = check(hosts, plain, f"--port={PORT}")
+        chosen, _ = check(hosts, plain)
+        for pid in hosts[2].processes():
+            os.kill(pid, 9)
+    assert code == codes.PREFLIGHT and chosen == codes.OK
+    problems = found(told)
+    assert list(problems) == ["node3"]
+    words = problems["node3"]["busy port"]
+    assert f":{PORT}: Address already in use, held by pid " in words and "holder.py" in words
+
+
+def test_nodes_that_can_not_reach_each_other(hosts: Hosts, plain: Path) -> None:
+    addresses = (hosts[1].address, hosts[1].address6)
+    for address in addresses:
+        hosts[0].run("ip", "route", "add", "blackhole", address)
+    try:
+        code, told = check(hosts, plain)
+    finally:
+        for address in addresses:
+            hosts[0].run("ip", "route", "del", "blackhole", address)
+    assert code == codes.PREFLIGHT
+    problems = found(told)
+    assert set(problems) == {"node1", "node2"}, "neither reaches the other"
+    assert "can't be reached from node1" in problems["node2"]["no way"]
+    assert hosts[1].address in problems["node2"]["no way"]
+
+
+def test_what_the_program_imports_is_named_with_its_host(hosts: Hosts, workspace: Path) -> None:
+    (workspace / "mine.py").write_text("import no_such_thing\n")
+    (workspace / "train.py").write_text("import mine\ndef f():\n    import nor_this\n")
+    code, told = check(hosts, workspace, "--server_num=0")
+    assert code == codes.PREFLIGHT
+    problems = found(told)
+    assert set(problems) == {host.name for host in hosts}
+    assert "no_such_thing (mine.py:1)" in problems["node1"]["missing modules"]
+    assert "nor_this (train.py:3)" in found(told, "warning")["node1"]["missing later"]
+    code, told = check(hosts, workspace)
+    assert "pslaunch.runtime (the pserver)" in found(told)["node2"]["missing modules"]
+
+
+def test_numpy_of_another_version_and_proxies_are_warnings(hosts: Hosts, plain: Path) -> None:
+    (plain / "train.py").write_text("import numpy, os\nos.environ['TRAINING_ROLE']\n")
+    for host, version in zip(hosts, ("1.0", "2.0", "2.0"), strict=True):
+        for path in (host.root / "lib/numpy", host.root / f"lib/numpy-{version}.dist-info"):
+            path.mkdir(parents=True)
+        (path / "METADATA").write_text(f"Metadata-Version: 2.1\nName: numpy\nVersion: {version}\n")
+    code, told = check(hosts, plain, f"--env=PYTHONPATH={hosts.root_dir}/lib")
+    assert code == codes.OK
+    warnings = found(told, "warning")
+    assert {name for name, said in warnings.items() if "other numpy" in said} == {"node2", "node3"}
+    assert warnings["node2"]["other numpy"] == "2.0 there, 1.0 on node1"
+
+
+def test_a_workspace_that_is_not_there(hosts: Hosts, plain: Path) -> None:
+    there = hosts[0].root / "ws"
+    there.mkdir()
+    (there / "train.py").touch()
+    (hosts[1].root / "ws").mkdir()
+    names = ",".join(host.name for host in hosts)
+    words = ("--json", f"--hosts={names}", f"--job_workspace={hosts.root_dir}/ws", "--server=script")
+    done = run(hosts, "check", "fabric", *words)
+    assert done.returncode == codes.PREFLIGHT
+    problems = found([json.loads(line) for line in done.stdout.splitlines()])
+    assert set(problems) == {"node2", "node3"}
+    assert f"{hosts.root_dir}/ws/train.py is no file" in problems["node2"]["no program"]
+    assert "No such file or directory" in problems["node3"]["no workspace"]
+
+
+def test_a_failed_start_shows_the_table(hosts: Hosts, plain: Path) -> None:
+    hosts[1].no_python()
+    (hosts[2].home / ".ssh/authorized_keys").write_text("")
+    done = run(hosts, *words_for(hosts, plain))
+    assert done.returncode == codes.HOST
+    lines = done.stderr.splitlines()
+    assert "PROBLEM node2: no Python: " in done.stderr and "PROBLEM node3: key: " in done.stderr
+    assert next(line for line in lines if line.startswith("node1 ")).split()[1:3] == ["yes", "ok"]
+    assert "2 of 3 hosts can't be used:" in done.stderr
+
+
+def test_a_start_that_fails_later_shows_it_too(hosts: Hosts, plain: Path) -> None:
+    hosts[0].small_disk(1 << 20)
+    (plain / "data").write_bytes(os.urandom(3 << 20))
+    done = run(hosts, *words_for(hosts, plain))
+    assert done.returncode == codes.IO
+    assert "warning node1: disk nearly full: " in done.stderr
+
+
+def test_through_a_bastion_and_with_bad_words(make_hosts: Callable[..., Hosts], plain: Path) -> None:
+    made = make_hosts(2, bastion=True)
+    code, told = check(made, plain)
+    assert (code, found(told)) == (codes.OK, {})
+    done = run(made, "check", *words_for(made, plain, "--include=nobody"))
+    assert done.returncode == codes.USAGE and "nobody" in done.stderr
