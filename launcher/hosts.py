@@ -140,8 +140,8 @@ def _checked(name: str, word: str, where: str) -> str:
 def choose(hosts: Sequence[Host], include: Sequence[str], exclude: Sequence[str]) -> list[Host]:
     """The hosts that `include` names, all where it is empty, without those that `exclude` names.
 
-    Both name hosts without users, in ranges and lists (`node[1-3]@gpu7`, `node1,node2`). They stay in
-    their own order. Raises SpecError for a name that is not among them, and where none is left.
+    Both name hosts as they were named, or without users in ranges and lists (`node[1-3]@gpu7`, `a,b`).
+    They stay in their own order. Raises SpecError for a name that is not among them, and where none is left.
     """
     chosen = list(hosts)
     if include:
@@ -161,10 +161,13 @@ def _named(words: Sequence[str], option: str, hosts: Sequence[Host]) -> set[str]
         known.setdefault(host.address, []).append(host.address)
         if host.port is not None:
             known.setdefault(Host(host.name).address, []).append(host.address)
+    texts = {host.text for host in hosts}
     found: set[str] = set()
     for word in words:
-        for piece in split_list(word, "@,"):
-            for host in _hosts(piece, f"{option}={word}"):
+        for piece in split_list(word):
+            # As it was named, user and all; else a list with `@` between its hosts.
+            names = [piece.rpartition("@")[2]] if piece in texts else split_list(piece, "@")
+            for host in (host for name in names for host in _hosts(name, f"{option}={word}")):
                 found.update(_known(host.address, known, f"{option}={word}"))
     if not found:
         raise SpecError(f"{option}={'@'.join(words)} names no host")

@@ -40,6 +40,20 @@ def test_a_pserver_by_hand_parses() -> None:
     assert options.host == "127.0.0.1"
 
 
+def test_the_cluster_and_its_command_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    conf = re.search(r"```python\n(HOSTS = .*?)```", TEXT, re.DOTALL)
+    line = re.search(r"^pslaunch (fabric --conf .*)$", TEXT, re.MULTILINE)
+    assert conf and line
+    (tmp_path / "conf.py").write_text(conf[1])
+    (tmp_path / "myjob").mkdir()
+    (tmp_path / "myjob/train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    assert cli._run([*shlex.split(line[1])[:1], "--dry_run", *shlex.split(line[1])[1:]]) == 0
+    assert "/home/paddle/myjob" in capfd.readouterr().out
+
+
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)#]+)\)", TEXT))
 def test_links_lead_somewhere(target: str) -> None:
     assert (Path(__file__).parents[2] / target).exists()
