@@ -182,6 +182,18 @@ def test_words_that_may_be_meant_otherwise_are_told(
     assert len(err.splitlines()) == len(told) and all(text in err for text in told)
 
 
+def test_a_plan_of_a_local_job_imports_nothing_of_other_backends(ws: Path) -> None:
+    code = (
+        "import sys; from pslaunch.cli import _run; _run(['local', '--dry_run'])\n"
+        "other = 'fabric paramiko pslaunch.ssh pslaunch.fabric_spec pslaunch.conf tomllib'.split()\n"
+        "print('other:', *(m for m in other if m in sys.modules))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "other:"
+
+
 def test_version_as_an_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr().out == f"pslaunch {__version__}\n"
@@ -210,11 +222,12 @@ def test_version_is_true_of_the_build(capsys: pytest.CaptureFixture[str]) -> Non
     assert {f"{name}:": "ON" if on else "OFF" for name, on in data.items() if name != "version"} == said
 
 
-@pytest.mark.parametrize("words", [["--help"], ["local", "--help"], []])
+@pytest.mark.parametrize("words", [["--help"], ["local", "--help"], ["fabric", "--help"], []])
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
     code = (
         "import sys, atexit\n"
-        "heavy = 'numpy rich fabric kubernetes asyncio pydantic pslaunch.session pslaunch.spec'.split()\n"
+        "heavy = 'numpy rich fabric paramiko kubernetes asyncio pydantic'.split()\n"
+        "heavy += ['pslaunch.session', 'pslaunch.spec']\n"
         "atexit.register(lambda: print('heavy:', *(m for m in heavy if m in sys.modules)))\n"
         f"from pslaunch.cli import main; main({words!r})\n"
     )
