@@ -98,8 +98,8 @@ build/ctest-arm64: $(CORE) $(C_TESTS) $(HEADERS) Makefile
 	@mkdir -p build
 	$(ARM64_CC) $(C_FLAGS) -O3 $(WRAP) -Wall -Wextra -Werror -static $(CORE) $(C_TESTS) -lm -lpthread -o $@
 
-bench: dev ## side-by-side measurements; see bench/README.md
-	@for what in launch agents push_pull ngram; do $(BIN)/python bench/$$what.py || exit 1; done
+bench: dev ## side-by-side measurements; those over SSH need root; see bench/README.md
+	@for what in launch agents push_pull ngram ssh; do $(BIN)/python bench/$$what.py || exit 1; done
 
 clean: ## remove everything that was built, .venv/ and the example's workspace included
 	rm -rf .venv build dist .cache *.egg-info runtime/*.so $(WORKSPACE)

@@ -177,6 +177,11 @@ class Hosts:
         """Of the nodes."""
         return self._claims[-1].subnet
 
+    def sent_bytes(self) -> int:
+        """What this machine has sent to them so far; what they send each other is not in it."""
+        bridge = self._claims[0].bridge
+        return int(Path(f"/sys/class/net/{bridge}/statistics/tx_bytes").read_text())
+
     def ssh(self, host: str, *argv: str, timeout_s: float = 20.0) -> subprocess.CompletedProcess[str]:
         """What `ssh HOST argv…` gives, from this machine."""
         line = ["ssh", "-F", str(self.config), host, *argv]

@@ -1,0 +1,241 @@
+"""Contenders over SSH on the hosts of the tests: jobs of ours seen by their events, bare Fabric, tar, rsync.
+
+Tar and rsync go over connections that are open already, as a job's files do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from testbed import Host, Hosts
+from turns import beside_python
+
+# Says a line, or waits for its end where it is a pserver, or where it is told to.
+SCRIPT = """\
+import os, signal, sys
+print("here", flush=True)
+if os.environ["TRAINING_ROLE"] == "PSERVER" or "wait" in sys.argv:
+    signal.pause()
+"""
+BARE_FABRIC = """\
+import resource, sys
+from fabric import ThreadingGroup
+group = ThreadingGroup(*sys.argv[1:])
+names = sorted(result.stdout.strip() for result in group.run("hostname", hide=True).values())
+group.close()
+assert names == sorted(sys.argv[1:]), names
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+OPENS_S = 20.0
+Event = dict[str, Any]
+Environ = Mapping[str, str]
+
+
+def pslaunch(*words: str) -> list[str]:
+    return [beside_python("pslaunch"), *words]
+
+
+@dataclass
+class Seen:
+    """One run of a job: its events, and when each was read here."""
+
+    begin_s: float
+    events: list[tuple[float, Event]] = field(default_factory=list)
+    over_s: float = 0.0
+
+    def first_lines_s(self) -> float:
+        """From the command to the line of the trainer that was the last to say one."""
+        said: dict[str, float] = {}
+        for at_s, e in self.events:
+            if e["event"] == "line" and e["process"].startswith("trainer/"):
+                said.setdefault(e["process"], at_s)
+        return max(said.values()) - self.begin_s
+
+    def filling_s(self) -> float:
+        """From all nodes connected to all nodes ready, by the head's clock."""
+        return self._last("ready") - self._last("connected")
+
+    def _last(self, state: str) -> float:
+        times: list[float] = [e["time"] for _, e in self.events if e.get("state") == state]
+        return max(times)
+
+
+def see(argv: Sequence[str], environ: Environ, *, trainers: int = 0) -> Seen:
+    """Run a job to its end; with `trainers`, SystemExit where not so many have said a line."""
+    seen = Seen(time.time())
+    with subprocess.Popen(
+        argv,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as launcher:
+        assert launcher.stdout
+        text = []
+        for line in launcher.stdout:
+            text.append(line)
+            if line.startswith("{"):
+                seen.events.append((time.time(), json.loads(line)))
+    seen.over_s = time.time() - seen.begin_s
+    said = {e["process"] for _, e in seen.events if e["event"] == "line" and e["text"] == "here"}
+    if launcher.returncode != 0 or sum(name.startswith("trainer/") for name in said) < trainers:
+        raise SystemExit(f"{' '.join(argv)} failed, exit {launcher.returncode}:\n{''.join(text)}")
+    return seen
+
+
+class Jobs:
+    """`pslaunch fabric` of a package on some of the hosts."""
+
+    def __init__(self, hosts: Hosts, count: int, environ: Environ, package: Path) -> None:
+        self.hosts, self.count, self.environ, self.package = hosts, count, environ, package
+        (package / "train.py").write_text(SCRIPT)
+
+    @property
+    def chosen(self) -> list[Host]:
+        return [self.hosts[i] for i in range(self.count)]
+
+    def command(self, *options: str, program: Sequence[str] = ("train.py",)) -> list[str]:
+        """A job as the options say."""
+        where = f"--hosts={','.join(host.name for host in self.chosen)}", f"--root_dir={self.hosts.root_dir}"
+        own = ("--json", f"--job_dispatch_package={self.package}", *where)
+        return self.hosts.as_user(pslaunch("fabric", *own, *options, *program))
+
+    def run(self, *options: str) -> Seen:
+        return see(self.command(*options), self.environ, trainers=self.count)
+
+    def alone(self) -> Seen:
+        """Trainers alone, so that what counts is how their files get there."""
+        return self.run("--server_num=0", f"--worker_num={self.count}")
+
+    def workspaces(self) -> list[Path]:
+        return [host.root / self.package.name for host in self.chosen]
+
+    def forget(self) -> None:
+        """The next run is the first one, for the hosts and for the package."""
+        for folder in (*self.workspaces(), self.package / ".pslaunch"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def local(package: Path, numbers: int, environ: Environ) -> Callable[[], float]:
+    """The same script on this machine: so many pservers and trainers."""
+    own = ("--json", "--server=script", f"--server_num={numbers}", f"--worker_num={numbers}")
+    argv = pslaunch("local", *own, str(package / "train.py"))
+    return lambda: see(argv, environ, trainers=numbers).first_lines_s()
+
+
+class BareFabric:
+    """Connect, run `hostname`, close, on all of the hosts at once, in a Python of its own."""
+
+    def __init__(self, hosts: Hosts, count: int, environ: Environ) -> None:
+        names = [hosts[i].name for i in range(count)]
+        self.argv = hosts.as_user([sys.executable, "-c", BARE_FABRIC, *names])
+        self.environ = environ
+        self.peak_bytes: list[int] = []
+
+    def __call__(self) -> float:
+        begin_s = time.perf_counter()
+        done = subprocess.run(self.argv, env=self.environ, stdout=subprocess.PIPE, check=True)
+        self.peak_bytes.append(int(done.stdout))
+        return time.perf_counter() - begin_s
+
+
+class OpenLines:
+    """Connections of the ssh binary to hosts, kept open: what others send goes through them."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
+        self._folder = Path(tempfile.mkdtemp(prefix="bench-"))
+        self._masters: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> OpenLines:
+        for host in self._hosts:
+            argv = [*self.ssh(host), "-M", "-N", host.name]
+            self._masters.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL))
+        end_s = time.monotonic() + OPENS_S
+        while not all(self._socket(host).exists() for host in self._hosts):
+            if time.monotonic() > end_s:
+                raise SystemExit(f"no connections within {OPENS_S:g} s")
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for master in self._masters:
+            master.terminate()
+            master.wait()
+        shutil.rmtree(self._folder)
+
+    def ssh(self, host: Host) -> list[str]:
+        return ["ssh", "-F", str(self._hosts.config), "-S", str(self._socket(host))]
+
+    def _socket(self, host: Host) -> Path:
+        return self._folder / host.name
+
+    def tar(self, package: Path, hosts: Sequence[Host]) -> float:
+        """Seconds of a tar stream to each of the hosts, all at once, into new folders."""
+        pack = ["tar", "c", "-C", str(package), "--exclude=./.pslaunch", "."]
+        with contextlib.ExitStack() as stack:
+            for host in hosts:
+                stack.enter_context(new_folder(host.root / "tar"))
+            begin_s = time.perf_counter()
+            ends = []
+            for host in hosts:
+                unpack = [*self.ssh(host), host.name, "tar", "x", "-C", str(self._hosts.root_dir / "tar")]
+                one = stack.enter_context(subprocess.Popen(pack, stdout=subprocess.PIPE))
+                ends += [one, stack.enter_context(subprocess.Popen(unpack, stdin=one.stdout))]
+                assert one.stdout
+                one.stdout.close()
+            codes = [end.wait() for end in ends]
+            assert not any(codes), codes
+            return time.perf_counter() - begin_s
+
+    def rsync(self, package: Path, host: Host) -> float:
+        """Seconds of rsync into a folder, which it makes where it is not there."""
+        where = f"{host.name}:{self._hosts.root_dir}/rsync/"
+        argv = ["rsync", "-a", "-e", " ".join(self.ssh(host)), "--exclude=/.pslaunch", f"{package}/", where]
+        begin_s = time.perf_counter()
+        subprocess.run(argv, check=True)
+        return time.perf_counter() - begin_s
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[None]:
+    """A folder that is gone afterwards."""
+    path.mkdir()
+    try:
+        yield
+    finally:
+        shutil.rmtree(path)
+
+
+def write_files(folder: Path, count: int, size_bytes: int) -> None:
+    """So many files of this size, no two alike, a hundred to a folder."""
+    for i in range(count):
+        path = folder / f"part-{i // 100:03d}" / f"{i:06d}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as f:
+            for begin in range(0, size_bytes, 1 << 20):
+                f.write(os.urandom(min(1 << 20, size_bytes - begin)))
+
+
+def write_sparse(folder: Path, count: int, size_bytes: int, mtime_ns: int) -> list[Path]:
+    """So many files that take no room, with equal times wherever they are made."""
+    paths = [folder / f"part-{i // 1000:03d}" / f"{i:06d}" for i in range(count)]
+    for path in paths:
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
+        with path.open("wb") as f:
+            f.truncate(size_bytes)
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+    return paths

@@ -1,0 +1,262 @@
+"""Jobs over SSH next to what they are made of: `python bench/ssh.py`. Needs root, for hosts of its own.
+
+The hosts are those of the tests: real sshds in namespaces of this machine. So all of them and the launcher
+share its processors and its disk, and their network is its memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))  # testbed
+
+from agents import MB, children, memory, until
+from over_ssh import BareFabric, Environ, Jobs, OpenLines, local, write_files, write_sparse
+from pslaunch.node.manifest import Hashes, digest
+from pslaunch.node.place import HASHES
+from testbed import Host, Hosts, why_not
+from turns import Table, ratio, take_turns, user_environ
+
+STATE = Path("/var/tmp")  # where the hosts have their files too
+LONG_AGO_NS = 1_700_000_000_000_000_000
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything."""
+
+    few: int = 3  # hosts
+    many: int = 30
+    small: int = 2_000  # files
+    sparse: int = 100_000
+    sparse_bytes: int = 200_000  # each
+    large_bytes: int = 1 << 30  # in all
+    spread: tuple[int, ...] = (1, 4, 8)  # hosts
+
+
+QUICK = Sizes(many=4, small=200, sparse=2_000, large_bytes=32 << 20, spread=(1, 3))
+
+
+@contextmanager
+def package() -> Iterator[Path]:
+    """A folder to be sent, on the disk that the hosts use."""
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=STATE) as name:
+        yield Path(name)
+
+
+def shown(seconds: Sequence[float]) -> str:
+    return f"{statistics.median(seconds) * 1e3:,.0f} ms"
+
+
+# --- from the command to the first line ---
+
+
+def launches(table: Table, hosts: Hosts, environ: Environ, turns: int) -> None:
+    """A pserver and a trainer on each host, as it is by default."""
+    count = len(hosts)
+    over: list[float] = []
+    with package() as folder:
+        jobs = Jobs(hosts, count, environ, folder)
+
+        def ours() -> float:
+            run = jobs.run("--server=script", f"--server_num={count}", f"--worker_num={count}")
+            over.append(run.over_s)
+            return run.first_lines_s()
+
+        fabric = BareFabric(hosts, count, environ)
+        alike, one = local(folder, count, environ), local(folder, 1, environ)
+        found = take_turns({"ours": ours, "fabric": fabric, "alike": alike, "one": one}, turns + 1)
+    times = {name: each[1:] for name, each in found.items()}  # the first turn compiled the modules
+    what = f"{count} hosts, {count} pservers + {count} trainers"
+    for name, said in (("alike", f"{count} + {count}"), ("one", "1 + 1")):
+        parts = [a + b for a, b in zip(times["fabric"], times[name], strict=True)]
+        beside = f"Fabric {shown(times['fabric'])}, local {said} {shown(times[name])}"
+        table.row(f"{what}: started", shown(times["ours"]), beside, ratio(times["ours"], parts), "<= 1.3")
+    table.row(f"{what}: over", shown(over[1:]))
+
+
+# --- memory ---
+
+
+def weights(table: Table, hosts: Hosts, environ: Environ) -> None:
+    """The launcher with all of the hosts; keeper and agent of a job with one of them."""
+    with package() as folder:
+        fabric = BareFabric(hosts, len(hosts), environ)
+        fabric()
+        bare = fabric.peak_bytes[0] / MB
+        with waiting(Jobs(hosts, len(hosts), environ, folder)) as launcher:
+            peak = launcher_peak(launcher.pid) / MB
+        what = f"launcher with {len(hosts)} hosts, peak of RSS"
+        table.row(what, f"{peak:.0f} MB", f"bare Fabric {bare:.0f} MB", peak / bare)
+        with waiting(Jobs(hosts, 1, environ, folder)):
+            pss, rss = (x / MB for x in guards(hosts[0]))
+    table.row("agent with its keeper on a host, memory (PSS)", f"{pss:.1f} MB", "30 MB", pss / 30, "<= 1.0")
+    table.row("the same, RSS of both added", f"{rss:.1f} MB", "30 MB", rss / 30)
+
+
+@contextmanager
+def waiting(jobs: Jobs) -> Iterator[subprocess.Popen[bytes]]:
+    """The launcher of a job whose trainers all run, and wait."""
+    argv = jobs.command("--server_num=0", f"--worker_num={jobs.count}", program=("train.py", "wait"))
+    with tempfile.NamedTemporaryFile() as out:
+        said = Path(out.name)
+        launcher = subprocess.Popen(argv, env=jobs.environ, stdin=subprocess.DEVNULL, stdout=out)
+        try:
+            until(lambda: said.read_text().count('"here"') == jobs.count or launcher.poll() is not None)
+            if launcher.poll() is not None:
+                raise SystemExit(f"{' '.join(argv)} failed:\n{said.read_text()}")
+            yield launcher
+        finally:
+            launcher.terminate()
+            launcher.wait()
+
+
+def launcher_peak(pid: int) -> float:
+    """Bytes of RSS, at most, so far."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    peak = next(line for line in lines if line.startswith("VmHWM:"))
+    return int(peak.split()[1]) * 1024.0
+
+
+def guards(host: Host) -> tuple[float, float]:
+    """PSS and RSS of the keeper and the agent on a host: a process and its fork."""
+    said = host.processes()
+    forks = {(pid, child) for pid in said for child in children(pid) if said.get(child) == said[pid]}
+    (pair,) = forks
+    both = [memory(pid) for pid in pair]
+    return sum(pss for pss, _ in both), sum(rss for _, rss in both)
+
+
+# --- files ---
+
+
+def files(table: Table, hosts: Hosts, environ: Environ, turns: int, count: int) -> None:
+    """Files of 4 KB, to a host that has none of them and to one that has all."""
+    host = hosts[0]
+    with package() as folder, OpenLines(hosts) as lines:
+        jobs = Jobs(hosts, 1, environ, folder)
+        write_files(folder, count, 4096)
+
+        def cold() -> float:
+            jobs.forget()
+            return jobs.alone().filling_s()
+
+        contenders: dict[str, Callable[[], float]] = {
+            "cold": cold,
+            "tar": lambda: lines.tar(folder, [host]),
+            "warm": lambda: jobs.alone().filling_s(),
+            "rsync": lambda: lines.rsync(folder, host),
+        }
+        times = {name: each[1:] for name, each in take_turns(contenders, turns + 1).items()}
+    what, found = f"{count:,} files of 4 KB", ratio(times["cold"], times["tar"])
+    table.row(f"{what}, cold", shown(times["cold"]), f"tar over ssh {shown(times['tar'])}", found, "<= 1.3")
+    warm(table, what, times)
+
+
+def warm(table: Table, what: str, times: dict[str, list[float]]) -> None:
+    found = ratio(times["warm"], times["rsync"])
+    table.row(f"{what}, warm", shown(times["warm"]), f"rsync {shown(times['rsync'])}", found, "<= 1.0")
+
+
+def sparse(table: Table, hosts: Hosts, environ: Environ, turns: int, sizes: Sizes) -> None:
+    """Many large files that take no room, to a host that has them already.
+
+    Reading them once would take longer than all else here, so both sides are told the hashes beforehand.
+    """
+    host = hosts[0]
+    with package() as folder, OpenLines(hosts) as lines:
+        jobs = Jobs(hosts, 1, environ, folder)
+        (there,) = jobs.workspaces()
+        content = digest(bytes(sizes.sparse_bytes))
+        kept = {folder: folder / ".pslaunch/hashes", there: there / ".pslaunch/dispatch" / HASHES}
+        for where, hashes in kept.items():
+            paths = write_sparse(where, sizes.sparse, sizes.sparse_bytes, LONG_AGO_NS)
+            hashes.parent.mkdir(parents=True)
+            told = Hashes(str(hashes))
+            for path in paths:
+                told.trust(path.stat(), content)
+            told.save()
+        write_sparse(host.root / "rsync", sizes.sparse, sizes.sparse_bytes, LONG_AGO_NS)
+        contenders = {
+            "warm": lambda: jobs.alone().filling_s(),
+            "rsync": lambda: lines.rsync(folder, host),
+        }
+        times = {name: each[1:] for name, each in take_turns(contenders, turns + 1).items()}
+    gb = sizes.sparse * sizes.sparse_bytes / 1e9
+    warm(table, f"{sizes.sparse:,} sparse files, {gb:.3g} GB", times)
+
+
+def large(table: Table, hosts: Hosts, environ: Environ, sizes: Sizes) -> None:
+    """A package to ever more hosts that have nothing of it: how long, and what the launcher sends for it."""
+    with package() as folder, OpenLines(hosts) as lines:
+        write_files(folder, 16, sizes.large_bytes // 16)
+        for count in sizes.spread:
+            jobs = Jobs(hosts, count, environ, folder)
+            jobs.forget()
+            before = hosts.sent_bytes()
+            filling_s = jobs.alone().filling_s()
+            sent = (hosts.sent_bytes() - before) / sizes.large_bytes
+            jobs.forget()
+            tar_s = lines.tar(folder, jobs.chosen)
+            what = f"{sizes.large_bytes / 2**20:,.0f} MiB to {count} host{'s'[: count - 1]}"
+            beside = f"tar over ssh, at once {tar_s:.1f} s"
+            table.row(what, f"{filling_s:.1f} s", beside, filling_s / tar_s)
+            target = "<= 1.3" if count > 4 else ""
+            table.row(f"{what}: sent by the launcher", f"{sent:.2f} packages", "1 package", sent, target)
+
+
+PARTS = ("few", "many", "files", "sparse", "large", "weight")
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
+    parser.add_argument("--turns", type=int, default=5, help="of each contender (%(default)s)")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that all of it works")
+    options = parser.parse_args()
+    parts = options.parts or PARTS
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    if reason := why_not() or ("" if shutil.which("rsync") else "no rsync: apt-get install rsync"):
+        raise SystemExit(f"bench/ssh.py: {reason}")
+    run(parts, QUICK if options.quick else Sizes(), options.turns)
+
+
+def run(parts: Sequence[str], sizes: Sizes, turns: int) -> None:
+    """Hosts for each measurement, one set after the other."""
+    fewer = (turns + 1) // 2  # where a turn takes long
+    with user_environ() as environ:
+        if chosen := [part for part in PARTS[:2] if part in parts]:
+            table = Table("Launch over SSH, time", beside="what it is made of")
+            for part in chosen:
+                with Hosts(sizes.few if part == "few" else sizes.many) as hosts:
+                    launches(table, hosts, environ, turns if part == "few" else fewer)
+        if chosen := [part for part in PARTS[2:5] if part in parts]:
+            table = Table("Files over SSH, from connected to ready", beside="over an open connection")
+            for part in chosen:
+                with Hosts(max(sizes.spread) if part == "large" else 1) as hosts:
+                    if part == "files":
+                        files(table, hosts, environ, turns, sizes.small)
+                    elif part == "sparse":
+                        sparse(table, hosts, environ, fewer, sizes)
+                    else:
+                        large(table, hosts, environ, sizes)
+        if "weight" in parts:
+            with Hosts(sizes.many) as hosts:
+                weights(Table("Weight over SSH", beside="limit, or bare Fabric"), hosts, environ)
+
+
+if __name__ == "__main__":
+    main()
