@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
-from pslaunch.errors import PslaunchError, SpecError
+from pslaunch.commands import (
+    Commands,
+    JobCommand,
+    PassCommand,
+    UsageError,
+    flag_option,
+    usage_errors,
+    with_options,
+)
+from pslaunch.errors import PslaunchError
 from pslaunch.node import codes
-from pslaunch.options import OPTIONS, Option, options_of
 
 if TYPE_CHECKING:
     from pslaunch.given import Given
@@ -30,123 +36,14 @@ CANT_WRITE: Final = "can't write to standard output"
 # What a write can meet; an open names its file, and our sockets don't give these.
 WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
-PLANNED: Final = {"mpi": "an Open MPI cluster", "k8s": "Kubernetes"}
-
-# Typer carries its own copy of click in some versions and depends on it in others.
-UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-
-
-@contextlib.contextmanager
-def _usage_errors(ctx: Any) -> Iterator[None]:
-    try:
-        yield
-    except SpecError as e:
-        ctx.fail(str(e))
-
-
-def _help(ctx: Any) -> None:
-    typer.echo(ctx.get_help())
-    ctx.exit()
-
-
-# Typer would parse the options of the next two with pydantic, whose import takes longer than starting a
-# job. They have text and flags only, so nothing of that is needed.
-
-
-class Commands(TyperGroup):
-    """The group: help when it stands alone, and the nearest command for one that is not there."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or args[0] == "--help":
-            _help(ctx)
-        if args[0] == "--version":
-            from pslaunch import __version__
-
-            typer.echo(f"pslaunch {__version__}")
-            ctx.exit()
-        if args[0] in PLANNED:
-            ctx.fail(
-                f"{args[0]} ({PLANNED[args[0]]}) is not there yet; what works today is pslaunch local, "
-                "on one machine, and pslaunch fabric, on hosts by SSH"
-            )
-        if args[0] not in self.commands:
-            from pslaunch.args import nearest
-
-            near = nearest(args[0].strip("-").lower(), self.commands, cutoff=0.5)
-            meant = f"; is {near!r} meant?" if near else f"; there are {', '.join(self.commands)}"
-            ctx.fail(f"no command {args[0]!r}{meant}")
-        ctx.args = args
-        return args
-
-    def invoke(self, ctx: Any) -> Any:
-        name, *words = ctx.args
-        with self.commands[name].make_context(name, words, parent=ctx) as inner:
-            return inner.command.invoke(inner)
-
-
-class JobCommand(TyperCommand):
-    """A command that starts a job: the words that are not ours go to the trainer and the program."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from pslaunch.args import split_command_line
-
-        ours = options_of(str(self.name))
-        options = {name: option.valued for name, option in ours.items()}
-        repeatable = {name for name, option in ours.items() if option.repeatable}
-        others = {o.name: o.backends[0] for o in OPTIONS if o.name not in ours}
-        with _usage_errors(ctx):
-            split = split_command_line(args, {**options, "help": False}, repeatable, others)
-        if "--help" in split.ours:
-            _help(ctx)
-        ctx.meta["split"] = split
-        return []
-
-
-class PassCommand(TyperCommand):
-    """A command whose words all go to another program, as they are."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.args = args
-        return args
-
-
 app = typer.Typer(
     cls=Commands, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
     help="Parameter-server training jobs: one command, any cluster, the same result.",
 )  # fmt: skip
 
 
-def _flag(name: str, text: str) -> Any:
-    return typer.Option(f"--{name}", help=f"{text} [default: off]", show_default=False)
-
-
 Text = str | None
-Json = Annotated[bool, _flag("json", "Print JSON: one object a line.")]
-
-
-def _with_options(backend: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the options of its backend: typer reads a function's signature."""
-
-    def give(command: Callable[..., None]) -> Callable[..., None]:
-        context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        options = [_parameter(option) for option in options_of(backend).values()]
-        vars(command)["__signature__"] = inspect.Signature([context, *options])
-        return command
-
-    return give
-
-
-def _parameter(option: Option) -> inspect.Parameter:
-    kind: Any = (list[str] | None if option.repeatable else str | None) if option.valued else bool
-    said = typer.Option(
-        f"--{option.name}", metavar=option.metavar or None, help=option.text, show_default=False
-    )
-    return inspect.Parameter(
-        option.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None if option.valued else False,
-        annotation=Annotated[kind, said],
-    )
+Json = Annotated[bool, flag_option("json", "Print JSON: one object a line.")]
 
 
 def _job_command(group: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -155,7 +52,7 @@ def _job_command(group: typer.Typer) -> Callable[[Callable[..., None]], Callable
     def add(run: Callable[..., None]) -> Callable[..., None]:
         backend = run.__name__.rpartition("_")[2]
         command = group.command(backend, cls=JobCommand, options_metavar="[OPTIONS] [PROGRAM [ARGS]...]")
-        return command(_with_options(backend)(run))
+        return command(with_options(backend)(run))
 
     return add
 
@@ -227,7 +124,7 @@ def _wanted_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> tuple[
     from pslaunch.spec import notes
 
     split = ctx.meta["split"]
-    with _usage_errors(ctx):
+    with usage_errors(ctx):
         given = gather(str(ctx.info_name), split, Path.cwd())
         spec = make_spec(given, split, cwd=Path.cwd(), environ=os.environ)
     _tell(ctx, notes(spec, given, split))
@@ -253,7 +150,7 @@ def _reach(ctx: Any, conf: str | None) -> Reach | None:
 
     from pslaunch.fabric_spec import reach_of
 
-    with _usage_errors(ctx):
+    with usage_errors(ctx):
         return reach_of(conf, Path.cwd())
 
 
@@ -301,7 +198,7 @@ def logs(
 def stop(
     ctx: typer.Context,
     job: Job,
-    kill: Annotated[bool, _flag("kill", "At once, without TERM and grace.")] = False,
+    kill: Annotated[bool, flag_option("kill", "At once, without TERM and grace.")] = False,
     conf: Conf = None,
 ) -> None:
     """End a job, and wait for its end."""

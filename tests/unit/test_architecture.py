@@ -27,6 +27,7 @@ LAYERS = (
     "backends",
     "view",
     "session",
+    "commands",
     "cli",
 )
 
