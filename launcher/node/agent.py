@@ -31,6 +31,8 @@ from pslaunch.runtime import busyport, env
 if TYPE_CHECKING:
     from pslaunch.node.gate import Seals
     from pslaunch.node.lead import Lead
+    from pslaunch.node.manifest import Entry
+    from pslaunch.node.peers import Fetching, Serving
     from pslaunch.node.reach import Door
     from pslaunch.node.receive import Receiver
 
@@ -61,6 +63,9 @@ class Agent:
         self._furnishing: Message | None = None  # the order that is being carried out
         self._door: Door | None = None
         self._receiver: Receiver | None = None
+        self._package: list[Entry] = []  # what was received
+        self._serving: Serving | None = None
+        self._fetching: Fetching | None = None
         self._marks: list[socket.socket] = []  # of all our ports, to the end of the job
         self._programs: dict[str, Program] = {}
         self._numbers: dict[str, int] = {}
@@ -208,12 +213,31 @@ class Agent:
             self._receiver.offered(m)
 
     def _dispatched(self, failed: Exception | None) -> None:
+        if self._fetching:
+            self._fetching.close()
+        if self._receiver:
+            self._package = self._receiver.entries
         self._receiver = None
         self._answer(lambda: self.line.send({"type": "dispatched"}), failed)
 
     def _take(self, piece: Data) -> None:
         if self._receiver:
             self._receiver.take(piece)
+
+    def _order_serve(self, m: Message) -> None:
+        """Pass the package on to others."""
+        from pslaunch.node.peers import Serving
+        from pslaunch.node.send import Source
+
+        self._serving = Serving(self.loop, m["addr"], self._secret, Source(self._workspace, self._package))
+        self.line.send({"type": "serving", "port": self._serving.port})
+
+    def _order_fetch(self, m: Message) -> None:
+        """Get what is lacking from another node."""
+        from pslaunch.node.peers import Fetching
+
+        if self._receiver:
+            self._fetching = Fetching(self.loop, self._receiver, m["addrs"], int(m["port"]), self._secret)
 
     def _order_look(self, m: Message) -> None:
         """Say what this node is and has; nothing of a job comes after that but `door` and `reach`."""
@@ -291,7 +315,7 @@ class Agent:
 
     def _order_begin(self, m: Message) -> None:
         """What all programs share: the list of nodes, the numbers of their outputs; ports of nobody go."""
-        self._close_door()
+        self._close_doors()
         # As a whole, since nodes may share the folder, and programs of one run before another has written it.
         beside = os.path.join(m["workspace"], f".nodes-{self._node}")
         _write(beside, "".join(f"{addr}\n" for addr in m["nodes"]))
@@ -418,7 +442,7 @@ class Agent:
         self._reap()
         for program in self._programs.values():
             program.finish()
-        self._close_door()
+        self._close_doors()
         ports.close_all({**self.held, "": self._marks})
         if self._lock_fd >= 0:
             os.ftruncate(self._lock_fd, 0)
@@ -426,10 +450,15 @@ class Agent:
             self._lock_fd = -1
         shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper does it too, where it is still there
 
-    def _close_door(self) -> None:
+    def _close_doors(self) -> None:
         if self._door:
             self._door.close()
             self._door = None
+        if self._serving:
+            self._serving.close()
+            self._serving = None
+        if self._fetching:
+            self._fetching.close()
 
 
 def own_argv() -> list[str]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pslaunch.node.opening import Desk, Link
     from pslaunch.node.wire import Message
 
+PASS_ON_BYTES = 4 * 1024 * 1024
 TELL_EVERY_S = 0.5  # between two events of one node
 Part = Callable[[int], Callable[[Entry], bool]]
 
@@ -46,6 +47,11 @@ class Dispatch:
         self._told_s: dict[int, float] = {}
         self._waiting: set[int] = set()
         self._began_s = 0.0
+        self._passed_on = False  # whether nodes pass the package on to each other
+        self._hungry: dict[int, Message] = {}  # nodes that wait for one that has it, and what they lack
+        self._feeding = False  # one gets it from us
+        self._idle: dict[int, int] = {}  # nodes that have it and serve nobody, and their ports
+        self._fetching: dict[int, tuple[int, int]] = {}  # nodes that get it from another
 
     def begin(self, over: Callable[[], None]) -> None:
         """Fill every node that is to be filled; then call `over`."""
@@ -64,6 +70,7 @@ class Dispatch:
 
     def _send(self, source: Source, links: list[Link], mine: Part | None) -> None:
         self._aside = Aside(self._loop)
+        self._passed_on = mine is None and len(links) > 1
         for link in links:
             if not link.gone and not self._desk.ending:
                 own = source.part(mine(link.node.id)) if mine else source
@@ -82,11 +89,51 @@ class Dispatch:
     def lacks(self, link: Link, m: Message) -> None:
         """A node's answer: what is to be sent."""
         try:
-            self._senders[link.node.id].lacks(m)
+            sender = self._senders[link.node.id]
+            big = self._passed_on and not m["alone"] and sender.size(m) >= PASS_ON_BYTES
+            if big:
+                self._hungry[link.node.id] = m
+            else:
+                self._free(link)  # it may not have reached the one that has it
+                sender.lacks(m)
+            self._deal()
         except (ValueError, KeyError, TypeError) as e:
             self._desk.fail(
                 f"node {link.node.id} ({link.host})", link.node.id, codes.NODE_LOST, f"asks for {e}"
             )
+
+    # A large package is sent once; each node that has it passes it on to one other at a time.
+
+    def _deal(self) -> None:
+        while self._hungry and (self._idle or not self._feeding):
+            node, m = next(iter(self._hungry.items()))
+            del self._hungry[node]
+            if self._idle:
+                server, port = self._idle.popitem()
+                self._fetching[node] = server, port
+                addrs = self._desk.links[server].addrs
+                self._desk.links[node].line.send({"type": "fetch", "addrs": addrs, "port": port})
+            else:
+                self._feeding = True
+                self._senders[node].lacks(m)
+
+    def serving(self, link: Link, port: int) -> None:
+        """A node that has the package listens."""
+        self._idle[link.node.id] = port
+        self._deal()
+
+    def _free(self, link: Link) -> None:
+        """This node fetches no more: who served it may serve another."""
+        if link.node.id in self._fetching:
+            server, port = self._fetching.pop(link.node.id)
+            self._idle[server] = port
+
+    def _pass_on(self, link: Link) -> None:
+        """A node has got the package: it may give it to those that wait."""
+        self._free(link)
+        if len(self._hungry) > len(self._idle):
+            link.line.send({"type": "serve", "addr": link.node.addr})
+        self._deal()
 
     def received(self, link: Link, m: Message) -> None:
         """A node has written so much."""
@@ -96,6 +143,7 @@ class Dispatch:
     def dispatched(self, link: Link) -> None:
         """A node has all in place."""
         self._waiting.discard(link.node.id)
+        self._pass_on(link)
         self._told_s.pop(link.node.id, None)
         self._tell(link.node.id, "done")
         self._maybe_over()

@@ -156,6 +156,9 @@ class Opening:
     def _on_lacks(self, link: Link, m: Message) -> None:
         self._package.lacks(link, m)
 
+    def _on_serving(self, link: Link, m: Message) -> None:
+        self._package.serving(link, int(m["port"]))
+
     def _on_received(self, link: Link, m: Message) -> None:
         self._package.received(link, m)
 

@@ -223,6 +223,13 @@ class Incoming:
             os.close(self._fd)
             self._fd = -1
 
+    def remaining(self) -> list[Want]:
+        """What was asked for and has not come."""
+        rest = list(self._wanted)
+        if rest and self._fd >= 0:
+            rest[0] = Want(rest[0].file, self._at)
+        return rest
+
     @property
     def whole(self) -> bool:
         """Whether all that was asked for has come."""
@@ -316,6 +323,7 @@ class Receiver:
         """
         self._in_place, self._mine = in_place, mine
         self._aside, self._workspace, self._say, self._over = Aside(loop), workspace, say, over
+        self._asked = say  # whoever sends just now
         self._incoming: Incoming | None = None
         self._digest, self._size = "", 0
         self._manifest: bytearray | None = None  # as it comes
@@ -365,7 +373,7 @@ class Receiver:
 
     def _want_manifest(self) -> None:
         self._manifest = bytearray()
-        self._say({"type": "lacks", "manifest": True, "files": [], "offsets": {}})
+        self._say({"type": "lacks", "manifest": True, "files": [], "offsets": {}, "alone": True})
 
     def _look(self, manifest: bytes) -> None:
         wants: list[Want] = []
@@ -378,7 +386,18 @@ class Receiver:
         self._ask(wants)
         self._place_if_whole()
 
-    def _ask(self, wants: Sequence[Want]) -> None:
+    def ask_of(self, say: Callable[[Message], None] | None, *, alone: bool) -> None:
+        """Have the rest sent by another, or (None) by who offered it; `alone`: there is no other way."""
+        incoming = self._incoming
+        if self.closed or incoming is None:
+            return
+        self._waiting_bytes -= sum(len(p.data) for p in self._pieces)
+        self._pieces = []
+        self._asked = say or self._say
+        rest: list[Want] = []
+        self._do(lambda: rest.extend(incoming.remaining()), lambda: self._ask(rest, alone=alone))
+
+    def _ask(self, wants: Sequence[Want], *, alone: bool = False) -> None:
         runs: list[list[int]] = []
         for want in wants:
             if runs and runs[-1][0] + runs[-1][1] == want.file:
@@ -386,7 +405,7 @@ class Receiver:
             else:
                 runs.append([want.file, 1])
         offsets = {str(want.file): want.offset for want in wants if want.offset}
-        self._say({"type": "lacks", "manifest": False, "files": runs, "offsets": offsets})
+        self._asked({"type": "lacks", "manifest": False, "files": runs, "offsets": offsets, "alone": alone})
 
     def take(self, piece: Data) -> None:
         """A piece of the manifest or of a file."""
@@ -429,7 +448,7 @@ class Receiver:
 
     def _granted(self, taken: int) -> None:
         self._waiting_bytes -= taken
-        self._say({"type": "received", "bytes": taken})
+        self._asked({"type": "received", "bytes": taken})
 
     def _write(self) -> None:
         if self._writing or not self._pieces:

@@ -85,6 +85,7 @@ class Sender:
         *,
         moved: Callable[[], None],
         failed: Callable[[Exception], None],
+        offer: bool = True,
     ) -> None:
         self._aside, self._source, self._line = aside, source, line
         self._moved, self._failed = moved, failed
@@ -95,7 +96,8 @@ class Sender:
         self._reading, self._batch_bytes = False, 0
         self._manifest_bytes = 0  # of what was received: no part of the package
         self.total_bytes = self.total_files = self.received_bytes = 0
-        line.send({"type": "dispatch", "digest": source.digest, "bytes": len(source.manifest)})
+        if offer:
+            line.send({"type": "dispatch", "digest": source.digest, "bytes": len(source.manifest)})
 
     def lacks(self, m: Message) -> None:
         """What the node wants, in the order in which it wants it. Raises ValueError where that can't be."""
@@ -116,6 +118,10 @@ class Sender:
                 self.total_bytes += entries[file].size - want.offset
         self._moved()
         self._read()
+
+    def size(self, m: Message) -> int:
+        """How many bytes a node's answer asks for."""
+        return sum(e.size for first, count in m["files"] for e in self._source.entries[first : first + count])
 
     def received(self, m: Message) -> None:
         """The node has written so much: it takes as much more."""

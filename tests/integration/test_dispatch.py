@@ -161,3 +161,33 @@ def test_nodes_that_share_a_folder_get_it_once_and_have_their_own_logs(
     assert sent(job)["nodes"] == (1 if not options else sent(job)["nodes"])
     code, job = finished(place, workspace, *ALONE, "--shard=data/part-{}")
     assert code == 0 and sent(job)["bytes"] == 0
+
+
+def large(workspace: Path) -> bytes:
+    fill(workspace)
+    content = os.urandom(12_000_000)
+    (workspace / "data/large").write_bytes(content)
+    return content
+
+
+@pytest.mark.parametrize("place", CLUSTERS, indirect=True)
+def test_a_large_package_is_sent_once_and_passed_on(place: Place, workspace: Path) -> None:
+    content = large(workspace)
+    code, job = finished(place, workspace, *ALONE)
+    assert code == 0
+    assert all((ws / "data/large").read_bytes() == content for ws in place.workspaces(workspace))
+    assert len(content) <= sent(job)["bytes"] < 1.3 * len(content)
+
+
+def test_nodes_that_do_not_reach_each_other_get_it_from_the_head(hosts: Hosts, workspace: Path) -> None:
+    place = FabricPlace(hosts)
+    content = large(workspace)
+    for host in hosts:
+        for other in hosts:
+            if other is not host:
+                host.run("ip", "route", "add", "blackhole", f"{other.address}/32")
+                host.run("ip", "-6", "route", "add", "blackhole", f"{other.address6}/128")
+    code, job = finished(place, workspace, *ALONE)
+    assert sent(job)["bytes"] >= 3 * len(content)
+    assert all((ws / "data/large").read_bytes() == content for ws in place.workspaces(workspace))
+    assert code == codes.HOST  # which is what the job itself can't do without

@@ -1,0 +1,110 @@
+"""Nodes pass a package on to each other, over their own network, so that the head sends it once.
+
+A node that has it listens; another one dials, both prove the job's secret, and the same messages and pieces
+pass as between head and node. What can't be had so is asked of the head.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from pslaunch.node import gate
+from pslaunch.node.gate import Gate, Seals
+from pslaunch.node.loop import Aside, Loop
+from pslaunch.node.receive import Receiver
+from pslaunch.node.send import Sender, Source
+from pslaunch.node.wire import Line, Message
+
+REACH_LIMIT_S = 3.0
+LOST_AFTER_S = 30.0
+
+
+class Serving:
+    """This node's package, for others that lack it."""
+
+    def __init__(self, loop: Loop, addr: str, secret: bytes, source: Source) -> None:
+        self._loop, self._source, self._aside = loop, source, Aside(loop)
+        self._lines: list[Line] = []
+        self._gate = Gate(
+            loop, addr, secret, check=_wants_files, admit=self._admit, refused=lambda _why: None
+        )
+        self.port = self._gate.port
+
+    def _admit(self, _text: bytes, fd: int, seals: Seals) -> None:
+        sender: Sender | None = None
+
+        def heard(m: Message) -> None:
+            if sender and m["type"] == "lacks":
+                sender.lacks(m)
+            elif sender and m["type"] == "received":
+                sender.received(m)
+
+        line = Line(
+            self._loop,
+            fd,
+            fd,
+            lost_after_s=LOST_AFTER_S,
+            on_message=heard,
+            on_lost=lambda _why: None,
+            seals=seals,
+        )
+        self._lines.append(line)
+        # What goes wrong here is no failure: who asked sees the line close, and asks the head.
+        sender = Sender(
+            self._aside, self._source, line, moved=lambda: None, failed=lambda _e: line.close(), offer=False
+        )
+
+    def close(self) -> None:
+        """Serve nobody any more."""
+        self._gate.close()
+        self._aside.close()
+        for line in self._lines:
+            line.close()
+
+
+def _wants_files(text: bytes) -> str:
+    return "" if b'"files"' in text else "this is no head"
+
+
+class Fetching:
+    """A receiver gets what it lacks from a node that has it, or else from the head."""
+
+    def __init__(
+        self, loop: Loop, receiver: Receiver, addrs: Sequence[str], port: int, secret: bytes
+    ) -> None:
+        self._loop, self._receiver, self._closed = loop, receiver, False
+        self._line: Line | None = None
+        reached: list[tuple[int, Seals]] = []
+        text = json.dumps({"files": True}).encode()
+        loop.aside(
+            lambda: reached.append(gate.dial(addrs, port, secret, text, REACH_LIMIT_S)),
+            lambda failed: self._begin(*reached[0]) if not failed else self._lost(""),
+        )
+
+    def _begin(self, fd: int, seals: Seals) -> None:
+        self._line = Line(
+            self._loop,
+            fd,
+            fd,
+            lost_after_s=LOST_AFTER_S,
+            on_message=lambda _m: None,
+            on_lost=self._lost,
+            on_data=self._receiver.take,
+            seals=seals,
+        )
+        if self._closed:
+            self._line.close()
+        else:
+            self._receiver.ask_of(self._line.send, alone=False)
+
+    def _lost(self, _why: str) -> None:
+        if not self._closed:
+            self.close()
+            self._receiver.ask_of(None, alone=True)
+
+    def close(self) -> None:
+        """It is over, one way or the other."""
+        self._closed = True
+        if self._line:
+            self._line.close()
