@@ -123,6 +123,7 @@ def question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> Messag
         "type": "look",
         "nic": plan.nic,
         "paths": paths,
+        "lock": f"{here.state_dir}/lock",
         "files": [] if wanted.sent else [f"{here.workspace}/{spec.program or DEFAULT_PROGRAM}"],
         "ports": ports_of(placed, node),
         "python": "" if spec.install else spec.python or "",

@@ -78,6 +78,11 @@ KINDS: Final[Mapping[str, Kind]] = {
         "give the user the right to write there, or choose another ROOT_DIR (--root_dir), or "
         "--log_dir",
     ),
+    "in use": Kind(
+        "disk",
+        "problem",
+        "wait for that job, end it (pslaunch stop), or choose another --log_dir or --job_name",
+    ),
     "disk full": Kind(
         "disk", "problem",
         "free some space, or choose a ROOT_DIR (--root_dir) on a larger disk",
@@ -255,6 +260,8 @@ def _disk(facts: Mapping[str, Any], wanted: Wanted, size: int) -> Iterator[tuple
         yield "no workspace", f"{workspace['path']}: No such file or directory"
         return
     yield from (("no program", f"{path} is no file") for path, there in facts["files"].items() if not there)
+    if facts["used_by"]:
+        yield "in use", f"job {facts['used_by']} has its logs in {workspace['path']}"
     errors = dict.fromkeys(f"{f['error']} (of {f['owner'] or '?'})" for f in folders.values() if f["error"])
     yield from (("no rights", error) for error in errors)
     free = workspace["free_bytes"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 
 from pslaunch.node import codes
 from support.jobs import PSLAUNCH
+from support.others import NO_BULLSEYE, bullseye_root
+from support.process import poll_until, started
 from testbed import Hosts
 
 PORT = "7301"
@@ -226,3 +229,37 @@ def test_through_a_bastion_and_with_bad_words(make_hosts: Callable[..., Hosts], 
     assert (code, found(told)) == (codes.OK, {})
     done = run(made, "check", *words_for(made, plain, "--include=nobody"))
     assert done.returncode == codes.USAGE and "nobody" in done.stderr
+
+
+def test_a_log_folder_that_another_job_uses(hosts: Hosts, plain: Path) -> None:
+    (plain / "train.py").write_text("import os, time\nos.environ['TRAINING_ROLE']\ntime.sleep(600)\n")
+    argv = hosts.as_user([*PSLAUNCH, *words_for(hosts, plain, "--server_num=0", "--json", "--grace=1")])
+    with started(argv) as launcher:
+        launcher.until(lambda text: text.count('"state":"running"') == len(hosts), "three trainers")
+        job = json.loads(launcher.output().splitlines()[0])["job"]
+        code, told = check(hosts, plain, "--server_num=0")
+        os.kill(launcher.pid, signal.SIGINT)
+        launcher.wait()
+    assert code == codes.PREFLIGHT
+    assert {name: said["in use"].split()[1] for name, said in found(told).items()} == {
+        host.name: job for host in hosts
+    }
+
+
+@pytest.mark.may_skip(NO_BULLSEYE)
+def test_a_host_with_python_39(hosts: Hosts, plain: Path) -> None:
+    hosts[0].old_python(bullseye_root())
+    code, told = check(hosts, plain)
+    assert (code, found(told)) == (codes.OK, {})
+    assert told[0]["facts"]["programs"]["version"].startswith("3.9.")
+    assert "other Python" in found(told, "warning")["node2"]
+
+
+def test_ctrl_c_ends_it(hosts: Hosts, plain: Path) -> None:
+    hosts[1].freeze()
+    argv = hosts.as_user([*PSLAUNCH, "check", *words_for(hosts, plain)])
+    with started(argv) as launcher:
+        poll_until(hosts[0].processes, describe="an agent on node1")
+        os.kill(launcher.pid, signal.SIGINT)
+        assert launcher.wait() == codes.INT
+    hosts[1].thaw()

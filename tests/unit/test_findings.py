@@ -33,6 +33,7 @@ FACTS: dict[str, Any] = {
             "free_bytes": 10 * GIB,
         }
     },
+    "used_by": "",
     "files": {},
     "interface_error": "",
     "addrs": ["10.0.0.1"],
@@ -85,6 +86,7 @@ def test_nothing_is_wrong_with_good_hosts() -> None:
         ({"folders__workspace__error": "/r: Permission denied"}, "no rights"),
         ({"folders__workspace__free_bytes": GIB - 1}, "disk full"),
         ({"folders__workspace__free_bytes": 0, "folders__workspace__there": True}, "disk nearly full"),
+        ({"used_by": "ws-1"}, "in use"),
         ({"memory__available": GIB - 1}, "little memory"),
         ({"proxies": ["http_proxy"]}, "proxies"),
     ],
