@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pslaunch.args import nearest
 from pslaunch.errors import SpecError
-from pslaunch.kinds import Layer, Value, shown
+from pslaunch.kinds import Layer, Value, plain, shown
 from pslaunch.options import OPTIONS
 from pslaunch.runtime import env as contract
 
@@ -144,7 +144,7 @@ def _variable(key: str, value: object, lines: _Lines) -> Iterator[Value]:
         near = nearest(key, [*KEYS, *VARIABLES])
         hint = f"; is {near} meant?" if near else f"; there are {', '.join(KEYS)}"
         raise SpecError(f"{lines.label(key)} is no name of conf.py{hint}")
-    if isinstance(value, (str, int, float)):
-        yield Value(f"{key}={value}", lines.place(key) + ":")
+    if (text := plain(value)) is not None:
+        yield Value(f"{key}={text}", lines.place(key) + ":")
     elif key.startswith("PADDLE_"):
         raise SpecError(f"{lines.label(key)}={shown(value)}: text or a number is meant")

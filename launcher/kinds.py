@@ -34,8 +34,21 @@ Layer = Mapping[str, Sequence[Value]]  # from one place: the values of each opti
 
 def shown(value: object) -> str:
     """A value of a file in a message; a long one is cut."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # a number too long to be written, or the value's own code
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def plain(value: object) -> str | None:
+    """Text of a text, a number or a truth value; None for all else, and for what can't be written."""
+    if not isinstance(value, (str, int, float)):
+        return None
+    try:
+        return str(value)
+    except ValueError:  # more digits than Python writes
+        return None
 
 
 # --- What an option's text may be; `label`: as in Value. ---
@@ -81,7 +94,9 @@ class Number:
             raise SpecError(f"{label}={value} is not from {self.low} to {self.high}")
 
     def to_text(self, value: object) -> str | None:
-        return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+        if not isinstance(value, int) or isinstance(value, bool):
+            return None
+        return str(value) if abs(value) < 10**18 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +119,7 @@ class Seconds:
             raise SpecError(f"{label}={value:g} is not a number of seconds from {self.low_s:g} up")
 
     def to_text(self, value: object) -> str | None:
-        return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+        return plain(value) if not isinstance(value, (bool, str)) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +160,7 @@ class Truth:
         pass
 
     def to_text(self, value: object) -> str | None:
-        return str(value) if isinstance(value, (bool, int, str)) else None
+        return plain(value) if not isinstance(value, float) else None
 
 
 @dataclass(frozen=True, slots=True)

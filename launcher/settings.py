@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pslaunch.args import nearest
 from pslaunch.errors import SpecError
-from pslaunch.kinds import Layer, Value, shown
+from pslaunch.kinds import Layer, Value, plain, shown
 from pslaunch.options import OPTIONS, Option, options_of
 from pslaunch.runtime.env import INIT_ARGS, TRAINER_FLAGS, EnvError
 
@@ -44,7 +44,7 @@ def _load(path: Path) -> tuple[str, dict[str, Any]]:
         raise SpecError(f"{path.name} can't be read: {e.strerror}") from e
     except UnicodeDecodeError as e:
         raise SpecError(f"{path.name} is not UTF-8: {e.reason} at byte {e.start}") from e
-    except tomllib.TOMLDecodeError as e:
+    except (ValueError, RecursionError) as e:  # a number or a nesting that is too long, too
         place = _PLACE.search(str(e))
         where = f"{path.name}:{place[1]}" if place else path.name
         raise SpecError(f"{where}: {_PLACE.sub('', str(e))}") from e
@@ -126,16 +126,17 @@ class _Reader:
 
 def trainer_flag(name: str, value: object, label: str) -> str:
     """The text of a trainer's flag, checked as on a command line."""
-    if not isinstance(value, (str, int, float)):
+    text = plain(value)
+    if text is None:
         raise SpecError(f"{label}={shown(value)}: text, a number, or true or false is meant")
     try:
-        INIT_ARGS[name].parse(value, label)
+        INIT_ARGS[name].parse(text, label)
     except EnvError as e:
         raise SpecError(str(e)) from e
-    return str(value)
+    return text
 
 
 def _variable(name: str, value: object, label: str) -> str:
-    if isinstance(value, (str, int, float)):
-        return str(value)
+    if (text := plain(value)) is not None:
+        return text
     raise SpecError(f"{label} {name}={shown(value)}: text or a number is meant")

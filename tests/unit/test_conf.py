@@ -132,6 +132,11 @@ def test_an_error_in_it_is_told_with_its_line_and_words(
         ("PADDLE_PORTS_NUM = None", "PADDLE_PORTS_NUM=None: a whole number is meant"),
         ("PADDLE_USE_GPU = []", "PADDLE_USE_GPU=[]: true or false is meant"),
         ("PADDLE_NIC = None", "PADDLE_NIC=None: text is meant"),
+        ("PADDLE_PORT = 10**5000", "PADDLE_PORT=<int>: a whole number is meant"),
+        (
+            "class A:\n    def __repr__(self): return 1/0\nROOT_DIR = A()",
+            "conf.py:3: ROOT_DIR=<A>: text is meant",
+        ),
         ("ROOT_DIR = 7", "ROOT_DIR=7: text is meant"),
         ("JOB_NAME = ['x' * 90]", f"JOB_NAME=['{'x' * 55}...: text is meant"),
         ("PADDLE_WITH_GLOO = []", "PADDLE_WITH_GLOO=[]: text or a number is meant"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from pslaunch.args import split_command_line
 from pslaunch.errors import SpecError
 from pslaunch.given import Given, gather, merge
-from pslaunch.kinds import Value
+from pslaunch.kinds import Value, shown
 from pslaunch.options import OPTIONS, options_of
 from pslaunch.runtime.env import TRAINER_FLAGS
 from support.pages import section
@@ -120,6 +121,11 @@ def test_a_workspace_on_the_command_line_is_not_held_against_a_package_in_the_fi
         ("port = \n", "pslaunch.toml:1: Invalid value"),
         ("a = 1\na = 2\n", "pslaunch.toml:2: Cannot overwrite a value"),
         ("port = 7\n[local", "pslaunch.toml"),
+        (f"port = {'9' * 30}\n", "port=999999999999999999999999999999: a whole number is meant"),
+        (f"port = {'9' * 5000}\n", "Exceeds the limit"),
+        (f"port = {'[' * 5000}\n", "pslaunch.toml: maximum recursion depth"),
+        ("port = 1979-05-27\n", "port=datetime.date(1979, 5, 27): a whole number is meant"),
+        ("grace = [nan]\n", "grace=[nan]: a number of seconds is meant"),
     ],
 )
 def test_a_wrong_key_or_value_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:
@@ -180,6 +186,22 @@ def test_the_page_shows_a_file_that_is_read(tmp_path: Path) -> None:
 
 def test_no_option_has_a_trainers_flags_name() -> None:
     assert not {option.name for option in OPTIONS} & set(TRAINER_FLAGS)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@arbitrary(values)
+def test_any_value_of_a_file_is_read_or_is_told(value: object) -> None:
+    for option in OPTIONS:
+        text = option.kind.to_text(value)
+        with contextlib.suppress(SpecError):
+            option.kind.check(option.kind.read(text or "", "x"), "x")
+    assert len(shown(value)) <= 60
 
 
 layers = st.lists(
