@@ -17,14 +17,14 @@ from typing import Any, Final, TextIO
 from pslaunch import __version__
 from pslaunch.backends.base import Line as Started
 from pslaunch.backends.fabric import FabricBackend
-from pslaunch.errors import HostError, PslaunchError
+from pslaunch.errors import HostError, PreflightError, PslaunchError
 from pslaunch.findings import Finding, Seen, Wanted, exit_code, find
 from pslaunch.imports import imported
 from pslaunch.locate import DEFAULT_PROGRAM
 from pslaunch.node import codes, job, reach
 from pslaunch.node.dispatch import of_nodes
 from pslaunch.node.head import STOP_SIGNALS
-from pslaunch.node.job import Placed
+from pslaunch.node.job import Facts, Node, Placed, Plan
 from pslaunch.node.loop import Loop
 from pslaunch.node.wire import Line, Message
 from pslaunch.package import sizes
@@ -89,6 +89,46 @@ def examine(spec: JobSpec, failed: Mapping[int, HostError]) -> tuple[list[Seen],
     errors = {node: x for node, x in opened.items() if isinstance(x, HostError)}
     seen = [looking.seen(Seen(host=n.name, failed=errors.get(n.id)), n.id) for n in plan.nodes]
     return seen, find(seen, wanted, sent)
+
+
+def known_facts(spec: JobSpec, plan: Plan) -> tuple[Placed, Facts]:
+    """The job with what its hosts know: addresses, paths, Pythons, and the ports that are free now.
+
+    Raises PreflightError where something is wrong with a host; the table is on stderr then.
+    """
+    try:
+        seen, findings = examine(spec, {})
+    except StoppedError as e:
+        raise PreflightError("the hosts were not asked to the end") from e
+    if exit_code(findings):
+        tell(seen, findings, sys.stderr, as_json=False)
+        raise PreflightError("a dry run with --connect wants hosts that are in order")
+    placed = job.place(plan, [_with_facts(plan, *pair) for pair in zip(plan.nodes, seen, strict=True)])
+    facts = Facts.symbolic(placed)
+    if any(why for one in seen for why in (one.facts or {})["ports"].values()):
+        return placed, facts  # others will be proposed, which are chosen when the job starts
+    first = plan.port or job.FIRST_PORT
+    proposed = job.propose_ports(placed, first, job.FIRST_PORT)
+    pservers = {p.key: proposed[p.key] for p in placed.of(PSERVER)}
+    return placed, replace(facts, ports={**facts.ports, **pservers})
+
+
+def _with_facts(plan: Plan, node: Node, one: Seen) -> Node:
+    """A node as its host has answered."""
+    facts = one.facts
+    assert facts is not None
+    workspace = str(facts["folders"]["workspace"]["path"])
+    log_dir = facts["folders"].get("log_dir", {"path": f"{workspace}/log"})["path"]
+    base = workspace if log_dir == f"{workspace}/log" else log_dir
+    return replace(
+        node,
+        addr=one.addr or str(facts["addrs"][0]),
+        workspace=workspace,
+        log_dir=log_dir,
+        output_dir=f"{base}/output",
+        state_dir=f"{base}/.pslaunch",
+        python="" if plan.install else str(facts["agent_python"]["executable"]),
+    )
 
 
 # --- What the job needs, and what is asked. ---

@@ -111,7 +111,8 @@ def _run_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> None:
     from pslaunch import session
 
     if given.flag("dry_run"):
-        typer.echo(session.dry_run(spec, as_json=as_json))
+        connect = "connect" in given.options and given.flag("connect")
+        typer.echo(session.dry_run(spec, as_json=as_json, connect=connect))
         return
     raise typer.Exit(session.run(spec, as_json=as_json))
 

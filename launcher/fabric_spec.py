@@ -21,8 +21,6 @@ from pslaunch.locate import DEFAULT_PROGRAM, folder_here, folder_to_make, progra
 from pslaunch.spec import JobSpec, Package, Reach, check_effects, common_options, job_name, no_effect
 
 MAX_NIC_BYTES: Final = 15  # of the kernel
-# Parts of the design that nothing carries out yet: refused, not ignored.
-NOT_YET: Final = ("connect",)
 NEVER_SENT: Final = frozenset({"log", "output", "nodefile", "nodes", ".pslaunch"})
 
 
@@ -31,9 +29,6 @@ def fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, 
 
     cwd: absolute; relative paths of this machine start there. Raises SpecError.
     """
-    for name in NOT_YET:
-        if given.one(name):
-            raise SpecError(f"--{name} is not there yet")
     options = common_options(given, environ)
     reach = _reach(given)
     package, workspace, program = _package(given, split, cwd)

@@ -12,7 +12,7 @@ from typing import Any
 from pslaunch.detect import choose_server
 from pslaunch.locate import DEFAULT_PROGRAM
 from pslaunch.node import job
-from pslaunch.node.job import Count, Install, Limits, Node, Package, Plan, Role
+from pslaunch.node.job import Count, Facts, Install, Limits, Node, Package, Placed, Plan, Role
 from pslaunch.runtime.env import PSERVER, TRAINER
 from pslaunch.spec import JobSpec, Reach
 from pslaunch.spec import Package as Sent
@@ -141,10 +141,9 @@ def _node(
     )
 
 
-def dry_run(plan: Plan) -> dict[str, Any]:
-    """What is known before anything is asked, as data; symbols such as {pserver:1.port} for the rest."""
-    placed = job.place(plan, plan.nodes)
-    bound = job.bind(placed, job.Facts.symbolic(placed))
+def dry_run(placed: Placed, facts: Facts) -> dict[str, Any]:
+    """What is known of a job, as data; symbols such as {pserver:1.port} stand for the rest."""
+    plan, bound = placed.plan, job.bind(placed, facts)
     return {
         "job": plan.job_id,
         "name": plan.name,

@@ -19,7 +19,7 @@ from pslaunch.errors import FileError, HostError, HostsError, NodeLostError, Psl
 from pslaunch.node import codes, record
 from pslaunch.node.dispatch import Supply
 from pslaunch.node.head import STOP_SIGNALS, Head
-from pslaunch.node.job import Plan, place
+from pslaunch.node.job import Facts, Plan, place
 from pslaunch.node.loop import Loop
 from pslaunch.node.recent import Event
 from pslaunch.observe import HeadView, RemoteHead
@@ -38,9 +38,20 @@ def new_job_id(name: str) -> str:
     return f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 
-def dry_run(spec: JobSpec, *, as_json: bool) -> str:
-    """What `run` would start, without starting anything."""
-    data = plan_as_data(make_plan(spec, new_job_id(spec.job_name)))
+def dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> str:
+    """What `run` would start, without starting anything; with `connect` the hosts are asked what they know.
+
+    Raises PslaunchError where a host that is asked is not in order.
+    """
+    plan = make_plan(spec, new_job_id(spec.job_name))
+    if connect:
+        from pslaunch.check import known_facts
+
+        placed, facts = known_facts(spec, plan)
+    else:
+        placed = place(plan, plan.nodes)
+        facts = Facts.symbolic(placed)
+    data = plan_as_data(placed, facts)
     return json.dumps(data, indent=2) if as_json else render(data)
 
 

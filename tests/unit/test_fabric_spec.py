@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch import fabric_spec as module
 from pslaunch.args import split_command_line
 from pslaunch.errors import SpecError
 from pslaunch.fabric_spec import fabric_spec
@@ -35,12 +34,6 @@ def here(tmp_path: Path) -> Path:
     (tmp_path / "p.whl").touch()
     (tmp_path / "house").mkdir()
     return tmp_path
-
-
-@pytest.fixture
-def all_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if every part of the design were carried out."""
-    monkeypatch.setattr(module, "NOT_YET", ())
 
 
 def make(here: Path, *line: str, conf: str = "") -> JobSpec:
@@ -121,7 +114,6 @@ def test_a_workspace_that_the_hosts_have(here: Path) -> None:
     assert make(here, "--hosts=a", "--job_workspace=/w", "/w/x/../run").command == ("./run",)
 
 
-@pytest.mark.usefixtures("all_there")
 def test_what_is_sent_prepared_and_fetched(here: Path) -> None:
     spec = make(
         here, WS, "--hosts=a", "--shard=data/*-{:05d}", "--shard=x/{}", "--link=data/big=/mnt/big",
@@ -137,7 +129,6 @@ def test_what_is_sent_prepared_and_fetched(here: Path) -> None:
     assert (spec.fetch_output, spec.fetch_logs) == (here / "out", here / "deep/logs")
 
 
-@pytest.mark.usefixtures("all_there")
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -199,7 +190,6 @@ def test_a_wrong_value_is_told_by_its_option(here: Path, line: Sequence[str], to
     assert told in str(caught.value)
 
 
-@pytest.mark.usefixtures("all_there")
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -247,13 +237,6 @@ def test_a_wrong_value_of_conf_is_told_with_its_line(here: Path, conf: str, told
 def test_what_stands_in_a_file_may_have_no_effect_on_this_job(here: Path) -> None:
     spec = make(here, WS, "--server_num=0", "--worker_num=1", conf=CONF)
     assert (spec.server_num, spec.port) == (0, 7164)
-
-
-@pytest.mark.parametrize("name", module.NOT_YET)
-def test_what_nothing_carries_out_yet_is_refused(here: Path, name: str) -> None:
-    word = f"--{name}=x" if options_of("fabric")[name].valued else f"--{name}"
-    with pytest.raises(SpecError, match=f"--{name} is not there yet"):
-        make(here, WS, "--hosts=a", word)
 
 
 def test_every_default_of_the_table_is_the_jobs(here: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from pslaunch.args import split_command_line
 from pslaunch.fabric_spec import fabric_spec
 from pslaunch.given import gather
+from pslaunch.node.job import Facts, place
 from pslaunch.options import options_of
 from pslaunch.plan import dry_run, make_plan, render
 from pslaunch.spec import JobSpec, local_spec
@@ -71,7 +72,9 @@ def spec_of(backend: str, program: str, words: list[str], folder: Path) -> JobSp
 def planned(name: str, folder: Path) -> dict[str, Any]:
     """The dry run, with what differs between machines and runs replaced by words."""
     spec = spec_of(name.partition("-")[0], *CASES[name], folder)
-    text = json.dumps(dry_run(make_plan(spec, "JOB")), indent=1, sort_keys=True)
+    plan = make_plan(spec, "JOB")
+    placed = place(plan, plan.nodes)
+    text = json.dumps(dry_run(placed, Facts.symbolic(placed)), indent=1, sort_keys=True)
     text = text.replace(str(folder), "/ws").replace(sys.executable, "/python")
     return dict(json.loads(text))
 
