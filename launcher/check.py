@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, TypeVar
 
 from pslaunch import __version__
 from pslaunch.backends.base import Line as Started
@@ -39,6 +39,8 @@ RUNTIME: Final = ("pslaunch.runtime", "numpy", "threadpoolctl")
 FOR_VENV: Final = ("venv", "ensurepip")
 PACKAGES: Final = (OURS, "numpy")  # whose versions matter
 TOP_PORT: Final = 65535
+
+T = TypeVar("T")
 
 
 def check(
@@ -76,8 +78,9 @@ def examine(spec: JobSpec, failed: Mapping[int, HostError]) -> tuple[list[Seen],
     looking = Looking(loop)
     try:
         tried = [node for node in plan.nodes if node.id not in failed]
+        started = looking.aside(lambda: backend.try_start(tried, plan.limits))
         opened: dict[int, Started | HostError] = dict(failed)
-        opened.update(zip((n.id for n in tried), backend.try_start(tried, plan.limits), strict=True))
+        opened.update(zip((n.id for n in tried), started, strict=True))
         looking.attach([x for x in opened.values() if isinstance(x, Started)], plan.limits.lost_after_s)
         looking.look(lambda node: question(spec, wanted, placed, node))
         looking.try_network()
@@ -252,6 +255,16 @@ class Looking:
     def _stop(self, number: int) -> None:
         self._stopped_by = number
 
+    def aside(self, work: Callable[[], list[T]]) -> list[T]:
+        """What `work` gives, done in a thread, so that a signal need not wait for it. Raises StoppedError."""
+        found: list[T] = []
+        over: list[Exception | None] = []
+        self._loop.aside(lambda: found.extend(work()), over.append)
+        self._run(lambda: bool(over))
+        if over[0]:
+            raise over[0]
+        return found
+
     def attach(self, started: Sequence[Started], lost_after_s: float) -> None:
         """Take the lines to agents."""
         self._asked = [Asked(self._loop, one, lost_after_s) for one in started]
@@ -319,17 +332,21 @@ class Looking:
             one.send(message(one))
         end_s = self._loop.now() + STAGE_LIMIT_S
         timer = self._loop.call_at(end_s, lambda: None)
-
-        def over() -> bool:
-            if self._stopped_by:
-                raise StoppedError(self._stopped_by)
-            return self._loop.now() >= end_s or all(one.lost or answer in one.answers for one in waited)
-
-        self._loop.run(over)
+        self._run(
+            lambda: self._loop.now() >= end_s or all(one.lost or answer in one.answers for one in waited)
+        )
         timer.cancel()
         for one in waited:
             if answer not in one.answers and not one.lost:
                 one.lost = f"it did not answer within {STAGE_LIMIT_S:g} s"
+
+    def _run(self, until: Callable[[], bool]) -> None:
+        def over() -> bool:
+            if self._stopped_by:
+                raise StoppedError(self._stopped_by)
+            return until()
+
+        self._loop.run(over)
 
 
 def _free_port(facts: Mapping[str, Any]) -> int:

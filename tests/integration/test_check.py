@@ -16,7 +16,7 @@ from pslaunch.node import codes
 from support.jobs import PSLAUNCH
 from support.others import NO_BULLSEYE, bullseye_root
 from support.process import poll_until, started
-from testbed import Hosts
+from testbed import Host, Hosts
 
 PORT = "7301"
 HOLDER = (
@@ -255,11 +255,13 @@ def test_a_host_with_python_39(hosts: Hosts, plain: Path) -> None:
     assert "other Python" in found(told, "warning")["node2"]
 
 
-def test_ctrl_c_ends_it(hosts: Hosts, plain: Path) -> None:
-    hosts[1].freeze()
-    argv = hosts.as_user([*PSLAUNCH, "check", *words_for(hosts, plain)])
+@pytest.mark.parametrize("fault", [Host.freeze, Host.link_down])
+def test_ctrl_c_ends_it_while_a_host_is_waited_for(
+    hosts: Hosts, plain: Path, fault: Callable[[Host], None]
+) -> None:
+    fault(hosts[1])
+    argv = hosts.as_user([*PSLAUNCH, "check", *words_for(hosts, plain, "--connect_timeout=600")])
     with started(argv) as launcher:
         poll_until(hosts[0].processes, describe="an agent on node1")
         os.kill(launcher.pid, signal.SIGINT)
-        assert launcher.wait() == codes.INT
-    hosts[1].thaw()
+        assert launcher.wait(timeout_s=10) == codes.INT
