@@ -100,7 +100,7 @@ CLUSTER_CASES = [
         for who in ("keeper", "agent")
         for when, how, node in (
             ("before", "KILL", 0),
-            ("starting", "STOP", 0),
+            ("starting", "KILL", 0),
             ("step", "KILL", 0),
             ("step", "KILL", 1),
             ("step", "TERM", 2),
