@@ -14,6 +14,9 @@ COLUMNS: Final = (
     *("host", "reached", "key", "python", "system", "disk", "address"),
     *("ports", "imports", "memory", "clock", "network"),
 )
+DROPPED: Final = ("clock", "memory", "system", "address", "disk", "ports", "imports", "python", "network")
+GAP: Final = 3  # between columns on a terminal
+MAX_NAMES: Final = 3  # in a cell
 UNKNOWN: Final = "?"
 STYLES: Final[Mapping[Level, str]] = {"ok": "", "warning": "yellow", "problem": "bold red"}
 WORDS: Final[Mapping[Level, str]] = {"ok": "", "warning": "warning", "problem": "PROBLEM"}
@@ -88,9 +91,11 @@ def _draw(seen: Sequence[Seen], findings: Sequence[Finding], out: TextIO, *, col
 
     encoding = out.encoding or "utf-8"
     console = Console(file=out, no_color=not colour, highlight=False, markup=False, emoji=False)
-    drawn = Table(*COLUMNS, box=SIMPLE_HEAD, pad_edge=False)
-    for row in table(seen, findings):
-        drawn.add_row(*(Text(clean(text, encoding), style=STYLES[level]) for text, level in row))
+    rows = table(seen, findings)
+    shown = fitting(rows, console.width)
+    drawn = Table(*(COLUMNS[i] for i in shown), box=SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        drawn.add_row(*(Text(clean(row[i][0], encoding), style=STYLES[row[i][1]]) for i in shown))
     console.print(drawn)
     for line in said(seen, findings):
         style = next((STYLES[level] for level, word in WORDS.items() if word and line.startswith(word)), "")
@@ -116,6 +121,19 @@ def table(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[list[tuple[
     return rows
 
 
+def fitting(rows: Sequence[Sequence[tuple[str, Level]]], width: int) -> list[int]:
+    """The columns for a terminal of this width: what is good everywhere is left out where it is narrow."""
+    widths = [
+        max(map(len, column)) + GAP
+        for column in zip(COLUMNS, *([text for text, _ in row] for row in rows), strict=True)
+    ]
+    shown = list(range(len(COLUMNS)))
+    for i in map(COLUMNS.index, DROPPED):
+        if sum(widths[k] for k in shown) > width and all(row[i][1] == "ok" for row in rows):
+            shown.remove(i)
+    return shown
+
+
 def _reached(kinds: set[str]) -> dict[str, str]:
     if not kinds:
         return {"reached": "yes", "key": "ok"}
@@ -136,12 +154,17 @@ def _cells(one: Seen, *, others: int) -> dict[str, str]:
         "system": f"{facts['libc'] or 'libc?'}, {facts['machine']}, {facts['cores']} cores",
         "disk": "no rights" if workspace["error"] else _free(workspace["free_bytes"]),
         "address": one.addr or next(iter(facts["addrs"]), "none"),
-        "ports": f"{', '.join(busy)} busy" if busy else "free" if facts["ports"] else "none needed",
-        "imports": f"no {', '.join(programs['missing'])}" if programs["missing"] else "ok",
+        "ports": f"{_few(busy)} busy" if busy else "free" if facts["ports"] else "none needed",
+        "imports": f"no {_few(programs['missing'])}" if programs["missing"] else "ok",
         "memory": _free(memory.get("available")),
         "clock": f"{one.clock_off_s:+.1f} s",
         "network": "cut off" if one.cut_off else "ok" if one.addr and others else UNKNOWN,
     }  # fmt: skip
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _free(n: int | None) -> str:

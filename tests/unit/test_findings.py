@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import re
 from typing import Any
 
 import pytest
@@ -168,6 +169,29 @@ def test_the_table_and_the_lines_below_it() -> None:
     assert said.endswith(f": silent: the line was closed; what to do: {KINDS['silent'].advice}")
     assert last == "1 of 2 hosts can't be used"
     assert "\x1b" not in out.getvalue()
+
+
+class Terminal(io.StringIO):
+    """Says that it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("columns", "gone"), [(200, []), (80, ["clock", "memory", "system"])])
+def test_a_terminal_gets_what_fits_and_all_that_is_wrong(
+    columns: int, gone: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    busy = Seen(host="b", facts=facts(ports__7164="x: busy", programs__missing=list("pqrs")))
+    out, seen = Terminal(), [GOOD, busy]
+    tell(seen, find(seen, WANTED, [0, 0]), out, as_json=False, environ={"TERM": "xterm", "NO_COLOR": "1"})
+    text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    assert set(COLUMNS) - set(lines[0]) >= set(gone)
+    assert {"host", "reached", "key", "ports"} <= set(lines[0]) and (gone or lines[0] == list(COLUMNS))
+    assert any(line[0] == "b" and "7164" in line and "busy" in line for line in lines)
+    assert any(line[:2] == ["PROBLEM", "b:"] for line in lines) and lines[-1][:3] == ["1", "of", "2"]
 
 
 def test_one_object_a_host() -> None:
