@@ -30,6 +30,7 @@ from pslaunch.spec import JobSpec, Reach
 from pslaunch.view import View, make_view
 
 TICK_S = 0.125
+NOT_OF_HOSTS = (codes.OK, codes.USAGE, codes.INT, codes.TERM, codes.HUP)  # ends that say nothing of a host
 
 
 def new_job_id(name: str) -> str:
@@ -67,7 +68,7 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     except HostsError as e:
         _look(spec, e.failed)
         raise
-    if code and not began and code not in (codes.INT, codes.TERM, codes.HUP):
+    if not began and code not in NOT_OF_HOSTS:
         _look(spec, [])
     return code
 

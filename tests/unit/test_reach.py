@@ -42,6 +42,19 @@ def test_a_door_opens_at_every_address_of_its_node(door: Door) -> None:
     assert sorted(try_all(found, SECRET)) == sorted(there)
 
 
+def test_a_door_at_a_port_that_is_free_or_else_at_any() -> None:
+    loop = Loop()
+    first = Door(loop, b"")
+    second = Door(loop, b"", first.port)
+    assert second.port not in (0, first.port)
+    first.close()
+    third = Door(loop, b"", first.port)
+    assert third.port == first.port
+    for door in (second, third):
+        door.close()
+    loop.close()
+
+
 def test_a_door_of_another_node_or_job_is_not_the_one_that_was_meant(door: Door) -> None:
     assert try_all([Target(2, "127.0.0.1", door.port)], SECRET) == []
     assert try_all([Target(1, "127.0.0.1", door.port)], bytes(31) + b"1") == []
