@@ -121,7 +121,7 @@ def _values(key: str, value: object, lines: _Lines) -> Iterator[Value]:
         yield from _hosts(value, lines)
         return
     kind = _KINDS[KEYS[key]]
-    text = kind.to_text(value)
+    text = value if isinstance(value, str) else kind.to_text(value)  # numbers as text are common
     if text is None:
         raise SpecError(f"{lines.label(key)}={shown(value)}: {kind.meant} is meant")
     yield Value(text, lines.label(key))

@@ -21,6 +21,7 @@ from pathlib import Path
 from testbed import Hosts, why_not
 
 CONFIGS = Path("/etc/ssh/ssh_config.d")
+EXAMPLE = Path("examples/word2vec")
 LINK = CONFIGS / "pslaunch-hosts.conf"
 ENDS_S = 30.0
 
@@ -78,11 +79,15 @@ def hold(count: int, folder: Path) -> None:
 
 def write(hosts: Hosts, folder: Path) -> None:
     """What leads to the hosts, for the user who called sudo too."""
+    from support.wheelhouse import make_wheelhouse  # `down` runs without the package
+
     user = hosts[0].user
     names = ", ".join(f'"{user}@{host.name}"' for host in hosts)
     (folder / "conf.py").write_text(f'HOSTS = [{names}]\nROOT_DIR = "{hosts.root_dir}"\n')
     (folder / "machines").write_text("".join(f"{host.name}\n" for host in hosts))
     (folder / "ssh_config").write_text(hosts.config.read_text())
+    shutil.rmtree(folder / "wheelhouse", ignore_errors=True)
+    make_wheelhouse(folder / "wheelhouse")  # these hosts reach no index
     if (other := linked()) is not None and (other.parent == folder or not other.exists()):
         LINK.unlink()
     if CONFIGS.is_dir() and not LINK.is_symlink():  # else other hosts are up, which ssh knows already
@@ -111,7 +116,11 @@ def tell(hosts: Hosts, folder: Path) -> None:
         first.user,
         f"and have nothing of this checkout. {where}/machines is for MPI. A job:",
     )
-    print(f"    pslaunch fabric --conf {where}/conf.py --job_dispatch_package examples/word2vec/ws train.py")
+    if not (EXAMPLE / "ws").exists():
+        print(f"    python {EXAMPLE}/prepare.py {EXAMPLE}/ws")
+    for what in ("check fabric", "fabric"):
+        print(f"    pslaunch {what} --conf {where}/conf.py --job_dispatch_package {EXAMPLE}/ws \\")
+        print(f"        --install --wheelhouse {where}/wheelhouse train.py")
     print("To remove all of it: make hosts-down", flush=True)
 
 

@@ -53,6 +53,14 @@ def read(folder: Path, source: str | bytes) -> Layer:
     return read_conf(path, FILE)
 
 
+def test_numbers_may_be_text(tmp_path: Path) -> None:
+    layer = read(tmp_path, "HOSTS = ['a']\nPADDLE_PORT = '7164'\nPADDLE_PORTS_NUM = 'x'\n")
+    assert [v.text for name in ("port", "ports_num") for v in layer[name]] == [
+        "7164",
+        "x",
+    ]  # judged as options are
+
+
 @pytest.mark.parametrize(("source", "ports_num"), [(FIRST, "2"), (SECOND, "1")])
 def test_a_published_conf(tmp_path: Path, source: str, ports_num: str) -> None:
     found = read(tmp_path, source)
@@ -126,7 +134,7 @@ def test_an_error_in_it_is_told_with_its_line_and_words(
         ("HOSTS = []", "conf.py:1: HOSTS names no host"),
         ("HOSTS = [\n 'a',\n 3]", "conf.py:3: HOSTS has 3, which is no text"),
         ("HOSTS = {'a'}", "conf.py:1: HOSTS={'a'}: a list is meant"),
-        ("if True:\n    PADDLE_PORT = '7164'", "conf.py:2: PADDLE_PORT='7164': a whole number is meant"),
+        ("if True:\n    PADDLE_PORT = [7164]", "conf.py:2: PADDLE_PORT=[7164]: a whole number is meant"),
         ("PADDLE_PORT = 7164.0", "PADDLE_PORT=7164.0: a whole number is meant"),
         ("PADDLE_PORT = True", "PADDLE_PORT=True: a whole number is meant"),
         ("PADDLE_PORTS_NUM = None", "PADDLE_PORTS_NUM=None: a whole number is meant"),
