@@ -4,7 +4,7 @@ PslaunchError            1   base; anything that has no better home
 ├── SpecError            2   a command line, configuration file or hostfile that is wrong
 ├── HostError           68   a host that can't be reached or used
 │   └── HostRightsError 77   a host that refuses our keys; a RightsError as well
-├── HostsError          68   one or more of many hosts could not be reached or used
+├── HostsError          68   some of many hosts could not be reached or used; 77 where all refused our keys
 ├── ServiceError        69   a port or service that is not to be had
 ├── FileError           74   reading or writing failed, disk full
 ├── PeerError           75   a process that others needed is gone
@@ -16,7 +16,6 @@ PslaunchError            1   base; anything that has no better home
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from pslaunch.node import codes
 
@@ -24,7 +23,7 @@ from pslaunch.node import codes
 class PslaunchError(Exception):
     """Base: the message says what failed, where, the system's words and what to do; shown as it is."""
 
-    exit_code: ClassVar[int] = codes.FAILED
+    exit_code: int = codes.FAILED
 
 
 class SpecError(PslaunchError):
@@ -52,6 +51,8 @@ class HostsError(PslaunchError):
         lines = "".join(f"\n  {e}" for e in failed)
         super().__init__(f"{len(failed)} of {asked} hosts can't be used:{lines}")
         self.failed = tuple(failed)
+        if all(isinstance(e, RightsError) for e in failed):
+            self.exit_code = codes.RIGHTS
 
 
 class ServiceError(PslaunchError):

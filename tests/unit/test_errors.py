@@ -4,6 +4,7 @@ import inspect
 import re
 
 from pslaunch import errors
+from pslaunch.errors import HostError, HostRightsError, HostsError
 from pslaunch.node import codes
 
 CLASSES = {
@@ -36,3 +37,9 @@ def test_host_error_keeps_its_parts() -> None:
     error = errors.HostError("node7", "connecting", "timed out after 10 s")
     assert str(error) == "node7: connecting failed: timed out after 10 s"
     assert (error.host, error.step) == ("node7", "connecting")
+
+
+def test_hosts_that_all_refuse_our_keys_are_a_matter_of_rights() -> None:
+    refused, down = HostRightsError("a", "authenticate", "no key"), HostError("b", "connect", "no route")
+    assert HostsError([refused], 3).exit_code == codes.RIGHTS
+    assert HostsError([refused, down], 3).exit_code == codes.HOST
