@@ -50,7 +50,9 @@ class Dispatch:
         self._passed_on = False  # whether nodes pass the package on to each other
         self._hungry: dict[int, Message] = {}  # nodes that wait for one that has it, and what they lack
         self._feeding = False  # one gets it from us
-        self._idle: dict[int, int] = {}  # nodes that have it and serve nobody, and their ports
+        self._spare: list[Link] = []  # nodes that have it and do not listen
+        self._called = 0  # how many were asked to, and have not answered
+        self._idle: dict[int, int] = {}  # nodes that listen and serve nobody, and their ports
         self._fetching: dict[int, tuple[int, int]] = {}  # nodes that get it from another
 
     def begin(self, over: Callable[[], None]) -> None:
@@ -116,9 +118,15 @@ class Dispatch:
             else:
                 self._feeding = True
                 self._senders[node].lacks(m)
+        # Whoever comes when all others have it already has to be thought of as well.
+        while self._spare and self._called < len(self._hungry):
+            link = self._spare.pop()
+            self._called += 1
+            link.line.send({"type": "serve", "addr": link.node.addr})
 
     def serving(self, link: Link, port: int) -> None:
         """A node that has the package listens."""
+        self._called -= 1
         self._idle[link.node.id] = port
         self._deal()
 
@@ -131,8 +139,7 @@ class Dispatch:
     def _pass_on(self, link: Link) -> None:
         """A node has got the package: it may give it to those that wait."""
         self._free(link)
-        if len(self._hungry) > len(self._idle):
-            link.line.send({"type": "serve", "addr": link.node.addr})
+        self._spare.append(link)
         self._deal()
 
     def received(self, link: Link, m: Message) -> None:

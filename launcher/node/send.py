@@ -101,27 +101,36 @@ class Sender:
 
     def lacks(self, m: Message) -> None:
         """What the node wants, in the order in which it wants it. Raises ValueError where that can't be."""
+        wants = self._wants(m)
+        if len(self._queue) + len(wants) > len(self._source.entries):
+            raise ValueError("files that it has asked for already")
         if m["manifest"]:
             self._queue.append(Want(THE_MANIFEST, 0))
             self._manifest_bytes += len(self._source.manifest)
-        entries = self._source.entries
-        offsets = {int(file): int(offset) for file, offset in m["offsets"].items()}
-        for first, count in m["files"]:
-            if not 0 <= first < first + count <= len(entries):
-                raise ValueError(f"files {first} to {first + count} of {len(entries)}")
-            for file in range(first, first + count):
-                want = Want(file, offsets.get(file, 0))
-                if entries[file].kind != "f" or not 0 <= want.offset < entries[file].size:
-                    raise ValueError(f"file {file} from {want.offset} on")
-                self._queue.append(want)
-                self.total_files += 1
-                self.total_bytes += entries[file].size - want.offset
+        self._queue.extend(wants)
+        self.total_files += len(wants)
+        self.total_bytes += sum(self._source.entries[file].size - offset for file, offset in wants)
         self._moved()
         self._read()
 
     def size(self, m: Message) -> int:
-        """How many bytes a node's answer asks for."""
-        return sum(e.size for first, count in m["files"] for e in self._source.entries[first : first + count])
+        """How many bytes a node's answer asks for. Raises ValueError where that can't be."""
+        return sum(self._source.entries[file].size - offset for file, offset in self._wants(m))
+
+    def _wants(self, m: Message) -> list[Want]:
+        entries = self._source.entries
+        offsets = {int(file): int(offset) for file, offset in m["offsets"].items()}
+        wants: list[Want] = []
+        for first, count in m["files"]:
+            # Not more than there are, however often it names them: a few words may mean millions.
+            if not 0 <= first < first + count <= len(entries) or len(wants) + count > len(entries):
+                raise ValueError(f"{count} files from number {first} on, of {len(entries)}")
+            for file in range(first, first + count):
+                offset = offsets.get(file, 0)
+                if entries[file].kind != "f" or not 0 <= offset < entries[file].size:
+                    raise ValueError(f"file {file} from {offset} on")
+                wants.append(Want(file, offset))
+        return wants
 
     def received(self, m: Message) -> None:
         """The node has written so much: it takes as much more."""

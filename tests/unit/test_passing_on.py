@@ -1,0 +1,124 @@
+"""The head's part of passing a package on: every node that lacks it gets it from somebody, and once."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslaunch.node import job
+from pslaunch.node.dispatch import PASS_ON_BYTES, Dispatch, Part
+from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
+from pslaunch.node.loop import Loop
+from pslaunch.node.manifest import Hashes, scan
+from pslaunch.node.opening import Link
+from pslaunch.node.send import Source
+from pslaunch.node.wire import Line, Message
+
+LACKS: Message = {"type": "lacks", "manifest": False, "files": [[0, 1]], "offsets": {}, "alone": False}
+
+
+def job_on(folder: Path, nodes: int) -> job.Placed:
+    places = tuple(
+        Node(i, f"n{i}", "127.0.0.1", f"/ws{i}", f"/ws{i}/log", f"/ws{i}/output", f"/ws{i}/.pslaunch",
+             dispatched=True)
+        for i in range(nodes)
+    )  # fmt: skip
+    plan = Plan(
+        job_id="demo-1", name="demo", epoch=0, backend="local", server="bundled", why="given",
+        roles=(Role("trainer", Count("per_node", 1), ("python", "train.py")),),
+        port=None, ports_num=1, ports_num_for_sparse=0, trainer_count=1, use_gpu=False, added_env={},
+        flags={}, limits=Limits(5.0, 30.0, 60.0, None, 60.0), nodes=places, package=Package(str(folder)),
+    )  # fmt: skip
+    return job.place(plan, places)
+
+
+class Desk:
+    """A head's desk: lines to nodes that say what a test has them say; what they are told is kept."""
+
+    ending = False
+    filled: frozenset[int] = frozenset()
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.loop = Loop()
+        self.placed = job_on(folder, nodes)
+        self.links: dict[int, Link] = {}
+        self.told: list[list[str]] = [[] for _ in range(nodes)]
+        self.failed: list[str] = []
+        self._source = Source(str(folder), scan(str(folder), Hashes(f"{folder}.hashes")).entries)
+        self._lines: list[Line] = []
+        for node, told in zip(self.placed.nodes, self.told, strict=True):
+            head, there = (self._line(s.detach(), told) for s in socket.socketpair())
+            self.links[node.id] = Link(node, head, lambda: "")
+            self._lines += [head, there]
+        self.dispatch = Dispatch(self.loop, self, self)
+        self.over: list[bool] = []
+        self.dispatch.begin(lambda: self.over.append(True))
+
+    def _line(self, fd: int, told: list[str]) -> Line:
+        heard: Callable[[Message], None] = lambda m: told.append(m["type"])
+        return Line(self.loop, fd, fd, lost_after_s=30, on_message=heard, on_lost=print)
+
+    def get(
+        self, then: Callable[[Source], None], _failed: Callable[[Exception], None], _mine: Part | None
+    ) -> None:
+        then(self._source)
+
+    def fail(self, what: str, node: int, code: int, text: str, advice: str = "") -> None:
+        self.failed.append(text)
+
+    def settle(self, nodes: Sequence[job.Node]) -> None: ...
+
+    def start(self, bound: job.Bound) -> None: ...
+
+    def tell(self, event: str, **fields: Any) -> None: ...
+
+    def until(self, node: int, what: str) -> None:
+        self.loop.run(lambda: what in self.told[node])
+
+    def close(self) -> None:
+        for line in self._lines:
+            line.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/large").write_bytes(os.urandom(PASS_ON_BYTES))
+    made = Desk(tmp_path / "package", 3)
+    yield made
+    made.close()
+
+
+@pytest.mark.timeout(20)
+def test_who_asks_after_the_others_have_it_gets_it_too(desk: Desk) -> None:
+    first, second, third = (desk.links[i] for i in range(3))
+    desk.dispatch.lacks(first, LACKS)
+    desk.dispatch.dispatched(first)
+    desk.dispatch.lacks(second, LACKS)  # it had long to look
+    desk.until(0, "serve")
+    desk.dispatch.serving(first, 4000)
+    desk.until(1, "fetch")
+    desk.dispatch.dispatched(second)
+    desk.dispatch.lacks(third, LACKS)
+    desk.until(2, "fetch")
+    desk.dispatch.dispatched(third)
+    assert desk.over and not desk.failed
+    assert [told.count("serve") for told in desk.told] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("files", [[[0, 2]], [[0, 1], [0, 1]], [[-1, 1]], [[0, 0]], [[0, 1]] * 3])
+def test_a_node_that_asks_for_what_is_not_there_ends_the_job(desk: Desk, files: list[list[int]]) -> None:
+    desk.dispatch.lacks(desk.links[0], {**LACKS, "files": files, "alone": True})
+    assert desk.failed and "asks for" in desk.failed[0]
+
+
+def test_a_node_can_not_ask_for_the_same_without_end(desk: Desk) -> None:
+    for _ in range(100):
+        desk.dispatch.lacks(desk.links[0], {**LACKS, "alone": True})
+    assert desk.failed
