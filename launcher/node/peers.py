@@ -35,10 +35,13 @@ class Serving:
         sender: Sender | None = None
 
         def heard(m: Message) -> None:
-            if sender and m["type"] == "lacks":
-                sender.lacks(m)
-            elif sender and m["type"] == "received":
-                sender.received(m)
+            try:
+                if sender and m["type"] == "lacks":
+                    sender.lacks(m)
+                elif sender and m["type"] == "received":
+                    sender.received(m)
+            except (ValueError, KeyError, TypeError):
+                line.close()
 
         line = Line(
             self._loop,

@@ -1,307 +1,21 @@
-"""A node takes a package: says what it lacks, keeps what comes beside the workspace, then moves it in.
+"""A node takes a package over a line: asks for what it lacks, grants what it has written, tells the end.
 
-Every piece is checked against the manifest before it is written, and every content against its hash before
-it counts. What has arrived when a line is cut is not asked for again. Nothing here decides for the job.
+Nothing here decides for the job; what is slow is done by `incoming.py`, in a thread.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from pslaunch.node import codes
+from pslaunch.node.incoming import Incoming, Want
 from pslaunch.node.loop import Aside, Loop
-from pslaunch.node.manifest import (
-    MAX_BYTES,
-    MAX_NAMED,
-    Entry,
-    Hashes,
-    ManifestError,
-    decode,
-    digest,
-    encode,
-    new_hash,
-)
-from pslaunch.node.place import HASHES, MANIFEST, Store, dress, put_in_place, stage_names, survey
+from pslaunch.node.manifest import MAX_BYTES, Entry, ManifestError, decode, digest
 from pslaunch.node.program import Refusal
 from pslaunch.node.wire import Data, Message
 
 WINDOW_BYTES = 4 * 1024 * 1024  # on their way to a node, or in its memory, at most
 THE_MANIFEST = 2**32 - 1  # as the number of a file
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_PART = ".part"
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class Want(NamedTuple):
-    """A file to be sent, from an offset on."""
-
-    file: int
-    offset: int
-
-
-class Incoming:
-    """The files of one dispatch into one workspace; all of it slow, so used in a thread."""
-
-    def __init__(self, workspace: str, mine: Callable[[Entry], bool] | None = None) -> None:
-        """`mine` says which entries are this node's; the others' contents are only kept, for other nodes."""
-        self._store, self._mine = Store(workspace), mine
-        self._hashes = Hashes(os.path.join(self._store.path, HASHES))
-        self._data = b""
-        self.listed: list[Entry] = []  # the package
-        self.entries: list[Entry] = []  # what of it is for this workspace
-        self._there: set[str] = set()  # names of what was staged before
-        self._guests: dict[str, int] = {}  # contents that are for others alone
-        self._lacking: list[int] = []
-        self._off = False
-        self._intact: dict[str, str] = {}
-        self._wanted: deque[Want] = deque()
-        self._fd, self._at, self._hash = -1, 0, new_hash()  # the file that comes just now
-
-    def own(self) -> bytes:
-        """The manifest of what the last dispatch put here."""
-        return self._store.read(MANIFEST)
-
-    def look(self, manifest: bytes) -> list[Want]:
-        """What is to be sent so that the workspace can be as in this manifest.
-
-        Raises Refusal where there is no room, or programs put something else into its way.
-        """
-        self._wanted.clear()
-        self.listed = self.entries = decode(manifest)
-        self._data = manifest
-        if self._mine:
-            self.entries = [e for e in self.listed if self._mine(e)]
-            self._data = encode(self.entries)
-        old = self.listed if manifest == self.own() else self._store.entries(MANIFEST)
-        found = survey(self._store.workspace, self.entries, old, self._hashes)
-        if found.conflicts:
-            raise Refusal(codes.IO, self._in_the_way(found.conflicts))
-        self._lacking, self._off, self._intact = found.lacking, found.off, found.intact
-        self._there = self._store.staged()
-        place = {e.path: i for i, e in enumerate(self.listed)} if self._mine else {}
-        wanted = [(place.get(e.path, i), e) for i, e in self._distinct()] + self._of_others()
-        need = 0
-        for i, e in wanted:
-            have = self._staged(e)
-            if have < e.size:
-                self._wanted.append(Want(i, have))
-                need += e.size - have
-        copies = sum(self.entries[i].size for i in self._lacking) - sum(e.size for _, e in self._distinct())
-        self._check_room(need + copies)
-        return list(self._wanted)
-
-    def _distinct(self) -> Iterable[tuple[int, Entry]]:
-        """Each content that is neither here nor asked for twice."""
-        seen = set(self._intact)
-        for i in self._lacking:
-            e = self.entries[i]
-            if e.content not in seen:
-                seen.add(e.content)
-                yield i, e
-
-    def _of_others(self) -> list[tuple[int, Entry]]:
-        """Contents that no file here has, of files that other nodes get from here."""
-        own = {e.content for e in self.entries}
-        found: dict[str, tuple[int, Entry]] = {}
-        for i, e in enumerate(self.listed if self._mine else ()):
-            if e.kind == "f" and e.content not in own:
-                found.setdefault(e.content, (i, e))
-        self._guests = {content: i for content, (i, _) in found.items()}
-        return list(found.values())
-
-    def _staged(self, e: Entry) -> int:
-        """How much of this content has arrived before."""
-        there, part = self._there, -1
-        if e.content in there and self._store.staged_size(e.content) == e.size:
-            return e.size
-        if e.content + _PART in there:
-            part = self._store.staged_size(e.content + _PART)
-        if e.size == 0:
-            self._write_whole(e, b"")
-        return min(max(part, 0), max(0, e.size - 1))  # its last byte brings the check
-
-    def _in_the_way(self, paths: Sequence[str]) -> str:
-        names = ", ".join(paths[:MAX_NAMED]) + (
-            f" and {len(paths) - MAX_NAMED} more" if paths[MAX_NAMED:] else ""
-        )
-        where = self._store.workspace
-        return f"programs put {names} into {where}, where the package has something else: move it away"
-
-    def _check_room(self, need: int) -> None:
-        room = os.fstatvfs(self._store.fd)
-        free = room.f_bavail * room.f_frsize
-        if need > free:
-            raise Refusal(codes.IO, self._no_room(need, free))
-
-    def _no_room(self, need: int, free: int) -> str:
-        return (
-            f"the disk of {self._store.workspace} has {free:,} bytes free and the package needs {need:,} "
-            "more; the workspace is as it was. Make room, or give another folder"
-        )
-
-    # --- what comes ---
-
-    def take(self, pieces: Iterable[Data]) -> list[Want]:
-        """Write pieces; returns what has to be sent once more. Raises Refusal, ManifestError, OSError."""
-        again: list[Want] = []
-        try:
-            for piece in pieces:
-                again += self._take(piece)
-        except OSError as e:
-            if e.errno not in _FULL:
-                raise
-            self._drop()
-            need = sum(self.listed[w.file].size - w.offset for w in self._wanted)
-            self._store.clear()
-            room = os.fstatvfs(self._store.fd)
-            raise Refusal(codes.IO, self._no_room(need, room.f_bavail * room.f_frsize)) from e
-        return again
-
-    def _take(self, piece: Data) -> list[Want]:
-        if not self._wanted:
-            raise ManifestError("more came than was asked for")
-        want = self._wanted[0]
-        e = self.listed[want.file]
-        at = self._at if self._fd >= 0 else want.offset
-        if piece.file != want.file or piece.offset != at or not 0 < len(piece.data) <= e.size - at:
-            raise ManifestError(f"{e.path}: {len(piece.data)} bytes at {piece.offset} do not fit")
-        if len(piece.data) == e.size:
-            self._wanted.popleft()
-            if digest(piece.data) != e.content:
-                raise Refusal(codes.IO, _changed(e))
-            self._write_whole(e, piece.data)
-            return []
-        if self._fd < 0:
-            self._begin(e, want.offset)
-        _write(self._fd, piece.data)
-        self._hash.update(piece.data)
-        self._at += len(piece.data)
-        return self._end(e, want) if self._at == e.size else []
-
-    def _write_whole(self, e: Entry, data: bytes) -> None:
-        fd = os.open(e.content, _NEW | os.O_TRUNC, 0o600, dir_fd=self._store.staged_fd)
-        try:
-            _write(fd, data)
-            dress(fd, e)
-        finally:
-            os.close(fd)
-
-    def _begin(self, e: Entry, offset: int) -> None:
-        name = e.content + _PART
-        self._fd = os.open(name, (_NEW | os.O_RDWR) & ~os.O_WRONLY, 0o600, dir_fd=self._store.staged_fd)
-        os.ftruncate(self._fd, offset)
-        self._at, self._hash = 0, new_hash()
-        while data := os.read(self._fd, min(1024 * 1024, offset - self._at)):
-            self._hash.update(data)
-            self._at += len(data)
-
-    def _end(self, e: Entry, want: Want) -> list[Want]:
-        """A content is whole: it counts if it is what it should be."""
-        self._wanted.popleft()
-        good = self._hash.hexdigest() == e.content
-        if good:
-            dress(self._fd, e)
-        self._drop()
-        staged = self._store.staged_fd
-        if good:
-            os.rename(e.content + _PART, e.content, src_dir_fd=staged, dst_dir_fd=staged)
-            return []
-        os.unlink(e.content + _PART, dir_fd=staged)
-        if not want.offset:
-            raise Refusal(codes.IO, _changed(e))
-        again = Want(want.file, 0)  # what was left of an earlier try was no good
-        self._wanted.append(again)
-        return [again]
-
-    def _drop(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def remaining(self) -> list[Want]:
-        """What was asked for and has not come."""
-        rest = list(self._wanted)
-        if rest and self._fd >= 0:
-            rest[0] = Want(rest[0].file, self._at)
-        return rest
-
-    @property
-    def whole(self) -> bool:
-        """Whether all that was asked for has come."""
-        return not self._wanted
-
-    # --- into place ---
-
-    def place(self) -> None:
-        """Move all into place, as a whole; nothing where all is there already."""
-        if self._lacking or self._off or self._data != self.own():
-            self._dress_all()
-            put_in_place(self._store, self._data, self.entries, self._guests)
-            for i in self._lacking:
-                e = self.entries[i]
-                st = os.lstat(os.path.join(self._store.workspace, e.path))
-                if st.st_ctime_ns % 1_000_000_000:
-                    self._hashes.trust(st, e.content)
-        self._hashes.save()
-
-    def _dress_all(self) -> None:
-        """Every lacking file staged under its own name: copies of what is here, modes, times."""
-        lacking, there = {self.entries[i].path for i in self._lacking}, self._store.staged()
-        for e, name in stage_names(self.entries):
-            if e.path not in lacking:
-                continue
-            if name not in there or self._store.staged_size(name) != e.size:
-                self._copy(e, name)
-            st = os.stat(name, dir_fd=self._store.staged_fd, follow_symlinks=False)
-            if st.st_mode & 0o777 != e.mode or st.st_mtime_ns != e.mtime_ns:
-                os.chmod(name, 0o600, dir_fd=self._store.staged_fd)  # ours to open again
-                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._store.staged_fd)
-                dress(fd, e)
-                os.close(fd)
-
-    def _copy(self, e: Entry, name: str) -> None:
-        """A content that is here under another name."""
-        staged = self._store.staged_fd
-        if e.content in self._intact:
-            path = os.path.join(self._store.workspace, self._intact[e.content])
-            source = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        else:
-            source = os.open(e.content, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=staged)
-        value = new_hash()
-        with open(source, "rb") as f:
-            fd = os.open(name, _NEW | os.O_TRUNC, 0o600, dir_fd=staged)
-            try:
-                while data := f.read(1024 * 1024):
-                    value.update(data)
-                    _write(fd, data)
-            finally:
-                os.close(fd)
-        if value.hexdigest() != e.content:
-            raise Refusal(codes.IO, _changed(e))
-
-    def close(self) -> None:
-        """Give the descriptors back."""
-        self._drop()
-        self._store.close()
-
-    def give_up(self) -> None:
-        """Called from elsewhere: whatever takes long ends soon."""
-        self._hashes.stop = True
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _changed(e: Entry) -> str:
-    return f"{e.path} came with another content than it had when it was listed; was it changed meanwhile?"
 
 
 class Receiver:
@@ -495,9 +209,15 @@ class Receiver:
 
     def close(self) -> None:
         """Take nothing more; what the thread is at ends soon. May be called twice."""
-        if not self.closed:
-            self.closed = True
-            self._aside.close()
-            if self._incoming:
-                with contextlib.suppress(OSError):
-                    self._incoming.give_up()
+        if self.closed:
+            return
+        self.closed = True
+        if self._incoming:
+            self._incoming.give_up()
+        self._aside.do(self._give_back, lambda _failed: None)
+        self._aside.close()
+
+    def _give_back(self) -> None:
+        """In the thread, which may be about to open it."""
+        if self._incoming:
+            self._incoming.close()

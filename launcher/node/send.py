@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pslaunch.node.incoming import Want
 from pslaunch.node.loop import Aside
 from pslaunch.node.manifest import Entry, digest, encode
-from pslaunch.node.receive import THE_MANIFEST, WINDOW_BYTES, Want
+from pslaunch.node.receive import THE_MANIFEST, WINDOW_BYTES
 from pslaunch.node.wire import MAX_DATA_BYTES, Data, Message, encode_data
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
+from pslaunch.node.incoming import Incoming
 from pslaunch.node.job import Package
 from pslaunch.node.manifest import Entry, decode, encode
 from pslaunch.node.program import Refusal
-from pslaunch.node.receive import Incoming
 from pslaunch.node.send import Source
 from pslaunch.node.shards import Shards
 from pslaunch.node.wire import Data

@@ -60,7 +60,9 @@ class Desk:
         self.dispatch.begin(lambda: self.over.append(True))
 
     def _line(self, fd: int, told: list[str]) -> Line:
-        heard: Callable[[Message], None] = lambda m: told.append(m["type"])
+        def heard(m: Message) -> None:
+            told.append(m["type"])
+
         return Line(self.loop, fd, fd, lost_after_s=30, on_message=heard, on_lost=print)
 
     def get(

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from pslaunch.node import place
+from pslaunch.node.incoming import Incoming
 from pslaunch.node.manifest import Entry, Hashes, encode, scan
 from pslaunch.node.place import Store
 from pslaunch.node.program import Refusal
-from pslaunch.node.receive import Incoming
 from pslaunch.node.wire import Data
 
 Tree = dict[str, Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 
 from pslaunch.node import codes, manifest, receive
+from pslaunch.node.incoming import Incoming
 from pslaunch.node.loop import Aside, Loop
 from pslaunch.node.manifest import Entry, Hashes, ManifestError, digest, encode, scan
 from pslaunch.node.program import Refusal
-from pslaunch.node.receive import THE_MANIFEST, Incoming, Receiver
+from pslaunch.node.receive import THE_MANIFEST, Receiver
 from pslaunch.node.send import Sender, Source
 from pslaunch.node.wire import MAX_DATA_BYTES, Data, Line, Message
 
@@ -120,6 +122,21 @@ def test_a_folder_arrives_and_a_second_time_nothing_travels(
     assert first.sender.total_files == 100 and first.sender.received_bytes == first.sender.total_bytes
     second = dispatched(ends, listed(source), ws)
     assert not second.pieces and second.asked[0]["files"] == []
+
+
+def open_below(folder: Path) -> list[Path]:
+    """Files and folders below it that this process has open."""
+    found = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(fd.readlink())
+    return [path for path in found if path.is_relative_to(folder)]
+
+
+def test_a_dispatch_that_is_over_keeps_nothing_open(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
+    e = dispatched(ends, listed(source), tmp_path / "ws")
+    wait_for_thread(e)
+    assert open_below(tmp_path / "ws") == []
 
 
 def test_a_change_travels_alone(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
