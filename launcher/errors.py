@@ -10,7 +10,8 @@ PslaunchError            1   base; anything that has no better home
 ├── PeerError           75   a process that others needed is gone
 ├── NodeLostError       76   a node's line closed or it fell silent
 ├── RightsError         77   rights or keys are missing
-└── PreflightError      78   a node lacks something that the job needs
+├── PreflightError      78   a node lacks something that the job needs
+└── StoppedError       130   a signal ended the launcher before there was a job; 128 and its number
 """
 
 from __future__ import annotations
@@ -101,3 +102,13 @@ class PreflightError(PslaunchError):
     """A node lacks something that the job needs; nothing was started."""
 
     exit_code = codes.PREFLIGHT
+
+
+class StoppedError(PslaunchError):
+    """A signal asked the launcher to end before there was a job; no failure, but nothing was run."""
+
+    exit_code = codes.INT
+
+    def __init__(self, number: int, why: str) -> None:
+        super().__init__(f"{why}; no program was started")
+        self.exit_code = codes.SIGNAL_BASE + number

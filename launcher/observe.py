@@ -95,6 +95,10 @@ class RemoteHead:
         answer = self.ask("leading")
         return int(answer.get("port", 0)), tuple(answer.get("addrs", ()))
 
+    def expect(self) -> None:
+        """The other nodes' agents were told where to dial."""
+        self._line.send({"type": "expect"})
+
     def follow(self) -> None:
         """Have all events sent, from the first that is remembered."""
         self._line.send({"type": "follow", "cursor": 0})

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TextIO, cast
+from typing import TextIO, TypeVar, cast
 
-from pslaunch.backends.base import Backend, Dial, load_backend
-from pslaunch.errors import FileError, HostError, HostsError, NodeLostError, PslaunchError
+from pslaunch.backends.base import Backend, Dial, Line, load_backend
+from pslaunch.errors import FileError, HostError, HostsError, NodeLostError, PslaunchError, StoppedError
 from pslaunch.node import codes, record
 from pslaunch.node.dispatch import Supply
 from pslaunch.node.head import STOP_SIGNALS, Head
@@ -31,6 +31,7 @@ from pslaunch.view import View, make_view
 
 TICK_S = 0.125
 NOT_OF_HOSTS = (codes.OK, codes.USAGE, codes.INT, codes.TERM, codes.HUP)  # ends that say nothing of a host
+T = TypeVar("T")
 
 
 def new_job_id(name: str) -> str:
@@ -133,15 +134,49 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
 
 def _head_here(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
     head = Head(loop, place(plan, plan.nodes), os.urandom(32).hex(), time.time, _supply(loop, plan))
-    _stop_on_signals(loop, head)
-    for line in backend.start(plan.nodes, plan.limits):
+    _stop_on_signals(loop, head.stop)
+    found = _reached(loop, backend, lambda: backend.start(plan.nodes, plan.limits), lambda: head.done)
+    for line in found or ():
+        if head.done:
+            _give_back(line)
+            continue
         head.attach(line.node, line.read_fd, line.write_fd, line.diagnosis)
     return head
 
 
+def _reached(loop: Loop, backend: Backend, work: Callable[[], T], asked: Callable[[], bool]) -> T | None:
+    """What reaching nodes brings, while the loop runs. Once the end of the job was asked for it is cut short.
+
+    None where nothing came of it then; else raises what `work` raises.
+    """
+    found: list[T] = []
+    over: list[Exception | None] = []
+    loop.aside(lambda: found.append(work()), over.append)
+    loop.run(lambda: bool(over) or asked())
+    while not over:
+        backend.cancel()
+        loop.run_once(TICK_S)
+    if over[0] and not asked():
+        raise over[0]
+    return found[0] if found else None
+
+
+def _give_back(line: Line) -> None:
+    """Its agent ends when nobody holds the line."""
+    os.close(line.read_fd)
+    os.close(line.write_fd)
+
+
 def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
     first, secret = plan.nodes[0], os.urandom(32).hex()
-    line = backend.start_head(first, plan.limits)
+    asked: list[tuple[int, str]] = []
+    _stop_on_signals(loop, lambda number, why: asked.append((number, why)))
+    line = _reached(loop, backend, lambda: backend.start_head(first, plan.limits), lambda: bool(asked))
+    if asked:
+        if line:
+            _give_back(line)
+        raise StoppedError(*asked[0])
+    assert line is not None
     head = RemoteHead(
         loop,
         line.read_fd,
@@ -151,11 +186,14 @@ def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
         diagnosis=line.diagnosis,
         supply=_supply(loop, plan),
     )
-    _stop_on_signals(loop, head)
+    _stop_on_signals(loop, head.stop)
     port, addrs = head.lead(place(plan, plan.nodes), secret)
     if port:
-        backend.start_dialing(plan.nodes[1:], plan.limits, Dial(addrs, port, secret))
         head.follow()
+        dial = Dial(addrs, port, secret)
+        rest, limits = plan.nodes[1:], plan.limits
+        _reached(loop, backend, lambda: backend.start_dialing(rest, limits, dial), lambda: head.done)
+        head.expect()
     elif not head.done:
         raise NodeLostError(f"node 0 ({first.name}) does not lead the job: {head.refusal or 'no answer'}")
     return head
@@ -191,8 +229,8 @@ def _supply(loop: Loop, plan: Plan) -> Supply | None:
     return Folder(loop, plan.package)
 
 
-def _stop_on_signals(loop: Loop, head: HeadView) -> None:
-    loop.on_signals({n: functools.partial(head.stop, n, why) for n, why in STOP_SIGNALS.items()})
+def _stop_on_signals(loop: Loop, stop: Callable[[int, str], None]) -> None:
+    loop.on_signals({n: functools.partial(stop, n, why) for n, why in STOP_SIGNALS.items()})
 
 
 class Watch:

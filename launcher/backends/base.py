@@ -71,6 +71,10 @@ class Backend(Protocol):
         """What a mode of node/relay.py answers on a node, checked to be whole. Raises PslaunchError."""
         ...
 
+    def cancel(self) -> None:
+        """From another thread: nodes that are being reached shall fail soon. Never raises."""
+        ...
+
     def release(self) -> None:
         """The job goes on without us: end nothing, wait for nothing."""
         ...

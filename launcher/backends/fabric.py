@@ -71,6 +71,9 @@ class FabricBackend:
                     self._reach.hosts[node].text, words[0], channel.diagnosis() or str(e)
                 ) from None
 
+    def cancel(self) -> None:
+        self._fleet.cancel()
+
     def release(self) -> None:
         self._channels.clear()
         self._fleet.close()

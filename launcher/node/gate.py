@@ -167,23 +167,24 @@ class Gate:
 
 
 def dial(addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: float) -> tuple[int, Seals]:
-    """Connect to a head and prove the secret, at each of its addresses in turn until `limit_s` is over.
+    """Connect to a head that listens and prove the secret, at each of its addresses in turn for `limit_s`.
 
     Returns the descriptor and the seals of the line. Raises prove.Refused, or the last OSError.
     """
     end_s = time.monotonic() + limit_s
     wait_s = 0.05
     while True:
-        failed: OSError | prove.Refused | None = None
+        failed: list[OSError | prove.Refused] = []
         for addr in addrs:
             try:
                 return _call(addr, port, secret, text, prove.TIMEOUT_S if len(addrs) == 1 else TRY_S)
             except (OSError, prove.Refused) as e:  # at a wrong address somebody else may listen
-                failed = e
-        assert failed is not None
-        only_refused = len(addrs) == 1 and isinstance(failed, prove.Refused)
-        if only_refused or time.monotonic() + wait_s > end_s:
-            raise failed
+                failed.append(e)
+        only_refused = len(addrs) == 1 and isinstance(failed[0], prove.Refused)
+        # It listened before anybody was told of it: where no address has a listener, it is gone.
+        gone = all(isinstance(e, ConnectionRefusedError) for e in failed)
+        if only_refused or gone or time.monotonic() + wait_s > end_s:
+            raise failed[-1]
         time.sleep(wait_s)
         wait_s = min(1.0, wait_s * 2)
 

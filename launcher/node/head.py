@@ -65,7 +65,6 @@ class Head:
         self._owing: set[int] = set()  # nodes that have not answered the end
         self.done = False
         self._states: dict[str, dict[str, Any]] = {p.key: {"state": "waiting"} for p in placed.processes}
-        loop.call_after(plan.limits.lost_after_s, self._miss_nodes)
         self._ran_s = loop.now()
         loop.every(1.0, self._run_on)
         self._tell_job()
@@ -135,11 +134,14 @@ class Head:
         )
         self.links[node.id] = Link(node, line, diagnosis)
 
+    def expect(self) -> None:
+        """All agents know where we listen: each has as long to come as one that is silent."""
+        self._loop.call_after(self.placed.plan.limits.lost_after_s, self._miss_nodes)
+
     def _run_on(self) -> None:
         self._ran_s = self._loop.now()
 
     def _miss_nodes(self) -> None:
-        """Agents that have to come by themselves have as long as a silent one."""
         if self._finishing:
             return
         for node in [n for n in self.placed.nodes if n.id not in self.links]:

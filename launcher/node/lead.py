@@ -168,6 +168,11 @@ class Lead:
         if observer is self._launcher:
             self._supply.take(piece)
 
+    def _order_expect(self, observer: Observer, _m: Message) -> None:
+        """The other nodes' agents know where to dial."""
+        if observer is self._launcher and self._head:
+            self._head.expect()
+
     def _order_free(self, observer: Observer, _m: Message) -> None:
         """The job goes on without the launcher."""
         if observer is self._launcher:

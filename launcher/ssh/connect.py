@@ -53,13 +53,17 @@ class Connector:
         self._opening: set[paramiko.Transport] = set()
         self._proxies: list[subprocess.Popen[bytes]] = []
 
-    def close(self) -> None:
-        """Cut attempts short; end what ProxyCommands started, as ssh does: not all notice our end."""
+    def give_up(self) -> None:
+        """Cut attempts short."""
         with self._lock:
             self.cancel.set()
             for transport in self._opening:
                 with contextlib.suppress(Exception):
                     transport.sock.shutdown(socket.SHUT_RDWR)  # also where it has not begun to read
+
+    def close(self) -> None:
+        """The same; and end what ProxyCommands started, as ssh does: not all notice our end."""
+        self.give_up()
         for process in self._proxies:
             with contextlib.suppress(OSError):
                 if process.poll() is None:
@@ -281,9 +285,14 @@ def start(
 
 
 def _read(session: Any, n: int, deadline: Deadline) -> bytes:
-    session.settimeout(deadline.left_s())
-    data: bytes = session.recv(n)
-    return data
+    while True:
+        session.settimeout(min(SLICE_S, deadline.left_s()))
+        try:
+            data: bytes = session.recv(n)
+            return data
+        except TimeoutError:
+            if deadline.over:
+                raise
 
 
 def _end_of(session: Any) -> tuple[Tail, int | None]:

@@ -42,7 +42,7 @@ class Fleet:
         self._channels: list[Channel] = []
         self._shared: Connector | None = None
         self._askpass: Askpass | None = None
-        self._closed = False
+        self._closed = self._cancelled = False
 
     def open(self, hosts: Sequence[Host], argvs: Sequence[Sequence[str]]) -> list[Channel | HostError]:
         """Start `pslaunch.node` with these words on every host, in the order of `hosts`.
@@ -52,6 +52,12 @@ class Fleet:
         self._prepare()
         with ThreadPoolExecutor(max(1, min(self._reach.max_connections, len(hosts)))) as pool:
             return list(pool.map(self._try, hosts, argvs))
+
+    def cancel(self) -> None:
+        """Have an `open` that is under way fail soon; what is open stays so. May be called at any time."""
+        self._cancelled = True
+        if self._shared:
+            self._shared.give_up()
 
     def close(self) -> None:
         """Cut all channels and connections; an `open` under way fails soon. May be called twice."""
@@ -79,6 +85,8 @@ class Fleet:
         zipapp(small=False)  # made once, not by each thread
         if self._shared is None:
             self._shared = Connector(self._host_keys, Passphrases(self._ask))
+        if self._cancelled:
+            self._shared.give_up()
 
     def _try(self, host: Host, argv: Sequence[str]) -> Channel | HostError:
         try:
