@@ -11,7 +11,7 @@ PslaunchError            1   base; anything that has no better home
 ├── NodeLostError       76   a node's line closed or it fell silent
 ├── RightsError         77   rights or keys are missing
 ├── PreflightError      78   a node lacks something that the job needs
-└── StoppedError       130   a signal ended the launcher before there was a job; 128 and its number
+└── EndedEarlyError    130   a signal ended the launcher before there was a job; 128 and its number
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class PreflightError(PslaunchError):
     exit_code = codes.PREFLIGHT
 
 
-class StoppedError(PslaunchError):
+class EndedEarlyError(PslaunchError):
     """A signal asked the launcher to end before there was a job; no failure, but nothing was run."""
 
     exit_code = codes.INT

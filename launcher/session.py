@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TextIO, TypeVar, cast
 
 from pslaunch.backends.base import Backend, Dial, Line, load_backend
-from pslaunch.errors import FileError, HostError, HostsError, NodeLostError, PslaunchError, StoppedError
+from pslaunch.errors import FileError, HostError, HostsError, NodeLostError, PslaunchError, EndedEarlyError
 from pslaunch.node import codes, record
 from pslaunch.node.dispatch import Supply
 from pslaunch.node.head import STOP_SIGNALS, Head
@@ -30,7 +30,8 @@ from pslaunch.spec import JobSpec, Reach
 from pslaunch.view import View, make_view
 
 TICK_S = 0.125
-NOT_OF_HOSTS = (codes.OK, codes.USAGE, codes.INT, codes.TERM, codes.HUP)  # ends that say nothing of a host
+# Ends that say nothing of a host, or name it already: what then goes on is to be over soon.
+NO_LOOK = (codes.OK, codes.USAGE, codes.INT, codes.TERM, codes.HUP, codes.NODE_LOST)
 T = TypeVar("T")
 
 
@@ -69,7 +70,7 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     except HostsError as e:
         _look(spec, e.failed)
         raise
-    if not began and code not in NOT_OF_HOSTS:
+    if not began and code not in NO_LOOK:
         _look(spec, [])
     return code
 
@@ -175,7 +176,7 @@ def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
     if asked:
         if line:
             _give_back(line)
-        raise StoppedError(*asked[0])
+        raise EndedEarlyError(*asked[0])
     assert line is not None
     head = RemoteHead(
         loop,
@@ -192,7 +193,11 @@ def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
         head.follow()
         dial = Dial(addrs, port, secret)
         rest, limits = plan.nodes[1:], plan.limits
-        _reached(loop, backend, lambda: backend.start_dialing(rest, limits, dial), lambda: head.done)
+        try:
+            _reached(loop, backend, lambda: backend.start_dialing(rest, limits, dial), lambda: head.done)
+        except PslaunchError:
+            head.close()  # it ends there, too
+            raise
         head.expect()
     elif not head.done:
         raise NodeLostError(f"node 0 ({first.name}) does not lead the job: {head.refusal or 'no answer'}")

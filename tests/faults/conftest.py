@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.beside import STRANGER
 from support.jobs import Job, LocalPlace, Place, running
 
 
@@ -29,16 +30,6 @@ def place(request: pytest.FixtureRequest) -> Place:
 def rng(request: pytest.FixtureRequest) -> random.Random:
     """Of this test and the run's seed; the same in every run with this seed."""
     return random.Random(f"{request.config.getoption('--seed')} {request.node.nodeid}")
-
-
-STRANGER = """
-import os, signal
-for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, lambda *_: os.write(1, b"noticed\\n"))
-os.write(1, b"ready\\n")
-while True:
-    signal.pause()
-"""
 
 
 @pytest.fixture(scope="session")

@@ -19,23 +19,9 @@ import pytest
 from pslaunch.node import codes
 from support.faults import Control, LineProxy, control
 from support.jobs import Job, Place, parent_of, running
+from support.trainings import STUBBORN
 
 SLACK_S = 1.5  # for noticing it: these tests run four at a time, on few cores
-STUBBORN = r"""
-import os, signal
-signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"told\n"))
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-if os.fork() == 0:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.setsid()
-    if os.fork() == 0:
-        os.write(1, b"hidden\n")
-    while True:
-        signal.pause()
-os.write(1, b"ready\n")
-while True:
-    signal.pause()
-"""
 GRACE_S = 1.0
 LOST_AFTER_S = 3.0
 EXTRA_S = 2.0  # above the grace: design, "On a node"

@@ -1,64 +1,262 @@
-"""Every ending, on hosts by SSH: one loses its power or its cable, or hangs; the job ends on all of them."""
+"""Every ending, on hosts by SSH: whoever is hit, nothing of the job is left on any host.
+
+On each host runs another job of the same user, which must not notice. The programs of the job under test are
+as bad as they can be, and so is what makes its nodes ready.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import Place, running
+from support import leaks
+from support.beside import NAME, STRANGER, Inhabited, inhabited
+from support.faults import Control, control
+from support.jobs import Job, Place, parent_of, running
 from support.process import poll_until
-from testbed import Host, Hosts
+from support.trainings import STUBBORN
+from testbed import Host, Hosts, why_not
 
-GRACE_S, LOST_AFTER_S, EXTRA_S, SLACK_S = 1.0, 3.0, 2.0, 1.5
-BOUND_S = LOST_AFTER_S + GRACE_S + EXTRA_S + SLACK_S
-TIMES = (f"--grace={GRACE_S}", f"--lost_after={LOST_AFTER_S}")
-# Ignores TERM, and hides a grandchild from everyone.
-STUBBORN = """
-import os, signal
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        os.write(1, b"hidden\\n")
-    while True:
-        signal.pause()
-os.write(1, b"ready\\n")
-while True:
-    signal.pause()
-"""
-FAULTS: dict[str, Callable[[Host], None]] = {
-    "power": Host.crash,
-    "cable": Host.link_down,
-    "hang": Host.freeze,
-}
+GRACE_S, LOST_AFTER_S, EXTRA_S, SLACK_S, CONNECT_S = 1.0, 3.0, 2.0, 1.5, 3.0
+STUBBORN_SETUP = "trap '' TERM; setsid sleep 1000 & echo furnishing; while :; do sleep 1000; done"
+# Where a process is held; furnishing and later say themselves where they are.
+MOMENTS = {"reaching": "keeper start 1", "dispatching": "agent new 1"}
+POWER: dict[str, Callable[[Host], None]] = {"power": Host.crash, "cable": Host.link_down, "hang": Host.freeze}
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize(
-    ("place", "node"), [("fabric", 2), ("fabric_led", 0), ("fabric_led", 2)], indirect=["place"]
-)
-def test_a_host_that_is_lost_ends_the_job(
-    place: Place, hosts: Hosts, workspace: Path, fault: str, node: int
-) -> None:
+@dataclass(frozen=True)
+class Case:
+    """One cell of the matrix."""
+
+    who: str
+    when: str
+    how: str
+    node: int = 2  # of the keeper, agent or host; where the job is held
+
+    def __str__(self) -> str:
+        return f"{self.who}-{self.when}-{self.how}-{self.node}"
+
+    @property
+    def asked(self) -> bool:
+        """Whether the launcher is asked to end, and says so."""
+        return self.who == "launcher" and self.how in ("INT", "TERM", "HUP", "twice")
+
+    @property
+    def keeps_held(self) -> bool:
+        """Whether the host goes on to be silent: a launcher that is asked to end must not wait for it."""
+        return self.asked and self.when == "reaching"
+
+    @property
+    def silent(self) -> bool:
+        return self.how in ("STOP", *POWER, "network")
+
+    def bound_s(self) -> float:
+        """Within this time nothing may be left."""
+        if self.how == "twice":
+            return EXTRA_S
+        return (LOST_AFTER_S if self.silent else 0.0) + GRACE_S + EXTRA_S
+
+
+BOTH = ("fabric", "fabric_led")
+CASES = [
+    *(Case("launcher", "reaching", how) for how in ("KILL", "INT", "HUP")),
+    *(Case("launcher", "dispatching", how) for how in ("KILL", "TERM", "STOP")),
+    *(Case("launcher", "furnishing", how) for how in ("KILL", "INT")),
+    *(Case("launcher", "running", how) for how in ("KILL", "STOP", "INT", "TERM", "HUP", "twice")),
+    *(Case("launcher", "ending", how) for how in ("KILL", "STOP", "twice")),
+    Case("keeper", "reaching", "KILL", 0),
+    Case("keeper", "reaching", "KILL"),
+    *(Case(who, "dispatching", "KILL", node) for who, node in (("keeper", 0), ("agent", 0), ("agent", 2))),
+    Case("agent", "furnishing", "KILL"),
+    Case("keeper", "furnishing", "STOP"),
+    *(Case(who, "running", "KILL", node) for who in ("keeper", "agent") for node in (0, 2)),
+    Case("agent", "running", "STOP"),
+    Case("agent", "running", "TERM"),
+    Case("keeper", "running", "STOP", 0),
+    *(Case(who, "ending", "KILL") for who in ("keeper", "agent")),
+    Case("node", "reaching", "power"),
+    Case("node", "dispatching", "power"),
+    Case("node", "dispatching", "hang", 0),
+    Case("node", "furnishing", "cable"),
+    *(Case("node", "running", how, node) for how in POWER for node in (0, 2)),
+    Case("node", "ending", "power"),
+    Case("line", "running", "network", 0),
+]
+PLACED = [(place, case) for place in BOTH for case in CASES]
+# With the head in the launcher, nodes have nothing to say to each other, and the other way round.
+PLACED += [
+    ("fabric", Case("line", "running", "network")),
+    ("fabric_led", Case("nodes", "running", "network")),
+]
+
+
+@pytest.fixture(scope="session")
+def inhabited_hosts(
+    tmp_path_factory: pytest.TempPathFactory, nothing_left_by_the_run: None
+) -> Iterator[Inhabited]:
+    """Three hosts for all tests here, each with a job that must not notice them."""
+    if reason := why_not():
+        pytest.skip(reason)
+    package = tmp_path_factory.mktemp("beside") / NAME
+    package.mkdir()
+    (package / "train.py").write_text(STRANGER)
+    with Hosts(3, run_id=os.environ[leaks.MARK]) as own:
+        leaks.kept_hosts.add(own.id)
+        with inhabited(own, package) as found:
+            yield found
+    leaks.kept_hosts.discard(own.id)
+
+
+@pytest.fixture
+def hosts(inhabited_hosts: Inhabited) -> Iterator[Hosts]:
+    """The hosts, ready for a test; afterwards only those jobs run there, and they have noticed nothing."""
+    inhabited_hosts.ready()
+    yield inhabited_hosts.hosts
+    inhabited_hosts.check()
+
+
+class Hit:
+    """A job that has come to its moment."""
+
+    def __init__(self, case: Case, hosts: Hosts, job: Job, ctl: Control) -> None:
+        self.case, self.hosts, self.job, self.control = case, hosts, job, ctl
+        self.held = ctl.held() if case.when in MOMENTS else None
+        everyone = [f"trainer/{i}" for i in range(3)]
+        if case.when == "furnishing":
+            job.until_printed("furnishing", [f"setup/{i}" for i in range(3)])
+        elif self.held is None:
+            job.until_printed("ready", everyone)
+            job.until_printed("hidden", everyone)
+        if case.when == "ending":
+            job.launcher.proc.send_signal(signal.SIGINT)
+            job.until_printed("told", everyone)
+
+    def pid(self) -> int:
+        """Of the process to be hit."""
+        if self.case.who == "launcher":
+            return self.job.launcher.pid
+        if self.held:
+            return self.held.pid if self.held.who == self.case.who else parent_of(self.held.pid)
+        if self.case.when == "furnishing":
+            keeper, agent = self._guards_of_setup()
+        else:
+            keeper, agent = self.job.guards(f"trainer/{self.case.node}")
+        return keeper if self.case.who == "keeper" else agent
+
+    def _guards_of_setup(self) -> tuple[int, int]:
+        """Parents of what makes the node ready."""
+        found = [pid for pid, words in self.hosts[self.case.node].processes().items() if " furnish " in words]
+        agent = parent_of(found[0])
+        return parent_of(agent), agent
+
+    def strike(self) -> float:
+        """Do it; the time of it."""
+        now_s = time.monotonic()
+        host = self.hosts[self.case.node]
+        if self.case.who == "node":
+            POWER[self.case.how](host)
+        elif self.case.who == "line":
+            host.cut_off()
+        elif self.case.who == "nodes":
+            host.cut_off(self.hosts[0])
+        elif self.case.how == "twice":
+            self._twice()
+        else:
+            os.kill(self.pid(), signal.Signals[f"SIG{self.case.how}"])
+        if self.held and not self.case.keeps_held:
+            self.held.tell()
+        return now_s
+
+    def _twice(self) -> None:
+        if self.case.when == "running":
+            self.job.launcher.proc.send_signal(signal.SIGINT)
+            self.job.until_printed("told", ["trainer/0", "trainer/1", "trainer/2"])
+        self.job.launcher.proc.send_signal(signal.SIGINT)
+
+
+@contextlib.contextmanager
+def hit(place: Place, hosts: Hosts, workspace: Path, case: Case) -> Iterator[Hit]:
+    """A job at the moment of its fault."""
     (workspace / "train.py").write_text(STUBBORN)
-    everyone = ["pserver/0", "trainer/0", "trainer/1", "trainer/2"]
-    lost = hosts[node]
-    with running(place, workspace, *TIMES, "--server=script", "--worker_num=3") as job:
-        job.until_printed("ready", everyone)
-        job.until_printed("hidden", everyone)
-        FAULTS[fault](lost)
-        struck_s = time.monotonic()
-        reached = [host for host in hosts if host is not lost or fault == "cable"]
+    grace_s = 30.0 if case.how == "twice" else GRACE_S
+    # Where nobody falls silent, silence must not be what ends the job.
+    lost_after_s = LOST_AFTER_S if case.silent else 60.0
+    options = [f"--grace={grace_s}", f"--lost_after={lost_after_s}", f"--connect_timeout={CONNECT_S}"]
+    options += ["--server=script", "--server_num=1", "--worker_num=3"]
+    if case.when == "furnishing":
+        options.append(f"--setup={STUBBORN_SETUP}")
+    moments = [MOMENTS[case.when]] if case.when in MOMENTS else []
+    with control(*moments, below=hosts.folder) as ctl:
+        if moments:
+            options.append(f"--agent_python={hosts.root_dir}/python")
+            for number, host in enumerate(hosts):
+                plain = '#!/bin/sh\nexec python3 "$@"\n'
+                python = host.root / "python"
+                python.write_text(ctl.python(hosts.folder) if number == case.node else plain)
+                python.chmod(0o755)
+        with running(place, workspace, *options, env=ctl.env()) as job:
+            yield Hit(case, hosts, job, ctl)
+
+
+def expected_codes(case: Case, place: Place) -> set[int]:
+    """The launcher's exit code is one of these."""
+    if case.when == "ending" or case.how == "twice":
+        return {137} if case.who == "launcher" and case.how == "KILL" else {codes.INT}
+    if case.who == "launcher" and case.how != "STOP":
+        return {codes.SIGNAL_BASE + signal.Signals[f"SIG{case.how}"]}
+    if case.when == "reaching":
+        return {codes.HOST}
+    return {codes.NODE_LOST}
+
+
+@pytest.mark.parametrize(("place", "case"), PLACED, ids=str, indirect=["place"])
+def test_nothing_is_left_on_any_host(
+    place: Place, hosts: Hosts, inhabited_hosts: Inhabited, workspace: Path, case: Case
+) -> None:
+    with hit(place, hosts, workspace, case) as this:
+        struck_s = this.strike()
+        struck = hosts[case.node]
+        stopped = [this.job.launcher.pid] if (case.who, case.how) == ("launcher", "STOP") else []
 
         def left() -> list[str]:
-            return [f"{host.name}: {words}" for host in reached for words in host.processes().values()]
+            waits = struck.name if case.how == "hang" or case.keeps_held else ""
+            there = [words for words in inhabited_hosts.left() if words.partition(":")[0] != waits]
+            on_hosts = [pid for host in hosts for pid in host.processes()]
+            here = this.control.processes()
+            return there + [words for pid, words in here.items() if pid not in (*stopped, *on_hosts)]
 
-        poll_until(lambda: not left(), describe=lambda: f"alive on {left()}", timeout_s=BOUND_S)
-        assert job.launcher.wait(timeout_s=BOUND_S + struck_s - time.monotonic() + 1) == codes.NODE_LOST
-        assert lost.name in job.end()["reason"], job.end()
-    lost.thaw()
-    poll_until(lambda: not lost.processes(), describe=lambda: str(lost.processes()), timeout_s=BOUND_S)
+        end_s = struck_s + case.bound_s() + SLACK_S + (CONNECT_S if case.when == "reaching" else 0.0)
+        poll_until(lambda: not left(), describe=lambda: f"left: {left()}", timeout_s=end_s - time.monotonic())
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        said = this.job.launcher
+        assert said.wait() in expected_codes(case, place), said.output()
+        if this.held:
+            this.held.tell()
+        check_words(case, this)
+    struck.thaw()
+    poll_until(
+        lambda: not inhabited_hosts.left(),
+        describe=lambda: f"left: {inhabited_hosts.left()}",
+        timeout_s=LOST_AFTER_S + GRACE_S + EXTRA_S + SLACK_S,
+    )
+
+
+def check_words(case: Case, this: Hit) -> None:
+    """The launcher has said what happened, and where."""
+    output = this.job.launcher.output()
+    name = this.hosts[case.node].name
+    if case.asked:
+        assert any(words in output for words in ("Ctrl+C", "SIGTERM", "SIGHUP")), output
+    elif case.who in ("keeper", "agent", "node", "line", "nodes") and case.when != "ending":
+        assert name in output, output
+        if case.when != "reaching":
+            assert "was lost" in this.job.end()["reason"], output

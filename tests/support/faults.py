@@ -6,7 +6,10 @@ import contextlib
 import os
 import queue
 import selectors
+import shlex
+import shutil
 import socket
+import struct
 import tempfile
 import threading
 import time
@@ -26,8 +29,9 @@ class Held:
 
     def __init__(self, sock: socket.socket) -> None:
         data, self.fds, _, _ = socket.recv_fds(sock, 1000, 4)
-        self.who, self.event, pid = data.decode().split()
-        self.pid = int(pid)
+        self.who, self.event = data.decode().split()
+        told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        self.pid: int = struct.unpack("3i", told)[0]  # as this machine calls it, also if it is on a host
         self._sock = sock
         for fd in self.fds:
             os.set_inheritable(fd, False)
@@ -68,6 +72,13 @@ class Control:
             **({"PSLAUNCH_TEST_LINE": "1"} if line else {}),
             **({"PSLAUNCH_TEST_DIAL": "1"} if dial else {}),
         }
+
+    def python(self, folder: Path) -> str:
+        """Text of a program for a host's `--agent_python`: has whom it starts come here. Puts hooks there."""
+        shutil.copy(HOOKS / "sitecustomize.py", folder)
+        env = self.env() | {"PYTHONPATH": str(folder), "PSLAUNCH_TEST_HOST": "1"}
+        words = shlex.join(["env", *(f"{name}={value}" for name, value in env.items()), "python3"])
+        return f'#!/bin/sh\nshift 2 # -I -S, which keep hooks out\nexec {words} "$@"\n'
 
     def _serve(self) -> None:
         while True:
@@ -122,9 +133,9 @@ class Control:
 
 
 @contextlib.contextmanager
-def control(*moments: str) -> Iterator[Control]:
-    """A control of one job; each of `moments` is `who event number`."""
-    with tempfile.TemporaryDirectory(prefix="pslt-") as folder:
+def control(*moments: str, below: Path | None = None) -> Iterator[Control]:
+    """A control of one job; each of `moments` is `who event number`. `below`: a folder that hosts see too."""
+    with tempfile.TemporaryDirectory(prefix="pslt-", dir=below) as folder:
         found = Control(f"{folder}/c", moments)
         try:
             yield found

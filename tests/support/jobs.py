@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from support import leaks
 from support.process import Started, poll_until, started
-from testbed import Hosts
+from testbed import Host, Hosts
 
 Event = dict[str, Any]
 PSLAUNCH = (sys.executable, "-P", "-m", "pslaunch")
@@ -72,13 +72,15 @@ class LocalPlace:
 class FabricPlace:
     """Hosts by SSH. Numbers of processes are those of a job on one machine unless a test says otherwise."""
 
-    def __init__(self, hosts: Hosts, *options: str) -> None:
+    def __init__(self, hosts: Hosts, *options: str, on: Sequence[Host] = ()) -> None:
+        """`on`: these of the hosts, not all."""
         self.name, self.led = "fabric", "--head=node" in options
-        self.nodes, self._hosts, self._options = len(hosts), hosts, options
+        self._hosts, self._on, self._options = hosts, list(on or hosts), options
+        self.nodes = len(self._on)
 
     def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
         where = (
-            f"--hosts={','.join(host.name for host in self._hosts)}",
+            f"--hosts={','.join(host.name for host in self._on)}",
             f"--root_dir={self._hosts.root_dir}",
         )
         numbers = [f"{name}=1" for name in ("--server_num", "--worker_num") if not has(options, name)]
@@ -86,13 +88,13 @@ class FabricPlace:
         return self._hosts.as_user([*PSLAUNCH, "fabric", *own, *options, *program])
 
     def workspaces(self, workspace: Path) -> list[Path]:
-        return [host.root / workspace.name for host in self._hosts]
+        return [host.root / workspace.name for host in self._on]
 
     def seen_here(self, node: int, path: str) -> Path:
-        return self._hosts[node].root / Path(path).relative_to(self._hosts.root_dir)
+        return self._on[node].root / Path(path).relative_to(self._hosts.root_dir)
 
     def pid_here(self, node: int, pid: int) -> int:
-        return self._hosts[node].pid(pid)
+        return self._on[node].pid(pid)
 
 
 def has(options: Sequence[str], name: str) -> bool:

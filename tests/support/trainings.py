@@ -1,4 +1,4 @@
-"""A training that the tests of faults hit: it says where it is, and is as stubborn as it is told to be."""
+"""Programs that the tests of faults hit: they say where they are, and are as stubborn as they can be."""
 
 # It stops at the moments `begin` and `batch0`, `batch1`, ... of faults/hooks, and prints "training" at the
 # third batch. `--stubborn` ignores TERM.
@@ -31,4 +31,21 @@ cost = paddle.layer.square_error_cost(input=guess, label=y)
 momentum = paddle.optimizer.Momentum(learning_rate=1e-3)
 trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), momentum, is_local=False)
 trainer.train(paddle.batch(reader, 16), num_passes=1, event_handler=on_event)
+"""
+
+# A program that is no training: does not go when it is told to, and hides children from everyone.
+STUBBORN = r"""
+import os, signal
+signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"told\n"))
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+if os.fork() == 0:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.setsid()
+    if os.fork() == 0:
+        os.write(1, b"hidden\n")
+    while True:
+        signal.pause()
+os.write(1, b"ready\n")
+while True:
+    signal.pause()
 """

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.process import poll_until
-from testbed.net import Network
+from testbed.net import HERE, Network
 from testbed.sweep import VARIABLE, ip
 
 BOOT = Path(__file__).with_name("boot.sh")
 NAMESPACES = ("--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 BOOT_S = 10.0
+NOBODY = "02:00:00:00:ff:ff"  # a network card that no host has
 # Lines of a shell: another /usr/bin, from which things can be removed.
 WITHOUT_PYTHON = """
 for bin in /usr/bin /usr/local/bin; do
@@ -62,6 +63,7 @@ class Host:
         self._outer: subprocess.Popen[bytes] | None = None
         self._init, self._init_fd = 0, -1  # its first process: the id, and a descriptor of it
         self._changed = False  # it is not as it was made: only a boot makes it so
+        self._mending: list[str] = []  # lines of `ip` that let this machine find it again
 
     # -- files, before its first boot
 
@@ -184,9 +186,14 @@ class Host:
             self._init_fd = -1
             assert gone, f"{self.name} does not end"
 
+    @property
+    def as_made(self) -> bool:
+        """Whether it is on, and no fault has befallen it since it was switched on."""
+        return not self._changed and self._outer is not None and self._outer.poll() is None
+
     def pristine(self) -> None:
         """As it was made: nothing runs but sshd, and no file of any test is there."""
-        if self._changed or self._outer is None or self._outer.poll() is not None:
+        if not self.as_made:
             if self._outer is not None:
                 self.crash()
             self._restore()
@@ -199,6 +206,8 @@ class Host:
 
     def _restore(self) -> None:
         self._chroot = ""
+        mending, self._mending = self._mending, []
+        ip(*mending)
         for file in ("host_key", "passwd"):
             if (first := self.folder / f"{file}.first").exists():
                 first.replace(self.folder / file)
@@ -225,6 +234,25 @@ class Host:
     def link_up(self) -> None:
         """Mend the cable."""
         ip(*(f"link set {link} up" for link in self._links))
+
+    def cut_off(self, other: Host | None = None) -> None:
+        """Nothing passes any more between it and another host, by default this machine; all else does."""
+        self._changed = True
+        network = self._networks[0]
+        ours = [self.address, self.address6]
+        if other is None:
+            ip(*(f"neigh replace {a} lladdr {NOBODY} nud permanent dev {network.bridge}" for a in ours))
+            self._mending = [f"neigh del {a} dev {network.bridge}" for a in ours]
+            self._mislead(network.address(HERE), network.address6(HERE))
+        else:
+            other._changed = True
+            self._mislead(other.address, other.address6)
+            other._mislead(*ours)
+
+    def _mislead(self, *addresses: str) -> None:
+        """What it sends to these goes nowhere."""
+        for address in addresses:
+            self.run("ip", "neigh", "replace", address, "lladdr", NOBODY, "nud", "permanent", "dev", "eth0")
 
     def change_key(self) -> None:
         """It was set up anew: another host key, which known_hosts does not have."""

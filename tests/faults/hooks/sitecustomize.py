@@ -6,6 +6,7 @@ the name of the file for `open`; `start` is the interpreter's own. At its moment
 socket `PSLAUNCH_TEST_SOCKET`, says who it is, and does what it is told: go on, `exit N`, `oom`, `eat`.
 `PSLAUNCH_TEST_LINE=1` hands the test both ends of each keeper's line, unless its agent dials;
 `PSLAUNCH_TEST_DIAL=1` what the agent of one that dials is told of the head, to tell it otherwise.
+`PSLAUNCH_TEST_HOST` is set on hosts that are reached by SSH.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _FIRST = os.getpid()
 def who() -> str:
     """launcher, keeper, agent, or the key of a program."""
     words = sys.orig_argv[1:]
-    if "pslaunch.node" in words:
+    booted = "PSLAUNCH_TEST_HOST" in os.environ and words[-1:] == ["pslaunch"]  # by SSH
+    if "pslaunch.node" in words or booted:
         return "keeper" if os.getpid() == _FIRST else "agent"
     if "PSLAUNCH_ROLE" in os.environ:
         return f"{os.environ['PSLAUNCH_ROLE']}/{os.environ['PSLAUNCH_RANK']}"
@@ -35,7 +37,7 @@ def hold(event: str, fds: list[int] | None = None) -> None:
 
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(os.environ["PSLAUNCH_TEST_SOCKET"])
-        text = f"{who()} {event} {os.getpid()}".encode()
+        text = f"{who()} {event}".encode()
         socket.send_fds(sock, [text], fds) if fds else sock.send(text)
         told = sock.recv(100).decode().split()
     if told[:1] == ["exit"]:
