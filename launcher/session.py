@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TextIO, TypeVar, cast
 
 from pslaunch.backends.base import Backend, Dial, Line, load_backend
-from pslaunch.errors import FileError, HostError, HostsError, NodeLostError, PslaunchError, EndedEarlyError
+from pslaunch.errors import EndedEarlyError, FileError, HostError, HostsError, NodeLostError, PslaunchError
 from pslaunch.node import codes, record
 from pslaunch.node.dispatch import Supply
 from pslaunch.node.head import STOP_SIGNALS, Head
