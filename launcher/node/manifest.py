@@ -6,7 +6,10 @@ checked it: no path leads out of the folder, and each stands in folders of the s
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
+import operator
 import os
 import re
 import stat
@@ -14,7 +17,7 @@ import time
 from _blake2 import (
     blake2b,
 )  # hashlib brings OpenSSL with it, which costs megabytes and is no faster everywhere
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 KEPT = frozenset({"log", "output", "nodefile", "nodes", ".pslaunch"})  # a node's own, never part of a package
@@ -26,7 +29,7 @@ READ_BYTES = 1024 * 1024
 MAX_NAMED = 20  # problems that are told one by one
 
 _FORMAT = "pslaunch-manifest-1"
-_HASH = re.compile("[0-9a-f]{64}")
+_is_hash = re.compile("[0-9a-f]{64}").fullmatch
 _ENTRY = re.compile(
     "([^\0]*)\0([fdlm])([0-7]{1,3})\0([0-9]{1,19})\0(-?[0-9]{1,18}|-?[0-8][0-9]{18})\0([^\0]*)"
 )
@@ -45,6 +48,18 @@ class Entry(NamedTuple):
 
 class ManifestError(ValueError):
     """What should be a manifest is none, or one that would lead out of the folder."""
+
+
+@contextlib.contextmanager
+def without_gc() -> Iterator[None]:
+    """No search for cycles while very many entries are made: it takes long, and there are none."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def encode(entries: Sequence[Entry]) -> bytes:
@@ -67,6 +82,7 @@ def digest(data: bytes) -> str:
     return blake2b(data, digest_size=32).hexdigest()
 
 
+@without_gc()
 def decode(data: bytes) -> list[Entry]:
     """The entries of `encode`; raises ManifestError on anything that is not exactly that."""
     text = data.decode("utf-8", "surrogateescape")
@@ -81,7 +97,7 @@ def decode(data: bytes) -> list[Entry]:
         e = Entry(path, kind, int(mode, 8), int(size), int(mtime), content)
         if kind == "d":
             folders.add(path)
-        if not (_HASH.fullmatch(content) and e.size <= MAX_FILE_BYTES if kind == "f" else _fits(e)):
+        if not (_is_hash(content) and e.size <= MAX_FILE_BYTES if kind == "f" else _fits(e)):
             raise ManifestError(f"{path!r}: {kind} {size} {content[:100]!r} can't be")
         last = path
         entries.append(e)
@@ -187,6 +203,7 @@ class Found(NamedTuple):
     problems: list[str]
 
 
+@without_gc()
 def scan(
     root: str,
     hashes: Hashes,
@@ -202,11 +219,11 @@ def scan(
     """
     walk = _Walk(root, ignored, frozenset(skip), links_out)
     walk.folder("", root)
+    known, add = hashes.known, walk.entries.append
     for path, st in walk.files:
-        content = hashes.of(os.path.join(root, path), st)
-        mode = stat.S_IMODE(st.st_mode) & 0o777
-        walk.entries.append(Entry(path, "f", mode, st.st_size, st.st_mtime_ns, content))
-    walk.entries.sort()
+        content = known(key_of(st)) or hashes.of(os.path.join(root, path), st)
+        add(Entry(path, "f", st.st_mode & 0o777, st.st_size, st.st_mtime_ns, content))
+    walk.entries.sort(key=operator.itemgetter(0))
     return Found(walk.entries, walk.problems)
 
 
