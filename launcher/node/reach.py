@@ -7,11 +7,11 @@ oneself. So who opens says which node it is, under the job's secret.
 from __future__ import annotations
 
 import contextlib
-import hmac
 import os
 import selectors
 import socket
 import time
+from _blake2 import blake2b  # hmac and hashlib bring OpenSSL with them, which costs megabytes
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ def candidates(nic: str) -> list[str]:
 
 def word(secret: bytes, node: int) -> bytes:
     """What the door of a node says."""
-    return hmac.digest(secret, b"pslaunch door of node %d" % node, "sha256")[:PASS_BYTES]
+    return blake2b(b"pslaunch door of node %d" % node, key=secret, digest_size=PASS_BYTES).digest()
 
 
 class Door:
@@ -114,7 +114,8 @@ def _try_some(targets: Sequence[Target], secret: bytes, limit_s: float) -> list[
                 sock, target = key.data
                 selector.unregister(sock)
                 with contextlib.suppress(OSError):
-                    if hmac.compare_digest(sock.recv(PASS_BYTES), word(secret, target.node)):
+                    # Not in constant time: whoever is asked learns nothing from how long we compare.
+                    if sock.recv(PASS_BYTES) == word(secret, target.node):
                         opened.append(target)
     return opened
 
