@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from support import guard, leaks
+from support import furnished, guard, leaks
 from support.jobs import PLACES, FabricPlace, LocalPlace, Place
 from support.process import poll_until
+from support.wheelhouse import make_wheelhouse
 from testbed import Hosts, why_not
 
 
@@ -137,6 +138,32 @@ def fabric_place(hosts: Hosts) -> Place:
 @pytest.fixture
 def fabric_led_place(hosts: Hosts) -> Place:
     return FabricPlace(hosts, "--head=node")
+
+
+@pytest.fixture(scope="session")
+def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the runtime imports, as wheels of what is installed here."""
+    furnished.need_same_python()
+    return make_wheelhouse(tmp_path_factory.mktemp("wheels") / "house")
+
+
+@pytest.fixture
+def install(hosts: Hosts, wheelhouse: Path) -> Iterator[tuple[str, ...]]:
+    """Options that have `hosts` import what this machine does, which takes long once."""
+    environments = furnished.Environments(hosts)
+    environments.put_back()
+    yield furnished.options(wheelhouse)
+    environments.keep()
+
+
+@pytest.fixture
+def fabric_furnished_place(hosts: Hosts, install: tuple[str, ...]) -> Place:
+    return FabricPlace(hosts, *install)
+
+
+@pytest.fixture
+def fabric_led_furnished_place(hosts: Hosts, install: tuple[str, ...]) -> Place:
+    return FabricPlace(hosts, "--head=node", *install)
 
 
 @pytest.fixture

@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-import socket
 from pathlib import Path
 
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import LOCAL_PLACES, QUICK, Job, Place, finished, running, until_nothing_runs
+from support.jobs import QUICK, TRAINING_PLACES, Job, LocalPlace, Place, finished, running, until_nothing_runs
 
-# Nodes with what the bundled runtime needs: hosts by SSH have Python alone.
-pytestmark = pytest.mark.parametrize("place", LOCAL_PLACES, indirect=True)
+pytestmark = pytest.mark.parametrize("place", TRAINING_PLACES, indirect=True)
 
 TRAIN = """
 import os, signal, sys
@@ -69,6 +67,11 @@ def test_the_number_of_pservers_and_ports_does_not_change_a_bit(place: Place, wo
         trained(place, workspace, two, "--server_num=3", "--ports_num_for_sparse=2"),
     }
     assert len(models) == 1
+
+
+def test_wherever_nodes_are_the_bits_are_those_of_this_machine(place: Place, workspace: Path) -> None:
+    here = trained(LocalPlace(1), workspace, "--worker_num=2")
+    assert trained(place, workspace, "--worker_num=2", "--server_num=2") == here
 
 
 def test_alone_equals_one_trainer_with_pservers(place: Place, workspace: Path) -> None:
@@ -173,11 +176,8 @@ def test_two_jobs_at_once_do_not_disturb_each_other(place: Place, workspace: Pat
 
 def test_a_busy_port_that_was_given_is_named_with_its_holder(place: Place, workspace: Path) -> None:
     write(workspace)
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        holder.listen()
-        port = holder.getsockname()[1]
+    with place.holding_port() as (port, pid):
         code, job = finished(place, workspace, f"--port={port}")
     assert code == codes.SERVICE
     text = job.end()["failure"]["text"]
-    assert str(port) in text and f"pid {os.getpid()}" in text
+    assert str(port) in text and f"pid {pid}" in text

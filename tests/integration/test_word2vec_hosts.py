@@ -15,7 +15,6 @@ import pytest
 from pslaunch.node import codes
 from support.jobs import PSLAUNCH
 from support.process import started
-from support.wheelhouse import make_wheelhouse
 from testbed import Hosts
 
 ROOT = Path(__file__).parents[2]
@@ -38,14 +37,12 @@ def example(tmp_path: Path, hosts: Hosts) -> Path:
     return folder
 
 
-def test_sh_run_sh(example: Path, hosts: Hosts, tmp_path: Path) -> None:
-    version = "import sys; print(*sys.version_info[:2])"
-    there = subprocess.run(["/usr/bin/python3", "-c", version], capture_output=True, text=True, check=True)
-    if there.stdout.split() != [str(n) for n in sys.version_info[:2]]:
-        pytest.skip(f"the hosts have Python {there.stdout.strip()}, for which there is no numpy here")
-    house, model = make_wheelhouse(tmp_path / "house"), tmp_path / "model"
+def test_sh_run_sh(example: Path, hosts: Hosts, wheelhouse: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    argv = hosts.as_user(["sh", str(example / "run.sh"), f"--wheelhouse={house}", f"--fetch_output={model}"])
+    argv = hosts.as_user(
+        ["sh", str(example / "run.sh"), f"--wheelhouse={wheelhouse}", f"--fetch_output={model}"]
+    )
     with started(argv, env=env, cwd=Path("/")) as launcher:
         assert launcher.wait(timeout_s=110) == codes.OK, launcher.output()
     logs = [host.root / "word2vec/log" for host in hosts]

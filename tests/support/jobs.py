@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,17 @@ PSLAUNCH = (sys.executable, "-P", "-m", "pslaunch")
 # Each backend, and each placement of its head, adds its own; their fixtures are in tests/conftest.py.
 LOCAL_PLACES = ("local", "local_cluster", "local_led", "local_led_cluster")
 PLACES = (*LOCAL_PLACES, "fabric", "fabric_led")
+# Those with what the bundled runtime imports on every node: hosts by SSH have Python alone.
+TRAINING_PLACES = (*LOCAL_PLACES, "fabric_furnished", "fabric_led_furnished")
 QUICK = ("--grace=1", "--lost_after=3")  # short times, so that a test of an ending is short
+
+
+HOLD = """
+import os, signal, socket
+with socket.create_server(("", 0)) as holder:
+    print(holder.getsockname()[1], os.getpid(), flush=True)
+    signal.pause()
+"""
 
 
 class Place(Protocol):
@@ -46,6 +57,10 @@ class Place(Protocol):
         """What this machine calls a process that is `pid` on a node."""
         ...
 
+    def holding_port(self) -> contextlib.AbstractContextManager[tuple[int, int]]:
+        """A port on node 0 that is busy, and by whom: the process id as it is called there."""
+        ...
+
 
 class LocalPlace:
     """This machine: one node, or a simulated cluster."""
@@ -67,6 +82,11 @@ class LocalPlace:
 
     def pid_here(self, node: int, pid: int) -> int:
         return pid
+
+    @contextlib.contextmanager
+    def holding_port(self) -> Iterator[tuple[int, int]]:
+        with socket.create_server(("127.0.0.1", 0)) as holder:
+            yield holder.getsockname()[1], os.getpid()
 
 
 class FabricPlace:
@@ -95,6 +115,12 @@ class FabricPlace:
 
     def pid_here(self, node: int, pid: int) -> int:
         return self._on[node].pid(pid)
+
+    @contextlib.contextmanager
+    def holding_port(self) -> Iterator[tuple[int, int]]:
+        with self._on[0].running("python3", "-c", HOLD) as holder:
+            said = holder.expect(r"^(\d+) (\d+)$")
+            yield int(said[1]), int(said[2])
 
 
 def has(options: Sequence[str], name: str) -> bool:

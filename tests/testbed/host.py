@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.process import poll_until
+from support.process import Started, poll_until, started
 from testbed.net import HERE, Network
 from testbed.sweep import VARIABLE, ip
 
@@ -324,14 +324,27 @@ class Host:
 
     def run(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command on it as root, without SSH; fails with its words."""
-        spaces = ["--mount", "--uts", "--net", "--pid"]
-        enter = ["nsenter", f"--target={self._init}", *spaces, "--", *argv]
-        env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": self.site.home}
         done = subprocess.run(
-            enter, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            self._entering(argv),
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert not check or done.returncode == 0, f"{self.name}: {argv} gave {done.returncode}: {done.stderr}"
         return done
+
+    def running(self, *argv: str) -> contextlib.AbstractContextManager[Started]:
+        """A command that goes on, as root, without SSH."""
+        return started(self._entering(argv), env=self._env)
+
+    def _entering(self, argv: Sequence[str]) -> list[str]:
+        return ["nsenter", f"--target={self._init}", "--mount", "--uts", "--net", "--pid", "--", *argv]
+
+    @property
+    def _env(self) -> dict[str, str]:
+        return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": self.site.home}
 
     def log(self) -> str:
         """What its sshd has written since it was switched on."""
