@@ -139,6 +139,11 @@ def _cache(folder: str, environ: Mapping[str, str]) -> str:
     if os.access(own if own.is_dir() else folder, os.W_OK | os.X_OK):
         own.mkdir(exist_ok=True)
         return str(own / "hashes")
-    caches = Path(environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "pslaunch"
-    caches.mkdir(parents=True, exist_ok=True)
-    return str(caches / digest(os.fsencode(folder))[:32])
+    kept = caches(environ)
+    kept.mkdir(parents=True, exist_ok=True)
+    return str(kept / digest(os.fsencode(folder))[:32])
+
+
+def caches(environ: Mapping[str, str]) -> Path:
+    """Ours among those of the user."""
+    return Path(environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "pslaunch"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -64,9 +62,8 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     Raises PslaunchError where it can't begin.
     """
     try:
-        with contextlib.ExitStack() as stack:
-            plan = _with_wheels(make_plan(spec, new_job_id(spec.job_name)), spec, stack)
-            code, began = _run(spec, plan, as_json=as_json, out=out)
+        plan = _with_wheels(make_plan(spec, new_job_id(spec.job_name)), spec)
+        code, began = _run(spec, plan, as_json=as_json, out=out)
     except HostsError as e:
         _look(spec, e.failed)
         raise
@@ -83,18 +80,17 @@ def _look(spec: JobSpec, failed: Sequence[HostError]) -> None:
         after_failed_start(spec, failed)
 
 
-def _with_wheels(plan: Plan, spec: JobSpec, stack: contextlib.ExitStack) -> Plan:
+def _with_wheels(plan: Plan, spec: JobSpec) -> Plan:
     """What `--install` wants on the nodes goes along with the package."""
     if not spec.install or plan.package is None:
         return plan
     from pslaunch.node.furnish import OWN_WHEEL, WHEELHOUSE
-    from pslaunch.wheel import make_wheel
+    from pslaunch.wheel import keep_wheel
 
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pslaunch-wheel-")))
-    if spec.wheel:
-        (folder / spec.wheel.name).write_bytes(spec.wheel.read_bytes())
-    else:
-        make_wheel(folder)
+    try:
+        folder = keep_wheel(spec.wheel, os.environ)
+    except OSError as e:
+        raise FileError.from_os(e, "keep the wheel that goes to the nodes (XDG_CACHE_HOME says where)") from e
     extras = {OWN_WHEEL: str(folder), **({WHEELHOUSE: str(spec.wheelhouse)} if spec.wheelhouse else {})}
     return replace(plan, package=replace(plan.package, extras=extras))
 

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
+import os
+import shutil
 import sysconfig
+import time
 import zipfile
+from collections.abc import Mapping
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Final
@@ -18,9 +23,11 @@ import pslaunch
 import pslaunch.runtime
 import pslaunch.templates
 from pslaunch.errors import PreflightError
+from pslaunch.package import caches
 
 # What the runtime imports; the rest of what pslaunch depends on is the launcher's.
 RUNTIME_NEEDS: Final = ("numpy", "threadpoolctl")
+UNWANTED_S: Final = 30 * 86400.0
 _SUFFIXES: Final = (".py", ".pyi", ".typed", ".so", ".yaml", ".j2")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip file knows
 
@@ -40,8 +47,34 @@ def wheel_name() -> str:
     return f"pslaunch-{pslaunch.__version__}-{_tag()}.whl"
 
 
+def keep_wheel(given: Path | None, environ: Mapping[str, str]) -> Path:
+    """A folder with one wheel, ours or the `given` one, among the user's caches, where it may stay.
+
+    What was not wanted for a month goes. Raises OSError where nothing can be kept, PreflightError.
+    """
+    name, data = (given.name, given.read_bytes()) if given else (wheel_name(), _wheel())
+    kept = caches(environ) / "wheels"
+    folder = kept / hashlib.sha256(data).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / name).exists():
+        new = kept / f"{folder.name}.{os.getpid()}"
+        new.write_bytes(data)
+        new.replace(folder / name)
+    os.utime(folder)
+    for other in kept.iterdir():
+        if other.is_dir() and time.time() - other.stat().st_mtime > UNWANTED_S:
+            shutil.rmtree(other, ignore_errors=True)
+    return folder
+
+
 def make_wheel(folder: Path) -> Path:
     """Write the wheel into `folder`; its path. Raises PreflightError where the C core is not built."""
+    path = folder / wheel_name()
+    path.write_bytes(_wheel())
+    return path
+
+
+def _wheel() -> bytes:
     files = _files()
     if not any(name.endswith(".so") for name in files):
         raise PreflightError(
@@ -59,11 +92,11 @@ def make_wheel(folder: Path) -> Path:
     files[f"{info}/entry_points.txt"] = b"[console_scripts]\npslaunch = pslaunch.cli:main\n"
     record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files.items())
     files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
-    path = folder / wheel_name()
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
-    return path
+    return made.getvalue()
 
 
 def _files() -> dict[str, bytes]:

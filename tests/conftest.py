@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Short: paths of Unix sockets have 107 bytes. Not "pslaunch-…": another run must not see it.
     folder = tempfile.mkdtemp(prefix="pslt-")
     os.environ["TMPDIR"] = tempfile.tempdir = folder
-    os.environ["XDG_STATE_HOME"] = folder  # records of jobs
+    os.environ["XDG_STATE_HOME"] = os.environ["XDG_CACHE_HOME"] = folder  # records of jobs, hashes, wheels
     guarding = guard.start(f"{leaks.MARK}={os.environ[leaks.MARK]}", folder)
 
     def end() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import pytest
 
 from pslaunch.node import codes
 from pslaunch.node.furnish import OWN_WHEEL, WHEELHOUSE, chosen_python
-from pslaunch.wheel import make_wheel, pins
+from pslaunch.wheel import keep_wheel, make_wheel, pins, wheel_name
 
 
 class Node:
@@ -74,6 +75,19 @@ def test_the_first_command_that_fails_ends_it(node: Node) -> None:
     assert done.stdout.splitlines()[-1] == "--setup 'exit 7' ended with 7"
     assert node.furnish(install=False, setup=["kill -9 $$"]).returncode == codes.SIGNAL_BASE + 9
     assert node.furnish(install=False).returncode == codes.OK and node.python() == ""
+
+
+def test_wheels_are_kept_for_a_month(tmp_path: Path) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    given = tmp_path / "mine-1-py3-none-any.whl"
+    given.write_bytes(b"a wheel")
+    ours, other = keep_wheel(None, environ), keep_wheel(given, environ)
+    assert [path.name for path in ours.iterdir()] == [wheel_name()]
+    assert (other / given.name).read_bytes() == b"a wheel"
+    first = (ours / wheel_name()).stat()
+    os.utime(other, (1, 1))
+    assert keep_wheel(None, environ) == ours and (ours / wheel_name()).stat().st_ino == first.st_ino
+    assert not other.exists()
 
 
 def test_a_wheel_of_the_same_files_is_the_same_and_names_what_the_runtime_needs(tmp_path: Path) -> None:
