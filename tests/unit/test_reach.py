@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -64,6 +65,14 @@ def test_a_door_that_says_nothing_is_given_up(door: Door) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         targets = [Target(1, "127.0.0.1", silent.getsockname()[1]), Target(1, "127.0.0.1", door.port)]
         assert try_all(targets, SECRET, limit_s=0.3) == targets[1:]
+
+
+def test_where_the_first_address_opens_silent_ones_are_not_waited_for(door: Door) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        targets = [Target(1, "127.0.0.1", door.port), Target(1, "127.0.0.1", silent.getsockname()[1])]
+        begin_s = time.monotonic()
+        assert try_all(targets, SECRET, limit_s=60.0) == targets[:1]
+        assert time.monotonic() - begin_s < 30.0
 
 
 def test_nobody_listens_there() -> None:
