@@ -23,7 +23,8 @@ from pslaunch.spec import Reach, reach_from_data
 
 LOST_AFTER_S = 10.0  # a head that does not answer a later shell for so long is called lost
 Record = Mapping[str, Any]
-OURS = ("path", "places", "reach", "error")  # keys of a record that are no news of the job
+LOCAL = ("path", "reach", "error")  # keys of a record that this machine has added
+OURS = (*LOCAL, "places")  # keys of a record that are no news of the job
 
 
 def all_jobs(reach: Reach | None = None) -> list[Record]:
@@ -67,7 +68,9 @@ def _follow(pointers: Sequence[Record]) -> list[Record]:
         news = {**r, "state": "lost", "processes": [], **known.get(r["job"], {}), "reach": reach}
         found.append(news)
         if news["state"] != "running":
-            record.Record(r["path"], {k: v for k, v in news.items() if k not in OURS}).write(reach=r["reach"])
+            record.Record(r["path"], {k: v for k, v in news.items() if k not in LOCAL}).write(
+                reach=r["reach"]
+            )
     return found
 
 

@@ -204,12 +204,18 @@ def _fetch(spec: JobSpec, plan: Plan, backend: Backend, watch: Watch) -> int:
     """Bring the results; what can't be brought is told. Returns an exit code, 0 where all came."""
     from pslaunch.fetch import fetch_results
 
+    # What lies there otherwise is of an earlier job, or of one that runs.
+    output = spec.fetch_output if watch.any_began else None
+    logs = spec.fetch_logs if watch.any_ran else None
+    places = [str(place) for place in (output, logs) if place]
+    if not places:
+        watch.say("nothing is fetched: no program of this job has run")
+        return codes.OK
     try:
-        fetch_results(backend, plan.nodes, output=spec.fetch_output, logs=spec.fetch_logs)
+        fetch_results(backend, plan.nodes, output=output, logs=logs)
     except PslaunchError as e:
         watch.say(f"results were not fetched: {e}", "error")
         return e.exit_code
-    places = [str(place) for place in (spec.fetch_output, spec.fetch_logs) if place]
     watch.say(f"results are in {' and '.join(places)}")
     return codes.OK
 
@@ -243,6 +249,7 @@ class Watch:
         self._gaps: dict[str, Event] = {}  # what was left out for a slow reader, by process
         self._broken: OSError | None = None
         self.any_began = False  # whether any process has been started
+        self.any_ran = False  # whether anything has, what makes a node ready included
         self._waited_for: set[str] | None = None  # processes that have not run yet, once the job is known
         if isinstance(head, Head):
             head.drain = self._show
@@ -273,6 +280,7 @@ class Watch:
         events, self._cursor = self._head.events(self._cursor)
         for event in events:
             self.any_began |= event["event"] == "process"
+            self.any_ran |= event["event"] in ("process", "line")
             if event["event"] == "job":
                 self._waited_for = {p["process"] for p in event["processes"]}
             elif event["event"] == "process" and self._waited_for:

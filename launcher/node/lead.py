@@ -248,7 +248,9 @@ class Lead:
 
     def _close(self) -> None:
         assert self._head is not None
-        self._record.write(state="ended", code=self._head.code, reason=self._head.reason)
+        states = zip(self._head.status()["processes"], self._head.placed.processes)
+        processes = [{**state, "log": process.log} for state, process in states]
+        self._record.write(state="ended", code=self._head.code, reason=self._head.reason, processes=processes)
         self._supply.close()
         if self._gate:
             self._gate.close()

@@ -86,7 +86,25 @@ def test_a_later_shell_sees_the_job_fetches_from_it_and_ends_it(
     assert [host.processes() for host in hosts] == [{}, {}, {}]
     status = json.loads(shell.ok("status", job, "--json"))
     assert (status["state"], status["code"]) == ("ended", codes.TERM)
+    assert {(p["state"], p["signal"]) for p in status["processes"]} == {("exited", "SIGTERM")}
     assert shell.ok("logs", job, "trainer/1") == "ready\n"  # the files on its node
+    again = shell.ok("fetch", job, str(tmp_path / "again"))
+    assert [str(Path(line).relative_to(tmp_path / "again")) for line in again.splitlines()] == [
+        "output/model-0",
+        *logs,
+    ]
+
+
+def test_a_job_that_did_not_run_does_not_fetch_what_another_has(
+    hosts: Hosts, job: str, workspace: Path, tmp_path: Path
+) -> None:
+    where = (f"--hosts={','.join(h.name for h in hosts)}", f"--root_dir={hosts.root_dir}")
+    fetching = (f"--fetch_output={tmp_path / 'out'}", f"--fetch_logs={tmp_path / 'logs'}")
+    sent = (*where, f"--job_dispatch_package={workspace}", "--server_num=0", "--job_name=free")
+    done = Shell(hosts, tmp_path / "own").run("fabric", *sent, *fetching)
+    assert done.returncode == codes.USAGE and f"job {job} is using this log folder" in done.stdout
+    assert "nothing is fetched" in done.stdout
+    assert not (tmp_path / "out").exists() and not (tmp_path / "logs").exists()
 
 
 def test_a_host_that_does_not_answer_leaves_the_job_unknown(hosts: Hosts, job: str, tmp_path: Path) -> None:
