@@ -13,6 +13,7 @@ from pslaunch.node.loop import Aside, Loop
 from pslaunch.node.manifest import KEPT, MAX_NAMED, Entry, Found, Hashes, digest, scan
 from pslaunch.node.program import Refusal
 from pslaunch.node.send import Source
+from pslaunch.node.shards import Shards
 
 IGNORE = ".pslaunchignore"
 LINK_ADVICE = "to have a link to a folder that is mounted on the nodes: --link NAME=PATH"
@@ -64,6 +65,7 @@ def look(package: Package, environ: Mapping[str, str]) -> Source:
     """List and hash the folder. Raises Refusal where something in it can't be sent, OSError."""
     hashes = Hashes(_cache(package.folder, environ))
     found = _scan(package, hashes)
+    _check_shards(package, found.entries)
     entries = with_links(found.entries, package.links)
     problems = [p for p in found.problems if p.partition(" is ")[0] not in package.links]
     if problems:
@@ -79,6 +81,17 @@ def look(package: Package, environ: Mapping[str, str]) -> Source:
         own.save()
     hashes.save()
     return Source(package.folder, sorted(entries), extras=package.extras)
+
+
+def _check_shards(package: Package, entries: list[Entry]) -> None:
+    """A pattern that fits no file would give every trainer all of them."""
+    for pattern in package.shards:
+        number = Shards([pattern]).number
+        if not any(e.kind != "d" and number(e.path) is not None for e in entries):
+            raise Refusal(
+                codes.USAGE,
+                f"--shard={pattern} fits no file in {package.folder}: a pattern says the whole path there",
+            )
 
 
 def with_extra(name: str, entries: list[Entry]) -> list[Entry]:

@@ -81,6 +81,13 @@ def test_hashes_of_a_folder_that_can_not_be_written_are_kept_elsewhere(
     assert not (folder / ".pslaunch").exists() and (tmp_path / "cache/pslaunch").is_dir()
 
 
+def test_a_pattern_that_fits_no_file_is_refused(folder: Path) -> None:
+    (folder / "data/x-0").write_text("x")
+    with pytest.raises(Refusal, match=r"--shard=x-\{\} fits no file in .*/ws") as e:
+        look(Package(str(folder), shards=("data/x-{}", "x-{}")), {})
+    assert e.value.code == codes.USAGE
+
+
 def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
     folder = tmp_path / "ws"
     folder.mkdir()
