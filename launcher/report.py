@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TextIO
 
@@ -55,9 +56,15 @@ def as_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterator[dict[
             "clock_off_s": round(one.clock_off_s, 3),
             "facts": one.facts,
             "findings": [
-                {"what": f.kind, "level": f.level, "text": f.text, "advice": f.advice} for f in mine
+                {"what": f.kind, "level": f.level, "text": f.text, "advice": advised(f, one.host)}
+                for f in mine
             ],
         }
+
+
+def advised(finding: Finding, host: str) -> str:
+    """What to do, to be pasted where the host's name is one that ssh takes as it is."""
+    return finding.advice if ":" in host else re.sub(r"\bHOST\b", lambda _: host, finding.advice)
 
 
 def said(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
@@ -65,7 +72,8 @@ def said(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
     lines = []
     for level in ("problem", "warning"):
         lines += [
-            f"{WORDS[f.level]} {seen[f.node].host}: {f.kind}: {f.text}; what to do: {f.advice}"
+            f"{WORDS[f.level]} {seen[f.node].host}: {f.kind}: {f.text}; "
+            f"what to do: {advised(f, seen[f.node].host)}"
             for f in findings
             if f.level == level
         ]

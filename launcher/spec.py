@@ -203,6 +203,10 @@ def notes(spec: JobSpec, given: Given, split: Split) -> list[str]:
     """What to tell about words of the command line that may have been meant otherwise."""
     program = spec.program or DEFAULT_PROGRAM
     said = [f"options also from {' and '.join(given.files)}"] if given.files else []
+    if given.files:
+        from pslaunch.conf import near_names  # only where a file was read
+
+        said += near_names(given.all("env"))
     said += [f"{', '.join(split.forwarded)} goes to {program}"] if split.forwarded else []
     flags = [name for name in map(_option_name, split.program_args) if name in contract.TRAINER_FLAGS]
     if flags and not reads_arguments(spec.workspace / program, spec.workspace):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json as jsonlib
 import math
 import os
+import re
 import signal as signals
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -137,7 +138,7 @@ class Transcript:
         yield Said(OURS, e["text"] if level == "info" else f"{level}: {e['text']}", level)
 
     def _on_ending(self, e: Event) -> Iterator[Said]:
-        why = e["why"].partition(": ")[0]  # the details come with the end, once
+        why = re.split("[:;] ", e["why"], maxsplit=1)[0]  # the details come with the end, once
         yield Said(OURS, f"ending the job: {why} (KILL after {e['grace_s']:g} s)", "warning")
 
     def _on_end(self, e: Event) -> Iterator[Said]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.conf import KEYS, read_conf
+from pslaunch.conf import KEYS, near_names, read_conf
 from pslaunch.errors import SpecError
 from pslaunch.given import CONF as FILE
 from pslaunch.kinds import Layer, Value
@@ -172,6 +172,14 @@ def test_variables_of_programs_may_be_set(tmp_path: Path) -> None:
         "PADDLE_INIT_SEED=3",
     ]
     assert found["env"][0].label == "conf.py:1:"
+
+
+def test_a_variable_that_may_be_meant_for_the_cluster_is_told(tmp_path: Path) -> None:
+    found = read(tmp_path, "ROOTDIR = '/d'\nLD_LIBRARY_PATH = '/l'\nHOST = 'a'\nGROUP = 1\n")
+    assert near_names([*found["env"], Value("HOST=b", "--env"), Value("HOST=c", "pslaunch.toml:1: env")]) == [
+        "conf.py:1: ROOTDIR is a variable for the programs, not ROOT_DIR",
+        "conf.py:3: HOST is a variable for the programs, not HOSTS",
+    ]
 
 
 def test_a_file_that_is_not_there_is_told_as_it_was_named(tmp_path: Path) -> None:

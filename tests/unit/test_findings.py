@@ -171,6 +171,22 @@ def test_the_table_and_the_lines_below_it() -> None:
     assert "\x1b" not in out.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [
+        ("me@b", "ssh-copy-id me@b puts"),
+        ("me@b:2222", "ssh-copy-id HOST puts"),
+        ("a\\1", "ssh-copy-id a\\1 puts"),
+    ],
+)
+def test_what_to_do_names_the_host_where_ssh_takes_the_name(host: str, told: str) -> None:
+    seen = [Seen(host=host, failed=HostError(host, "authenticate", "denied"))]
+    for as_json in (False, True):
+        out = io.StringIO()
+        tell(seen, find(seen, WANTED, [0]), out, as_json=as_json)
+        assert told in out.getvalue().replace("\\\\", "\\")
+
+
 class Terminal(io.StringIO):
     """Says that it is one."""
 
