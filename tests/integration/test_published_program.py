@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import random
 from pathlib import Path
 
+import pytest
+
 from pslaunch.runtime.parameters import Parameters
 from support.cluster import Cluster, run_job
+from support.jobs import LocalPlace, Place, finished
 
 MY_LIB = """
 import os
@@ -147,3 +151,27 @@ def test_it_runs_on_a_cluster(tmp_path: Path) -> None:
         parameters = Parameters.from_tar(f)
     assert parameters.names()[0] == "_proj"
     assert parameters.get_shape("_proj") == (60, 32)
+
+
+@pytest.mark.parametrize("place", ["fabric_furnished", "fabric_led_furnished"], indirect=True)
+def test_it_runs_on_hosts_to_the_same_bits_as_here(place: Place, workspace: Path) -> None:
+    here = workspace.parent / "here"
+    here.mkdir()
+    for folder in (workspace, here):
+        write_workspace(folder, words=60)
+    package = {path.relative_to(workspace): path.read_bytes() for path in workspace.rglob("*.*")}
+    assert trained(place, workspace) == trained(LocalPlace(1), here)
+    on_hosts = place.workspaces(workspace)[0]
+    assert all((on_hosts / name).read_bytes() == data for name, data in package.items())
+
+
+def trained(place: Place, workspace: Path) -> set[str]:
+    """sha256 of the parameters: the launcher's, and what the program wrote itself on each node."""
+    code, job = finished(place, workspace, "--server_num=3", "--worker_num=3", timeout_s=100)
+    assert code == 0, job.launcher.output()
+    nodes = place.workspaces(workspace)
+    files = [path for node in nodes for path in node.glob("params_pass_1_*.tar")]
+    assert len(files) == 3
+    return {
+        hashlib.sha256(path.read_bytes()).hexdigest() for path in (nodes[0] / "output/parameters.tar", *files)
+    }
