@@ -1,4 +1,5 @@
 /* A shard in a thread of its own and clients over socket pairs: both ends of the protocol at once. */
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -232,7 +233,8 @@ static size_t listen_to(int fd, uint8_t *buf, size_t size) {
 static void send_frame(int fd, ps_header h, const uint8_t *body) {
     uint8_t raw[PS_HEADER_BYTES];
     ps_header_encode(&h, raw);
-    CHECK(write(fd, raw, sizeof raw) == (ssize_t)sizeof raw);
+    /* An earlier frame may have ended the connection already. */
+    CHECK(write(fd, raw, sizeof raw) == (ssize_t)sizeof raw || errno == EPIPE || errno == ECONNRESET);
     if (h.length > 0 && h.length < 65536) (void)!write(fd, body, h.length);
 }
 
