@@ -119,7 +119,7 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
                 return codes.OK, True
         watch.until_done()
         if spec.fetch_output or spec.fetch_logs:
-            fetched = _fetch(spec, plan, backend, watch)
+            fetched = _fetch(loop, spec, plan, backend, watch)
             return head.code or fetched, watch.any_began
         return head.code, watch.any_began
     finally:
@@ -132,7 +132,7 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
 def _head_here(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
     head = Head(loop, place(plan, plan.nodes), os.urandom(32).hex(), time.time, _supply(loop, plan))
     _stop_on_signals(loop, head.stop)
-    found = _reached(loop, backend, lambda: backend.start(plan.nodes, plan.limits), lambda: head.done)
+    found = _unless(loop, lambda: head.done, backend.cancel, lambda: backend.start(plan.nodes, plan.limits))
     for line in found or ():
         if head.done:
             _give_back(line)
@@ -141,8 +141,10 @@ def _head_here(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
     return head
 
 
-def _reached(loop: Loop, backend: Backend, work: Callable[[], T], asked: Callable[[], bool]) -> T | None:
-    """What reaching nodes brings, while the loop runs. Once the end of the job was asked for it is cut short.
+def _unless(
+    loop: Loop, asked: Callable[[], bool], cut: Callable[[], None], work: Callable[[], T]
+) -> T | None:
+    """What slow `work` with nodes brings, while the loop runs. Once its end is asked for, `cut` ends it soon.
 
     None where nothing came of it then; else raises what `work` raises.
     """
@@ -151,7 +153,7 @@ def _reached(loop: Loop, backend: Backend, work: Callable[[], T], asked: Callabl
     loop.aside(lambda: found.append(work()), over.append)
     loop.run(lambda: bool(over) or asked())
     while not over:
-        backend.cancel()
+        cut()
         loop.run_once(TICK_S)
     if over[0] and not asked():
         raise over[0]
@@ -168,7 +170,7 @@ def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
     first, secret = plan.nodes[0], os.urandom(32).hex()
     asked: list[tuple[int, str]] = []
     _stop_on_signals(loop, lambda number, why: asked.append((number, why)))
-    line = _reached(loop, backend, lambda: backend.start_head(first, plan.limits), lambda: bool(asked))
+    line = _unless(loop, lambda: bool(asked), backend.cancel, lambda: backend.start_head(first, plan.limits))
     if asked:
         if line:
             _give_back(line)
@@ -190,7 +192,9 @@ def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
         dial = Dial(addrs, port, secret)
         rest, limits = plan.nodes[1:], plan.limits
         try:
-            _reached(loop, backend, lambda: backend.start_dialing(rest, limits, dial), lambda: head.done)
+            _unless(
+                loop, lambda: head.done, backend.cancel, lambda: backend.start_dialing(rest, limits, dial)
+            )
         except PslaunchError:
             head.close()  # it ends there, too
             raise
@@ -200,7 +204,7 @@ def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
     return head
 
 
-def _fetch(spec: JobSpec, plan: Plan, backend: Backend, watch: Watch) -> int:
+def _fetch(loop: Loop, spec: JobSpec, plan: Plan, backend: Backend, watch: Watch) -> int:
     """Bring the results; what can't be brought is told. Returns an exit code, 0 where all came."""
     from pslaunch.fetch import fetch_results
 
@@ -211,8 +215,18 @@ def _fetch(spec: JobSpec, plan: Plan, backend: Backend, watch: Watch) -> int:
     if not places:
         watch.say("nothing is fetched: no program of this job has run")
         return codes.OK
+    asked: list[tuple[int, str]] = []
+    _stop_on_signals(loop, lambda number, why: asked.append((number, why)))
+
+    def work() -> list[str]:
+        return fetch_results(backend, plan.nodes, output=output, logs=logs)
+
     try:
-        fetch_results(backend, plan.nodes, output=output, logs=logs)
+        # `release`: the job is over, there is nothing on the nodes to wait for.
+        if _unless(loop, lambda: bool(asked), backend.release, work) is None:
+            number, why = asked[0]
+            watch.say(f"results were not fetched to the end: {why}", "error")
+            return codes.SIGNAL_BASE + number
     except PslaunchError as e:
         watch.say(f"results were not fetched: {e}", "error")
         return e.exit_code
