@@ -38,6 +38,7 @@ from pslaunch.ssh.channel import ParamikoChannel, Tail, keep_tail
 from pslaunch.ssh.proof import Passphrases, Proof
 from pslaunch.ssh.settings import Settings
 
+END_LIMIT_S = 0.5  # for the last words of what came to nothing
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its errors appear on our stderr
@@ -300,11 +301,13 @@ def _end_of(session: Any) -> tuple[Tail, int | None]:
     tail = Tail()
     if session is None:
         return tail, None
-    session.settimeout(0.5)
+    end_s = time.monotonic() + END_LIMIT_S
+    session.settimeout(END_LIMIT_S)
     with contextlib.suppress(Exception):
-        while data := session.recv_stderr(4096):
+        # Not to the end of what it says: that may never come.
+        while time.monotonic() < end_s and (data := session.recv_stderr(4096)):
             tail.add(data)
-    session.status_event.wait(0.5)
+    session.status_event.wait(END_LIMIT_S)
     code = session.exit_status if session.exit_status_ready() and session.exit_status >= 0 else None
     session.close()
     return tail, code

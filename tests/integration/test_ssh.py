@@ -243,3 +243,18 @@ def test_a_busy_sshd_lets_all_in_at_last(
     names = [f"h{n}" for n in range(40)]
     for channel in fleet(reaching(connect_timeout_s=30.0)).open(hosts(*names), [KEEPER] * 40):
         greets(channel)
+
+
+@pytest.fixture
+def shouting(tmp_path: Path) -> Iterator[Sshd]:
+    yield from make_sshd(tmp_path / "shouting", "ForceCommand yes login files say this >&2")
+
+
+def test_a_host_that_never_stops_talking_on_stderr_has_a_limit(
+    shouting: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fleet: Callable[..., Fleet]
+) -> None:
+    make_client(tmp_path / "user", shouting, monkeypatch)
+    one = fleet(reaching(connect_timeout_s=1.0))
+    took_s, (channel,) = timed(lambda: one.open(hosts("node"), [KEEPER]))
+    assert "login files say this" in refused(channel, "start")
+    assert took_s < 6
