@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TextIO
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from pslaunch.bars import Bars
 from pslaunch.runtime.env import TRAINER
-from pslaunch.sending import Sending, percent
 from pslaunch.view import Event, Said, Transcript, colour_of, show_cost, show_s, state_in_table
 
 REDRAW_S: Final = 0.125
@@ -52,10 +52,10 @@ class LiveView:
         self._pending: list[Text] = []
         self._drawn_s = self._start_s = clock()
         self._title = ""
-        self._sending = Sending()
         self._console = Console(
             file=out, force_terminal=True, no_color=not colour, highlight=False, markup=False, emoji=False
         )
+        self._bars = Bars(self._console, clock)
         self._live = Live(
             console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
@@ -79,6 +79,13 @@ class LiveView:
         with contextlib.suppress(OSError, ValueError):
             self._draw()
 
+    def shown(self, *, whole: bool = False) -> RenderableType:
+        """What stands below the lines: how far the package is while it is on its way, then the processes."""
+        if self._bars.over or whole:
+            return self.table(whole=whole)
+        title = Text(f"{self._title}: sending", style="bold", no_wrap=True, overflow="ellipsis")
+        return Group("", title, "", self._bars.table(max(1, self._console.height - LINES_AROUND)))
+
     def table(self, *, whole: bool = False) -> Table:
         """The table as it is now: columns that fit, names always; rows that fit, trainers first, or all."""
         rows = list(self._rows.items())
@@ -99,8 +106,7 @@ class LiveView:
             columns.remove(droppable.pop(0))
 
     def _made(self, columns: list[str], cells: list[dict[str, Text]], more: str | None) -> Table:
-        title = self._title if self._sending.over else f"{self._title}: sending {self._sending.text()}"
-        shown = Text(title, no_wrap=True, overflow="ellipsis")
+        shown = Text(self._title, no_wrap=True, overflow="ellipsis")
         table = Table(
             title=shown, title_justify="left", title_style="bold", box=SIMPLE_HEAD,
             caption=more, caption_justify="left",
@@ -120,7 +126,7 @@ class LiveView:
         block, self._pending = Text("\n").join(self._pending), []
         with self._console:  # one write for both
             if self._live.is_started:
-                self._live.update(self.table(whole=whole), refresh=True)
+                self._live.update(self.shown(whole=whole), refresh=True)
             if block:
                 self._console.print(block, overflow="fold")
 
@@ -139,10 +145,11 @@ class LiveView:
         match e.get("event"):
             case "job":
                 self._title = str(e["job"])
+                self._bars.name({node["id"]: node["name"] for node in e["nodes"]})
                 self._rows = {p["process"]: _Row(node=p["node"]) for p in e["processes"]}
                 self._live.start()
             case "dispatch":
-                self._note_dispatch(e)
+                self._bars.note(e)
             case "process" if e["process"] in self._rows:
                 self._note_state(self._rows[e["process"]], e)
             case "progress" if e["process"] in self._rows:
@@ -153,13 +160,6 @@ class LiveView:
                     row.state = "running" if e["state"] == "connected" else str(e["state"])
             case _:
                 pass
-
-    def _note_dispatch(self, e: Event) -> None:
-        self._sending.note(e)
-        for row in self._rows.values():
-            if row.node == e["node"] and row.began_s is None:
-                done = e["state"] == "done"
-                row.state = "waiting" if done else f"gets files: {percent(e['received'], e['bytes'])}"
 
     def _note_state(self, row: _Row, e: Event) -> None:
         row.state = str(e["state"])

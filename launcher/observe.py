@@ -148,10 +148,10 @@ class RemoteHead:
             self._line.send({"type": "no_package", "code": code, "text": text})
 
         def send(source: Source) -> None:
-            self._sender = Sender(Aside(self._loop), source, self._line, moved=lambda: None, failed=failed)
+            self._sender = Sender(Aside(self._loop), source, self._line, failed=failed)
 
         if self._supply:
-            self._supply.get(send, failed, None)
+            self._supply.get(send, failed, None, lambda _far: None)
 
     def _keep(self, event: Event) -> None:
         if event["n"] > self._next:

@@ -14,6 +14,7 @@ from pslaunch.node.manifest import KEPT, MAX_NAMED, Entry, Found, Hashes, digest
 from pslaunch.node.program import Refusal
 from pslaunch.node.send import Source
 from pslaunch.node.shards import Shards
+from pslaunch.node.wire import Message
 
 IGNORE = ".pslaunchignore"
 LINK_ADVICE = "to have a link to a folder that is mounted on the nodes: --link NAME=PATH"
@@ -38,6 +39,7 @@ class Folder:
         then: Callable[[Source], None],
         failed: Callable[[Exception], None],
         mine: Part | None = None,
+        tell: Callable[[Message], None] | None = None,  # nothing comes to this folder
     ) -> None:
         """Call `then` with the package, all of it, or `failed` with why there is none."""
         self._asked.append((then, failed))

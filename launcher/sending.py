@@ -10,8 +10,8 @@ class Sending:
     """Sums what the nodes get. `over` once all have it, and where nothing is sent."""
 
     def __init__(self) -> None:
-        self._nodes: dict[int, tuple[int, int]] = {}  # bytes that have come, of how many
-        self._began_s = 0.0
+        self.nodes: dict[int, Mapping[str, Any]] = {}  # the last event of each
+        self._began_s = self._now_s = 0.0
         self.over = True
 
     def note(self, e: Mapping[str, Any]) -> None:
@@ -19,20 +19,39 @@ class Sending:
         if e["node"] is None:
             self.over = True
             return
-        if not self._nodes:
+        if not self.nodes:
             self._began_s = e["time"]
-        self._nodes[e["node"]] = e["received"], e["bytes"]
+        self.nodes[e["node"]] = e
         self._now_s = e["time"]
         self.over = False
 
+    @property
+    def come_bytes(self) -> int:
+        return sum(int(e["received"]) for e in self.nodes.values())
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(int(e["bytes"]) for e in self.nodes.values())
+
     def text(self) -> str:
-        """All of it: `45 % of 3.4 GB to 3 nodes, 110.0 MB/s`."""
-        come = sum(have for have, _ in self._nodes.values())
-        total = sum(of for _, of in self._nodes.values())
-        nodes = f"{len(self._nodes)} node{'s' if len(self._nodes) != 1 else ''}"
+        """All of it: `45 % of 3.4 GB to 3 nodes (1 has it), 110.0 MB/s, 17 s left`."""
+        come, total = self.come_bytes, self.total_bytes
+        nodes = f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"
+        done = sum(e["state"] == "done" for e in self.nodes.values())
+        have = f" ({done} {'has' if done == 1 else 'have'} it)" if done else ""
         took_s = self._now_s - self._began_s
-        rate = f", {show_bytes(int(come / took_s))}/s" if took_s > 0 and come else ""
-        return f"{percent(come, total)} of {show_bytes(total)} to {nodes}{rate}"
+        rate = ""
+        if took_s > 0 and come:
+            rate = f", {show_bytes(int(come / took_s))}/s, {took_s * (total - come) / come:.0f} s left"
+        return f"{percent(come, total)} of {show_bytes(total)} to {nodes}{have}{rate}"
+
+
+def state_of(e: Mapping[str, Any]) -> str:
+    """How one node is doing: `sending 45 %`, `45 % from node 2`, `putting in place`."""
+    if e["state"] == "sending":
+        share = percent(e["received"], e["bytes"])
+        return f"sending {share}" if e.get("source") is None else f"{share} from node {e['source']}"
+    return "putting in place" if e["state"] == "placing" else str(e["state"])
 
 
 def percent(part: int, whole: int) -> str:

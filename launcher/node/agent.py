@@ -172,7 +172,8 @@ class Agent:
         if m["dispatched"] and not m["shared"]:
             from pslaunch.node.receive import Receiver
 
-            self._receiver = Receiver(self.loop, self._workspace, say=self.line.send, over=self._dispatched)
+            send = self.line.send
+            self._receiver = Receiver(self.loop, self._workspace, say=send, over=self._dispatched, tell=send)
             self._receiver.expect()
         for name in os.listdir(m["log_dir"]):
             if env.is_log(name):  # of an earlier job: beside ours they would tell another story

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pslaunch.node import codes, job
 from pslaunch.node.loop import Aside, Loop
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pslaunch.node.wire import Message
 
 PASS_ON_BYTES = 4 * 1024 * 1024
-TELL_EVERY_S = 0.5  # between two events of one node
 Part = Callable[[int], Callable[[Entry], bool]]
 
 
@@ -28,11 +27,15 @@ class Supply(Protocol):
     filled: frozenset[int]  # nodes that have it before others get it
 
     def get(
-        self, then: Callable[[Source], None], failed: Callable[[Exception], None], mine: Part | None
+        self,
+        then: Callable[[Source], None],
+        failed: Callable[[Exception], None],
+        mine: Part | None,
+        tell: Callable[[Message], None],
     ) -> None:
-        """Call one of them, once the folder has been looked at, or is filled itself.
+        """Call one of the first two, once the folder has been looked at, or is filled itself.
 
-        `mine` says which entries are for which node.
+        `mine` says which entries are for which node; `tell` hears how far it is filled, if it has to be.
         """
         ...
 
@@ -44,7 +47,7 @@ class Dispatch:
         self._loop, self._desk, self._supply = loop, desk, supply
         self._aside: Aside | None = None
         self._senders: dict[int, Sender] = {}
-        self._told_s: dict[int, float] = {}
+        self._far: dict[int, dict[str, int]] = {}  # how far the nodes are that lacked something
         self._waiting: set[int] = set()
         self._began_s = 0.0
         self._passed_on = False  # whether nodes pass the package on to each other
@@ -68,7 +71,9 @@ class Dispatch:
         mine = of_nodes(self._desk.placed, sharing)
         self._over, self._began_s = over, self._loop.now()
         self._waiting = {link.node.id for link in links}
-        supply.get(lambda source: self._send(source, links, mine), self._failed, mine)
+        supply.get(
+            lambda source: self._send(source, links, mine), self._failed, mine, lambda m: self.filling(0, m)
+        )
 
     def _send(self, source: Source, links: list[Link], mine: Part | None) -> None:
         self._aside = Aside(self._loop)
@@ -76,13 +81,8 @@ class Dispatch:
         for link in links:
             if not link.gone and not self._desk.ending:
                 own = source.part(mine(link.node.id)) if mine else source
-                self._senders[link.node.id] = self._sender(link, own, self._aside)
+                self._senders[link.node.id] = Sender(self._aside, own, link.line, failed=self._failed)
         self._maybe_over()
-
-    def _sender(self, link: Link, source: Source, aside: Aside) -> Sender:
-        return Sender(
-            aside, source, link.line, moved=lambda: self._tell(link.node.id, "sending"), failed=self._failed
-        )
 
     def _failed(self, e: Exception) -> None:
         code, text = in_words(e)
@@ -142,6 +142,13 @@ class Dispatch:
         self._spare.append(link)
         self._deal()
 
+    def filling(self, node: int, m: Message) -> None:
+        """How far a node is, wherever it gets the package from."""
+        self._far[node] = {k: int(m[k]) for k in ("files", "bytes", "received")}
+        state = "waiting" if node in self._hungry else str(m["state"])
+        source, _ = self._fetching.get(node, (None, 0))
+        self._desk.tell("dispatch", node=node, state=state, source=source, **self._far[node])
+
     def received(self, link: Link, m: Message) -> None:
         """A node has written so much."""
         if link.node.id in self._senders:
@@ -151,8 +158,6 @@ class Dispatch:
         """A node has all in place."""
         self._waiting.discard(link.node.id)
         self._pass_on(link)
-        self._told_s.pop(link.node.id, None)
-        self._tell(link.node.id, "done")
         self._maybe_over()
 
     def _maybe_over(self) -> None:
@@ -160,25 +165,17 @@ class Dispatch:
             return
         self._aside.close()
         self._aside = None
-        senders = self._senders.values()
         self._desk.tell(
             "dispatch",
             node=None,
             state="done",
-            nodes=len(senders),
-            files=sum(s.total_files for s in senders),
-            bytes=sum(s.total_bytes for s in senders),
+            nodes=len(self._far),
+            files=sum(far["files"] for far in self._far.values()),
+            bytes=sum(far["bytes"] for far in self._far.values()),
+            sent=sum(sender.total_bytes for sender in self._senders.values()),  # by the head itself
             elapsed_s=round(self._loop.now() - self._began_s, 3),
         )
         self._over()
-
-    def _tell(self, node: int, state: str) -> None:
-        now = self._loop.now()
-        sender = self._senders.get(node)
-        if sender is None or now - self._told_s.get(node, -TELL_EVERY_S) < TELL_EVERY_S:
-            return
-        self._told_s[node] = now
-        self._desk.tell("dispatch", node=node, state=state, **moved(sender))
 
 
 def of_nodes(placed: job.Placed, sharing: Collection[int]) -> Part | None:
@@ -188,11 +185,6 @@ def of_nodes(placed: job.Placed, sharing: Collection[int]) -> Part | None:
         return None
     shards, trainers = Shards(patterns), placed.of(TRAINER)
     return lambda node: shards.of({p.rank for p in trainers if p.node in {node, *sharing}}, len(trainers))
-
-
-def moved(sender: Sender) -> dict[str, Any]:
-    """How far a node is, as fields of an event."""
-    return {"files": sender.total_files, "bytes": sender.total_bytes, "received": sender.received_bytes}
 
 
 def in_words(e: Exception) -> tuple[int, str]:

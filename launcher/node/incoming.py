@@ -142,7 +142,7 @@ class Incoming:
             if e.errno not in _FULL:
                 raise
             self._drop()
-            need = sum(self.listed[w.file].size - w.offset for w in self._wanted)
+            need = self.missing_bytes()
             self._store.clear()
             room = os.fstatvfs(self._store.fd)
             raise Refusal(codes.IO, self._no_room(need, room.f_bavail * room.f_frsize)) from e
@@ -215,6 +215,10 @@ class Incoming:
         if rest and self._fd >= 0:
             rest[0] = Want(rest[0].file, self._at)
         return rest
+
+    def missing_bytes(self) -> int:
+        """How much of what was asked for has not come."""
+        return sum(self.listed[w.file].size - w.offset for w in self.remaining())
 
     @property
     def whole(self) -> bool:

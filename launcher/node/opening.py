@@ -159,6 +159,9 @@ class Opening:
     def _on_serving(self, link: Link, m: Message) -> None:
         self._package.serving(link, int(m["port"]))
 
+    def _on_filling(self, link: Link, m: Message) -> None:
+        self._package.filling(link.node.id, m)
+
     def _on_received(self, link: Link, m: Message) -> None:
         self._package.received(link, m)
 

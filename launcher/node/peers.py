@@ -54,9 +54,7 @@ class Serving:
         )
         self._lines.append(line)
         # What goes wrong here is no failure: who asked sees the line close, and asks the head.
-        sender = Sender(
-            self._aside, self._source, line, moved=lambda: None, failed=lambda _e: line.close(), offer=False
-        )
+        sender = Sender(self._aside, self._source, line, failed=lambda _e: line.close(), offer=False)
 
     def close(self) -> None:
         """Serve nobody any more."""

@@ -16,6 +16,7 @@ from pslaunch.node.wire import Data, Message
 
 WINDOW_BYTES = 4 * 1024 * 1024  # on their way to a node, or in its memory, at most
 THE_MANIFEST = 2**32 - 1  # as the number of a file
+TELL_EVERY_S = 0.5
 
 
 class Receiver:
@@ -28,16 +29,22 @@ class Receiver:
         *,
         say: Callable[[Message], None],
         over: Callable[[Exception | None], None],
+        tell: Callable[[Message], None],
         in_place: bool = False,
         mine: Callable[[Entry], bool] | None = None,
     ) -> None:
-        """`in_place`: the workspace is the folder itself, and only the manifest is wanted.
+        """`tell` hears now and then how far this is, if anything is lacking.
+
+        `in_place`: the workspace is the folder itself, and only the manifest is wanted.
 
         `mine`: which entries are for this workspace, where others are filled from here too.
         """
         self._in_place, self._mine = in_place, mine
         self._aside, self._workspace, self._say, self._over = Aside(loop), workspace, say, over
         self._asked = say  # whoever sends just now
+        self._loop, self._tell = loop, tell
+        self._state, self._due_s = "", 0.0  # what was told last, when to tell it again
+        self._files = self._bytes = self._come_bytes = 0
         self._incoming: Incoming | None = None
         self._digest, self._size = "", 0
         self._manifest: bytearray | None = None  # as it comes
@@ -98,6 +105,9 @@ class Receiver:
 
     def _found(self, wants: Sequence[Want]) -> None:
         self._ask(wants)
+        if self._incoming and wants:
+            self._files, self._bytes = len(wants), self._incoming.missing_bytes()
+            self._tell_how_far("sending")
         self._place_if_whole()
 
     def ask_of(self, say: Callable[[Message], None] | None, *, alone: bool) -> None:
@@ -175,9 +185,13 @@ class Receiver:
 
         def written() -> None:
             self._writing = False
-            self._granted(sum(len(p.data) for p in pieces))
+            come = sum(len(p.data) for p in pieces)
+            self._come_bytes += come
+            self._granted(come)
             if again:
                 self._ask(again)
+                self._bytes = self._come_bytes + incoming.missing_bytes()
+            self._tell_how_far("sending")
             self._write()
             self._place_if_whole()
 
@@ -188,6 +202,7 @@ class Receiver:
         assert incoming is not None
         if incoming.whole and not self._writing:
             self.entries = incoming.listed
+            self._tell_how_far("placing")
             self._do(incoming.place, lambda: self._end(None))
 
     def _do(self, work: Callable[[], None], then: Callable[[], None]) -> None:
@@ -201,8 +216,17 @@ class Receiver:
 
         self._aside.do(work, over)
 
+    def _tell_how_far(self, state: str) -> None:
+        if not self._files or (state == self._state and self._loop.now() < self._due_s):
+            return
+        self._state, self._due_s = state, self._loop.now() + TELL_EVERY_S
+        far = {"files": self._files, "bytes": self._bytes, "received": self._come_bytes}
+        self._tell({"type": "filling", "state": state, **far})
+
     def _end(self, failed: Exception | None) -> None:
         self.close()
+        if not failed:
+            self._tell_how_far("done")
         if isinstance(failed, ManifestError):
             failed = Refusal(codes.IO, f"the package can't be taken: {failed}")
         self._over(failed)

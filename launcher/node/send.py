@@ -76,7 +76,7 @@ class Source:
 
 
 class Sender:
-    """A node's package. Give it the node's answers; it tells `moved` of progress, `failed` of trouble."""
+    """A node's package. Give it the node's answers; it tells `failed` of trouble."""
 
     def __init__(
         self,
@@ -84,19 +84,17 @@ class Sender:
         source: Source,
         line: Line,
         *,
-        moved: Callable[[], None],
         failed: Callable[[Exception], None],
         offer: bool = True,
     ) -> None:
         self._aside, self._source, self._line = aside, source, line
-        self._moved, self._failed = moved, failed
+        self._failed = failed
         self._queue: deque[Want] = deque()
         self._fd, self._at = -1, 0
         self._credit = WINDOW_BYTES
         self._ready: deque[list[bytes]] = deque()
         self._reading, self._batch_bytes = False, 0
-        self._manifest_bytes = 0  # of what was received: no part of the package
-        self.total_bytes = self.total_files = self.received_bytes = 0
+        self.total_bytes = 0  # of files
         if offer:
             line.send({"type": "dispatch", "digest": source.digest, "bytes": len(source.manifest)})
 
@@ -107,16 +105,16 @@ class Sender:
             raise ValueError("files that it has asked for already")
         if m["manifest"]:
             self._queue.append(Want(THE_MANIFEST, 0))
-            self._manifest_bytes += len(self._source.manifest)
         self._queue.extend(wants)
-        self.total_files += len(wants)
-        self.total_bytes += sum(self._source.entries[file].size - offset for file, offset in wants)
-        self._moved()
+        self.total_bytes += self._sum(wants)
         self._read()
 
     def size(self, m: Message) -> int:
         """How many bytes a node's answer asks for. Raises ValueError where that can't be."""
-        return sum(self._source.entries[file].size - offset for file, offset in self._wants(m))
+        return self._sum(self._wants(m))
+
+    def _sum(self, wants: Sequence[Want]) -> int:
+        return sum(self._source.entries[file].size - offset for file, offset in wants)
 
     def _wants(self, m: Message) -> list[Want]:
         entries = self._source.entries
@@ -135,12 +133,7 @@ class Sender:
 
     def received(self, m: Message) -> None:
         """The node has written so much: it takes as much more."""
-        taken = int(m["bytes"])
-        self._credit = min(WINDOW_BYTES, self._credit + taken)
-        of_manifest = min(taken, self._manifest_bytes)
-        self._manifest_bytes -= of_manifest
-        self.received_bytes += taken - of_manifest
-        self._moved()
+        self._credit = min(WINDOW_BYTES, self._credit + int(m["bytes"]))
         self._read()
 
     def _read(self) -> None:

@@ -27,7 +27,11 @@ class FromLauncher:
         self._failed: Callable[[Exception], None] = lambda _why: None
 
     def get(
-        self, then: Callable[[Source], None], failed: Callable[[Exception], None], mine: Part | None
+        self,
+        then: Callable[[Source], None],
+        failed: Callable[[Exception], None],
+        mine: Part | None,
+        tell: Callable[[Message], None],
     ) -> None:
         """Ask the launcher for it."""
         first = self._placed().nodes[0]
@@ -44,6 +48,7 @@ class FromLauncher:
             first.workspace,
             say=self._say,
             over=over,
+            tell=tell,
             in_place=not first.dispatched,
             mine=mine(first.id) if mine else None,
         )

@@ -20,6 +20,7 @@ from pslaunch.node.send import Source
 from pslaunch.node.wire import Line, Message
 
 LACKS: Message = {"type": "lacks", "manifest": False, "files": [[0, 1]], "offsets": {}, "alone": False}
+FILLING: Message = {"type": "filling", "state": "sending", "files": 1, "bytes": PASS_ON_BYTES, "received": 0}
 
 
 def job_on(folder: Path, nodes: int) -> job.Placed:
@@ -49,6 +50,7 @@ class Desk:
         self.links: dict[int, Link] = {}
         self.told: list[list[str]] = [[] for _ in range(nodes)]
         self.failed: list[str] = []
+        self.events: list[dict[str, Any]] = []
         self._source = Source(str(folder), scan(str(folder), Hashes(f"{folder}.hashes")).entries)
         self._lines: list[Line] = []
         for node, told in zip(self.placed.nodes, self.told, strict=True):
@@ -66,7 +68,11 @@ class Desk:
         return Line(self.loop, fd, fd, lost_after_s=30, on_message=heard, on_lost=print)
 
     def get(
-        self, then: Callable[[Source], None], _failed: Callable[[Exception], None], _mine: Part | None
+        self,
+        then: Callable[[Source], None],
+        _failed: Callable[[Exception], None],
+        _mine: Part | None,
+        _tell: Callable[[Message], None],
     ) -> None:
         then(self._source)
 
@@ -77,7 +83,8 @@ class Desk:
 
     def start(self, bound: job.Bound) -> None: ...
 
-    def tell(self, event: str, **fields: Any) -> None: ...
+    def tell(self, event: str, **fields: Any) -> None:
+        self.events.append(fields)
 
     def until(self, node: int, what: str) -> None:
         self.loop.run(lambda: what in self.told[node])
@@ -112,6 +119,25 @@ def test_who_asks_after_the_others_have_it_gets_it_too(desk: Desk) -> None:
     desk.dispatch.dispatched(third)
     assert desk.over and not desk.failed
     assert [told.count("serve") for told in desk.told] == [1, 0, 0]
+
+
+@pytest.mark.timeout(20)
+def test_how_far_each_node_is_and_where_it_gets_it_from(desk: Desk) -> None:
+    first, second = desk.links[0], desk.links[1]
+    for link in (first, second):
+        desk.dispatch.lacks(link, LACKS)
+        desk.dispatch.filling(link.node.id, FILLING)
+    desk.dispatch.dispatched(first)
+    desk.until(0, "serve")
+    desk.dispatch.serving(first, 4000)
+    desk.dispatch.filling(1, {**FILLING, "received": 10})
+    told = [(e["node"], e["state"], e["source"], e["received"]) for e in desk.events]
+    assert told == [(0, "sending", None, 0), (1, "waiting", None, 0), (1, "sending", 0, 10)]
+    desk.dispatch.dispatched(second)
+    desk.dispatch.dispatched(desk.links[2])  # which lacked nothing
+    end = desk.events[-1]
+    assert (end["node"], end["nodes"], end["files"], end["bytes"]) == (None, 2, 2, 2 * PASS_ON_BYTES)
+    assert end["sent"] == PASS_ON_BYTES
 
 
 @pytest.mark.parametrize("files", [[[0, 2]], [[0, 1], [0, 1]], [[-1, 1]], [[0, 0]], [[0, 1]] * 3])

@@ -27,6 +27,7 @@ class Nodes:
         self.loop = Loop()
         near, far = socket.socketpair()
         self.ends: list[Exception | None] = []
+        self.told: list[Message] = []
         self.come, self.gone = 0, False
         self.stop_after_bytes = 2 * SIZE
         head, node = near.detach(), far.detach()
@@ -35,14 +36,16 @@ class Nodes:
             self.loop, node, node, lost_after_s=30, on_message=self.ordered, on_lost=print,
             on_data=lambda piece: self.receiver.take(piece),
         )  # fmt: skip
-        self.receiver = Receiver(self.loop, str(workspace), say=self.node.send, over=self.ends.append)
+        self.receiver = Receiver(
+            self.loop, str(workspace), say=self.node.send, over=self.ends.append, tell=self.told.append
+        )
         self.take, self.receiver.take = self.receiver.take, self.count  # type: ignore[method-assign]
         self.serving = Serving(self.loop, "127.0.0.1", SECRET, source)
         self.fetching: Fetching | None = None
         self.secret = secret
         self.aside = Aside(self.loop)
         failed = self.ends.append
-        self.sender = Sender(self.aside, source, self.head, moved=lambda: None, failed=failed)
+        self.sender = Sender(self.aside, source, self.head, failed=failed)
 
     def count(self, piece: Data) -> None:
         self.come += len(piece.data)
@@ -103,6 +106,7 @@ def test_the_head_sends_nothing_where_another_node_does(nodes: Nodes, source: So
     assert nodes.ends == [None] and whole(source, tmp_path / "ws")
     # Without the job's secret nothing is had from another node.
     assert nodes.sender.total_bytes == (0 if nodes.secret == SECRET else SIZE + 5)
+    assert nodes.told[-1]["received"] == nodes.told[-1]["bytes"] == SIZE + 5
 
 
 def test_the_head_sends_the_rest_where_the_other_node_is_gone(
@@ -113,3 +117,4 @@ def test_the_head_sends_the_rest_where_the_other_node_is_gone(
     assert nodes.ends == [None] and whole(source, tmp_path / "ws")
     if nodes.secret == SECRET:
         assert 0 < nodes.sender.total_bytes <= SIZE // 2 + 5 * 1024 * 1024
+    assert nodes.told[-1]["received"] == nodes.told[-1]["bytes"] == SIZE + 5

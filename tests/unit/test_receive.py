@@ -47,13 +47,16 @@ class Ends:
         self.asked: list[Message] = []
         self.failures: list[Exception] = []
         self.ends: list[Exception | None] = []
+        self.told: list[Message] = []
         self.largest = 0
         self.stop_after: int | None = None
         self.head = self.line(near.detach(), self.heard)
         self.node = self.line(far.detach(), self.ordered)
-        self.receiver = Receiver(self.loop, str(workspace), say=self.node.send, over=self.ends.append)
+        self.receiver = Receiver(
+            self.loop, str(workspace), say=self.node.send, over=self.ends.append, tell=self.told.append
+        )
         self.sending = Aside(self.loop)
-        self.sender = Sender(self.sending, source, self.head, moved=self.moved, failed=self.failures.append)
+        self.sender = Sender(self.sending, source, self.head, failed=self.failures.append)
 
     def line(self, fd: int, heard: Any) -> Line:
         return Line(
@@ -75,11 +78,9 @@ class Ends:
         if self.stop_after is not None and len(self.pieces) >= self.stop_after:
             self.receiver.close()
         self.pieces.append(piece)
-        self.receiver.take(piece)
-
-    def moved(self) -> None:
         held = sum(len(frame) for batch in self.sender._ready for frame in batch)
         self.largest = max(self.largest, held)
+        self.receiver.take(piece)
 
     def run(self) -> None:
         self.loop.run(lambda: bool(self.ends or self.failures or self.receiver.closed))
@@ -119,9 +120,17 @@ def test_a_folder_arrives_and_a_second_time_nothing_travels(
     first = dispatched(ends, listed(source), ws)
     assert (ws / "big").read_bytes() == BIG
     assert (ws / "data/99").read_text() == "file 99" * 99
-    assert first.sender.total_files == 100 and first.sender.received_bytes == first.sender.total_bytes
+    bytes_ = first.sender.total_bytes
+    assert first.told[0] == {**first.told[-1], "state": "sending", "received": 0}
+    assert first.told[-1] == {
+        "type": "filling",
+        "state": "done",
+        "files": 100,
+        "bytes": bytes_,
+        "received": bytes_,
+    }
     second = dispatched(ends, listed(source), ws)
-    assert not second.pieces and second.asked[0]["files"] == []
+    assert not second.pieces and second.asked[0]["files"] == [] and not second.told
 
 
 def open_below(folder: Path) -> list[Path]:
@@ -178,6 +187,7 @@ def test_what_was_left_of_a_cut_and_is_spoilt_is_sent_again(
     (staged / f"{digest(BIG)}.part").write_bytes(b"x" * 70_000)
     again = dispatched(ends, package, ws)
     assert len(again.asked) == 3 and again.asked[-1]["files"] == [[0, 1]]
+    assert again.told[-1]["received"] == again.told[-1]["bytes"] == again.sender.total_bytes
     assert (ws / "big").read_bytes() == BIG
 
 
@@ -275,7 +285,10 @@ class Alone:
         self.loop = Loop()
         self.said: list[Message] = []
         self.ends: list[Exception | None] = []
-        self.receiver = Receiver(self.loop, str(workspace), say=self.said.append, over=self.ends.append)
+        self.told: list[Message] = []
+        self.receiver = Receiver(
+            self.loop, str(workspace), say=self.said.append, over=self.ends.append, tell=self.told.append
+        )
 
     def offer(self, manifest: bytes, size: int | None = None) -> None:
         bytes_ = len(manifest) if size is None else size
