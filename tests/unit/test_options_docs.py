@@ -13,6 +13,7 @@ import typer
 from pslaunch import cli
 from pslaunch.args import Split
 from pslaunch.given import gather
+from pslaunch.options import options_of
 from pslaunch.runtime import env, pserver_options
 from pslaunch.spec import local_spec
 from support.pages import rows, section, words
@@ -50,6 +51,12 @@ def test_every_option_of_a_command_with_default_and_meaning(command: str) -> Non
 def test_the_commands_are_all() -> None:
     headings = re.findall(r"^## pslaunch (\w+)$", (ROOT / "docs" / PAGE).read_text(), re.MULTILINE)
     assert headings == list(COMMANDS)
+
+
+def test_what_only_hosts_have_is_told_in_their_own_page() -> None:
+    page = (ROOT / "docs/fabric.md").read_text()
+    missing = [name for name in options_of("fabric").keys() - options_of("local") if f"--{name}" not in page]
+    assert missing == []
 
 
 def test_the_defaults_of_local_are_what_it_does(tmp_path: Path) -> None:
