@@ -15,6 +15,8 @@ from pslaunch.node.recent import Event, Recent
 from pslaunch.node.send import Sender, Source
 from pslaunch.node.wire import Line, Message
 
+GIVE_UP_S = 8.0  # after a second request to end; a head is done with it in 7
+
 
 class HeadView(Protocol):
     """What session and view know of a head, wherever it is (node/head.py has the same)."""
@@ -59,6 +61,7 @@ class RemoteHead:
         self._next = 0
         self._code: int | None = None
         self._stopped: tuple[int, str] | None = None  # what we have asked for
+        self._hurried = False  # asked for twice
         self.answers: dict[str, Message] = {}
         self._line = Line(
             loop, read_fd, write_fd, lost_after_s=lost_after_s, on_message=self._heard, on_lost=self._lost
@@ -79,8 +82,16 @@ class RemoteHead:
         return found, found[-1]["n"] + 1 if found else max(cursor, self._next)
 
     def stop(self, number: int, reason: str) -> None:
+        if self._stopped and not self._hurried:
+            self._hurried = True
+            self._loop.call_after(GIVE_UP_S, self._give_up)
         self._stopped = self._stopped or (number, reason)
         self._line.send({"type": "stop", "number": number, "reason": reason})
+
+    def _give_up(self) -> None:
+        if not self.done:
+            self.close()
+            self._lost(f"asked twice to end, it did not for {GIVE_UP_S:g} s; what guards it there will")
 
     @property
     def refusal(self) -> str:

@@ -131,7 +131,7 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
 
 def _head_here(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
     head = Head(loop, place(plan, plan.nodes), os.urandom(32).hex(), time.time, _supply(loop, plan))
-    _stop_on_signals(loop, head.stop)
+    _stop_on_signals(loop, backend, head.stop)
     found = _unless(loop, lambda: head.done, backend.cancel, lambda: backend.start(plan.nodes, plan.limits))
     for line in found or ():
         if head.done:
@@ -169,7 +169,7 @@ def _give_back(line: Line) -> None:
 def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
     first, secret = plan.nodes[0], os.urandom(32).hex()
     asked: list[tuple[int, str]] = []
-    _stop_on_signals(loop, lambda number, why: asked.append((number, why)))
+    _stop_on_signals(loop, backend, lambda number, why: asked.append((number, why)))
     line = _unless(loop, lambda: bool(asked), backend.cancel, lambda: backend.start_head(first, plan.limits))
     if asked:
         if line:
@@ -185,7 +185,7 @@ def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
         diagnosis=line.diagnosis,
         supply=_supply(loop, plan),
     )
-    _stop_on_signals(loop, head.stop)
+    _stop_on_signals(loop, backend, head.stop)
     port, addrs = head.lead(place(plan, plan.nodes), secret)
     if port:
         head.follow()
@@ -216,7 +216,7 @@ def _fetch(loop: Loop, spec: JobSpec, plan: Plan, backend: Backend, watch: Watch
         watch.say("nothing is fetched: no program of this job has run")
         return codes.OK
     asked: list[tuple[int, str]] = []
-    _stop_on_signals(loop, lambda number, why: asked.append((number, why)))
+    _stop_on_signals(loop, backend, lambda number, why: asked.append((number, why)))
 
     def work() -> list[str]:
         return fetch_results(backend, plan.nodes, output=output, logs=logs)
@@ -250,8 +250,16 @@ def _supply(loop: Loop, plan: Plan) -> Supply | None:
     return Folder(loop, plan.package)
 
 
-def _stop_on_signals(loop: Loop, stop: Callable[[int, str], None]) -> None:
-    loop.on_signals({n: functools.partial(stop, n, why) for n, why in STOP_SIGNALS.items()})
+def _stop_on_signals(loop: Loop, backend: Backend, stop: Callable[[int, str], None]) -> None:
+    came: list[int] = []
+
+    def ask(number: int, why: str) -> None:
+        if came:
+            backend.hurry()
+        came.append(number)
+        stop(number, why)
+
+    loop.on_signals({n: functools.partial(ask, n, why) for n, why in STOP_SIGNALS.items()})
 
 
 class Watch:

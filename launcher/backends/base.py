@@ -75,6 +75,10 @@ class Backend(Protocol):
         """From another thread: nodes that are being reached shall fail soon. Never raises."""
         ...
 
+    def hurry(self) -> None:
+        """`close` shall not wait for a grace: all was killed."""
+        ...
+
     def release(self) -> None:
         """The job goes on without us: end nothing, wait for nothing."""
         ...

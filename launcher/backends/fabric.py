@@ -74,6 +74,9 @@ class FabricBackend:
     def cancel(self) -> None:
         self._fleet.cancel()
 
+    def hurry(self) -> None:
+        self._grace_s = 0.0
+
     def release(self) -> None:
         self._channels.clear()
         self._fleet.close()

@@ -107,6 +107,9 @@ class LocalBackend:
     def cancel(self) -> None:
         """Nothing here takes its time."""
 
+    def hurry(self) -> None:
+        self._grace_s = 0.0
+
     def release(self) -> None:
         for keeper, said in self._keepers:
             keeper.returncode = 0  # not ours to wait for any more

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,12 +21,13 @@ from pslaunch.node import codes
 from support import leaks
 from support.beside import NAME, STRANGER, Inhabited, inhabited
 from support.faults import Control, control
-from support.jobs import Job, Place, parent_of, running
+from support.jobs import PSLAUNCH, Job, Place, parent_of, running
 from support.process import poll_until
 from support.trainings import STUBBORN
 from testbed import Host, Hosts, why_not
 
 GRACE_S, LOST_AFTER_S, EXTRA_S, SLACK_S, CONNECT_S = 1.0, 3.0, 2.0, 1.5, 3.0
+GIVE_UP_S = 8.0  # a launcher waits so long for who does not answer its second request
 STUBBORN_SETUP = "trap '' TERM; setsid sleep 1000 & echo furnishing; while :; do sleep 1000; done"
 # Where a process is held; furnishing and later say themselves where they are.
 MOMENTS = {"reaching": "keeper start 1", "dispatching": "agent new 1"}
@@ -260,3 +262,72 @@ def check_words(case: Case, this: Hit) -> None:
         assert name in output, output
         if case.when != "reaching":
             assert "was lost" in this.job.end()["reason"], output
+
+
+TICKING = """
+import itertools, time
+for tick in itertools.count():
+    print("tick", tick, flush=True)
+    time.sleep(0.25)
+"""
+TICKS = int((LOST_AFTER_S + GRACE_S + EXTRA_S) / 0.25)  # whoever is missed is ended before so many
+TIMES = (f"--grace={GRACE_S}", f"--lost_after={LOST_AFTER_S}", "--server_num=0", "--worker_num=3")
+
+
+@pytest.mark.parametrize("place", ["fabric_led"], indirect=True)
+def test_a_host_that_the_launcher_alone_has_lost_goes_on_for_its_head(
+    place: Place, hosts: Hosts, workspace: Path
+) -> None:
+    (workspace / "train.py").write_text(TICKING)
+    with running(place, workspace, *TIMES) as job:
+        job.until(lambda _: job.lines("trainer/2"), "a tick")
+        hosts[2].cut_off()
+        seen = len(job.lines("trainer/2"))
+        job.until(lambda _: len(job.lines("trainer/2")) > seen + TICKS, "further ticks")
+        job.launcher.proc.send_signal(signal.SIGINT)
+        assert job.launcher.wait() == codes.INT, job.launcher.output()
+
+
+@pytest.mark.parametrize("place", ["fabric_led"], indirect=True)
+def test_a_free_job_goes_on_without_its_launcher_and_ends_from_any_machine(
+    place: Place, hosts: Hosts, inhabited_hosts: Inhabited, workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "train.py").write_text(TICKING)
+    with running(place, workspace, *TIMES, "--detach") as job:
+        job.launcher.expect("the job goes on by itself")
+        job.launcher.kill()  # in whatever it still does
+    logs = [folder / "log/train.log" for folder in place.workspaces(workspace)]
+    seen = [log.read_text().count("tick") for log in logs]
+    poll_until(
+        lambda: all(log.read_text().count("tick") > n + TICKS for log, n in zip(logs, seen, strict=True)),
+        describe="further ticks",
+    )
+    conf = tmp_path / "conf.py"
+    conf.write_text(f"HOSTS = {[host.name for host in hosts]}\nROOT_DIR = {str(hosts.root_dir)!r}\n")
+    elsewhere = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}  # which knows of no job
+    argv = hosts.as_user([*PSLAUNCH, "stop", f"--conf={conf}", job.events()[0]["job"]])
+    done = subprocess.run(argv, env=elsewhere, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    poll_until(
+        lambda: not inhabited_hosts.left(),
+        describe=lambda: f"left: {inhabited_hosts.left()}",
+        timeout_s=GRACE_S + EXTRA_S + SLACK_S,
+    )
+
+
+@pytest.mark.parametrize(("place", "node"), [("fabric", 2), ("fabric_led", 0)], indirect=["place"])
+def test_a_second_request_to_end_does_not_wait_for_a_host_that_hangs(
+    place: Place, hosts: Hosts, workspace: Path, node: int
+) -> None:
+    (workspace / "train.py").write_text(TICKING)
+    options = ("--grace=60", "--lost_after=60", "--server_num=0", "--worker_num=3")
+    with running(place, workspace, *options) as job:
+        job.until(lambda _: job.lines(f"trainer/{node}"), "a tick")
+        hosts[node].freeze()
+        for number in (signal.SIGINT, signal.SIGTERM):  # two of one kind could become one
+            job.launcher.proc.send_signal(number)
+        code = job.launcher.wait(timeout_s=GIVE_UP_S + EXTRA_S + SLACK_S)
+        assert code in (codes.INT, codes.TERM), job.launcher.output()
+        assert hosts[node].name in job.launcher.output()
+    for host in hosts:  # without their head the others go on until --lost_after
+        host.crash()

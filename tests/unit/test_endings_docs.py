@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+from pslaunch import observe
 from pslaunch.args import Split
 from pslaunch.given import gather
 from pslaunch.node import codes, head, keeper, supervise, wire
@@ -36,6 +37,7 @@ def test_times(tmp_path: Path) -> None:
             supervise.LOOK_FURTHER_S,
             supervise.KILL_WAIT_S,
             head.FINISH_LIMIT_S,
+            observe.GIVE_UP_S,
             spec.stall_after_s,
             spec.stall_timeout_s,
             client.ATTEMPT_S,
