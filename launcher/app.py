@@ -1,16 +1,19 @@
 """What travels to a node: one small zipapp of everything that `pslaunch.node` needs.
 
-Comments and docstrings are blanked, so that it fits into one argument of a command in base64, and so that the
-line numbers of a traceback from a node are those of the sources. The modules are compressed as one text, a
-quarter less than each by itself; the package's own first lines know how to import them from there.
+Comments, docstrings and what only a type checker reads are blanked, so that it fits into one argument of a
+command in base64, and so that the line numbers of a traceback from a node are those of the sources. The
+modules are compressed as one text, a quarter less than each by itself; the package's own first lines know
+how to import them from there.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import io
 import tokenize
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pslaunch
@@ -46,6 +49,7 @@ class _Modules:
 _sys.meta_path.insert(0, _Modules(__loader__.get_data(__loader__.archive + "/pslaunch/modules")))
 """
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip file knows
+Cut = tuple[int, int, int]  # in this line, from this byte to that one
 _BEFORE_A_STATEMENT = {tokenize.ENCODING, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 
 
@@ -78,18 +82,49 @@ def blank(source: str) -> str:
     return "".join(lines)
 
 
+def untyped(source: str) -> str:
+    """The same program without annotations of functions and in them, every statement in its old line.
+
+    Those of fields stay, from which dataclasses and named tuples are made.
+    """
+    lines = source.encode().splitlines(keepends=True)
+    for line, start, end in sorted(_annotations(ast.parse(source), lines), reverse=True):
+        lines[line - 1] = lines[line - 1][:start] + lines[line - 1][end:]
+    return b"".join(lines).decode()
+
+
+def _annotations(tree: ast.AST, lines: list[bytes], *, in_function: bool = False) -> Iterator[Cut]:
+    """Where annotations are that stand in one line."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.arg) and node.annotation:
+            yield from _cut(node.annotation, node.col_offset + len(node.arg.encode()))
+        elif isinstance(node, ast.AnnAssign) and in_function and node.value:
+            yield from _cut(node.annotation, node.target.end_col_offset or 0)
+        elif isinstance(node, ast.FunctionDef) and node.returns:
+            before, arrow, _ = lines[node.returns.lineno - 1][: node.returns.col_offset].rpartition(b"->")
+            if arrow:
+                yield from _cut(node.returns, len(before.rstrip()))
+        inside = isinstance(node, ast.FunctionDef) or (in_function and not isinstance(node, ast.ClassDef))
+        yield from _annotations(node, lines, in_function=inside)
+
+
+def _cut(annotation: ast.expr, start: int) -> Iterator[Cut]:
+    if annotation.lineno == annotation.end_lineno:
+        yield annotation.lineno, start, annotation.end_col_offset or 0
+
+
 @functools.cache
 def zipapp(*, small: bool = True) -> bytes:
     """The zipapp; `python app.pyz keeper …` runs it, and so does what `pslaunch.ssh.boot` sends.
 
-    Small takes a tenth of a second, which nobody should wait for where the size is of no matter.
+    Small takes two tenths of a second, which nobody should wait for where the size is of no matter.
     """
     packed = io.BytesIO()
     level = 9 if small else 1
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=level) as archive:
         texts = {name: path.read_text() for name, path in files().items()}
         if small:
-            texts = {name: blank(text) for name, text in texts.items()}
+            texts = {name: untyped(blank(text)) for name, text in texts.items()}
         first = texts.pop("pslaunch/__init__.py") + _IMPORTER
         members = {"pslaunch/__init__.py": first, _MODULES: _one_text(texts), "__main__.py": MAIN}
         for name, text in members.items():

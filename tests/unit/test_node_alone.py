@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.app import SHARED, blank, files, zipapp
+from pslaunch.app import SHARED, blank, files, untyped, zipapp
 from support.node_app import greet
 
 MAX_ZIPAPP_BYTES = 60 * 1024  # in base64 it must fit into one argument of 128 KiB
@@ -49,9 +49,31 @@ def test_the_zipapp_is_small_and_its_keeper_greets(app: Path) -> None:
     assert b"the head is gone" in said
 
 
-def without_docstrings(source: str) -> list[tuple[str, int, str]]:
+class Untyped(ast.NodeTransformer):
+    """Drops the annotations of functions, and of what is assigned in them."""
+
+    depth = 0
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self.depth += 1
+        self.generic_visit(node)
+        self.depth -= 1
+        node.returns = None
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if not self.depth or node.value is None:
+            return node
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
+
+
+def program(source: str) -> list[tuple[str, int, str]]:
     """Every node of its syntax tree with its line; strings that are statements by themselves are empty."""
-    tree = ast.parse(source)
+    tree = Untyped().visit(ast.parse(source))
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             node.value.value = ""
@@ -62,7 +84,7 @@ def without_docstrings(source: str) -> list[tuple[str, int, str]]:
 @pytest.mark.parametrize("path", files().values(), ids=files())
 def test_what_travels_is_the_same_program_line_by_line(path: Path) -> None:
     source = path.read_text()
-    assert without_docstrings(blank(source)) == without_docstrings(source)
+    assert program(untyped(blank(source))) == program(source)
 
 
 def test_comments_and_docstrings_are_blanked_and_nothing_else() -> None:
@@ -75,6 +97,20 @@ def test_comments_and_docstrings_are_blanked_and_nothing_else() -> None:
         '""\n\n\nx = """not\n# this"""\n'
         'def f():\n    ""\n\n\nclass A:\n    "" "two"; y = 1\n'
         "z = [\n\n    '#',\n]\n"
+    )
+
+
+def test_annotations_of_functions_are_blanked_and_no_others() -> None:
+    source = (
+        "class A:\n    x: int = 1\n"
+        "    def f(self, é: str = 'a: b', *rest: int, **more: dict[str, int]) -> None:\n"
+        "        self.y: int = 2; z: str = 'x'\n        a: int\n        class B:\n            c: int = 3\n"
+        "def g(\n    a: int,\n    b: tuple[\n        int],\n) -> str: return 'y: z -> a'\nv: int = 4\n"
+    )
+    assert untyped(source) == (
+        "class A:\n    x: int = 1\n    def f(self, é = 'a: b', *rest, **more):\n"
+        "        self.y = 2; z = 'x'\n        a: int\n        class B:\n            c: int = 3\n"
+        "def g(\n    a,\n    b: tuple[\n        int],\n): return 'y: z -> a'\nv: int = 4\n"
     )
 
 
