@@ -51,7 +51,7 @@ def unpack(pieces: Iterator[bytes], folder: Path) -> list[str]:
                 names.append(str(folder / member.name))
         for _ in pieces:
             pass
-    except tarfile.TarError as e:
+    except (tarfile.TarError, ValueError, OverflowError) as e:  # names and times that no file can have, too
         raise FileError(f"what came for {folder} is no tar stream: {e}") from e
     except OSError as e:
         raise FileError.from_os(e, "write what was fetched:") from e
@@ -60,8 +60,7 @@ def unpack(pieces: Iterator[bytes], folder: Path) -> list[str]:
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
     path = folder / member.name
-    inside = folder.resolve()
-    if ".." in Path(member.name).parts or not path.parent.resolve().is_relative_to(inside):
+    if ".." in Path(member.name).parts or not _is_in(folder, path.parent):
         raise FileError(f"{member.name!r} would be written outside {folder}: nothing more is taken")
     if member.isdir():
         path.mkdir(exist_ok=True)
@@ -77,9 +76,14 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> N
         beside.chmod(member.mode & _MODE_BITS)
         os.utime(beside, (member.mtime, member.mtime))
         beside.replace(path)
-    elif member.issym() and (path.parent / member.linkname).resolve().is_relative_to(inside):
+    elif member.issym() and _is_in(folder, path.parent / member.linkname):
         path.unlink(missing_ok=True)
         path.symlink_to(member.linkname)
+
+
+def _is_in(folder: Path, path: Path) -> bool:
+    """Whether a path leads to a place in a folder; one in a circle of links, which Path takes ill, does."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 class _Stream(io.RawIOBase):

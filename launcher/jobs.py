@@ -15,11 +15,12 @@ from typing import Any, TextIO
 from pslaunch.args import nearest
 from pslaunch.backends.base import Backend, load_backend
 from pslaunch.errors import NodeLostError, PslaunchError, SpecError
-from pslaunch.node import codes, job, record
+from pslaunch.node import codes, job, logs, record
 from pslaunch.node.loop import Loop
 from pslaunch.node.wire import Message
 from pslaunch.observe import RemoteHead
 from pslaunch.spec import Reach, reach_from_data
+from pslaunch.view import clean
 
 LOST_AFTER_S = 10.0  # a head that does not answer a later shell for so long is called lost
 Record = Mapping[str, Any]
@@ -218,12 +219,11 @@ def _print_files(r: Record, process: str | None, out: TextIO) -> None:
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
-    rest = b""
+    """As while the job ran: cleaned, and a line without an end in pieces."""
+    splitter = logs.LineSplitter(time.monotonic)
     for data in pieces:
-        *lines, rest = (rest + data).split(b"\n")
-        yield from (line.decode("utf-8", "replace").rstrip() for line in lines)
-    if rest:
-        yield rest.decode("utf-8", "replace")
+        yield from (text.text for text in splitter.feed(data))
+    yield from (text.text for text in splitter.feed(b"", final=True))
 
 
 def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -> int:
@@ -231,14 +231,16 @@ def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -
     from pslaunch.fetch import fetch_results
 
     r = find(word, reach)
-    nodes = [job.Node(**n) for n in r.get("places", ())]
+    # Numbered here: a record of another machine must not say where something is written on this one.
+    nodes = [job.Node(**{**n, "id": i}) for i, n in enumerate(r.get("places", ()))]
     if not nodes:
         raise NodeLostError(
             f"job {r['job']}: where it ran is not known any more ({r.get('reason', r['state'])})"
         )
     with _backend(r) as there:
         found = fetch_results(there, nodes, output=folder / "output", logs=folder / "log")
-    print("\n".join(found), file=out)
+    for path in found:
+        print(clean(path, out.encoding or "utf-8"), file=out)
     return codes.OK
 
 

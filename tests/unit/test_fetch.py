@@ -88,3 +88,20 @@ def test_what_is_no_archive_or_half_of_one_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="no tar stream"):
         unpack(iter([stream(entry("file", b"x" * 5000))[:3000]]), tmp_path)
     assert not (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"mtime": "1e300"}, {"mtime": "nan"}, {"path": "a\0b"}], ids=["time", "no time", "name"]
+)
+def test_what_no_file_can_have_is_an_error(tmp_path: Path, fields: dict[str, str]) -> None:
+    with pytest.raises(FileError, match="no tar stream"):
+        unpack(iter([stream(entry("a", b"x", pax_headers=fields))]), tmp_path / "out")
+
+
+def test_links_in_a_circle_come_as_often_as_they_are_fetched(tmp_path: Path) -> None:
+    circle = stream(both(*(entry(a, type=tarfile.SYMTYPE, linkname=b) for a, b in ("ab", "ba", "cc"))))
+    for _ in range(2):
+        unpack(iter([circle]), tmp_path / "out")
+    assert (tmp_path / "out/c").readlink() == Path("c")
+    with pytest.raises(FileError):
+        unpack(iter([stream(entry("a/x", b"x"))]), tmp_path / "out")
