@@ -132,7 +132,8 @@ def show_jobs(out: TextIO, *, as_json: bool, reach: Reach | None = None) -> None
             continue
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(r["started"]))
         code = f" {r['code']}" if "code" in r else ""
-        print(f"{r['job']}  {r['state']}{code}  {r['backend']}, {r['nodes']} node(s)  {started}", file=out)
+        nodes = f"{r['nodes']} node{'' if r['nodes'] == 1 else 's'}"
+        print(f"{r['job']}  {r['state']}{code}  {r['backend']}, {nodes}  {started}", file=out)
 
 
 def _news(r: Record) -> Message:

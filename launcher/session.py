@@ -114,7 +114,8 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
             if isinstance(head, RemoteHead) and not head.done and head.free():
                 backend.release()
                 watch.say(
-                    f"the job goes on by itself; pslaunch status, logs and stop take its id: {plan.job_id}"
+                    "the job goes on by itself; "
+                    f"pslaunch status, logs, stop and fetch take its id: {plan.job_id}"
                 )
                 return codes.OK, True
         watch.until_done()

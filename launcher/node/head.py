@@ -316,7 +316,8 @@ class Head:
             text = f"{link.host}: process {', '.join(m['left'])} can't be ended; it waits in the kernel"
             self.tell("note", level="error", text=text)
         elif m["killed"]:
-            self.tell("note", level="info", text=f"{link.host}: {m['killed']} left-over process(es) ended")
+            count = "process" if m["killed"] == 1 else "processes"
+            self.tell("note", level="info", text=f"{link.host}: {m['killed']} left-over {count} ended")
         self.tell("node", node=link.node.id, state="ended", text="")
 
     def _give_up(self) -> None:

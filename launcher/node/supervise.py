@@ -349,5 +349,8 @@ def _advice(how: Exit) -> str:
     if missing and missing[1].startswith("paddle.v2"):
         return "a v2 program imports pslaunch.runtime as paddle"
     if missing:
-        return f"its Python has no {missing[1]}: install it there, have --install bring it to hosts, or give another --python"
+        return (
+            f"its Python has no {missing[1]}: install it there, give another --python, "
+            "or on hosts --install, which brings pslaunch, numpy and the package's requirements.txt"
+        )
     return ""
