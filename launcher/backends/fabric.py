@@ -126,4 +126,10 @@ def _asker() -> Callable[[str], str] | None:
         return None
     import getpass
 
-    return getpass.getpass
+    def ask(question: str) -> str:
+        try:
+            return getpass.getpass(question)
+        except EOFError:  # Ctrl+D: no answer, and none to the same question again
+            return ""
+
+    return ask
