@@ -208,7 +208,7 @@ def hit(place: Place, hosts: Hosts, workspace: Path, case: Case) -> Iterator[Hit
             yield Hit(case, hosts, job, ctl)
 
 
-def expected_codes(case: Case, place: Place) -> set[int]:
+def expected_codes(case: Case) -> set[int]:
     """The launcher's exit code is one of these."""
     if case.when == "ending" or case.how == "twice":
         return {137} if case.who == "launcher" and case.how == "KILL" else {codes.INT}
@@ -226,21 +226,23 @@ def test_nothing_is_left_on_any_host(
     with hit(place, hosts, workspace, case) as this:
         struck_s = this.strike()
         struck = hosts[case.node]
-        stopped = [this.job.launcher.pid] if (case.who, case.how) == ("launcher", "STOP") else []
 
         def left() -> list[str]:
             waits = struck.name if case.how == "hang" or case.keeps_held else ""
             there = [words for words in inhabited_hosts.left() if words.partition(":")[0] != waits]
             on_hosts = [pid for host in hosts for pid in host.processes()]
-            here = this.control.processes()
-            return there + [words for pid, words in here.items() if pid not in (*stopped, *on_hosts)]
+            but = (this.job.launcher.pid, *on_hosts)
+            return there + [words for pid, words in this.control.processes().items() if pid not in but]
 
         end_s = struck_s + case.bound_s() + SLACK_S + (CONNECT_S if case.when == "reaching" else 0.0)
         poll_until(lambda: not left(), describe=lambda: f"left: {left()}", timeout_s=end_s - time.monotonic())
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
-        said = this.job.launcher
-        assert said.wait() in expected_codes(case, place), said.output()
+        launcher = this.job.launcher
+        if (case.who, case.how) == ("launcher", "STOP"):
+            os.kill(launcher.pid, signal.SIGCONT)
+            end_s = time.monotonic() + SLACK_S
+        # It gives a host that is lost as much time to say that it has ended.
+        code = launcher.wait(timeout_s=end_s - time.monotonic() + GRACE_S + EXTRA_S)
+        assert code in expected_codes(case), launcher.output()
         if this.held:
             this.held.tell()
         check_words(case, this)
