@@ -29,12 +29,10 @@ from pslaunch.node.wire import Data, Line, Message
 from pslaunch.runtime import busyport, env
 
 if TYPE_CHECKING:
+    from pslaunch.node.filling import Filling
     from pslaunch.node.gate import Seals
     from pslaunch.node.lead import Lead
-    from pslaunch.node.manifest import Entry
-    from pslaunch.node.peers import Fetching, Serving
     from pslaunch.node.reach import Door
-    from pslaunch.node.receive import Receiver
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 MAX_DIAL_BYTES = 4096
@@ -62,10 +60,7 @@ class Agent:
         self.held: dict[str, list[socket.socket]] = {}
         self._furnishing: Message | None = None  # the order that is being carried out
         self._door: Door | None = None
-        self._receiver: Receiver | None = None
-        self._package: list[Entry] = []  # what was received
-        self._serving: Serving | None = None
-        self._fetching: Fetching | None = None
+        self._filling: Filling | None = None
         self._marks: list[socket.socket] = []  # of all our ports, to the end of the job
         self._programs: dict[str, Program] = {}
         self._numbers: dict[str, int] = {}
@@ -126,7 +121,7 @@ class Agent:
         for name in ("workspace", "log_dir", "output_dir", "state_dir"):
             m[name] = os.path.expanduser(m[name])
         self._node, self._secret = int(m["node"]), bytes.fromhex(m["secret"])
-        self._workspace = workspace = m["workspace"]
+        workspace = m["workspace"]
         self._addrs = [m["addr"]] if m["addr"] else _own_addrs(m["nic"])
         if not m["dispatched"] and not os.path.isdir(workspace):
             raise Refusal(codes.USAGE, f"the workspace {workspace} is not a folder on {socket.gethostname()}")
@@ -170,11 +165,10 @@ class Agent:
 
     def _prepare(self, m: Message) -> None:
         if m["dispatched"] and not m["shared"]:
-            from pslaunch.node.receive import Receiver
+            from pslaunch.node.filling import Filling
 
-            send = self.line.send
-            self._receiver = Receiver(self.loop, self._workspace, say=send, over=self._dispatched, tell=send)
-            self._receiver.expect()
+            send, workspace = self.line.send, m["workspace"]
+            self._filling = Filling(self.loop, workspace, self._secret, say=send, answer=self._answer)
         for name in os.listdir(m["log_dir"]):
             if env.is_log(name):  # of an earlier job: beside ours they would tell another story
                 os.unlink(os.path.join(m["log_dir"], name))
@@ -209,36 +203,20 @@ class Agent:
             self.line.send({"type": "furnished", "python": python}, in_order=True)
 
     def _order_dispatch(self, m: Message) -> None:
-        """A package: say what this node lacks of it, take that, put it in place."""
-        if self._receiver:
-            self._receiver.offered(m)
-
-    def _dispatched(self, failed: Exception | None) -> None:
-        if self._fetching:
-            self._fetching.close()
-        if self._receiver:
-            self._package = self._receiver.entries
-        self._receiver = None
-        self._answer(lambda: self.line.send({"type": "dispatched"}), failed)
-
-    def _take(self, piece: Data) -> None:
-        if self._receiver:
-            self._receiver.take(piece)
+        if self._filling:
+            self._filling.offered(m)
 
     def _order_serve(self, m: Message) -> None:
-        """Pass the package on to others."""
-        from pslaunch.node.peers import Serving
-        from pslaunch.node.send import Source
-
-        self._serving = Serving(self.loop, m["addr"], self._secret, Source(self._workspace, self._package))
-        self.line.send({"type": "serving", "port": self._serving.port})
+        if self._filling:
+            self._filling.serve(m)
 
     def _order_fetch(self, m: Message) -> None:
-        """Get what is lacking from another node."""
-        from pslaunch.node.peers import Fetching
+        if self._filling:
+            self._filling.fetch(m)
 
-        if self._receiver:
-            self._fetching = Fetching(self.loop, self._receiver, m["addrs"], int(m["port"]), self._secret)
+    def _take(self, piece: Data) -> None:
+        if self._filling:
+            self._filling.take(piece)
 
     def _order_look(self, m: Message) -> None:
         """Say what this node is and has; nothing of a job comes after that but `door` and `reach`."""
@@ -437,8 +415,8 @@ class Agent:
 
     def _clean(self) -> None:
         """Kill what is left below us, give back ports, lock and files."""
-        if self._receiver:
-            self._receiver.close()
+        if self._filling:
+            self._filling.stop()
         self._killed, self._left = procs.kill_descendants(KILL_LIMIT_S)
         self._reap()
         for program in self._programs.values():
@@ -455,11 +433,8 @@ class Agent:
         if self._door:
             self._door.close()
             self._door = None
-        if self._serving:
-            self._serving.close()
-            self._serving = None
-        if self._fetching:
-            self._fetching.close()
+        if self._filling:
+            self._filling.close()
 
 
 def own_argv() -> list[str]:
