@@ -123,9 +123,11 @@ def programs(python: str, order: Mapping[str, Any]) -> dict[str, Any]:
             check=False,
         )  # fmt: skip
         # Its exit code may be lost to who reaps here; what it says is whole or no JSON.
-        with contextlib.suppress(ValueError):
-            facts: dict[str, Any] = json.loads(said.stdout)
-            return {"error": "", **facts}
+        with contextlib.suppress(ValueError, IndexError):
+            # Its own start may have said something before (a wrapper, sitecustomize).
+            facts: Any = json.loads(said.stdout.splitlines()[-1])
+            if isinstance(facts, dict):  # any program might be meant
+                return {"error": "", **facts}
         words = said.stderr.decode("utf-8", "replace").strip().splitlines()
         why = words[-1] if words else "it is no Python 3"
     except subprocess.TimeoutExpired:

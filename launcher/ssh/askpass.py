@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import socket
 import sys
@@ -41,7 +42,10 @@ class Askpass:
         self._folder = Path(tempfile.mkdtemp(prefix="pslaunch-ask-"))  # 0700
         program = self._folder / "askpass"
         (self._folder / "askpass.py").write_text(_PROGRAM)
-        program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -I -S '{program}.py' \"$@\"\n")
+        words = shlex.join([sys.executable, "-I", "-S", f"{program}.py"])
+        program.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+            f'#!/bin/sh\nexec {shlex.join([sys.executable, "-I", "-S", f"{program}.py"])} "$@"\n'
+        )
         program.chmod(0o700)
         self._tickets: dict[str, tuple[Deadline, set[str]]] = {}
         self._answers: dict[str, str] = {}
