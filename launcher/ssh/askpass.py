@@ -44,8 +44,6 @@ class Askpass:
         (self._folder / "askpass.py").write_text(_PROGRAM)
         words = shlex.join([sys.executable, "-I", "-S", f"{program}.py"])
         program.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
-            f'#!/bin/sh\nexec {shlex.join([sys.executable, "-I", "-S", f"{program}.py"])} "$@"\n'
-        )
         program.chmod(0o700)
         self._tickets: dict[str, tuple[Deadline, set[str]]] = {}
         self._answers: dict[str, str] = {}
