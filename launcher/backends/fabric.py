@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from pslaunch.node import relay
 from pslaunch.node.job import Limits, Node
 from pslaunch.ssh.channel import Channel
 from pslaunch.ssh.fleet import Fleet
+from pslaunch.ssh.prompt import Prompt
 
 if TYPE_CHECKING:
     from pslaunch.spec import Reach
@@ -32,7 +33,9 @@ class FabricBackend:
 
     def __init__(self, reach: Reach | None) -> None:
         assert reach is not None
-        self._reach, self._fleet = reach, Fleet(reach, ask=_asker())
+        self._prompt = Prompt()
+        on_terminal = sys.stdin is not None and sys.stdin.isatty()
+        self._reach, self._fleet = reach, Fleet(reach, ask=self._prompt.ask if on_terminal else None)
         self._channels: list[Channel] = []
         self._grace_s = 0.0
 
@@ -72,17 +75,20 @@ class FabricBackend:
                 ) from None
 
     def cancel(self) -> None:
+        self._prompt.give_up()
         self._fleet.cancel()
 
     def hurry(self) -> None:
         self._grace_s = 0.0
 
     def release(self) -> None:
+        self._prompt.give_up()
         self._channels.clear()
         self._fleet.close()
 
     def close(self) -> None:
         """Wait for what still ends on the hosts; the head has closed their lines by now."""
+        self._prompt.give_up()
         end_s = time.monotonic() + self._grace_s + CLOSE_EXTRA_S
         for channel in self._channels:
             channel.wait(max(0.0, end_s - time.monotonic()))
@@ -118,18 +124,3 @@ class FabricBackend:
 
 def _line(node: Node, channel: Channel) -> Line:
     return Line(node, channel.read_fd, channel.write_fd, channel.diagnosis)
-
-
-def _asker() -> Callable[[str], str] | None:
-    """Asks on the terminal, without an echo; None where there is none."""
-    if sys.stdin is None or not sys.stdin.isatty():
-        return None
-    import getpass
-
-    def ask(question: str) -> str:
-        try:
-            return getpass.getpass(question)
-        except EOFError:  # Ctrl+D: no answer, and none to the same question again
-            return ""
-
-    return ask

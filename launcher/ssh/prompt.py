@@ -1,0 +1,59 @@
+"""Questions to the user on the terminal, without an echo; who ends the job need not answer them first."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+import threading
+
+SLICE_S = 0.2  # to notice that nobody wants the answer any more
+MAX_BYTES = 4096
+
+
+class Prompt:
+    """Asks one question at a time."""
+
+    def __init__(self, terminal: str = "/dev/tty") -> None:
+        self._terminal = terminal
+        self._given_up = threading.Event()
+
+    def give_up(self) -> None:
+        """From another thread: whoever asks gets no answer, soon. The terminal is as it was then."""
+        self._given_up.set()
+
+    def ask(self, question: str) -> str:
+        """The answer's line; empty where there is none (Ctrl+D)."""
+        if self._given_up.is_set():
+            return ""
+        try:
+            fd = os.open(self._terminal, os.O_RDWR | os.O_NOCTTY)
+        except OSError:  # standard input is one, but not ours to be controlled by
+            fd = os.dup(sys.stdin.fileno())
+        try:
+            before = termios.tcgetattr(fd)
+            silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+            termios.tcsetattr(fd, termios.TCSAFLUSH, silent)
+            try:
+                os.write(fd, question.encode())
+                return self._line(fd).decode("utf-8", "surrogateescape")
+            finally:
+                termios.tcsetattr(fd, termios.TCSAFLUSH, before)
+                os.write(fd, b"\n")
+        finally:
+            os.close(fd)
+
+    def _line(self, fd: int) -> bytes:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        data = b""
+        while not data.endswith(b"\n"):
+            if self._given_up.is_set():
+                return b""
+            if poll.poll(SLICE_S * 1000):
+                piece = os.read(fd, MAX_BYTES)
+                if not piece:
+                    return b""
+                data += piece
+        return data[:-1]

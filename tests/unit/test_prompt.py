@@ -1,0 +1,48 @@
+"""Questions on a terminal: no echo, and no answer that must be waited for."""
+
+from __future__ import annotations
+
+import os
+import pty
+import termios
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from pslaunch.ssh.prompt import Prompt
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """Both ends of one: the user's, and ours."""
+    fds = pty.openpty()
+    yield fds
+    for fd in fds:
+        os.close(fd)
+
+
+def echoes(fd: int) -> bool:
+    return bool(termios.tcgetattr(fd)[3] & termios.ECHO)
+
+
+def test_an_answer_is_taken_without_an_echo(terminal: tuple[int, int]) -> None:
+    user, ours = terminal
+    answers: list[str] = []
+    asking = threading.Thread(target=lambda: answers.append(Prompt(os.ttyname(ours)).ask("word? ")))
+    asking.start()
+    assert os.read(user, 100) == b"word? " and not echoes(ours)
+    os.write(user, "geheim ü\n".encode())
+    asking.join()
+    assert answers == ["geheim ü"] and os.read(user, 100).strip() == b"" and echoes(ours)
+
+
+def test_nobody_has_to_answer_when_the_job_is_ended(terminal: tuple[int, int]) -> None:
+    user, ours = terminal
+    prompt, answers = Prompt(os.ttyname(ours)), list[str]()
+    asking = threading.Thread(target=lambda: answers.append(prompt.ask("word? ")))
+    asking.start()
+    assert os.read(user, 100) == b"word? "
+    prompt.give_up()
+    asking.join()
+    assert answers == [""] and prompt.ask("again? ") == "" and echoes(ours)
