@@ -122,6 +122,10 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
         if spec.fetch_output or spec.fetch_logs:
             fetched = _fetch(loop, spec, plan, backend, watch)
             return head.code or fetched, watch.any_began
+        if spec.reach and head.code == codes.OK and not as_json:  # where `end` is the last line
+            watch.say(
+                f"output is in {plan.nodes[0].output_dir} on {plan.nodes[0].name}; --fetch_output brings it"
+            )
         return head.code, watch.any_began
     finally:
         backend.close()
