@@ -189,7 +189,7 @@ def sent_bytes(placed: Placed) -> list[int]:
     package, nodes = placed.plan.package, placed.nodes
     if package is None:
         return [0] * len(nodes)
-    entries, fits = sizes(package), of_nodes(placed, ())
+    entries, fits = sizes(package), of_nodes(placed, {})
     if fits is None:
         return [sum(e.size for e in entries)] * len(nodes)
     return [sum(e.size for e in entries if fits(node.id)(e)) for node in nodes]

@@ -127,18 +127,21 @@ class Agent:
             raise Refusal(codes.USAGE, f"the workspace {workspace} is not a folder on {socket.gethostname()}")
         self._lost_after_s = self.line.lost_after_s = float(m["lost_after_s"])
         self._grace_s = float(m["grace_s"])
-        m["shared"] = False
+        m["shared"] = None
         self._enter(m, self.loop.now() + (SHARED_WAIT_S if m["nodes"] > 1 else 0.0))
 
     def _enter(self, m: Message, until_s: float) -> None:
-        """Lock the folder of the logs. Where another node of this job has, both share the folder."""
+        """Lock the folder of the logs. Where another node of this job was first, both share the folder."""
         while True:
             for folder in (m["log_dir"], m["state_dir"]):
                 os.makedirs(folder, exist_ok=True)
-            holder = self._lock(os.path.join(m["state_dir"], "lock"), m["job_id"])
-            if holder != m["job_id"] or m["shared"]:
+            holder = self._lock(os.path.join(m["state_dir"], "lock"), f"{m['job_id']}\n{m['node']}")
+            if holder is None and m["nodes"] > 1 and m["shared"] is None:
+                holder = _before_us(m)
+            job_id, _, first = (holder or "").partition("\n")
+            if job_id != m["job_id"] or not first.isdigit() or m["shared"] is not None:
                 break
-            m["shared"] = True  # once more, with folders of this node's own
+            m["shared"] = int(first)  # once more, with folders of this node's own
             m["log_dir"], m["state_dir"] = (f"{m[k]}/node-{m['node']}" for k in ("log_dir", "state_dir"))
         if holder is None:
             self._settle(m)
@@ -146,14 +149,14 @@ class Agent:
             self.loop.call_after(0.1, lambda: self._answer(lambda: self._enter(m, until_s)))
         else:
             advice = "wait for it, or choose another --log_dir"
-            raise Refusal(codes.USAGE, f"job {holder or '(unknown)'} is using this log folder; {advice}")
+            raise Refusal(codes.USAGE, f"job {job_id or '(unknown)'} is using this log folder; {advice}")
 
     def _settle(self, m: Message) -> None:
         """The folders are ours: finish what a cut dispatch has left."""
         workspace = m["workspace"]
         if m["dispatched"]:
             os.makedirs(workspace, exist_ok=True)
-        if not m["shared"] and os.path.lexists(os.path.join(workspace, JOURNAL_PATH)):
+        if m["shared"] is None and os.path.lexists(os.path.join(workspace, JOURNAL_PATH)):
             from pslaunch.node import place
 
             # A dispatch was cut: no program may see half of it.
@@ -164,7 +167,7 @@ class Agent:
             self._prepare(m)
 
     def _prepare(self, m: Message) -> None:
-        if m["dispatched"] and not m["shared"]:
+        if m["dispatched"] and m["shared"] is None:
             from pslaunch.node.filling import Filling
 
             send, workspace = self.line.send, m["workspace"]
@@ -174,7 +177,7 @@ class Agent:
                 os.unlink(os.path.join(m["log_dir"], name))
         if m["node"] == 0:
             os.makedirs(m["output_dir"], exist_ok=True)
-        own = m["log_dir"] if m["shared"] else m["workspace"]
+        own = m["workspace"] if m["shared"] is None else m["log_dir"]
         _write(os.path.join(own, "nodefile"), f"{m['node']}\n")
         _write(os.path.join(self._run_dir, "secret"), m["secret"], 0o600)
         paths = {name: m[name] for name in ("workspace", "log_dir", "output_dir", "state_dir")}
@@ -253,8 +256,8 @@ class Agent:
 
         self.loop.aside(work, done)
 
-    def _lock(self, path: str, job_id: str) -> str | None:
-        """Take a lock, or say which job has it."""
+    def _lock(self, path: str, who: str) -> str | None:
+        """Take a lock, or say who has it: job and node."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -263,7 +266,7 @@ class Agent:
             os.close(fd)
             return other
         os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{job_id}\n".encode(), 0)
+        os.pwrite(fd, f"{who}\n".encode(), 0)
         os.fsync(fd)  # other hosts may look
         self._lock_fd = fd
         # The keeper holds it too: while it still ends what we leave, no other job may come in here.
@@ -443,6 +446,21 @@ def own_argv() -> list[str]:
     if not os.path.isfile(base):
         return [sys.executable, "-P", "-m", "pslaunch.node"]
     return [sys.executable, base.replace("/proc/self/", f"/proc/{os.getpid()}/")]
+
+
+def _before_us(m: Message) -> str | None:
+    """Job and node that came into a folder first, if not we: also where locks do not reach other hosts."""
+    folder, name = m["state_dir"], f"first-{m['job_id']}"
+    try:
+        os.symlink(str(m["node"]), os.path.join(folder, name))
+    except FileExistsError:
+        return f"{m['job_id']}\n{os.readlink(os.path.join(folder, name))}"
+    except OSError:
+        return None  # no links here: locks must do
+    for other in os.listdir(folder):  # of jobs before us
+        if other.startswith("first-") and other != name:
+            os.unlink(os.path.join(folder, other))
+    return None
 
 
 def _own_addrs(nic: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from pslaunch.node import codes, job
@@ -64,11 +64,13 @@ class Dispatch:
         if supply is None or not self._desk.placed.plan.package:
             over()
             return
-        links = [self._desk.links[n.id] for n in nodes if n.dispatched and n.id not in supply.filled]
         # A folder that nodes share gets all that any of them is to have, once.
-        sharing = {link.node.id for link in links if link.shared}
-        links = [link for link in links if not link.shared]
-        mine = of_nodes(self._desk.placed, sharing)
+        shared = {n.id: self._desk.links[n.id].shared for n in nodes}
+        first = {node: node if other is None else other for node, other in shared.items()}
+        filled = {first[node] for node in supply.filled}
+        wanting = [n.id for n in nodes if n.dispatched and first[n.id] == n.id and n.id not in filled]
+        links = [self._desk.links[node] for node in wanting]
+        mine = of_nodes(self._desk.placed, first)
         self._over, self._began_s = over, self._loop.now()
         self._waiting = {link.node.id for link in links}
         supply.get(
@@ -178,13 +180,17 @@ class Dispatch:
         self._over()
 
 
-def of_nodes(placed: job.Placed, sharing: Collection[int]) -> Part | None:
-    """For each node, which entries it gets; None where all get all. Some are `sharing` another's folder."""
+def of_nodes(placed: job.Placed, first: Mapping[int, int]) -> Part | None:
+    """For each node, which entries it gets; None where all get all. `first`: whose folder a node shares."""
     patterns = placed.plan.package.shards if placed.plan.package else ()
     if not patterns:
         return None
     shards, trainers = Shards(patterns), placed.of(TRAINER)
-    return lambda node: shards.of({p.rank for p in trainers if p.node in {node, *sharing}}, len(trainers))
+
+    def ranks(node: int) -> set[int]:
+        return {p.rank for p in trainers if first.get(p.node, p.node) == first.get(node, node)}
+
+    return lambda node: shards.of(ranks(node), len(trainers))
 
 
 def in_words(e: Exception) -> tuple[int, str]:

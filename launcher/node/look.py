@@ -91,7 +91,7 @@ def folder(path: str) -> dict[str, Any]:
 def lock_holder(path: str) -> str:
     """The job that holds this lock on this machine; it is only looked at, never taken."""
     with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as f:
-        inode, job = os.fstat(f.fileno()).st_ino, f.read(200).strip()
+        inode, job = os.fstat(f.fileno()).st_ino, f.readline(200).strip()
         with open("/proc/locks", encoding="ascii") as locks:
             held = [words[5].split(":")[2] for words in map(str.split, locks) if "FLOCK" in words]
         return job if str(inode) in held else ""

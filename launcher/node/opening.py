@@ -37,7 +37,7 @@ class Link:
         self.door = 0  # port at which others try that
         self.reached: list[tuple[int, str]] = []  # what it could reach: a node, by an address
         self.gone = False
-        self.shared = False  # its workspace is also that of another node, which was there first
+        self.shared: int | None = None  # the node that was first in its workspace, if that is another
 
 
 class Desk(Protocol):
@@ -137,7 +137,7 @@ class Opening:
     def _on_prepared(self, link: Link, m: Message) -> None:
         link.host, link.run_dir = link.node.name or str(m["host"]), str(m["run_dir"])
         link.addrs = [str(addr) for addr in m["addrs"]]
-        link.shared = bool(m["shared"])
+        link.shared = None if m["shared"] is None else int(m["shared"])
         link.node = replace(
             link.node,
             workspace=str(m["workspace"]),

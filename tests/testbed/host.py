@@ -285,6 +285,13 @@ class Host:
         self._changed = True
         self.run("mount", "--bind", str(other.root), str(self.site.root))
 
+    def own_locks(self, path: Path) -> None:
+        """Locks of a file that it shares do not reach other hosts, as on an NFS mount with `nolock`."""
+        own = self.folder / "own-lock"
+        own.write_text("")
+        own.chmod(0o666)
+        self.run("mount", "--bind", str(own), str(self.site.root / path))
+
     def login_shell(self, shell: str) -> None:
         """Its user logs in with this shell."""
         self._changed = True

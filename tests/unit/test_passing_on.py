@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pslaunch.node import job
-from pslaunch.node.dispatch import PASS_ON_BYTES, Dispatch, Part
+from pslaunch.node.dispatch import PASS_ON_BYTES, Dispatch, Part, of_nodes
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.node.loop import Loop
-from pslaunch.node.manifest import Hashes, scan
+from pslaunch.node.manifest import Entry, Hashes, scan
 from pslaunch.node.opening import Link
 from pslaunch.node.send import Source
 from pslaunch.node.wire import Line, Message
@@ -23,7 +23,7 @@ LACKS: Message = {"type": "lacks", "manifest": False, "files": [[0, 1]], "offset
 FILLING: Message = {"type": "filling", "state": "sending", "files": 1, "bytes": PASS_ON_BYTES, "received": 0}
 
 
-def job_on(folder: Path, nodes: int) -> job.Placed:
+def job_on(folder: Path, nodes: int, *shards: str) -> job.Placed:
     places = tuple(
         Node(i, f"n{i}", "127.0.0.1", f"/ws{i}", f"/ws{i}/log", f"/ws{i}/output", f"/ws{i}/.pslaunch",
              dispatched=True)
@@ -33,7 +33,8 @@ def job_on(folder: Path, nodes: int) -> job.Placed:
         job_id="demo-1", name="demo", epoch=0, backend="local", server="bundled", why="given",
         roles=(Role("trainer", Count("per_node", 1), ("python", "train.py")),),
         port=None, ports_num=1, ports_num_for_sparse=0, trainer_count=1, use_gpu=False, added_env={},
-        flags={}, limits=Limits(5.0, 30.0, 60.0, None, 60.0), nodes=places, package=Package(str(folder)),
+        flags={}, limits=Limits(5.0, 30.0, 60.0, None, 60.0), nodes=places,
+        package=Package(str(folder), shards=shards),
     )  # fmt: skip
     return job.place(plan, places)
 
@@ -150,3 +151,12 @@ def test_a_node_can_not_ask_for_the_same_without_end(desk: Desk) -> None:
     for _ in range(100):
         desk.dispatch.lacks(desk.links[0], {**LACKS, "alone": True})
     assert desk.failed
+
+
+def test_nodes_that_share_a_folder_have_the_shards_of_all_of_them(tmp_path: Path) -> None:
+    mine = of_nodes(job_on(tmp_path, 4, "part-{}"), {0: 2, 1: 1, 2: 2, 3: 3})
+    assert mine is not None
+    parts = [Entry(f"part-{i}", "f", 0o644, 1, 0, "") for i in range(4)]
+    got = {node: [e.path for e in parts if mine(node)(e)] for node in range(4)}
+    both = ["part-0", "part-2"]
+    assert got == {0: both, 1: ["part-1"], 2: both, 3: ["part-3"]}
