@@ -321,7 +321,15 @@ class Line:
         elif isinstance(item, Data):
             self._on_data(item)
         else:
-            self._on_message(item)
+            self._tell(item)
+
+    def _tell(self, message: Message) -> None:
+        """A message that lacks what it must have is no message of ours, whoever sent it."""
+        try:
+            self._on_message(message)
+        except (KeyError, TypeError, ValueError) as e:
+            kind = str(message["type"])[:40]
+            raise WireError(f"the message {kind!r} can't be right: {type(e).__name__}: {e}") from e
 
     def _beat(self) -> None:
         if not self.open:

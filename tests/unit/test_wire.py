@@ -116,10 +116,15 @@ class Peers:
             fd,
             fd,
             lost_after_s=lost_after_s,
-            on_message=self.messages.append,
+            on_message=self._hear,
             on_output=self.outputs.append,
             on_lost=self.lost.append,
         )
+
+    def _hear(self, message: Message) -> None:
+        self.messages.append(message)
+        if message["type"] == "sum":
+            self.messages.append({"type": "sum of it", "n": sum(map(int, message["of"]))})
 
     def close(self) -> None:
         self.line.close()
@@ -190,6 +195,15 @@ def test_output_before_hello_is_refused(peers: Peers) -> None:
     peers.raw.sendall(encode_output(Output(0, 0, b"x")))
     peers.loop.run(lambda: bool(peers.lost))
     assert "hello" in peers.lost[0]
+
+
+@pytest.mark.parametrize("nonsense", [{}, {"of": None}, {"of": ["x"]}])
+def test_a_message_that_can_not_be_right_ends_the_line(peers: Peers, nonsense: Message) -> None:
+    for message in (wire.hello(), {"type": "sum", "of": [1, 2]}, {"type": "sum", **nonsense}):
+        peers.raw.sendall(b"".join(encode_control(message)))
+    peers.loop.run(lambda: bool(peers.lost))
+    assert peers.messages[2] == {"type": "sum of it", "n": 3}
+    assert "'sum' can't be right" in peers.lost[0] and not peers.line.open
 
 
 def test_control_goes_before_bulk_and_bulk_is_bounded(peers: Peers) -> None:
