@@ -269,7 +269,7 @@ class Client:
     @staticmethod
     def _ask(shard: _Shard, began_s: float) -> None:
         """One that waits for other trainers answers a stranger; raises PeerVanished where nobody does."""
-        if not handshake.answers((shard.host, shard.port), ATTEMPT_S):
+        if handshake.silent((shard.host, shard.port), ATTEMPT_S):
             silent_s = time.monotonic() - began_s
             raise PeerVanished(
                 f"pserver {shard.pserver} at {shard.addr} has answered nothing for {silent_s:.0f} s, nor a "

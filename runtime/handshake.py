@@ -6,7 +6,6 @@ after this. docs/protocol.md says the same.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -26,10 +25,10 @@ __all__ = [
     "Refusals",
     "Refused",
     "ServerSide",
-    "answers",
     "compare",
     "foreign_protocol",
     "greet",
+    "silent",
 ]
 
 PLANE = prove.Plane(
@@ -146,9 +145,17 @@ def greet(sock: socket.socket, secret: bytes, hello: Hello) -> None:
     prove.dial(sock, PLANE, secret, hello.to_json())
 
 
-def answers(address: tuple[str, int], limit_s: float) -> bool:
-    """Whether a pserver is at work there: one that is stopped takes connections, but says nothing."""
-    with contextlib.suppress(OSError), socket.create_connection(address, timeout=limit_s) as sock:
-        sock.sendall(prove.message(prove.Kind.NONCE, os.urandom(prove.NONCE_BYTES)))
-        return bool(sock.recv(1))
+def silent(address: tuple[str, int], limit_s: float) -> bool:
+    """Whether nobody is at work there: one that is stopped takes connections, but says nothing.
+
+    One that is gone is not silent: its connections break, which says more.
+    """
+    try:
+        with socket.create_connection(address, timeout=limit_s) as sock:
+            sock.sendall(prove.message(prove.Kind.NONCE, os.urandom(prove.NONCE_BYTES)))
+            sock.recv(1)
+    except ConnectionError:
+        return False
+    except OSError:  # no answer in time, or no way there
+        return True
     return False

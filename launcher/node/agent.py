@@ -271,7 +271,10 @@ class Agent:
         self._lock_fd = fd
         # The keeper holds it too: while it still ends what we leave, no other job may come in here.
         with socket.socket(fileno=os.dup(self._keeper_fd)) as keeper:
-            socket.send_fds(keeper, [b"."], [fd])
+            try:
+                socket.send_fds(keeper, [b"."], [fd])
+            except OSError:
+                raise Refusal(codes.NODE_LOST, "was lost: its keeper was killed") from None
         return None
 
     def _order_ports(self, m: Message) -> None:

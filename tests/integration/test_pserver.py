@@ -551,13 +551,13 @@ def test_a_stalled_step_names_the_trainer_and_can_end_the_pserver(tmp_path: Path
 def test_only_a_pserver_that_answers_nobody_counts_as_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = threading.Event()
 
-    def answers(address: tuple[str, int], limit_s: float, ask: Any = handshake.answers) -> bool:
+    def silent(address: tuple[str, int], limit_s: float, ask: Any = handshake.silent) -> bool:
         found = bool(ask(address, limit_s))
         asked.set()
         return found
 
     monkeypatch.setattr(client, "ATTEMPT_S", 0.5)
-    monkeypatch.setattr(handshake, "answers", answers)
+    monkeypatch.setattr(handshake, "silent", silent)
     with cluster(trainers=2) as found, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(found.client(t, stall_timeout_s=0.1)) for t in range(2)]
 

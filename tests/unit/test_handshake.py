@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.runtime.handshake import PLANE, Hello, Refused, ServerSide, compare, greet
+from pslaunch.runtime.handshake import PLANE, Hello, Refused, ServerSide, compare, greet, silent
 from pslaunch.runtime.prove import ADDRESSES, HEAD, IN_FULL, SUM_UP_S, Kind, Refusals, message
 
 HELLO = Hello(
@@ -179,3 +179,10 @@ def test_a_flood_from_ever_new_addresses_is_counted_as_one() -> None:
     assert said == ADDRESSES + IN_FULL
     more = 10_000 - said
     assert refusals.sums(SUM_UP_S) == [f"... and {more} more from other addresses in the last minute"]
+
+
+def test_a_pserver_that_is_gone_is_not_silent_one_that_is_stopped_is() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stopped:
+        address = stopped.getsockname()[:2]
+        assert silent(address, 0.2)
+    assert not silent(address, 5.0)
