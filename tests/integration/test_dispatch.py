@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -216,15 +218,29 @@ def test_how_far_a_large_package_is_adds_up(workspace: Path) -> None:
     assert set(sources.values()) == {None, *(node for node, source in sources.items() if source is None)}
 
 
+@contextlib.contextmanager
+def apart(hosts: Hosts) -> Iterator[None]:
+    """Hosts that this machine reaches, and that do not reach each other."""
+
+    def change(what: str) -> None:
+        for host in hosts:
+            for other in hosts:
+                if other is not host:
+                    host.run("ip", "route", what, "blackhole", f"{other.address}/32")
+                    host.run("ip", "-6", "route", what, "blackhole", f"{other.address6}/128")
+
+    change("add")
+    try:
+        yield
+    finally:
+        change("del")
+
+
 def test_nodes_that_do_not_reach_each_other_get_it_from_the_head(hosts: Hosts, workspace: Path) -> None:
     place = FabricPlace(hosts)
     content = large(workspace)
-    for host in hosts:
-        for other in hosts:
-            if other is not host:
-                host.run("ip", "route", "add", "blackhole", f"{other.address}/32")
-                host.run("ip", "-6", "route", "add", "blackhole", f"{other.address6}/128")
-    code, job = finished(place, workspace, *ALONE)
+    with apart(hosts):
+        code, job = finished(place, workspace, *ALONE)
     assert sent(job)["sent"] >= 3 * len(content)
     assert_all_told(job)
     assert all((ws / "data/large").read_bytes() == content for ws in place.workspaces(workspace))

@@ -52,7 +52,7 @@ def test_sh_run_sh(example: Path, hosts: Hosts, wheelhouse: Path, tmp_path: Path
 
     # With the BLAS kernels that the hosts choose, whatever this shell wants.
     same = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS_")}
-    flags = ["--conf=../conf.py", "--num_passes=5", "--trainer_count=2", "--server_num=3", "--worker_num=3"]
+    flags = ["--ports_num=2", "--num_passes=5", "--trainer_count=2", "--server_num=3", "--worker_num=3"]
     here = [*PSLAUNCH, "local", *flags, "--job_workspace=.", "--ports_num_for_sparse=1"]
     subprocess.run(here, cwd=example / "ws", env=same, check=True, capture_output=True, timeout=110)
     assert sha256(model / "parameters.tar") == sha256(example / "ws/output/parameters.tar")

@@ -46,3 +46,14 @@ def test_nobody_has_to_answer_when_the_job_is_ended(terminal: tuple[int, int]) -
     prompt.give_up()
     asking.join()
     assert answers == [""] and prompt.ask("again? ") == "" and echoes(ours)
+
+
+def test_ctrl_d_is_no_answer(terminal: tuple[int, int]) -> None:
+    user, ours = terminal
+    answers: list[str] = []
+    asking = threading.Thread(target=lambda: answers.append(Prompt(os.ttyname(ours)).ask("word? ")))
+    asking.start()
+    assert os.read(user, 100) == b"word? "
+    os.write(user, b"\x04")
+    asking.join()
+    assert answers == [""] and echoes(ours)
