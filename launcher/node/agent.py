@@ -274,7 +274,8 @@ class Agent:
             try:
                 socket.send_fds(keeper, [b"."], [fd])
             except OSError:
-                raise Refusal(codes.NODE_LOST, "was lost: its keeper was killed") from None
+                self._give_up("its keeper was killed")
+                raise Refusal(codes.NODE_LOST, "its keeper was killed") from None
         return None
 
     def _order_ports(self, m: Message) -> None:
