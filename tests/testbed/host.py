@@ -7,6 +7,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -198,11 +199,18 @@ class Host:
                 self.crash()
             self._restore()
             self.boot()
+            poll_until(self._answers, describe=f"{self.name} is not reached", timeout_s=BOOT_S)
             return
         self._end_all()
         self.fill_home()
         for folder in ("tmp", "dev/shm"):
             empty(Path(f"/proc/{self._init}/root/{folder}"))
+
+    def _answers(self) -> bool:
+        """Whether this machine reaches it: it may still look for whom it knew by this address before."""
+        with contextlib.suppress(OSError), socket.create_connection((self.address, 22), timeout=1.0):
+            return True
+        return False
 
     def _restore(self) -> None:
         self._chroot = ""
