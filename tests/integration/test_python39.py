@@ -54,9 +54,12 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
     s.sendto(b"pass=0 batch=7 cost=0.5", os.environ["PSLAUNCH_PROGRESS"])
 """
 FAIL = """
-import os, signal, sys
+import os, signal, sys, time
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
+open("deaf-{PSLAUNCH_ROLE}-{PSLAUNCH_RANK}".format(**os.environ), "w").close()
+while sum(name.startswith("deaf-") for name in os.listdir(".")) < 3:
+    time.sleep(0.01)
 if os.environ["PSLAUNCH_ROLE"] == "trainer" and os.environ["PSLAUNCH_RANK"] == "1":
     if os.fork() == 0:
         os.setsid()
