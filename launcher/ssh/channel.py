@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import threading
+from abc import ABC, abstractmethod
 from typing import IO, Any
 
 TAIL_BYTES = 4000
@@ -38,7 +39,7 @@ class Tail:
         return "; ".join(ours[-2:] or lines[-1:])
 
 
-class Channel:
+class Channel(ABC):
     """A line to what was booted on a host. Whoever takes the descriptors closes them.
 
     When both are closed, or this process dies in whatever way, the line closes on the host too.
@@ -62,9 +63,9 @@ class Channel:
         self.over.wait(timeout_s)
         return self.status
 
+    @abstractmethod
     def close(self) -> None:
         """Cut the line. Leaves the descriptors to whoever took them; may be called twice, never raises."""
-        raise NotImplementedError
 
 
 class ParamikoChannel(Channel):
