@@ -58,7 +58,7 @@ def docstrings(path: Path) -> Iterator[str]:
                 yield text
 
 
-def library_texts() -> Iterator[str]:
+def bundled_texts() -> Iterator[str]:
     """The default corpus. Source files are read, not imported; the order is that of their names."""
     library = Path(sysconfig.get_path("stdlib"))
     yield from topic_texts(library / "pydoc_data" / "topics.py")
@@ -179,7 +179,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Prepare, and say what was made."""
     options = arguments()
-    texts = (path.read_text() for path in options.corpus) if options.corpus else library_texts()
+    texts = (path.read_text() for path in options.corpus) if options.corpus else bundled_texts()
     told = prepare(
         options.workspace,
         texts,

@@ -106,8 +106,8 @@ def test_the_reader_takes_its_part_from_the_contract(
 
 
 def test_the_default_corpus_is_english_and_the_same_each_time() -> None:
-    first = list(itertools.islice(prepare.library_texts(), 200))
-    assert first == list(itertools.islice(prepare.library_texts(), 200))
+    first = list(itertools.islice(prepare.bundled_texts(), 200))
+    assert first == list(itertools.islice(prepare.bundled_texts(), 200))
     words = [word for text in first for sentence in prepare.sentences(text) for word in sentence]
     assert words.count("the") > len(words) / 50
 

@@ -1,0 +1,67 @@
+"""`python -m pslaunch.runtime.pserver`: its options, what it prints, its signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from pslaunch.runtime.client import Client
+from support.process import started
+from support.pservers import HOST, bind_block
+
+
+def pserver(*options: str) -> list[str]:
+    """A command line."""
+    return [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", *options]
+
+
+def test_a_busy_port_names_its_holder() -> None:
+    (sock,) = bind_block(1)
+    port = sock.getsockname()[1]
+    with sock, started(pserver("--host=127.0.0.1", f"--port={port}")) as process:
+        assert process.wait() == 69
+    assert f"port {port}" in process.output()
+    assert f"held by pid {os.getpid()} " in process.output()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--port=0",
+        "--port=x",
+        "--port=70000",
+        "--ports_num=-1",
+        "--nosuch=1",
+        "--secret_file=/no",
+    ],
+)
+def test_bad_options_get_one_line_and_2(option: str) -> None:
+    with started(pserver(option)) as process:
+        assert process.wait() == 2
+    assert len(process.output().splitlines()) == 1
+    assert option.partition("=")[0] in process.output() or "/no" in process.output()
+
+
+def test_log_announcement_hangup_and_term(tmp_path: Path) -> None:
+    (sock,) = bind_block(1)
+    port = sock.getsockname()[1]
+    sock.close()
+    nohup = (
+        "import os,signal,sys;signal.signal(signal.SIGHUP,signal.SIG_IGN);os.execv(sys.argv[1],sys.argv[1:])"
+    )
+    argv = [sys.executable, "-c", nohup, *pserver(f"--port={port}", f"--log_dir={tmp_path}")]
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    with started(argv, env=env, ready=f"Server listening on 0.0.0.0:{port} selected port: {port}") as process:
+        process.expect("no secret")
+        process.expect(r"0 of 1 trainers connected \(num_gradient_servers counts trainers\)")
+        process.proc.send_signal(signal.SIGHUP)
+        with Client([(HOST, port)], trainer_id=0, num_gradient_servers=1, log=lambda line: None) as c:
+            c.connect()
+        process.expect("1 of 1 trainers connected")
+        process.proc.send_signal(signal.SIGTERM)
+        assert process.wait() == 143
+    assert "trainer 0 at 127.0.0.1" in (tmp_path / "paddle_pserver2.INFO").read_text()

@@ -1,0 +1,364 @@
+"""What pservers and trainers refuse of each other and how they say it; how one ends without the other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pslaunch.runtime import client, handshake
+from pslaunch.runtime.client import Client, ClientError, Init, NotReached, Optim, PeerVanished
+from support.progress import heard
+from support.pservers import HOST, Cluster, bind_block, cluster, run_trainers
+
+PLAIN = Optim(method="sgd", learning_rate=1.0)  # with whole numbers every sum is exact, in any order
+ZERO = Init(kind="normal", mean=0.0, std=0.0)
+ROWS, DIM = 400, 8
+
+
+# --- What is refused, and how it is said. ---
+
+
+def test_a_refused_argument_leaves_the_client_as_it_was() -> None:
+    w, keys = np.zeros(5, np.float32), np.arange(3, dtype=np.uint64)
+    with cluster(2, trainers=2) as found:
+
+        def push(t: int) -> None:
+            with found.client(t) as c:
+                c.create_dense("a", 5, PLAIN)
+                c.create_dense("b", 3 * 16384, PLAIN)  # on both
+                c.create_sparse("e", ROWS, DIM, PLAIN, ZERO)
+                out = {"a": w.copy(), "b": np.zeros(3 * 16384, np.float32)}
+                c.init_dense({name: value.copy() for name, value in out.items()})
+                grads = {name: np.ones_like(value) for name, value in out.items()}
+                rows = np.ones((3, DIM), np.float32)
+                for _ in range(2):
+                    with pytest.raises(ValueError):
+                        c.push_pull({**grads, "b": np.ones(6, np.float32)}, out)
+                    with pytest.raises(ValueError):
+                        c.push_pull(grads, out, {"e": (keys, rows[:2])})
+                    with pytest.raises(TypeError):
+                        c.pull_rows("e", keys.astype(np.int32))
+                    c.push_pull(grads, out, {"e": (keys, rows)})
+                assert (out["a"] == -4).all() and (out["b"] == -4).all()
+                assert (c.pull_rows("e", keys) == -4).all()
+                c.barrier()
+                c.finish()
+
+        run_trainers(2, push)
+        assert found.codes() == [0, 0]
+
+
+@pytest.mark.parametrize("through_core", [False, True])
+def test_a_second_thread_gets_a_clear_error_and_the_first_goes_on(through_core: bool) -> None:
+    keys, refused = np.arange(100_000, dtype=np.uint64), threading.Event()
+
+    def pull(thread: int) -> None:
+        rows = np.ones((len(keys), DIM), np.float32)
+        for _ in range(40):
+            try:
+                if through_core:
+                    c._core.pull_rows(0, keys, rows)
+                else:
+                    c.pull_rows("e", keys, rows)
+                    assert not rows.any()
+            except RuntimeError as e:
+                assert "one thread at a time" in str(e)
+                refused.set()
+            if refused.is_set():
+                return
+
+    with cluster(ports=2) as found, found.client(0) as c:
+        c.create_sparse("e", len(keys), DIM, PLAIN, ZERO)
+        run_trainers(3, pull)
+        assert refused.is_set()
+        c._core.clear()
+        assert not c.pull_rows("e", keys).any()
+
+
+def test_numbers_that_disagree_name_both_and_the_option() -> None:
+    with cluster(trainers=2) as found:
+        for name, here in (("num_gradient_servers", 3), ("ports_num_for_sparse", 1)):
+            with found.client(0, **{name: here}) as c, pytest.raises(ClientError) as e:
+                c.connect()
+            there = {"num_gradient_servers": 2, "ports_num_for_sparse": 0}[name]
+            assert f"{name} is {here} at trainer 0 and {there} at the pserver" in str(e.value)
+
+
+def test_a_second_trainer_of_the_same_id_names_both_addresses() -> None:
+    with cluster(trainers=2) as found, found.client(1) as first, found.client(1) as second:
+        first.connect()
+        with pytest.raises(
+            ClientError, match=r"two processes .* trainer 1: one at \S+:\d+, another at \S+:\d+"
+        ):
+            second.connect()
+
+
+def test_trainers_that_create_different_objects_are_named() -> None:
+    with cluster(trainers=2) as found, found.client(0) as a, found.client(1) as b:
+        a.create_dense("w", 5, PLAIN)
+        with pytest.raises(ClientError, match=r"trainer 1 and trainer 0 .* 'w': size 6 against 5"):
+            b.create_dense("w", 6, PLAIN)
+
+
+def test_a_wrong_secret_is_refused(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"of the job\n")
+    with cluster(options=[f"--secret_file={secret}"]) as found:
+        with found.client(0, secret=b"another") as c, pytest.raises(ClientError, match="secret"):
+            c.connect()
+        found.secret = b"of the job"
+        with found.client(0) as c:
+            c.finish()
+        assert found.codes() == [0]
+
+
+def greeted(found: Cluster, trainer: int) -> socket.socket:
+    """A connection that has passed the handshake, for bytes of one's own."""
+    sock = socket.create_connection(found.endpoints[0], timeout=10)
+    hello = handshake.Hello(
+        trainer_id=trainer,
+        num_gradient_servers=found.trainers,
+        ports_num=1,
+        ports_num_for_sparse=0,
+        incarnation=5,
+        epoch=0,
+        pserver=0,
+        pservers=1,
+        shard=0,
+    )
+    handshake.greet(sock, found.secret, hello)
+    return sock
+
+
+def test_hostile_bytes_end_their_own_connection_only() -> None:
+    with cluster(trainers=2) as found, found.client(0) as c:
+        c.connect()
+        rng = np.random.default_rng(3)
+        for junk in [b"", b"\0" * 64, b"PSL1" + b"\xff" * 80, *(rng.bytes(200) for _ in range(20))]:
+            with socket.create_connection(found.endpoints[0]) as sock:
+                sock.sendall(junk)
+            with greeted(found, 1) as sock:
+                sock.sendall(junk)
+        c.create_dense("w", 5, PLAIN)
+        assert found.processes[0].proc.poll() is None
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time that the process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_connections_beyond_the_limit_of_open_files_keep_no_trainer_out() -> None:
+    under = ["sh", "-c", 'ulimit -n 24; exec "$@"', "sh"]
+    with cluster(under=under) as found, contextlib.ExitStack() as stack:
+        for _ in range(40):
+            stack.enter_context(socket.create_connection(found.endpoints[0]))
+        used_s, began_s = cpu_s(found.processes[0].pid), time.monotonic()
+        with found.client(0) as c:
+            c.connect()
+            elapsed_s = time.monotonic() - began_s
+            assert elapsed_s < 9  # before any of them has had all its time
+            assert cpu_s(found.processes[0].pid) - used_s < 0.1 + 0.3 * elapsed_s
+            c.finish()
+        assert found.codes() == [0]
+
+
+def test_connections_that_prove_nothing_and_come_again_keep_no_trainer_out() -> None:
+    over, there = threading.Event(), threading.Semaphore(0)
+
+    def hold(endpoint: tuple[str, int]) -> None:
+        while not over.is_set():
+            with contextlib.suppress(OSError), socket.create_connection(endpoint, timeout=10) as sock:
+                there.release()
+                sock.recv(1)
+
+    with cluster() as found:
+        threads = [threading.Thread(target=hold, args=found.endpoints, daemon=True) for _ in range(80)]
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            assert there.acquire(timeout=10)
+        with found.client(0) as c:
+            c.connect()
+            over.set()
+            c.finish()
+        assert found.codes() == [0]
+        for thread in threads:
+            thread.join()
+
+
+def test_a_foreign_protocol_names_the_script_mode() -> None:
+    with cluster() as found:
+        with socket.create_connection(found.endpoints[0]) as sock:
+            sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            assert found.codes() == [78]
+        assert "--server script" in found.processes[0].output()
+
+
+# --- Endings. ---
+
+
+def test_a_trainer_that_does_not_come_back_ends_the_pserver_with_75() -> None:
+    with cluster(options=["--trainer_timeout=0.3"]) as found:
+        with found.client(0) as c:
+            c.connect()
+        assert found.codes() == [75]
+        assert "trainer 0 at" in found.processes[0].output()
+
+
+def test_a_pserver_that_is_killed_ends_the_trainer_soon() -> None:
+    with cluster() as found, found.client(0) as c:
+        w = np.zeros(5, np.float32)
+        c.create_dense("w", 5, PLAIN)
+        c.init_dense({"w": w})
+        found.processes[0].kill()
+        with pytest.raises(PeerVanished, match=f"{HOST}:{found.endpoints[0][1]}"):
+            c.push_pull({"w": w}, {"w": w.copy()})
+
+
+def test_each_pserver_is_waited_for_when_the_trainer_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is gone after it was sent FINISH had all it needs; the others are still to answer."""
+    monkeypatch.setattr(client, "REFUSED_S", 0.05)
+    broke: list[str] = []
+    first_is_gone = threading.Event()
+
+    def log(line: str) -> None:
+        if " broke " in line:
+            broke.append(line)
+            first_is_gone.set()
+
+    def vanish(listener: socket.socket, when: threading.Event | None) -> None:
+        """A pserver that goes when it has read FINISH, and `when` is set."""
+        side = handshake.ServerSide(b"", lambda hello: "")
+        with listener, listener.accept()[0] as sock:
+            while side.hello is None:
+                sock.sendall(side.feed(sock.recv(4096)))
+            assert sock.recv(4096)
+            if when is not None:
+                assert when.wait(20)
+
+    listeners = bind_block(2)
+    endpoints = [(HOST, sock.getsockname()[1]) for sock in listeners]
+    threads = [
+        threading.Thread(target=vanish, args=(sock, when), daemon=True)
+        for sock, when in zip(listeners, (None, first_is_gone), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    Client(endpoints, trainer_id=0, num_gradient_servers=1, log=log).finish()
+    assert [f"{HOST}:{port}" in line for (_, port), line in zip(endpoints, broke, strict=True)] == [
+        True,
+        True,
+    ]
+    for thread in threads:
+        thread.join()
+
+
+def test_a_missing_pserver_is_named_when_the_time_is_over() -> None:
+    (sock,) = bind_block(1)
+    port = sock.getsockname()[1]
+    sock.close()
+    lines: list[str] = []
+    c = Client([(HOST, port)], trainer_id=0, num_gradient_servers=1, connect_timeout_s=0.2, log=lines.append)
+    with c, pytest.raises(ClientError, match=rf"{HOST}:{port} .*connect_timeout"):
+        c.connect()
+    assert lines[:3] == [
+        "init rpc client with trainer_id 0",
+        "server not ready, wait 0.05 sec to retry...",
+        f"not ready endpoints:['{HOST}:{port}']",
+    ]
+
+
+def test_a_name_that_is_not_known_is_said_at_once_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, known = [], socket.getaddrinfo
+
+    def answer(host: str, *args: Any, **kwargs: Any) -> Any:
+        if host != "ps.invalid":
+            return known(host, *args, **kwargs)
+        asked.append(host)
+        if len(asked) <= 2:  # DNS comes later
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return known(HOST, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    lines: list[str] = []
+    with cluster() as found:
+        endpoint = ("ps.invalid", found.endpoints[0][1])
+        with found.client(0, endpoints=[endpoint], log=lines.append) as c:
+            c.connect()
+            c.finish()
+        assert found.codes() == [0]
+    text = (
+        "the name ps.invalid is not known: Name or service not known (option pservers); "
+        "trying again for up to 20 s (option connect_timeout)"
+    )
+    assert lines[1] == text
+    assert lines.count(text) == 1
+    assert len(asked) == 3
+
+
+def test_a_name_that_stays_unknown_is_the_reason_of_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    c = Client([("ps.invalid", 7164)], trainer_id=0, num_gradient_servers=1, connect_timeout_s=0.1)
+    reason = r"ps.invalid:7164 after 0.1 s .*: the name ps.invalid is not known: Name or service not known$"
+    with c, pytest.raises(NotReached, match=reason):
+        c.connect()
+
+
+def test_a_stalled_step_names_the_trainer_and_can_end_the_pserver(tmp_path: Path) -> None:
+    def push(c: Client) -> None:
+        w = np.zeros(5, np.float32)
+        c.create_dense("w", 5, PLAIN)
+        c.init_dense({"w": w})
+        c.push_pull({"w": w}, {"w": w.copy()})
+
+    options = ["--stall_after=0.1", "--stall_timeout=1.5"]
+    with heard(tmp_path) as reports, cluster(trainers=2, options=options) as found:
+        with found.client(0) as c, found.client(1) as idle:
+            idle.connect()
+            with pytest.raises(PeerVanished):
+                push(c)
+        assert found.codes() == [75]
+        assert "step 1 waits for trainer 1 for" in found.processes[0].output()
+        why = str(reports()[-1]["why"])
+        assert re.search(r"step 1 waits for trainer 1 for \d s \(option --stall_timeout\)$", why)
+
+
+def test_only_a_pserver_that_answers_nobody_counts_as_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+
+    def silent(address: tuple[str, int], limit_s: float, ask: Any = handshake.silent) -> bool:
+        found = bool(ask(address, limit_s))
+        asked.set()
+        return found
+
+    monkeypatch.setattr(client, "ATTEMPT_S", 0.5)
+    monkeypatch.setattr(handshake, "silent", silent)
+    with cluster(trainers=2) as found, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(found.client(t, stall_timeout_s=0.1)) for t in range(2)]
+
+        def barrier(t: int) -> None:
+            clients[t].connect()
+            assert t == 0 or asked.wait(20)  # the first asks, is answered, and waits on
+            clients[t].barrier()
+
+        run_trainers(2, barrier)
+        os.kill(found.processes[0].pid, signal.SIGSTOP)
+        port = found.endpoints[0][1]
+        reason = rf"^pserver 0 at {HOST}:{port} has answered nothing for \d s, .* \(option --stall_timeout\)$"
+        with pytest.raises(PeerVanished, match=reason):
+            clients[0].barrier()
