@@ -1,4 +1,4 @@
-"""The agent: prepares a node, starts and watches its programs, reports, ends them.
+"""The agent: makes a node ready, starts and watches its programs, reports, ends them.
 
 Under the head's orders while its line lives; without it, or without its keeper, it ends everything
 by itself. The decisions are supervise.py's, here is the I/O.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import functools
 import json
 import os
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 from pslaunch.node import codes, ports, procs
 from pslaunch.node.keeper import BEAT_S, KILL_LIMIT_S, complain, reap
 from pslaunch.node.loop import Loop
+from pslaunch.node.premises import Premises, write
 from pslaunch.node.program import Program, Refusal, code_of
 from pslaunch.node.supervise import Ending
 from pslaunch.node.wire import Data, Line, Message
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 MAX_DIAL_BYTES = 4096
-SHARED_WAIT_S = 2.0  # for another node of this job to write its name into a lock that they share
-JOURNAL_PATH = ".pslaunch/dispatch/journal"  # place.py's, which is not loaded where there is none
 
 
 class Agent:
@@ -65,7 +63,7 @@ class Agent:
         self._programs: dict[str, Program] = {}
         self._numbers: dict[str, int] = {}
         self._can_not_start = False  # one program could not be; the job ends
-        self._lock_fd = -1
+        self._premises: Premises | None = None
         self._ending: Ending | None = None  # our own, once nobody is there to order one
         self._killed, self._left = 0, list[procs.Proc]()
         self.code: int | None = None
@@ -118,71 +116,41 @@ class Agent:
 
     def _order_prepare(self, m: Message) -> None:
         """Folders, lock, node files, secret; answers with what only the node knows."""
-        for name in ("workspace", "log_dir", "output_dir", "state_dir"):
-            m[name] = os.path.expanduser(m[name])
         self._node, self._secret = int(m["node"]), bytes.fromhex(m["secret"])
-        workspace = m["workspace"]
-        self._addrs = [m["addr"]] if m["addr"] else _own_addrs(m["nic"])
-        if not m["dispatched"] and not os.path.isdir(workspace):
-            raise Refusal(codes.USAGE, f"the workspace {workspace} is not a folder on {socket.gethostname()}")
+        addrs = [m["addr"]] if m["addr"] else _own_addrs(m["nic"])
         self._lost_after_s = self.line.lost_after_s = float(m["lost_after_s"])
         self._grace_s = float(m["grace_s"])
-        m["shared"] = None
-        self._enter(m, self.loop.now() + (SHARED_WAIT_S if m["nodes"] > 1 else 0.0))
+        self._premises = Premises(
+            self.loop,
+            m,
+            hand_over=self._hand_over,
+            answer=self._answer,
+            ready=lambda: self._prepared(addrs),
+        )
+        self._premises.enter()
 
-    def _enter(self, m: Message, until_s: float) -> None:
-        """Lock the folder of the logs. Where another node of this job was first, both share the folder."""
-        while True:
-            for folder in (m["log_dir"], m["state_dir"]):
-                os.makedirs(folder, exist_ok=True)
-            holder = self._lock(os.path.join(m["state_dir"], "lock"), f"{m['job_id']}\n{m['node']}")
-            if holder is None and m["nodes"] > 1 and m["shared"] is None:
-                holder = _before_us(m)
-            job_id, _, first = (holder or "").partition("\n")
-            if job_id != m["job_id"] or not first.isdigit() or m["shared"] is not None:
-                break
-            m["shared"] = int(first)  # once more, with folders of this node's own
-            m["log_dir"], m["state_dir"] = (f"{m[k]}/node-{m['node']}" for k in ("log_dir", "state_dir"))
-        if holder is None:
-            self._settle(m)
-        elif self.loop.now() < until_s:  # it may be one of this job that has not written its name yet
-            self.loop.call_after(0.1, lambda: self._answer(lambda: self._enter(m, until_s)))
-        else:
-            advice = "wait for it, or choose another --log_dir"
-            raise Refusal(codes.USAGE, f"job {job_id or '(unknown)'} is using this log folder; {advice}")
+    def _hand_over(self, lock_fd: int) -> None:
+        with socket.socket(fileno=os.dup(self._keeper_fd)) as keeper:
+            try:
+                socket.send_fds(keeper, [b"."], [lock_fd])
+            except OSError:
+                self._give_up("its keeper was killed")
+                raise Refusal(codes.NODE_LOST, "its keeper was killed") from None
 
-    def _settle(self, m: Message) -> None:
-        """The folders are ours: finish what a cut dispatch has left."""
-        workspace = m["workspace"]
-        if m["dispatched"]:
-            os.makedirs(workspace, exist_ok=True)
-        if m["shared"] is None and os.path.lexists(os.path.join(workspace, JOURNAL_PATH)):
-            from pslaunch.node import place
-
-            # A dispatch was cut: no program may see half of it.
-            self.loop.aside(
-                lambda: place.finish(workspace), lambda e: self._answer(lambda: self._prepare(m), e)
-            )
-        else:
-            self._prepare(m)
-
-    def _prepare(self, m: Message) -> None:
-        if m["dispatched"] and m["shared"] is None:
+    def _prepared(self, addrs: list[str]) -> None:
+        premises = self._premises
+        assert premises is not None
+        if premises.dispatched and premises.shared is None:
             from pslaunch.node.filling import Filling
 
-            send, workspace = self.line.send, m["workspace"]
-            self._filling = Filling(self.loop, workspace, self._secret, say=send, answer=self._answer)
-        for name in os.listdir(m["log_dir"]):
-            if env.is_log(name):  # of an earlier job: beside ours they would tell another story
-                os.unlink(os.path.join(m["log_dir"], name))
-        if m["node"] == 0:
-            os.makedirs(m["output_dir"], exist_ok=True)
-        own = m["workspace"] if m["shared"] is None else m["log_dir"]
-        _write(os.path.join(own, "nodefile"), f"{m['node']}\n")
-        _write(os.path.join(self._run_dir, "secret"), m["secret"], 0o600)
-        paths = {name: m[name] for name in ("workspace", "log_dir", "output_dir", "state_dir")}
+            send = self.line.send
+            self._filling = Filling(
+                self.loop, premises.workspace, self._secret, say=send, answer=self._answer
+            )
+        write(os.path.join(self._run_dir, "secret"), self._secret.hex(), 0o600)
         told = {"host": socket.gethostname(), "run_dir": self._run_dir, "python": sys.executable}
-        self.line.send({"type": "prepared", **paths, **told, "addrs": self._addrs, "shared": m["shared"]})
+        told.update(premises.paths)
+        self.line.send({"type": "prepared", **told, "addrs": addrs, "shared": premises.shared})
 
     def _order_furnish(self, m: Message) -> None:
         """Run what makes this node ready, as a program like any other; its exit brings our answer."""
@@ -256,28 +224,6 @@ class Agent:
 
         self.loop.aside(work, done)
 
-    def _lock(self, path: str, who: str) -> str | None:
-        """Take a lock, or say who has it: job and node."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            other = os.read(fd, 200).decode("utf-8", "replace").strip()
-            os.close(fd)
-            return other
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{who}\n".encode(), 0)
-        os.fsync(fd)  # other hosts may look
-        self._lock_fd = fd
-        # The keeper holds it too: while it still ends what we leave, no other job may come in here.
-        with socket.socket(fileno=os.dup(self._keeper_fd)) as keeper:
-            try:
-                socket.send_fds(keeper, [b"."], [fd])
-            except OSError:
-                self._give_up("its keeper was killed")
-                raise Refusal(codes.NODE_LOST, "its keeper was killed") from None
-        return None
-
     def _order_ports(self, m: Message) -> None:
         """Bind all that is proposed for this node, or none of it."""
         ports.close_all({**self.held, "": self._marks})
@@ -302,10 +248,8 @@ class Agent:
     def _order_begin(self, m: Message) -> None:
         """What all programs share: the list of nodes, the numbers of their outputs; ports of nobody go."""
         self._close_doors()
-        # As a whole, since nodes may share the folder, and programs of one run before another has written it.
-        beside = os.path.join(m["workspace"], f".nodes-{self._node}")
-        _write(beside, "".join(f"{addr}\n" for addr in m["nodes"]))
-        os.replace(beside, os.path.join(m["workspace"], "nodes"))
+        assert self._premises is not None
+        self._premises.list_nodes(m["nodes"])
         os.makedirs(os.path.join(self._run_dir, "gloo"), exist_ok=True)
         self._numbers = dict(m["numbers"])
         ports.close_all({key: self.held.pop(key) for key in list(self.held) if key not in self._numbers})
@@ -430,10 +374,8 @@ class Agent:
             program.finish()
         self._close_doors()
         ports.close_all({**self.held, "": self._marks})
-        if self._lock_fd >= 0:
-            os.ftruncate(self._lock_fd, 0)
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        if self._premises:
+            self._premises.leave()
         shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper does it too, where it is still there
 
     def _close_doors(self) -> None:
@@ -452,21 +394,6 @@ def own_argv() -> list[str]:
     return [sys.executable, base.replace("/proc/self/", f"/proc/{os.getpid()}/")]
 
 
-def _before_us(m: Message) -> str | None:
-    """Job and node that came into a folder first, if not we: also where locks do not reach other hosts."""
-    folder, name = m["state_dir"], f"first-{m['job_id']}"
-    try:
-        os.symlink(str(m["node"]), os.path.join(folder, name))
-    except FileExistsError:
-        return f"{m['job_id']}\n{os.readlink(os.path.join(folder, name))}"
-    except OSError:
-        return None  # no links here: locks must do
-    for other in os.listdir(folder):  # of jobs before us
-        if other.startswith("first-") and other != name:
-            os.unlink(os.path.join(folder, other))
-    return None
-
-
 def _own_addrs(nic: str) -> list[str]:
     from pslaunch.node import reach
 
@@ -474,12 +401,6 @@ def _own_addrs(nic: str) -> list[str]:
         return reach.candidates(nic)
     except LookupError as e:
         raise Refusal(codes.HOST, str(e.args[0])) from None
-
-
-def _write(path: str, text: str, mode: int = 0o644) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(fd, "w", encoding="utf-8") as f:
-        f.write(text)
 
 
 def _why_not_started(e: Refusal | OSError, program: str) -> tuple[int, str]:

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from pslaunch.node import reach
+from pslaunch.node.listening import Listening
 from pslaunch.node.loop import Loop, Timer
 from pslaunch.node.seal import Seal
 from pslaunch.runtime import prove
 
 PLANE = prove.Plane(b"pslaunch control plane", "head", "agent", advice="is it an agent of another job?")
 TRY_S = 3.0  # for one of several addresses
-REST_S = 0.5  # where no descriptors are left
 SUM_UP_S = 5.0  # between two looks at what was not said in full
 Seals = tuple[Seal, Seal]
 
@@ -56,43 +56,26 @@ class Gate:
         self._check, self._admit, self._refused = check, admit, refused
         self._callers: dict[_Caller, None] = {}  # the oldest first
         self._refusals = prove.Refusals()
-        self._listener = reach.listen_at(addr) if addr else reach.listen_everywhere()
-        self.port = int(self._listener.getsockname()[1])
+        listener = reach.listen_at(addr) if addr else reach.listen_everywhere()
+        self.port = int(listener.getsockname()[1])
+        self._listening = Listening(loop, listener, self._take, self._make_room)
         self._open = True
-        self._listen()
         self._sum_up()
 
-    def _listen(self) -> None:
-        if self._open:
-            self._loop.watch(self._listener.fileno(), read=self._accept)
+    def _make_room(self) -> float:
+        """Room for one more, where need be at the cost of the one that takes longest to prove itself.
 
-    def _rest(self, for_s: float) -> None:
-        """Accept nobody for a while; whoever waits is served in turn."""
-        self._loop.watch(self._listener.fileno())
-        self._loop.call_after(for_s, self._listen)
-
-    def _make_room(self) -> bool:
-        """Room for one more, where need be at the cost of the one that takes longest to prove itself."""
+        Returns how many seconds that one still has.
+        """
         if len(self._callers) < prove.MAX_UNPROVEN:
-            return True
+            return 0.0
         oldest = next(iter(self._callers))
         had_s = self._loop.now() - (oldest.limit.at_s - prove.TIMEOUT_S)
-        if had_s < prove.PATIENCE_S:
-            self._rest(prove.PATIENCE_S - had_s)
-            return False
-        self._drop(oldest, "it did not prove itself, and others wait")
-        return True
+        if had_s >= prove.PATIENCE_S:
+            self._drop(oldest, "it did not prove itself, and others wait")
+        return max(0.0, prove.PATIENCE_S - had_s)
 
-    def _accept(self) -> None:
-        if not self._make_room():
-            return
-        try:
-            sock, address = self._listener.accept()
-        except BlockingIOError:
-            return
-        except OSError:  # gone again, or no descriptors are left for now
-            self._rest(REST_S)
-            return
+    def _take(self, sock: socket.socket, address: tuple[str, int]) -> None:
         sock.setblocking(False)
         proved = bytearray()
 
@@ -141,7 +124,7 @@ class Gate:
         caller.limit.cancel()
         del self._callers[caller]
         self._loop.watch(caller.sock.fileno())
-        self._listen()
+        self._listening.go_on()
 
     def _drop(self, caller: _Caller, why: str) -> None:
         if caller in self._callers:
@@ -162,8 +145,7 @@ class Gate:
         for caller in list(self._callers):
             self._forget(caller)
             caller.sock.close()
-        self._loop.watch(self._listener.fileno())
-        self._listener.close()
+        self._listening.close()
 
 
 def dial(addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: float) -> tuple[int, Seals]:

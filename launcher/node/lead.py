@@ -7,7 +7,6 @@ the launcher's line also holds the job, until it says `free`.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -19,6 +18,7 @@ from typing import Any
 from pslaunch.node import job, reach, record
 from pslaunch.node.gate import Gate, Seals
 from pslaunch.node.head import Head
+from pslaunch.node.listening import Listening
 from pslaunch.node.loop import Loop
 from pslaunch.node.supply import FromLauncher
 from pslaunch.node.wire import Data, Line, Message
@@ -48,7 +48,7 @@ class Lead:
         self._held = True
         self._record = record.Record("", {})
         self._over_s: float | None = None  # when the job was over, or an observer took a piece after that
-        self._server: socket.socket | None = None
+        self._listening: Listening | None = None
         self._observers: list[Observer] = []
         self._launcher = self._observe(read_fd, write_fd)
         self._supply = FromLauncher(loop, lambda m: self._answer(self._launcher, m), self._job)
@@ -218,16 +218,14 @@ class Lead:
 
     def _listen(self) -> None:
         """The door of later observers: the run folder is the user's alone."""
-        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._server.bind(self._socket_path)
-        self._server.listen(16)
-        self._loop.watch(self._server.fileno(), read=self._come_in)
+        server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        server.bind(self._socket_path)
+        server.listen(16)
+        self._listening = Listening(self._loop, server, self._come_in)
 
-    def _come_in(self) -> None:
-        assert self._server is not None
-        with contextlib.suppress(OSError):
-            fd = self._server.accept()[0].detach()
-            self._observe(fd, fd)
+    def _come_in(self, sock: socket.socket, _address: object) -> None:
+        fd = sock.detach()
+        self._observe(fd, fd)
 
     def _check(self, text: bytes) -> str:
         assert self._head is not None
@@ -254,9 +252,8 @@ class Lead:
         self._supply.close()
         if self._gate:
             self._gate.close()
-        if self._server:
-            self._loop.watch(self._server.fileno())
-            self._server.close()
+        if self._listening:
+            self._listening.close()
 
 
 def _node_number(text: bytes) -> int:

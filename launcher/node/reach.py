@@ -15,6 +15,7 @@ from _blake2 import blake2b  # hmac and hashlib bring OpenSSL with them, which c
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from pslaunch.node.listening import Listening
 from pslaunch.node.loop import Loop
 from pslaunch.runtime import nics
 
@@ -54,25 +55,21 @@ class Door:
 
     def __init__(self, loop: Loop, says: bytes, port: int = 0) -> None:
         """At this port, if it can be had; else at any."""
-        self._loop, self._says = loop, says
         try:
-            self._listener = listen_everywhere(port)
+            listener = listen_everywhere(port)
         except OSError:
-            self._listener = listen_everywhere()
-        self.port = int(self._listener.getsockname()[1])
-        loop.watch(self._listener.fileno(), read=self._open)
+            listener = listen_everywhere()
+        self._says = says
+        self.port = int(listener.getsockname()[1])
+        self._listening = Listening(loop, listener, self._open)
 
-    def _open(self) -> None:
-        with contextlib.suppress(OSError):
-            sock = self._listener.accept()[0]
-            with sock:
-                sock.setblocking(False)
-                sock.send(self._says)
+    def _open(self, sock: socket.socket, _address: object) -> None:
+        with sock, contextlib.suppress(OSError):
+            sock.setblocking(False)
+            sock.send(self._says)
 
     def close(self) -> None:
-        if self._listener.fileno() >= 0:
-            self._loop.watch(self._listener.fileno())
-            self._listener.close()
+        self._listening.close()
 
 
 def listen_at(addr: str) -> socket.socket:
