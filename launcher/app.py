@@ -3,7 +3,8 @@
 Comments, docstrings and what only a type checker reads are blanked, so that it fits into one argument of a
 command in base64, and so that the line numbers of a traceback from a node are those of the sources. The
 modules are compressed as one text, a quarter less than each by itself; the package's own first lines know
-how to import them from there.
+how to import them from there. Where size is of no matter the modules travel compiled too: a node whose
+Python is the launcher's begins in half the time.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ from __future__ import annotations
 import ast
 import functools
 import io
+import marshal
 import tokenize
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 import pslaunch
@@ -22,31 +27,49 @@ import pslaunch.runtime
 
 SHARED = ("env", "busyport", "nics", "prove")  # modules of the runtime that the launcher's nodes need too
 MAIN = "import sys\nfrom pslaunch.node.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
-_MODULES = "pslaunch/modules"  # name, number of characters, and text of each
+_TEXTS = "pslaunch/texts"  # name, number of characters, and text of each
+_CODES = "pslaunch/codes-"  # and the number of a Python: each module as that one has compiled it
 _IMPORTER = """
-import sys as _sys
+import _frozen_importlib_external as _external, _imp, marshal as _marshal, sys as _sys, zlib as _zlib
 class _Modules:
-    def __init__(self, data):
-        self.texts, at, text = {}, 0, data.decode()
+    def __init__(self, zip):
+        self.zip, self.known = zip, {}
+        try:
+            self.codes = _marshal.loads(self.read("codes-" + _external.MAGIC_NUMBER.hex()))
+        except OSError:
+            self.codes = {}
+    def read(self, name):
+        return self.zip.get_data(self.zip.archive + "/pslaunch/" + name)
+    @property
+    def texts(self):
+        text, at = "" if self.known else self.read("texts").decode(), 0
         while at < len(text):
             end = text.index("\\n", at)
             name, size = text[at:end].split()
             at = end + 1 + int(size)
-            self.texts[name] = text[end + 1 : at]
+            self.known[name] = text[end + 1 : at]
+        return self.known
     def find_spec(self, name, path=None, target=None):
-        if self.get_source(name) is not None:
-            whole = name + ".__init__" in self.texts
+        there = self.codes or self.texts
+        whole = name + ".__init__" in there
+        if whole or name in there:
             return type(__spec__)(name, self, origin=self.place(name), is_package=whole)
     def place(self, name):
-        return __loader__.archive + "/" + name.replace(".", "/") + ".py"
+        return self.zip.archive + "/" + name.replace(".", "/") + ".py"
     def create_module(self, spec):
         return None
     def exec_module(self, module):
-        name = module.__name__
-        exec(compile(self.get_source(name), self.place(name), "exec"), module.__dict__)
+        exec(self.get_code(module.__name__), module.__dict__)
+    def get_code(self, name):
+        code = self.codes.get(name + ".__init__", self.codes.get(name))
+        if code is None:
+            return compile(self.get_source(name), self.place(name), "exec")
+        code = _marshal.loads(_zlib.decompress(code))
+        _imp._fix_co_filename(code, self.place(name))
+        return code
     def get_source(self, name):
         return self.texts.get(name + ".__init__", self.texts.get(name))
-_sys.meta_path.insert(0, _Modules(__loader__.get_data(__loader__.archive + "/pslaunch/modules")))
+_sys.meta_path.insert(0, _Modules(__loader__))
 """
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip file knows
 Cut = tuple[int, int, int]  # in this line, from this byte to that one
@@ -122,16 +145,22 @@ def zipapp(*, small: bool = True) -> bytes:
     packed = io.BytesIO()
     level = 9 if small else 1
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=level) as archive:
-        texts = {name: path.read_text() for name, path in files().items()}
+        found = files()
+        first = found.pop("pslaunch/__init__.py").read_text() + _IMPORTER
+        modules = {name.removesuffix(".py").replace("/", "."): path for name, path in found.items()}
+        texts = {name: path.read_text() for name, path in modules.items()}
         if small:
             texts = {name: untyped(blank(text)) for name, text in texts.items()}
-        first = texts.pop("pslaunch/__init__.py") + _IMPORTER
-        members = {"pslaunch/__init__.py": first, _MODULES: _one_text(texts), "__main__.py": MAIN}
-        for name, text in members.items():
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), text, zipfile.ZIP_DEFLATED, level)
+        else:
+            name = zipfile.ZipInfo(_CODES + MAGIC_NUMBER.hex(), _EPOCH)
+            archive.writestr(name, _compiled(modules), zipfile.ZIP_STORED)
+        whole = "".join(f"{name} {len(text)}\n{text}" for name, text in texts.items())
+        for path, text in {"pslaunch/__init__.py": first, "__main__.py": MAIN, _TEXTS: whole}.items():
+            archive.writestr(zipfile.ZipInfo(path, _EPOCH), text, zipfile.ZIP_DEFLATED, level)
     return packed.getvalue()
 
 
-def _one_text(texts: dict[str, str]) -> str:
-    dotted = {name.removesuffix(".py").replace("/", "."): text for name, text in texts.items()}
-    return "".join(f"{name} {len(text)}\n{text}" for name, text in dotted.items())
+def _compiled(modules: Mapping[str, Path]) -> bytes:
+    """Each module as this Python has it in its cache."""
+    codes = {name: SourceFileLoader(name, str(path)).get_code(name) for name, path in modules.items()}
+    return marshal.dumps({name: zlib.compress(marshal.dumps(code), 1) for name, code in codes.items()})

@@ -11,7 +11,6 @@ import errno
 import functools
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -376,6 +375,8 @@ class Agent:
         ports.close_all({**self.held, "": self._marks})
         if self._premises:
             self._premises.leave()
+        import shutil  # half as long to import as all of ours
+
         shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper does it too, where it is still there
 
     def _close_doors(self) -> None:

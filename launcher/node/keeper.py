@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import socket
 import stat
@@ -166,5 +165,7 @@ def main(argv: Sequence[str]) -> int:
     left = end_descendants(0.0 if clean else grace_s)
     for proc in left:
         complain(f"keeper: process {proc.pid} can't be ended (state {proc.state})")
+    import shutil  # half as long to import as all of ours
+
     shutil.rmtree(run_dir, ignore_errors=True)
     return code

@@ -61,17 +61,11 @@ def hold(app):
         view = view[os.write(fd, view):]
     return "/proc/self/fd/%d" % fd
 
-def sha256(data):
-    for name in ("_sha2", "_sha256", "hashlib"):  # hashlib brings OpenSSL with it, which costs megabytes
-        try:
-            return __import__(name).sha256(data).hexdigest()
-        except ImportError:
-            pass
-
 def boot(argv, size, digest, marker):
     import sys
+    from _blake2 import blake2b  # hashlib brings OpenSSL with it, which costs megabytes
     app = take(size)
-    if sha256(app) != digest:
+    if blake2b(app).hexdigest() != digest:
         raise SystemExit("pslaunch boot: what arrived is not what was sent")
     sys.path.insert(0, hold(app))
     sys.argv[:] = ["pslaunch.node", *argv]
@@ -111,7 +105,7 @@ def make_boot(argv: Sequence[str], agent_python: str | None) -> Boot:
         ),
         load=shlex.quote(f"exec({_LOAD!r})"),
     )
-    call = f"boot({list(argv)!a}, {len(app)}, {hashlib.sha256(app).hexdigest()!r}, {sent!r})\n"
+    call = f"boot({list(argv)!a}, {len(app)}, {hashlib.blake2b(app).hexdigest()!r}, {sent!r})\n"
     program = (_BOOT + call).encode()
     payload = b"%s\n%08x%s%s" % (search.encode("utf-8", "surrogateescape"), len(program), program, app)
     return Boot(payload, sent[16:] + sent[:16])

@@ -130,3 +130,29 @@ def test_it_loads_no_numpy_and_none_of_the_launcher(app: Path) -> None:
         "tempfile",
         "logging",
     }
+
+
+# Says what the modules came from, and where a traceback points.
+FROM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+{first}
+import pslaunch.node, pslaunch.node.manifest, traceback
+source = pslaunch.node.manifest.__spec__.loader
+print("compiled" if source.codes and not source.known else "text", pslaunch.node.__path__ is not None)
+try:
+    pslaunch.node.manifest.digest(None)
+except TypeError:
+    print(traceback.format_exc())
+"""
+ANOTHER_PYTHON = "import _frozen_importlib_external as e; e.MAGIC_NUMBER = b'none'"
+
+
+@pytest.mark.parametrize(("first", "kind"), [("", "compiled"), (ANOTHER_PYTHON, "text")])
+def test_a_python_like_ours_need_not_compile_it(tmp_path: Path, first: str, kind: str) -> None:
+    (tmp_path / "app.pyz").write_bytes(zipapp(small=False))
+    argv = [sys.executable, "-I", "-S", "-c", FROM.format(first=first), str(tmp_path / "app.pyz")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"{kind} True\n")
+    assert f'File "{tmp_path}/app.pyz/pslaunch/node/manifest.py", line ' in done.stdout
+    assert "\n    return blake2b(data" in done.stdout
