@@ -284,7 +284,8 @@ class Looking:
 
         def order(one: Asked) -> Message:
             doors = [there[k] for k in tries[there.index(one)]] if one in there else []
-            return {"type": "reach", "doors": [(x.node, addr, x.door) for x in doors for addr in x.addrs]}
+            tried = [(x.node, addr, x.door) for x in doors for addr in x.addrs]
+            return {"type": "reach", "doors": tried, "limit_s": reach.TRY_S}
 
         self._ask(order, "reached")
         if any(one.lost for one in there):

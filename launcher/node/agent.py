@@ -216,7 +216,7 @@ class Agent:
 
         def work() -> None:
             targets = [reach.Target(*door) for door in m["doors"]]
-            reached.extend((t.node, t.addr) for t in reach.try_all(targets, self._secret))
+            reached.extend((t.node, t.addr) for t in reach.try_all(targets, self._secret, m["limit_s"]))
 
         def done(e: Exception | None) -> None:
             self._answer(lambda: self.line.send({"type": "reached", "reached": reached}), e)

@@ -214,33 +214,40 @@ class Opening:
     def _settle(self) -> None:
         self._desk.settle([self._desk.links[n.id].node for n in self._desk.placed.nodes])
 
-    # Addresses: every node opens a door, the others try it at all addresses that it might have.
+    # Addresses: every node opens a door, the others try it at the likeliest address that it might have, and
+    # where not all can reach all by these, at every one.
 
     def _on_opened(self, link: Link, m: Message) -> None:
         link.door = int(m["port"])
         self._answered(link)
 
     def _ask_to_reach(self) -> None:
+        self._try_doors(1, reach.FIRST_S)
+
+    def _try_doors(self, addrs: int | None, limit_s: float) -> None:
         links = [self._desk.links[n.id] for n in self._desk.placed.nodes]
         tries = reach.tries(len(links))
 
         def question(link: Link) -> Message:
             doors = [(links[k], links[k].door) for k in tries[link.node.id]]
-            return {"type": "reach", "doors": [(x.node.id, a, port) for x, port in doors for a in x.addrs]}
+            tried = [(x.node.id, a, port) for x, port in doors for a in x.addrs[:addrs]]
+            return {"type": "reach", "doors": tried, "limit_s": limit_s}
 
-        self._ask_all(question, self._choose_addrs)
+        self._ask_all(question, lambda: self._choose_addrs(addrs))
 
     def _on_reached(self, link: Link, m: Message) -> None:
         link.reached = [(int(node), str(addr)) for node, addr in m["reached"]]
         self._answered(link)
 
-    def _choose_addrs(self) -> None:
+    def _choose_addrs(self, tried: int | None) -> None:
         links = [self._desk.links[n.id] for n in self._desk.placed.nodes]
+        known = [x.addrs[:tried] for x in links]
         try:
-            addrs = reach.choose(
-                [x.host for x in links], [x.addrs for x in links], {x.node.id: x.reached for x in links}
-            )
+            addrs = reach.choose([x.host for x in links], known, {x.node.id: x.reached for x in links})
         except LookupError as e:
+            if tried is not None:
+                self._try_doors(None, reach.TRY_S)
+                return
             advice = (
                 "open the nodes' network to each other, or name the interface that they share: PADDLE_NIC"
             )

@@ -21,6 +21,7 @@ from pslaunch.runtime import nics
 
 ALL_PAIRS = 32  # nodes; among more, each tries a few others
 TRY_S = 3.0
+FIRST_S = 1.0  # for the likeliest address of each node, before all are tried
 SETTLE_S = 0.25
 MAX_TRIES = 256  # connections at once
 PASS_BYTES = 16
