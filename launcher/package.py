@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +11,19 @@ from pslaunch.node import codes
 from pslaunch.node.dispatch import Part
 from pslaunch.node.job import Package
 from pslaunch.node.loop import Aside, Loop
-from pslaunch.node.manifest import KEPT, MAX_NAMED, Entry, Found, Hashes, digest, scan
+from pslaunch.node.manifest import (
+    KEPT,
+    MAX_NAMED,
+    Entry,
+    Found,
+    Hashes,
+    Walked,
+    digest,
+    key_of,
+    read,
+    walk,
+    write_beside,
+)
 from pslaunch.node.program import Refusal
 from pslaunch.node.send import Source
 from pslaunch.node.shards import Shards
@@ -65,8 +78,27 @@ class Folder:
 
 def look(package: Package, environ: Mapping[str, str]) -> Source:
     """List and hash the folder. Raises Refusal where something in it can't be sent, OSError."""
-    hashes = Hashes(_cache(package.folder, environ))
-    found = _scan(package, hashes)
+    walked = {"": _walk(package), **{name: walk(folder) for name, folder in package.extras.items()}}
+    looks = [repr(sorted(package.links.items())).encode(), *(w.look() for w in walked.values())]
+    listing = Listing(_cache(package.folder, environ, "listing"), digest(b"\0\0\0".join(looks)))
+    if not package.shards and listing.manifest:
+        return Source(package.folder, listing.manifest, extras=package.extras, known=listing.digest)
+    entries: list[Entry] = []
+    certain = True
+    for name, there in walked.items():
+        hashes = Hashes(_cache(there.root, environ, "hashes"))
+        found = read(there, hashes)
+        entries += with_extra(name, found.entries) if name else _own(package, found)
+        certain &= all(hashes.used(key_of(st)) for _, st in there.files)
+        hashes.save()
+    source = Source(package.folder, sorted(entries), extras=package.extras)
+    if certain:
+        listing.keep(source.manifest)
+    return source
+
+
+def _own(package: Package, found: Found) -> list[Entry]:
+    """What of the folder itself is sent."""
     _check_shards(package, found.entries)
     entries = with_links(found.entries, package.links)
     problems = [p for p in found.problems if p.partition(" is ")[0] not in package.links]
@@ -77,12 +109,24 @@ def look(package: Package, environ: Mapping[str, str]) -> Source:
         raise Refusal(
             codes.USAGE, f"{package.folder} can't be sent: {shown}{advice}; {IGNORE} leaves things out"
         )
-    for name, folder in package.extras.items():
-        own = Hashes(_cache(folder, environ))
-        entries += with_extra(name, scan(folder, own).entries)
-        own.save()
-    hashes.save()
-    return Source(package.folder, sorted(entries), extras=package.extras)
+    return entries
+
+
+class Listing:
+    """The manifest of a package as it was listed last, for as long as it looks the same; it may be lost."""
+
+    def __init__(self, path: str, look: str) -> None:
+        self._path, self._look = path, look
+        self.manifest = b""  # nothing where it looks otherwise now
+        with contextlib.suppress(OSError), Path(path).open("rb") as f:
+            kept, _, self.digest = f.readline().decode("ascii", "replace").strip().partition(" ")
+            if kept == look:
+                manifest = f.read()
+                self.manifest = manifest if digest(manifest) == self.digest else b""
+
+    def keep(self, manifest: bytes) -> None:
+        """Remember it."""
+        write_beside(self._path, f"{self._look} {digest(manifest)}\n".encode() + manifest)
 
 
 def _check_shards(package: Package, entries: list[Entry]) -> None:
@@ -104,13 +148,12 @@ def with_extra(name: str, entries: list[Entry]) -> list[Entry]:
 
 def sizes(package: Package) -> list[Entry]:
     """All that would be sent, looked at without reading any file: the hashes are empty."""
-    return _scan(package, _Unread(os.devnull)).entries
+    return read(_walk(package), _Unread(os.devnull)).entries
 
 
-def _scan(package: Package, hashes: Hashes) -> Found:
-    return scan(
+def _walk(package: Package) -> Walked:
+    return walk(
         package.folder,
-        hashes,
         ignored=_ignored(Path(package.folder) / IGNORE),
         skip=package.skip,
         links_out=package.links_out,
@@ -148,15 +191,15 @@ def _ignored(rules: Path) -> Callable[[str, bool], bool] | None:
     return lambda path, is_folder: spec.match_file(f"{path}/" if is_folder else path)
 
 
-def _cache(folder: str, environ: Mapping[str, str]) -> str:
-    """Where hashes are kept: in the folder, or with the user's caches where that can't be written."""
+def _cache(folder: str, environ: Mapping[str, str], name: str) -> str:
+    """Where something about it is kept: in the folder, or with the user's caches if that can't be written."""
     own = Path(folder) / ".pslaunch"
     if os.access(own if own.is_dir() else folder, os.W_OK | os.X_OK):
         own.mkdir(exist_ok=True)
-        return str(own / "hashes")
+        return str(own / name)
     kept = caches(environ)
     kept.mkdir(parents=True, exist_ok=True)
-    return str(kept / digest(os.fsencode(folder))[:32])
+    return str(kept / f"{digest(os.fsencode(folder))[:32]}.{name}")
 
 
 def caches(environ: Mapping[str, str]) -> Path:

@@ -23,7 +23,8 @@ class Filling:
     ) -> None:
         self._loop, self._workspace, self._secret = loop, workspace, secret
         self._say, self._answer = say, answer
-        self._entries: list[Entry] = []  # the package, once it is in place
+        self._entries: list[Entry] = []  # the package, once it has come
+        self._closed = False
         self._serving: Serving | None = None
         self._fetching: Fetching | None = None
         self._receiver: Receiver | None = Receiver(loop, workspace, say=say, over=self._over, tell=say)
@@ -50,10 +51,20 @@ class Filling:
     def serve(self, m: Message) -> None:
         """Pass the package on to others."""
         from pslaunch.node.peers import Serving
+        from pslaunch.node.place import listed
         from pslaunch.node.send import Source
 
-        self._serving = Serving(self._loop, m["addr"], self._secret, Source(self._workspace, self._entries))
-        self._say({"type": "serving", "port": self._serving.port})
+        source: list[Source] = []
+
+        def begin() -> None:
+            if not self._closed:
+                self._serving = Serving(self._loop, m["addr"], self._secret, source[0])
+                self._say({"type": "serving", "port": self._serving.port})
+
+        self._loop.aside(
+            lambda: source.append(Source(self._workspace, self._entries or listed(self._workspace))),
+            lambda failed: self._answer(begin, failed),
+        )
 
     def fetch(self, m: Message) -> None:
         """Get what is lacking from another node."""
@@ -69,6 +80,7 @@ class Filling:
 
     def close(self) -> None:
         """Nobody is served any more, or asked. May be called twice."""
+        self._closed = True
         if self._serving:
             self._serving.close()
             self._serving = None

@@ -6,13 +6,14 @@ it counts. What has arrived when a line is cut is not asked for again. All of it
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from pslaunch.node import codes
+from pslaunch.node import codes, seen
 from pslaunch.node.manifest import MAX_NAMED, Entry, Hashes, ManifestError, decode, digest, encode, new_hash
 from pslaunch.node.place import HASHES, MANIFEST, Store, dress, put_in_place, stage_names, survey
 from pslaunch.node.program import Refusal
@@ -44,7 +45,9 @@ class Incoming:
         self._guests: dict[str, int] = {}  # contents that are for others alone
         self._lacking: list[int] = []
         self._off = False
+        self._unchanged, self._looks = False, list[str]()
         self._intact: dict[str, str] = {}
+        self._dressed: dict[str, str] = {}  # contents that came now, with mode and time of this path
         self._wanted: deque[Want] = deque()
         self._fd, self._at, self._hash = -1, 0, new_hash()  # the file that comes just now
 
@@ -52,11 +55,18 @@ class Incoming:
         """The manifest of what the last dispatch put here."""
         return self._store.read(MANIFEST)
 
+    def glance(self) -> str:
+        """The digest of that manifest, if all is here as it says; "" where that takes more than a glance."""
+        known = "" if self._mine else seen.glance(self._store)
+        self._unchanged = bool(known)
+        return known
+
     def look(self, manifest: bytes) -> list[Want]:
         """What is to be sent so that the workspace can be as in this manifest.
 
         Raises Refusal where there is no room, or programs put something else into its way.
         """
+        self._unchanged = False
         self._wanted.clear()
         self.listed = self.entries = decode(manifest)
         self._data = manifest
@@ -68,6 +78,7 @@ class Incoming:
         if found.conflicts:
             raise Refusal(codes.IO, self._in_the_way(found.conflicts))
         self._lacking, self._off, self._intact = found.lacking, found.off, found.intact
+        self._looks = found.looks if found.certain else []
         self._there = self._store.staged()
         place = {e.path: i for i, e in enumerate(self.listed)} if self._mine else {}
         wanted = [(place.get(e.path, i), e) for i, e in self._distinct()] + self._of_others()
@@ -149,33 +160,47 @@ class Incoming:
         return again
 
     def _take(self, piece: Data) -> list[Want]:
-        if not self._wanted:
-            raise ManifestError("more came than was asked for")
-        want = self._wanted[0]
-        e = self.listed[want.file]
-        at = self._at if self._fd >= 0 else want.offset
-        if piece.file != want.file or piece.offset != at or not 0 < len(piece.data) <= e.size - at:
-            raise ManifestError(f"{e.path}: {len(piece.data)} bytes at {piece.offset} do not fit")
-        if len(piece.data) == e.size:
+        """A piece begins where the one before it ended, and may go on into what was asked for next."""
+        again: list[Want] = []
+        data, begins = memoryview(piece.data), (piece.file, piece.offset)
+        if not data or (self._wanted and begins != (self._wanted[0].file, self._begun())):
+            raise ManifestError(f"{len(data)} bytes at {piece.offset} of file {piece.file} do not fit")
+        while data:
+            if not self._wanted:
+                raise ManifestError("more came than was asked for")
+            want = self._wanted[0]
+            e = self.listed[want.file]
+            part = data[: e.size - self._begun()]
+            data = data[len(part) :]
+            again += self._take_part(e, want, part)
+        return again
+
+    def _begun(self) -> int:
+        """How much of the file that is next has come."""
+        return self._at if self._fd >= 0 else self._wanted[0].offset
+
+    def _take_part(self, e: Entry, want: Want, data: memoryview) -> list[Want]:
+        if len(data) == e.size:
             self._wanted.popleft()
-            if digest(piece.data) != e.content:
+            if digest(data) != e.content:
                 raise Refusal(codes.IO, _changed(e))
-            self._write_whole(e, piece.data)
+            self._write_whole(e, data)
             return []
         if self._fd < 0:
             self._begin(e, want.offset)
-        _write(self._fd, piece.data)
-        self._hash.update(piece.data)
-        self._at += len(piece.data)
+        _write(self._fd, data)
+        self._hash.update(data)
+        self._at += len(data)
         return self._end(e, want) if self._at == e.size else []
 
-    def _write_whole(self, e: Entry, data: bytes) -> None:
+    def _write_whole(self, e: Entry, data: bytes | memoryview) -> None:
         fd = os.open(e.content, _NEW | os.O_TRUNC, 0o600, dir_fd=self._store.staged_fd)
         try:
             _write(fd, data)
             dress(fd, e)
         finally:
             os.close(fd)
+        self._dressed[e.content] = e.path
 
     def _begin(self, e: Entry, offset: int) -> None:
         name = e.content + _PART
@@ -192,6 +217,7 @@ class Incoming:
         good = self._hash.hexdigest() == e.content
         if good:
             dress(self._fd, e)
+            self._dressed[e.content] = e.path
         self._drop()
         staged = self._store.staged_fd
         if good:
@@ -212,8 +238,8 @@ class Incoming:
     def remaining(self) -> list[Want]:
         """What was asked for and has not come."""
         rest = list(self._wanted)
-        if rest and self._fd >= 0:
-            rest[0] = Want(rest[0].file, self._at)
+        if rest:
+            rest[0] = Want(rest[0].file, self._begun())
         return rest
 
     def missing_bytes(self) -> int:
@@ -229,7 +255,11 @@ class Incoming:
 
     def place(self) -> None:
         """Move all into place, as a whole; nothing where all is there already."""
-        if self._lacking or self._off or self._data != self.own():
+        if self._unchanged:
+            return
+        if not self._lacking and not self._off and self._data == self.own():
+            self._keep_looks()
+        else:
             self._dress_all()
             put_in_place(self._store, self._data, self.entries, self._guests)
             for i in self._lacking:
@@ -243,7 +273,7 @@ class Incoming:
         """Every lacking file staged under its own name: copies of what is here, modes, times."""
         lacking, there = {self.entries[i].path for i in self._lacking}, self._store.staged()
         for e, name in stage_names(self.entries):
-            if e.path not in lacking:
+            if e.path not in lacking or (name == e.content and self._dressed.get(name) == e.path):
                 continue
             if name not in there or self._store.staged_size(name) != e.size:
                 self._copy(e, name)
@@ -274,6 +304,18 @@ class Incoming:
         if value.hexdigest() != e.content:
             raise Refusal(codes.IO, _changed(e))
 
+    def remember(self) -> None:
+        """After all is in place: what the next dispatch can see at a glance."""
+        if not self._unchanged and not self._mine:
+            with contextlib.suppress(OSError):
+                seen.note(self._store, self.entries, self._hashes)
+
+    def _keep_looks(self) -> None:
+        if self._looks and not self._mine:
+            with contextlib.suppress(OSError):
+                seen.keep(self._store, self._looks)
+                self._unchanged = True
+
     def close(self) -> None:
         """Give the descriptors back."""
         self._drop()
@@ -284,7 +326,7 @@ class Incoming:
         self._hashes.stop = True
 
 
-def _write(fd: int, data: bytes) -> None:
+def _write(fd: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

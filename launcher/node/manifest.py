@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import gc
 import operator
 import os
 import re
 import stat
+import struct
 import time
 from _blake2 import (
     blake2b,
@@ -28,6 +30,7 @@ SETTLED_COARSE_NS = 2_000_000_000  # where file times are whole seconds
 READ_BYTES = 1024 * 1024
 MAX_NAMED = 20  # problems that are told one by one
 
+_KEY = struct.Struct("<QQqqq").pack
 _FORMAT = "pslaunch-manifest-1"
 _is_hash = re.compile("[0-9a-f]{64}").fullmatch
 _ENTRY = re.compile(
@@ -77,7 +80,7 @@ def new_hash() -> blake2b:
     return blake2b(digest_size=32)
 
 
-def digest(data: bytes) -> str:
+def digest(data: bytes | memoryview) -> str:
     """What two sides compare first, and what names a content."""
     return blake2b(data, digest_size=32).hexdigest()
 
@@ -132,18 +135,22 @@ class Hashes:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._known: dict[str, str] = {}
         self._used: dict[str, str] = {}
         self.stop = False  # set from elsewhere: whoever hashes gives up
+
+    @functools.cached_property
+    def _known(self) -> dict[str, str]:
         try:
-            with open(path, encoding="ascii") as f:
+            with open(self._path, encoding="ascii") as f:
                 lines = f.read().split("\n")
         except (OSError, ValueError):
-            return
+            return {}
+        found = {}
         for line in lines:
             key, _, value = line.rpartition(" ")
             if len(value) == 64:
-                self._known[key] = value
+                found[key] = value
+        return found
 
     def known(self, key: str) -> str:
         """The hash of the file with this key; "" where it is not known."""
@@ -151,6 +158,10 @@ class Hashes:
         if value:
             self._used[key] = value
         return value
+
+    def used(self, key: str) -> str:
+        """The hash of the file with this key, if it was asked for, learnt or told; else ""."""
+        return self._used.get(key, "")
 
     def of(self, path: str, st: os.stat_result) -> str:
         """The hash of the file at `path`, which was `st` when it was looked at."""
@@ -186,11 +197,20 @@ class Hashes:
         """Keep what was used since the start, and nothing else."""
         if self._used == self._known:
             return
-        text = "\n".join(f"{key} {value}" for key, value in self._used.items())
-        beside = f"{self._path}.{os.getpid()}"
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w") as f:
-            f.write(text)
-        os.replace(beside, self._path)
+        write_beside(self._path, "\n".join(f"{key} {value}" for key, value in self._used.items()).encode())
+
+
+def write_beside(path: str, data: bytes) -> None:
+    """Make a file as a whole that only saves time: where there is no room for it, there is none."""
+    beside = f"{path}.{os.getpid()}"
+    with contextlib.suppress(OSError):
+        try:
+            fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            with open(fd, "wb") as f:
+                f.write(data)
+            os.replace(beside, path)
+        except OSError:
+            os.unlink(beside)
 
 
 # --- looking at a folder ---
@@ -203,28 +223,57 @@ class Found(NamedTuple):
     problems: list[str]
 
 
+class Walked(NamedTuple):
+    """All that a package of a folder holds; of files only how they look from outside."""
+
+    root: str
+    files: list[tuple[str, os.stat_result]]
+    others: list[Entry]  # folders and links
+    problems: list[str]
+
+    def look(self) -> bytes:
+        """What changes when somebody changes anything of it."""
+        names = [self.root, *self.problems, *(path for path, _ in self.files)]
+        names += [f"{e.path}\0{e.kind}{e.mode:o}\0{e.content}" for e in self.others]
+        keys = [
+            _KEY(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns) for _, st in self.files
+        ]  # as key_of, in a third of the time
+        return b"\0\0".join(("\0\0".join(names).encode("utf-8", "surrogateescape"), *keys))
+
+
 @without_gc()
-def scan(
+def walk(
     root: str,
-    hashes: Hashes,
     *,
     ignored: Callable[[str, bool], bool] | None = None,
     skip: Collection[str] = (),
     links_out: bool = False,
-) -> Found:
-    """All that a package of `root` holds.
+) -> Walked:
+    """Look at a folder without reading any file.
 
     `ignored(path, is_folder)` says what stays; `skip` are paths that are the job's own. Links that lead out
     are problems, or with `links_out` lead to the same place from the nodes, which see the same files.
     """
     walk = _Walk(root, ignored, frozenset(skip), links_out)
     walk.folder("", root)
-    known, add = hashes.known, walk.entries.append
-    for path, st in walk.files:
-        content = known(key_of(st)) or hashes.of(os.path.join(root, path), st)
+    return Walked(root, walk.files, walk.entries, walk.problems)
+
+
+@without_gc()
+def read(walked: Walked, hashes: Hashes) -> Found:
+    """What was walked, with the hashes of all files: those that are not known are read."""
+    entries = list(walked.others)
+    known, add = hashes.known, entries.append
+    for path, st in walked.files:
+        content = known(key_of(st)) or hashes.of(os.path.join(walked.root, path), st)
         add(Entry(path, "f", st.st_mode & 0o777, st.st_size, st.st_mtime_ns, content))
-    walk.entries.sort(key=operator.itemgetter(0))
-    return Found(walk.entries, walk.problems)
+    entries.sort(key=operator.itemgetter(0))
+    return Found(entries, walked.problems)
+
+
+def scan(root: str, hashes: Hashes) -> Found:
+    """All of a folder."""
+    return read(walk(root), hashes)
 
 
 class _Walk:

@@ -19,6 +19,7 @@ from pslaunch.node.manifest import Entry, Hashes, ManifestError, decode, key_of
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 STAGED, JOURNAL, MANIFEST, HASHES = "staged", "journal", "manifest", "hashes"
 _LINK = "link"  # in staged/: a link before it is moved
+_KINDS = {"f": stat.S_IFREG, "d": stat.S_IFDIR, "l": stat.S_IFLNK, "m": stat.S_IFLNK}
 
 
 class Tree:
@@ -100,15 +101,20 @@ class Store:
             return decode(data) if data else []
         return []
 
-    def open_journal(self, manifest: bytes) -> None:
-        """From here on the workspace becomes that of `manifest`, whatever happens to us."""
+    def write(self, name: str, data: bytes, *, sync: bool = False) -> None:
+        """Make a file of ours, as a whole; `sync`: it is on the disk before it is there."""
         fd = os.open("new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600, dir_fd=self.fd)
         with open(fd, "wb") as f:
-            f.write(manifest)
-            f.flush()
-            os.fsync(f.fileno())
+            f.write(data)
+            if sync:
+                f.flush()
+                os.fsync(f.fileno())
+        os.rename("new", name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    def open_journal(self, manifest: bytes) -> None:
+        """From here on the workspace becomes that of `manifest`, whatever happens to us."""
         os.fsync(self.staged_fd)
-        os.rename("new", JOURNAL, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        self.write(JOURNAL, manifest, sync=True)
 
     def close_journal(self) -> None:
         """All is in place: the journal is what the workspace holds."""
@@ -158,6 +164,15 @@ def finish(workspace: str) -> None:
         store.close()
 
 
+def listed(workspace: str) -> list[Entry]:
+    """What the last dispatch put into a workspace. Raises OSError."""
+    store = Store(workspace)
+    try:
+        return store.entries(MANIFEST)
+    finally:
+        store.close()
+
+
 def stage_names(entries: Sequence[Entry]) -> Iterable[tuple[Entry, str]]:
     """The name in `staged/` of each file: that of its content, with a number from the second equal one on."""
     seen: dict[str, int] = {}
@@ -178,6 +193,8 @@ class Survey:
         self.lacking: list[int] = []  # places in the manifest of files whose content is not there
         self.off = False  # a folder, link, mode or time is not as it should be
         self.intact: dict[str, str] = {}  # where a content is that some file lacks, by its hash
+        self.looks: list[str] = []  # path and look (seen.py) of each entry, where all is there
+        self.certain = True  # whether another look would tell of any change
         self.conflicts: list[str] = []  # what programs put where the package has something of another kind
 
 
@@ -186,25 +203,39 @@ def survey(workspace: str, entries: Sequence[Entry], old: Sequence[Entry], hashe
     found = Survey()
     missing: set[str] = set()  # folders that are not there, or are something else
     have: dict[str, str] = {}
+    others: list[Entry] = []  # where something of another kind is
     known = hashes.known
     for i, e in enumerate(entries):
         path = f"{workspace}/{e.path}"
         st = _lstat(path) if not missing or e.path.rpartition("/")[0] not in missing else None
+        if st and stat.S_IFMT(st.st_mode) != _KINDS[e.kind]:
+            others.append(e)
         if e.kind == "f":
-            right = st is not None and st.st_size == e.size and stat.S_ISREG(st.st_mode)
-            if not st or not right or (known(key_of(st)) or hashes.of(path, st)) != e.content:
+            if not st or st.st_size != e.size or not stat.S_ISREG(st.st_mode):
+                found.lacking.append(i)
+                continue
+            key = key_of(st)
+            content = known(key)
+            if not content:
+                content = hashes.of(path, st)
+                found.certain &= bool(hashes.used(key))
+            if content != e.content:
                 found.lacking.append(i)
             else:
-                have[e.content] = e.path
+                have[content] = e.path
+                found.looks += e.path, key
                 found.off |= st.st_mode & 0o777 != e.mode or st.st_mtime_ns != e.mtime_ns
         elif e.kind == "d":
             if not st or not stat.S_ISDIR(st.st_mode):
                 missing.add(e.path)
             found.off |= e.path in missing or (st is not None and st.st_mode & 0o777 != e.mode)
+            found.looks += e.path, f"d{e.mode:o}"
         else:
             found.off |= not st or not stat.S_ISLNK(st.st_mode) or os.readlink(path) != e.content
+            found.looks += e.path, f"l{e.content}"
     if found.lacking or found.off:
         _look_around(workspace, entries, old, hashes, found, have)
+        found.conflicts = _conflicts(workspace, others, old)
     return found
 
 
@@ -223,9 +254,8 @@ def _look_around(
     found: Survey,
     have: dict[str, str],
 ) -> None:
-    """Contents that were only moved or copied, and things in the way."""
+    """Contents that were only moved or copied."""
     kinds = {e.path: e.kind for e in entries}
-    put = {e.path: e for e in old}
     wanted = {entries[i].content for i in found.lacking}
     for e in old:
         if e.kind == "f" and e.content in wanted and e.content not in have and e.path not in kinds:
@@ -235,13 +265,20 @@ def _look_around(
                 if stat.S_ISREG(st.st_mode) and st.st_size == e.size and hashes.of(path, st) == e.content:
                     have[e.content] = e.path
     found.intact = {content: have[content] for content in wanted if content in have}
-    for e in entries:
+
+
+def _conflicts(workspace: str, others: Sequence[Entry], old: Sequence[Entry]) -> list[str]:
+    """What programs put where the package has something of another kind."""
+    put = {e.path: e for e in old} if others else {}
+    conflicts: list[str] = []
+    for e in others:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             mode = os.lstat(f"{workspace}/{e.path}").st_mode
             if e.kind == "d" and stat.S_ISREG(mode) and e.path not in put:
-                found.conflicts.append(e.path)
+                conflicts.append(e.path)
             elif e.kind != "d" and stat.S_ISDIR(mode):
-                found.conflicts += _strangers(workspace, e.path, put)
+                conflicts += _strangers(workspace, e.path, put)
+    return conflicts
 
 
 def _strangers(workspace: str, path: str, put: Mapping[str, Entry]) -> list[str]:

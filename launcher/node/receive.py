@@ -14,7 +14,11 @@ from pslaunch.node.manifest import MAX_BYTES, Entry, ManifestError, decode, dige
 from pslaunch.node.program import Refusal
 from pslaunch.node.wire import Data, Message
 
+FIRST_BYTES = (
+    512 * 1024
+)  # on their way to a node at first: sshd takes ever longer for what waits in its buffers
 WINDOW_BYTES = 4 * 1024 * 1024  # on their way to a node, or in its memory, at most
+STARVED_S = 0.02  # a node that has to wait for so long is far away: more may be on the way
 THE_MANIFEST = 2**32 - 1  # as the number of a file
 TELL_EVERY_S = 0.5
 
@@ -51,17 +55,19 @@ class Receiver:
         self._looked: tuple[str, list[Want]] = "", []  # what the last package would lack by now
         self._pieces: list[Data] = []
         self._waiting_bytes = 0  # in our memory
+        self._window, self._idle_since_s = FIRST_BYTES, loop.now()
         self._writing = False
         self.closed = False
-        self.entries: list[Entry] = []  # the package, once it is over without a failure
+        self.entries: list[Entry] = []  # the package, once it has come; nothing where it was here already
 
     def expect(self) -> None:
         """Look at the workspace while the package is still being listed: often it is the last one again."""
 
         def look() -> None:
             self._incoming = Incoming(self._workspace, self._mine)
-            own = self._incoming.own()
-            if own:
+            if known := self._incoming.glance():
+                self._looked = known, []
+            elif own := self._incoming.own():
                 self._looked = digest(own), self._incoming.look(own)
 
         self._aside.do(look, lambda _failed: None)  # what is wrong is told when it matters
@@ -80,7 +86,8 @@ class Receiver:
         def look() -> None:
             if self._incoming is None:
                 self._incoming = Incoming(self._workspace, self._mine)
-            own[0] = self._incoming.own()
+            if self._looked[0] != self._digest:
+                own[0] = self._incoming.own()
 
         def looked() -> None:
             if self._looked[0] == self._digest:
@@ -118,10 +125,12 @@ class Receiver:
         self._waiting_bytes -= sum(len(p.data) for p in self._pieces)
         self._pieces = []
         self._asked = say or self._say
+        self._window = FIRST_BYTES
         rest: list[Want] = []
         self._do(lambda: rest.extend(incoming.remaining()), lambda: self._ask(rest, alone=alone))
 
     def _ask(self, wants: Sequence[Want], *, alone: bool = False) -> None:
+        self._idle_since_s = self._loop.now()
         runs: list[list[int]] = []
         for want in wants:
             if runs and runs[-1][0] + runs[-1][1] == want.file:
@@ -144,6 +153,10 @@ class Receiver:
             self._end(ManifestError("a file that was not asked for"))
         else:
             self._pieces.append(piece)
+            if not self._writing and self._loop.now() - self._idle_since_s > STARVED_S:
+                more = min(self._window, WINDOW_BYTES - self._window)
+                self._window += more
+                self._asked({"type": "received", "bytes": more})
             self._write()
 
     def _take_manifest(self, piece: Data) -> None:
@@ -184,7 +197,7 @@ class Receiver:
         assert incoming is not None
 
         def written() -> None:
-            self._writing = False
+            self._writing, self._idle_since_s = False, self._loop.now()
             come = sum(len(p.data) for p in pieces)
             self._come_bytes += come
             self._granted(come)
@@ -224,8 +237,12 @@ class Receiver:
         self._tell({"type": "filling", "state": state, **far})
 
     def _end(self, failed: Exception | None) -> None:
-        self.close()
-        if not failed:
+        if failed:
+            self.close()
+        else:
+            if self._incoming:  # the next dispatch will be glad of it, this one need not wait
+                self._aside.do(self._incoming.remember, lambda _failed: None)
+            self._leave()
             self._tell_how_far("done")
         if isinstance(failed, ManifestError):
             failed = Refusal(codes.IO, f"the package can't be taken: {failed}")
@@ -235,9 +252,12 @@ class Receiver:
         """Take nothing more; what the thread is at ends soon. May be called twice."""
         if self.closed:
             return
-        self.closed = True
         if self._incoming:
             self._incoming.give_up()
+        self._leave()
+
+    def _leave(self) -> None:
+        self.closed = True
         self._aside.do(self._give_back, lambda _failed: None)
         self._aside.close()
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from pslaunch.node.incoming import Want
 from pslaunch.node.loop import Aside
-from pslaunch.node.manifest import Entry, digest, encode
-from pslaunch.node.receive import THE_MANIFEST, WINDOW_BYTES
+from pslaunch.node.manifest import Entry, decode, digest, encode
+from pslaunch.node.receive import FIRST_BYTES, THE_MANIFEST, WINDOW_BYTES
 from pslaunch.node.wire import MAX_DATA_BYTES, Data, Message, encode_data
 
 if TYPE_CHECKING:
@@ -29,24 +29,34 @@ class Source:
     def __init__(
         self,
         folder: str,
-        entries: Sequence[Entry],
+        entries: Sequence[Entry] | bytes,
         contents: str = "",
         extras: Mapping[str, str] | None = None,
+        known: str = "",
     ) -> None:
-        """`contents`: a folder with files that are not in `folder`, under their hashes.
+        """`entries`: also as a manifest, which is read where somebody lacks something; `known` is its digest.
+
+        `contents`: a folder with files that are not in `folder`, under their hashes.
 
         `extras`: names at its top that are folders elsewhere.
         """
-        self._folder, self.entries, self._contents = folder, entries, contents
+        self._folder, self._contents = folder, contents
         self._extras = extras or {}
-        self._whole = entries  # what the folder may hold more than is for some nodes
-        self.manifest = encode(entries)
-        self.digest = digest(self.manifest)
+        self._entries = None if isinstance(entries, bytes) else entries
+        self._whole: Source = self  # what the folder may hold more than is for some nodes
+        self.manifest = entries if isinstance(entries, bytes) else encode(entries)
+        self.digest = known or digest(self.manifest)
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        if self._entries is None:
+            self._entries = decode(self.manifest)
+        return self._entries
 
     def part(self, wanted: Callable[[Entry], bool]) -> Source:
         """What of it is for some nodes alone."""
         part = Source(self._folder, [e for e in self.entries if wanted(e)], self._contents, self._extras)
-        part._whole = self.entries
+        part._whole = self
         return part
 
     def path(self, e: Entry) -> str:
@@ -65,7 +75,7 @@ class Source:
         except FileNotFoundError:
             if not self._contents:
                 raise
-            equal = [self.path(x) for x in self._whole if x.content == e.content]
+            equal = [self.path(x) for x in self._whole.entries if x.content == e.content]
             paths = [path for path in equal if os.path.lexists(path)]
             return os.open(paths[0] if paths else os.path.join(self._contents, e.content), how)
         st = os.fstat(fd)
@@ -91,7 +101,7 @@ class Sender:
         self._failed = failed
         self._queue: deque[Want] = deque()
         self._fd, self._at = -1, 0
-        self._credit = WINDOW_BYTES
+        self._credit = FIRST_BYTES
         self._ready: deque[list[bytes]] = deque()
         self._reading, self._batch_bytes = False, 0
         self.total_bytes = 0  # of files
@@ -101,7 +111,7 @@ class Sender:
     def lacks(self, m: Message) -> None:
         """What the node wants, in the order in which it wants it. Raises ValueError where that can't be."""
         wants = self._wants(m)
-        if len(self._queue) + len(wants) > len(self._source.entries):
+        if wants and len(self._queue) + len(wants) > len(self._source.entries):
             raise ValueError("files that it has asked for already")
         if m["manifest"]:
             self._queue.append(Want(THE_MANIFEST, 0))
@@ -114,9 +124,11 @@ class Sender:
         return self._sum(self._wants(m))
 
     def _sum(self, wants: Sequence[Want]) -> int:
-        return sum(self._source.entries[file].size - offset for file, offset in wants)
+        return sum(self._source.entries[file].size - offset for file, offset in wants) if wants else 0
 
     def _wants(self, m: Message) -> list[Want]:
+        if not m["files"]:
+            return []
         entries = self._source.entries
         offsets = {int(file): int(offset) for file, offset in m["offsets"].items()}
         wants: list[Want] = []
@@ -168,32 +180,44 @@ class Sender:
     def _read_batch(self, frames: list[bytes], budget: int) -> None:
         self._batch_bytes = 0
         while self._queue and self._batch_bytes + MAX_DATA_BYTES <= budget:
-            piece = self._next_piece(self._queue[0])
+            piece = self._next_piece()
             self._batch_bytes += len(piece.data)
             frames.append(encode_data(piece))
 
-    def _next_piece(self, want: Want) -> Data:
-        if want.file == THE_MANIFEST:
-            data = self._source.manifest[self._at : self._at + MAX_DATA_BYTES]
-            piece, size = Data(THE_MANIFEST, self._at, data), len(self._source.manifest)
-        else:
+    def _next_piece(self) -> Data:
+        """As much as one frame holds: of one file, or of several that follow each other."""
+        file = self._queue[0].file
+        if file == THE_MANIFEST:
+            at, data = self._at, self._source.manifest[self._at : self._at + MAX_DATA_BYTES]
+            self._read_so_far(len(data), len(self._source.manifest))
+            return Data(file, at, data)
+        parts: list[bytes] = []
+        room, start = MAX_DATA_BYTES, -1
+        while room and self._queue and self._queue[0].file != THE_MANIFEST:
+            want = self._queue[0]
             e = self._source.entries[want.file]
             if self._fd < 0:
                 self._begin(e, want.offset)
-            data = os.read(self._fd, min(MAX_DATA_BYTES, e.size - self._at))
+            start = self._at if start < 0 else start
+            data = os.read(self._fd, min(room, e.size - self._at))
             if not data:
                 raise _changed(self._source.path(e))
-            piece, size = Data(want.file, self._at, data), e.size
-        self._at += len(data)
+            parts.append(data)
+            room -= len(data)
+            self._read_so_far(len(data), e.size)
+        return Data(file, start, b"".join(parts))
+
+    def _read_so_far(self, count: int, size: int) -> None:
+        self._at += count
         if self._at == size:
             self._queue.popleft()
             self._at = 0
             self.close()
-        return piece
 
     def _begin(self, e: Entry, offset: int) -> None:
         self._fd = self._source.open(e)
-        os.lseek(self._fd, offset, os.SEEK_SET)
+        if offset:
+            os.lseek(self._fd, offset, os.SEEK_SET)
         self._at = offset
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from pslaunch.node.loop import Loop
 if TYPE_CHECKING:
     from pslaunch.node.seal import Seal
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 HEADER = struct.Struct("<IBB")
 MAX_FRAME_BYTES = 64 * 1024
 MAX_BODY_BYTES = MAX_FRAME_BYTES - HEADER.size
@@ -54,7 +54,7 @@ class Output(NamedTuple):
 
 
 class Data(NamedTuple):
-    """A piece of a file that is dispatched, and where it stands in it."""
+    """A piece of a file that is dispatched, and where it stands in it; it may go on into the next file."""
 
     file: int
     offset: int

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.node import manifest
-from pslaunch.node.manifest import Entry, Hashes, ManifestError, decode, digest, encode, scan
+from pslaunch.node.manifest import Entry, Hashes, ManifestError, decode, digest, encode, read, scan, walk
 
 EMPTY = digest(b"")
 
@@ -80,7 +80,7 @@ def test_links_inside_are_kept_and_lead_nowhere_else(folder: Path, tmp_path: Pat
 def test_links_that_lead_out_stay_where_nodes_see_the_same_files(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "far.txt").write_text("far")
     (folder / "far").symlink_to("../far.txt")
-    found = scan(str(folder), hashes(tmp_path), links_out=True)
+    found = read(walk(str(folder), links_out=True), hashes(tmp_path))
     assert not found.problems
     assert ("m", str(tmp_path / "far.txt")) in [(e.kind, e.content) for e in found.entries]
 
@@ -93,7 +93,7 @@ def test_folders_that_are_left_out_are_not_entered(folder: Path, tmp_path: Path)
         seen.append((path, is_folder))
         return path == "data/secret"
 
-    found = scan(str(folder), hashes(tmp_path), ignored=ignored, skip=("data/log",))
+    found = read(walk(str(folder), ignored=ignored, skip=("data/log",)), hashes(tmp_path))
     assert [e.path for e in found.entries] == ["data", "data/a.txt", "train.py"]
     assert ("data/secret", True) in seen
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pslaunch import package as package_module
 from pslaunch.node import codes
+from pslaunch.node import manifest as manifest_module
 from pslaunch.node.incoming import Incoming
 from pslaunch.node.job import Package
 from pslaunch.node.manifest import Entry, decode, encode
@@ -79,6 +82,53 @@ def test_hashes_of_a_folder_that_can_not_be_written_are_kept_elsewhere(
         os.utime(path, (1, 1))
     look(Package(str(folder)), {"XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert not (folder / ".pslaunch").exists() and (tmp_path / "cache/pslaunch").is_dir()
+
+
+LISTING = ".pslaunch/listing"
+
+
+@pytest.fixture
+def listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """The folder's manifest, which is remembered."""
+    (folder / "link").symlink_to("data")
+    monkeypatch.setattr(manifest_module, "SETTLED_NS", -1)  # as if all files were older
+    manifest = look(Package(str(folder)), {}).manifest
+    assert (folder / LISTING).read_bytes().endswith(manifest)
+    return manifest
+
+
+def test_a_folder_that_nobody_touched_is_listed_without_reading_it(
+    folder: Path, listed: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(package_module, "read", None)
+    again = look(Package(str(folder)), {})
+    assert again.manifest == listed and again.entries == decode(listed)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda f: (f / "train.py").write_text("another"),
+        lambda f: (f / "train.py").chmod(0o700),
+        lambda f: (f / "data").chmod(0o700),
+        lambda f: (f / "train.py").unlink(),
+        lambda f: (f / "new").touch(),
+        lambda f: ((f / "link").unlink(), (f / "link").symlink_to("train.py")),
+        lambda f: (f / ".pslaunchignore").write_text("train.py"),
+    ],
+)
+def test_every_change_of_a_folder_is_listed(
+    folder: Path, listed: bytes, change: Callable[[Path], object]
+) -> None:
+    change(folder)
+    assert look(Package(str(folder)), {}).entries != decode(listed)
+
+
+def test_what_is_remembered_is_of_this_very_package(folder: Path, listed: bytes) -> None:
+    assert look(Package(str(folder), links={"mnt": "/mnt"}), {}).manifest != listed
+    assert look(Package(str(folder)), {}).manifest == listed
+    (folder / LISTING).write_bytes((folder / LISTING).read_bytes()[:-1])
+    assert look(Package(str(folder)), {}).manifest == listed
 
 
 def test_a_pattern_that_fits_no_file_is_refused(folder: Path) -> None:

@@ -38,13 +38,14 @@ def listed(folder: Path) -> Source:
 
 
 class Ends:
-    """A sender and a receiver with a line between them; `order` is what passed, as (who, type) or pieces."""
+    """A sender and a receiver with a line between them, and what passed."""
 
     def __init__(self, source: Source, workspace: Path) -> None:
         self.loop, self.aside = Loop(), None
         near, far = socket.socketpair()
         self.pieces: list[Data] = []
         self.asked: list[Message] = []
+        self.granted = 0  # bytes
         self.failures: list[Exception] = []
         self.ends: list[Exception | None] = []
         self.told: list[Message] = []
@@ -68,6 +69,7 @@ class Ends:
             self.asked.append(m)
             self.sender.lacks(m)
         elif m["type"] == "received":
+            self.granted += m["bytes"]
             self.sender.received(m)
 
     def ordered(self, m: Message) -> None:
@@ -111,6 +113,27 @@ def dispatched(ends: list[Ends], source: Source, workspace: Path) -> Ends:
 
 def sent(e: Ends) -> set[int]:
     return {p.file for p in e.pieces}
+
+
+def test_small_files_travel_together(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
+    whole = dispatched(ends, listed(source), tmp_path / "ws")
+    come = sum(len(p.data) for p in whole.pieces)
+    assert come == whole.sender.total_bytes + len(whole.receiver._incoming._data)  # type: ignore[union-attr]
+    assert len(whole.pieces) <= 2 + -(-whole.sender.total_bytes // MAX_DATA_BYTES)
+
+
+@pytest.mark.parametrize("starved_s", [60.0, -1.0])
+def test_who_waits_for_more_gets_more_at_once_up_to_a_bound(
+    source: Path, tmp_path: Path, ends: list[Ends], monkeypatch: pytest.MonkeyPatch, starved_s: float
+) -> None:
+    monkeypatch.setattr(receive, "STARVED_S", starved_s)
+    (source / "large").write_bytes(os.urandom(3 * receive.FIRST_BYTES))
+    whole = dispatched(ends, listed(source), tmp_path / "ws")
+    grown = whole.granted - sum(len(p.data) for p in whole.pieces)
+    if starved_s > 0:
+        assert grown == 0
+    else:
+        assert receive.FIRST_BYTES <= grown <= receive.WINDOW_BYTES - receive.FIRST_BYTES
 
 
 def test_a_folder_arrives_and_a_second_time_nothing_travels(
@@ -243,7 +266,7 @@ def incoming(tmp_path: Path) -> Iterator[Incoming]:
 @pytest.mark.parametrize(
     "piece",
     [
-        Data(0, 0, GOOD + b"x"),  # longer than announced
+        Data(0, 0, GOOD + BIG + b"x"),  # longer than all that was asked for
         Data(0, 1, GOOD[1:]),  # not from the start
         Data(0, 2**63, GOOD),
         Data(1, 0, BIG[:100]),  # not its turn
