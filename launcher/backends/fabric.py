@@ -6,8 +6,10 @@ that the user wrote: a node's `name` is `Host.text`.
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import select
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +26,8 @@ from pslaunch.ssh.prompt import Prompt
 
 if TYPE_CHECKING:
     from pslaunch.spec import Reach
+
+SILENT_S = 30.0  # a host that is asked something by a later shell has said nothing for so long
 
 
 class FabricBackend:
@@ -56,8 +60,12 @@ class FabricBackend:
     def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
         for node, channel in zip(nodes, self._open(nodes, limits, "dial"), strict=True):
             os.close(channel.read_fd)
-            with os.fdopen(channel.write_fd, "wb") as f:
-                f.write(json.dumps({**asdict(dial), "node": node.id}).encode() + b"\n")
+            try:
+                with os.fdopen(channel.write_fd, "wb") as f:
+                    f.write(json.dumps({**asdict(dial), "node": node.id}).encode() + b"\n")
+            except OSError as e:  # it ended before it could be told where to dial
+                text = channel.diagnosis() or e.strerror or str(e)
+                raise HostError(self._reach.hosts[node.id].text, "start", text) from None
 
     def head_line(self, record: Mapping[str, Any]) -> tuple[int, int]:
         channel = self._run(0, ["relay", str(record["socket"])])
@@ -66,13 +74,12 @@ class FabricBackend:
     def ask(self, node: int, words: Sequence[str]) -> Iterator[bytes]:
         channel = self._run(node, words)
         os.close(channel.write_fd)
-        with os.fdopen(channel.read_fd, "rb") as f:
+        with io.BufferedReader(_Answer(channel.read_fd)) as f:
             try:
                 yield from relay.pieces(f)
-            except EOFError as e:
-                raise HostError(
-                    self._reach.hosts[node].text, words[0], channel.diagnosis() or str(e)
-                ) from None
+            except (EOFError, TimeoutError) as e:
+                text = str(e) if isinstance(e, TimeoutError) else channel.diagnosis() or str(e)
+                raise HostError(self._reach.hosts[node].text, words[0], text) from None
 
     def cancel(self) -> None:
         self._prompt.give_up()
@@ -120,6 +127,30 @@ class FabricBackend:
             raise opened
         self._channels.append(opened)
         return opened
+
+
+class _Answer(io.RawIOBase):
+    """What a host says to a question, as long as it says something."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        waiting = select.poll()
+        waiting.register(self._fd, select.POLLIN)
+        if not waiting.poll(SILENT_S * 1000):
+            raise TimeoutError(
+                f"it has said nothing for {SILENT_S:.0f} s; is the host, or a disk of it, hanging?"
+            )
+        return os.readv(self._fd, [buffer])
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._fd)
+        super().close()
 
 
 def _line(node: Node, channel: Channel) -> Line:

@@ -18,7 +18,7 @@ from pslaunch.errors import HostError
 from pslaunch.ssh.askpass import Askpass
 from pslaunch.ssh.attempt import RETRY_FIRST_S, RETRY_LAST_S, SLICE_S, Deadline, RefusedError, failed_start
 from pslaunch.ssh.boot import COMMAND, Boot, NoMarkerError, wait_for_marker
-from pslaunch.ssh.channel import BinaryChannel, Tail, keep_tail
+from pslaunch.ssh.channel import STDERR_S, BinaryChannel, Tail, keep_tail
 from pslaunch.ssh.hostkeys import HOW, Policy
 from pslaunch.ssh.settings import Settings
 
@@ -129,8 +129,8 @@ def _end(process: subprocess.Popen[bytes], writer: threading.Thread, said: threa
         process.kill()
         process.wait()
         code = None
-    writer.join()
-    said.join()
+    for thread in (writer, said):  # not for ever: what it left behind may hold its ends open
+        thread.join(STDERR_S)
     process.stdin.close()
     process.stdout.close()
     return code

@@ -14,6 +14,7 @@ TAIL_BYTES = 4000
 PIECE_BYTES = 64 * 1024
 PIPE_BYTES = 1024 * 1024
 LAST_WORDS_S = 0.3
+STDERR_S = 1.0  # to read what a process said that has ended
 
 
 class Tail:
@@ -161,8 +162,8 @@ class BinaryChannel(Channel):
         threading.Thread(target=self._wait, name="ssh-wait", daemon=True).start()
 
     def _wait(self) -> None:
-        self._said.join()
         code = self._process.wait()
+        self._said.join(STDERR_S)  # not for ever: what it left behind may hold its stderr open
         self.status = 128 - code if code < 0 else code
         self.over.set()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,3 +115,33 @@ def test_a_host_that_does_not_answer_leaves_the_job_unknown(hosts: Hosts, job: s
     assert [(j["job"], j["state"]) for j in listed] == [(job, "unknown")] and "node1" in listed[0]["reason"]
     done = own.run("stop", job)
     assert done.returncode == codes.HOST and "node1" in done.stderr
+
+
+# A later shell that asks a host for a file, with little patience.
+ASKING = """
+import sys
+from pslaunch.backends import fabric
+from pslaunch.errors import HostError
+from pslaunch.hosts import parse_hosts
+from pslaunch.spec import Reach
+fabric.SILENT_S = 1.0
+backend = fabric.FabricBackend(Reach(hosts=tuple(parse_hosts(sys.argv[1:2], "here")), root_dir="~"))
+try:
+    print(b"".join(backend.ask(0, ["read", sys.argv[2]])))
+except HostError as e:
+    print(e)
+backend.release()
+"""
+
+
+def test_a_host_that_hangs_while_it_is_asked_is_named(hosts: Hosts) -> None:
+    hanging = hosts[0].root / "hanging"  # as files on a server that is gone
+    os.mkfifo(hanging)
+    argv = hosts.as_user([sys.executable, "-c", ASKING, hosts[0].name, str(hanging)])
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    with hanging.open("wb"):  # who reads there gets to the end
+        pass
+    assert (
+        done.stdout
+        == "node1: read failed: it has said nothing for 1 s; is the host, or a disk of it, hanging?\n"
+    )
