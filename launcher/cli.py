@@ -128,7 +128,7 @@ def _wanted_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> tuple[
     with usage_errors(ctx):
         given = gather(str(ctx.info_name), split, Path.cwd())
         spec = make_spec(given, split, cwd=Path.cwd(), environ=os.environ)
-    _tell(ctx, notes(spec, given, split))
+    _tell(ctx, notes(spec, given, split, os.environ))
     return spec, given
 
 

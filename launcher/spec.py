@@ -199,8 +199,8 @@ def local_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, s
     return spec
 
 
-def notes(spec: JobSpec, given: Given, split: Split) -> list[str]:
-    """What to tell about words of the command line that may have been meant otherwise."""
+def notes(spec: JobSpec, given: Given, split: Split, environ: Mapping[str, str]) -> list[str]:
+    """What to tell about words of the command line, and of the shell, that may have been meant otherwise."""
     program = spec.program or DEFAULT_PROGRAM
     said = [f"options also from {' and '.join(given.files)}"] if given.files else []
     if given.files:
@@ -215,7 +215,18 @@ def notes(spec: JobSpec, given: Given, split: Split) -> list[str]:
             f"{words} after {program} is the program's own, and it does not seem to read arguments; "
             f"for the trainer it stands before {program}"
         )
-    return said
+    return said + _unsent(spec, environ)
+
+
+def _unsent(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:
+    """What chooses the arithmetic of local programs, and does not reach the hosts."""
+    names = [name for name in sorted(environ) if name.startswith("OPENBLAS_") and name not in spec.env]
+    if not spec.reach or not names:
+        return []
+    return [
+        f"{', '.join(names)} of this shell does not reach the hosts, whose bits may then differ from those "
+        f"of pslaunch local: {' '.join(f'--env {name}' for name in names)}"
+    ]
 
 
 def _option_name(word: str) -> str:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.args import split_command_line
+from pslaunch.args import Split, split_command_line
 from pslaunch.errors import SpecError
 from pslaunch.fabric_spec import fabric_spec
-from pslaunch.given import gather
+from pslaunch.given import Given, gather
 from pslaunch.hosts import Host
 from pslaunch.kinds import Seconds
 from pslaunch.options import OPTIONS, options_of
-from pslaunch.spec import JobSpec, Package, Reach
+from pslaunch.spec import JobSpec, Package, Reach, notes
 
 CONF = """
 HOSTS = ["root@n1", "n2:22", "root@n1"]
@@ -64,6 +64,14 @@ def test_a_published_conf_and_a_package(here: Path) -> None:
         env={"LD_LIBRARY_PATH": "/usr/lib64"},
         python=None,
     )
+
+
+@pytest.mark.parametrize("options", [[], ["--env=OPENBLAS_CORETYPE=Haswell"]])
+def test_what_chooses_the_arithmetic_here_and_not_there_is_told(here: Path, options: list[str]) -> None:
+    spec = make(here, WS, "--hosts=a", *options)
+    environ = {"HOME": "/h", "OPENBLAS_CORETYPE": "Haswell"}
+    told = notes(spec, Given({}, {}), Split(), environ)
+    assert [t.partition(" ")[0] for t in told] == ([] if options else ["OPENBLAS_CORETYPE"])
 
 
 def test_defaults_without_a_conf(here: Path) -> None:
