@@ -1,6 +1,6 @@
 """Contenders over SSH on the hosts of the tests: jobs of ours seen by their events, bare Fabric, tar, rsync.
 
-Tar and rsync go over connections that are open already, as a job's files do.
+Tar and rsync go over connections that were opened just before, as a job's files do.
 """
 
 from __future__ import annotations
@@ -152,29 +152,35 @@ class BareFabric:
 
 
 class OpenLines:
-    """Connections of the ssh binary to hosts, kept open: what others send goes through them."""
+    """What others send through connections of the ssh binary, opened just before, as those of a job."""
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
         self._folder = Path(tempfile.mkdtemp(prefix="bench-"))
-        self._masters: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> OpenLines:
-        for host in self._hosts:
-            argv = [*self.ssh(host), "-M", "-N", host.name]
-            self._masters.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL))
-        end_s = time.monotonic() + OPENS_S
-        while not all(self._socket(host).exists() for host in self._hosts):
-            if time.monotonic() > end_s:
-                raise SystemExit(f"no connections within {OPENS_S:g} s")
-            time.sleep(0.01)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for master in self._masters:
-            master.terminate()
-            master.wait()
         shutil.rmtree(self._folder)
+
+    @contextlib.contextmanager
+    def _opened(self, hosts: Sequence[Host]) -> Iterator[None]:
+        masters = []
+        try:
+            for host in hosts:
+                argv = [*self.ssh(host), "-M", "-N", host.name]
+                masters.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL))
+            end_s = time.monotonic() + OPENS_S
+            while not all(self._socket(host).exists() for host in hosts):
+                if time.monotonic() > end_s:
+                    raise SystemExit(f"no connections within {OPENS_S:g} s")
+                time.sleep(0.01)
+            yield
+        finally:
+            for master in masters:
+                master.terminate()
+                master.wait()
 
     def ssh(self, host: Host) -> list[str]:
         return ["ssh", "-F", str(self._hosts.config), "-S", str(self._socket(host))]
@@ -185,7 +191,7 @@ class OpenLines:
     def tar(self, package: Path, hosts: Sequence[Host]) -> float:
         """Seconds of a tar stream to each of the hosts, all at once, into new folders."""
         pack = ["tar", "c", "-C", str(package), "--exclude=./.pslaunch", "."]
-        with contextlib.ExitStack() as stack:
+        with self._opened(hosts), contextlib.ExitStack() as stack:
             for host in hosts:
                 stack.enter_context(new_folder(host.root / "tar"))
             begin_s = time.perf_counter()
@@ -204,9 +210,10 @@ class OpenLines:
         """Seconds of rsync into a folder, which it makes where it is not there."""
         where = f"{host.name}:{self._hosts.root_dir}/rsync/"
         argv = ["rsync", "-a", "-e", " ".join(self.ssh(host)), "--exclude=/.pslaunch", f"{package}/", where]
-        begin_s = time.perf_counter()
-        subprocess.run(argv, check=True)
-        return time.perf_counter() - begin_s
+        with self._opened([host]):
+            begin_s = time.perf_counter()
+            subprocess.run(argv, check=True)
+            return time.perf_counter() - begin_s
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ class Hosts:
     """Hosts node1, node2, … of the current user; with a `bastion`, they can be reached through it alone.
 
     They know each other by name, and the job's key leads from each to each. `run_id`: with it the ids of the
-    sets of one run begin; `environment`: NAME=VALUE for every session on them.
+    sets of one run begin; `environment`: NAME=VALUE for every session on them; `state`: where all files are.
     """
 
     def __init__(
@@ -49,9 +49,10 @@ class Hosts:
         bastion: bool = False,
         run_id: str = "",
         environment: str = "",
+        state: Path = STATE,
     ) -> None:
         self.id = ((run_id or uuid.uuid4().hex)[: sweep.RUN_DIGITS] + uuid.uuid4().hex)[: sweep.ID_DIGITS]
-        self.folder = Path(tempfile.mkdtemp(prefix=f"pslt-{self.id}-", dir=STATE))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"pslt-{self.id}-", dir=state))
         self.folder.chmod(0o755)
         self.config, self.known_hosts = self.folder / "ssh_config", self.folder / "known_hosts"
         self.key = self.folder / "key"
