@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pslaunch.backends.local import LocalBackend
-from pslaunch.node import codes
+from pslaunch.node import codes, record
 from pslaunch.node.job import place
 from pslaunch.node.loop import Loop
 from pslaunch.observe import RemoteHead
@@ -152,7 +152,12 @@ def test_a_launcher_that_asks_late_is_told_why_the_job_was_refused(tmp_path: Pat
         line = backend.start_head(plan.nodes[0], plan.limits)
         head = RemoteHead(loop, line.read_fd, line.write_fd, name="node 0", lost_after_s=10.0)
         assert head.lead(place(plan, plan.nodes), "00" * 32)[0]
-        poll_until(lambda: '"state": "ended"' in ok("jobs", "--json"), describe="the job's end")
+
+        def state() -> Any:
+            found = record.read_all(record.folder(os.environ))
+            return next((r["state"] for r in found if r["job"] == plan.job_id), "")
+
+        poll_until(lambda: state() == "ended", describe="the job's end")
         head.follow()
         loop.run(lambda: head.done)
         assert head.code == codes.USAGE

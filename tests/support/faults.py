@@ -96,7 +96,7 @@ class Control:
                 self._seen.add((held.who, held.event))
                 self._held.put(held)
 
-    def held(self, *, within_s: float = 30.0) -> Held:
+    def held(self, *, within_s: float = 60.0) -> Held:
         """The next process that has come to its moment."""
         try:
             held = self._held.get(timeout=within_s)

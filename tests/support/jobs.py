@@ -147,7 +147,7 @@ class Job:
         """What a process has printed, as the launcher streamed it."""
         return [e["text"] for e in self.events() if e["event"] == "line" and e["process"] == process]
 
-    def until(self, probe: Callable[[list[Event]], Any], describe: str, *, timeout_s: float = 30.0) -> Any:
+    def until(self, probe: Callable[[list[Event]], Any], describe: str, *, timeout_s: float = 60.0) -> Any:
         """Wait until `probe` of the events is truthy, and return that."""
         return self.launcher.until(lambda text: probe(parse_events(text)), describe, timeout_s=timeout_s)
 

@@ -120,7 +120,7 @@ class Started:
         assert result, f"{describe} within {timeout_s:g} s from {self._tell()}"
         return result
 
-    def wait(self, *, timeout_s: float = 30.0) -> int:
+    def wait(self, *, timeout_s: float = 60.0) -> int:
         """Its exit code, 128+n for a signal; AssertionError with the output if it goes on for too long."""
         try:
             code = self.proc.wait(timeout_s)
