@@ -168,6 +168,7 @@ def question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> Messag
         "paths": paths,
         "lock": f"{here.state_dir}/lock",
         "files": [] if wanted.sent else [f"{here.workspace}/{spec.program or DEFAULT_PROGRAM}"],
+        "links": sorted(set(plan.package.links.values())) if plan.package else [],
         "ports": ports_of(placed, node),
         "python": "" if spec.install else spec.python or "",
         "modules": [*wanted.modules, *wanted.later],

@@ -73,6 +73,10 @@ KINDS: Final[Mapping[str, Kind]] = {
         "disk", "problem",
         "name a program that is in the workspace of every host",
     ),
+    "no link": Kind(
+        "disk", "problem",
+        "mount it there, or name a path that every host has: --link NAME=PATH",
+    ),
     "no rights": Kind(
         "disk", "problem",
         "give the user the right to write there, or choose another ROOT_DIR (--root_dir), or "
@@ -260,6 +264,7 @@ def _disk(facts: Mapping[str, Any], wanted: Wanted, size: int) -> Iterator[tuple
         yield "no workspace", f"{workspace['path']}: No such file or directory"
         return
     yield from (("no program", f"{path} is no file") for path, there in facts["files"].items() if not there)
+    yield from (("no link", f"{path} is not there") for path, there in facts["links"].items() if not there)
     if facts["used_by"]:
         yield "in use", f"job {facts['used_by']} has its logs in {workspace['path']}"
     errors = dict.fromkeys(f"{f['error']} (of {f['owner'] or '?'})" for f in folders.values() if f["error"])

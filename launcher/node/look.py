@@ -58,6 +58,7 @@ def look(order: Mapping[str, Any]) -> dict[str, Any]:
         "folders": {name: folder(path) for name, path in order["paths"].items()},
         "used_by": lock_holder(os.path.expanduser(order["lock"])),
         "files": {path: os.path.isfile(os.path.expanduser(path)) for path in order["files"]},
+        "links": {path: os.path.exists(path) for path in order["links"]},
         "interfaces": nics.addresses(),
         "interface_error": interface_error,
         "addrs": addrs,

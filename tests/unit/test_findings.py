@@ -36,6 +36,7 @@ FACTS: dict[str, Any] = {
     },
     "used_by": "",
     "files": {},
+    "links": {},
     "interface_error": "",
     "addrs": ["10.0.0.1"],
     "ports": {"7164": "", "7165": ""},
@@ -108,6 +109,12 @@ def test_a_workspace_that_should_be_there() -> None:
     lacking = facts(files={"/r/ws/t.py": False}, **there)
     assert kinds(Seen(host="a", facts=lacking), wanted=wanted, size=0) == [(0, "no program")]
     assert kinds(Seen(host="a", facts=facts(**there)), wanted=wanted, size=0) == []
+
+
+def test_what_a_link_leads_to_must_be_there() -> None:
+    lacking = facts(links={"/data": True, "/mnt": False})
+    found = find([Seen(host="a", facts=lacking)], WANTED, [0])
+    assert [(f.kind, f.text) for f in found] == [("no link", "/mnt is not there")]
 
 
 def test_with_install_a_node_needs_what_makes_environments() -> None:
