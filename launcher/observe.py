@@ -15,6 +15,7 @@ from pslaunch.node.recent import Event, Recent
 from pslaunch.node.send import Sender, Source
 from pslaunch.node.wire import Line, Message
 
+SLOW_S = 1.0  # for a head to show that it heard a request to end
 GIVE_UP_S = 8.0  # after a second request to end; a head is done with it in 7
 
 
@@ -62,6 +63,7 @@ class RemoteHead:
         self._code: int | None = None
         self._stopped: tuple[int, str] | None = None  # what we have asked for
         self._hurried = False  # asked for twice
+        self.on_slow: Callable[[str], None] = lambda _text: None  # what to tell while it does not answer
         self.answers: dict[str, Message] = {}
         self._line = Line(
             loop, read_fd, write_fd, lost_after_s=lost_after_s, on_message=self._heard, on_lost=self._lost
@@ -82,11 +84,18 @@ class RemoteHead:
         return found, found[-1]["n"] + 1 if found else max(cursor, self._next)
 
     def stop(self, number: int, reason: str) -> None:
-        if self._stopped and not self._hurried:
+        if not self._stopped:
+            told = self._next
+            self._loop.call_after(SLOW_S, lambda: self._slow(told))
+        elif not self._hurried:
             self._hurried = True
             self._loop.call_after(GIVE_UP_S, self._give_up)
         self._stopped = self._stopped or (number, reason)
         self._line.send({"type": "stop", "number": number, "reason": reason})
+
+    def _slow(self, told: int) -> None:
+        if not self.done and self._next == told:
+            self.on_slow(f"{self._name} does not answer; asked once more to end, it gets {GIVE_UP_S:g} s")
 
     def _give_up(self) -> None:
         if not self.done:

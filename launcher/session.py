@@ -109,6 +109,8 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
         else:
             head = _head_here(loop, backend, plan)
         watch = Watch(loop, head, view, outlet)
+        if isinstance(head, RemoteHead):
+            head.on_slow = lambda text: watch.say(text, "warning")
         if spec.detach:
             watch.until(lambda: watch.all_run or head.done)
             if isinstance(head, RemoteHead) and not head.done and head.free():

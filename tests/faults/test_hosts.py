@@ -326,8 +326,10 @@ def test_a_second_request_to_end_does_not_wait_for_a_host_that_hangs(
     with running(place, workspace, *options) as job:
         job.until(lambda _: job.lines(f"trainer/{node}"), "a tick")
         hosts[node].freeze()
-        for number in (signal.SIGINT, signal.SIGTERM):  # two of one kind could become one
-            job.launcher.proc.send_signal(number)
+        job.launcher.proc.send_signal(signal.SIGINT)
+        if place.led:
+            job.launcher.expect(f"node 0 .{hosts[0].name}. does not answer")
+        job.launcher.proc.send_signal(signal.SIGTERM)  # two of one kind could become one
         code = job.launcher.wait(timeout_s=GIVE_UP_S + EXTRA_S + SLACK_S)
         assert code in (codes.INT, codes.TERM), job.launcher.output()
         assert hosts[node].name in job.launcher.output()
