@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pslaunch.node import codes
 from pslaunch.node.dispatch import Part
+from pslaunch.node.incoming import LINK_ADVICE
 from pslaunch.node.job import Package
 from pslaunch.node.loop import Aside, Loop
 from pslaunch.node.manifest import (
@@ -30,7 +31,6 @@ from pslaunch.node.shards import Shards
 from pslaunch.node.wire import Message
 
 IGNORE = ".pslaunchignore"
-LINK_ADVICE = "to have a link to a folder that is mounted on the nodes: --link NAME=PATH"
 
 
 class Folder:

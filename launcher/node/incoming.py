@@ -21,6 +21,7 @@ from pslaunch.node.wire import Data
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PART = ".part"
+LINK_ADVICE = "to have a link to a folder that is mounted on the nodes: --link NAME=PATH"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -47,7 +48,8 @@ class Incoming:
         self._off = False
         self._unchanged, self._looks = False, list[str]()
         self._intact: dict[str, str] = {}
-        self._dressed: dict[str, str] = {}  # contents that came now, with mode and time of this path
+        # What is in staged/ and was verified, by its name; with mode and time of this path, if of any.
+        self._sure: dict[str, str] = {}
         self._wanted: deque[Want] = deque()
         self._fd, self._at, self._hash = -1, 0, new_hash()  # the file that comes just now
 
@@ -68,6 +70,7 @@ class Incoming:
         """
         self._unchanged = False
         self._wanted.clear()
+        self._sure.clear()
         self.listed = self.entries = decode(manifest)
         self._data = manifest
         if self._mine:
@@ -77,6 +80,9 @@ class Incoming:
         found = survey(self._store.workspace, self.entries, old, self._hashes)
         if found.conflicts:
             raise Refusal(codes.IO, self._in_the_way(found.conflicts))
+        if found.unfit:
+            where, why = self._store.workspace, "; ".join(found.unfit[:MAX_NAMED])
+            raise Refusal(codes.IO, f"{where} can't be filled: {why}; {LINK_ADVICE}")
         self._lacking, self._off, self._intact = found.lacking, found.off, found.intact
         self._looks = found.looks if found.certain else []
         self._there = self._store.staged()
@@ -113,14 +119,24 @@ class Incoming:
 
     def _staged(self, e: Entry) -> int:
         """How much of this content has arrived before."""
-        there, part = self._there, -1
-        if e.content in there and self._store.staged_size(e.content) == e.size:
+        part = -1
+        if e.content in self._there and self._is_sure(e):
             return e.size
-        if e.content + _PART in there:
+        if e.content + _PART in self._there:
             part = self._store.staged_size(e.content + _PART)
-        if e.size == 0:
-            self._write_whole(e, b"")
         return min(max(part, 0), max(0, e.size - 1))  # its last byte brings the check
+
+    def _is_sure(self, e: Entry) -> bool:
+        """Whether what an earlier dispatch staged still is what it was: a power cut may have been since."""
+        with contextlib.suppress(OSError), open(self._store.open_staged(e.content), "rb") as f:
+            value = new_hash()
+            while data := f.read(1024 * 1024):
+                value.update(data)
+            if value.hexdigest() == e.content:
+                self._sure[e.content] = ""
+                return True
+        os.unlink(e.content, dir_fd=self._store.staged_fd)
+        return False
 
     def _in_the_way(self, paths: Sequence[str]) -> str:
         names = ", ".join(paths[:MAX_NAMED]) + (
@@ -184,7 +200,7 @@ class Incoming:
             self._wanted.popleft()
             if digest(data) != e.content:
                 raise Refusal(codes.IO, _changed(e))
-            self._write_whole(e, data)
+            self._write_whole(e, e.content, data)
             return []
         if self._fd < 0:
             self._begin(e, want.offset)
@@ -193,14 +209,14 @@ class Incoming:
         self._at += len(data)
         return self._end(e, want) if self._at == e.size else []
 
-    def _write_whole(self, e: Entry, data: bytes | memoryview) -> None:
-        fd = os.open(e.content, _NEW | os.O_TRUNC, 0o600, dir_fd=self._store.staged_fd)
+    def _write_whole(self, e: Entry, name: str, data: bytes | memoryview) -> None:
+        fd = os.open(name, _NEW | os.O_TRUNC, 0o600, dir_fd=self._store.staged_fd)
         try:
             _write(fd, data)
             dress(fd, e)
         finally:
             os.close(fd)
-        self._dressed[e.content] = e.path
+        self._sure[name] = e.path
 
     def _begin(self, e: Entry, offset: int) -> None:
         name = e.content + _PART
@@ -217,7 +233,7 @@ class Incoming:
         good = self._hash.hexdigest() == e.content
         if good:
             dress(self._fd, e)
-            self._dressed[e.content] = e.path
+            self._sure[e.content] = e.path
         self._drop()
         staged = self._store.staged_fd
         if good:
@@ -271,30 +287,31 @@ class Incoming:
 
     def _dress_all(self) -> None:
         """Every lacking file staged under its own name: copies of what is here, modes, times."""
-        lacking, there = {self.entries[i].path for i in self._lacking}, self._store.staged()
+        lacking, staged = {self.entries[i].path for i in self._lacking}, self._store.staged_fd
         for e, name in stage_names(self.entries):
-            if e.path not in lacking or (name == e.content and self._dressed.get(name) == e.path):
+            if e.path not in lacking:
                 continue
-            if name not in there or self._store.staged_size(name) != e.size:
+            if name not in self._sure:
                 self._copy(e, name)
-            st = os.stat(name, dir_fd=self._store.staged_fd, follow_symlinks=False)
-            if st.st_mode & 0o777 != e.mode or st.st_mtime_ns != e.mtime_ns:
-                os.chmod(name, 0o600, dir_fd=self._store.staged_fd)  # ours to open again
-                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._store.staged_fd)
+            if self._sure[name] != e.path:
+                os.chmod(name, 0o600, dir_fd=staged)  # ours to open again
+                fd = self._store.open_staged(name)
                 dress(fd, e)
                 os.close(fd)
 
     def _copy(self, e: Entry, name: str) -> None:
-        """A content that is here under another name."""
-        staged = self._store.staged_fd
+        """A content that is here under another name, or nothing at all."""
+        if e.size == 0:
+            self._write_whole(e, name, b"")
+            return
         if e.content in self._intact:
             path = os.path.join(self._store.workspace, self._intact[e.content])
             source = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         else:
-            source = os.open(e.content, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=staged)
-        value = new_hash()
+            source = self._store.open_staged(e.content)
+        value, staged, part = new_hash(), self._store.staged_fd, name + _PART
         with open(source, "rb") as f:
-            fd = os.open(name, _NEW | os.O_TRUNC, 0o600, dir_fd=staged)
+            fd = os.open(part, _NEW | os.O_TRUNC, 0o600, dir_fd=staged)
             try:
                 while data := f.read(1024 * 1024):
                     value.update(data)
@@ -302,7 +319,10 @@ class Incoming:
             finally:
                 os.close(fd)
         if value.hexdigest() != e.content:
+            os.unlink(part, dir_fd=staged)
             raise Refusal(codes.IO, _changed(e))
+        os.rename(part, name, src_dir_fd=staged, dst_dir_fd=staged)
+        self._sure[name] = ""
 
     def remember(self) -> None:
         """After all is in place: what the next dispatch can see at a glance."""

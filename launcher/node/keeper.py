@@ -146,8 +146,8 @@ def main(argv: Sequence[str]) -> int:
         try:
             code = agent_module.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s)
         except BaseException as e:  # the border of a process: it says why, and nothing of the keeper runs on
-            complain(f"agent: {type(e).__name__}: {e}")
             sys.excepthook(type(e), e, e.__traceback__)
+            complain(f"agent: {type(e).__name__}: {e}")  # last: an end of what was said is all that is kept
         finally:
             with contextlib.suppress(OSError):
                 sys.stderr.flush()

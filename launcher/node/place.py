@@ -124,6 +124,10 @@ class Store:
         """Names of all that is staged."""
         return set(os.listdir(self.staged_fd))
 
+    def open_staged(self, name: str) -> int:
+        """A descriptor of something staged, to be read. Raises OSError."""
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.staged_fd)
+
     def staged_size(self, name: str) -> int:
         """Bytes of a staged file; -1 where there is none."""
         try:
@@ -195,6 +199,7 @@ class Survey:
         self.intact: dict[str, str] = {}  # where a content is that some file lacks, by its hash
         self.looks: list[str] = []  # path and look (seen.py) of each entry, where all is there
         self.certain = True  # whether another look would tell of any change
+        self.unfit: list[str] = []  # folders that can't be filled, and why
         self.conflicts: list[str] = []  # what programs put where the package has something of another kind
 
 
@@ -236,6 +241,7 @@ def survey(workspace: str, entries: Sequence[Entry], old: Sequence[Entry], hashe
     if found.lacking or found.off:
         _look_around(workspace, entries, old, hashes, found, have)
         found.conflicts = _conflicts(workspace, others, old)
+        found.unfit = _unfit(workspace, sorted({entries[i].path.rpartition("/")[0] for i in found.lacking}))
     return found
 
 
@@ -278,7 +284,28 @@ def _conflicts(workspace: str, others: Sequence[Entry], old: Sequence[Entry]) ->
                 conflicts.append(e.path)
             elif e.kind != "d" and stat.S_ISDIR(mode):
                 conflicts += _strangers(workspace, e.path, put)
+            elif e.kind in "lm" and stat.S_ISREG(mode):
+                st = os.lstat(f"{workspace}/{e.path}")
+                conflicts += [] if e.path in put and _as_put(st, put[e.path]) else [e.path]
     return conflicts
+
+
+def _unfit(workspace: str, folders: Iterable[str]) -> list[str]:
+    """Folders into which nothing can be moved from `.pslaunch/`, and why."""
+    disk = os.stat(workspace).st_dev
+    unfit = []
+    for folder in folders:
+        path = folder
+        while path and not os.path.lexists(f"{workspace}/{path}"):
+            path = path.rpartition("/")[0]
+        there = f"{workspace}/{path}" if path else workspace
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            st = os.lstat(there)
+            if stat.S_ISDIR(st.st_mode) and st.st_dev != disk:
+                unfit.append(f"{path} is a disk of its own")
+            elif stat.S_ISDIR(st.st_mode) and st.st_uid != os.geteuid() and not os.access(there, os.W_OK):
+                unfit.append(f"{path or 'the folder itself'} belongs to another user")
+    return unfit
 
 
 def _strangers(workspace: str, path: str, put: Mapping[str, Entry]) -> list[str]:
@@ -321,15 +348,18 @@ def _move(store: Store, old: Sequence[Entry], entries: Sequence[Entry]) -> None:
         staged = store.staged()
         names = {e.path: name for e, name in stage_names(entries)} if staged else {}
         for e in entries:
-            fd, name = tree.at(e.path)
-            if e.kind == "d":
-                _make_folder(fd, name)
-            elif e.kind != "f":
-                _make_link(store, fd, name, e.content)
-            elif names.get(e.path) in staged:
-                os.rename(names[e.path], name, src_dir_fd=store.staged_fd, dst_dir_fd=fd)
-            else:
-                _set(fd, name, e)
+            try:
+                fd, name = tree.at(e.path)
+                if e.kind == "d":
+                    _make_folder(fd, name)
+                elif e.kind != "f":
+                    _make_link(store, fd, name, e.content)
+                elif names.get(e.path) in staged:
+                    os.rename(names[e.path], name, src_dir_fd=store.staged_fd, dst_dir_fd=fd)
+                else:
+                    _set(fd, name, e)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, f"{store.workspace}/{e.path}") from error
         for e in reversed(entries):
             if e.kind == "d":
                 fd = tree.folder(e.path)

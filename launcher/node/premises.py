@@ -58,8 +58,6 @@ class Premises:
             for name in ("log_dir", "state_dir"):
                 os.makedirs(self.paths[name], exist_ok=True)
             holder = self._lock()
-            if holder is None and self._nodes > 1 and self.shared is None:
-                holder = self._before_us()
             job_id, _, first = (holder or "").partition("\n")
             if job_id != self._job_id or not first.isdigit() or self.shared is not None:
                 break
@@ -90,6 +88,10 @@ class Premises:
             other = os.read(fd, 200).decode("utf-8", "replace").strip()
             os.close(fd)
             return other
+        first = self._before_us() if self._nodes > 1 and self.shared is None else None
+        if first is not None:
+            os.close(fd)
+            return first
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{self._job_id}\n{self._node}\n".encode(), 0)
         os.fsync(fd)  # other hosts may look
@@ -118,9 +120,17 @@ class Premises:
             os.makedirs(self.workspace, exist_ok=True)
         if self.shared is None and os.path.lexists(os.path.join(self.workspace, JOURNAL_PATH)):
             from pslaunch.node import place
+            from pslaunch.node.manifest import ManifestError
 
             # A dispatch was cut: no program may see half of it.
-            self._loop.aside(lambda: place.finish(self.workspace), lambda e: self._answer(self._tidy, e))
+            def over(failed: Exception | None) -> None:
+                if isinstance(failed, ManifestError):
+                    path = os.path.join(self.workspace, JOURNAL_PATH)
+                    text = f"{path}, left by a dispatch that was cut, can't be read ({failed}): remove it"
+                    failed = Refusal(codes.IO, f"{text}, and dispatch again")
+                self._answer(self._tidy, failed)
+
+            self._loop.aside(lambda: place.finish(self.workspace), over)
         else:
             self._tidy()
 
@@ -138,7 +148,8 @@ class Premises:
     def list_nodes(self, addrs: list[str]) -> None:
         """Write `nodes`. As a whole, since nodes may share the folder, and programs of one run before
         another has written it."""
-        beside = os.path.join(self.workspace, f".nodes-{self._node}")
+        beside = os.path.join(self.workspace, ".pslaunch", f"nodes-{self._node}")
+        os.makedirs(os.path.dirname(beside), exist_ok=True)
         write(beside, "".join(f"{addr}\n" for addr in addrs))
         os.replace(beside, os.path.join(self.workspace, "nodes"))
 

@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from pslaunch.node.manifest import Entry, Hashes, digest, key_of, without_gc
 from pslaunch.node.place import MANIFEST, Store
 
-SEEN = "seen"  # the manifest's digest and key, then path and look of each entry
+SEEN = "seen"  # the manifest's digest, how much follows, its look; then path and look of each entry
 
 
 def glance(store: Store) -> str:
     """The digest of the manifest, where all here is as it says; "" where it may not be."""
     about, *rest = os.fsdecode(store.read(SEEN)).split("\0")
-    known, _, key = about.partition(" ")
+    known = about.partition(" ")[0]
     try:
-        if not known or key != _look(os.path.join(store.path, MANIFEST)):
+        if about != _about(store, known, len(rest)):
             return ""
         for path, look in zip(rest[::2], rest[1::2]):
             if _look(f"{store.workspace}/{path}") != look:
@@ -49,8 +49,12 @@ def note(store: Store, entries: Sequence[Entry], hashes: Hashes) -> None:
 
 def keep(store: Store, looks: Sequence[str]) -> None:
     """Keep path and look of all that the manifest here names. Raises OSError."""
-    about = f"{digest(store.read(MANIFEST))} {_look(os.path.join(store.path, MANIFEST))}"
+    about = _about(store, digest(store.read(MANIFEST)), len(looks))
     store.write(SEEN, os.fsencode("\0".join((about, *looks))))
+
+
+def _about(store: Store, known: str, size: int) -> str:
+    return f"{known} {size} {_look(os.path.join(store.path, MANIFEST))}"
 
 
 def _look(path: str) -> str:

@@ -114,6 +114,38 @@ def test_a_disk_without_room_is_told_and_the_old_workspace_is_intact(hosts: Host
     assert set(there.split()) - {"seen"} == {"aa", "b", "link", "hashes", "manifest", "staged"}
 
 
+def test_a_disk_that_is_mounted_in_the_workspace_is_told_before_anything_changes(
+    hosts: Hosts, workspace: Path
+) -> None:
+    place = FabricPlace(hosts)
+    fill(workspace)
+    assert finished(place, workspace, *ALONE)[0] == 0
+    data = place.workspaces(workspace)[1] / "data"
+    hosts[1].run("mount", "-t", "tmpfs", "tmpfs", str(hosts.root_dir / workspace.name / "data"))
+    (workspace / "data/deep").mkdir()
+    (workspace / "data/deep/new").write_text("new")
+    code, job = finished(place, workspace, *ALONE)
+    assert (code, job.end()["failure"]["node"]) == (codes.IO, 1)
+    assert "data is a disk of its own" in job.end()["failure"]["text"]
+    assert "--link NAME=PATH" in job.end()["failure"]["text"]
+    hosts[1].run("umount", str(hosts.root_dir / workspace.name / "data"))
+    assert finished(place, workspace, *ALONE)[0] == 0 and (data / "deep/new").read_text() == "new"
+
+
+@pytest.mark.parametrize("head", ["launcher", "node"])
+def test_a_journal_that_can_not_be_read_is_named(workspace: Path, head: str) -> None:
+    place = LocalPlace(2, f"--head={head}")
+    fill(workspace)
+    journal = place.workspaces(workspace)[1] / ".pslaunch/dispatch/journal"
+    journal.parent.mkdir(parents=True)
+    journal.write_text("junk")
+    code, job = finished(place, workspace, *ALONE)
+    text = job.end()["failure"]["text"]
+    assert code == codes.IO and str(journal) in text and "remove it" in text, text
+    journal.unlink()
+    assert finished(place, workspace, *ALONE)[0] == 0
+
+
 def test_after_a_cut_what_has_arrived_is_not_sent_again(workspace: Path) -> None:
     place = LocalPlace(2)
     fill(workspace)

@@ -255,6 +255,59 @@ def test_a_programs_folder_in_the_way_is_refused_before_anything_changes(
     assert state(ws) == before and not place.pending(str(ws))
 
 
+def test_a_programs_file_where_a_link_shall_be_is_refused(tmp_path: Path) -> None:
+    build(tmp_path / "old", {"model": "ours", "data": {}})
+    build(tmp_path / "new", {"model": Path("data"), "data": {}})
+    ws = tmp_path / "ws"
+    dispatch(tmp_path / "old", ws)
+    (ws / "model").write_text("weeks of training")
+    with pytest.raises(Refusal, match="programs put model into"):
+        dispatch(tmp_path / "new", ws)
+    assert (ws / "model").read_text() == "weeks of training"
+    dispatch(tmp_path / "old", ws)
+    dispatch(tmp_path / "new", ws)  # as it was put there, it goes
+    assert (ws / "model").is_symlink()
+
+
+def test_a_copy_of_what_changes_meanwhile_leaves_nothing_that_is_believed(tmp_path: Path) -> None:
+    build(tmp_path / "old", {"a": "GOODxxxx"})
+    build(tmp_path / "new", {"b": "GOODxxxx"})
+    ws = tmp_path / "ws"
+    dispatch(tmp_path / "old", ws)
+    incoming = Incoming(str(ws))
+    assert incoming.look(encode(package(tmp_path / "new"))) == []  # it is there already, as a
+    (ws / "a").write_text("EVILxxxx")
+    with pytest.raises(Refusal, match="came with another content"):
+        incoming.place()
+    incoming.close()
+    assert dispatch(tmp_path / "new", ws) == [0] and (ws / "b").read_text() == "GOODxxxx"
+
+
+def test_what_was_staged_before_is_believed_by_its_content_alone(tmp_path: Path) -> None:
+    build(tmp_path / "new", {"b": "GOODxxxx"})
+    entries = package(tmp_path / "new")
+    ws = tmp_path / "ws"
+    Store(str(ws)).close()
+    for content, sent in ((b"EVILxxxx", [0]), (b"GOODxxxx", [])):
+        (ws / ".pslaunch/dispatch/staged" / entries[0].content).write_bytes(content)
+        (ws / "b").unlink(missing_ok=True)
+        assert dispatch(tmp_path / "new", ws) == sent and (ws / "b").read_text() == "GOODxxxx"
+
+
+def test_an_empty_file_is_as_the_last_manifest_says(tmp_path: Path) -> None:
+    build(tmp_path / "old", {"run.sh": ""})
+    build(tmp_path / "new", {"run.sh": b""})
+    ws = tmp_path / "ws"
+    dispatch(tmp_path / "old", ws)
+    (ws / "run.sh").unlink()
+    incoming = Incoming(str(ws))
+    for source in ("old", "new"):  # as a receiver does that looks before it knows what is offered
+        assert incoming.look(encode(package(tmp_path / source))) == []
+    incoming.place()
+    incoming.close()
+    assert state(ws) == state(tmp_path / "new")
+
+
 @pytest.mark.parametrize("trap", ["was_file", "a", "elsewhere"])
 def test_a_link_in_the_way_is_replaced_not_followed(
     sources: tuple[Path, Path], tmp_path: Path, trap: str

@@ -59,6 +59,10 @@ def rewrite(path: Path) -> None:
     os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns))  # as programs do that cover their tracks
 
 
+def cut(path: Path, fields: int) -> None:
+    path.write_bytes(b"\0".join(path.read_bytes().split(b"\0")[:-fields]))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -74,6 +78,7 @@ def rewrite(path: Path) -> None:
         lambda ws: (ws / ".pslaunch/dispatch" / MANIFEST).unlink(),
         lambda ws: (ws / ".pslaunch/dispatch" / seen.SEEN).unlink(),
         lambda ws: (ws / ".pslaunch/dispatch" / seen.SEEN).write_bytes(b"\0\0\0"),
+        lambda ws: cut(ws / ".pslaunch/dispatch" / seen.SEEN, 2),  # by a power cut, between two entries
     ],
 )
 def test_every_change_takes_more_than_a_glance(store: Store, change: Callable[[Path], object]) -> None:
