@@ -94,8 +94,9 @@ class Dispatch:
         """A node's answer: what is to be sent."""
         try:
             sender = self._senders[link.node.id]
-            big = self._passed_on and not m["alone"] and sender.size(m) >= PASS_ON_BYTES
-            if big:
+            # Whom we feed may ask again, for what an earlier try left and is no good: nobody else will do.
+            ours = m["alone"] or sender.total_bytes > 0
+            if self._passed_on and not ours and sender.size(m) >= PASS_ON_BYTES:
                 self._hungry[link.node.id] = m
             else:
                 self._free(link)  # it may not have reached the one that has it
