@@ -135,7 +135,8 @@ class RemoteHead:
 
     def ask(self, kind: str) -> Message:
         """Wait for the answer of this kind; {} if the line is lost, or the head refuses."""
-        self.answers.pop(kind, None)
+        for old in (kind, "refused"):
+            self.answers.pop(old, None)
         self._loop.run(lambda: kind in self.answers or "refused" in self.answers or self.done)
         return self.answers.pop(kind, {})
 

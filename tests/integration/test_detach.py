@@ -14,7 +14,7 @@ import pytest
 
 from pslaunch.backends.local import LocalBackend
 from pslaunch.node import codes, record
-from pslaunch.node.job import place
+from pslaunch.node.job import Plan, place
 from pslaunch.node.loop import Loop
 from pslaunch.observe import RemoteHead
 from pslaunch.plan import make_plan
@@ -143,24 +143,42 @@ def test_a_head_in_the_launcher_can_not_be_left(workspace: Path) -> None:
     assert done.returncode == codes.USAGE and "--detach" in done.stderr
 
 
-def test_a_launcher_that_asks_late_is_told_why_the_job_was_refused(tmp_path: Path) -> None:
-    """A job can be over before its launcher, which has other agents to start, wants to hear of it."""
-    spec = JobSpec(backend="local", job_name="late", workspace=tmp_path / "nothing", head="node")
-    plan = make_plan(spec, "late-1")
+@pytest.fixture
+def led(tmp_path: Path) -> Iterator[tuple[Loop, RemoteHead, Plan]]:
+    """A head on a node that was given a job, which it will refuse."""
+    plan = make_plan(
+        JobSpec(backend="local", job_name="late", workspace=tmp_path / "no", head="node"), "late-1"
+    )
     loop, backend = Loop(), LocalBackend()
     try:
         line = backend.start_head(plan.nodes[0], plan.limits)
         head = RemoteHead(loop, line.read_fd, line.write_fd, name="node 0", lost_after_s=10.0)
         assert head.lead(place(plan, plan.nodes), "00" * 32)[0]
-
-        def state() -> Any:
-            found = record.read_all(record.folder(os.environ))
-            return next((r["state"] for r in found if r["job"] == plan.job_id), "")
-
-        poll_until(lambda: state() == "ended", describe="the job's end")
-        head.follow()
-        loop.run(lambda: head.done)
-        assert head.code == codes.USAGE
+        yield loop, head, plan
     finally:
         backend.close()
         loop.close()
+
+
+def test_a_launcher_that_asks_late_is_told_why_the_job_was_refused(
+    led: tuple[Loop, RemoteHead, Plan],
+) -> None:
+    """A job can be over before its launcher, which has other agents to start, wants to hear of it."""
+    loop, head, plan = led
+
+    def state() -> Any:
+        found = record.read_all(record.folder(os.environ))
+        return next((r["state"] for r in found if r["job"] == plan.job_id), "")
+
+    poll_until(lambda: state() == "ended", describe="the job's end")
+    head.follow()
+    loop.run(lambda: head.done)
+    assert head.code == codes.USAGE
+
+
+def test_a_request_that_was_refused_is_no_answer_to_the_next_one(led: tuple[Loop, RemoteHead, Plan]) -> None:
+    _, head, plan = led
+    assert head.lead(place(plan, plan.nodes), "00" * 32) == (0, ())
+    assert "once" in head.refusal
+    assert head.status()["processes"]
+    assert not head.refusal
