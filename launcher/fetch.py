@@ -5,12 +5,12 @@ A node is trusted with its own job, not with this machine: nothing is written ou
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pslaunch.backends.base import Backend
 from pslaunch.errors import FileError
@@ -19,46 +19,55 @@ from pslaunch.node.job import Node
 _MODE_BITS = 0o777
 
 
+class Fetched(NamedTuple):
+    """What was brought, as paths here, and what was not, in words."""
+
+    brought: list[str]
+    left_out: list[str]
+
+
 def fetch_results(
     backend: Backend, nodes: Sequence[Node], *, output: Path | None = None, logs: Path | None = None
-) -> list[str]:
-    """Bring what a job left on its nodes; what was brought, as paths.
+) -> Fetched:
+    """Bring what a job left on its nodes.
 
     output: gets what is in `output/` of node 0. logs: gets a folder for each node, `ID-NAME`, with what is in
     its `log/`. Raises PslaunchError.
     """
-    found: list[str] = []
+    found = Fetched([], [])
     if output is not None:
-        found += unpack(backend.ask(nodes[0].id, ["pack", nodes[0].output_dir]), output)
+        unpack(backend.ask(nodes[0].id, ["pack", nodes[0].output_dir]), output, found)
     for node in nodes if logs is not None else ():
         assert logs is not None
         place = logs / f"{node.id}-{node.name.replace('/', '_')}"
-        found += unpack(backend.ask(node.id, ["pack", node.log_dir]), place)
+        unpack(backend.ask(node.id, ["pack", node.log_dir]), place, found)
     return found
 
 
-def unpack(pieces: Iterator[bytes], folder: Path) -> list[str]:
-    """Write a tar stream of files, folders and links below `folder`; the paths of what was written.
+def unpack(pieces: Iterator[bytes], folder: Path, found: Fetched) -> None:
+    """Write a tar stream of files, folders and links below `folder`, and note it in `found`.
 
     The answer is read to its end, hash included, whatever the archive says. Raises FileError.
     """
-    names: list[str] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BufferedReader(_Stream(pieces)), mode="r|") as archive:
             for member in archive:
-                _write(archive, member, folder)
-                names.append(str(folder / member.name))
+                path = str(folder / member.name)
+                if why := _write(archive, member, folder):
+                    found.left_out.append(f"{path} {why}")
+                else:
+                    found.brought.append(path)
         for _ in pieces:
             pass
     except (tarfile.TarError, ValueError, OverflowError) as e:  # names and times that no file can have, too
         raise FileError(f"what came for {folder} is no tar stream: {e}") from e
     except OSError as e:
         raise FileError.from_os(e, "write what was fetched:") from e
-    return names
 
 
-def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> str:
+    """Make it, or say why that can't be."""
     path = folder / member.name
     if ".." in Path(member.name).parts or not _is_in(folder, path.parent):
         raise FileError(f"{member.name!r} would be written outside {folder}: nothing more is taken")
@@ -67,18 +76,25 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> N
     elif member.isreg():
         source = archive.extractfile(member)
         assert source is not None
-        beside = path.with_name(f".{path.name}.part")
-        with contextlib.suppress(FileNotFoundError):
-            beside.unlink()
-        with beside.open("xb") as target:
-            while data := source.read(1024 * 1024):
-                target.write(data)
-        beside.chmod(member.mode & _MODE_BITS)
-        os.utime(beside, (member.mtime, member.mtime))
-        beside.replace(path)
-    elif member.issym() and _is_in(folder, path.parent / member.linkname):
+        beside = path.with_name(f".{os.urandom(8).hex()}.part")  # its own name may be as long as names can be
+        try:
+            with beside.open("xb") as target:
+                while data := source.read(1024 * 1024):
+                    target.write(data)
+            beside.chmod(member.mode & _MODE_BITS)
+            os.utime(beside, (member.mtime, member.mtime))
+            beside.replace(path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+    elif not member.issym():
+        return "is no file, folder or link"
+    elif not _is_in(folder, path.parent / member.linkname):
+        return f"is a link that leads out, to {member.linkname}"
+    else:
         path.unlink(missing_ok=True)
         path.symlink_to(member.linkname)
+    return ""
 
 
 def _is_in(folder: Path, path: Path) -> bool:

@@ -240,8 +240,12 @@ def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -
         )
     with _backend(r) as there:
         found = fetch_results(there, nodes, output=folder / "output", logs=folder / "log")
-    for path in found:
+    for path in found.brought:
         print(clean(path, out.encoding or "utf-8"), file=out)
+    for left_out in found.left_out:
+        print(
+            clean(f"pslaunch fetch: not fetched: {left_out}", sys.stderr.encoding or "utf-8"), file=sys.stderr
+        )
     return codes.OK
 
 

@@ -213,7 +213,7 @@ def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
 
 def _fetch(loop: Loop, spec: JobSpec, plan: Plan, backend: Backend, watch: Watch) -> int:
     """Bring the results; what can't be brought is told. Returns an exit code, 0 where all came."""
-    from pslaunch.fetch import fetch_results
+    from pslaunch.fetch import Fetched, fetch_results
 
     # What lies there otherwise is of an earlier job, or of one that runs.
     output = spec.fetch_output if watch.any_began else None
@@ -225,18 +225,21 @@ def _fetch(loop: Loop, spec: JobSpec, plan: Plan, backend: Backend, watch: Watch
     asked: list[tuple[int, str]] = []
     _stop_on_signals(loop, backend, lambda number, why: asked.append((number, why)))
 
-    def work() -> list[str]:
+    def work() -> Fetched:
         return fetch_results(backend, plan.nodes, output=output, logs=logs)
 
     try:
         # `release`: the job is over, there is nothing on the nodes to wait for.
-        if _unless(loop, lambda: bool(asked), backend.release, work) is None:
+        found = _unless(loop, lambda: bool(asked), backend.release, work)
+        if found is None:
             number, why = asked[0]
             watch.say(f"results were not fetched to the end: {why}", "error")
             return codes.SIGNAL_BASE + number
     except PslaunchError as e:
         watch.say(f"results were not fetched: {e}", "error")
         return e.exit_code
+    for left_out in found.left_out:
+        watch.say(f"not fetched: {left_out}", "warning")
     watch.say(f"results are in {' and '.join(places)}")
     return codes.OK
 

@@ -122,8 +122,13 @@ def read(answer: Answer, path: str) -> None:
 
 
 def pack(answer: Answer, path: str) -> None:
-    """What is in a folder, as a tar stream; nothing where it is not there."""
+    """What is in a folder, as a tar stream, each name with its content; nothing where it is not there."""
     path = os.path.expanduser(path)
     with tarfile.open(fileobj=answer, mode="w|") as archive:
+
+        def alone(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            vars(archive)["inodes"] = {}  # else a further name of a file comes as a link to the first
+            return member
+
         for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
-            archive.add(os.path.join(path, name), name)
+            archive.add(os.path.join(path, name), name, filter=alone)
