@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from pslaunch.errors import SpecError
 from pslaunch.node import codes
 from pslaunch.node.dispatch import Part
 from pslaunch.node.incoming import LINK_ADVICE
@@ -147,8 +148,14 @@ def with_extra(name: str, entries: list[Entry]) -> list[Entry]:
 
 
 def sizes(package: Package) -> list[Entry]:
-    """All that would be sent, looked at without reading any file: the hashes are empty."""
-    return read(_walk(package), _Unread(os.devnull)).entries
+    """All that would be sent, looked at without reading any file: the hashes are empty.
+
+    Raises SpecError where something in it can't be sent.
+    """
+    try:
+        return _own(package, read(_walk(package), _Unread(os.devnull)))
+    except Refusal as e:
+        raise SpecError(str(e)) from None
 
 
 def _walk(package: Package) -> Walked:

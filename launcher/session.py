@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import TextIO, TypeVar, cast
 
 from pslaunch.backends.base import Backend, Dial, Line, load_backend
-from pslaunch.errors import EndedEarlyError, FileError, HostError, HostsError, NodeLostError, PslaunchError
+from pslaunch.errors import (
+    EndedEarlyError,
+    FileError,
+    HostError,
+    HostsError,
+    NodeLostError,
+    PslaunchError,
+    SpecError,
+)
 from pslaunch.node import codes, record
 from pslaunch.node.dispatch import Supply
 from pslaunch.node.head import STOP_SIGNALS, Head
@@ -42,7 +50,7 @@ def new_job_id(name: str) -> str:
 def dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> str:
     """What `run` would start, without starting anything; with `connect` the hosts are asked what they know.
 
-    Raises PslaunchError where a host that is asked is not in order.
+    Raises PslaunchError where a host that is asked is not in order, or the package can't be sent.
     """
     plan = make_plan(spec, new_job_id(spec.job_name))
     if connect:
@@ -52,8 +60,12 @@ def dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> str:
     else:
         placed = place(plan, plan.nodes)
         facts = Facts.symbolic(placed)
+        if plan.package:
+            from pslaunch.package import sizes
+
+            sizes(plan.package)  # raises where it can't be sent
     data = plan_as_data(placed, facts)
-    return json.dumps(data, indent=2) if as_json else render(data)
+    return json.dumps(data) if as_json else render(data)
 
 
 def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
@@ -61,6 +73,7 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
 
     Raises PslaunchError where it can't begin.
     """
+    _make_room(spec)
     try:
         plan = _with_wheels(make_plan(spec, new_job_id(spec.job_name)), spec)
         code, began = _run(spec, plan, as_json=as_json, out=out)
@@ -70,6 +83,16 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     if not began and code not in NO_LOOK:
         _look(spec, [])
     return code
+
+
+def _make_room(spec: JobSpec) -> None:
+    """The folders for results, now rather than after the training. Raises SpecError."""
+    for name, folder in (("fetch_output", spec.fetch_output), ("fetch_logs", spec.fetch_logs)):
+        try:
+            if folder:
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise SpecError(f"--{name}={folder}: the folder can't be made: {e.strerror}") from None
 
 
 def _look(spec: JobSpec, failed: Sequence[HostError]) -> None:
@@ -236,7 +259,8 @@ def _fetch(loop: Loop, spec: JobSpec, plan: Plan, backend: Backend, watch: Watch
             watch.say(f"results were not fetched to the end: {why}", "error")
             return codes.SIGNAL_BASE + number
     except PslaunchError as e:
-        watch.say(f"results were not fetched: {e}", "error")
+        first = plan.nodes[0]
+        watch.say(f"results were not fetched: {e}; they are in {first.output_dir} on {first.name}", "error")
         return e.exit_code
     for left_out in found.left_out:
         watch.say(f"not fetched: {left_out}", "warning")

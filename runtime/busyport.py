@@ -46,4 +46,5 @@ def _has_open(pid: str, targets: set[str]) -> bool:
 def _command(pid: str) -> str:
     with open(f"/proc/{pid}/cmdline", "rb") as f:
         words = f.read().replace(b"\0", b" ").decode("utf-8", "replace")
-    return words.strip()[:MAX_COMMAND_CHARS]
+    words = words.strip()
+    return words if len(words) <= MAX_COMMAND_CHARS else f"{words[: MAX_COMMAND_CHARS - 1]}…"

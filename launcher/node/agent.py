@@ -401,7 +401,7 @@ def _own_addrs(nic: str) -> list[str]:
     try:
         return reach.candidates(nic)
     except LookupError as e:
-        raise Refusal(codes.HOST, str(e.args[0])) from None
+        raise Refusal(codes.PREFLIGHT, str(e.args[0])) from None
 
 
 def _why_not_started(e: Refusal | OSError, program: str) -> tuple[int, str]:

@@ -251,7 +251,7 @@ class Opening:
             advice = (
                 "open the nodes' network to each other, or name the interface that they share: PADDLE_NIC"
             )
-            self._desk.fail("the nodes", 0, codes.HOST, str(e.args[0]), advice)
+            self._desk.fail("the nodes", 0, codes.PREFLIGHT, str(e.args[0]), advice)
             return
         self._settle_addrs(addrs)
 

@@ -11,7 +11,7 @@ import socket
 from typing import TYPE_CHECKING, Callable
 
 from pslaunch.node import codes
-from pslaunch.node.program import Refusal
+from pslaunch.node.program import Refusal, code_of
 from pslaunch.runtime import env
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class Premises:
         self._lock_fd = -1
         if not self.dispatched and not os.path.isdir(self.workspace):
             text = f"the workspace {self.workspace} is not a folder on {socket.gethostname()}"
-            raise Refusal(codes.USAGE, text)
+            advice = "name one that is there (--job_workspace), or have it sent (--job_dispatch_package)"
+            raise Refusal(codes.PREFLIGHT, f"{text}: {advice}")
         self._until_s = loop.now() + (SHARED_WAIT_S if self._nodes > 1 else 0.0)
 
     @property
@@ -56,7 +57,7 @@ class Premises:
         """Lock the folder of the logs, then make all ready. Where another node was first, both share it."""
         while True:
             for name in ("log_dir", "state_dir"):
-                os.makedirs(self.paths[name], exist_ok=True)
+                self._make(self.paths[name])
             holder = self._lock()
             job_id, _, first = (holder or "").partition("\n")
             if job_id != self._job_id or not first.isdigit() or self.shared is not None:
@@ -69,8 +70,15 @@ class Premises:
         elif self._loop.now() < self._until_s:  # it may be one of this job that has not written its name yet
             self._loop.call_after(AGAIN_S, lambda: self._answer(self.enter, None))
         else:
-            advice = "wait for it, or choose another --log_dir"
+            advice = "end it or wait for it, or choose another --job_name or --log_dir"
             raise Refusal(codes.USAGE, f"job {job_id or '(unknown)'} is using this log folder; {advice}")
+
+    def _make(self, path: str) -> None:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as e:
+            text = f"the folder for logs {path} can't be made: {e.strerror}; choose another --log_dir"
+            raise Refusal(code_of(e), text) from None
 
     def leave(self) -> None:
         """Let other jobs in."""

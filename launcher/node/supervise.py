@@ -106,6 +106,12 @@ class Failure(NamedTuple):
     advice: str = ""
 
     @property
+    def why(self) -> str:
+        """A sentence: what a process did, or what was said of something else."""
+        of_process = "/" in self.what or self.text.startswith("was lost")
+        return f"{self.what} {self.text}" if of_process else f"{self.what}: {self.text}"
+
+    @property
     def rank(self) -> int:
         """A lost node explains a failed process, and both explain one whose peer vanished."""
         if self.code == codes.NODE_LOST:
@@ -240,7 +246,7 @@ class Supervisor:
         self._look_for_absent(now_s)
         looked = now_s >= self._failed_s + LOOK_FURTHER_S
         if self.failure and (self.failure.rank < 2 or looked):
-            self._end_all(f"{self.failure.what} {self.failure.text}", now_s)
+            self._end_all(self.failure.why, now_s)
         elif now_s >= self._retire_s:
             self._end_all("the trainers have ended", now_s)
         found: list[Action] = []
@@ -265,7 +271,7 @@ class Supervisor:
 
     def _verdict(self) -> Result:
         if self.failure:
-            return Result(self.failure.code, f"{self.failure.what} {self.failure.text}", self.failure)
+            return Result(self.failure.code, self.failure.why, self.failure)
         if self._stopped_by:
             return Result(128 + self._stopped_by, self.why)
         return Result(0, "all trainers ended with 0")

@@ -78,6 +78,16 @@ def test_hosts_that_are_fine(hosts: Hosts, plain: Path) -> None:
     assert lines[-1] == "3 hosts can be used"
 
 
+@pytest.mark.parametrize("words", [("check", "fabric"), ("fabric", "--dry_run")])
+def test_a_package_that_can_not_be_sent_is_told_before_the_job(
+    hosts: Hosts, plain: Path, words: tuple[str, ...]
+) -> None:
+    (plain / "far").symlink_to("/etc/passwd")
+    done = run(hosts, words[0], *words[1:], *words_for(hosts, plain)[1:])
+    assert done.returncode == codes.USAGE
+    assert "far is a link that leads out, to /etc/passwd" in done.stderr
+
+
 def test_all_hosts_that_fail_are_told_each_with_its_reason(hosts: Hosts, plain: Path) -> None:
     hosts[0].crash()
     (hosts[1].home / ".ssh/authorized_keys").write_text("")

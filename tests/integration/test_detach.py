@@ -173,7 +173,7 @@ def test_a_launcher_that_asks_late_is_told_why_the_job_was_refused(
     poll_until(lambda: state() == "ended", describe="the job's end")
     head.follow()
     loop.run(lambda: head.done)
-    assert head.code == codes.USAGE
+    assert head.code == codes.PREFLIGHT
 
 
 def test_a_request_that_was_refused_is_no_answer_to_the_next_one(led: tuple[Loop, RemoteHead, Plan]) -> None:

@@ -105,7 +105,18 @@ def test_a_job_that_did_not_run_does_not_fetch_what_another_has(
     done = Shell(hosts, tmp_path / "own").run("fabric", *sent, *fetching)
     assert done.returncode == codes.USAGE and f"job {job} is using this log folder" in done.stdout
     assert "nothing is fetched" in done.stdout
-    assert not (tmp_path / "out").exists() and not (tmp_path / "logs").exists()
+    assert [list((tmp_path / name).iterdir()) for name in ("out", "logs")] == [[], []]
+
+
+def test_a_folder_for_results_that_can_not_be_made_is_told_before_the_training(
+    hosts: Hosts, workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "train.py").write_text("print('has run')")
+    where = (f"--hosts={hosts[0].name}", f"--root_dir={hosts.root_dir}", "--server_num=0")
+    sent = (*where, f"--job_dispatch_package={workspace}", "--fetch_output=/proc/out")
+    done = Shell(hosts, tmp_path / "own").run("fabric", *sent)
+    assert done.returncode == codes.USAGE and "has run" not in done.stdout
+    assert "--fetch_output=/proc/out: the folder can't be made: No such file or directory" in done.stderr
 
 
 def test_a_host_that_does_not_answer_leaves_the_job_unknown(hosts: Hosts, job: str, tmp_path: Path) -> None:
