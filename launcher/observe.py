@@ -58,6 +58,7 @@ class RemoteHead:
         self._loop, self._name, self._diagnosis = loop, name, diagnosis
         self._supply = supply
         self._sender: Sender | None = None  # of the package to the node of the head
+        self._aside: Aside | None = None  # where it reads
         self._events = Recent()
         self._next = 0
         self._code: int | None = None
@@ -99,7 +100,6 @@ class RemoteHead:
 
     def _give_up(self) -> None:
         if not self.done:
-            self.close()
             self._lost(f"asked twice to end, it did not for {GIVE_UP_S:g} s; what guards it there will")
 
     @property
@@ -143,6 +143,10 @@ class RemoteHead:
     def close(self) -> None:
         """Say no more. May be called twice."""
         self._line.close()
+        if self._aside and self._sender:
+            self._aside.do(self._sender.close, lambda _failed: None)
+            self._aside.close()
+        self._sender = self._aside = None
 
     # --- the line ---
 
@@ -169,7 +173,9 @@ class RemoteHead:
             self._line.send({"type": "no_package", "code": code, "text": text})
 
         def send(source: Source) -> None:
-            self._sender = Sender(Aside(self._loop), source, self._line, failed=failed)
+            if self._line.open and self._sender is None:
+                self._aside = Aside(self._loop)
+                self._sender = Sender(self._aside, source, self._line, failed=failed)
 
         if self._supply:
             self._supply.get(send, failed, None, lambda _far: None)
@@ -185,6 +191,7 @@ class RemoteHead:
         self._next = event["n"] + 1
 
     def _lost(self, reason: str) -> None:
+        self.close()
         said = self._diagnosis()
         text = f"{self._name} was lost: its agent: {reason}" + (f"; {said}" if said else "")
         code, failure = codes.NODE_LOST, self._failure(text)

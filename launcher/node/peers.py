@@ -25,23 +25,21 @@ class Serving:
 
     def __init__(self, loop: Loop, addr: str, secret: bytes, source: Source) -> None:
         self._loop, self._source, self._aside = loop, source, Aside(loop)
-        self._lines: list[Line] = []
+        self._peers: dict[Line, Sender] = {}
         self._gate = Gate(
             loop, addr, secret, check=_wants_files, admit=self._admit, refused=lambda _why: None
         )
         self.port = self._gate.port
 
     def _admit(self, _text: bytes, fd: int, seals: Seals) -> None:
-        sender: Sender | None = None
-
         def heard(m: Message) -> None:
             try:
-                if sender and m["type"] == "lacks":
-                    sender.lacks(m)
-                elif sender and m["type"] == "received":
-                    sender.received(m)
+                if m["type"] == "lacks":
+                    self._peers[line].lacks(m)
+                elif m["type"] == "received":
+                    self._peers[line].received(m)
             except (ValueError, KeyError, TypeError):
-                line.close()
+                self._drop(line)
 
         line = Line(
             self._loop,
@@ -49,19 +47,27 @@ class Serving:
             fd,
             lost_after_s=LOST_AFTER_S,
             on_message=heard,
-            on_lost=lambda _why: None,
+            on_lost=lambda _why: self._drop(line),
             seals=seals,
         )
-        self._lines.append(line)
+
         # What goes wrong here is no failure: who asked sees the line close, and asks the head.
-        sender = Sender(self._aside, self._source, line, failed=lambda _e: line.close(), offer=False)
+        def failed(_e: Exception) -> None:
+            self._drop(line)
+
+        self._peers[line] = Sender(self._aside, self._source, line, failed=failed, offer=False)
+
+    def _drop(self, line: Line) -> None:
+        line.close()
+        if sender := self._peers.pop(line, None):
+            self._aside.do(sender.close, lambda _failed: None)
 
     def close(self) -> None:
         """Serve nobody any more."""
         self._gate.close()
+        for line in list(self._peers):
+            self._drop(line)
         self._aside.close()
-        for line in self._lines:
-            line.close()
 
 
 def _wants_files(text: bytes) -> str:

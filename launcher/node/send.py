@@ -212,7 +212,7 @@ class Sender:
         if self._at == size:
             self._queue.popleft()
             self._at = 0
-            self.close()
+            self._close_file()
 
     def _begin(self, e: Entry, offset: int) -> None:
         self._fd = self._source.open(e)
@@ -221,7 +221,11 @@ class Sender:
         self._at = offset
 
     def close(self) -> None:
-        """Read no more of the file at hand."""
+        """In the thread that reads: send nothing more, and keep nothing open."""
+        self._queue.clear()
+        self._close_file()
+
+    def _close_file(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

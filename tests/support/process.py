@@ -38,6 +38,15 @@ def poll_until(
         time.sleep(every_s)
 
 
+def open_below(folder: Path) -> list[Path]:
+    """Files and folders below it that this process has open."""
+    found = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(fd.readlink())
+    return [path for path in found if path.is_relative_to(folder)]
+
+
 def until_gone(pid: int, *, within_s: float) -> None:
     """Wait for the end of a process that need not be our child; AssertionError if it goes on for too long."""
     try:

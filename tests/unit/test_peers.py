@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from pslaunch.node import gate
+from pslaunch.node.gate import Seals
 from pslaunch.node.loop import Aside, Loop
 from pslaunch.node.manifest import Hashes, scan
 from pslaunch.node.peers import Fetching, Serving
 from pslaunch.node.receive import Receiver
 from pslaunch.node.send import Sender, Source
 from pslaunch.node.wire import Data, Line, Message
+from support.process import open_below
 
 SECRET = b"s" * 32
 SIZE = 12_000_000
@@ -118,3 +121,36 @@ def test_the_head_sends_the_rest_where_the_other_node_is_gone(
     if nodes.secret == SECRET:
         assert 0 < nodes.sender.total_bytes <= SIZE // 2 + 5 * 1024 * 1024
     assert nodes.told[-1]["received"] == nodes.told[-1]["bytes"] == SIZE + 5
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("first", ["peer", "server"])
+def test_nothing_is_kept_of_a_peer_that_goes_while_it_is_served(
+    source: Source, tmp_path: Path, first: str
+) -> None:
+    loop, folder = Loop(), tmp_path / "source"
+    serving = Serving(loop, "127.0.0.1", SECRET, source)
+    reached: list[tuple[int, Seals]] = []
+
+    def dial() -> None:
+        reached.append(gate.dial(["127.0.0.1"], serving.port, SECRET, b'{"files": true}', 3.0))
+
+    loop.aside(dial, lambda _failed: None)
+    loop.run(lambda: bool(reached))
+    fd, seals = reached[0]
+    come: list[Data] = []
+    line = Line(
+        loop, fd, fd, lost_after_s=30, on_message=lambda _m: None, on_lost=lambda _why: None,
+        on_data=come.append, seals=seals,
+    )  # fmt: skip
+    line.send({"type": "lacks", "manifest": False, "files": [[0, 1]], "offsets": {}})
+    loop.run(lambda: bool(come))
+    assert open_below(folder)
+    if first == "peer":
+        line.close()
+        loop.run(lambda: not open_below(folder) and not serving._peers)
+    serving.close()
+    loop.run(lambda: not open_below(folder))
+    assert not serving._peers
+    line.close()
+    loop.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from pslaunch.node.program import Refusal
 from pslaunch.node.receive import THE_MANIFEST, Receiver
 from pslaunch.node.send import Sender, Source
 from pslaunch.node.wire import MAX_DATA_BYTES, Data, Line, Message
+from support.process import open_below
 
 BIG = os.urandom(3 * MAX_DATA_BYTES + 5)
 
@@ -154,15 +154,6 @@ def test_a_folder_arrives_and_a_second_time_nothing_travels(
     }
     second = dispatched(ends, listed(source), ws)
     assert not second.pieces and second.asked[0]["files"] == [] and not second.told
-
-
-def open_below(folder: Path) -> list[Path]:
-    """Files and folders below it that this process has open."""
-    found = []
-    for fd in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            found.append(fd.readlink())
-    return [path for path in found if path.is_relative_to(folder)]
 
 
 def test_a_dispatch_that_is_over_keeps_nothing_open(source: Path, tmp_path: Path, ends: list[Ends]) -> None:

@@ -1,0 +1,44 @@
+"""The launcher's end of a line to a head on a node."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node.job import Package
+from pslaunch.node.loop import Loop
+from pslaunch.node.wire import Data, Line
+from pslaunch.observe import RemoteHead
+from pslaunch.package import Folder
+from support.process import open_below
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("first", ["head", "launcher"])
+def test_a_line_that_ends_while_the_package_is_sent_keeps_nothing_open(tmp_path: Path, first: str) -> None:
+    (tmp_path / "large").write_bytes(os.urandom(12_000_000))
+    loop, threads = Loop(), threading.active_count()
+    near, far = (s.detach() for s in socket.socketpair())
+    head = RemoteHead(
+        loop, near, near, name="node 0", lost_after_s=30, supply=Folder(loop, Package(str(tmp_path)))
+    )
+    come: list[Data] = []
+    line = Line(
+        loop, far, far, lost_after_s=30, on_message=lambda _m: None, on_lost=lambda _why: None,
+        on_data=come.append,
+    )  # fmt: skip
+    line.send({"type": "wants"})
+    loop.run(lambda: head._sender is not None)
+    line.send({"type": "lacks", "manifest": False, "files": [[0, 1]], "offsets": {}})
+    loop.run(lambda: bool(come))
+    assert tmp_path / "large" in open_below(tmp_path)
+    (line if first == "head" else head).close()
+    loop.run(lambda: not open_below(tmp_path) and threading.active_count() == threads)
+    assert head.done == (first == "head")
+    for end in (line, head):
+        end.close()
+    loop.close()
