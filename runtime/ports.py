@@ -31,7 +31,8 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as e:
-        text = f"port {port} at {host} can't be listened on: {e.strerror or e}"
+        why = (e.strerror or str(e)).partition(" (while ")[0]  # Python says the address once more
+        text = f"port {port} at {host} can't be listened on: {why}"
         if e.errno == errno.EADDRINUSE:
             who = busyport.holder(port)
             by = f", held by {who}" if who else ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pslaunch.runtime import _core, env
 
@@ -45,6 +46,18 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
+class _Once(argparse.Action):
+    """An option that is given twice can't be meant."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, space: argparse.Namespace, value: Any, option: Any = None
+    ) -> None:
+        if option in vars(space).setdefault("given", set()):
+            parser.error(f"{option} is given twice")
+        space.given.add(option)
+        setattr(space, self.dest, value)
+
+
 def _parser(given: dict[str, object]) -> argparse.ArgumentParser:
     def default(name: str) -> object:
         return given.get(name, env.INIT_ARGS[name].default)
@@ -53,7 +66,7 @@ def _parser(given: dict[str, object]) -> argparse.ArgumentParser:
 
     def add(name: str, metavar: str, text: str, shown: str, value: object) -> None:
         words = f"{text} [default: {shown}]" if shown else text
-        p.add_argument(f"--{name}", metavar=metavar, default=value, help=words)
+        p.add_argument(f"--{name}", metavar=metavar, default=value, help=words, action=_Once)
 
     add("port", "PORT", "First port.", "7164", default("port"))
     add("ports_num", "N", "Ports for dense parameters.", "1", default("ports_num"))
@@ -87,7 +100,11 @@ def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
     """Options from the command line, then the environment. Raises EnvError, OSError, or exits with 2."""
     job = env.read_job(environ)
     given = env.init_args(environ)
-    a = _parser({"log_dir": job.log_dir, **given}).parse_args(_with_underscores(argv))
+    parser = _parser({"log_dir": job.log_dir, **given})
+    a, others = parser.parse_known_args(_with_underscores(argv))
+    if others:
+        near = difflib.get_close_matches(others[0].partition("=")[0], [f"--{known}" for known in vars(a)], 1)
+        parser.error(f"no option {others[0]!r}" + (f"; is it {near[0]}?" if near else "; --help lists them"))
     ports_num = env.parse_count(a.ports_num, "--ports_num")
     sparse = env.parse_int(a.ports_num_for_sparse, "--ports_num_for_sparse")
     port = env.parse_port(a.port, "--port")

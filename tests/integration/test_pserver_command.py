@@ -46,6 +46,17 @@ def test_bad_options_get_one_line_and_2(option: str) -> None:
     assert option.partition("=")[0] in process.output() or "/no" in process.output()
 
 
+def test_options_that_can_not_be_meant_are_named() -> None:
+    for line, words in (
+        (["--prot=7164"], "no option '--prot=7164'; is it --port?"),
+        (["--port=7401", "--port", "7402"], "--port is given twice"),
+        (["--host=192.0.2.1", "--port=7401"], "Cannot assign requested address"),
+    ):
+        with started(pserver(*line)) as process:
+            assert process.wait() in (2, 69)
+        assert words in process.output() and "attempting" not in process.output()
+
+
 def test_log_announcement_hangup_and_term(tmp_path: Path) -> None:
     (sock,) = bind_block(1)
     port = sock.getsockname()[1]
