@@ -55,6 +55,10 @@ def read_conf(path: Path, name: str) -> Layer:
     for key, value in namespace.items():
         if key in KEYS:
             layer[KEYS[key]] = list(_values(key, value, lines))
+        elif (
+            "HOSTS" not in namespace and isinstance(value, (list, tuple)) and nearest(key.upper(), ["HOSTS"])
+        ):
+            raise SpecError(f"{lines.label(key)}: is HOSTS meant?")
         elif _UPPER.fullmatch(key):
             layer.setdefault("env", []).extend(_variable(key, value, lines))
     return layer

@@ -148,6 +148,8 @@ def test_an_error_in_it_is_told_with_its_line_and_words(
         ("ROOT_DIR = 7", "ROOT_DIR=7: text is meant"),
         ("JOB_NAME = ['x' * 90]", f"JOB_NAME=['{'x' * 55}...: text is meant"),
         ("PADDLE_WITH_GLOO = []", "PADDLE_WITH_GLOO=[]: text or a number is meant"),
+        ("hosts = ['a']", "conf.py:1: hosts: is HOSTS meant?"),
+        ("HOST = ['a']", "conf.py:1: HOST: is HOSTS meant?"),
     ],
 )
 def test_a_wrong_name_or_type_is_told_with_its_line(tmp_path: Path, source: str, told: str) -> None:
