@@ -65,7 +65,8 @@ def after_failed_start(spec: JobSpec, failed: Sequence[HostError]) -> None:
     known = {names.index(e.host): e for e in failed if names.count(e.host) == 1}
     if sys.stderr is not None:  # else it is closed
         with contextlib.suppress(PslaunchError, OSError):
-            check(spec, sys.stderr, failed=known)
+            if check(spec, sys.stderr, failed=known) == codes.OK:
+                print("so the hosts are in order; what failed is said above", file=sys.stderr)
 
 
 def examine(spec: JobSpec, failed: Mapping[int, HostError]) -> tuple[list[Seen], list[Finding]]:

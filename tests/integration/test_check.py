@@ -278,3 +278,14 @@ def test_ctrl_c_ends_it_while_a_host_is_waited_for(
         poll_until(hosts[0].processes, describe="an agent on node1")
         os.kill(launcher.pid, signal.SIGINT)
         assert launcher.wait(timeout_s=10) == codes.INT
+
+
+def test_after_a_job_that_could_not_begin_hosts_that_are_fine_are_not_blamed(
+    hosts: Hosts, plain: Path
+) -> None:
+    done = run(hosts, *words_for(hosts, plain, "--server_num=0", "--setup=exit 7"))
+    assert done.returncode == 7 and "can't be made ready" in done.stdout
+    assert done.stderr.splitlines()[-2:] == [
+        "3 hosts can be used",
+        "so the hosts are in order; what failed is said above",
+    ]
