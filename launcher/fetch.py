@@ -27,20 +27,29 @@ class Fetched(NamedTuple):
 
 
 def fetch_results(
-    backend: Backend, nodes: Sequence[Node], *, output: Path | None = None, logs: Path | None = None
+    backend: Backend,
+    job_id: str,
+    nodes: Sequence[Node],
+    *,
+    output: Path | None = None,
+    logs: Path | None = None,
 ) -> Fetched:
     """Bring what a job left on its nodes.
 
     output: gets what is in `output/` of node 0. logs: gets a folder for each node, `ID-NAME`, with what is in
-    its `log/`. Raises PslaunchError.
+    its `log/`. Raises PslaunchError, also where a node has another job's by now.
     """
     found = Fetched([], [])
+
+    def whose(node: Node) -> tuple[str, str]:
+        return node.state_dir, job_id
+
     if output is not None:
-        unpack(backend.ask(nodes[0].id, ["pack", nodes[0].output_dir]), output, found)
+        unpack(backend.ask(nodes[0].id, ["pack", nodes[0].output_dir, *whose(nodes[0])]), output, found)
     for node in nodes if logs is not None else ():
         assert logs is not None
         place = logs / f"{node.id}-{node.name.replace('/', '_')}"
-        unpack(backend.ask(node.id, ["pack", node.log_dir]), place, found)
+        unpack(backend.ask(node.id, ["pack", node.log_dir, *whose(node)]), place, found)
     return found
 
 

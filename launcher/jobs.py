@@ -25,6 +25,7 @@ from pslaunch.view import clean
 LOST_AFTER_S = 10.0  # a head that does not answer a later shell for so long is called lost
 Record = Mapping[str, Any]
 LOCAL = ("path", "reach", "error")  # keys of a record that this machine has added
+WAITING = "waiting"  # state of a process that was not started
 OURS = (*LOCAL, "places")  # keys of a record that are no news of the job
 
 
@@ -140,22 +141,29 @@ def _news(r: Record) -> Message:
     return {k: v for k, v in r.items() if k not in OURS}
 
 
+def _status(r: Record) -> Message:
+    """What the head of a running job says of it."""
+    with _Head(r) as head:
+        return {"processes": r["processes"], **{k: v for k, v in head.status().items() if k != "type"}}
+
+
 def show_status(word: str, out: TextIO, *, as_json: bool, reach: Reach | None = None) -> None:
     """How a job and each of its processes stand."""
     r = find(word, reach)
     status = _news(r)
     if r["state"] == "running":
-        with _Head(r) as head:
-            status |= {k: v for k, v in head.status().items() if k != "type"}
+        status |= _status(r)
     if as_json:
         print(json.dumps(status), file=out)
         return
     code = f" (exit code {status['code']})" if "code" in status else ""
     ended = f": {status['reason']}{code}" if "reason" in status else ""
     print(f"{status['job']}  {status['state']}{ended}", file=out)
+    never = {WAITING: "not started"} if status["state"] == "ended" else {}
     for process in status["processes"]:
         known = {k: v for k, v in process.items() if k not in ("process", "state", "log", "node")}
-        line = f"  {process['process']} on node {process['node']}  {process.get('state', '')}"
+        state = process.get("state", "")
+        line = f"  {process['process']} on node {process['node']}  {never.get(state, state)}"
         print(" ".join([line, *(f"{k}={v}" for k, v in known.items())]), file=out)
 
 
@@ -176,9 +184,14 @@ def show_logs(
     known = [p["process"] for p in r["processes"]]
     if process and process not in known:
         raise SpecError(f"no process {process!r} in job {r['job']}; there are {', '.join(known)}")
+    if "error" in r:
+        raise r["error"]
     if r["state"] != "running":
-        _print_files(r, process, out)
-        return codes.OK
+        if not known:
+            raise _lost_track(r)
+        if not _began(r):
+            raise PslaunchError(_nothing_ran(r))
+        return _print_files(r, process, out)
     session = _Head(r)
     with session as head:
         head.follow()
@@ -206,17 +219,41 @@ def _print_line(event: Mapping[str, Any], process: str | None, out: TextIO, *, a
     print(text, file=out)
 
 
-def _print_files(r: Record, process: str | None, out: TextIO) -> None:
+def _print_files(r: Record, process: str | None, out: TextIO) -> int:
+    """Returns 0, or the code of the first file that could not be read."""
+    code, places = codes.OK, r.get("places")
     with _backend(r) as there:
         for p in r["processes"]:
             if process not in (None, p["process"]):
                 continue
             prefix = "" if process else f"{p['process']} | "
+            whose = [places[p["node"]]["state_dir"], r["job"]] if places else []
             try:
-                for line in _lines(there.ask(p["node"], ["read", p["log"]])):
+                if p.get("state") == WAITING:
+                    raise PslaunchError("it was not started")
+                for line in _lines(there.ask(p["node"], ["read", p["log"], *whose])):
                     print(f"{prefix}{line}", file=out)
             except PslaunchError as e:
                 print(f"{prefix}{e}", file=sys.stderr)
+                code = code or e.exit_code
+    return code
+
+
+def _began(r: Record) -> bool:
+    """Whether any program of the job was started, as far as is known."""
+    return any(p.get("state") != WAITING for p in r["processes"])
+
+
+def _nothing_ran(r: Record) -> str:
+    if r["state"] == "running":
+        return f"no program of {r['job']} has been started yet"
+    return f"{r['job']} ended before its programs ran: {r.get('reason', r['state'])}"
+
+
+def _lost_track(r: Record) -> NodeLostError:
+    return NodeLostError(
+        f"job {r['job']}: where it ran is not known any more ({r.get('reason', r['state'])})"
+    )
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
@@ -235,17 +272,21 @@ def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -
     # Numbered here: a record of another machine must not say where something is written on this one.
     nodes = [job.Node(**{**n, "id": i}) for i, n in enumerate(r.get("places", ()))]
     if not nodes:
-        raise NodeLostError(
-            f"job {r['job']}: where it ran is not known any more ({r.get('reason', r['state'])})"
-        )
+        raise _lost_track(r)
+    if r["state"] == "running":
+        r = {**r, "processes": _status(r)["processes"]}
+    # What its output folder has otherwise is of earlier jobs.
+    output = folder / "output" if _began(r) else None
     with _backend(r) as there:
-        found = fetch_results(there, nodes, output=folder / "output", logs=folder / "log")
+        found = fetch_results(there, r["job"], nodes, output=output, logs=folder / "log")
     for path in found.brought:
         print(clean(path, out.encoding or "utf-8"), file=out)
     for left_out in found.left_out:
         print(
             clean(f"pslaunch fetch: not fetched: {left_out}", sys.stderr.encoding or "utf-8"), file=sys.stderr
         )
+    if output is None:
+        raise PslaunchError(f"{_nothing_ran(r)}; only logs were fetched")
     return codes.OK
 
 

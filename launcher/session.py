@@ -249,7 +249,7 @@ def _fetch(loop: Loop, spec: JobSpec, plan: Plan, backend: Backend, watch: Watch
     _stop_on_signals(loop, backend, lambda number, why: asked.append((number, why)))
 
     def work() -> Fetched:
-        return fetch_results(backend, plan.nodes, output=output, logs=logs)
+        return fetch_results(backend, plan.job_id, plan.nodes, output=output, logs=logs)
 
     try:
         # `release`: the job is over, there is nothing on the nodes to wait for.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FOLDERS = ("workspace", "log_dir", "output_dir", "state_dir")
 SHARED_WAIT_S = 2.0  # for another node of this job to write its name into a lock that they share
 AGAIN_S = 0.1
+OWNER = "job"  # file of the state folder: whose logs and output there are, also once the job has ended
 JOURNAL_PATH = ".pslaunch/dispatch/journal"  # place.py's, which is not loaded where there is none
 
 
@@ -144,6 +145,9 @@ class Premises:
 
     def _tidy(self) -> None:
         log_dir = self.paths["log_dir"]
+        beside = os.path.join(self.paths["state_dir"], f"{OWNER}-{self._node}")
+        write(beside, f"{self._job_id}\n")
+        os.replace(beside, os.path.join(self.paths["state_dir"], OWNER))
         for name in os.listdir(log_dir):
             if env.is_log(name):  # of an earlier job: beside ours they would tell another story
                 os.unlink(os.path.join(log_dir, name))

@@ -2,11 +2,13 @@
 
 `relay SOCKET` carries bytes to and from the head. The others answer on standard output in pieces: a
 length (u32, little endian) and so many bytes, at last a length of 0 and the SHA-256 of all bytes, so that
-an answer that was cut off is never taken for a whole one.
+an answer that was cut off is never taken for a whole one. `read` and `pack` take, after the path, the state
+folder and the id of the job whose files are wanted: those of another job that came later are refused.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -36,6 +38,9 @@ def main(mode: str, words: Sequence[str]) -> int:
         modes[mode](answer, *words)
         answer.finish()
         return 0
+    except OthersFiles as e:
+        complain(f"{mode}: {e}")
+        return 1
     except BrokenPipeError:
         return 0
     except OSError as e:
@@ -114,15 +119,18 @@ def records(answer: Answer) -> None:
         answer.write(json.dumps(r).encode() + b"\n")
 
 
-def read(answer: Answer, path: str) -> None:
+def read(answer: Answer, path: str, *whose: str) -> None:
     """A file."""
+    _check_owner(path, *whose)
     with open(os.path.expanduser(path), "rb") as f:
         while data := f.read(PIECE_BYTES):
             answer.write(data)
+    _check_owner(path, *whose)  # another job may have come meanwhile
 
 
-def pack(answer: Answer, path: str) -> None:
+def pack(answer: Answer, path: str, *whose: str) -> None:
     """What is in a folder, as a tar stream, each name with its content; nothing where it is not there."""
+    _check_owner(path, *whose)
     path = os.path.expanduser(path)
     with tarfile.open(fileobj=answer, mode="w|") as archive:
 
@@ -132,3 +140,22 @@ def pack(answer: Answer, path: str) -> None:
 
         for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
             archive.add(os.path.join(path, name), name, filter=alone)
+    _check_owner(path, *whose)
+
+
+class OthersFiles(Exception):
+    """What is there is another job's."""
+
+
+def _check_owner(path: str, *whose: str) -> None:
+    """Raises OthersFiles where files are another job's; they may be ours where nothing says whose."""
+    if not whose:
+        return
+    from pslaunch.node.premises import OWNER
+
+    state_dir, job_id = whose
+    with contextlib.suppress(FileNotFoundError):
+        with open(os.path.join(os.path.expanduser(state_dir), OWNER), encoding="utf-8") as f:
+            owner = f.read().strip()
+        if owner != job_id:
+            raise OthersFiles(f"{path} is of job {owner} now, no longer of {job_id}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,6 +136,45 @@ def test_a_job_that_is_not_there_is_named() -> None:
         assert (
             done.returncode == codes.USAGE and "'nope'" in done.stderr and len(done.stderr.splitlines()) == 1
         )
+
+
+def run_led(workspace: Path, *options: str) -> tuple[int, str]:
+    """A job that was led by a node to its end: exit code and id."""
+    done = run("local", "--json", "--head=node", *QUICK, f"--job_workspace={workspace}", *options)
+    return done.returncode, str(json.loads(done.stdout.splitlines()[0])["job"])
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_what_a_later_job_left_is_never_taken_for_an_earlier_ones(workspace: Path, nodes: int) -> None:
+    (workspace / "train.py").write_text("import os; print('of', os.environ['PSLAUNCH_JOB_ID'])")
+    jobs = [
+        run_led(workspace, "--server_num=0", f"--nodes={nodes}", f"--worker_num={nodes}")[1] for _ in "12"
+    ]
+    folder = workspace.parent / "results"
+    assert ok("logs", jobs[1], f"trainer/{nodes - 1}") == f"of {jobs[1]}\n"
+    assert "train.log" in ok("fetch", jobs[1], str(folder / "second"))
+    for words in (("logs", jobs[0]), ("fetch", jobs[0], str(folder / "first"))):
+        done = run(*words)
+        assert (done.returncode, done.stdout) == (codes.IO, "")
+        assert f"is of job {jobs[1]} now, no longer of {jobs[0]}" in done.stderr
+    assert not [path for path in (folder / "first").rglob("*") if path.is_file()]
+
+
+def test_a_job_whose_programs_never_ran_has_no_output_and_says_why(workspace: Path) -> None:
+    (workspace / "train.py").touch()
+    (workspace / "output").mkdir()
+    (workspace / "output/model").write_text("of an earlier job")
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        code, job = run_led(workspace, f"--port={holder.getsockname()[1]}")
+    assert code == codes.SERVICE
+    done = run("logs", job)
+    assert (done.returncode, done.stdout) == (codes.FAILED, "")
+    assert f"{job} ended before its programs ran: " in done.stderr and "already in use" in done.stderr
+    done = run("fetch", job, str(workspace.parent / "results"))
+    assert done.returncode == codes.FAILED and f"{job} ended before its programs ran: " in done.stderr
+    assert done.stdout == ""
+    told = ok("status", job)
+    assert "not started" in told and "waiting" not in told
 
 
 def test_a_head_in_the_launcher_can_not_be_left(workspace: Path) -> None:

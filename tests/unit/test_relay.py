@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pslaunch.node.premises import OWNER
 from pslaunch.node.relay import PIECE_BYTES, pieces
 
 NODE = (sys.executable, "-P", "-m", "pslaunch.node")
@@ -61,6 +62,20 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert (
         done.returncode == 1 and done.stderr == f"pslaunch read: {tmp_path}/no: No such file or directory\n"
     )
+
+
+def test_what_another_job_left_is_no_answer(file: Path) -> None:
+    state = file.parent / "state"
+    whose = (str(state), "mine-1")
+    assert b"".join(pieces(io.BytesIO(answer("read", str(file), *whose)))) == file.read_bytes()
+    state.mkdir()
+    (state / OWNER).write_text("mine-1\n")
+    assert b"".join(pieces(io.BytesIO(answer("read", str(file), *whose)))) == file.read_bytes()
+    (state / OWNER).write_text("other-2\n")
+    for words in (("read", str(file)), ("pack", str(file.parent))):
+        done = subprocess.run([*NODE, *words, *whose], capture_output=True, check=False)
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert b"is of job other-2 now, no longer of mine-1" in done.stderr
 
 
 def test_a_relay_carries_both_ways_until_a_side_closes(tmp_path: Path) -> None:
