@@ -268,7 +268,7 @@ def _run(argv: Sequence[str] | None) -> int:
     if sys.stdout is None and words[:1] != ["pserver"]:  # which writes to its own log
         return _complain("pslaunch", f"{CANT_WRITE}: it is closed; > /dev/null discards it", codes.IO)
     try:
-        code = typer.main.get_command(app).main(words, prog_name="pslaunch", standalone_mode=False)
+        code = _invoke(words)
         sys.stdout.flush()
     except UsageError as e:
         ctx = getattr(e, "ctx", None)
@@ -284,7 +284,20 @@ def _run(argv: Sequence[str] | None) -> int:
             raise
         _give_up_output()
         return _complain("pslaunch", f"{CANT_WRITE}: {e.strerror}", codes.IO)
-    return code if isinstance(code, int) else codes.OK
+    return code
+
+
+def _invoke(words: list[str]) -> int:
+    """As typer's `main` does, which would answer a reader that has gone by itself, with 1."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("pslaunch", words) as ctx:
+            command.invoke(ctx)
+    except typer.Exit as e:
+        return e.exit_code
+    except KeyboardInterrupt:
+        return codes.INT
+    return codes.OK
 
 
 def _give_up_output() -> None:

@@ -36,8 +36,9 @@ class HeadView(Protocol):
         """What happened from number `cursor` on, and the next cursor."""
         ...
 
-    def stop(self, number: int, reason: str) -> None:
-        """Request the end: the first time in order, the second at once."""
+    def stop(self, number: int, reason: str, code: int = 0) -> None:
+        """Request the end: the first time in order, the second at once. The job's code is 128 + `number`,
+        or `code` where one is given."""
         ...
 
 
@@ -62,7 +63,7 @@ class RemoteHead:
         self._events = Recent()
         self._next = 0
         self._code: int | None = None
-        self._stopped: tuple[int, str] | None = None  # what we have asked for
+        self._stopped: tuple[int, str] | None = None  # the code and the reason that we have asked for
         self._hurried = False  # asked for twice
         self.on_slow: Callable[[str], None] = lambda _text: None  # what to tell while it does not answer
         self.answers: dict[str, Message] = {}
@@ -84,15 +85,15 @@ class RemoteHead:
         found = self._events.since(cursor, limit)
         return found, found[-1]["n"] + 1 if found else max(cursor, self._next)
 
-    def stop(self, number: int, reason: str) -> None:
+    def stop(self, number: int, reason: str, code: int = 0) -> None:
         if not self._stopped:
             told = self._next
             self._loop.call_after(SLOW_S, lambda: self._slow(told))
         elif not self._hurried:
             self._hurried = True
             self._loop.call_after(GIVE_UP_S, self._give_up)
-        self._stopped = self._stopped or (number, reason)
-        self._line.send({"type": "stop", "number": number, "reason": reason})
+        self._stopped = self._stopped or (code or codes.SIGNAL_BASE + number, reason)
+        self._line.send({"type": "stop", "number": number, "reason": reason, "code": code})
 
     def _slow(self, told: int) -> None:
         if not self.done and self._next == told:
@@ -196,7 +197,7 @@ class RemoteHead:
         text = f"{self._name} was lost: its agent: {reason}" + (f"; {said}" if said else "")
         code, failure = codes.NODE_LOST, self._failure(text)
         if self._stopped:  # what goes wrong then is not the reason of the end
-            code, failure = codes.SIGNAL_BASE + self._stopped[0], {}
+            code, failure = self._stopped[0], {}
             text = f"{self._stopped[1]}; then {text}"
         self._tell("end", code=code, reason=text, elapsed_s=0.0, failure=failure or None)
         self._code = code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -371,7 +372,8 @@ class Watch:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, 1)
             os.close(null)
-            self._head.stop(1, f"the output can't be written ({e.strerror})")
+            why = f"the output can't be written ({e.strerror})"
+            self._head.stop(signal.SIGHUP, why, codes.IO)
 
 
 def _gap_at(event: Event) -> Event:

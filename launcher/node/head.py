@@ -88,9 +88,10 @@ class Head:
             ],
         }
 
-    def stop(self, number: int, reason: str) -> None:
-        """Request the end: the first time in order, the second at once."""
-        self._supervisor.stop(number, reason, self._loop.now())
+    def stop(self, number: int, reason: str, code: int = 0) -> None:
+        """Request the end: the first time in order, the second at once. The job's code is 128 + `number`,
+        or `code` where one is given."""
+        self._supervisor.stop(number, reason, self._loop.now(), code)
         self._decide()
 
     @property

@@ -188,7 +188,7 @@ class Lead:
 
     def _order_stop(self, _observer: Observer, m: Message) -> None:
         assert self._head is not None
-        self._head.stop(int(m["number"]), str(m["reason"]))
+        self._head.stop(int(m["number"]), str(m["reason"]), int(m["code"]))
 
     def push(self) -> None:
         """Give each observer that keeps up what is new; call it after each round of the loop."""

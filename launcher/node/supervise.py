@@ -182,12 +182,15 @@ class Supervisor:
         if key in self._absent:
             self._absent.remove(key)
 
-    def stop(self, number: int, reason: str, now_s: float) -> None:
-        """A request to end: the first in order, the second at once. `number` is the signal it stands for."""
+    def stop(self, number: int, reason: str, now_s: float, code: int = 0) -> None:
+        """A request to end: the first in order, the second at once. `number` is the signal it stands for.
+
+        code: the job's, where that of the signal would tell another story.
+        """
         if self._stopped_by:
             for ending in self._endings:
                 ending.kill_now(now_s)
-        self._stopped_by = self._stopped_by or number
+        self._stopped_by = self._stopped_by or code or codes.SIGNAL_BASE + number
         self._end_all(reason, now_s)
 
     def exited(self, key: str, how: Exit, now_s: float) -> None:
@@ -273,7 +276,7 @@ class Supervisor:
         if self.failure:
             return Result(self.failure.code, self.failure.why, self.failure)
         if self._stopped_by:
-            return Result(128 + self._stopped_by, self.why)
+            return Result(self._stopped_by, self.why)
         return Result(0, "all trainers ended with 0")
 
     def _end_all(self, why: str, now_s: float) -> None:

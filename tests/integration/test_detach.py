@@ -160,6 +160,18 @@ def test_what_a_later_job_left_is_never_taken_for_an_earlier_ones(workspace: Pat
     assert not [path for path in (folder / "first").rglob("*") if path.is_file()]
 
 
+def test_a_job_that_nobody_reads_is_remembered_with_the_code_of_its_launcher(workspace: Path) -> None:
+    (workspace / "train.py").write_text("import time\nwhile True: print(flush=True); time.sleep(0.01)")
+    words = ("--head=node", *QUICK, "--server_num=0", f"--job_workspace={workspace}")
+    argv = [*PSLAUNCH, "local", "--json", *words]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as launcher:
+        assert launcher.stdout is not None
+        job = json.loads(launcher.stdout.readline())["job"]
+        launcher.stdout.close()
+        assert launcher.wait() == codes.IO
+    assert json.loads(ok("status", job, "--json"))["code"] == codes.IO
+
+
 def test_a_job_whose_programs_never_ran_has_no_output_and_says_why(workspace: Path) -> None:
     (workspace / "train.py").touch()
     (workspace / "output").mkdir()

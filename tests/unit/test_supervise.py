@@ -135,6 +135,15 @@ def test_a_request_before_anything_was_started_ends_the_job() -> None:
     assert s.result is not None and s.result.code == codes.TERM
 
 
+def test_a_request_may_bring_the_code_that_is_told() -> None:
+    s = job()
+    s.stop(signal.SIGHUP, "the output can't be written", 0.0, codes.IO)
+    assert s.actions(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    s.stop(signal.SIGINT, "interrupted", 0.5)
+    s.actions(GRACE_S + 2.0)
+    assert s.result is not None and s.result.code == codes.IO
+
+
 def test_a_vanished_peer_is_secondary_to_what_is_heard_within_a_second() -> None:
     s = job()
     s.exited("trainer/0", Exit(codes.PEER), 1.0)
