@@ -85,16 +85,30 @@ def _backend(r: Record) -> Iterator[Backend]:
         backend.release()
 
 
-def find(word: str, reach: Reach | None = None) -> Record:
-    """The job of this id, or of an unmistakable beginning of one. Raises SpecError."""
+def find(word: str, reach: Reach | None = None, *, running: bool = False) -> Record:
+    """The job of this id, or of an unmistakable beginning of one. Raises SpecError.
+
+    running: of several, the only one that runs is meant.
+    """
     jobs = all_jobs(reach)
     found = [r for r in jobs if r["job"] == word] or [r for r in jobs if r["job"].startswith(word)]
+    if running and len(found) > 1:
+        alive = [r for r in found if r["state"] in ("running", "unknown")]
+        found = alive if [r["state"] for r in alive] == ["running"] else found
     if len(found) == 1:
         return found[0]
     if found:
-        raise SpecError(f"{word!r} may be {', '.join(r['job'] for r in found)}")
+        raise SpecError("\n  ".join([f"{word!r} may be one of", *map(_line, found)]))
+    if not jobs:
+        raise SpecError(f"no job {word!r}; {_no_jobs(reach)}")
     near = nearest(word, [r["job"] for r in jobs], cutoff=0.5)
     raise SpecError(f"no job {word!r}" + (f"; is {near!r} meant?" if near else "; pslaunch jobs lists them"))
+
+
+def _no_jobs(reach: Reach | None) -> str:
+    if reach is not None:
+        return "no jobs are known to the first host of that conf.py"
+    return "no jobs are known here; --conf conf.py asks a cluster"
 
 
 class _Head:
@@ -127,14 +141,24 @@ class _Head:
 
 def show_jobs(out: TextIO, *, as_json: bool, reach: Reach | None = None) -> None:
     """One line a job."""
-    for r in all_jobs(reach):
-        if as_json:
-            print(json.dumps(_news(r)), file=out)
-            continue
-        started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(r["started"]))
-        code = f" {r['code']}" if "code" in r else ""
-        nodes = f"{r['nodes']} node{'' if r['nodes'] == 1 else 's'}"
-        print(f"{r['job']}  {r['state']}{code}  {r['backend']}, {nodes}  {started}", file=out)
+    found = all_jobs(reach)
+    for r in found:
+        print(json.dumps(_news(r)) if as_json else _line(r), file=out)
+    if not found:
+        _tell(f"pslaunch jobs: {_no_jobs(reach)}")
+
+
+def _line(r: Record) -> str:
+    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(r["started"]))
+    code = f" {r['code']}" if "code" in r else ""
+    nodes = f"{r['nodes']} node{'' if r['nodes'] == 1 else 's'}"
+    why = f"  {' '.join(r['reason'].split())}" if r["state"] == "unknown" else ""
+    return f"{r['job']}  {r['state']}{code}  {r['backend']}, {nodes}  {started}{why}"
+
+
+def _tell(text: str) -> None:
+    if sys.stderr is not None:  # else it is closed
+        print(clean(text, sys.stderr.encoding or "utf-8"), file=sys.stderr)
 
 
 def _news(r: Record) -> Message:
@@ -149,7 +173,7 @@ def _status(r: Record) -> Message:
 
 def show_status(word: str, out: TextIO, *, as_json: bool, reach: Reach | None = None) -> None:
     """How a job and each of its processes stand."""
-    r = find(word, reach)
+    r = find(word, reach, running=True)
     status = _news(r)
     if r["state"] == "running":
         status |= _status(r)
@@ -180,7 +204,7 @@ def show_logs(
 
     Returns the exit code for the shell: the job's own where it was followed to its end.
     """
-    r = find(word, reach)
+    r = find(word, reach, running=follow)
     known = [p["process"] for p in r["processes"]]
     if process and process not in known:
         raise SpecError(f"no process {process!r} in job {r['job']}; there are {', '.join(known)}")
@@ -234,7 +258,7 @@ def _print_files(r: Record, process: str | None, out: TextIO) -> int:
                 for line in _lines(there.ask(p["node"], ["read", p["log"], *whose])):
                     print(f"{prefix}{line}", file=out)
             except PslaunchError as e:
-                print(f"{prefix}{e}", file=sys.stderr)
+                _tell(f"{prefix}{e}")
                 code = code or e.exit_code
     return code
 
@@ -282,9 +306,7 @@ def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -
     for path in found.brought:
         print(clean(path, out.encoding or "utf-8"), file=out)
     for left_out in found.left_out:
-        print(
-            clean(f"pslaunch fetch: not fetched: {left_out}", sys.stderr.encoding or "utf-8"), file=sys.stderr
-        )
+        _tell(f"pslaunch fetch: not fetched: {left_out}")
     if output is None:
         raise PslaunchError(f"{_nothing_ran(r)}; only logs were fetched")
     return codes.OK
@@ -292,7 +314,7 @@ def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -
 
 def stop(word: str, out: TextIO, *, kill: bool, reach: Reach | None = None) -> int:
     """End a job and wait for its end; with `kill` at once. Returns 0 once it has ended."""
-    r = find(word, reach)
+    r = find(word, reach, running=True)
     if "error" in r:
         raise r["error"]
     if r["state"] != "running":

@@ -1,0 +1,83 @@
+"""Which job is meant, and how jobs are listed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslaunch import jobs
+from pslaunch.errors import HostError, SpecError
+from pslaunch.node import record
+
+Note = Callable[..., None]
+
+
+@pytest.fixture
+def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Note]:
+    """Writes a record; heads of those that run answer."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    head = socket.socket(socket.AF_UNIX)
+    head.bind(str(tmp_path / "head"))
+    head.listen()
+
+    def write(job: str, state: str, **fields: Any) -> None:
+        path = Path(record.folder(os.environ)) / f"{job}.json"
+        fixed = {"job": job, "backend": "local", "nodes": 1, "started": 0.0, "processes": []}
+        record.Record(str(path), fixed).write(state=state, socket=str(tmp_path / "head"), **fields)
+
+    with head:
+        yield write
+
+
+def test_the_only_one_that_runs_is_meant_where_that_matters(note: Note) -> None:
+    note("train-1", "ended", code=3)
+    note("train-2", "running")
+    assert jobs.find("train", running=True)["job"] == "train-2"
+    assert jobs.find("train-1", running=True)["job"] == "train-1"
+    with pytest.raises(SpecError) as e:
+        jobs.find("train")
+    first, *lines = str(e.value).splitlines()
+    assert "'train'" in first and [line.split()[:2] for line in lines] == [
+        ["train-1", "ended"],
+        ["train-2", "running"],
+    ]
+    note("train-3", "running")
+    with pytest.raises(SpecError):
+        jobs.find("train", running=True)
+
+
+def test_a_job_that_can_not_be_asked_for_may_run_and_says_why(
+    note: Note, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreached(*_: object) -> object:
+        raise HostError("node1", "connecting", "timed out\nafter 10 s")
+
+    monkeypatch.setattr(jobs, "_elsewhere", unreached)
+    monkeypatch.setattr(jobs, "reach_from_data", lambda data: data)
+    note("train-1", "running")
+    note("train-2", record.ELSEWHERE, reach={})
+    with pytest.raises(SpecError, match="unknown"):
+        jobs.find("train", running=True)
+    out = io.StringIO()
+    jobs.show_jobs(out, as_json=False)
+    told = next(line for line in out.getvalue().splitlines() if line.startswith("train-2"))
+    assert "unknown" in told and told.endswith("node1: connecting failed: timed out after 10 s")
+
+
+def test_no_jobs_are_told_with_what_to_do(note: Note, capsys: pytest.CaptureFixture[str]) -> None:
+    for as_json in (False, True):
+        jobs.show_jobs(io.StringIO(), as_json=as_json)
+        assert "no jobs are known here; --conf conf.py asks a cluster" in capsys.readouterr().err
+    with pytest.raises(SpecError, match="no jobs are known here; --conf"):
+        jobs.find("train")
+    note("train-1", "ended", code=0)
+    out = io.StringIO()
+    jobs.show_jobs(out, as_json=True)
+    assert json.loads(out.getvalue())["job"] == "train-1" and not capsys.readouterr().err
