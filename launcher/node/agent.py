@@ -11,6 +11,7 @@ import errno
 import functools
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 MAX_DIAL_BYTES = 4096
+FIRST_WORD_S = 600.0  # for a launcher that still reaches other hosts, or asks its user for a passphrase
 
 
 class Agent:
@@ -49,6 +51,7 @@ class Agent:
         *,
         lost_after_s: float,
         grace_s: float,
+        first_after_s: float = 0.0,
         seals: Seals | None = None,
     ) -> None:
         self.loop, self._run_dir, self._grace_s = loop, run_dir, grace_s
@@ -79,6 +82,7 @@ class Agent:
             loop,
             *line_fds,
             lost_after_s=lost_after_s,
+            first_after_s=first_after_s,
             on_message=self._obey,
             on_lost=lambda reason: self._end_alone(f"the head is gone: {reason}"),
             on_data=self._take,
@@ -433,6 +437,7 @@ def main(mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: 
     fds = _take_standard_streams()
     loop, seals, lead = Loop(), None, None
     if mode == "dial":
+        _until_told(fds[0], keeper_fd, max(lost_after_s, FIRST_WORD_S))
         fds, seals = _dial(*fds, lost_after_s)
     elif mode == "lead":
         from pslaunch.node.lead import Lead
@@ -441,7 +446,16 @@ def main(mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: 
         lead = Lead(loop, *fds, heads.detach(), run_dir, lost_after_s)
         fd = ours.detach()
         fds = fd, fd
-    agent = Agent(loop, run_dir, keeper_fd, fds, lost_after_s=lost_after_s, grace_s=grace_s, seals=seals)
+    agent = Agent(
+        loop,
+        run_dir,
+        keeper_fd,
+        fds,
+        lost_after_s=lost_after_s,
+        grace_s=grace_s,
+        first_after_s=FIRST_WORD_S if mode == "serve" else 0.0,
+        seals=seals,
+    )
     if lead is None:
         loop.run(lambda: agent.code is not None and agent.line.idle)
         return agent.code or 0
@@ -455,6 +469,15 @@ def main(mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: 
 def _end_led(lead: Lead, agent: Agent, number: int, why: str) -> None:
     if not lead.stop(number, why):
         agent.asked_to_end(number)
+
+
+def _until_told(read_fd: int, keeper_fd: int, limit_s: float) -> None:
+    """Wait for the word where the head is, or the end of the line; the keeper hears that we live."""
+    end_s = time.monotonic() + limit_s
+    while not select.select([read_fd], [], [], BEAT_S)[0]:
+        if time.monotonic() >= end_s:
+            raise TimeoutError(f"nobody said for {limit_s:g} s where the head is")
+        os.write(keeper_fd, b".")
 
 
 def _dial(read_fd: int, write_fd: int, lost_after_s: float) -> tuple[tuple[int, int], Seals]:

@@ -163,8 +163,9 @@ class Line:
     """One peer on a loop: sends and receives without blocking, keeps alive, notices loss.
 
     `on_message` gets each message after a good hello, `on_output` each piece of output, `on_data` each piece
-    of a file, `on_lost` a reason, once: the line was closed, has been silent for `lost_after_s`, or spoke
-    nonsense. After that nothing is sent or received. The descriptors belong to the line.
+    of a file, `on_lost` a reason, once: the line was closed, has been silent for `lost_after_s` (until the
+    first byte: for `first_after_s`, where that is longer), or spoke nonsense. After that nothing is sent or
+    received. The descriptors belong to the line.
     """
 
     def __init__(
@@ -174,6 +175,7 @@ class Line:
         write_fd: int,
         *,
         lost_after_s: float,
+        first_after_s: float = 0.0,
         on_message: Callable[[Message], None],
         on_lost: Callable[[str], None],
         on_output: Callable[[Output], None] = lambda _piece: None,
@@ -182,7 +184,7 @@ class Line:
     ) -> None:
         """`seals`: of what is sent and of what comes, where strangers can reach the line."""
         self._loop, self._read_fd, self._write_fd = loop, read_fd, write_fd
-        self.lost_after_s = lost_after_s
+        self.lost_after_s, self._first_after_s = lost_after_s, first_after_s
         self._on_message, self._on_lost = on_message, on_lost
         self._on_output, self._on_data = on_output, on_data
         self._seal = seals[0] if seals else None
@@ -301,7 +303,7 @@ class Line:
         if not data:
             self._lose("the line was closed")
             return
-        self._last_heard_s = self._loop.now()
+        self._last_heard_s, self._first_after_s = self._loop.now(), 0.0
         try:
             for item in self._decoder.feed(data):
                 if not self.open:
@@ -336,13 +338,14 @@ class Line:
             return
         now = self._loop.now()
         silent_s = now - self._last_heard_s
-        if silent_s >= self.lost_after_s:
+        limit_s = max(self.lost_after_s, self._first_after_s)
+        if silent_s >= limit_s:
             self._lose(f"nothing was heard for {silent_s:.0f} s")
             return
         if now - self._last_sent_s >= HEARTBEAT_S * 0.9 and not self._sending and not self._deaf:
             self._control.append([_frame(HEARTBEAT, b"")])
             self._write()
-        self._loop.call_after(min(HEARTBEAT_S, max(0.05, self.lost_after_s - silent_s)), self._beat)
+        self._loop.call_after(min(HEARTBEAT_S, max(0.05, limit_s - silent_s)), self._beat)
 
     def _lose(self, reason: str) -> None:
         if self.open:

@@ -19,6 +19,7 @@ import pytest
 from pslaunch.node import codes
 from support.faults import Control, LineProxy, control
 from support.jobs import Job, Place, parent_of, running
+from support.process import until_gone
 from support.trainings import STUBBORN
 
 SLACK_S = 1.5  # for noticing it: these tests run four at a time, on few cores
@@ -219,6 +220,23 @@ def test_nothing_is_left_whoever_is_hit(
     place: Place, workspace: Path, case: Case, rng: random.Random
 ) -> None:
     check(place, workspace, case, rng)
+
+
+@pytest.mark.parametrize("place", ["local_cluster"], indirect=True)
+def test_a_node_that_is_reached_late_costs_no_other(place: Place, workspace: Path) -> None:
+    (workspace / "train.py").touch()
+    options = (f"--grace={GRACE_S}", f"--lost_after={LOST_AFTER_S}", "--server_num=0", "--worker_num=2")
+    with (
+        control("launcher subprocess.Popen 2") as ctl,
+        running(place, workspace, *options, env=ctl.env()) as job,
+    ):
+        held = ctl.held()
+        with pytest.raises(AssertionError, match="still runs"):
+            until_gone(
+                next(pid for pid in ctl.processes() if pid != job.launcher.pid), within_s=LOST_AFTER_S + 1
+            )
+        held.tell()
+        assert job.launcher.wait() == 0, job.launcher.output()
 
 
 @pytest.mark.parametrize("place", ["local_cluster", "local_led_cluster"], indirect=True)

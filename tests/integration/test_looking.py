@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,27 +17,41 @@ from pslaunch.check import Looking, StoppedError
 from pslaunch.findings import Seen
 from pslaunch.node.job import Limits, Node
 from pslaunch.node.loop import Loop
-from pslaunch.node.wire import Message
+from pslaunch.node.wire import HEADER, HEARTBEAT, Message
 from support import leaks
-from support.jobs import parent_of
+from support.jobs import parent_of, until_nothing_runs
 
 LIMITS = Limits(
     grace_s=1.0, lost_after_s=20.0, stall_after_s=60.0, stall_timeout_s=None, trainer_timeout_s=60.0
 )
+BEAT = HEADER.pack(0, HEARTBEAT, 0)
 
 
 def question(_node: int) -> Message:
-    nothing: Message = {"type": "look", "nic": "", "paths": {}, "files": [], "ports": [], "python": ""}
+    nothing: Message = {
+        "type": "look",
+        "nic": "",
+        "paths": {},
+        "files": [],
+        "ports": [],
+        "python": "",
+        "links": [],
+    }
     return {**nothing, "lock": "/none", "modules": ["json", "no_such_thing"], "packages": [], "env": {}}
 
 
 @pytest.fixture
-def looking(tmp_path: Path) -> Iterator[Looking]:
+def here(tmp_path: Path) -> Node:
+    """This machine."""
+    return Node(0, "a", "", str(tmp_path), str(tmp_path), str(tmp_path), str(tmp_path))
+
+
+@pytest.fixture
+def looking(here: Node) -> Iterator[Looking]:
     """Two agents on this machine."""
-    node = Node(0, "a", "", str(tmp_path), str(tmp_path), str(tmp_path), str(tmp_path))
     backend, loop = LocalBackend(), Loop()
     one = Looking(loop)
-    one.attach(backend.start([node, replace(node, id=1, name="b")], LIMITS), LIMITS.lost_after_s)
+    one.attach(backend.start([here, replace(here, id=1, name="b")], LIMITS), LIMITS.lost_after_s)
     yield one
     one.close()
     backend.close()
@@ -63,6 +79,30 @@ def test_an_agent_that_is_killed(looking: Looking) -> None:
     seen = [looking.seen(Seen(host=name), node) for node, name in enumerate("ab")]
     assert len([one for one in seen if "the line was closed" in one.lost]) == 1
     assert len([one for one in seen if not one.lost]) == 1
+
+
+def test_agents_wait_for_a_launcher_that_still_reaches_other_hosts(here: Node) -> None:
+    backend, loop = LocalBackend(), Loop()
+    with contextlib.closing(loop), contextlib.closing(backend):
+        (line,) = backend.start([here], replace(LIMITS, lost_after_s=3.0))
+        said = b""
+        while said.count(BEAT) < 4:  # by now it has been told nothing for longer than that
+            said += (piece := os.read(line.read_fd, 4096))
+            assert piece, line.diagnosis()
+        os.close(line.read_fd)
+        os.close(line.write_fd)
+        until_nothing_runs(within_s=5.0)
+
+
+def test_an_agent_that_is_to_dial_waits_for_the_word_where(here: Node) -> None:
+    backend = LocalBackend()
+    with contextlib.closing(backend):
+        keeper = backend._keeper(replace(LIMITS, lost_after_s=3.0), "dial", stdout=subprocess.DEVNULL)
+        with pytest.raises(subprocess.TimeoutExpired):
+            keeper.wait(4.5)
+        assert keeper.stdin
+        keeper.stdin.close()
+        until_nothing_runs(within_s=5.0)
 
 
 def test_a_signal_ends_it(looking: Looking) -> None:

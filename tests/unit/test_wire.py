@@ -164,6 +164,46 @@ def test_an_hour_in_which_nobody_has_anything_to_say_is_no_silence() -> None:
     loop.close()
 
 
+def test_the_first_byte_may_take_longer_than_silence_later() -> None:
+    now_s = [0.0]
+    loop = Loop(clock=lambda: now_s[0])
+    lost: list[str] = []
+    sock, raw = socket.socketpair()
+    fd = sock.detach()
+    Line(loop, fd, fd, lost_after_s=3, first_after_s=600, on_message=lambda _m: None, on_lost=lost.append)
+
+    def until(end_s: int) -> None:
+        while now_s[0] < end_s:
+            now_s[0] += 1
+            for _ in range(3):
+                loop.run_once(0.0)
+
+    until(599)
+    assert not lost
+    raw.sendall(encode(wire.hello()))
+    loop.run_once(0.0)
+    until(601)
+    assert not lost
+    until(603)
+    assert lost == ["nothing was heard for 3 s"]
+    raw.close()
+    loop.close()
+
+
+def test_a_first_byte_that_never_comes_is_missed() -> None:
+    now_s = [0.0]
+    loop = Loop(clock=lambda: now_s[0])
+    lost: list[str] = []
+    sock, raw = socket.socketpair()
+    fd = sock.detach()
+    Line(loop, fd, fd, lost_after_s=3, first_after_s=600, on_message=lambda _m: None, on_lost=lost.append)
+    now_s[0] = 600.0
+    loop.run_once(0.0)
+    assert lost == ["nothing was heard for 600 s"]
+    raw.close()
+    loop.close()
+
+
 def test_a_closed_line_is_noticed_at_once(peers: Peers) -> None:
     peers.raw.close()
     peers.loop.run(lambda: bool(peers.lost))
