@@ -11,6 +11,7 @@ from pslaunch.node.manifest import Entry
 from pslaunch.node.program import Refusal, code_of
 from pslaunch.node.send import Sender, Source
 from pslaunch.node.shards import Shards
+from pslaunch.node.wire import NONSENSE
 from pslaunch.runtime.env import TRAINER
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Dispatch:
                 self._free(link)  # it may not have reached the one that has it
                 sender.lacks(m)
             self._deal()
-        except (ValueError, KeyError, TypeError) as e:
+        except NONSENSE as e:
             self._desk.fail(
                 f"node {link.node.id} ({link.host})", link.node.id, codes.NODE_LOST, f"asks for {e}"
             )

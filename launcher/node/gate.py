@@ -153,6 +153,8 @@ def dial(addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: f
 
     Returns the descriptor and the seals of the line. Raises prove.Refused, or the last OSError.
     """
+    if not addrs:
+        raise ConnectionError("no address was given")
     end_s = time.monotonic() + limit_s
     wait_s = 0.05
     while True:

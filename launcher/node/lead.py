@@ -21,7 +21,7 @@ from pslaunch.node.head import Head
 from pslaunch.node.listening import Listening
 from pslaunch.node.loop import Loop
 from pslaunch.node.supply import FromLauncher
-from pslaunch.node.wire import Data, Line, Message
+from pslaunch.node.wire import NONSENSE, Data, Line, Message
 
 CHUNK = 200  # events in one message
 SAY_GOODBYE_S = 2.0  # for an observer to take the next piece of what is left to tell, once the job is over
@@ -261,5 +261,5 @@ def _node_number(text: bytes) -> int:
     try:
         said: Any = json.loads(text)
         return int(said["node"])
-    except (ValueError, KeyError, TypeError):
+    except NONSENSE:
         return -1

@@ -137,6 +137,8 @@ class Opening:
     def _on_prepared(self, link: Link, m: Message) -> None:
         link.host, link.run_dir = link.node.name or str(m["host"]), str(m["run_dir"])
         link.addrs = [str(addr) for addr in m["addrs"]]
+        if not link.addrs:
+            raise ValueError("a node has at least one address")
         link.shared = None if m["shared"] is None else int(m["shared"])
         link.node = replace(
             link.node,

@@ -14,7 +14,7 @@ from pslaunch.node.gate import Gate, Seals
 from pslaunch.node.loop import Aside, Loop
 from pslaunch.node.receive import Receiver
 from pslaunch.node.send import Sender, Source
-from pslaunch.node.wire import Line, Message
+from pslaunch.node.wire import NONSENSE, Line, Message
 
 REACH_LIMIT_S = 3.0
 LOST_AFTER_S = 30.0
@@ -38,7 +38,7 @@ class Serving:
                     self._peers[line].lacks(m)
                 elif m["type"] == "received":
                     self._peers[line].received(m)
-            except (ValueError, KeyError, TypeError):
+            except NONSENSE:
                 self._drop(line)
 
         line = Line(

@@ -38,6 +38,9 @@ MAC_BYTES = 16
 Message = dict[str, Any]
 
 
+# What comes of taking a message that lacks what it must have, or has something else in its place.
+NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
 _KINDS = frozenset({CONTROL, OUTPUT, HEARTBEAT, DATA})
 
 
@@ -103,6 +106,10 @@ def check_hello(message: Message) -> None:
         )
 
 
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
 class Decoder:
     """Frames from bytes that come in any pieces. Holds at most one frame and one unfinished message."""
 
@@ -151,7 +158,7 @@ class Decoder:
             return None
         text, self._message = bytes(self._message), bytearray()
         try:
-            message = json.loads(text)
+            message = json.loads(text, parse_constant=_no_constant)
         except (ValueError, RecursionError) as e:
             raise WireError(f"a message is not JSON: {e}") from None
         if not isinstance(message, dict) or not isinstance(message.get("type"), str):
@@ -329,7 +336,7 @@ class Line:
         """A message that lacks what it must have is no message of ours, whoever sent it."""
         try:
             self._on_message(message)
-        except (KeyError, TypeError, ValueError) as e:
+        except NONSENSE as e:
             kind = str(message["type"])[:40]
             raise WireError(f"the message {kind!r} can't be right: {type(e).__name__}: {e}") from e
 

@@ -88,7 +88,18 @@ def test_noise_is_named(noise: bytes) -> None:
         Decoder().feed(noise)
 
 
-@pytest.mark.parametrize("text", ["nan", "[1]", '{"type": 3}', "{", "[" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nan",
+        '{"type": "x", "n": NaN}',
+        '{"type": "x", "n": -Infinity}',
+        "[1]",
+        '{"type": 3}',
+        "{",
+        "[" * 100_000,
+    ],
+)
 def test_json_that_is_no_message_is_refused(text: str) -> None:
     body = text.encode()[: wire.MAX_BODY_BYTES]
     with pytest.raises(WireError):
@@ -235,6 +246,27 @@ def test_output_before_hello_is_refused(peers: Peers) -> None:
     peers.raw.sendall(encode_output(Output(0, 0, b"x")))
     peers.loop.run(lambda: bool(peers.lost))
     assert "hello" in peers.lost[0]
+
+
+def test_a_number_that_is_none_ends_the_line(peers: Peers) -> None:
+    body = b'{"type": "sum", "of": [1e999]}'
+    peers.raw.sendall(encode(wire.hello()) + wire.HEADER.pack(len(body), wire.CONTROL, 0) + body)
+    peers.loop.run(lambda: bool(peers.lost))
+    assert "'sum' can't be right: OverflowError" in peers.lost[0]
+
+
+@pytest.mark.parametrize("wrong", [IndexError, AttributeError, ZeroDivisionError])
+def test_whatever_comes_of_a_message_that_can_not_be_right_ends_the_line(
+    peers: Peers, wrong: type[Exception]
+) -> None:
+    def hear(message: Message) -> None:
+        if message["type"] == "x":
+            raise wrong
+
+    peers.line._on_message = hear
+    peers.raw.sendall(encode(wire.hello()) + encode({"type": "x"}))
+    peers.loop.run(lambda: bool(peers.lost))
+    assert f"'x' can't be right: {wrong.__name__}" in peers.lost[0]
 
 
 @pytest.mark.parametrize("nonsense", [{}, {"of": None}, {"of": ["x"]}])
