@@ -16,7 +16,7 @@ from pslaunch.node.send import Sender, Source
 from pslaunch.node.wire import Line, Message
 
 SLOW_S = 1.0  # for a head to show that it heard a request to end
-GIVE_UP_S = 8.0  # after a second request to end; a head is done with it in 7
+GIVE_UP_S = 8.0  # after a second request to end; a head that nobody sends to is done with it in 7
 
 
 class HeadView(Protocol):

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pslaunch.node.seal import Seal
 
 DRAIN_BYTES = 8192  # of output between two drains: never more events than are remembered
-FINISH_LIMIT_S = 5.0
+FINISH_LIMIT_S = 5.0  # for a node that says nothing once it is told to finish
+FINISH_MOST_S = 60.0  # for one that says other things: its answer comes behind the output of its programs
 
 
 class Stream:
@@ -62,6 +63,7 @@ class Head:
         self._told_ending = False
         self.drain: Callable[[], None] = lambda: None  # lets observers take what is new
         self._finishing = False
+        self._finish_s = 0.0  # when all were told
         self._owing: set[int] = set()  # nodes that have not answered the end
         self.done = False
         self._states: dict[str, dict[str, Any]] = {p.key: {"state": "waiting"} for p in placed.processes}
@@ -305,7 +307,7 @@ class Head:
                 self.links[node].line.send({"type": "signal", "keys": keys, "number": int(action.number)})
 
     def _finish(self) -> None:
-        self._finishing = True
+        self._finishing, self._finish_s = True, self._loop.now()
         self._owing = {number for number, link in self.links.items() if not link.gone}
         for link in self.links.values():
             link.line.send({"type": "finish"})
@@ -322,12 +324,21 @@ class Head:
         self.tell("node", node=link.node.id, state="ended", text="")
 
     def _give_up(self) -> None:
+        now = self._loop.now()
         for number in sorted(self._owing):
+            if now < self._answer_due_s(number):
+                continue
             link = self.links[number]
             self.note("error", f"{link.host}: no answer while ending; its keeper goes on there")
             link.gone = True
-        self._owing.clear()
+            self._owing.discard(number)
+        if self._owing:
+            self._loop.call_at(min(map(self._answer_due_s, self._owing)), self._give_up)
         self._maybe_done()
+
+    def _answer_due_s(self, number: int) -> float:
+        heard_s = max(self._finish_s, self.links[number].line.heard_s)
+        return min(heard_s + FINISH_LIMIT_S, self._finish_s + FINISH_MOST_S)
 
     def _maybe_done(self) -> None:
         if self.done or self._owing:

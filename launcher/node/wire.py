@@ -206,7 +206,7 @@ class Line:
         self._bulk_bytes = 0
         self._source: Callable[[], list[bytes]] = list  # asked for frames when nothing else waits
         self._wants_write = True
-        self._last_sent_s = self._last_heard_s = loop.now()
+        self._last_sent_s = self.heard_s = loop.now()  # the second: when the last byte came
         for fd in {read_fd, write_fd}:
             os.set_blocking(fd, False)
         # Sent by the loop: nothing may be lost before our owner knows us.
@@ -310,7 +310,7 @@ class Line:
         if not data:
             self._lose("the line was closed")
             return
-        self._last_heard_s, self._first_after_s = self._loop.now(), 0.0
+        self.heard_s, self._first_after_s = self._loop.now(), 0.0
         try:
             for item in self._decoder.feed(data):
                 if not self.open:
@@ -344,7 +344,7 @@ class Line:
         if not self.open:
             return
         now = self._loop.now()
-        silent_s = now - self._last_heard_s
+        silent_s = now - self.heard_s
         limit_s = max(self.lost_after_s, self._first_after_s)
         if silent_s >= limit_s:
             self._lose(f"nothing was heard for {silent_s:.0f} s")

@@ -38,6 +38,7 @@ def test_times(tmp_path: Path) -> None:
             supervise.LOOK_FURTHER_S,
             supervise.KILL_WAIT_S,
             head.FINISH_LIMIT_S,
+            head.FINISH_MOST_S,
             observe.GIVE_UP_S,
             spec.stall_after_s,
             spec.stall_timeout_s,
