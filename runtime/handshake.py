@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 
@@ -138,11 +139,12 @@ class ServerSide:
 
 
 def greet(sock: socket.socket, secret: bytes, hello: Hello) -> None:
-    """The trainer's side over a blocking socket with a time limit of its own.
+    """The trainer's side over a blocking socket, whose time limit holds for all of it.
 
     Raises Refused, or OSError (TimeoutError, ConnectionError) if it may be worth trying again.
     """
-    prove.dial(sock, PLANE, secret, hello.to_json())
+    limit_s = sock.gettimeout() or TIMEOUT_S
+    prove.dial(sock, PLANE, secret, hello.to_json(), time.monotonic() + limit_s)
 
 
 def silent(address: tuple[str, int], limit_s: float) -> bool:

@@ -11,6 +11,7 @@ import hmac
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
@@ -160,13 +161,22 @@ class Server:
         return self._plane.mac(self._secret, who, self.nonces, text)
 
 
-def _receive(sock: socket.socket, plane: Plane, expected: Kind) -> bytes:
+def _wait(sock: socket.socket, end_s: float) -> None:
+    """What comes next may take until then."""
+    left_s = end_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("timed out")
+    sock.settimeout(left_s)
+
+
+def _receive(sock: socket.socket, plane: Plane, expected: Kind, end_s: float) -> bytes:
     buffer = b""
     while True:
         taken = take_message(buffer)
         if taken is not None:
             break
         room = HEAD.size if len(buffer) < HEAD.size else HEAD.size + HEAD.unpack_from(buffer)[3]
+        _wait(sock, end_s)
         data = sock.recv(room - len(buffer))  # never more: what follows is not the handshake's
         if not data:
             raise ConnectionError(f"the {plane.server} closed the connection while it was greeted")
@@ -179,19 +189,23 @@ def _receive(sock: socket.socket, plane: Plane, expected: Kind) -> bytes:
     return body
 
 
-def dial(sock: socket.socket, plane: Plane, secret: bytes, text: bytes) -> bytes:
-    """The dialling side over a blocking socket with a time limit of its own; returns both nonces.
+def dial(sock: socket.socket, plane: Plane, secret: bytes, text: bytes, end_s: float) -> bytes:
+    """The dialling side over a blocking socket, until `end_s` by the monotonic clock; returns both nonces.
+
+    The socket's time limit is another one then.
 
     Raises Refused, or OSError (TimeoutError, ConnectionError) if it may be worth trying again.
     """
     nonce = os.urandom(NONCE_BYTES)
+    _wait(sock, end_s)
     sock.sendall(message(Kind.NONCE, nonce))
-    body = _receive(sock, plane, Kind.CHALLENGE)
+    body = _receive(sock, plane, Kind.CHALLENGE, end_s)
     nonces, proof = nonce + body[:NONCE_BYTES], body[NONCE_BYTES:]
     if not hmac.compare_digest(proof, plane.mac(secret, plane.server.encode(), nonces)):
         raise Refused(plane.differ(plane.server, plane.client))
+    _wait(sock, end_s)
     sock.sendall(message(Kind.PROOF, plane.mac(secret, plane.client.encode(), nonces, text) + text))
-    proof = _receive(sock, plane, Kind.WELCOME)
+    proof = _receive(sock, plane, Kind.WELCOME, end_s)
     if not hmac.compare_digest(proof, plane.mac(secret, b"welcome", nonces, text)):
         raise Refused(f"the {plane.server}'s welcome is not of this job")
     return nonces

@@ -19,6 +19,7 @@ from pslaunch.runtime import prove
 
 PLANE = prove.Plane(b"pslaunch control plane", "head", "agent", advice="is it an agent of another job?")
 TRY_S = 3.0  # for one of several addresses
+MIN_TRY_S = 0.1
 SUM_UP_S = 5.0  # between two looks at what was not said in full
 Seals = tuple[Seal, Seal]
 
@@ -149,9 +150,10 @@ class Gate:
 
 
 def dial(addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: float) -> tuple[int, Seals]:
-    """Connect to a head that listens and prove the secret, at each of its addresses in turn for `limit_s`.
+    """Connect to a head that listens and prove the secret, at each of its addresses in turn.
 
-    Returns the descriptor and the seals of the line. Raises prove.Refused, or the last OSError.
+    `limit_s` is for all of it. Returns the descriptor and the seals of the line. Raises prove.Refused, or the
+    last OSError.
     """
     if not addrs:
         raise ConnectionError("no address was given")
@@ -159,9 +161,12 @@ def dial(addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: f
     wait_s = 0.05
     while True:
         failed: list[OSError | prove.Refused] = []
-        for addr in addrs:
+        for left, addr in zip(range(len(addrs), 0, -1), addrs):
+            now_s = time.monotonic()
+            most_s = (end_s - now_s) / left  # each has its turn
+            try_s = min(most_s, prove.TIMEOUT_S if len(addrs) == 1 else TRY_S)
             try:
-                return _call(addr, port, secret, text, prove.TIMEOUT_S if len(addrs) == 1 else TRY_S)
+                return _call(addr, port, secret, text, now_s + max(MIN_TRY_S, try_s))
             except (OSError, prove.Refused) as e:  # at a wrong address somebody else may listen
                 failed.append(e)
         only_refused = len(addrs) == 1 and isinstance(failed[0], prove.Refused)
@@ -173,10 +178,10 @@ def dial(addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: f
         wait_s = min(1.0, wait_s * 2)
 
 
-def _call(addr: str, port: int, secret: bytes, text: bytes, limit_s: float) -> tuple[int, Seals]:
-    sock = socket.create_connection((addr, port), timeout=limit_s)
+def _call(addr: str, port: int, secret: bytes, text: bytes, end_s: float) -> tuple[int, Seals]:
+    sock = socket.create_connection((addr, port), timeout=end_s - time.monotonic())
     try:
-        nonces = prove.dial(sock, PLANE, secret, text)
+        nonces = prove.dial(sock, PLANE, secret, text, end_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except BaseException:
         sock.close()

@@ -8,6 +8,7 @@ import re
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -172,6 +173,55 @@ def test_who_comes_after_a_thousand_that_never_speak_gets_in(
         guarded.loop.run(lambda: "more from" in guarded.refused[-1])
     assert re.fullmatch(r"\.\.\. and \d+ more from 127\.0\.0\.1 in the last minute", guarded.refused[-1])
     assert sum("more from" not in line for line in guarded.refused) <= 2 * prove.IN_FULL
+
+
+def test_who_drips_is_not_heard_for_longer_than_the_limit() -> None:
+    enough = threading.Event()
+    answer = prove.message(prove.Kind.CHALLENGE, bytes(prove.NONCE_BYTES + prove.MAC_BYTES))
+
+    def drip(listener: socket.socket) -> None:
+        with listener.accept()[0] as sock, contextlib.suppress(OSError):
+            for byte in answer:
+                sock.sendall(bytes([byte]))
+                if enough.wait(0.1):
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,))
+        thread.start()
+        began_s = time.monotonic()
+        with pytest.raises(TimeoutError):
+            gate.dial(["127.0.0.1"], listener.getsockname()[1], SECRET, b"", 0.5)
+        assert time.monotonic() - began_s < 3.0  # all of the answer takes 7 s
+        enough.set()
+        thread.join()
+
+
+def test_silent_addresses_share_the_limit_and_the_last_one_has_its_turn(guarded: Guarded) -> None:
+    port = guarded.gate.port
+    with contextlib.ExitStack() as stack:
+        silent = [f"127.0.0.{i}" for i in range(2, 5)]
+        for addr in silent:
+            stack.enter_context(socket.create_server((addr, port)))
+        began_s = time.monotonic()
+        with pytest.raises(TimeoutError):
+            gate.dial(silent, port, SECRET, b"welcome", 0.6)
+        assert time.monotonic() - began_s < gate.TRY_S
+        found: list[tuple[int, Seals]] = []
+        addrs = [*silent, "127.0.0.1"]
+        thread = threading.Thread(
+            target=lambda: found.append(gate.dial(addrs, port, SECRET, b"welcome", 4.0))
+        )
+        thread.start()
+        guarded.until(guarded.admitted)
+        thread.join()
+    for fd in (guarded.admitted[0][1], found[0][0]):
+        os.close(fd)
+
+
+def test_without_an_address_nobody_is_dialled() -> None:
+    with pytest.raises(ConnectionError, match="no address"):
+        gate.dial([], 1, SECRET, b"", 1.0)
 
 
 def test_frames_of_a_sealed_message_stay_within_the_limit() -> None:

@@ -1,4 +1,4 @@
-"""The head and what nodes say to it: nonsense loses that node, and no answer to the end is waited for long."""
+"""The head and what nodes say to it: nonsense loses that node, and an end without an answer has a limit."""
 
 from __future__ import annotations
 
