@@ -58,6 +58,7 @@ class FabricBackend:
         return _line(node, self._open([node], limits, "lead")[0])
 
     def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
+        failed: list[HostError] = []
         for node, channel in zip(nodes, self._open(nodes, limits, "dial"), strict=True):
             os.close(channel.read_fd)
             try:
@@ -65,7 +66,9 @@ class FabricBackend:
                     f.write(json.dumps({**asdict(dial), "node": node.id}).encode() + b"\n")
             except OSError as e:  # it ended before it could be told where to dial
                 text = channel.diagnosis() or e.strerror or str(e)
-                raise HostError(self._reach.hosts[node.id].text, "start", text) from None
+                failed.append(HostError(self._reach.hosts[node.id].text, "start", text))
+        if failed:
+            raise HostsError(failed, len(nodes))
 
     def head_line(self, record: Mapping[str, Any]) -> tuple[int, int]:
         channel = self._run(0, ["relay", str(record["socket"])])

@@ -164,7 +164,13 @@ class Fleet:
         try:
             via = self._connection(hops[:-1]) if len(hops) > 1 else None
             with self._door(hops[:-1], hops[-1]):
-                future.set_result(self._shared.connect(hops[-1], via, self._reach.connect_timeout_s))
+                connection = self._shared.connect(hops[-1], via, self._reach.connect_timeout_s)
+            with self._lock:  # `close` closes what is done by then
+                if not self._closed:
+                    future.set_result(connection)
+                    return
+            connection.client.close()
+            raise HostError(hops[-1].name, "connect", "the job is being ended")
         except BaseException as e:
             with self._lock:
                 self._connections.pop(hops, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -11,13 +12,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from pslaunch.errors import HostError, HostRightsError
+from pslaunch.backends.base import Dial
+from pslaunch.backends.fabric import FabricBackend
+from pslaunch.errors import HostError, HostRightsError, HostsError
 from pslaunch.hosts import Host
+from pslaunch.node.job import Limits, Node
 from pslaunch.spec import Reach
 from pslaunch.ssh.channel import BinaryChannel, Channel
+from pslaunch.ssh.connect import Connector
 from pslaunch.ssh.fleet import Fleet
 from support.sshd import Client, Sshd, greets, hang_up, make_client, make_key, make_sshd, public, reaching
 
@@ -62,6 +68,47 @@ def hosts(*names: str) -> list[Host]:
 def test_a_host_is_reached_with_a_plain_key(client: Client, fleet: Callable[..., Fleet]) -> None:
     (channel,) = fleet().open(hosts("node"), [KEEPER])
     greets(channel)
+
+
+def test_a_connection_that_was_made_while_all_are_closed_is_closed(
+    client: Client, fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, made = fleet(), []
+    connect = Connector.connect
+
+    def late(*how: Any) -> Any:
+        made.append(connect(*how))
+        one.close()
+        return made[0]
+
+    monkeypatch.setattr(Connector, "connect", late)
+    (failed,) = one.open(hosts("node"), [KEEPER])
+    assert "being ended" in refused(failed, "connect")
+    assert not made[0].client.get_transport()
+
+
+def test_hosts_that_can_not_be_told_where_to_dial_are_all_named(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.configure("Host *\n  ForwardAgent yes")  # over the ssh binary, whose pipe breaks at once
+    backend = FabricBackend(Reach(hosts=tuple(hosts("a", "b")), root_dir="/nowhere"))
+    opened: list[Channel] = []
+
+    def agents_that_end(nodes: Sequence[Node], _limits: Limits, _mode: str) -> list[Channel]:
+        limits = Limits(1.0, cast(float, "none"), 60.0, None, 60.0)
+        opened.extend(c for c in backend._try(nodes, limits, "dial") if isinstance(c, Channel))
+        for channel in opened:
+            assert channel.wait(20)
+        return opened
+
+    monkeypatch.setattr(backend, "_open", agents_that_end)
+    nodes = [Node(i, "", "", "/ws", "/ws/log", "/ws/output", "/ws/.pslaunch") for i in range(2)]
+    with contextlib.closing(backend), pytest.raises(HostsError) as e:
+        backend.start_dialing(nodes, Limits(1.0, 30.0, 60.0, None, 60.0), Dial(("127.0.0.1",), 1, "00"))
+    assert [one.host for one in e.value.failed] == ["a", "b"]
+    for fd in (fd for channel in opened for fd in (channel.read_fd, channel.write_fd)):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
 
 
 def test_further_channels_share_the_connection(client: Client, fleet: Callable[..., Fleet]) -> None:
