@@ -79,7 +79,10 @@ class Folder:
 
 def look(package: Package, environ: Mapping[str, str]) -> Source:
     """List and hash the folder. Raises Refusal where something in it can't be sent, OSError."""
-    walked = {"": _walk(package), **{name: walk(folder) for name, folder in package.extras.items()}}
+    walked = {
+        "": _walk(package),
+        **{name: _with_linked_files(walk(folder, links_out=True)) for name, folder in package.extras.items()},
+    }
     looks = [repr(sorted(package.links.items())).encode(), *(w.look() for w in walked.values())]
     listing = Listing(_cache(package.folder, environ, "listing"), digest(b"\0\0\0".join(looks)))
     if not package.shards and listing.manifest:
@@ -87,9 +90,13 @@ def look(package: Package, environ: Mapping[str, str]) -> Source:
     entries: list[Entry] = []
     certain = True
     for name, there in walked.items():
-        hashes = Hashes(_cache(there.root, environ, "hashes"))
+        hashes = (_OfLinked if name else Hashes)(_cache(there.root, environ, "hashes"))
         found = read(there, hashes)
-        entries += with_extra(name, found.entries) if name else _own(package, found)
+        if name:
+            _refuse(there.root, found.problems, "")
+            entries += with_extra(name, found.entries)
+        else:
+            entries += _own(package, found)
         certain &= all(hashes.used(key_of(st)) for _, st in there.files)
         hashes.save()
     source = Source(package.folder, sorted(entries), extras=package.extras)
@@ -103,14 +110,30 @@ def _own(package: Package, found: Found) -> list[Entry]:
     _check_shards(package, found.entries)
     entries = with_links(found.entries, package.links)
     problems = [p for p in found.problems if p.partition(" is ")[0] not in package.links]
+    advice = f" ({LINK_ADVICE})" if any("leads out" in p for p in problems) else ""
+    _refuse(package.folder, problems, f"{advice}; {IGNORE} leaves things out")
+    return entries
+
+
+def _refuse(folder: str, problems: list[str], advice: str) -> None:
+    """Say what of a folder can't be sent, where there is any."""
     if problems:
         more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
-        advice = f" ({LINK_ADVICE})" if any("leads out" in p for p in problems) else ""
         shown = "; ".join(problems[:MAX_NAMED]) + more
-        raise Refusal(
-            codes.USAGE, f"{package.folder} can't be sent: {shown}{advice}; {IGNORE} leaves things out"
-        )
-    return entries
+        raise Refusal(codes.USAGE, f"{folder} can't be sent: {shown}{advice}")
+
+
+def _with_linked_files(walked: Walked) -> Walked:
+    """With files elsewhere in place of links to them: nobody mounts these on the nodes."""
+    files, others, problems = list(walked.files), list[Entry](), list(walked.problems)
+    for e in walked.others:
+        if e.kind != "m":
+            others.append(e)
+        elif Path(e.content).is_file():
+            files.append((e.path, Path(e.content).stat()))
+        else:
+            problems.append(f"{e.path} is a link that leads out, to {e.content}")
+    return walked._replace(files=files, others=others, problems=problems)
 
 
 class Listing:
@@ -165,6 +188,11 @@ def _walk(package: Package) -> Walked:
         skip=package.skip,
         links_out=package.links_out,
     )
+
+
+class _OfLinked(Hashes):
+    def of(self, path: str, st: os.stat_result) -> str:
+        return super().of(os.path.realpath(path), st)
 
 
 class _Unread(Hashes):
