@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import signal
 import socket
+import struct
 import subprocess
+import termios
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -85,18 +88,26 @@ class Program:
     def _more_output(self) -> None:
         self._read_output()
 
-    def _read_output(self) -> bool:
+    def _read_what_is_there(self) -> None:
+        """All that was written until now, and not what something that was left behind writes meanwhile."""
+        there = bytearray(4)
+        fcntl.ioctl(self._out, termios.FIONREAD, there)
+        (left,) = struct.unpack("i", there)
+        while left > 0 and (taken := self._read_output()):
+            left -= taken
+
+    def _read_output(self) -> int:
         try:
             data = os.read(self._out, READ_BYTES)
         except BlockingIOError:
-            return False
+            return 0
         if not data:
             self._loop.watch(self._out)
-            return False
+            return 0
         self._write_log(data)
         self._agent.line.send_output(Output(self.number, self._written, data))
         self._written += len(data)
-        return True
+        return len(data)
 
     def _write_log(self, data: bytes) -> None:
         if self._log_failed:
@@ -152,8 +163,7 @@ class Program:
         self.process.returncode = code  # we have waited for it, Popen must not
         self.read_progress()
         self._send_report()
-        while self._read_output():
-            pass
+        self._read_what_is_there()
         oom = name == "SIGKILL" and not self.asked and procs.oom_kills() > self._oom_before
         self._agent.line.send(
             {
@@ -172,8 +182,7 @@ class Program:
     def finish(self) -> None:
         """Give back all descriptors; what still holds the other end of the pipe was killed before."""
         if not self._log.closed:
-            while self._read_output():
-                pass
+            self._read_what_is_there()
             self._loop.watch(self._out)
             self._loop.watch(self._progress.fileno())
             os.close(self._out)
