@@ -73,7 +73,7 @@ class Askpass:
                 caller, _ = self._server.accept()
                 with caller, contextlib.suppress(OSError, ValueError):
                     caller.settimeout(5.0)
-                    caller.sendall(self._answer(_question(caller)).encode())
+                    caller.sendall(self._answer(_question(caller)).encode("utf-8", "surrogateescape"))
 
     def _answer(self, words: str) -> str:
         """Empty where it is not to be answered."""

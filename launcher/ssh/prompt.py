@@ -36,7 +36,7 @@ class Prompt:
             silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
             termios.tcsetattr(fd, termios.TCSAFLUSH, silent)
             try:
-                os.write(fd, question.encode())
+                os.write(fd, question.encode("utf-8", "surrogateescape"))
                 return self._line(fd).decode("utf-8", "surrogateescape")
             finally:
                 termios.tcsetattr(fd, termios.TCSAFLUSH, before)

@@ -50,8 +50,9 @@ class Passphrases:
 
 
 def _load(path: str, passphrase: str | None) -> Any:
+    word = passphrase.encode("utf-8", "surrogateescape") if passphrase else None
     try:
-        return paramiko.PKey.from_path(path, passphrase.encode() if passphrase else None)
+        return paramiko.PKey.from_path(path, word)
     except Exception:  # whatever paramiko and its library raise: not a key of ours, or the wrong passphrase
         return None
 

@@ -32,6 +32,7 @@ from support.sshd import (
 )
 
 KEEPER = ["keeper", "20", "1"]
+PASSPHRASES = pytest.mark.parametrize("passphrase", ["open sesame", "in Latin-1: \udce4\udcf6"])
 
 
 @pytest.fixture
@@ -194,12 +195,13 @@ def test_a_certificate(client: Client, tmp_path: Path, beside: bool, kind: str) 
     assert both(client) is ParamikoChannel
 
 
-def test_a_passphrase_is_asked_once_for_all_hosts(client: Client) -> None:
-    key = make_key(client.folder / "locked", passphrase="open sesame")
+@PASSPHRASES
+def test_a_passphrase_is_asked_once_for_all_hosts(client: Client, passphrase: str) -> None:
+    key = make_key(client.folder / "locked", passphrase=passphrase)
     client.sshd.authorized.write_text(f"{public(key)}\n")
     client.configure(f"Host *\n  IdentityFile {key}\n  IdentitiesOnly yes")
     assert "locked without a terminal" in neither(client).detail
-    ask = Asked("open sesame")
+    ask = Asked(passphrase)
     with contextlib.closing(Fleet(reaching(), ask=ask)) as fleet:
         for channel in fleet.open([Host("a"), Host("b"), Host("c")], [KEEPER] * 3):
             greets(channel)
@@ -216,9 +218,10 @@ def test_a_host_key_is_asked_for_once(client: Client) -> None:
     assert "SHA256:" in question
 
 
-def test_questions_of_the_ssh_binary_are_put_once(client: Client) -> None:
+@PASSPHRASES
+def test_questions_of_the_ssh_binary_are_put_once(client: Client, passphrase: str) -> None:
     """The host's key and a passphrase; for hosts one after the other, as they share a lock of the answers."""
-    key = make_key(client.folder / "locked", passphrase="open sesame")
+    key = make_key(client.folder / "locked", passphrase=passphrase)
     client.sshd.authorized.write_text(f"{public(key)}\n")
     client.know("")
     client.configure(
@@ -230,7 +233,7 @@ def test_questions_of_the_ssh_binary_are_put_once(client: Client) -> None:
         asked.append(question)
         if "passphrase" not in question:
             return "yes"
-        return "open sesame" if sum("passphrase" in q for q in asked) > 1 else "a slip"
+        return passphrase if sum("passphrase" in q for q in asked) > 1 else "a slip"
 
     with contextlib.closing(Fleet(reaching(max_connections=1), ask=ask)) as fleet:
         for channel in fleet.open([Host("a"), Host("b")], [KEEPER] * 2):
