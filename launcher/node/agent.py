@@ -159,6 +159,9 @@ class Agent:
         """Run what makes this node ready, as a program like any other; its exit brings our answer."""
         words = json.dumps({k: m[k] for k in ("workspace", "state_dir", "install", "setup")})
         own = {"PSLAUNCH_PROGRESS": os.path.join(self._run_dir, "setup.sock")}
+        if "TMPDIR" not in m["added_env"]:  # what is left there goes with us, also where pip is killed
+            own["TMPDIR"] = os.path.join(self._run_dir, "tmp")
+            os.mkdir(own["TMPDIR"])
         order = {**m, "role": env.TRAINER, "argv": [*own_argv(), "furnish", words], "cwd": m["workspace"],
                  "contract": own, "keep_ports": False}  # fmt: skip
         self._programs[m["key"]] = Program(self, int(m["number"]), order)
@@ -393,8 +396,8 @@ class Agent:
 
 def own_argv() -> list[str]:
     """How another process of ours is started here: from the zipapp that we run from, or the package."""
-    base = str(__spec__.origin).partition("/pslaunch/node/")[0]
-    if not os.path.isfile(base):
+    base, inside, _ = str(__spec__.origin).partition("/pslaunch/node/")
+    if not inside or not os.path.isfile(base):
         return [sys.executable, "-P", "-m", "pslaunch.node"]
     return [sys.executable, base.replace("/proc/self/", f"/proc/{os.getpid()}/")]
 

@@ -1,6 +1,7 @@
 """Furnishes a node for a job: a virtual environment with what the job imports, then the user's own commands.
 
-Runs as a program below the agent, which keeps its output; says on its last line where the Python is. An
+Runs as a program below the agent, which keeps its output; leaves in the state folder where the Python is, and
+says on its last line what went wrong, or what to do about it (ADVICE) after that. An
 environment is named by a hash of all that goes into it, and used again as long as that is the same.
 """
 
@@ -21,7 +22,12 @@ from pslaunch.node import codes
 
 REQUIREMENTS = "requirements.txt"
 OWN_WHEEL, WHEELHOUSE = ".pslaunch-wheel", ".pslaunch-wheelhouse"  # folders of the workspace that were sent
+ADVICE = "what to do: "
 _DONE = "pslaunch-furnished"
+_NO_PACKAGES = {
+    False: "give --wheelhouse, or let the node reach its index",
+    True: "put what is missing into the --wheelhouse",
+}
 
 
 def main(order: str) -> int:
@@ -68,16 +74,17 @@ def _install(workspace: str, state_dir: str, install: dict[str, Any]) -> str:
         if name.startswith("venv-"):
             shutil.rmtree(os.path.join(state_dir, name))
     print(f"making {venv} with Python {sys.version.split()[0]}", flush=True)
-    _run([sys.executable, "-m", "venv", venv], "on Debian and Ubuntu the package python3-venv brings it")
-    pip = [python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar=off"]
+    _run([sys.executable, "-m", "venv", venv], "on Debian and Ubuntu install the package python3-venv")
+    pip = [python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar=off",
+           "--retries=1"]  # fmt: skip
     if install["offline"]:
         pip += ["--no-index", f"--find-links={house}"]
     named = {name.lower().replace("_", "-") for name in re.findall(r"(?m)^\s*([\w.-]+)", wanted)}
     needs = [pin for pin in install["pins"] if pin.partition("==")[0] not in named]
     needs += ["-r", requirements] if wanted else []
     if needs:
-        _run([*pip, *needs], "is it in the --wheelhouse, or can this node reach its index?")
-    _run([*pip, "--no-deps", os.path.join(own, install["wheel"])], "is the wheel one for this machine?")
+        _run([*pip, *needs], _NO_PACKAGES[bool(install["offline"])])
+    _run([*pip, "--no-deps", os.path.join(own, install["wheel"])], "give a --wheel for this machine")
     _write(os.path.join(venv, _DONE), "")
     return python
 
@@ -101,5 +108,5 @@ def _read(path: str) -> str:
 def _run(argv: Sequence[str], advice: str) -> None:
     code = subprocess.run(argv, check=False).returncode
     if code:
-        print(f"{' '.join(argv[:4])} … failed ({code}); {advice}", flush=True)
+        print(f"{' '.join(argv[:4])} … failed ({code})\n{ADVICE}{advice}", flush=True)
         sys.exit(codes.PREFLIGHT)

@@ -51,7 +51,7 @@ class Desk(Protocol):
         """Whether the job ends already: then nothing more is asked."""
         ...
 
-    def fail(self, what: str, node: int, code: int, text: str, advice: str = "") -> None:
+    def fail(self, what: str, node: int, code: int, text: str, advice: str = "", log: str = "") -> None:
         """End the job."""
         ...
 
@@ -195,9 +195,14 @@ class Opening:
         """The program that makes a node ready has ended."""
         if how.code == codes.OK:
             return
+        from pslaunch.node.furnish import ADVICE
+
+        *before, said = how.tail or ("it said nothing",)
+        advice = said.removeprefix(ADVICE) if said.startswith(ADVICE) else ""
+        if advice and before:
+            said = before[-1]
         log = f"{link.node.log_dir}/{SETUP_LOG}"
-        said = how.tail[-1] if how.tail else "it said nothing"
-        self._refused(link, how.code, f"can't be made ready: {said}", f"the whole of it is in {log} there")
+        self._refused(link, how.code, f"can't be made ready: {said}", advice, log)
 
     def _on_furnished(self, link: Link, m: Message) -> None:
         link.node = replace(link.node, python=str(m["python"]) or link.node.python)
@@ -319,5 +324,5 @@ class Opening:
     def _on_refused(self, link: Link, m: Message) -> None:
         self._refused(link, int(m["code"]), str(m["text"]))
 
-    def _refused(self, link: Link, code: int, text: str, advice: str = "") -> None:
-        self._desk.fail(f"node {link.node.id} ({link.host})", link.node.id, code, text, advice)
+    def _refused(self, link: Link, code: int, text: str, advice: str = "", log: str = "") -> None:
+        self._desk.fail(f"node {link.node.id} ({link.host})", link.node.id, code, text, advice, log)

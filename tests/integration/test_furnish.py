@@ -6,13 +6,21 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pslaunch.backends.local import LocalBackend
 from pslaunch.node import codes
-from pslaunch.node.furnish import OWN_WHEEL, WHEELHOUSE, chosen_python
+from pslaunch.node.furnish import ADVICE, OWN_WHEEL, WHEELHOUSE, chosen_python
+from pslaunch.node.head import Head
+from pslaunch.node.job import place
+from pslaunch.node.loop import Loop
+from pslaunch.plan import make_plan
+from pslaunch.spec import JobSpec
 from pslaunch.wheel import keep_wheel, make_wheel, pins, wheel_name
 
 
@@ -21,8 +29,8 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.workspace, self.state = folder / "ws", folder / "ws/.pslaunch"
-        for place in (self.state, self.workspace / OWN_WHEEL, self.workspace / WHEELHOUSE):
-            place.mkdir(parents=True)
+        for path in (self.state, self.workspace / OWN_WHEEL, self.workspace / WHEELHOUSE):
+            path.mkdir(parents=True)
         self.wheel = make_wheel(self.workspace / OWN_WHEEL)
 
     def furnish(self, *, install: bool = True, setup: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
@@ -66,7 +74,29 @@ def test_what_can_not_be_had_is_named(node: Node) -> None:
     (node.workspace / "requirements.txt").write_text("no-such-thing==1\n")
     done = node.furnish()
     assert done.returncode == codes.PREFLIGHT
-    assert "no-such-thing" in done.stderr and "--wheelhouse" in done.stdout.splitlines()[-1]
+    assert "no-such-thing" in done.stderr
+    failed, advice = done.stdout.splitlines()[-2:]
+    assert failed.endswith("failed (1)") and advice == f"{ADVICE}put what is missing into the --wheelhouse"
+
+
+def test_what_pip_leaves_goes_with_the_run_folder(workspace: Path) -> None:
+    words = ("tmp=$TMPDIR", 'touch "$tmp/left"', 'echo "$tmp" > where', "exit 7")
+    spec = JobSpec(backend="local", job_name="furnish", workspace=workspace, server_num=0)
+    plan = replace(make_plan(spec, "furnish-1"), setup=("; ".join(words),))
+    loop, backend = Loop(), LocalBackend()
+    head = Head(loop, place(plan, plan.nodes), "00" * 32, time.time)
+    try:
+        for line in backend.start(plan.nodes, plan.limits):
+            head.attach(line.node, line.read_fd, line.write_fd, line.diagnosis)
+        loop.run(lambda: head.done)
+    finally:
+        backend.close()
+        loop.close()
+    end = head.events(0)[0][-1]
+    assert end["code"] == 7, end["reason"]
+    left = Path((workspace / "where").read_text().strip())
+    assert left.parent.name.startswith("pslaunch-") and not left.parent.exists()
+    assert end["failure"]["log"] == str(workspace / "log/setup.log")
 
 
 def test_the_first_command_that_fails_ends_it(node: Node) -> None:

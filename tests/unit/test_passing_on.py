@@ -82,7 +82,7 @@ class Desk:
     ) -> None:
         then(self._source)
 
-    def fail(self, what: str, node: int, code: int, text: str, advice: str = "") -> None:
+    def fail(self, what: str, node: int, code: int, text: str, advice: str = "", log: str = "") -> None:
         self.failed.append(text)
 
     def settle(self, nodes: Sequence[job.Node]) -> None: ...
