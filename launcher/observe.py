@@ -160,7 +160,7 @@ class RemoteHead:
         elif message["type"] == "wants":
             self._send_package()
         elif message["type"] == "lacks" and self._sender:
-            self._sender.lacks(message)
+            self._lacks(self._sender, message)
         elif message["type"] == "received" and self._sender:
             self._sender.received(message)
         else:
@@ -180,6 +180,18 @@ class RemoteHead:
 
         if self._supply:
             self._supply.get(send, failed, None, lambda _far: None)
+
+    def _lacks(self, sender: Sender, m: Message) -> None:
+        def answer() -> None:
+            try:
+                sender.lacks(m)
+            except (ValueError, KeyError, TypeError) as e:
+                self._lost(f"asks for {e}")
+
+        if m.get("files"):
+            sender.when_read(answer)
+        else:
+            answer()
 
     def _keep(self, event: Event) -> None:
         if event["n"] > self._next:

@@ -93,6 +93,13 @@ class Dispatch:
 
     def lacks(self, link: Link, m: Message) -> None:
         """A node's answer: what is to be sent."""
+        sender = self._senders.get(link.node.id)
+        if sender and m.get("files"):
+            sender.when_read(lambda: self._lacks(link, m))
+        else:
+            self._lacks(link, m)
+
+    def _lacks(self, link: Link, m: Message) -> None:
         try:
             sender = self._senders[link.node.id]
             # Whom we feed may ask again, for what an earlier try left and is no good: nobody else will do.

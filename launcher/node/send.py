@@ -36,6 +36,8 @@ class Source:
     ) -> None:
         """`entries`: also as a manifest, which is read where somebody lacks something; `known` is its digest.
 
+        Reading it takes seconds where there are a million files: `Sender.when_read` does it in a thread.
+
         `contents`: a folder with files that are not in `folder`, under their hashes.
 
         `extras`: names at its top that are folders elsewhere.
@@ -49,9 +51,19 @@ class Source:
 
     @property
     def entries(self) -> Sequence[Entry]:
+        self.read()
+        assert self._entries is not None
+        return self._entries
+
+    @property
+    def is_read(self) -> bool:
+        """Whether `entries` are there already."""
+        return self._entries is not None
+
+    def read(self) -> None:
+        """Have them there. Raises ManifestError."""
         if self._entries is None:
             self._entries = decode(self.manifest)
-        return self._entries
 
     def part(self, wanted: Callable[[Entry], bool]) -> Source:
         """What of it is for some nodes alone."""
@@ -107,6 +119,13 @@ class Sender:
         self.total_bytes = 0  # of files
         if offer:
             line.send({"type": "dispatch", "digest": source.digest, "bytes": len(source.manifest)})
+
+    def when_read(self, then: Callable[[], None]) -> None:
+        """Call `then` once `lacks` and `size` need not read the list of files: now, or from the loop."""
+        if self._source.is_read:
+            then()
+        else:
+            self._aside.do(self._source.read, lambda failed: self._failed(failed) if failed else then())
 
     def lacks(self, m: Message) -> None:
         """What the node wants, in the order in which it wants it. Raises ValueError where that can't be."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pslaunch.node import codes
 from pslaunch.node.job import Package
 from pslaunch.node.loop import Loop
 from pslaunch.node.wire import Data, Line
@@ -41,4 +42,25 @@ def test_a_line_that_ends_while_the_package_is_sent_keeps_nothing_open(tmp_path:
     assert head.done == (first == "head")
     for end in (line, head):
         end.close()
+    loop.close()
+
+
+@pytest.mark.timeout(20)
+def test_a_head_that_asks_for_what_is_not_there_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "small").write_text("small")
+    loop = Loop()
+    near, far = (s.detach() for s in socket.socketpair())
+    head = RemoteHead(
+        loop, near, near, name="node 0", lost_after_s=30, supply=Folder(loop, Package(str(tmp_path)))
+    )
+    line = Line(
+        loop, far, far, lost_after_s=30, on_message=lambda _m: None, on_lost=lambda _why: None
+    )  # fmt: skip
+    line.send({"type": "wants"})
+    loop.run(lambda: head._sender is not None)
+    line.send({"type": "lacks", "manifest": False, "files": [[7, 1]], "offsets": {}})
+    loop.run(lambda: head.done)
+    (event,) = head.events(0)[0]
+    assert head.code == codes.NODE_LOST and "1 files from number 7 on" in event["reason"]
+    line.close()
     loop.close()

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pslaunch.node import job
+from pslaunch.node import job, send
 from pslaunch.node.dispatch import PASS_ON_BYTES, Dispatch, Part, of_nodes
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.node.loop import Loop
-from pslaunch.node.manifest import Entry, Hashes, scan
+from pslaunch.node.manifest import Entry, Hashes, decode, scan
 from pslaunch.node.opening import Link
 from pslaunch.node.send import Source
 from pslaunch.node.wire import Data, Line, Message
@@ -53,14 +54,19 @@ class Desk:
         self.failed: list[str] = []
         self.events: list[dict[str, Any]] = []
         self.come = [0] * nodes  # bytes of files, to each node
-        self._source = Source(str(folder), scan(str(folder), Hashes(f"{folder}.hashes")).entries)
+        self.source = Source(str(folder), scan(str(folder), Hashes(f"{folder}.hashes")).entries)
         self._lines: list[Line] = []
         for node, told in zip(self.placed.nodes, self.told, strict=True):
             head, there = (self._line(s.detach(), told, node.id) for s in socket.socketpair())
             self.links[node.id] = Link(node, head, lambda: "")
             self._lines += [head, there]
-        self.dispatch = Dispatch(self.loop, self, self)
         self.over: list[bool] = []
+        self.give(self.source)
+
+    def give(self, source: Source) -> None:
+        """Begin a dispatch of it."""
+        self.source = source
+        self.dispatch = Dispatch(self.loop, self, self)
         self.dispatch.begin(lambda: self.over.append(True))
 
     def _line(self, fd: int, told: list[str], node: int) -> Line:
@@ -80,7 +86,7 @@ class Desk:
         _mine: Part | None,
         _tell: Callable[[Message], None],
     ) -> None:
-        then(self._source)
+        then(self.source)
 
     def fail(self, what: str, node: int, code: int, text: str, advice: str = "", log: str = "") -> None:
         self.failed.append(text)
@@ -125,6 +131,28 @@ def test_who_asks_after_the_others_have_it_gets_it_too(desk: Desk) -> None:
     desk.dispatch.dispatched(third)
     assert desk.over and not desk.failed
     assert [told.count("serve") for told in desk.told] == [1, 0, 0]
+
+
+@pytest.mark.timeout(20)
+def test_a_list_of_files_that_was_kept_is_read_beside_the_loop(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million files take seconds, and a head that is silent for long is lost."""
+    readers: list[threading.Thread] = []
+
+    def decoded(data: bytes) -> list[Entry]:
+        readers.append(threading.current_thread())
+        return decode(data)
+
+    monkeypatch.setattr(send, "decode", decoded)
+    desk.give(Source(str(tmp_path / "package"), desk.source.manifest))
+    for link in desk.links.values():
+        desk.dispatch.lacks(link, {**LACKS, "files": []})
+    assert not readers
+    for link in desk.links.values():
+        desk.dispatch.lacks(link, {**LACKS, "alone": True})
+    desk.loop.run(lambda: desk.come == [PASS_ON_BYTES] * 3)
+    assert len(readers) == 1 and readers[0] is not threading.current_thread()
 
 
 @pytest.mark.timeout(20)
