@@ -132,11 +132,15 @@ class Receiver:
     def _ask(self, wants: Sequence[Want], *, alone: bool = False) -> None:
         self._idle_since_s = self._loop.now()
         runs: list[list[int]] = []
+        listed = self._incoming.listed if self._incoming else []
+        end = 0
         for want in wants:
-            if runs and runs[-1][0] + runs[-1][1] == want.file:
-                runs[-1][1] += 1
+            # What has nothing to send is no gap: else a run would end at each folder.
+            if runs and end <= want.file and not any(listed[i].size for i in range(end, want.file)):
+                runs[-1][1] = want.file + 1 - runs[-1][0]
             else:
                 runs.append([want.file, 1])
+            end = want.file + 1
         offsets = {str(want.file): want.offset for want in wants if want.offset}
         self._asked({"type": "lacks", "manifest": False, "files": runs, "offsets": offsets, "alone": alone})
 

@@ -151,15 +151,19 @@ class Sender:
         entries = self._source.entries
         offsets = {int(file): int(offset) for file, offset in m["offsets"].items()}
         wants: list[Want] = []
+        named = 0
         for first, count in m["files"]:
             # Not more than there are, however often it names them: a few words may mean millions.
-            if not 0 <= first < first + count <= len(entries) or len(wants) + count > len(entries):
+            named += count
+            if not 0 <= first < first + count <= len(entries) or named > len(entries):
                 raise ValueError(f"{count} files from number {first} on, of {len(entries)}")
             for file in range(first, first + count):
+                size = entries[file].size  # none: a folder, a link, an empty file
                 offset = offsets.get(file, 0)
-                if entries[file].kind != "f" or not 0 <= offset < entries[file].size:
+                if offset and not 0 <= offset < size:
                     raise ValueError(f"file {file} from {offset} on")
-                wants.append(Want(file, offset))
+                if size:
+                    wants.append(Want(file, offset))
         return wants
 
     def received(self, m: Message) -> None:

@@ -196,6 +196,20 @@ def test_a_node_that_asks_for_what_is_not_there_ends_the_job(desk: Desk, files: 
     assert desk.failed and "asks for" in desk.failed[0]
 
 
+def test_no_part_of_what_is_empty_is_sent(desk: Desk, tmp_path: Path) -> None:
+    folder = tmp_path / "package"
+    (folder / "sub").mkdir()
+    (folder / "sub/empty").write_text("")
+    desk.give(Source(str(folder), scan(str(folder), Hashes(f"{folder}.hashes")).entries))
+    all_ = {**LACKS, "alone": True, "files": [[0, 3]]}
+    desk.dispatch.lacks(desk.links[0], all_)
+    assert not desk.failed
+    for bad in ({"offsets": {"1": 1}}, {"offsets": {"2": -1}}, {"files": [[1, 2], [1, 2]]}):
+        desk.dispatch.lacks(desk.links[1], {**all_, **bad})
+    assert len(desk.failed) == 3
+    desk.loop.run(lambda: desk.come[0] == PASS_ON_BYTES)
+
+
 def test_a_node_can_not_ask_for_the_same_without_end(desk: Desk) -> None:
     for _ in range(100):
         desk.dispatch.lacks(desk.links[0], {**LACKS, "alone": True})

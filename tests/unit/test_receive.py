@@ -162,6 +162,25 @@ def test_a_dispatch_that_is_over_keeps_nothing_open(source: Path, tmp_path: Path
     assert open_below(tmp_path / "ws") == []
 
 
+def test_files_that_follow_each_other_are_asked_for_in_few_words(tmp_path: Path, ends: list[Ends]) -> None:
+    """Folders, links and empty files between them are no reason to name each: that can be millions."""
+    source, ws = tmp_path / "source", tmp_path / "ws"
+    for i in range(50):
+        (source / f"{i}/deep").mkdir(parents=True)
+        (source / f"{i}/deep/file").write_text(f"file {i}")
+        (source / f"{i}/empty").write_text("")
+        (source / f"{i}/link").symlink_to("deep")
+    e = dispatched(ends, listed(source), ws)
+    assert [count for _, count in e.asked[-1]["files"]] == [50 * 5 - 4]
+    assert e.told[-1]["files"] == 50
+    assert all((ws / f"{i}/deep/file").read_text() == f"file {i}" for i in range(50))
+    for i in (7, 8, 40):
+        (source / f"{i}/deep/file").write_text(f"changed {i}")
+    again = dispatched(ends, listed(source), ws)
+    assert [count for _, count in again.asked[-1]["files"]] == [1, 6]
+    assert all((ws / f"{i}/deep/file").read_text() == f"changed {i}" for i in (7, 8, 40))
+
+
 def test_a_change_travels_alone(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
     ws = tmp_path / "ws"
     dispatched(ends, listed(source), ws)
