@@ -128,7 +128,7 @@ class Agent:
             m,
             hand_over=self._hand_over,
             answer=self._answer,
-            ready=lambda: self._prepared(addrs),
+            ready=lambda: self._prepared(addrs, filled=bool(m["filled"])),
         )
         self._premises.enter()
 
@@ -140,10 +140,10 @@ class Agent:
                 self._give_up("its keeper was killed")
                 raise Refusal(codes.NODE_LOST, "its keeper was killed") from None
 
-    def _prepared(self, addrs: list[str]) -> None:
+    def _prepared(self, addrs: list[str], *, filled: bool) -> None:
         premises = self._premises
         assert premises is not None
-        if premises.dispatched and premises.shared is None:
+        if filled and premises.shared is None:
             from pslaunch.node.filling import Filling
 
             send = self.line.send

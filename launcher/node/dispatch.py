@@ -59,6 +59,10 @@ class Dispatch:
         self._idle: dict[int, int] = {}  # nodes that listen and serve nobody, and their ports
         self._fetching: dict[int, tuple[int, int]] = {}  # nodes that get it from another
 
+    def fills(self, node: job.Node) -> bool:
+        """Whether this node is to get the package from us, or from one that did."""
+        return node.dispatched and self._supply is not None and node.id not in self._supply.filled
+
     def begin(self, over: Callable[[], None]) -> None:
         """Fill every node that is to be filled; then call `over`."""
         supply, nodes = self._supply, self._desk.placed.nodes

@@ -121,6 +121,7 @@ class Opening:
                 "node": n.id,
                 "workspace": n.workspace,
                 "dispatched": n.dispatched,
+                "filled": self._package.fills(n),
                 "log_dir": n.log_dir,
                 "output_dir": n.output_dir,
                 "state_dir": n.state_dir,

@@ -50,7 +50,7 @@ class Receiver:
         self._state, self._due_s = "", 0.0  # what was told last, when to tell it again
         self._files = self._bytes = self._come_bytes = 0
         self._incoming: Incoming | None = None
-        self._digest, self._size = "", 0
+        self.digest, self._size = "", 0  # of the manifest
         self._manifest: bytearray | None = None  # as it comes
         self._looked: tuple[str, list[Want]] = "", []  # what the last package would lack by now
         self._pieces: list[Data] = []
@@ -74,7 +74,7 @@ class Receiver:
 
     def offered(self, m: Message) -> None:
         """A package: its manifest's hash and length. Asks for the manifest, or for what is lacking."""
-        self._digest, self._size = str(m["digest"]), int(m["bytes"])
+        self.digest, self._size = str(m["digest"]), int(m["bytes"])
         if not 0 < self._size <= MAX_BYTES:
             self._end(ManifestError(f"a manifest of {self._size} bytes"))
             return
@@ -86,13 +86,13 @@ class Receiver:
         def look() -> None:
             if self._incoming is None:
                 self._incoming = Incoming(self._workspace, self._mine)
-            if self._looked[0] != self._digest:
+            if self._looked[0] != self.digest:
                 own[0] = self._incoming.own()
 
         def looked() -> None:
-            if self._looked[0] == self._digest:
+            if self._looked[0] == self.digest:
                 self._found(self._looked[1])
-            elif digest(own[0]) == self._digest:
+            elif digest(own[0]) == self.digest:
                 self._look(own[0])
             else:
                 self._want_manifest()
@@ -172,7 +172,7 @@ class Receiver:
         self._granted(len(piece.data))
         if len(data) == self._size:
             self._manifest = None
-            if digest(bytes(data)) != self._digest:
+            if digest(bytes(data)) != self.digest:
                 self._end(ManifestError("the manifest is not what was announced"))
             else:
                 self._have(bytes(data))

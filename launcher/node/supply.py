@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from pslaunch.node import job
+from pslaunch.node import codes, job
 from pslaunch.node.dispatch import Part
 from pslaunch.node.loop import Loop
-from pslaunch.node.place import STAGED
+from pslaunch.node.place import STAGED, listed
 from pslaunch.node.program import Refusal
 from pslaunch.node.receive import Receiver
 from pslaunch.node.send import Source
@@ -36,12 +36,22 @@ class FromLauncher:
         """Ask the launcher for it."""
         first = self._placed().nodes[0]
 
+        source: list[Source] = []
+
+        def look() -> None:
+            entries = receiver.entries
+            if not entries and first.dispatched:  # all was here at a glance
+                entries = listed(first.workspace)
+            others = os.path.join(first.workspace, ".pslaunch", "dispatch", STAGED)
+            source.append(Source(first.workspace, entries, others))
+            if source[0].digest != receiver.digest:
+                raise Refusal(codes.IO, f"{first.workspace} was changed while it was looked at: start again")
+
         def over(failure: Exception | None) -> None:
             if failure:
                 failed(failure)
             else:
-                others = os.path.join(first.workspace, ".pslaunch", "dispatch", STAGED)
-                then(Source(first.workspace, receiver.entries, others))
+                self._loop.aside(look, lambda e: failed(e) if e else then(source[0]))
 
         receiver = Receiver(
             self._loop,
@@ -53,6 +63,8 @@ class FromLauncher:
             mine=mine(first.id) if mine else None,
         )
         self._receiver, self._failed = receiver, failed
+        if first.dispatched and mine is None:  # else what is here is not all of it
+            receiver.expect()
         self._say({"type": "wants"})
 
     def heard(self, m: Message) -> None:
