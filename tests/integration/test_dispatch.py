@@ -300,4 +300,4 @@ def test_nodes_that_do_not_reach_each_other_get_it_from_the_head(hosts: Hosts, w
     assert sent(job)["sent"] >= 3 * len(content)
     assert_all_told(job)
     assert all((ws / "data/large").read_bytes() == content for ws in place.workspaces(workspace))
-    assert code == codes.HOST  # which is what the job itself can't do without
+    assert code == codes.PREFLIGHT  # which is what the job itself can't do without
