@@ -128,7 +128,7 @@ class LiveView:
             if self._live.is_started:
                 self._live.update(self.shown(whole=whole), refresh=True)
             if block:
-                self._console.print(block, overflow="fold")
+                self._console.print(block, soft_wrap=True)  # a terminal folds, and joins what is copied
 
     def _finish(self) -> None:
         if self._live.is_started:

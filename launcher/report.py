@@ -20,6 +20,7 @@ GAP: Final = 3  # between columns on a terminal
 MAX_NAMES: Final = 3  # in a cell
 UNKNOWN: Final = "?"
 STYLES: Final[Mapping[Level, str]] = {"ok": "", "warning": "yellow", "problem": "bold red"}
+MARKS: Final[Mapping[Level, str]] = {"ok": "", "warning": "~", "problem": "!"}
 WORDS: Final[Mapping[Level, str]] = {"ok": "", "warning": "warning", "problem": "PROBLEM"}
 
 
@@ -84,9 +85,8 @@ def said(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
 
 def aligned(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
     """The table in plain text; a cell with a problem has ! before it, one with a warning ~."""
-    marks = {"ok": "", "warning": "~", "problem": "!"}
     rows = [list(COLUMNS)]
-    rows += [[marks[level] + text for text, level in row] for row in table(seen, findings)]
+    rows += [[MARKS[level] + text for text, level in row] for row in table(seen, findings)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
@@ -103,7 +103,8 @@ def _draw(seen: Sequence[Seen], findings: Sequence[Finding], out: TextIO, *, col
     shown = fitting(rows, console.width)
     drawn = Table(*(COLUMNS[i] for i in shown), box=SIMPLE_HEAD, pad_edge=False)
     for row in rows:
-        drawn.add_row(*(Text(clean(row[i][0], encoding), style=STYLES[row[i][1]]) for i in shown))
+        cells = ((clean(row[i][0], encoding), row[i][1]) for i in shown)
+        drawn.add_row(*(Text(MARKS[level] + text, style=STYLES[level]) for text, level in cells))
     console.print(drawn)
     for line in said(seen, findings):
         style = next((STYLES[level] for level, word in WORDS.items() if word and line.startswith(word)), "")
@@ -133,7 +134,9 @@ def fitting(rows: Sequence[Sequence[tuple[str, Level]]], width: int) -> list[int
     """The columns for a terminal of this width: what is good everywhere is left out where it is narrow."""
     widths = [
         max(map(len, column)) + GAP
-        for column in zip(COLUMNS, *([text for text, _ in row] for row in rows), strict=True)
+        for column in zip(
+            COLUMNS, *([MARKS[level] + text for text, level in row] for row in rows), strict=True
+        )
     ]
     shown = list(range(len(COLUMNS)))
     for i in map(COLUMNS.index, DROPPED):

@@ -348,6 +348,14 @@ def test_live_view_does_not_keep_many_lines(screen: io.StringIO) -> None:
     assert "line 1199" in screen.getvalue()
 
 
+def test_a_long_line_is_left_to_the_terminal_to_fold(screen: io.StringIO) -> None:
+    view = LiveView(screen, time.monotonic)
+    view.event(JOB)
+    view.event(line("trainer/0", "word " * 100))
+    view.close()
+    assert "word " * 100 in screen.getvalue()
+
+
 def test_live_view_closes_without_an_end(screen: io.StringIO) -> None:
     view = LiveView(screen, time.monotonic)
     view.event(JOB)
