@@ -110,6 +110,7 @@ class _Splitter:
         )
 
     def _option(self, word: str) -> None:
+        word = "--help" if word == "-h" and "help" in self.options else word
         name, has_value, value = word[2:].partition("=")
         if not word.startswith("--") or not name or name.startswith("-"):
             self._refuse_foreign(word.partition("=")[0], word.strip("-").partition("=")[0])

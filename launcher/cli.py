@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pslaunch.commands import (
+    HELP_NAMES,
     Commands,
     JobCommand,
     PassCommand,
+    PlainCommand,
     UsageError,
     flag_option,
     usage_errors,
@@ -37,7 +39,8 @@ CANT_WRITE: Final = "can't write to standard output"
 WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 app = typer.Typer(
-    cls=Commands, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
+    cls=Commands, context_settings={"help_option_names": list(HELP_NAMES)},
+    add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
     help="Parameter-server training jobs: one command, any cluster, the same result.",
 )  # fmt: skip
 
@@ -155,7 +158,7 @@ def _reach(ctx: Any, conf: str | None) -> Reach | None:
         return reach_of(conf, Path.cwd())
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def jobs(ctx: typer.Context, conf: Conf = None, json: Json = False) -> None:
     """List the jobs that go on by themselves, and how earlier ones ended."""
     from pslaunch.jobs import show_jobs
@@ -163,7 +166,7 @@ def jobs(ctx: typer.Context, conf: Conf = None, json: Json = False) -> None:
     show_jobs(sys.stdout, as_json=json, reach=_reach(ctx, conf))
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def status(ctx: typer.Context, job: Job, conf: Conf = None, json: Json = False) -> None:
     """Say how a job and each of its processes stand."""
     from pslaunch.jobs import show_status
@@ -171,7 +174,7 @@ def status(ctx: typer.Context, job: Job, conf: Conf = None, json: Json = False) 
     show_status(job, sys.stdout, as_json=json, reach=_reach(ctx, conf))
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def logs(
     ctx: typer.Context,
     job: Job,
@@ -195,7 +198,7 @@ def logs(
     raise typer.Exit(show_logs(job, process, sys.stdout, follow=follow, as_json=json, reach=reach))
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def stop(
     ctx: typer.Context,
     job: Job,
@@ -208,7 +211,7 @@ def stop(
     raise typer.Exit(stop_job(job, sys.stdout, kill=kill, reach=_reach(ctx, conf)))
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def fetch(
     ctx: typer.Context,
     job: Job,
@@ -232,7 +235,7 @@ def pserver(ctx: typer.Context) -> None:
     os.execv(sys.executable, [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", *ctx.args])
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def version(json: Json = False) -> None:
     """Say which version this is and what it was compiled with."""
     from pslaunch import __version__

@@ -15,6 +15,8 @@ from pslaunch.options import OPTIONS, Option, options_of
 
 PLANNED: Final = {"mpi": "an Open MPI cluster", "k8s": "Kubernetes"}
 
+HELP_NAMES: Final = ("--help", "-h")
+
 # Typer carries its own copy of click in some versions and depends on it in others.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
@@ -41,7 +43,7 @@ class Commands(TyperGroup):
     """The group: help when it stands alone, and the nearest command for one that is not there."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or args[0] == "--help":
+        if not args or args[0] in HELP_NAMES:
             _help(ctx)
         if args[0] == "--version":
             from pslaunch import __version__
@@ -84,6 +86,14 @@ class JobCommand(TyperCommand):
             _help(ctx)
         ctx.meta["split"] = split
         return []
+
+
+class PlainCommand(TyperCommand):
+    """A command whose usage has the names of its arguments as they are."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        names = [str(p.metavar) for p in self.params if p.param_type_name == "argument"]
+        return [self.options_metavar or "", *names]
 
 
 class PassCommand(TyperCommand):

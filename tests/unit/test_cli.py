@@ -85,7 +85,6 @@ def run(*words: str) -> int:
         ("local --python nothing-such", ["--python='nothing-such'"]),
         ("local --sever_num 2", ["--sever_num", "--server_num"]),
         ("local -n 2", ["-n"]),
-        ("local -h", ["-h"]),
         ("local --json=1", ["--json"]),
         ("local --num_passes x", ["--num_passes='x'"]),
         ("local --lr 0.1 train.py", ["'0.1'", "--lr=0.1"]),
@@ -121,6 +120,15 @@ def test_every_option_has_help_and_a_default_or_says_what_its_absence_means() ->
         assert "[default: " in words or param.name in absent, param.name
         seconds = param.metavar == "SECONDS"
         assert not seconds or "in seconds" in words, param.name
+
+
+@pytest.mark.parametrize("words", ["", "local", "check", "check fabric", "logs", "version"])
+def test_help_has_a_short_name_too(capsys: pytest.CaptureFixture[str], words: str) -> None:
+    assert run(*words.split(), "-h") == 0
+    short = capsys.readouterr().out
+    assert run(*words.split(), "--help") == 0
+    assert short == capsys.readouterr().out and "Usage: pslaunch" in short
+    assert "{" not in short.splitlines()[0] and "[[" not in short.splitlines()[0]
 
 
 def test_help_belongs_to_the_program_after_its_name(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
