@@ -55,6 +55,11 @@ class Commands(TyperGroup):
                 f"{args[0]} ({PLANNED[args[0]]}) is not there yet; what works today is pslaunch local, "
                 "on one machine, and pslaunch fabric, on hosts by SSH"
             )
+        if args[0] == "local" and args[0] not in self.commands:
+            ctx.fail(
+                "there are no hosts of pslaunch local to look at; pslaunch local --dry_run says what it would "
+                f"start, and {ctx.command_path} fabric looks at hosts that are reached by SSH"
+            )
         if args[0] not in self.commands:
             from pslaunch.args import nearest
 

@@ -58,6 +58,7 @@ def run(*words: str) -> int:
         ("local --trainers 2 train.py", ["--trainers", "--worker_num"]),
         ("local -np 4 train.py", ["-np", "--worker_num"]),
         ("-v", ["-v"]),
+        ("check local", ["pslaunch local --dry_run", "pslaunch check fabric"]),
         ("version now", ["now"]),
         ("version --jsn", ["--jsn", "--json"]),
         ("local nope.py", ["nope.py", "not there"]),
