@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any, Final, TextIO, TypeVar
 from pslaunch import __version__
 from pslaunch.backends.base import Line as Started
 from pslaunch.backends.fabric import FabricBackend
-from pslaunch.errors import HostError, PreflightError, PslaunchError
+from pslaunch.errors import EndedEarlyError, HostError, PreflightError, PslaunchError
 from pslaunch.findings import Finding, Seen, Wanted, exit_code, find
 from pslaunch.imports import imported
 from pslaunch.locate import DEFAULT_PROGRAM
@@ -53,7 +54,8 @@ def check(
     try:
         seen, findings = examine(spec, failed or {})
     except StoppedError as e:
-        return codes.SIGNAL_BASE + int(e.args[0])
+        number = signal.Signals(e.args[0])
+        raise EndedEarlyError(number, STOP_SIGNALS[number]) from e
     tell(seen, findings, out, as_json=as_json)
     return exit_code(findings)
 

@@ -57,8 +57,8 @@ class Commands(TyperGroup):
             )
         if args[0] == "local" and args[0] not in self.commands:
             ctx.fail(
-                "there are no hosts of pslaunch local to look at; pslaunch local --dry_run says what it would "
-                f"start, and {ctx.command_path} fabric looks at hosts that are reached by SSH"
+                "there are no hosts of pslaunch local to look at; pslaunch local --dry_run says what "
+                f"it would start, and {ctx.command_path} fabric looks at hosts that are reached by SSH"
             )
         if args[0] not in self.commands:
             from pslaunch.args import nearest

@@ -278,6 +278,7 @@ def test_ctrl_c_ends_it_while_a_host_is_waited_for(
         poll_until(hosts[0].processes, describe="an agent on node1")
         os.kill(launcher.pid, signal.SIGINT)
         assert launcher.wait(timeout_s=10) == codes.INT
+        assert "pslaunch: interrupted (Ctrl+C); no program was started\n" in launcher.output()
 
 
 def test_after_a_job_that_could_not_begin_hosts_that_are_fine_are_not_blamed(
