@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DRAIN_BYTES = 8192  # of output between two drains: never more events than are remembered
 FINISH_LIMIT_S = 5.0  # for a node that says nothing once it is told to finish
+SHOW_S = 1.0  # how long output is shown that comes after all programs have ended
 FINISH_MOST_S = 60.0  # for one that says other things: its answer comes behind the output of its programs
 
 
@@ -259,6 +260,10 @@ class Head:
             return
         key = self._names[piece.process]
         stream = self._streams[piece.process]
+        if self._finishing and self._loop.now() > self._finish_s + SHOW_S:
+            # Of something that was left behind, which may have said a million lines: the log has them.
+            self._gap(key, stream, piece.offset + len(piece.data))
+            return
         self._gap(key, stream, piece.offset)
         stream.next_offset = piece.offset + len(piece.data)
         for at in range(0, len(piece.data), DRAIN_BYTES):
