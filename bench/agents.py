@@ -91,7 +91,7 @@ class Peer:
     def _prepare(self, message: Message) -> None:
         folders = {name: message[name] for name in ("workspace", "log_dir", "output_dir", "state_dir")}
         own = {"host": f"host{self.number}", "run_dir": "/run/x", "python": "/usr/bin/python3"}
-        self.line.send({"type": "prepared", **own, "addrs": [message["addr"]], **folders})
+        self.line.send({"type": "prepared", **own, "addrs": [message["addr"]], "shared": None, **folders})
 
     def _ports(self, _message: Message) -> None:
         self.line.send({"type": "bound"})
