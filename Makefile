@@ -20,7 +20,7 @@ SANITIZERS = $(shell $(CC) -print-file-name=libasan.so) $(shell $(CC) -print-fil
 ASAN_TESTS := $(addprefix tests/unit/test_,blocks.py checkpoint.py frames.py handshake.py kernels.py layers.py \
     network_grad.py optimizer.py parameters.py sparse_table.py trainer_local.py) \
     $(addprefix tests/faults/test_,hostile.py replay.py) \
-    $(addprefix tests/integration/test_,contract_training.py pserver.py pserver_peers.py saving.py training.py)
+    $(addprefix tests/integration/test_,contract_training.py pserver.py pserver_command.py pserver_peers.py saving.py training.py)
 # Lets a test make the n-th allocation fail: tests/c/harness.h.
 WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
 # Both compilers where both are there; each has warnings that the other lacks.
