@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -175,44 +176,57 @@ def test_an_hour_in_which_nobody_has_anything_to_say_is_no_silence() -> None:
     loop.close()
 
 
-def test_the_first_byte_may_take_longer_than_silence_later() -> None:
-    now_s = [0.0]
-    loop = Loop(clock=lambda: now_s[0])
-    lost: list[str] = []
-    sock, raw = socket.socketpair()
-    fd = sock.detach()
-    Line(loop, fd, fd, lost_after_s=3, first_after_s=600, on_message=lambda _m: None, on_lost=lost.append)
+class Patient:
+    """A line that waits 600 s for its first byte and 3 s for each later one; the test sets the clock."""
 
-    def until(end_s: int) -> None:
-        while now_s[0] < end_s:
-            now_s[0] += 1
+    def __init__(self) -> None:
+        self.now_s, self.lost = 0.0, list[str]()
+        self.loop = Loop(clock=lambda: self.now_s)
+        sock, self.raw = socket.socketpair()
+        fd = sock.detach()
+        self._line = Line(
+            self.loop,
+            fd,
+            fd,
+            lost_after_s=3,
+            first_after_s=600,
+            on_message=lambda _m: None,
+            on_lost=self.lost.append,
+        )
+
+    def until(self, end_s: int) -> None:
+        while self.now_s < end_s:
+            self.now_s += 1
             for _ in range(3):
-                loop.run_once(0.0)
+                self.loop.run_once(0.0)
 
-    until(599)
-    assert not lost
-    raw.sendall(encode(wire.hello()))
-    loop.run_once(0.0)
-    until(601)
-    assert not lost
-    until(603)
-    assert lost == ["nothing was heard for 3 s"]
-    raw.close()
-    loop.close()
+    def close(self) -> None:
+        self._line.close()
+        self.raw.close()
+        self.loop.close()
 
 
-def test_a_first_byte_that_never_comes_is_missed() -> None:
-    now_s = [0.0]
-    loop = Loop(clock=lambda: now_s[0])
-    lost: list[str] = []
-    sock, raw = socket.socketpair()
-    fd = sock.detach()
-    Line(loop, fd, fd, lost_after_s=3, first_after_s=600, on_message=lambda _m: None, on_lost=lost.append)
-    now_s[0] = 600.0
-    loop.run_once(0.0)
-    assert lost == ["nothing was heard for 600 s"]
-    raw.close()
-    loop.close()
+@pytest.fixture
+def patient() -> Iterator[Patient]:
+    with contextlib.closing(Patient()) as found:
+        yield found
+
+
+def test_the_first_byte_may_take_longer_than_silence_later(patient: Patient) -> None:
+    patient.until(599)
+    assert not patient.lost
+    patient.raw.sendall(encode(wire.hello()))
+    patient.loop.run_once(0.0)
+    patient.until(601)
+    assert not patient.lost
+    patient.until(603)
+    assert patient.lost == ["nothing was heard for 3 s"]
+
+
+def test_a_first_byte_that_never_comes_is_missed(patient: Patient) -> None:
+    patient.now_s = 600.0
+    patient.loop.run_once(0.0)
+    assert patient.lost == ["nothing was heard for 600 s"]
 
 
 def test_a_closed_line_is_noticed_at_once(peers: Peers) -> None:
