@@ -14,9 +14,8 @@ from pslaunch.node.manifest import MAX_BYTES, Entry, ManifestError, decode, dige
 from pslaunch.node.program import Refusal
 from pslaunch.node.wire import Data, Message
 
-FIRST_BYTES = (
-    512 * 1024
-)  # on their way to a node at first: sshd takes ever longer for what waits in its buffers
+# On their way to a node at first: sshd takes ever longer for what waits in its buffers.
+FIRST_BYTES = 512 * 1024
 WINDOW_BYTES = 4 * 1024 * 1024  # on their way to a node, or in its memory, at most
 STARVED_S = 0.02  # a node that has to wait for so long is far away: more may be on the way
 THE_MANIFEST = 2**32 - 1  # as the number of a file
