@@ -273,7 +273,7 @@ def start(
             session.set_environment_variable(name, value)
         session.settimeout(deadline.left_s())
         session.exec_command(COMMAND)
-        session.sendall(booted.payload)
+        _feed(session, booted.payload)
         wait_for_marker(lambda n: _read(session, n, deadline), booted.marker)
         return ParamikoChannel(session)
     except NoMarkerError as e:
@@ -283,6 +283,17 @@ def start(
     except (paramiko.SSHException, OSError, EOFError) as e:
         error = str(e) or "the connection was closed"
     raise failed_start(settings.name, error, noise, *_end_of(session))
+
+
+def _feed(session: Any, data: bytes) -> None:
+    """Where the other side has ended already, nothing: what it said tells why."""
+    try:
+        session.sendall(data)
+    except TimeoutError:
+        raise
+    except OSError:
+        if not session.closed:
+            raise
 
 
 def _read(session: Any, n: int, deadline: Deadline) -> bytes:

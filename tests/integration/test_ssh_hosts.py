@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import paramiko
 import pytest
 
 from pslaunch.errors import HostError
@@ -17,6 +18,7 @@ from pslaunch.spec import Reach
 from pslaunch.ssh.channel import Channel
 from pslaunch.ssh.fleet import Fleet
 from support.others import NO_BULLSEYE, bullseye_root
+from support.process import poll_until
 from support.sshd import greets, own_ssh, reaching
 from testbed.hosts import Hosts
 
@@ -61,6 +63,21 @@ def test_a_login_shell_that_lets_nobody_in(hosts: Hosts, fleet: Callable[..., Fl
     one, two = fleet(hosts).open([Host("node1"), Host("node2")], [KEEPER] * 2)
     assert "This account is currently not available" in refused(one, "start")
     greets(two)
+
+
+def test_a_login_shell_that_has_ended_before_we_could_speak(
+    hosts: Hosts, fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sendall = paramiko.Channel.sendall
+
+    def late(session: paramiko.Channel, data: bytes) -> None:
+        poll_until(lambda: session.closed, describe="the session is still open")
+        sendall(session, data)
+
+    monkeypatch.setattr(paramiko.Channel, "sendall", late)
+    hosts[0].login_shell("/usr/sbin/nologin")
+    (one,) = fleet(hosts).open([Host("node1")], [KEEPER])
+    assert "This account is currently not available" in refused(one, "start")
 
 
 def test_no_python(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:
