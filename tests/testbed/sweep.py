@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ PATIENCE_S = 10.0
 
 def links(set_id: str) -> list[str]:
     """Names of the bridges of sets whose id begins so, and of the links into them."""
-    return sorted(p.name for p in Path("/sys/class/net").iterdir() if p.name.startswith(LINK + set_id))
+    return sorted(name for _, name in socket.if_nameindex() if name.startswith(LINK + set_id))
 
 
 def outer_processes(set_id: str) -> dict[int, str]:
