@@ -26,11 +26,13 @@ from support.sshd import (
     make_client,
     make_key,
     make_sshd,
+    needs_openssh,
     public,
     reaching,
     without_openssh,
 )
 
+pytestmark = needs_openssh
 KEEPER = ["keeper", "20", "1"]
 PASSPHRASES = pytest.mark.parametrize("passphrase", ["open sesame", "in Latin-1: \udce4\udcf6"])
 

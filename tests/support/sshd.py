@@ -22,6 +22,9 @@ from pslaunch.ssh.channel import Channel
 from support.leaks import MARK
 
 SSHD = "/usr/sbin/sshd"
+needs_openssh = pytest.mark.skipif(
+    shutil.which("ssh") is None, reason="no ssh here; apt-get install openssh-client"
+)
 
 
 def reaching(**how: Any) -> Reach:

@@ -18,6 +18,7 @@ from write_conf import ClusterError, Server
 
 from pslaunch.conf import read_conf
 from pslaunch.hosts import parse_hosts
+from support.sshd import needs_openssh
 
 FOLDER = Path(__file__).parents[2] / "examples/clusters"
 SSHD_CONFIG = (FOLDER / "sshd_config").read_text()
@@ -108,6 +109,7 @@ def test_only_a_public_key_is_mounted_and_no_key_is_in_an_image_or_the_repositor
     assert "rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_*" in (FOLDER / "Dockerfile").read_text()
 
 
+@needs_openssh
 def test_the_key_is_made_once(tmp_path: Path) -> None:
     script = shutil.copy(FOLDER / "make_key.sh", tmp_path)
     argv = ["sh", "-c", f"umask 077; . '{script}'", str(script)]
@@ -298,6 +300,7 @@ def effective(config: Path, name: str) -> dict[str, str]:
     return dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
 
 
+@needs_openssh
 @pytest.mark.parametrize("by_exec", [False, True])
 def test_ssh_reads_ssh_config(tmp_path: Path, by_exec: bool) -> None:
     access = tmp_path / "a folder"

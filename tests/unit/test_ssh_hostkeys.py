@@ -12,6 +12,7 @@ import pytest
 from pslaunch.errors import HostError
 from pslaunch.ssh.hostkeys import Keeper, Policy, about, fingerprint, judge, key_types
 from pslaunch.ssh.settings import Settings
+from support.sshd import needs_openssh
 
 KEY, OTHER = b"the key", b"another"
 TYPE = "ssh-ed25519"
@@ -60,6 +61,7 @@ def test_names(known: Path, host: Callable[..., Settings], names: str, port: int
     assert judge(about(settings), settings.address, TYPE, KEY)[0] == verdict
 
 
+@needs_openssh
 def test_hashed_names(known: Path, host: Callable[..., Settings]) -> None:
     """As ssh-keygen hashes them."""
     key = known.parent / "id"
@@ -101,6 +103,7 @@ def test_a_revoked_key_is_refused_whatever_else_is_known(known: Path, host: Call
     assert f"{known}:2 revokes" in refusal(host(strict="no"), Keeper("accept_new", None))
 
 
+@needs_openssh
 @pytest.mark.parametrize("hashed", [False, True])
 def test_accept_new_writes_to_the_first_file(
     known: Path, host: Callable[..., Settings], hashed: bool
@@ -163,6 +166,7 @@ def test_strict_no_takes_a_changed_key_as_ssh_does(known: Path, host: Callable[.
     Keeper(None, None).check(host(strict="no"), TYPE, KEY)
 
 
+@needs_openssh
 def test_the_fingerprint_is_that_of_ssh_keygen(tmp_path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "id")], check=True)
     argv = ["ssh-keygen", "-l", "-f", str(tmp_path / "id.pub")]

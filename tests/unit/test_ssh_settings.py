@@ -12,6 +12,7 @@ import pytest
 from pslaunch.errors import HostError
 from pslaunch.ssh import keys
 from pslaunch.ssh.settings import Config, Route, Settings, parse, settings_of, split_jump
+from support.sshd import needs_openssh
 
 SAID = """host node
 user ann
@@ -144,6 +145,7 @@ def names(route: Route) -> list[tuple[str, str, int]]:
     return [(hop.hostname, hop.user, hop.port) for hop in route.hops]
 
 
+@needs_openssh
 def test_a_chain_of_jumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first hop's own ProxyJump counts, that of the later ones not: as with ssh -J."""
     text = """
@@ -169,6 +171,7 @@ Host *
     ]
 
 
+@needs_openssh
 def test_a_jump_host_that_its_own_rule_matches_is_refused_by_ssh_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,12 +179,14 @@ def test_a_jump_host_that_its_own_rule_matches_is_refused_by_ssh_itself(
         config(tmp_path, monkeypatch, "Host *\n  ProxyJump gate\n").route("node", "u", None)
 
 
+@needs_openssh
 def test_jumps_in_a_circle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_up = config(tmp_path, monkeypatch, "Host a\n  ProxyJump b\nHost b\n  ProxyJump a\n")
     with pytest.raises(HostError, match="in a circle"):
         looked_up.route("a", None, None)
 
 
+@needs_openssh
 def test_a_broken_configuration_is_told_in_the_words_of_ssh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
