@@ -87,17 +87,17 @@ class RemoteHead:
 
     def stop(self, number: int, reason: str, code: int = 0) -> None:
         if not self._stopped:
-            told = self._next
-            self._loop.call_after(SLOW_S, lambda: self._slow(told))
+            self._loop.call_after(SLOW_S, self._slow)
         elif not self._hurried:
             self._hurried = True
             self._loop.call_after(GIVE_UP_S, self._give_up)
         self._stopped = self._stopped or (code or codes.SIGNAL_BASE + number, reason)
         self._line.send({"type": "stop", "number": number, "reason": reason, "code": code})
 
-    def _slow(self, told: int) -> None:
-        if not self.done and self._next == told:
-            self.on_slow(f"{self._name} does not answer; asked once more to end, it gets {GIVE_UP_S:g} s")
+    def _slow(self) -> None:
+        if not self.done and "stopping" not in self.answers:
+            text = f"{self._name} was told to end the job, and does not answer"
+            self.on_slow(f"{text}; asked once more, it gets {GIVE_UP_S:g} s")
 
     def _give_up(self) -> None:
         if not self.done:

@@ -126,15 +126,14 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
     outlet = Outlet(out or sys.stdout)
     view = make_view(json=as_json, out=cast(TextIO, outlet), clock=time.monotonic)
     try:
+        watch = Watch(loop, view, outlet)
         if spec.head == "node":
-            head = _head_on_node(loop, backend, plan)
+            head = _head_on_node(loop, backend, plan, watch)
             if spec.reach:
                 _remember(plan, spec.reach)
         else:
-            head = _head_here(loop, backend, plan)
-        watch = Watch(loop, head, view, outlet)
-        if isinstance(head, RemoteHead):
-            head.on_slow = lambda text: watch.say(text, "warning")
+            head = _head_here(loop, backend, plan, watch)
+        watch.begin(head)
         if spec.detach:
             watch.until(lambda: watch.all_run or head.done)
             if isinstance(head, RemoteHead) and not head.done and head.free():
@@ -160,10 +159,15 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
         outlet.drain()
 
 
-def _head_here(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
+def _head_here(loop: Loop, backend: Backend, plan: Plan, watch: Watch) -> HeadView:
     head = Head(loop, place(plan, plan.nodes), os.urandom(32).hex(), time.time, _supply(loop, plan))
     _stop_on_signals(loop, backend, head.stop)
-    found = _unless(loop, lambda: head.done, backend.cancel, lambda: backend.start(plan.nodes, plan.limits))
+
+    def cut() -> None:
+        backend.cancel()
+        watch.begin(head)  # which says that it ends; not before, since questions may stand on the terminal
+
+    found = _unless(loop, lambda: head.done, cut, lambda: backend.start(plan.nodes, plan.limits))
     for line in found or ():
         if head.done:
             _give_back(line)
@@ -197,10 +201,16 @@ def _give_back(line: Line) -> None:
     os.close(line.write_fd)
 
 
-def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
+def _head_on_node(loop: Loop, backend: Backend, plan: Plan, watch: Watch) -> HeadView:
     first, secret = plan.nodes[0], os.urandom(32).hex()
     asked: list[tuple[int, str]] = []
-    _stop_on_signals(loop, backend, lambda number, why: asked.append((number, why)))
+
+    def ask(number: int, why: str) -> None:
+        if not asked:
+            watch.say(f"ending: {why}; {first.name} is not waited for any longer")
+        asked.append((number, why))
+
+    _stop_on_signals(loop, backend, ask)
     line = _unless(loop, lambda: bool(asked), backend.cancel, lambda: backend.start_head(first, plan.limits))
     if asked:
         if line:
@@ -216,16 +226,20 @@ def _head_on_node(loop: Loop, backend: Backend, plan: Plan) -> HeadView:
         diagnosis=line.diagnosis,
         supply=_supply(loop, plan),
     )
+    head.on_slow = lambda text: watch.say(text, "warning")
     _stop_on_signals(loop, backend, head.stop)
+
+    def cut() -> None:
+        backend.cancel()
+        watch.begin(head)
+
     port, addrs = head.lead(place(plan, plan.nodes), secret)
     if port:
         head.follow()
         dial = Dial(addrs, port, secret)
         rest, limits = plan.nodes[1:], plan.limits
         try:
-            _unless(
-                loop, lambda: head.done, backend.cancel, lambda: backend.start_dialing(rest, limits, dial)
-            )
+            _unless(loop, lambda: head.done, cut, lambda: backend.start_dialing(rest, limits, dial))
         except PslaunchError:
             head.close()  # it ends there, too
             raise
@@ -298,19 +312,26 @@ def _stop_on_signals(loop: Loop, backend: Backend, stop: Callable[[int, str], No
 
 
 class Watch:
-    """Shows a head's events while its loop runs."""
+    """Shows a head's events while its loop runs, from `begin` on; lines of our own also before."""
 
-    def __init__(self, loop: Loop, head: HeadView, view: View, outlet: Outlet) -> None:
-        self._loop, self._head, self._view, self._outlet = loop, head, view, outlet
+    def __init__(self, loop: Loop, view: View, outlet: Outlet) -> None:
+        self._loop, self._view, self._outlet = loop, view, outlet
+        self._head: HeadView | None = None
         self._cursor = 0
         self._gaps: dict[str, Event] = {}  # what was left out for a slow reader, by process
         self._broken: OSError | None = None
         self.any_began = False  # whether any process has been started
         self.any_ran = False  # whether anything has, what makes a node ready included
         self._waited_for: set[str] | None = None  # processes that have not run yet, once the job is known
-        if isinstance(head, Head):
-            head.drain = self._show
         loop.every(TICK_S, lambda: self._show(tick=True))
+
+    def begin(self, head: HeadView) -> None:
+        """Show what this head has told and tells. May be called twice."""
+        if self._head is None:
+            self._head = head
+            if isinstance(head, Head):
+                head.drain = self._show
+            self._show()
 
     @property
     def all_run(self) -> bool:
@@ -324,7 +345,9 @@ class Watch:
 
     def until_done(self) -> None:
         """Show the job to its end. Raises FileError where nobody can read it."""
-        self.until(lambda: self._head.done)
+        head = self._head
+        assert head is not None
+        self.until(lambda: head.done)
         if self._broken:
             raise FileError(f"the job was ended because its output can't be written: {self._broken.strerror}")
 
@@ -334,7 +357,9 @@ class Watch:
         self._view.event(note)
 
     def _show(self, *, tick: bool = False) -> None:
-        events, self._cursor = self._head.events(self._cursor)
+        events: list[Event] = []
+        if self._head:
+            events, self._cursor = self._head.events(self._cursor)
         for event in events:
             self.any_began |= event["event"] == "process"
             self.any_ran |= event["event"] in ("process", "line")
@@ -373,7 +398,8 @@ class Watch:
             os.dup2(null, 1)
             os.close(null)
             why = f"the output can't be written ({e.strerror})"
-            self._head.stop(signal.SIGHUP, why, codes.IO)
+            if self._head:
+                self._head.stop(signal.SIGHUP, why, codes.IO)
 
 
 def _gap_at(event: Event) -> Event:

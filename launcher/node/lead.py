@@ -186,8 +186,9 @@ class Lead:
         assert self._head is not None
         self._answer(observer, {"type": "status", **self._head.status()})
 
-    def _order_stop(self, _observer: Observer, m: Message) -> None:
+    def _order_stop(self, observer: Observer, m: Message) -> None:
         assert self._head is not None
+        self._answer(observer, {"type": "stopping"})
         self._head.stop(int(m["number"]), str(m["reason"]), int(m["code"]))
 
     def push(self) -> None:

@@ -13,7 +13,7 @@ from pslaunch.node import codes
 from pslaunch.node.job import Package
 from pslaunch.node.loop import Loop
 from pslaunch.node.wire import Data, Line
-from pslaunch.observe import RemoteHead
+from pslaunch.observe import SLOW_S, RemoteHead
 from pslaunch.package import Folder
 from support.process import open_below
 
@@ -63,4 +63,34 @@ def test_a_head_that_asks_for_what_is_not_there_is_lost(tmp_path: Path) -> None:
     (event,) = head.events(0)[0]
     assert head.code == codes.NODE_LOST and "1 files from number 7 on" in event["reason"]
     line.close()
+    loop.close()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_head_that_does_not_answer_a_request_to_end_is_told(answers: bool) -> None:
+    now_s = 0.0
+    loop = Loop(clock=lambda: now_s)
+    near, far = (s.detach() for s in socket.socketpair())
+    head = RemoteHead(loop, near, near, name="node 0 (n)", lost_after_s=30)
+    said: list[str] = []
+    head.on_slow = said.append
+    come: list[str] = []
+    line = Line(
+        loop, far, far, lost_after_s=30, on_message=lambda m: come.append(m["type"]),
+        on_lost=lambda _why: None,
+    )  # fmt: skip
+    head.stop(2, "interrupted")
+    loop.run(lambda: "stop" in come)
+    # What was on its way before it began to hang is no answer.
+    line.send({"type": "events", "events": [{"n": 0, "time": 0.0, "event": "note", "text": "early"}]})
+    if answers:
+        line.send({"type": "stopping"})
+    loop.run(lambda: bool(head.events(0)[0]) and answers == ("stopping" in head.answers))
+    now_s = SLOW_S + 0.1
+    loop.run_once(0.0)
+    text = "node 0 (n) was told to end the job, and does not answer; asked once more, it gets 8 s"
+    assert said == ([] if answers else [text])
+    for end in (line, head):
+        end.close()
     loop.close()

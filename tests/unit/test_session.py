@@ -1,0 +1,77 @@
+"""The launcher's side of a job: what it says while nodes are being reached."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from pslaunch import session
+from pslaunch.backends.base import Line
+from pslaunch.backends.local import LocalBackend
+from pslaunch.errors import EndedEarlyError, HostError, HostsError
+from pslaunch.node import codes
+from pslaunch.node.job import Limits, Node
+from pslaunch.plan import make_plan
+from pslaunch.spec import JobSpec
+
+
+class Reaching(LocalBackend):
+    """Its nodes do not answer. It is interrupted meanwhile, and stops only when that was told."""
+
+    def __init__(self, out: Heard) -> None:
+        super().__init__()
+        self._out = out
+
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[Line]:
+        self._reach(nodes)
+
+    def start_head(self, node: Node, limits: Limits) -> Line:
+        self._reach([node])
+
+    def _reach(self, nodes: Sequence[Node]) -> NoReturn:
+        os.kill(os.getpid(), signal.SIGINT)
+        self._out.told_in_time = self._out.told.wait(10)
+        raise HostsError([HostError(node.name, "connect", "given up") for node in nodes], len(nodes))
+
+
+class Heard(io.StringIO):
+    """Output that notices a line of the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = threading.Event()
+        self.told_in_time = False
+
+    def write(self, text: str) -> int:
+        if "ending" in text:
+            self.told.set()
+        return super().write(text)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("head", ["launcher", "node"])
+def test_an_interruption_is_answered_while_nodes_are_being_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
+    (tmp_path / "train.py").write_text("print('never')")
+    spec = JobSpec(
+        backend="local", job_name="slow", workspace=tmp_path, head="node" if head == "node" else "launcher"
+    )
+    out = Heard()
+    monkeypatch.setattr(session, "load_backend", lambda *_: Reaching(out))
+    if head == "node":
+        with pytest.raises(EndedEarlyError):
+            session._run(spec, make_plan(spec, "slow-1"), as_json=False, out=out)
+        said = "ending: interrupted (Ctrl+C); localhost is not waited for any longer"
+    else:
+        assert session._run(spec, make_plan(spec, "slow-1"), as_json=False, out=out) == (codes.INT, False)
+        said = "ending the job: interrupted (Ctrl+C) (KILL after 5 s)"
+    assert out.told_in_time, out.getvalue()
+    assert said in out.getvalue()
