@@ -15,8 +15,11 @@ from typing import NamedTuple
 from pslaunch.backends.base import Backend
 from pslaunch.errors import FileError
 from pslaunch.node.job import Node
+from pslaunch.node.relay import NOTES
 
 _MODE_BITS = 0o777
+NOTES_BYTES = 16 * 1024  # three names of the longest, and their folder
+MAX_NOTES = 2
 
 
 class Fetched(NamedTuple):
@@ -36,8 +39,8 @@ def fetch_results(
 ) -> Fetched:
     """Bring what a job left on its nodes.
 
-    output: gets what is in `output/` of node 0. logs: gets a folder for each node, `ID-NAME`, with what is in
-    its `log/`. Raises PslaunchError, also where a node has another job's by now.
+    output: gets what the job has made or changed in `output/` of node 0. logs: gets a folder for each node,
+    `ID-NAME`, with what is in its `log/`. Raises PslaunchError, also where a node has another job's by now.
     """
     found = Fetched([], [])
 
@@ -45,7 +48,7 @@ def fetch_results(
         return node.state_dir, job_id
 
     if output is not None:
-        unpack(backend.ask(nodes[0].id, ["pack", nodes[0].output_dir, *whose(nodes[0])]), output, found)
+        unpack(backend.ask(nodes[0].id, ["results", nodes[0].output_dir, *whose(nodes[0])]), output, found)
     for node in nodes if logs is not None else ():
         assert logs is not None
         place = logs / f"{node.id}-{node.name.replace('/', '_')}"
@@ -62,6 +65,9 @@ def unpack(pieces: Iterator[bytes], folder: Path, found: Fetched) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BufferedReader(_Stream(pieces)), mode="r|") as archive:
             for member in archive:
+                if member.type == NOTES:
+                    found.left_out.extend(_notes(archive, member))
+                    continue
                 path = str(folder / member.name)
                 if why := _write(archive, member, folder):
                     found.left_out.append(f"{path} {why}")
@@ -73,6 +79,12 @@ def unpack(pieces: Iterator[bytes], folder: Path, found: Fetched) -> None:
         raise FileError(f"what came for {folder} is no tar stream: {e}") from e
     except OSError as e:
         raise FileError.from_os(e, "write what was fetched:") from e
+
+
+def _notes(archive: tarfile.TarFile, member: tarfile.TarInfo) -> list[str]:
+    source = archive.extractfile(member)
+    assert source is not None
+    return source.read(NOTES_BYTES).decode("utf-8", "replace").split("\n")[:MAX_NOTES]
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> str:

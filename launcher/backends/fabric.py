@@ -17,8 +17,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pslaunch.backends.base import CLOSE_EXTRA_S, Dial, Line
-from pslaunch.errors import HostError, HostsError
-from pslaunch.node import relay
+from pslaunch.errors import FileError, HostError, HostsError
+from pslaunch.node import codes, relay
 from pslaunch.node.job import Limits, Node
 from pslaunch.ssh.channel import Channel
 from pslaunch.ssh.fleet import Fleet
@@ -75,14 +75,17 @@ class FabricBackend:
         return channel.read_fd, channel.write_fd
 
     def ask(self, node: int, words: Sequence[str]) -> Iterator[bytes]:
-        channel = self._run(node, words)
+        channel, host = self._run(node, words), self._reach.hosts[node].text
         os.close(channel.write_fd)
         with io.BufferedReader(_Answer(channel.read_fd)) as f:
             try:
                 yield from relay.pieces(f)
-            except (EOFError, TimeoutError) as e:
-                text = str(e) if isinstance(e, TimeoutError) else channel.diagnosis() or str(e)
-                raise HostError(self._reach.hosts[node].text, words[0], text) from None
+            except TimeoutError as e:
+                raise HostError(host, words[0], str(e)) from None
+            except EOFError as e:
+                if channel.wait(CLOSE_EXTRA_S) == codes.IO:  # the host is there, what is asked for is not
+                    raise FileError(f"{host}: {channel.tail.words()}") from None
+                raise HostError(host, words[0], channel.diagnosis() or str(e)) from None
 
     def cancel(self) -> None:
         self._prompt.give_up()

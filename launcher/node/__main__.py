@@ -13,7 +13,7 @@ def main(argv: Sequence[str]) -> int | str:
     mode, words = (argv[0], argv[1:]) if argv else ("", argv)
     if mode == "keeper":
         return keeper.main(words)
-    if mode in ("relay", "records", "read", "pack"):
+    if mode in ("relay", "records", "read", "pack", "results"):
         from pslaunch.node import relay
 
         return relay.main(mode, words)

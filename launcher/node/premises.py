@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 FOLDERS = ("workspace", "log_dir", "output_dir", "state_dir")
 SHARED_WAIT_S = 2.0  # for another node of this job to write its name into a lock that they share
 AGAIN_S = 0.1
-OWNER = "job"  # file of the state folder: whose logs and output there are, also once the job has ended
+# File of the state folder: whose logs and output there are, also once the job has ended; in a second line
+# since when, as files in output/ have it.
+OWNER = "job"
 JOURNAL_PATH = ".pslaunch/dispatch/journal"  # place.py's, which is not loaded where there is none
 
 
@@ -145,17 +147,28 @@ class Premises:
 
     def _tidy(self) -> None:
         log_dir = self.paths["log_dir"]
+        if self._node == 0:
+            os.makedirs(self.paths["output_dir"], exist_ok=True)
         beside = os.path.join(self.paths["state_dir"], f"{OWNER}-{self._node}")
-        write(beside, f"{self._job_id}\n")
+        write(beside, f"{self._job_id}\n{self._output_clock()}\n")
         os.replace(beside, os.path.join(self.paths["state_dir"], OWNER))
         for name in os.listdir(log_dir):
             if env.is_log(name):  # of an earlier job: beside ours they would tell another story
                 os.unlink(os.path.join(log_dir, name))
-        if self._node == 0:
-            os.makedirs(self.paths["output_dir"], exist_ok=True)
         own = self.workspace if self.shared is None else log_dir
         write(os.path.join(own, "nodefile"), f"{self._node}\n")
         self._ready()
+
+    def _output_clock(self) -> str:
+        """Now, in ns, by the clock that files in output/ get their times from; "" where that can't be had."""
+        path = os.path.join(self.paths["output_dir"], f".{os.urandom(8).hex()}")
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            now_ns = os.stat(path).st_ctime_ns
+            os.unlink(path)
+        except OSError:
+            return ""
+        return str(now_ns)
 
     def list_nodes(self, addrs: list[str]) -> None:
         """Write `nodes`. As a whole, since nodes may share the folder, and programs of one run before

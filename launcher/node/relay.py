@@ -2,8 +2,10 @@
 
 `relay SOCKET` carries bytes to and from the head. The others answer on standard output in pieces: a
 length (u32, little endian) and so many bytes, at last a length of 0 and the SHA-256 of all bytes, so that
-an answer that was cut off is never taken for a whole one. `read` and `pack` take, after the path, the state
-folder and the id of the job whose files are wanted: those of another job that came later are refused.
+an answer that was cut off is never taken for a whole one. One that can't be given ends with 74 and its reason
+on standard error, which tells it from a line that was cut. `read`, `pack` and `results` take, after the path,
+the state folder and the id of the job whose files are wanted: those of another job that came later are
+refused.
 """
 
 from __future__ import annotations
@@ -15,17 +17,20 @@ import json
 import os
 import selectors
 import socket
+import stat
 import struct
 import tarfile
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Callable
 
-from pslaunch.node import record
+from pslaunch.node import codes, record
 from pslaunch.node.keeper import complain
 
 PIECE_BYTES = 64 * 1024
 LENGTH = struct.Struct("<I")
 DIGEST_BYTES = 32
+NOTES = b"P"  # type of an entry of an archive; tar leaves the capitals to whoever wants them
+MAX_NAMES = 3  # that are said of many
 
 
 def main(mode: str, words: Sequence[str]) -> int:
@@ -34,18 +39,23 @@ def main(mode: str, words: Sequence[str]) -> int:
         if mode == "relay":
             return relay(words[0])
         answer = Answer()
-        modes: dict[str, Callable[..., None]] = {"records": records, "read": read, "pack": pack}
+        modes: dict[str, Callable[..., None]] = {
+            "records": records,
+            "read": read,
+            "pack": pack,
+            "results": results,
+        }
         modes[mode](answer, *words)
         answer.finish()
         return 0
     except OthersFiles as e:
         complain(f"{mode}: {e}")
-        return 1
+        return codes.IO
     except BrokenPipeError:
         return 0
     except OSError as e:
         complain(f"{mode}: {e.filename or ' '.join(words)}: {e.strerror}")
-        return 1
+        return codes.IO
 
 
 def relay(path: str) -> int:
@@ -129,33 +139,113 @@ def read(answer: Answer, path: str, *whose: str) -> None:
 
 
 def pack(answer: Answer, path: str, *whose: str) -> None:
-    """What is in a folder, as a tar stream, each name with its content; nothing where it is not there."""
+    """What is in a folder, as a tar stream, each name with its content; nothing where it is not there.
+
+    What can't be sent, as a socket, is told in an entry of the type NOTES at the end: lines for people.
+    """
     _check_owner(path, *whose)
+    _pack(answer, path, 0)
+    _check_owner(path, *whose)
+
+
+def results(answer: Answer, path: str, *whose: str) -> None:
+    """As `pack`, of what has changed since the job began; that there is more is in the NOTES."""
+    _pack(answer, path, _check_owner(path, *whose))
+    _check_owner(path, *whose)
+
+
+def _pack(answer: Answer, path: str, since_ns: int) -> None:
     path = os.path.expanduser(path)
     with tarfile.open(fileobj=answer, mode="w|") as archive:
+        if os.path.isdir(path):
+            Packing(archive, since_ns).pack(path)
 
-        def alone(member: tarfile.TarInfo) -> tarfile.TarInfo:
-            vars(archive)["inodes"] = {}  # else a further name of a file comes as a link to the first
-            return member
 
-        for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
-            archive.add(os.path.join(path, name), name, filter=alone)
-    _check_owner(path, *whose)
+class Packing:
+    """Puts what is in a folder into an archive, if it has changed since then."""
+
+    def __init__(self, archive: tarfile.TarFile, since_ns: int) -> None:
+        self._archive, self._since_ns = archive, since_ns
+        self._above: list[tarfile.TarInfo] = []  # old folders that may have something new
+        self._earlier, self._special = Names(), Names()
+
+    def pack(self, path: str) -> None:
+        self._pack(path, "")
+        notes = [
+            f"{self._earlier}: of an earlier job, left in {path}" if self._earlier.count else "",
+            f"{self._special}: no file, folder or link" if self._special.count else "",
+        ]
+        text = "\n".join(filter(None, notes)).encode("utf-8", "replace")
+        if text:
+            info = tarfile.TarInfo("notes")
+            info.type, info.size = NOTES, len(text)
+            self._archive.addfile(info, io.BytesIO(text))
+
+    def _pack(self, folder: str, inside: str) -> None:
+        for name in sorted(os.listdir(folder)):
+            path, inner = os.path.join(folder, name), f"{inside}{name}"
+            status = os.lstat(path)
+            if stat.S_IFMT(status.st_mode) not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
+                self._special.add(inner)
+                continue
+            vars(self._archive)["inodes"] = {}  # else a further name of a file comes as a link to the first
+            info = self._archive.gettarinfo(path, inner)
+            new = max(status.st_ctime_ns, status.st_mtime_ns) >= self._since_ns
+            if info.isdir():
+                self._above.append(info)
+                if new:
+                    self._add_above()
+                self._pack(path, f"{inner}/")
+                if self._above:
+                    self._above.pop()
+            elif new:
+                self._add_above()
+                with open(path, "rb") if info.isreg() else contextlib.nullcontext() as f:
+                    self._archive.addfile(info, f)
+            else:
+                self._earlier.add(inner)
+
+    def _add_above(self) -> None:
+        for info in self._above:
+            self._archive.addfile(info)
+        self._above.clear()
+
+
+class Names:
+    """How many, and the first of them, as one line: `a, b, c and 4 more`."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._first: list[str] = []
+
+    def add(self, name: str) -> None:
+        self.count += 1
+        if self.count <= MAX_NAMES:
+            self._first.append(name.encode("utf-8", "backslashreplace").decode().replace("\n", "\\n"))
+
+    def __str__(self) -> str:
+        more = self.count - len(self._first)
+        return ", ".join(self._first) + (f" and {more} more" if more else "")
 
 
 class OthersFiles(Exception):
     """What is there is another job's."""
 
 
-def _check_owner(path: str, *whose: str) -> None:
-    """Raises OthersFiles where files are another job's; they may be ours where nothing says whose."""
+def _check_owner(path: str, *whose: str) -> int:
+    """Raises OthersFiles where files are another job's; they may be ours where nothing says whose.
+
+    Since when they are ours, as the times of files in output/ count it; 0 where that is not known.
+    """
+    since_ns = "0"
     if not whose:
-        return
+        return 0
     from pslaunch.node.premises import OWNER
 
     state_dir, job_id = whose
     with contextlib.suppress(FileNotFoundError):
         with open(os.path.join(os.path.expanduser(state_dir), OWNER), encoding="utf-8") as f:
-            owner = f.read().strip()
+            owner, _, since_ns = f.read().strip().partition("\n")
         if owner != job_id:
             raise OthersFiles(f"{path} is of job {owner} now, no longer of {job_id}")
+    return int(since_ns or 0)

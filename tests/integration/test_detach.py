@@ -160,6 +160,16 @@ def test_what_a_later_job_left_is_never_taken_for_an_earlier_ones(workspace: Pat
     assert not [path for path in (folder / "first").rglob("*") if path.is_file()]
 
 
+def test_results_are_those_of_the_job_and_not_of_an_earlier_one(workspace: Path) -> None:
+    (workspace / "train.py").write_text(
+        "import os; n = len(os.listdir('output')); print(n) if n else open('output/model', 'w')"
+    )
+    jobs = [run_led(workspace, "--server_num=0")[1] for _ in "12"]
+    done = run("fetch", jobs[1], str(workspace.parent / "results"))
+    assert done.returncode == 0 and "output" not in done.stdout, done.stdout + done.stderr
+    assert f"not fetched: model: of an earlier job, left in {workspace}/output" in done.stderr
+
+
 def test_a_job_that_nobody_reads_is_remembered_with_the_code_of_its_launcher(workspace: Path) -> None:
     (workspace / "train.py").write_text("import time\nwhile True: print(flush=True); time.sleep(0.01)")
     words = ("--head=node", *QUICK, "--server_num=0", f"--job_workspace={workspace}")

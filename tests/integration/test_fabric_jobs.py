@@ -47,17 +47,22 @@ class Shell:
 def job(hosts: Hosts, workspace: Path, tmp_path: Path) -> Iterator[str]:
     """The id of a job of three trainers that goes on by itself."""
     (workspace / "train.py").write_text(WAITING)
+    shell = Shell(hosts, tmp_path / "own")
+    job = detached(shell, hosts, workspace)
+    yield job
+    shell.run("stop", "--kill", job)
+
+
+def detached(shell: Shell, hosts: Hosts, workspace: Path) -> str:
+    """The id of a job of this workspace that was started."""
     where = (
         f"--hosts={','.join(h.name for h in hosts)}",
         f"--root_dir={hosts.root_dir}",
         "--connect_timeout=2",
     )
-    shell = Shell(hosts, tmp_path / "own")
     sent = (*where, f"--job_dispatch_package={workspace}")
     out = shell.ok("fabric", "--json", "--detach", *QUICK, *sent, "--server_num=0", "--job_name=free")
-    job = str(json.loads(out.splitlines()[0])["job"])
-    yield job
-    shell.run("stop", "--kill", job)
+    return str(json.loads(out.splitlines()[0])["job"])
 
 
 @pytest.fixture(params=["the shell's own memory", "conf.py"])
@@ -106,6 +111,22 @@ def test_a_job_that_did_not_run_does_not_fetch_what_another_has(
     assert done.returncode == codes.USAGE and f"job {job} is using this log folder" in done.stdout
     assert "nothing is fetched" in done.stdout
     assert [list((tmp_path / name).iterdir()) for name in ("out", "logs")] == [[], []]
+
+
+def test_what_a_later_job_has_in_its_place_is_neither_shown_nor_fetched(
+    hosts: Hosts, job: str, workspace: Path, tmp_path: Path
+) -> None:
+    own = Shell(hosts, tmp_path / "own")
+    own.ok("stop", "--kill", job)
+    later = detached(own, hosts, workspace)
+    try:
+        for words in (("logs", job), ("logs", job, "trainer/2"), ("fetch", job, str(tmp_path / "got"))):
+            done = own.run(*words)
+            assert (done.returncode, done.stdout) == (codes.IO, ""), done.stderr
+            assert f"is of job {later} now, no longer of {job}" in done.stderr
+        assert not [path for path in (tmp_path / "got").rglob("*") if path.is_file()]
+    finally:
+        own.ok("stop", "--kill", later)
 
 
 def test_a_folder_for_results_that_can_not_be_made_is_told_before_the_training(

@@ -13,7 +13,7 @@ import pytest
 
 from pslaunch.errors import FileError
 from pslaunch.fetch import Fetched, unpack
-from pslaunch.node.relay import pieces
+from pslaunch.node.relay import NOTES, pieces
 
 
 def stream(fill: Callable[[tarfile.TarFile], None]) -> bytes:
@@ -89,6 +89,13 @@ def test_a_link_that_leads_out_is_left_out_and_one_that_stays_is_made(tmp_path: 
     ]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "good"]
     assert (tmp_path / "good").read_bytes() == b"1"
+
+
+def test_notes_of_a_node_are_told_and_not_written(tmp_path: Path) -> None:
+    text = b"a, b: of an earlier job, left in /ws/output\ns: no file, folder or link\nand\nmore"
+    found = fetched([stream(both(entry("notes", text, type=NOTES), entry("file", b"1")))], tmp_path)
+    assert found.left_out == text.decode().split("\n")[:2]
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_link_in_the_folder_is_no_way_out(tmp_path: Path) -> None:
