@@ -106,7 +106,9 @@ def _draw(seen: Sequence[Seen], findings: Sequence[Finding], out: TextIO, *, col
         cells = ((clean(row[i][0], encoding), row[i][1]) for i in shown)
         drawn.add_row(*(Text(MARKS[level] + text, style=STYLES[level]) for text, level in cells))
     console.print(drawn)
-    for line in said(seen, findings):
+    hidden = [name for i, name in enumerate(COLUMNS) if i not in shown]
+    left_out = f"too narrow for {', '.join(hidden)}, where nothing is wrong: --json, or | cat, has all of it"
+    for line in [*([left_out] if hidden else []), *said(seen, findings)]:
         style = next((STYLES[level] for level, word in WORDS.items() if word and line.startswith(word)), "")
         console.print(Text(clean(line, encoding), style=style), soft_wrap=True)
 
@@ -131,7 +133,7 @@ def table(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[list[tuple[
 
 
 def fitting(rows: Sequence[Sequence[tuple[str, Level]]], width: int) -> list[int]:
-    """The columns for a terminal of this width: what is good everywhere is left out where it is narrow."""
+    """The columns for a terminal of this width: what is not wrong anywhere is left out where it is narrow."""
     widths = [
         max(map(len, column)) + GAP
         for column in zip(

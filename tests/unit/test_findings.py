@@ -213,6 +213,9 @@ def test_a_terminal_gets_what_fits_and_all_that_is_wrong(
     lines = [line.split() for line in text.splitlines() if line.strip()]
     assert set(COLUMNS) - set(lines[0]) >= set(gone)
     assert {"host", "reached", "key", "ports"} <= set(lines[0]) and (gone or lines[0] == list(COLUMNS))
+    hidden = [name for name in COLUMNS if name not in lines[0]]
+    note = f"too narrow for {', '.join(hidden)}, where nothing is wrong: --json, or | cat, has all of it"
+    assert (note in text.splitlines()) == bool(gone) and ("too narrow" in text) == bool(gone)
     assert any(line[0] == "b" and "!7164" in line and "busy" in line for line in lines)
     assert any(line[:2] == ["PROBLEM", "b:"] for line in lines) and lines[-1][:3] == ["1", "of", "2"]
 
