@@ -27,10 +27,10 @@ from pslaunch.node.dispatch import of_nodes
 from pslaunch.node.head import STOP_SIGNALS
 from pslaunch.node.job import Facts, Node, Placed, Plan
 from pslaunch.node.loop import Loop
-from pslaunch.node.wire import Line, Message
+from pslaunch.node.wire import NONSENSE, Line, Message
 from pslaunch.package import sizes
 from pslaunch.plan import make_plan
-from pslaunch.report import tell
+from pslaunch.report import aligned, tell
 from pslaunch.runtime.env import PSERVER
 from pslaunch.spec import JobSpec
 
@@ -94,7 +94,21 @@ def examine(spec: JobSpec, failed: Mapping[int, HostError]) -> tuple[list[Seen],
         loop.close()
     errors = {node: x for node, x in opened.items() if isinstance(x, HostError)}
     seen = [looking.seen(Seen(host=n.name, failed=errors.get(n.id)), n.id) for n in plan.nodes]
+    seen = [sensible(one, wanted, size) for one, size in zip(seen, sent, strict=True)]
     return seen, find(seen, wanted, sent)
+
+
+def sensible(one: Seen, wanted: Wanted, size: int) -> Seen:
+    """As it is where its facts can be judged and shown; else a host that did not answer, and why."""
+    if one.facts is None:
+        return one
+    try:
+        aligned([one], find([one], wanted, [size]))
+        paths = [folder["path"] for folder in one.facts["folders"].values()]
+        "".join([*paths, one.facts["agent_python"]["executable"]])
+    except NONSENSE as e:
+        return Seen(host=one.host, lost=f"what it says can't be right: {type(e).__name__}: {e}")
+    return one
 
 
 def known_facts(spec: JobSpec, plan: Plan) -> tuple[Placed, Facts]:
@@ -213,6 +227,9 @@ class Asked:
         self.node, self.name, self._diagnosis = started.node.id, started.node.name, started.diagnosis
         self.answers: dict[str, Message] = {}
         self.addrs: list[str] = []
+        self.free_port = self.door = 0
+        self.doors: list[tuple[int, str, int]] = []  # of others, which it tries: node, address, port
+        self.reached: list[tuple[int, str]] = []  # of these
         self.lost = ""  # why it answers no more
         self.clock_off_s = 0.0
         self._sent = 0.0, 0.0  # when: by the clock, and by one that nobody sets
@@ -224,12 +241,26 @@ class Asked:
         self.line.send(message)
 
     def _hear(self, message: Message) -> None:
-        self.answers[message["type"]] = message
-        if message["type"] == "clock":
+        """All that is needed of it is read here: what can't be right loses this host alone."""
+        kind = message["type"]
+        if kind == "clock":
             began_s, since_s = self._sent
             self.clock_off_s = float(message["time"]) - began_s - (time.monotonic() - since_s) / 2
-        elif message["type"] in ("refused", "trouble"):
+        elif kind in ("refused", "trouble"):
             self.lost = self.lost or str(message["text"])
+        elif kind == "looked":
+            facts = message["facts"]
+            self.addrs = [str(addr) for addr in facts["addrs"]]
+            self.free_port = next((_port(port) for port, why in facts["ports"].items() if not why), 0)
+            if not self.addrs and not facts["interface_error"]:
+                raise ValueError("it has no address, and does not say why")
+        elif kind == "opened":
+            self.door = _port(message["port"])
+        elif kind == "reached":
+            self.reached = [(int(node), str(addr)) for node, addr in message["reached"]]
+            if not set(self.reached) <= {(node, addr) for node, addr, _ in self.doors}:
+                raise ValueError("it names doors that it was not to try")
+        self.answers[kind] = message
 
     def _lose(self, reason: str) -> None:
         if not self.lost and "finished" not in self.answers:
@@ -239,10 +270,6 @@ class Asked:
     def facts(self) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.answers["looked"]["facts"]
         return found
-
-    @property
-    def door(self) -> int:
-        return int(self.answers["opened"]["port"])
 
 
 class Looking:
@@ -277,28 +304,23 @@ class Looking:
         """Facts and clocks: `question` gives what a node is asked."""
         secret = os.urandom(32).hex()
         self._ask(lambda one: {**question(one.node), "node": one.node, "secret": secret}, "looked")
-        for one in self._there():
-            one.addrs = [str(addr) for addr in one.facts["addrs"]]
 
     def try_network(self) -> None:
         """Every node tries the others' doors, at the port of a pserver where one is free."""
-        self._ask(lambda one: {"type": "door", "port": _free_port(one.facts)}, "opened")
+        self._ask(lambda one: {"type": "door", "port": one.free_port}, "opened")
         there = [one for one in self._there() if one.addrs]
         tries = reach.tries(len(there))
 
         def order(one: Asked) -> Message:
             doors = [there[k] for k in tries[there.index(one)]] if one in there else []
-            tried = [(x.node, addr, x.door) for x in doors for addr in x.addrs]
-            return {"type": "reach", "doors": tried, "limit_s": reach.TRY_S}
+            one.doors = [(x.node, addr, x.door) for x in doors for addr in x.addrs]
+            return {"type": "reach", "doors": one.doors, "limit_s": reach.TRY_S}
 
         self._ask(order, "reached")
         if any(one.lost for one in there):
             return  # which is told
         places = {one.node: i for i, one in enumerate(there)}
-        opened = {
-            i: [(places[int(node)], str(addr)) for node, addr in one.answers["reached"]["reached"]]
-            for i, one in enumerate(there)
-        }
+        opened = {i: [(places[node], addr) for node, addr in one.reached] for i, one in enumerate(there)}
         known = [one.addrs for one in there]
         chosen, wrong = reach.sort_out([one.name for one in there], known, opened)
         self._chosen = {there[i].node: addr for i, addr in chosen.items()}
@@ -354,5 +376,8 @@ class Looking:
         self._loop.run(over)
 
 
-def _free_port(facts: Mapping[str, Any]) -> int:
-    return next((int(port) for port, why in facts["ports"].items() if not why), 0)
+def _port(said: object) -> int:
+    port = int(str(said))
+    if not 0 < port <= TOP_PORT:
+        raise ValueError(f"{port} is no port")
+    return port

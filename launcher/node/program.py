@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pslaunch.node.agent import Agent
 
 READ_BYTES = MAX_OUTPUT_BYTES
+TURN_REPORTS = 64  # read in one turn: a program that tells faster than we read must not keep us
+MAX_REPORTS = 1024  # more than a socket holds
 PROGRESS_EVERY_S = 0.2  # reports of one process to the head; the newest wins
 
 
@@ -123,11 +125,11 @@ class Program:
 
     # --- progress ---
 
-    def read_progress(self) -> None:
+    def read_progress(self, limit: int = TURN_REPORTS) -> None:
         """Take what is there; the newest values go to the head a few times a second, a state at once."""
         urgent = False
         with contextlib.suppress(BlockingIOError):
-            while True:
+            for _ in range(limit):
                 for report in env.parse_progress(self._progress.recv(env.MAX_PROGRESS_BYTES)):
                     urgent = urgent or "state" in report
                     self._report.update(report)
@@ -161,7 +163,7 @@ class Program:
         self.ended = True
         code, name = procs.describe_exit(status)
         self.process.returncode = code  # we have waited for it, Popen must not
-        self.read_progress()
+        self.read_progress(MAX_REPORTS)
         self._send_report()
         self._read_what_is_there()
         oom = name == "SIGKILL" and not self.asked and procs.oom_kills() > self._oom_before
