@@ -196,16 +196,21 @@ class Receiver:
         self._writing = True
         pieces, self._pieces = self._pieces, []
         again: list[Want] = []
-        incoming = self._incoming
+        incoming, asked = self._incoming, self._asked
         assert incoming is not None
 
         def written() -> None:
             self._writing, self._idle_since_s = False, self._loop.now()
             come = sum(len(p.data) for p in pieces)
             self._come_bytes += come
-            self._granted(come)
+            gone = asked is not self._asked  # who sent it; what is lacking is asked of another already
+            if gone:
+                self._waiting_bytes -= come
+            else:
+                self._granted(come)
             if again:
-                self._ask(again)
+                if not gone:
+                    self._ask(again)
                 self._bytes = self._come_bytes + incoming.missing_bytes()
             self._tell_how_far("sending")
             self._write()

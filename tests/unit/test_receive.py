@@ -396,3 +396,27 @@ def test_a_node_looks_before_it_is_asked(source: Path, tmp_path: Path, ends: lis
     ends[-1].receiver.expect()
     ends[-1].run()
     assert ends[-1].ends == [None] and (ws / "data/7").read_text() == "new"
+
+
+@pytest.mark.timeout(20)
+def test_what_is_found_spoilt_while_its_sender_goes_is_asked_for_once(alone: Alone, tmp_path: Path) -> None:
+    staged = tmp_path / "ws/.pslaunch/dispatch/staged"
+    staged.mkdir(parents=True)
+    (staged / f"{digest(BIG)}.part").write_bytes(b"x" * 70_000)
+    listing = encode(ENTRIES[1:])
+    alone.offer(listing)
+    alone.receiver.take(Data(THE_MANIFEST, 0, listing))
+    alone.loop.run(lambda: any(m.get("files") for m in alone.said))
+    peer: list[Message] = []
+    alone.receiver.ask_of(peer.append, alone=False)
+    alone.loop.run(lambda: bool(peer))
+    alone.said.clear()
+    alone.receiver.take(Data(0, 70_000, BIG[70_000:]))
+    alone.receiver.ask_of(None, alone=True)
+    done: list[bool] = []
+    alone.receiver._do(lambda: None, lambda: done.append(True))
+    alone.loop.run(lambda: bool(done))
+    assert [(m["type"], m.get("files")) for m in alone.said] == [("lacks", [[0, 1]])] and len(peer) == 1
+    alone.receiver.take(Data(0, 0, BIG))
+    alone.loop.run(lambda: bool(alone.ends))
+    assert alone.ends == [None] and (tmp_path / "ws/b").read_bytes() == BIG
