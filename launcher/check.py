@@ -207,10 +207,11 @@ def sent_bytes(placed: Placed) -> list[int]:
     package, nodes = placed.plan.package, placed.nodes
     if package is None:
         return [0] * len(nodes)
-    entries, fits = sizes(package), of_nodes(placed, {})
-    if fits is None:
+    entries, parts = sizes(package), of_nodes(placed, {})
+    if parts is None:
         return [sum(e.size for e in entries)] * len(nodes)
-    return [sum(e.size for e in entries if fits(node.id)(e)) for node in nodes]
+    part = parts.split(entries)
+    return [sum(e.size for e in part(node.id)) for node in nodes]
 
 
 # --- Asking. ---

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pslaunch.errors import SpecError
 from pslaunch.node import codes
-from pslaunch.node.dispatch import Part
+from pslaunch.node.dispatch import Parts
 from pslaunch.node.incoming import LINK_ADVICE
 from pslaunch.node.job import Package
 from pslaunch.node.loop import Aside, Loop
@@ -52,7 +52,7 @@ class Folder:
         self,
         then: Callable[[Source], None],
         failed: Callable[[Exception], None],
-        mine: Part | None = None,
+        mine: Parts | None = None,
         tell: Callable[[Message], None] | None = None,  # nothing comes to this folder
     ) -> None:
         """Call `then` with the package, all of it, or `failed` with why there is none."""

@@ -87,7 +87,7 @@ class Incoming:
         self._looks = found.looks if found.certain else []
         self._there = self._store.staged()
         place = {e.path: i for i, e in enumerate(self.listed)} if self._mine else {}
-        wanted = [(place.get(e.path, i), e) for i, e in self._distinct()] + self._of_others()
+        wanted = sorted([*((place.get(e.path, i), e) for i, e in self._distinct()), *self._of_others()])
         need = 0
         for i, e in wanted:
             have = self._staged(e)

@@ -130,18 +130,9 @@ class Receiver:
 
     def _ask(self, wants: Sequence[Want], *, alone: bool = False) -> None:
         self._idle_since_s = self._loop.now()
-        runs: list[list[int]] = []
-        listed = self._incoming.listed if self._incoming else []
-        end = 0
-        for want in wants:
-            # What has nothing to send is no gap: else a run would end at each folder.
-            if runs and end <= want.file and not any(listed[i].size for i in range(end, want.file)):
-                runs[-1][1] = want.file + 1 - runs[-1][0]
-            else:
-                runs.append([want.file, 1])
-            end = want.file + 1
+        files = in_runs(wants, self._incoming.listed if self._incoming else [])
         offsets = {str(want.file): want.offset for want in wants if want.offset}
-        self._asked({"type": "lacks", "manifest": False, "files": runs, "offsets": offsets, "alone": alone})
+        self._asked({"type": "lacks", "manifest": False, "files": files, "offsets": offsets, "alone": alone})
 
     def take(self, piece: Data) -> None:
         """A piece of the manifest or of a file."""
@@ -273,3 +264,20 @@ class Receiver:
         """In the thread, which may be about to open it."""
         if self._incoming:
             self._incoming.close()
+
+
+def in_runs(wants: Sequence[Want], listed: Sequence[Entry]) -> list[int]:
+    """Files that follow each other, as numbers: how many are passed over, how many are wanted, and so on.
+
+    So few digits that no manifest of MAX_BYTES, wanted in whatever pattern, makes a message too long.
+    """
+    runs: list[int] = []
+    end = 0
+    for file, _ in wants:
+        # What has nothing to send is no gap: else a run would end at each folder.
+        if runs and end <= file and not any(listed[i].size for i in range(end, file)):
+            runs[-1] += file + 1 - end
+        else:
+            runs += file - end, 1
+        end = file + 1
+    return runs

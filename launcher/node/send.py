@@ -6,6 +6,7 @@ bounded whatever the files' size and the lines' speed.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -65,11 +66,20 @@ class Source:
         if self._entries is None:
             self._entries = decode(self.manifest)
 
-    def part(self, wanted: Callable[[Entry], bool]) -> Source:
+    def part(self, entries: Sequence[Entry]) -> Source:
         """What of it is for some nodes alone."""
-        part = Source(self._folder, [e for e in self.entries if wanted(e)], self._contents, self._extras)
+        part = Source(self._folder, entries, self._contents, self._extras)
         part._whole = self
         return part
+
+    @functools.cached_property
+    def by_content(self) -> dict[str, list[Entry]]:
+        """The files of each content."""
+        found: dict[str, list[Entry]] = {}
+        for e in self.entries:
+            if e.kind == "f":
+                found.setdefault(e.content, []).append(e)
+        return found
 
     def path(self, e: Entry) -> str:
         """Where a file of it is."""
@@ -87,7 +97,7 @@ class Source:
         except FileNotFoundError:
             if not self._contents:
                 raise
-            equal = [self.path(x) for x in self._whole.entries if x.content == e.content]
+            equal = map(self.path, self._whole.by_content.get(e.content, ()))
             paths = [path for path in equal if os.path.lexists(path)]
             return os.open(paths[0] if paths else os.path.join(self._contents, e.content), how)
         st = os.fstat(fd)
@@ -151,13 +161,15 @@ class Sender:
         entries = self._source.entries
         offsets = {int(file): int(offset) for file, offset in m["offsets"].items()}
         wants: list[Want] = []
-        named = 0
-        for first, count in m["files"]:
+        end = named = 0
+        for passed, count in zip(m["files"][::2], m["files"][1::2]):
+            first = end + passed
+            end = first + count
             # Not more than there are, however often it names them: a few words may mean millions.
             named += count
-            if not 0 <= first < first + count <= len(entries) or named > len(entries):
+            if not 0 <= first < end <= len(entries) or named > len(entries):
                 raise ValueError(f"{count} files from number {first} on, of {len(entries)}")
-            for file in range(first, first + count):
+            for file in range(first, end):
                 size = entries[file].size  # none: a folder, a link, an empty file
                 offset = offsets.get(file, 0)
                 if offset and not 0 <= offset < size:

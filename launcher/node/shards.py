@@ -35,6 +35,20 @@ class Shards:
 
         return fits
 
+    def split(self, entries: Sequence[Entry], count: int) -> Callable[[Collection[int]], list[Entry]]:
+        """The entries for a node with some of `count` trainers: each is looked at once for all nodes."""
+        everybodys: list[int] = []
+        of: dict[int, list[int]] = {}
+        for i, e in enumerate(entries):
+            number = self.number(e.path) if e.kind != "d" else None
+            (everybodys if number is None or not count else of.setdefault(number % count, [])).append(i)
+
+        def part(trainers: Collection[int]) -> list[Entry]:
+            places = [*everybodys, *(i for trainer in trainers for i in of.get(trainer, ()))]
+            return [entries[i] for i in sorted(places)]
+
+        return part
+
     def __bool__(self) -> bool:
         return bool(self._patterns)
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from pslaunch.node import codes, job
-from pslaunch.node.dispatch import Part
+from pslaunch.node.dispatch import Parts
 from pslaunch.node.loop import Loop
 from pslaunch.node.place import STAGED, listed
 from pslaunch.node.program import Refusal
@@ -30,7 +30,7 @@ class FromLauncher:
         self,
         then: Callable[[Source], None],
         failed: Callable[[Exception], None],
-        mine: Part | None,
+        mine: Parts | None,
         tell: Callable[[Message], None],
     ) -> None:
         """Ask the launcher for it."""
@@ -60,7 +60,7 @@ class FromLauncher:
             over=over,
             tell=tell,
             in_place=not first.dispatched,
-            mine=mine(first.id) if mine else None,
+            mine=mine.of(first.id) if mine else None,
         )
         self._receiver, self._failed = receiver, failed
         if first.dispatched and mine is None:  # else what is here is not all of it

@@ -19,7 +19,7 @@ from pslaunch.node.loop import Loop
 if TYPE_CHECKING:
     from pslaunch.node.seal import Seal
 
-WIRE_VERSION = 4
+WIRE_VERSION = 5
 HEADER = struct.Struct("<IBB")
 MAX_FRAME_BYTES = 64 * 1024
 MAX_BODY_BYTES = MAX_FRAME_BYTES - HEADER.size

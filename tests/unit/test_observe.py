@@ -34,7 +34,7 @@ def test_a_line_that_ends_while_the_package_is_sent_keeps_nothing_open(tmp_path:
     )  # fmt: skip
     line.send({"type": "wants"})
     loop.run(lambda: head._sender is not None)
-    line.send({"type": "lacks", "manifest": False, "files": [[0, 1]], "offsets": {}})
+    line.send({"type": "lacks", "manifest": False, "files": [0, 1], "offsets": {}})
     loop.run(lambda: bool(come))
     assert tmp_path / "large" in open_below(tmp_path)
     (line if first == "head" else head).close()
@@ -58,7 +58,7 @@ def test_a_head_that_asks_for_what_is_not_there_is_lost(tmp_path: Path) -> None:
     )  # fmt: skip
     line.send({"type": "wants"})
     loop.run(lambda: head._sender is not None)
-    line.send({"type": "lacks", "manifest": False, "files": [[7, 1]], "offsets": {}})
+    line.send({"type": "lacks", "manifest": False, "files": [7, 1], "offsets": {}})
     loop.run(lambda: head.done)
     (event,) = head.events(0)[0]
     assert head.code == codes.NODE_LOST and "1 files from number 7 on" in event["reason"]

@@ -143,7 +143,7 @@ def test_nothing_is_kept_of_a_peer_that_goes_while_it_is_served(
         loop, fd, fd, lost_after_s=30, on_message=lambda _m: None, on_lost=lambda _why: None,
         on_data=come.append, seals=seals,
     )  # fmt: skip
-    line.send({"type": "lacks", "manifest": False, "files": [[0, 1]], "offsets": {}})
+    line.send({"type": "lacks", "manifest": False, "files": [0, 1], "offsets": {}})
     loop.run(lambda: bool(come))
     assert open_below(folder)
     if first == "peer":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +12,13 @@ from typing import Any
 import pytest
 
 from pslaunch.node import codes, manifest, receive
-from pslaunch.node.incoming import Incoming
+from pslaunch.node.incoming import Incoming, Want
 from pslaunch.node.loop import Aside, Loop
 from pslaunch.node.manifest import Entry, Hashes, ManifestError, digest, encode, scan
 from pslaunch.node.program import Refusal
-from pslaunch.node.receive import THE_MANIFEST, Receiver
+from pslaunch.node.receive import THE_MANIFEST, Receiver, in_runs
 from pslaunch.node.send import Sender, Source
-from pslaunch.node.wire import MAX_DATA_BYTES, Data, Line, Message
+from pslaunch.node.wire import MAX_CONTROL_BYTES, MAX_DATA_BYTES, Data, Line, Message, encode_control
 from support.process import open_below
 
 BIG = os.urandom(3 * MAX_DATA_BYTES + 5)
@@ -171,13 +172,13 @@ def test_files_that_follow_each_other_are_asked_for_in_few_words(tmp_path: Path,
         (source / f"{i}/empty").write_text("")
         (source / f"{i}/link").symlink_to("deep")
     e = dispatched(ends, listed(source), ws)
-    assert [count for _, count in e.asked[-1]["files"]] == [50 * 5 - 4]
+    assert e.asked[-1]["files"][1::2] == [50 * 5 - 4]
     assert e.told[-1]["files"] == 50
     assert all((ws / f"{i}/deep/file").read_text() == f"file {i}" for i in range(50))
     for i in (7, 8, 40):
         (source / f"{i}/deep/file").write_text(f"changed {i}")
     again = dispatched(ends, listed(source), ws)
-    assert [count for _, count in again.asked[-1]["files"]] == [1, 6]
+    assert again.asked[-1]["files"][1::2] == [1, 6]
     assert all((ws / f"{i}/deep/file").read_text() == f"changed {i}" for i in (7, 8, 40))
 
 
@@ -219,7 +220,7 @@ def test_what_was_left_of_a_cut_and_is_spoilt_is_sent_again(
     staged.mkdir(parents=True)
     (staged / f"{digest(BIG)}.part").write_bytes(b"x" * 70_000)
     again = dispatched(ends, package, ws)
-    assert len(again.asked) == 3 and again.asked[-1]["files"] == [[0, 1]]
+    assert len(again.asked) == 3 and again.asked[-1]["files"] == [0, 1]
     assert again.told[-1]["received"] == again.told[-1]["bytes"] == again.sender.total_bytes
     assert (ws / "big").read_bytes() == BIG
 
@@ -398,6 +399,35 @@ def test_a_node_looks_before_it_is_asked(source: Path, tmp_path: Path, ends: lis
     assert ends[-1].ends == [None] and (ws / "data/7").read_text() == "new"
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_asked_for_is_what_is_understood(tmp_path: Path, ends: list[Ends], seed: int) -> None:
+    dice = random.Random(seed)
+    entries = [
+        Entry(f"{i:05}", "f", 0o644, dice.choice([0, 1, 100]), 0, digest(str(i).encode()))
+        for i in range(1000)
+    ]
+    wants = [
+        Want(i, 7 if e.size == 100 and dice.random() < 0.1 else 0)
+        for i, e in enumerate(entries)
+        if e.size and dice.random() < dice.choice([0.1, 0.9])
+    ]
+    if seed:
+        wants.append(wants.pop(dice.randrange(len(wants))))  # once more, after what it had of it was no good
+    m = {"files": in_runs(wants, entries), "offsets": {str(f): offset for f, offset in wants if offset}}
+    ends.append(Ends(Source(str(tmp_path), entries), tmp_path / "ws"))
+    assert ends[-1].sender._wants(m) == wants
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 9, 10])
+@pytest.mark.parametrize("passed", [1, 2, 9, 10])
+def test_no_manifest_makes_what_a_node_lacks_too_long_to_say(wanted: int, passed: int) -> None:
+    """Short names, and files that are wanted alternate with files that are not."""
+    entries = [Entry(f"{i:03x}", "f", 0o644, 1, 0, digest(str(i).encode())) for i in range(16**3)]
+    wants = [Want(i, 0) for i in range(len(entries)) if i % (wanted + passed) >= passed]
+    said = sum(map(len, encode_control({"type": "lacks", "files": in_runs(wants, entries)})))
+    assert said / len(encode(entries)) * manifest.MAX_BYTES < MAX_CONTROL_BYTES
+
+
 @pytest.mark.timeout(20)
 def test_what_is_found_spoilt_while_its_sender_goes_is_asked_for_once(alone: Alone, tmp_path: Path) -> None:
     staged = tmp_path / "ws/.pslaunch/dispatch/staged"
@@ -416,7 +446,7 @@ def test_what_is_found_spoilt_while_its_sender_goes_is_asked_for_once(alone: Alo
     done: list[bool] = []
     alone.receiver._do(lambda: None, lambda: done.append(True))
     alone.loop.run(lambda: bool(done))
-    assert [(m["type"], m.get("files")) for m in alone.said] == [("lacks", [[0, 1]])] and len(peer) == 1
+    assert [(m["type"], m.get("files")) for m in alone.said] == [("lacks", [0, 1])] and len(peer) == 1
     alone.receiver.take(Data(0, 0, BIG))
     alone.loop.run(lambda: bool(alone.ends))
     assert alone.ends == [None] and (tmp_path / "ws/b").read_bytes() == BIG

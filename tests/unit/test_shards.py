@@ -36,3 +36,21 @@ def test_every_file_has_its_node_and_the_others_have_it_not() -> None:
         got = [i for i, e in enumerate(entries) if shards.of(ranks, 4)(e)]
         assert got == [i for i in range(7) if i % 4 in ranks], node
     assert all(shards.of(set(), 4)(e) for e in [Entry("train.py", "f", 0o644, 0, 0, "")])
+
+
+def test_split_looks_at_each_file_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = Shards(["data/x-{:03d}"])
+    names = ["data", *(f"data/x-{i:03d}" for i in range(50)), "train.py"]
+    entries = [Entry(name, "f" if "/" in name else "d", 0o644, 0, 0, "") for name in names]
+    looked: list[str] = []
+    number = shards.number
+
+    def look(path: str) -> int | None:
+        looked.append(path)
+        return number(path)
+
+    monkeypatch.setattr(shards, "number", look)
+    part = shards.split(entries, 7)
+    got = [part({rank, 6}) for rank in range(7)]
+    assert len(looked) == len([e for e in entries if e.kind != "d"])
+    assert got == [[e for e in entries if shards.of({rank, 6}, 7)(e)] for rank in range(7)]
