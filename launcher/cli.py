@@ -62,12 +62,12 @@ def _job_command(group: typer.Typer) -> Callable[[Callable[..., None]], Callable
 
 @_job_command(app)
 def local(ctx: typer.Context, **_options: Any) -> None:
-    """Run one job on this machine: pservers and trainers of PROGRAM (train.py unless given).
+    """Run one job on this machine: its pservers and trainers.
 
-    What follows PROGRAM is its own; `--` ends our options too. Before it, an option that is not ours
-    goes on to it as --name=value or a bare --flag. Flags of the v2 trainer (--num_passes=3, --log_period,
-    --dot_period, --saving_period, --save_dir, --test_period, --local, --no_save) win over what the
-    program says. Options may also stand in ./pslaunch.toml.
+    PROGRAM is train.py unless given. What follows it is its own; `--` ends our options too. Before it, an
+    option that is not ours goes on to it as --name=value or a bare --flag. Flags of the v2 trainer
+    (--num_passes=3, --log_period, --dot_period, --saving_period, --save_dir, --test_period, --local,
+    --no_save) win over what the program says. Options may also stand in ./pslaunch.toml.
     """
     from pslaunch.spec import local_spec
 
@@ -160,7 +160,7 @@ def _reach(ctx: Any, conf: str | None) -> Reach | None:
 
 @app.command(cls=PlainCommand)
 def jobs(ctx: typer.Context, conf: Conf = None, json: Json = False) -> None:
-    """List the jobs that go on by themselves, and how earlier ones ended."""
+    """List jobs that go on by themselves, and how earlier ones ended."""
     from pslaunch.jobs import show_jobs
 
     show_jobs(sys.stdout, as_json=json, reach=_reach(ctx, conf))
@@ -230,7 +230,7 @@ def fetch(
 
 @app.command(cls=PassCommand, add_help_option=False, options_metavar="[OPTIONS]")
 def pserver(ctx: typer.Context) -> None:
-    """Run one parameter server by hand; `pslaunch pserver --help` says more."""
+    """Run one parameter server by hand."""
     # -P: the program is found by its import name, never in the folder in which it is started.
     os.execv(sys.executable, [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", *ctx.args])
 

@@ -112,6 +112,16 @@ def test_the_command_alone_prints_help(capsys: pytest.CaptureFixture[str]) -> No
     assert "local" in capsys.readouterr().out
 
 
+def test_the_list_of_commands_has_whole_sentences(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("--help") == 0
+    listed = capsys.readouterr().out.split("Commands:\n")[1].splitlines()
+    assert listed
+    assert not [line for line in listed if not line.endswith(".") or line.endswith("...")]
+
+
 def test_every_option_has_help_and_a_default_or_says_what_its_absence_means() -> None:
     absent = ("env", "job_dispatch_package", "job_workspace", "conf", "shard", "link", "setup")
     commands = get_command(app).commands  # type: ignore[attr-defined]  # a group has commands
