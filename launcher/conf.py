@@ -11,8 +11,9 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from pslaunch.args import nearest
@@ -40,10 +41,10 @@ _UPPER: Final = re.compile(r"[A-Z][A-Z0-9_]*")
 _KINDS: Final = {option.name: option.kind for option in OPTIONS}
 
 
-def read_conf(path: Path, name: str) -> Layer:
+def read_conf(path: Path, name: str, tell: Callable[[str], None] = lambda _text: None) -> Layer:
     """What a conf.py says, by the names of our options; it is run. `name`: what messages call the file.
 
-    Raises SpecError.
+    tell: gets a line of what was left out. Raises SpecError.
     """
     try:
         source = path.read_bytes()
@@ -52,6 +53,7 @@ def read_conf(path: Path, name: str) -> Layer:
     tree, namespace = _run(source, path, name)
     lines = _Lines(tree, name)
     layer: dict[str, list[Value]] = {}
+    left_out = []
     for key, value in namespace.items():
         if key in KEYS:
             layer[KEYS[key]] = list(_values(key, value, lines))
@@ -60,7 +62,12 @@ def read_conf(path: Path, name: str) -> Layer:
         ):
             raise SpecError(f"{lines.label(key)}: is HOSTS meant?")
         elif _UPPER.fullmatch(key):
-            layer.setdefault("env", []).extend(_variable(key, value, lines))
+            variable = list(_variable(key, value, lines))
+            layer.setdefault("env", []).extend(variable)
+            if not variable and not callable(value) and not isinstance(value, ModuleType):
+                left_out.append(lines.label(key))
+    if left_out:
+        tell(f"{', '.join(left_out)}: no text or number, so no variable for the programs")
     return layer
 
 

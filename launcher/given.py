@@ -26,6 +26,7 @@ class Given:
     values: Layer
     trainer_flags: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()  # that were read
+    left_out: tuple[str, ...] = ()  # of these, in lines to tell
 
     def __contains__(self, name: str) -> bool:
         return bool(self.values.get(name))
@@ -51,6 +52,7 @@ class Given:
 def gather(backend: str, split: Split, cwd: Path) -> Given:
     """What was given for a job of this backend; files of `cwd` are looked for. Raises SpecError."""
     layers, flags, files = [_line_layer(split)], dict(split.trainer_flags), list[str]()
+    left_out: list[str] = []
     # What reads a file is imported where there is one: most jobs have none, and wait for every import.
     if (cwd / SETTINGS).exists():
         from pslaunch.settings import read_settings
@@ -65,9 +67,9 @@ def gather(backend: str, split: Split, cwd: Path) -> Given:
 
         name = named[0].text if named else CONF
         known = options_of(backend)
-        layers.append({k: v for k, v in read_conf(cwd / name, name).items() if k in known})
+        layers.append({k: v for k, v in read_conf(cwd / name, name, left_out.append).items() if k in known})
         files.append(name)
-    return Given(options_of(backend), _without(merge(layers), flags), flags, tuple(files))
+    return Given(options_of(backend), _without(merge(layers), flags), flags, tuple(files), tuple(left_out))
 
 
 def _line_layer(split: Split) -> Layer:

@@ -206,7 +206,7 @@ def notes(spec: JobSpec, given: Given, split: Split, environ: Mapping[str, str])
     if given.files:
         from pslaunch.conf import near_names  # only where a file was read
 
-        said += near_names(given.all("env"))
+        said += [*given.left_out, *near_names(given.all("env"))]
     said += [f"{', '.join(split.forwarded)} goes to {program}"] if split.forwarded else []
     flags = [name for name in map(_option_name, split.program_args) if name in contract.TRAINER_FLAGS]
     if flags and not reads_arguments(spec.workspace / program, spec.workspace):

@@ -184,6 +184,31 @@ def test_a_variable_that_may_be_meant_for_the_cluster_is_told(tmp_path: Path) ->
     ]
 
 
+def test_what_can_be_no_variable_is_told_in_one_line(tmp_path: Path) -> None:
+    source = """
+import math as M
+from pathlib import Path as P
+def F(): pass
+RANGE = range(3)
+HOSTS = [f"n{i}" for i in RANGE]
+ROOT = P("/d")
+EMPTY = None
+small = []
+KEPT = 1.5
+"""
+    (tmp_path / "conf.py").write_text(source)
+    told: list[str] = []
+    found = read_conf(tmp_path / "conf.py", "conf.py", told.append)
+    assert [v.text for v in found["env"]] == ["KEPT=1.5"]
+    assert told == [
+        "conf.py:5: RANGE, conf.py:7: ROOT, conf.py:8: EMPTY: no text or number, so no variable for the "
+        "programs"
+    ]
+    (tmp_path / "conf.py").write_text("HOSTS = ['a']\nKEPT = 'x'\n")
+    read_conf(tmp_path / "conf.py", "conf.py", told.append)
+    assert len(told) == 1
+
+
 def test_a_file_that_is_not_there_is_told_as_it_was_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"^my/conf.py can't be read: No such file"):
         read_conf(tmp_path / "my/conf.py", "my/conf.py")
