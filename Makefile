@@ -51,7 +51,7 @@ faults: dev ## every ending, N times (default 1), each time with another seed
 
 hosts: N = 3
 hosts: dev ## N hosts (default 3) with sshd on this machine, to try `pslaunch fabric`; needs root, Linux, openssh-server
-	@PYTHONPATH=tests $(BIN)/python -m testbed up $(N) build/hosts
+	@PYTHONPATH=tests $(BIN)/python -m testbed up -- "$(N)" build/hosts
 
 hosts-down: ## remove them, and all that is theirs
 	@PYTHONPATH=tests $(PYTHON) -m testbed down build/hosts

@@ -220,3 +220,12 @@ def test_hosts_to_try_things_out(make_hosts: Callable[..., Hosts], tmp_path: Pat
     assert "make hosts-down" in told and "--conf" in told
     assert seen.split()[:3] == ["node2", "node1", "node2"] and "are up: make hosts-down" in seen
     assert left == ""
+
+
+@pytest.mark.parametrize("count", ["x", "", "0", "201", "2 3", "-1", "--all", "9999"])
+def test_a_number_of_hosts_that_can_not_be_meant_is_one_line(tmp_path: Path, count: str) -> None:
+    argv = [sys.executable, "-m", "testbed", "up", "--", count, str(tmp_path / "hosts")]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"hosts: from 1 to 200, not {count!r}: make hosts N=3\n"

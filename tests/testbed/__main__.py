@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import os
 import pwd
+import re
 import select
 import shutil
 import signal
@@ -29,24 +30,25 @@ ENDS_S = 30.0
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make")
     parser.add_argument("what", choices=["up", "hold", "down"])
-    parser.add_argument("count", nargs="?", type=int, default=0)
+    parser.add_argument("count", nargs="?", default="")
     parser.add_argument("folder", type=Path)
     chosen = parser.parse_args()
     folder = chosen.folder.absolute()
     if chosen.what == "up":
         up(chosen.count, folder)
     elif chosen.what == "hold":
-        hold(chosen.count, folder)
+        hold(int(chosen.count), folder)
     else:
         down(folder)
 
 
-def up(count: int, folder: Path) -> None:
-    """Start a holder in the background, and say how to go on."""
+def up(text: str, folder: Path) -> None:
+    """Start a holder in the background, and say how to go on. `text`: how many hosts."""
+    count = int(text) if re.fullmatch(r"\d{1,3}", text, re.ASCII) else 0
+    if not 1 <= count <= 200:
+        sys.exit(f"hosts: from 1 to 200, not {text!r}: make hosts N=3")
     if reason := why_not():
         sys.exit(f"hosts: {reason}" + ("" if os.geteuid() == 0 else ": sudo make hosts"))
-    if not 1 <= count <= 200:
-        sys.exit(f"hosts: from 1 to 200, not {count}: make hosts N=3")
     if holder(folder) is not None:
         sys.exit(f"hosts: those of {folder} are up: make hosts-down")
     folder.mkdir(parents=True, exist_ok=True)
