@@ -5,7 +5,6 @@ Agents are started as for a job; they look (node/look.py), try each other's door
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import signal
@@ -60,15 +59,23 @@ def check(
     return exit_code(findings)
 
 
-def after_failed_start(spec: JobSpec, failed: Sequence[HostError]) -> None:
-    """The table on stderr, as far as it can be had. `failed`: hosts that were not reached just now."""
+def after_failed_start(spec: JobSpec, failed: Sequence[HostError]) -> bool:
+    """The table on stderr, as far as it can be had; whether it says all of `failed`.
+
+    failed: hosts that were not reached just now.
+    """
     assert spec.reach is not None
     names = [host.name for host in spec.reach.hosts]
     known = {names.index(e.host): e for e in failed if names.count(e.host) == 1}
-    if sys.stderr is not None:  # else it is closed
-        with contextlib.suppress(PslaunchError, OSError):
-            if check(spec, sys.stderr, failed=known) == codes.OK:
-                print("so the hosts are in order; what failed is said above", file=sys.stderr)
+    if sys.stderr is None:  # it is closed
+        return False
+    try:
+        code = check(spec, sys.stderr, failed=known)
+        if code == codes.OK:
+            print("so the hosts are in order; what failed is said above", file=sys.stderr)
+    except (PslaunchError, OSError):
+        return False
+    return len(known) == len(failed)
 
 
 def examine(spec: JobSpec, failed: Mapping[int, HostError]) -> tuple[list[Seen], list[Finding]]:

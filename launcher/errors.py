@@ -51,9 +51,15 @@ class HostsError(PslaunchError):
     def __init__(self, failed: Sequence[HostError], asked: int) -> None:
         lines = "".join(f"\n  {e}" for e in failed)
         super().__init__(f"{len(failed)} of {asked} hosts can't be used:{lines}")
-        self.failed = tuple(failed)
+        self.failed, self.asked = tuple(failed), asked
         if all(isinstance(e, RightsError) for e in failed):
             self.exit_code = codes.RIGHTS
+
+    def told_above(self) -> HostsError:
+        """The same, of hosts of which all has been said already."""
+        short = HostsError(self.failed, self.asked)
+        short.args = (f"{len(self.failed)} of {self.asked} hosts can't be used, as said above",)
+        return short
 
 
 class ServiceError(PslaunchError):

@@ -79,7 +79,8 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
         plan = _with_wheels(make_plan(spec, new_job_id(spec.job_name)), spec)
         code, began = _run(spec, plan, as_json=as_json, out=out)
     except HostsError as e:
-        _look(spec, e.failed)
+        if _look(spec, e.failed):
+            raise e.told_above() from e
         raise
     if not began and code not in NO_LOOK:
         _look(spec, [])
@@ -96,12 +97,13 @@ def _make_room(spec: JobSpec) -> None:
             raise SpecError(f"--{name}={folder}: the folder can't be made: {e.strerror}") from None
 
 
-def _look(spec: JobSpec, failed: Sequence[HostError]) -> None:
-    """Nothing was started: say what is wrong with the hosts, all of it."""
-    if spec.reach:
-        from pslaunch.check import after_failed_start
+def _look(spec: JobSpec, failed: Sequence[HostError]) -> bool:
+    """Nothing was started: say what is wrong with the hosts, all of it. Whether that includes `failed`."""
+    if not spec.reach:
+        return False
+    from pslaunch.check import after_failed_start
 
-        after_failed_start(spec, failed)
+    return after_failed_start(spec, failed)
 
 
 def _with_wheels(plan: Plan, spec: JobSpec) -> Plan:

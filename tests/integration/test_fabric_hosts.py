@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import FabricPlace, finished
+from support.jobs import PSLAUNCH, FabricPlace, finished
 from support.others import NO_BULLSEYE, bullseye_root
 from testbed import Host, Hosts
 
@@ -63,3 +64,11 @@ def test_what_is_wrong_with_a_host_is_named(hosts: Hosts, package: Path, fault: 
     said = job.launcher.output()
     assert all(word in said for word in words), said
     assert got == code, said
+
+
+def test_a_host_that_is_not_reached_is_told_once(package: Path) -> None:
+    where = ("--hosts=127.0.0.1:1", f"--root_dir={package}/there", f"--job_dispatch_package={package}")
+    done = subprocess.run([*PSLAUNCH, "fabric", *where], capture_output=True, text=True, check=False)
+    assert done.returncode == codes.HOST
+    assert done.stderr.count("Connection refused") == 1, done.stderr
+    assert done.stderr.splitlines()[-1] == "pslaunch: 1 of 1 hosts can't be used, as said above"
