@@ -92,6 +92,7 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> s
     path = folder / member.name
     if ".." in Path(member.name).parts or not _is_in(folder, path.parent):
         raise FileError(f"{member.name!r} would be written outside {folder}: nothing more is taken")
+    path.parent.mkdir(parents=True, exist_ok=True)  # of what is new in an old folder the file comes alone
     if member.isdir():
         path.mkdir(exist_ok=True)
     elif member.isreg():

@@ -11,6 +11,7 @@ refused.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -43,7 +44,7 @@ def main(mode: str, words: Sequence[str]) -> int:
             "records": records,
             "read": read,
             "pack": pack,
-            "results": results,
+            "results": functools.partial(pack, changed=True),
         }
         modes[mode](answer, *words)
         answer.finish()
@@ -138,94 +139,51 @@ def read(answer: Answer, path: str, *whose: str) -> None:
     _check_owner(path, *whose)  # another job may have come meanwhile
 
 
-def pack(answer: Answer, path: str, *whose: str) -> None:
+def pack(answer: Answer, path: str, *whose: str, changed: bool = False) -> None:
     """What is in a folder, as a tar stream, each name with its content; nothing where it is not there.
 
-    What can't be sent, as a socket, is told in an entry of the type NOTES at the end: lines for people.
+    changed: since the job began. What is left out is told in an entry of the type NOTES at the end, in lines
+    for people.
     """
-    _check_owner(path, *whose)
-    _pack(answer, path, 0)
-    _check_owner(path, *whose)
-
-
-def results(answer: Answer, path: str, *whose: str) -> None:
-    """As `pack`, of what has changed since the job began; that there is more is in the NOTES."""
-    _pack(answer, path, _check_owner(path, *whose))
-    _check_owner(path, *whose)
-
-
-def _pack(answer: Answer, path: str, since_ns: int) -> None:
+    began_ns = _check_owner(path, *whose)
+    since_ns = began_ns if changed else 0
     path = os.path.expanduser(path)
+    earlier: list[str] = []
+    special: list[str] = []
+
+    def add(inside: str) -> None:
+        for name in sorted(os.listdir(os.path.join(path, inside))):
+            inner = os.path.join(inside, name)
+            whole = os.path.join(path, inner)
+            status = os.lstat(whole)
+            new = max(status.st_ctime_ns, status.st_mtime_ns) >= since_ns
+            kind = stat.S_IFMT(status.st_mode)
+            if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
+                special.append(inner)
+            elif new:
+                vars(archive)["inodes"] = {}  # else a further name of a file comes as a link to the first
+                archive.add(whole, inner, recursive=False)
+            elif kind != stat.S_IFDIR:
+                earlier.append(inner)
+            if kind == stat.S_IFDIR:
+                add(inner)
+
     with tarfile.open(fileobj=answer, mode="w|") as archive:
         if os.path.isdir(path):
-            Packing(archive, since_ns).pack(path)
-
-
-class Packing:
-    """Puts what is in a folder into an archive, if it has changed since then."""
-
-    def __init__(self, archive: tarfile.TarFile, since_ns: int) -> None:
-        self._archive, self._since_ns = archive, since_ns
-        self._above: list[tarfile.TarInfo] = []  # old folders that may have something new
-        self._earlier, self._special = Names(), Names()
-
-    def pack(self, path: str) -> None:
-        self._pack(path, "")
-        notes = [
-            f"{self._earlier}: of an earlier job, left in {path}" if self._earlier.count else "",
-            f"{self._special}: no file, folder or link" if self._special.count else "",
-        ]
-        text = "\n".join(filter(None, notes)).encode("utf-8", "replace")
-        if text:
+            add("")
+        notes = [f"{_few(earlier)}: of an earlier job, left in {path}"] if earlier else []
+        notes += [f"{_few(special)}: no file, folder or link"] if special else []
+        if notes:
+            text = "\n".join(notes).encode("utf-8", "backslashreplace")
             info = tarfile.TarInfo("notes")
             info.type, info.size = NOTES, len(text)
-            self._archive.addfile(info, io.BytesIO(text))
-
-    def _pack(self, folder: str, inside: str) -> None:
-        for name in sorted(os.listdir(folder)):
-            path, inner = os.path.join(folder, name), f"{inside}{name}"
-            status = os.lstat(path)
-            if stat.S_IFMT(status.st_mode) not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
-                self._special.add(inner)
-                continue
-            vars(self._archive)["inodes"] = {}  # else a further name of a file comes as a link to the first
-            info = self._archive.gettarinfo(path, inner)
-            new = max(status.st_ctime_ns, status.st_mtime_ns) >= self._since_ns
-            if info.isdir():
-                self._above.append(info)
-                if new:
-                    self._add_above()
-                self._pack(path, f"{inner}/")
-                if self._above:
-                    self._above.pop()
-            elif new:
-                self._add_above()
-                with open(path, "rb") if info.isreg() else contextlib.nullcontext() as f:
-                    self._archive.addfile(info, f)
-            else:
-                self._earlier.add(inner)
-
-    def _add_above(self) -> None:
-        for info in self._above:
-            self._archive.addfile(info)
-        self._above.clear()
+            archive.addfile(info, io.BytesIO(text))
+    _check_owner(path, *whose)
 
 
-class Names:
-    """How many, and the first of them, as one line: `a, b, c and 4 more`."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._first: list[str] = []
-
-    def add(self, name: str) -> None:
-        self.count += 1
-        if self.count <= MAX_NAMES:
-            self._first.append(name.encode("utf-8", "backslashreplace").decode().replace("\n", "\\n"))
-
-    def __str__(self) -> str:
-        more = self.count - len(self._first)
-        return ", ".join(self._first) + (f" and {more} more" if more else "")
+def _few(names: list[str]) -> str:
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]).replace("\n", "\\n") + (f" and {more} more" if more > 0 else "")
 
 
 class OthersFiles(Exception):

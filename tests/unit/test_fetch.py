@@ -91,6 +91,12 @@ def test_a_link_that_leads_out_is_left_out_and_one_that_stays_is_made(tmp_path: 
     assert (tmp_path / "good").read_bytes() == b"1"
 
 
+def test_a_file_comes_without_its_folder(tmp_path: Path) -> None:
+    found = fetched([stream(entry("old/older/new", b"1"))], tmp_path / "out")
+    assert found == ([f"{tmp_path}/out/old/older/new"], [])
+    assert (tmp_path / "out/old/older/new").read_bytes() == b"1"
+
+
 def test_notes_of_a_node_are_told_and_not_written(tmp_path: Path) -> None:
     text = b"a, b: of an earlier job, left in /ws/output\ns: no file, folder or link\nand\nmore"
     found = fetched([stream(both(entry("notes", text, type=NOTES), entry("file", b"1")))], tmp_path)

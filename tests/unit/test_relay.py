@@ -127,7 +127,7 @@ def test_of_results_only_what_the_job_has_changed_is_packed_and_the_rest_is_name
     with tarfile.open(
         fileobj=io.BytesIO(unpacked(answer("results", str(output), str(state), "mine-1")))
     ) as t:
-        assert t.getnames() == ["copy", "made", "mixed", "mixed/again", "notes"]
+        assert t.getnames() == ["copy", "made", "mixed/again", "notes"]
         notes = t.extractfile("notes")
         assert notes and t.getmember("notes").type == NOTES
         assert notes.read().decode() == (f"a, b, mixed/kept and 2 more: of an earlier job, left in {output}")
