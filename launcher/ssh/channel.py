@@ -12,6 +12,7 @@ from typing import IO, Any
 
 TAIL_BYTES = 4000
 PIECE_BYTES = 64 * 1024
+SENT_BYTES = 4 * (32 * 1024 - 64)  # at once: paramiko fills its packets, and leaves no small one over
 PIPE_BYTES = 1024 * 1024
 LAST_WORDS_S = 0.3
 STDERR_S = 1.0  # to read what a process said that has ended
@@ -87,7 +88,7 @@ class ParamikoChannel(Channel):
 
     def _send(self) -> None:
         with contextlib.suppress(OSError, EOFError):  # closed: the receiving thread says why
-            while data := os.read(self._outward, PIECE_BYTES):
+            while data := os.read(self._outward, SENT_BYTES):
                 self._session.sendall(data)
         os.close(self._outward)
         with contextlib.suppress(OSError, EOFError):

@@ -329,6 +329,25 @@ def test_ciphers_that_paramiko_lacks_go_over_ssh(client: Client) -> None:
     assert both(client) is BinaryChannel
 
 
+@pytest.mark.parametrize(
+    ("allowed", "taken"),
+    [
+        ("", "aes128-gcm@openssh.com"),
+        ("Ciphers aes128-ctr,aes256-gcm@openssh.com", "aes256-gcm@openssh.com"),
+        ("Ciphers aes256-ctr,aes128-ctr", "aes256-ctr"),
+    ],
+)
+def test_of_the_ciphers_that_are_allowed_the_fastest_is_taken(
+    client: Client, allowed: str, taken: str
+) -> None:
+    client.configure(f"Host node\n  {allowed}")
+    with contextlib.closing(Fleet(reaching(), ask=None)) as fleet:
+        (channel,) = fleet.open([Host("node")], [KEEPER])
+        assert isinstance(channel, ParamikoChannel)
+        assert channel._session.transport.local_cipher == taken
+        greets(channel)
+
+
 def test_variables_are_sent_as_configured(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIVEN", "it's $HOME")
     client.configure("Host node\n  SendEnv GIV*")
