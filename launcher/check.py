@@ -217,7 +217,7 @@ def sent_bytes(placed: Placed) -> list[int]:
     entries, parts = sizes(package), of_nodes(placed, {})
     if parts is None:
         return [sum(e.size for e in entries)] * len(nodes)
-    part = parts.split(entries)
+    part = parts(entries)
     return [sum(e.size for e in part(node.id)) for node in nodes]
 
 

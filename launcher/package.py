@@ -6,10 +6,10 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pslaunch.errors import SpecError
 from pslaunch.node import codes
-from pslaunch.node.dispatch import Parts
 from pslaunch.node.incoming import LINK_ADVICE
 from pslaunch.node.job import Package
 from pslaunch.node.loop import Aside, Loop
@@ -30,6 +30,9 @@ from pslaunch.node.program import Refusal
 from pslaunch.node.send import Source
 from pslaunch.node.shards import Shards
 from pslaunch.node.wire import Message
+
+if TYPE_CHECKING:
+    from pslaunch.node.dispatch import Parts
 
 IGNORE = ".pslaunchignore"
 

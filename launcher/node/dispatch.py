@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from pslaunch.node import codes, job
 from pslaunch.node.loop import Aside, Loop
-from pslaunch.node.manifest import Entry
 from pslaunch.node.program import Refusal, code_of
 from pslaunch.node.send import Sender, Source
 from pslaunch.node.shards import Shards
@@ -15,27 +14,14 @@ from pslaunch.node.wire import NONSENSE
 from pslaunch.runtime.env import TRAINER
 
 if TYPE_CHECKING:
+    from pslaunch.node.manifest import Entry
     from pslaunch.node.opening import Desk, Link
     from pslaunch.node.wire import Message
 
+    # Of all entries, those for each node.
+    Parts = Callable[[Sequence[Entry]], Callable[[int], list[Entry]]]
+
 PASS_ON_BYTES = 4 * 1024 * 1024
-
-
-class Parts:
-    """Which entries of a package each node gets, where not all get all."""
-
-    def __init__(self, shards: Shards, trainers: Mapping[int, set[int]], count: int) -> None:
-        """`trainers`: of `count`, those that each node has."""
-        self._shards, self._trainers, self._count = shards, trainers, count
-
-    def of(self, node: int) -> Callable[[Entry], bool]:
-        """Whether an entry is for this node."""
-        return self._shards.of(self._trainers[node], self._count)
-
-    def split(self, entries: Sequence[Entry]) -> Callable[[int], list[Entry]]:
-        """Those for each node, in far less time than to ask node by node."""
-        part = self._shards.split(entries, self._count)
-        return lambda node: part(self._trainers[node])
 
 
 class Supply(Protocol):
@@ -99,25 +85,14 @@ class Dispatch:
         )
 
     def _send(self, source: Source, links: list[Link], mine: Parts | None) -> None:
-        self._aside = aside = Aside(self._loop)
+        self._aside = Aside(self._loop)
         self._passed_on = mine is None and len(links) > 1
-        own: dict[int, Source] = {}
-
-        def split(mine: Parts) -> None:
-            part = mine.split(source.entries)
-            own.update((link.node.id, source.part(part(link.node.id))) for link in links)
-
-        def offer() -> None:
-            for link in links:
-                node = link.node.id
-                if not link.gone and not self._desk.ending:
-                    self._senders[node] = Sender(aside, own.get(node, source), link.line, failed=self._failed)
-            self._maybe_over()
-
-        if mine:
-            aside.do(lambda: split(mine), lambda failed: self._failed(failed) if failed else offer())
-        else:
-            offer()
+        part = mine(source.entries) if mine else None
+        for link in links:
+            if not link.gone and not self._desk.ending:
+                own = source.part(part(link.node.id)) if part else source
+                self._senders[link.node.id] = Sender(self._aside, own, link.line, failed=self._failed)
+        self._maybe_over()
 
     def _failed(self, e: Exception) -> None:
         code, text = in_words(e)
@@ -227,11 +202,15 @@ def of_nodes(placed: job.Placed, first: Mapping[int, int]) -> Parts | None:
     if not patterns:
         return None
     trainers = placed.of(TRAINER)
-    ranks: dict[int, set[int]] = {}  # by whose folder it is
+    ranks: dict[int, list[int]] = {}  # by whose folder it is
     for p in trainers:
-        ranks.setdefault(first.get(p.node, p.node), set()).add(p.rank)
-    of = {n.id: ranks.get(first.get(n.id, n.id), set()) for n in placed.nodes}
-    return Parts(Shards(patterns), of, len(trainers))
+        ranks.setdefault(first.get(p.node, p.node), []).append(p.rank)
+
+    def parts(entries: Sequence[Entry]) -> Callable[[int], list[Entry]]:
+        part = Shards(patterns).split(entries, len(trainers))
+        return lambda node: part(ranks.get(first.get(node, node), ()))
+
+    return parts
 
 
 def in_words(e: Exception) -> tuple[int, str]:

@@ -35,7 +35,7 @@ class Want(NamedTuple):
 class Incoming:
     """The files of one dispatch into one workspace."""
 
-    def __init__(self, workspace: str, mine: Callable[[Entry], bool] | None = None) -> None:
+    def __init__(self, workspace: str, mine: Callable[[Sequence[Entry]], list[Entry]] | None = None) -> None:
         """`mine` says which entries are this node's; the others' contents are only kept, for other nodes."""
         self._store, self._mine = Store(workspace), mine
         self._hashes = Hashes(os.path.join(self._store.path, HASHES))
@@ -74,7 +74,7 @@ class Incoming:
         self.listed = self.entries = decode(manifest)
         self._data = manifest
         if self._mine:
-            self.entries = [e for e in self.listed if self._mine(e)]
+            self.entries = self._mine(self.listed)
             self._data = encode(self.entries)
         old = self.listed if manifest == self.own() else self._store.entries(MANIFEST)
         found = survey(self._store.workspace, self.entries, old, self._hashes)

@@ -18,6 +18,7 @@ from pslaunch.node.wire import Data, Message
 FIRST_BYTES = 512 * 1024
 WINDOW_BYTES = 4 * 1024 * 1024  # on their way to a node, or in its memory, at most
 STARVED_S = 0.02  # a node that has to wait for so long is far away: more may be on the way
+GRANT_BYTES = 128 * 1024  # are granted at once: what says so costs as much for fewer
 THE_MANIFEST = 2**32 - 1  # as the number of a file
 TELL_EVERY_S = 0.5
 
@@ -34,7 +35,7 @@ class Receiver:
         over: Callable[[Exception | None], None],
         tell: Callable[[Message], None],
         in_place: bool = False,
-        mine: Callable[[Entry], bool] | None = None,
+        mine: Callable[[Sequence[Entry]], list[Entry]] | None = None,
     ) -> None:
         """`tell` hears now and then how far this is, if anything is lacking.
 
@@ -54,6 +55,7 @@ class Receiver:
         self._looked: tuple[str, list[Want]] = "", []  # what the last package would lack by now
         self._pieces: list[Data] = []
         self._waiting_bytes = 0  # in our memory
+        self._free_bytes = 0  # of it, not granted again so far
         self._window, self._idle_since_s = FIRST_BYTES, loop.now()
         self._writing = False
         self.closed = False
@@ -124,7 +126,7 @@ class Receiver:
         self._waiting_bytes -= sum(len(p.data) for p in self._pieces)
         self._pieces = []
         self._asked = say or self._say
-        self._window = FIRST_BYTES
+        self._window, self._free_bytes = FIRST_BYTES, 0
         rest: list[Want] = []
         self._do(lambda: rest.extend(incoming.remaining()), lambda: self._ask(rest, alone=alone))
 
@@ -179,7 +181,10 @@ class Receiver:
 
     def _granted(self, taken: int) -> None:
         self._waiting_bytes -= taken
-        self._asked({"type": "received", "bytes": taken})
+        self._free_bytes += taken
+        if self._free_bytes >= GRANT_BYTES:
+            self._asked({"type": "received", "bytes": self._free_bytes})
+            self._free_bytes = 0
 
     def _write(self) -> None:
         if self._writing or not self._pieces:

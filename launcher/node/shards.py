@@ -26,17 +26,8 @@ class Shards:
                 return int(found[1])
         return None
 
-    def of(self, trainers: Collection[int], count: int) -> Callable[[Entry], bool]:
-        """Whether an entry is for a node with these of `count` trainers."""
-
-        def fits(e: Entry) -> bool:
-            number = self.number(e.path) if e.kind != "d" else None
-            return number is None or not count or number % count in trainers
-
-        return fits
-
     def split(self, entries: Sequence[Entry], count: int) -> Callable[[Collection[int]], list[Entry]]:
-        """The entries for a node with some of `count` trainers: each is looked at once for all nodes."""
+        """The entries for a node with these of `count` trainers; each was looked at once for all nodes."""
         everybodys: list[int] = []
         of: dict[int, list[int]] = {}
         for i, e in enumerate(entries):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pslaunch.node import codes, job
-from pslaunch.node.dispatch import Parts
 from pslaunch.node.loop import Loop
 from pslaunch.node.place import STAGED, listed
 from pslaunch.node.program import Refusal
 from pslaunch.node.receive import Receiver
 from pslaunch.node.send import Source
 from pslaunch.node.wire import Data, Message
+
+if TYPE_CHECKING:
+    from pslaunch.node.dispatch import Parts
 
 
 class FromLauncher:
@@ -60,7 +63,7 @@ class FromLauncher:
             over=over,
             tell=tell,
             in_place=not first.dispatched,
-            mine=mine.of(first.id) if mine else None,
+            mine=(lambda entries: mine(entries)(first.id)) if mine else None,
         )
         self._receiver, self._failed = receiver, failed
         if first.dispatched and mine is None:  # else what is here is not all of it

@@ -24,6 +24,7 @@ HEADER = struct.Struct("<IBB")
 MAX_FRAME_BYTES = 64 * 1024
 MAX_BODY_BYTES = MAX_FRAME_BYTES - HEADER.size
 MAX_CONTROL_BYTES = 16 * 1024 * 1024
+READ_BYTES = 256 * 1024  # at once
 MAX_BULK_BYTES = 1024 * 1024  # waiting to be sent; beyond it bulk is left out
 HEARTBEAT_S = 1.0
 LAST_WORDS_S = 1.0  # to read what a side said before it stopped reading
@@ -123,34 +124,32 @@ class Decoder:
         self._buffer += data
         found: list[Item] = []
         start = 0
-        while len(self._buffer) - start >= HEADER.size:
-            length, kind, flags = HEADER.unpack_from(self._buffer, start)
-            if length > MAX_BODY_BYTES or kind not in _KINDS or flags & ~MORE:
-                raise WireError(f"not a pslaunch peer; it sent {bytes(self._buffer[start : start + 60])!r}")
-            end = start + HEADER.size + length
-            if end + (MAC_BYTES if self._seal else 0) > len(self._buffer):
-                break
-            body = bytes(self._buffer[start + HEADER.size : end])
-            if self._seal:
-                mac = bytes(self._buffer[end : end + MAC_BYTES])
-                if not self._seal.fits(bytes(self._buffer[start:end]), mac):
+        with memoryview(self._buffer) as view:  # so that each byte of a frame is copied once
+            while len(view) - start >= HEADER.size:
+                length, kind, flags = HEADER.unpack_from(view, start)
+                if length > MAX_BODY_BYTES or kind not in _KINDS or flags & ~MORE:
+                    raise WireError(f"not a pslaunch peer; it sent {bytes(view[start : start + 60])!r}")
+                end = start + HEADER.size + length
+                after = end + (MAC_BYTES if self._seal else 0)
+                if after > len(view):
+                    break
+                if self._seal and not self._seal.fits(bytes(view[start:end]), bytes(view[end:after])):
                     raise WireError("a frame was changed on its way, or is not of this line")
-                end += MAC_BYTES
-            start = end
-            item = self._item(kind, flags, body)
-            if item is not None:
-                found.append(item)
+                item = self._item(kind, flags, view[start + HEADER.size : end])
+                start = after
+                if item is not None:
+                    found.append(item)
         del self._buffer[:start]
         return found
 
-    def _item(self, kind: int, flags: int, body: bytes) -> Item | None:
+    def _item(self, kind: int, flags: int, body: memoryview) -> Item | None:
         if kind == HEARTBEAT:
             return None
         if kind in (OUTPUT, DATA):
             if len(body) < _PIECE_HEAD.size:
                 raise WireError(f"a frame of kind {kind} and {len(body)} bytes")
             number, offset = _PIECE_HEAD.unpack_from(body)
-            return (Output if kind == OUTPUT else Data)(number, offset, body[_PIECE_HEAD.size :])
+            return (Output if kind == OUTPUT else Data)(number, offset, bytes(body[_PIECE_HEAD.size :]))
         self._message += body
         if len(self._message) > MAX_CONTROL_BYTES:
             raise WireError(f"a message is over the limit of {MAX_CONTROL_BYTES} bytes")
@@ -301,7 +300,7 @@ class Line:
 
     def _read(self) -> None:
         try:
-            data = os.read(self._read_fd, MAX_FRAME_BYTES)
+            data = os.read(self._read_fd, READ_BYTES)
         except BlockingIOError:
             return
         except OSError as e:

@@ -146,7 +146,7 @@ def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
     (folder / "same-as-1").write_text("shard 1")
     source = look(Package(str(folder)), {})
     of = Shards(["x-{}"])
-    node = Incoming(str(tmp_path / "node0"), of.of({0}, 2))
+    node = Incoming(str(tmp_path / "node0"), lambda entries: of.split(entries, 2)({0}))
     wants = node.look(source.manifest)
     assert {source.entries[w.file].path for w in wants} == {"same-as-1", "x-0", "x-2", "x-3"}
     for want in wants:
@@ -157,7 +157,7 @@ def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
     for e in forward.part(of.split(forward.entries, 2)({1})).entries:
         assert read(forward, e) == (folder / e.path).read_bytes()
     node.close()
-    again = Incoming(str(tmp_path / "node0"), of.of({0}, 2))
+    again = Incoming(str(tmp_path / "node0"), lambda entries: of.split(entries, 2)({0}))
     assert again.look(source.manifest) == []  # a second time nothing travels
     again.close()
 

@@ -7,18 +7,21 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pslaunch.node import job, send
-from pslaunch.node.dispatch import PASS_ON_BYTES, Dispatch, Parts, of_nodes
+from pslaunch.node.dispatch import PASS_ON_BYTES, Dispatch, of_nodes
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.node.loop import Loop
 from pslaunch.node.manifest import Entry, Hashes, decode, scan
 from pslaunch.node.opening import Link
 from pslaunch.node.send import Source
 from pslaunch.node.wire import Data, Line, Message
+
+if TYPE_CHECKING:
+    from pslaunch.node.dispatch import Parts
 
 LACKS: Message = {"type": "lacks", "manifest": False, "files": [0, 1], "offsets": {}, "alone": False}
 FILLING: Message = {"type": "filling", "state": "sending", "files": 1, "bytes": PASS_ON_BYTES, "received": 0}
@@ -220,8 +223,7 @@ def test_nodes_that_share_a_folder_have_the_shards_of_all_of_them(tmp_path: Path
     mine = of_nodes(job_on(tmp_path, 4, "part-{}"), {0: 2, 1: 1, 2: 2, 3: 3})
     assert mine is not None
     parts = [Entry(f"part-{i}", "f", 0o644, 1, 0, "") for i in range(4)]
-    got = {node: [e.path for e in parts if mine.of(node)(e)] for node in range(4)}
+    part = mine(parts)
+    got = {node: [e.path for e in part(node)] for node in range(4)}
     both = ["part-0", "part-2"]
     assert got == {0: both, 1: ["part-1"], 2: both, 3: ["part-3"]}
-    part = mine.split(parts)
-    assert {node: [e.path for e in part(node)] for node in range(4)} == got

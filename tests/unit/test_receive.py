@@ -132,7 +132,7 @@ def test_who_waits_for_more_gets_more_at_once_up_to_a_bound(
     whole = dispatched(ends, listed(source), tmp_path / "ws")
     grown = whole.granted - sum(len(p.data) for p in whole.pieces)
     if starved_s > 0:
-        assert grown == 0
+        assert -receive.GRANT_BYTES < grown <= 0
     else:
         assert receive.FIRST_BYTES <= grown <= receive.WINDOW_BYTES - receive.FIRST_BYTES
 

@@ -33,9 +33,10 @@ def test_every_file_has_its_node_and_the_others_have_it_not() -> None:
     entries = [Entry(f"data/x-{i:03d}", "f", 0o644, 0, 0, "") for i in range(7)]
     trainers = {0: {0, 3}, 1: {1}, 2: {2}}  # by node
     for node, ranks in trainers.items():
-        got = [i for i, e in enumerate(entries) if shards.of(ranks, 4)(e)]
-        assert got == [i for i in range(7) if i % 4 in ranks], node
-    assert all(shards.of(set(), 4)(e) for e in [Entry("train.py", "f", 0o644, 0, 0, "")])
+        got = shards.split(entries, 4)(ranks)
+        assert got == [e for i, e in enumerate(entries) if i % 4 in ranks], node
+    everybodys = [Entry("train.py", "f", 0o644, 0, 0, "")]
+    assert shards.split(everybodys, 4)(set()) == everybodys
 
 
 def test_split_looks_at_each_file_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,4 +54,5 @@ def test_split_looks_at_each_file_once_for_all_nodes(monkeypatch: pytest.MonkeyP
     part = shards.split(entries, 7)
     got = [part({rank, 6}) for rank in range(7)]
     assert len(looked) == len([e for e in entries if e.kind != "d"])
-    assert got == [[e for e in entries if shards.of({rank, 6}, 7)(e)] for rank in range(7)]
+    all_ = [["data"] + [f"data/x-{i:03d}" for i in range(50) if i % 7 in (rank, 6)] for rank in range(7)]
+    assert [[e.path for e in each] for each in got] == [[*each, "train.py"] for each in all_]
