@@ -42,8 +42,15 @@ def candidates(nic: str) -> list[str]:
     """
     if nic:
         return [nics.address_of(nic)]
-    called_by = os.environ.get("SSH_CONNECTION", "").split()[2:3]
+    called_by = [a for a in os.environ.get("SSH_CONNECTION", "").split()[2:3] if _is_address(a)]
     return list(dict.fromkeys([*called_by, *nics.outside()])) or ["127.0.0.1"]
+
+
+def _is_address(text: str) -> bool:
+    """An sshd that serves a pipe in place of a connection (`docker exec -i NAME sshd -i`) says UNKNOWN."""
+    with contextlib.suppress(OSError):
+        return bool(socket.getaddrinfo(text, None, flags=socket.AI_NUMERICHOST))
+    return False
 
 
 def word(secret: bytes, node: int) -> bytes:

@@ -89,6 +89,12 @@ def test_the_address_by_which_we_were_called_comes_first(monkeypatch: pytest.Mon
         candidates("eth99")
 
 
+@pytest.mark.parametrize("says", ["UNKNOWN 65535 UNKNOWN 65535", ""])
+def test_an_sshd_without_an_address_adds_none(says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_CONNECTION", says)
+    assert candidates("") == (list(dict.fromkeys(nics.outside())) or ["127.0.0.1"])
+
+
 @given(st.integers(1, 200))
 def test_every_node_is_tried_and_never_by_itself(nodes: int) -> None:
     who = tries(nodes)
