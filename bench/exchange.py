@@ -80,7 +80,8 @@ class PlainServer:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.value = np.zeros((VOCABULARY, DIM) if not case.size else case.size, dtype=np.float32)
+        # Written to, as trained values are: what never was is one page of zeros, again and again.
+        self.value = np.full((VOCABULARY, DIM) if not case.size else case.size, 0.0, dtype=np.float32)
         self.lock, self.all_here = threading.Lock(), threading.Barrier(case.workers)
 
     def serve(self, sock: socket.socket) -> None:
