@@ -21,8 +21,8 @@ ASAN_TESTS := $(addprefix tests/unit/test_,blocks.py checkpoint.py frames.py han
     network_grad.py optimizer.py parameters.py sparse_table.py trainer_local.py) \
     $(addprefix tests/faults/test_,hostile.py replay.py) \
     $(addprefix tests/integration/test_,contract_training.py pserver.py pserver_command.py pserver_peers.py saving.py training.py)
-# Lets a test make the n-th allocation fail: tests/c/harness.h.
-WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
+# Lets a test make the n-th allocation fail, and the kernel one that does not splice: tests/c/harness.h.
+WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=vmsplice,--wrap=splice
 # Both compilers where both are there; each has warnings that the other lacks.
 COMPILERS := $(sort $(CC) $(shell command -v clang >/dev/null && echo clang))
 ARM64_CC ?= aarch64-linux-gnu-gcc

@@ -6,7 +6,7 @@
 
 #include "ps_call.h"
 
-enum { SEND_PIECES = 256 }; /* iovecs in one system call */
+enum { PIECES = 256 }; /* iovecs in one system call */
 
 /* --- Sending. --- */
 
@@ -14,13 +14,13 @@ enum { SEND_PIECES = 256 }; /* iovecs in one system call */
 static size_t gather(const ps_client *c, const ps_link *l, struct iovec *iov) {
     size_t n = 0;
     uint64_t skip = l->sent;
-    for (uint32_t i = l->sending; i != PS_NONE && n < SEND_PIECES; i = c->requests[i].next) {
+    for (uint32_t i = l->sending; i != PS_NONE && n < PIECES; i = c->requests[i].next) {
         const ps_request *r = &c->requests[i];
         if (r->answered) continue;
         if (skip < PS_HEADER_BYTES)
             iov[n++] = (struct iovec){(void *)(r->raw + skip), PS_HEADER_BYTES - skip};
         skip = skip < PS_HEADER_BYTES ? 0 : skip - PS_HEADER_BYTES;
-        for (size_t k = 0; k < r->out_n && n < SEND_PIECES; k++) {
+        for (size_t k = 0; k < r->out_n && n < PIECES; k++) {
             struct iovec piece = c->iovs[r->out_at + k];
             if (skip >= piece.iov_len) {
                 skip -= piece.iov_len;
@@ -47,10 +47,10 @@ static void sent_bytes(const ps_client *c, ps_link *l, uint64_t sent) {
 }
 
 static int send_link(const ps_client *c, ps_link *l, ps_err *err) {
-    struct iovec iov[SEND_PIECES];
+    struct iovec iov[PIECES];
     sent_bytes(c, l, 0); /* passes over what is answered already */
     while (l->sending != PS_NONE) {
-        int64_t sent = ps_conn_send(&l->conn, iov, gather(c, l, iov), err);
+        int64_t sent = ps_conn_send(&l->conn, iov, gather(c, l, iov), false, err);
         if (sent < 0) return (int)sent;
         sent_bytes(c, l, (uint64_t)sent);
     }
@@ -116,20 +116,31 @@ static int begin_answer(ps_client *c, ps_link *l, const ps_header *h, ps_err *er
     return PS_OK;
 }
 
+/* Where what is left of an answer's body goes. Returns how many iovecs, at least one. */
+static size_t places(const ps_client *c, const ps_link *l, const ps_request *r, struct iovec *iov) {
+    size_t n = 0, skip = l->got_at;
+    for (size_t k = l->got_iov; k < r->in_n && n < PIECES; k++) {
+        struct iovec piece = c->iovs[r->in_at + k];
+        iov[n++] = (struct iovec){(uint8_t *)piece.iov_base + skip, piece.iov_len - skip};
+        skip = 0;
+    }
+    return n;
+}
+
+static void got_bytes(const ps_client *c, ps_link *l, const ps_request *r, size_t got) {
+    l->got += got;
+    l->got_at += got;
+    while (l->got_iov < r->in_n && l->got_at >= c->iovs[r->in_at + l->got_iov].iov_len)
+        l->got_at -= c->iovs[r->in_at + l->got_iov++].iov_len;
+}
+
 static int read_body(ps_client *c, ps_link *l, ps_err *err) {
     ps_request *r = &c->requests[l->reading];
+    struct iovec iov[PIECES];
     while (l->got < r->in_bytes) {
-        struct iovec *iov = &c->iovs[r->in_at + l->got_iov];
-        if (l->got_at == iov->iov_len) {
-            l->got_iov++;
-            l->got_at = 0;
-            continue;
-        }
-        int64_t n =
-            ps_conn_body(&l->conn, (uint8_t *)iov->iov_base + l->got_at, iov->iov_len - l->got_at, err);
+        int64_t n = ps_conn_scatter(&l->conn, iov, places(c, l, r, iov), err);
         if (n < 0) return (int)n;
-        l->got += (uint64_t)n;
-        l->got_at += (size_t)n;
+        got_bytes(c, l, r, (size_t)n);
     }
     answered(c, l, r);
     return PS_OK;
@@ -215,7 +226,8 @@ static void scatter_rows(ps_client *c) {
 
 static void arm_polls(ps_client *c) {
     for (uint32_t i = 0; i < c->shards; i++) {
-        const ps_link *l = &c->links[i];
+        ps_link *l = &c->links[i];
+        ps_conn_await(&l->conn, l->reading == PS_NONE ? 0 : c->requests[l->reading].in_bytes - l->got);
         c->polls[i].fd = l->open > 0 ? l->conn.fd : -1;
         c->polls[i].events = (short)(POLLIN | (l->sending != PS_NONE ? POLLOUT : 0));
         c->polls[i].revents = 0;

@@ -10,11 +10,14 @@
 #include <unistd.h>
 
 enum { KEEP_IDLE_S = 15, KEEP_INTERVAL_S = 5, KEEP_COUNT = 3, USER_TIMEOUT_MS = 30000 };
+enum { PIPE_BYTES = 1 << 20, BATCH_BYTES = 128 << 10 };
 
 void ps_conn_init(ps_conn *c) {
     c->fd = -1;
     c->dry = true;
-    c->from = c->to = 0;
+    c->copies = c->batched = false;
+    c->from = c->to = c->piped = 0;
+    c->pipe[0] = c->pipe[1] = -1;
 }
 
 static void set_option(int fd, int level, int name, int value) {
@@ -41,8 +44,16 @@ int ps_conn_open(ps_conn *c, int fd, bool patient, ps_err *err) {
     return PS_OK;
 }
 
+static void close_pipe(ps_conn *c) {
+    for (size_t i = 0; i < 2; i++)
+        if (c->pipe[i] >= 0) close(c->pipe[i]);
+    c->pipe[0] = c->pipe[1] = -1;
+    c->piped = 0;
+}
+
 void ps_conn_close(ps_conn *c) {
     if (c->fd >= 0) close(c->fd);
+    close_pipe(c);
     ps_conn_init(c);
 }
 
@@ -50,17 +61,24 @@ void ps_conn_ready(ps_conn *c) {
     c->dry = false;
 }
 
-static int64_t receive(ps_conn *c, void *dst, size_t want, ps_err *err) {
+static size_t bytes_of(const struct iovec *iov, size_t n) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < n; i++) bytes += iov[i].iov_len;
+    return bytes;
+}
+
+static int64_t receive(ps_conn *c, struct iovec *iov, size_t n, ps_err *err) {
     if (c->fd < 0) return ps_fail(err, PS_ECONN, 0, "not connected");
     if (c->dry) return PS_EAGAIN;
-    ssize_t got = recv(c->fd, dst, want, 0);
+    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = n};
+    ssize_t got = recvmsg(c->fd, &msg, 0);
     if (got == 0) return ps_fail(err, PS_ECONN, 0, "the connection was closed");
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
         c->dry = errno != EINTR;
         return PS_EAGAIN;
     }
     if (got < 0) return ps_fail(err, PS_ECONN, errno, "receiving");
-    if ((size_t)got < want) c->dry = true; /* saves the read that would find nothing */
+    if ((size_t)got < bytes_of(iov, n)) c->dry = true; /* saves the read that would find nothing */
     return got;
 }
 
@@ -70,7 +88,8 @@ static int64_t refill(ps_conn *c, ps_err *err) {
         c->to -= c->from;
         c->from = 0;
     }
-    int64_t got = receive(c, c->in + c->to, sizeof c->in - c->to, err);
+    struct iovec rest = {c->in + c->to, sizeof c->in - c->to};
+    int64_t got = receive(c, &rest, 1, err);
     if (got > 0) c->to += (size_t)got;
     return got;
 }
@@ -88,27 +107,74 @@ int ps_conn_header(ps_conn *c, ps_header *h, ps_err *err) {
     }
 }
 
-int64_t ps_conn_body(ps_conn *c, void *dst, size_t want, ps_err *err) {
+int64_t ps_conn_scatter(ps_conn *c, struct iovec *iov, size_t n, ps_err *err) {
     if (c->from == c->to) {
-        if (want >= sizeof c->in) return receive(c, dst, want, err);
+        if (bytes_of(iov, n) >= sizeof c->in) return receive(c, iov, n, err);
         int64_t got = refill(c, err);
         if (got < 0) return got;
     }
-    size_t n = c->to - c->from < want ? c->to - c->from : want;
-    memcpy(dst, c->in + c->from, n);
-    c->from += n;
-    return (int64_t)n;
+    size_t taken = 0;
+    for (size_t i = 0; i < n && c->from < c->to; i++) {
+        size_t k = c->to - c->from < iov[i].iov_len ? c->to - c->from : iov[i].iov_len;
+        memcpy(iov[i].iov_base, c->in + c->from, k);
+        c->from += k;
+        taken += k;
+    }
+    return (int64_t)taken;
+}
+
+int64_t ps_conn_body(ps_conn *c, void *dst, size_t want, ps_err *err) {
+    return ps_conn_scatter(c, &(struct iovec){dst, want}, 1, err);
+}
+
+void ps_conn_await(ps_conn *c, uint64_t left) {
+    bool batched = left >= BATCH_BYTES;
+    if (c->fd < 0 || c->batched == batched) return;
+    c->batched = batched;
+    set_option(c->fd, SOL_SOCKET, SO_RCVLOWAT, batched ? BATCH_BYTES : 1);
 }
 
 bool ps_conn_buffered(const ps_conn *c) {
     return c->from < c->to;
 }
 
-int64_t ps_conn_send(ps_conn *c, struct iovec *iov, size_t n, ps_err *err) {
-    if (c->fd < 0) return ps_fail(err, PS_ECONN, 0, "not connected");
-    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = n};
-    ssize_t sent = sendmsg(c->fd, &msg, MSG_NOSIGNAL);
-    if (sent >= 0) return sent;
+static int64_t failed_send(ps_err *err) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return PS_EAGAIN;
     return ps_fail(err, PS_ECONN, errno, "sending");
+}
+
+/* Put pages into the pipe, as far as there is room. False where this kernel has no such way. */
+static bool fill_pipe(ps_conn *c, const uint8_t *src, size_t n) {
+    if (c->pipe[0] < 0) {
+        if (pipe2(c->pipe, O_NONBLOCK | O_CLOEXEC) < 0) return false;
+        (void)fcntl(c->pipe[1], F_SETPIPE_SZ, PIPE_BYTES); /* else it stays as small as it is */
+    }
+    if (c->piped == n) return true;
+    struct iovec rest = {(void *)(uintptr_t)(src + c->piped), n - c->piped};
+    ssize_t in = vmsplice(c->pipe[1], &rest, 1, SPLICE_F_NONBLOCK);
+    if (in > 0) c->piped += (size_t)in;
+    return c->piped > 0;
+}
+
+int64_t ps_conn_lend(ps_conn *c, const void *src, size_t n, ps_err *err) {
+    if (c->fd < 0) return ps_fail(err, PS_ECONN, 0, "not connected");
+    if (!c->copies && fill_pipe(c, src, n)) {
+        unsigned flags = SPLICE_F_NONBLOCK | (c->piped < n ? SPLICE_F_MORE : 0);
+        ssize_t sent = splice(c->pipe[0], NULL, c->fd, NULL, c->piped, flags);
+        if (sent > 0) {
+            c->piped -= (size_t)sent;
+            return sent;
+        }
+        if (sent < 0 && errno != EINVAL && errno != ENOSYS) return failed_send(err);
+    }
+    close_pipe(c);
+    c->copies = true;
+    return ps_conn_send(c, &(struct iovec){(void *)(uintptr_t)src, n}, 1, false, err);
+}
+
+int64_t ps_conn_send(ps_conn *c, struct iovec *iov, size_t n, bool more, ps_err *err) {
+    if (c->fd < 0) return ps_fail(err, PS_ECONN, 0, "not connected");
+    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = n};
+    ssize_t sent = sendmsg(c->fd, &msg, MSG_NOSIGNAL | (more ? MSG_MORE : 0));
+    return sent >= 0 ? sent : failed_send(err);
 }

@@ -14,6 +14,10 @@
 typedef struct ps_conn {
     int fd;          /* owned; -1: none */
     bool dry;        /* the last read left nothing; ps_conn_ready() says that there is more */
+    int pipe[2];     /* of ps_conn_lend(); -1: none */
+    size_t piped;    /* bytes in it, which the socket has not taken */
+    bool batched;    /* ps_conn_await(): poll waits for much at once */
+    bool copies;     /* what is lent is copied: there is no other way here */
     size_t from, to; /* what of `in` is not taken yet */
     uint8_t in[PS_CONN_BUFFER];
 } ps_conn;
@@ -38,11 +42,23 @@ int ps_conn_header(ps_conn *c, ps_header *h, ps_err *err);
 /* Up to `want` > 0 bytes of a body to dst. Returns how many, PS_EAGAIN or PS_ECONN. */
 int64_t ps_conn_body(ps_conn *c, void *dst, size_t want, ps_err *err);
 
+/* The same to iov[0..n) in turn, which together have room. */
+int64_t ps_conn_scatter(ps_conn *c, struct iovec *iov, size_t n, ps_err *err);
+
+/* Before waiting for more, of which `left` bytes belong to what comes in now: of a long body poll and epoll
+ * tell when there is much, not of each packet. Can't fail. */
+void ps_conn_await(ps_conn *c, uint64_t left);
+
 /* Whether bytes were read that nobody took. */
 bool ps_conn_buffered(const ps_conn *c);
 
-/* Send from iov[0..n), n > 0, as much as the socket takes. Returns how many bytes, PS_EAGAIN or
- * PS_ECONN. Raises no signal. */
-int64_t ps_conn_send(ps_conn *c, struct iovec *iov, size_t n, ps_err *err);
+/* Send from iov[0..n), n > 0, as much as the socket takes. `more`: something follows at once. Returns how
+ * many bytes, PS_EAGAIN or PS_ECONN. Raises no signal. */
+int64_t ps_conn_send(ps_conn *c, struct iovec *iov, size_t n, bool more, ps_err *err);
+
+/* Send src[0..n), n > 0, without a copy: until the other side has answered to it, what it reads is what
+ * src is then. As much as the socket takes; the next call goes on from there. Returns how many bytes,
+ * PS_EAGAIN or PS_ECONN. May raise SIGPIPE, which Python ignores. */
+int64_t ps_conn_lend(ps_conn *c, const void *src, size_t n, ps_err *err);
 
 #endif

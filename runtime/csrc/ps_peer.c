@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEND_AT_ONCE = 32 }; /* answers in one system call */
+enum {
+    SEND_AT_ONCE = 32,    /* answers in one system call */
+    LENT_BYTES = 64 << 10 /* from here on, values are lent to the socket: less is copied sooner */
+};
 
 void ps_peer_init(ps_peer *p, uint32_t trainer) {
     memset(p, 0, sizeof *p);
@@ -72,8 +75,14 @@ int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, void *ow
     return PS_OK;
 }
 
-/* The parts of the first answers that did not go yet, as iovecs. */
-static size_t gather(const ps_peer *p, struct iovec *iov) {
+/* Values stay as they are until the trainer has them: no step ends without its next gradient. */
+static bool lent(const ps_reply *r) {
+    return r->owned == NULL && r->length >= LENT_BYTES;
+}
+
+/* The parts of the first answers that did not go yet, as iovecs; not beyond the header of what is lent,
+ * of which there is `more`. */
+static size_t gather(const ps_peer *p, struct iovec *iov, bool *more) {
     size_t n = 0, sent = p->out_sent;
     for (size_t i = p->out_from; i < p->out_to && i < p->out_from + SEND_AT_ONCE; i++) {
         ps_reply *r = &p->out[i];
@@ -81,6 +90,8 @@ static size_t gather(const ps_peer *p, struct iovec *iov) {
             iov[n++] = (struct iovec){r->header + sent, PS_HEADER_BYTES - sent};
             sent = PS_HEADER_BYTES;
         }
+        *more = lent(r);
+        if (*more) break;
         size_t at = sent - PS_HEADER_BYTES;
         if (at < r->length) iov[n++] = (struct iovec){(void *)(r->body + at), r->length - at};
         sent = 0;
@@ -101,14 +112,29 @@ static void advance(ps_peer *p, size_t sent) {
     p->out_from = p->out_to = 0;
 }
 
-int ps_peer_flush(ps_peer *p, ps_err *err) {
+static int64_t send_some(ps_peer *p, ps_err *err) {
     struct iovec iov[2 * SEND_AT_ONCE];
+    const ps_reply *r = &p->out[p->out_from];
+    if (!lent(r) || p->out_sent < PS_HEADER_BYTES) {
+        bool more = false;
+        size_t n = gather(p, iov, &more);
+        return ps_conn_send(&p->conn, iov, n, more, err);
+    }
+    size_t at = p->out_sent - PS_HEADER_BYTES;
+    return ps_conn_lend(&p->conn, r->body + at, r->length - at, err);
+}
+
+int ps_peer_flush(ps_peer *p, ps_err *err) {
     while (ps_peer_unsent(p)) {
-        int64_t sent = ps_conn_send(&p->conn, iov, gather(p, iov), err);
+        int64_t sent = send_some(p, err);
         if (sent < 0) return (int)sent;
         advance(p, (size_t)sent);
     }
     return PS_OK;
+}
+
+uint64_t ps_peer_left(const ps_peer *p) {
+    return p->skip + (p->repeated ? 0 : p->head.length - p->got);
 }
 
 bool ps_peer_unsent(const ps_peer *p) {

@@ -89,6 +89,9 @@ int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, void *ow
 /* Send what is queued, as far as the socket takes it. PS_OK (all went), PS_EAGAIN or PS_ECONN. */
 int ps_peer_flush(ps_peer *p, ps_err *err);
 
+/* Bytes of the body that is coming in which did not come yet; what came before is sent again, and counts. */
+uint64_t ps_peer_left(const ps_peer *p);
+
 /* Whether answers wait to be sent. */
 bool ps_peer_unsent(const ps_peer *p);
 

@@ -133,10 +133,6 @@ static int64_t piece(ps_shard *s, ps_peer *p, ps_err *err) {
     return n;
 }
 
-static bool body_whole(const ps_peer *p) {
-    return p->skip == 0 && (p->repeated || p->got == p->head.length);
-}
-
 /* --- The end of a request: what it does, once. --- */
 
 static int grow_objects(ps_shard *s, ps_err *err) {
@@ -401,13 +397,13 @@ static int advance(ps_shard *s, ps_peer *p, int64_t *share, ps_err *err) {
     if (p->full) return PS_EAGAIN;
     int code = p->in_body ? PS_OK : next_request(s, p, err);
     if (code < 0) return code;
-    if (!body_whole(p)) {
+    if (ps_peer_left(p) > 0) {
         int64_t n = piece(s, p, err);
         if (n < 0) return (int)n;
         *share -= n;
     }
     if (!p->repeated) p->active_ms = s->now_ms;
-    return body_whole(p) ? finish(s, p, err) : PS_OK;
+    return ps_peer_left(p) == 0 ? finish(s, p, err) : PS_OK;
 }
 
 static int drop_input(ps_shard *s, ps_peer *p, ps_err *err) {

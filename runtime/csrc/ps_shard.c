@@ -63,6 +63,7 @@ static void report_stats(ps_shard *s) {
 
 static void arm(ps_shard *s, ps_peer *p) {
     if (p->conn.fd < 0) return;
+    ps_conn_await(&p->conn, p->in_body ? ps_peer_left(p) : 0);
     uint32_t want = EPOLLRDHUP;
     if (!p->paused && !p->full) want |= EPOLLIN;
     if (p->full || ps_peer_unsent(p)) want |= EPOLLOUT; /* of a full one input is left, maybe in our buffer */

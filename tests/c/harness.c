@@ -1,9 +1,12 @@
 #include "harness.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 
 enum { MAX_TESTS = 512 };
 
@@ -82,6 +85,31 @@ void *__wrap_aligned_alloc(size_t align, size_t size) {
     return fails_now() ? NULL : __real_aligned_alloc(align, size);
 }
 
+/* Set while no other thread runs. */
+static bool into_pipes = true, out_of_pipes = true;
+
+void harness_splices(bool into, bool out) {
+    into_pipes = into;
+    out_of_pipes = out;
+}
+
+ssize_t __real_vmsplice(int fd, const struct iovec *iov, size_t n, unsigned flags);
+ssize_t __real_splice(int in, off_t *in_at, int out, off_t *out_at, size_t n, unsigned flags);
+ssize_t __wrap_vmsplice(int fd, const struct iovec *iov, size_t n, unsigned flags);
+ssize_t __wrap_splice(int in, off_t *in_at, int out, off_t *out_at, size_t n, unsigned flags);
+
+ssize_t __wrap_vmsplice(int fd, const struct iovec *iov, size_t n, unsigned flags) {
+    if (into_pipes) return __real_vmsplice(fd, iov, n, flags);
+    errno = ENOSYS;
+    return -1;
+}
+
+ssize_t __wrap_splice(int in, off_t *in_at, int out, off_t *out_at, size_t n, unsigned flags) {
+    if (out_of_pipes) return __real_splice(in, in_at, out, out_at, n, flags);
+    errno = EINVAL;
+    return -1;
+}
+
 int main(int argc, char **argv) {
     int failed = 0, ran = 0;
     signal(SIGPIPE, SIG_IGN); /* a test may still write to what the other side has closed by then */
@@ -91,6 +119,7 @@ int main(int argc, char **argv) {
         int before = failed_checks;
         tests[i].run();
         harness_fail_alloc(0);
+        harness_splices(true, true);
         failed += failed_checks != before;
         ran++;
     }

@@ -27,6 +27,9 @@ bool harness_check(bool ok, const char *condition, const char *file, int line);
  * whether the last one asked for has failed. */
 bool harness_fail_alloc(long n);
 
+/* Whether this kernel has vmsplice() and splice(), as it has at first. */
+void harness_splices(bool into_pipes, bool out_of_pipes);
+
 /* A random number, the same in every run. */
 uint64_t harness_random(void);
 

@@ -1,6 +1,7 @@
-/* A shard in a thread of its own and clients over socket pairs: both ends of the protocol at once. */
+/* A shard in a thread of its own and clients over loopback: both ends of the protocol at once. */
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 #include "ps_client.h"
 #include "ps_shard.h"
 
-enum { SIZE = 30000, DIM = 3, KEYS = 50, MOST = 3 };
+enum { SIZE = 70000, DIM = 3, KEYS = 50, MOST = 3 };
 
 static const ps_optim plain = {.method = PS_SGD, .learning_rate = 1};
 
@@ -33,10 +34,24 @@ static void *serve(void *arg) {
     return NULL;
 }
 
+/* Two ends of a TCP connection. */
+static void connect_pair(int pair[2]) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(bind(listener, (struct sockaddr *)&at, n) == 0 && listen(listener, 1) == 0);
+    CHECK(getsockname(listener, (struct sockaddr *)&at, &n) == 0);
+    pair[0] = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(connect(pair[0], (struct sockaddr *)&at, n) == 0);
+    pair[1] = accept(listener, NULL, NULL);
+    CHECK(pair[1] >= 0);
+    close(listener);
+}
+
 /* A connection to the shard as the trainer of this number. */
 static int dial(world *w, uint32_t trainer) {
     int pair[2];
-    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    connect_pair(pair);
     ps_mail mail = {pair[1], trainer, trainer + 1};
     CHECK(write(w->mail_fd, &mail, sizeof mail) == (ssize_t)sizeof mail);
     return pair[0];
@@ -172,6 +187,13 @@ TEST(pushes_of_three_trainers_are_summed) {
 TEST(pushes_count_once_when_connections_break) {
     test_pushes(1, 7);
     test_pushes(3, 23);
+}
+
+TEST(where_pages_can_not_be_lent_they_are_copied) {
+    harness_splices(false, true);
+    test_pushes(3, 5);
+    harness_splices(true, false);
+    test_pushes(3, 5);
 }
 
 TEST(a_trainer_that_ended_the_pass_is_an_empty_push) {
