@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 enum { KEEP_IDLE_S = 15, KEEP_INTERVAL_S = 5, KEEP_COUNT = 3, USER_TIMEOUT_MS = 30000 };
-enum { PIPE_BYTES = 1 << 20, BATCH_BYTES = 128 << 10 };
+enum { PIPE_BYTES = 1 << 20, BATCH_BYTES = 512 << 10 };
 
 void ps_conn_init(ps_conn *c) {
     c->fd = -1;

@@ -12,7 +12,7 @@
 #include "ps_client.h"
 #include "ps_shard.h"
 
-enum { SIZE = 70000, DIM = 3, KEYS = 50, MOST = 3 };
+enum { SIZE = 200000, DIM = 3, KEYS = 50, MOST = 3 };
 
 static const ps_optim plain = {.method = PS_SGD, .learning_rate = 1};
 
