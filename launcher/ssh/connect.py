@@ -177,9 +177,11 @@ class _Check:
 
 def _choose(options: Any, settings: Settings) -> None:
     """The algorithms that the user's configuration allows, in its order."""
-    ciphers = _common(settings.ciphers, options.ciphers, "cipher")
-    # One pass over all bytes in place of two: with these paramiko is as fast as ssh.
-    options.ciphers = sorted(ciphers, key=lambda name: "-gcm@" not in name)
+    ciphers, wanted = _common(settings.ciphers, options.ciphers, "cipher"), settings.ciphers
+    if not wanted or wanted[0] not in ciphers:  # the first choice can't be had, as in OpenSSH's own list
+        # One pass over all bytes in place of two: with these paramiko is as fast as ssh.
+        ciphers = sorted(ciphers, key=lambda name: "-gcm@" not in name)
+    options.ciphers = ciphers
     options.digests = _common(settings.macs, options.digests, "MAC")
     options.kex = _common(settings.kex, options.kex, "key exchange")
     types = _common(settings.host_key_types, options.key_types, "host key type")

@@ -206,10 +206,14 @@ static int fail_link(ps_client *c, uint32_t i, int code, uint32_t *shard, ps_err
     return code;
 }
 
+/* `all`: also those of which poll tells nothing, because less has come than ps_conn_await() asks for. */
 static int serve_links(ps_client *c, bool all, uint32_t *shard, ps_err *err) {
     for (uint32_t i = 0; i < c->shards; i++) {
-        if (c->links[i].open == 0 || (!all && c->polls[i].revents == 0)) continue;
-        int code = serve_link(c, &c->links[i], all ? 0 : c->polls[i].revents, err);
+        ps_link *l = &c->links[i];
+        if (l->open == 0 || (!all && c->polls[i].revents == 0)) continue;
+        short events = c->polls[i].revents;
+        if (all) events = l->conn.batched ? POLLIN : 0;
+        int code = serve_link(c, l, events, err);
         if (code < 0) return fail_link(c, i, code, shard, err);
     }
     return PS_OK;

@@ -15,9 +15,8 @@ enum { PIPE_BYTES = 1 << 20, BATCH_BYTES = 512 << 10 };
 void ps_conn_init(ps_conn *c) {
     c->fd = -1;
     c->dry = true;
-    c->copies = c->batched = false;
-    c->from = c->to = c->piped = 0;
-    c->pipe[0] = c->pipe[1] = -1;
+    c->batched = false;
+    c->from = c->to = 0;
 }
 
 static void set_option(int fd, int level, int name, int value) {
@@ -44,16 +43,8 @@ int ps_conn_open(ps_conn *c, int fd, bool patient, ps_err *err) {
     return PS_OK;
 }
 
-static void close_pipe(ps_conn *c) {
-    for (size_t i = 0; i < 2; i++)
-        if (c->pipe[i] >= 0) close(c->pipe[i]);
-    c->pipe[0] = c->pipe[1] = -1;
-    c->piped = 0;
-}
-
 void ps_conn_close(ps_conn *c) {
     if (c->fd >= 0) close(c->fd);
-    close_pipe(c);
     ps_conn_init(c);
 }
 
@@ -138,43 +129,60 @@ bool ps_conn_buffered(const ps_conn *c) {
     return c->from < c->to;
 }
 
-static int64_t failed_send(ps_err *err) {
-    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return PS_EAGAIN;
-    return ps_fail(err, PS_ECONN, errno, "sending");
+void ps_pipe_init(ps_pipe *p) {
+    p->in = p->out = -1;
+    p->unfit = false;
 }
 
-/* Put pages into the pipe, as far as there is room. False where this kernel has no such way. */
-static bool fill_pipe(ps_conn *c, const uint8_t *src, size_t n) {
-    if (c->pipe[0] < 0) {
-        if (pipe2(c->pipe, O_NONBLOCK | O_CLOEXEC) < 0) return false;
-        (void)fcntl(c->pipe[1], F_SETPIPE_SZ, PIPE_BYTES); /* else it stays as small as it is */
-    }
-    if (c->piped == n) return true;
-    struct iovec rest = {(void *)(uintptr_t)(src + c->piped), n - c->piped};
-    ssize_t in = vmsplice(c->pipe[1], &rest, 1, SPLICE_F_NONBLOCK);
-    if (in > 0) c->piped += (size_t)in;
-    return c->piped > 0;
+void ps_pipe_close(ps_pipe *p) {
+    if (p->in >= 0) close(p->in);
+    if (p->out >= 0) close(p->out);
+    p->in = p->out = -1;
 }
 
-int64_t ps_conn_lend(ps_conn *c, const void *src, size_t n, ps_err *err) {
+static bool open_pipe(ps_pipe *p) {
+    int fds[2];
+    if (p->out >= 0) return true;
+    if (pipe2(fds, O_NONBLOCK | O_CLOEXEC) < 0) return false; /* no descriptor just now */
+    p->out = fds[0];
+    p->in = fds[1];
+    /* A user may have few large pipes; with small ones copying is cheaper. */
+    p->unfit = fcntl(p->in, F_SETPIPE_SZ, PIPE_BYTES) < PIPE_BYTES;
+    return !p->unfit;
+}
+
+/* Put pages into an empty pipe. Returns how many bytes; 0: they must be copied. */
+static size_t fill_pipe(ps_pipe *p, const uint8_t *src, size_t n) {
+    if (p->unfit || !open_pipe(p)) return 0;
+    ssize_t filled = vmsplice(p->in, &(struct iovec){(void *)(uintptr_t)src, n}, 1, SPLICE_F_NONBLOCK);
+    p->unfit = filled <= 0;
+    return p->unfit ? 0 : (size_t)filled;
+}
+
+static bool is_for_later(int error) {
+    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+int64_t ps_conn_lend(ps_conn *c, ps_pipe *pipe, const void *src, size_t n, ps_err *err) {
     if (c->fd < 0) return ps_fail(err, PS_ECONN, 0, "not connected");
-    if (!c->copies && fill_pipe(c, src, n)) {
-        unsigned flags = SPLICE_F_NONBLOCK | (c->piped < n ? SPLICE_F_MORE : 0);
-        ssize_t sent = splice(c->pipe[0], NULL, c->fd, NULL, c->piped, flags);
-        if (sent > 0) {
-            c->piped -= (size_t)sent;
-            return sent;
-        }
-        if (sent < 0 && errno != EINVAL && errno != ENOSYS) return failed_send(err);
+    size_t filled = fill_pipe(pipe, src, n);
+    if (filled > 0) {
+        unsigned flags = SPLICE_F_NONBLOCK | (filled < n ? SPLICE_F_MORE : 0);
+        ssize_t taken = splice(pipe->out, NULL, c->fd, NULL, filled, flags);
+        int error = errno;
+        if (taken != (ssize_t)filled) ps_pipe_close(pipe); /* what is left in it goes anew next time */
+        if (taken > 0) return taken;
+        if (taken < 0 && is_for_later(error)) return PS_EAGAIN;
     }
-    close_pipe(c);
-    c->copies = true;
-    return ps_conn_send(c, &(struct iovec){(void *)(uintptr_t)src, n}, 1, false, err);
+    int64_t sent = ps_conn_send(c, &(struct iovec){(void *)(uintptr_t)src, n}, 1, false, err);
+    if (filled > 0 && sent > 0) pipe->unfit = true; /* this works, and splice() did not */
+    return sent;
 }
 
 int64_t ps_conn_send(ps_conn *c, struct iovec *iov, size_t n, bool more, ps_err *err) {
     if (c->fd < 0) return ps_fail(err, PS_ECONN, 0, "not connected");
     struct msghdr msg = {.msg_iov = iov, .msg_iovlen = n};
     ssize_t sent = sendmsg(c->fd, &msg, MSG_NOSIGNAL | (more ? MSG_MORE : 0));
-    return sent >= 0 ? sent : failed_send(err);
+    if (sent >= 0) return sent;
+    return is_for_later(errno) ? PS_EAGAIN : ps_fail(err, PS_ECONN, errno, "sending");
 }

@@ -22,6 +22,18 @@ typedef struct ps_conn {
     uint8_t in[PS_CONN_BUFFER];
 } ps_conn;
 
+/* What pages go through from memory to a socket; empty between two calls, so that one thread needs one. */
+typedef struct ps_pipe {
+    int in, out; /* owned; -1: none */
+    bool unfit;  /* here copying is cheaper, or all there is */
+} ps_pipe;
+
+/* Not open yet. Can't fail. */
+void ps_pipe_init(ps_pipe *p);
+
+/* Release it; it may be used again. Can't fail. */
+void ps_pipe_close(ps_pipe *p);
+
 /* No socket. Can't fail. */
 void ps_conn_init(ps_conn *c);
 
@@ -56,9 +68,9 @@ bool ps_conn_buffered(const ps_conn *c);
  * many bytes, PS_EAGAIN or PS_ECONN. Raises no signal. */
 int64_t ps_conn_send(ps_conn *c, struct iovec *iov, size_t n, bool more, ps_err *err);
 
-/* Send src[0..n), n > 0, without a copy: until the other side has answered to it, what it reads is what
- * src is then. As much as the socket takes; the next call goes on from there. Returns how many bytes,
- * PS_EAGAIN or PS_ECONN. May raise SIGPIPE, which Python ignores. */
-int64_t ps_conn_lend(ps_conn *c, const void *src, size_t n, ps_err *err);
+/* Send src[0..n), n > 0, as much as the socket takes, without a copy where that is possible: the other side
+ * reads what src holds when it reads. Returns how many bytes, PS_EAGAIN or PS_ECONN. May raise SIGPIPE, which
+ * Python ignores. */
+int64_t ps_conn_lend(ps_conn *c, ps_pipe *pipe, const void *src, size_t n, ps_err *err);
 
 #endif

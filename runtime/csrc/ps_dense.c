@@ -2,41 +2,43 @@
 #include "ps_dense.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
-enum { HUGE_PAGE = 2 << 20, HUGE_BYTES = 4 << 20 };
+enum { MANY = 1 << 20 }; /* floats: two huge pages */
 
 /* [n] zeros; many of them in huge pages, of which processor and kernel have fewer to look up. */
-static void *zeros(size_t n, size_t size) {
-    if (n * size < HUGE_BYTES) return calloc(n, size);
-    size_t bytes = (n * size + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    void *p = aligned_alloc(HUGE_PAGE, bytes);
-    if (p == NULL) return NULL;
-    (void)madvise(p, bytes, MADV_HUGEPAGE); /* a system may have none */
-    memset(p, 0, bytes);
+static float *take(size_t n) {
+    if (n < MANY) return calloc(n + 1, sizeof(float)); /* one more: n may be 0 */
+    void *p = mmap(NULL, n * sizeof(float), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    (void)madvise(p, n * sizeof(float), MADV_HUGEPAGE); /* a system may have none */
     return p;
+}
+
+static void give_back(float *p, size_t n) {
+    if (n < MANY) free(p);
+    else if (p != NULL) munmap(p, n * sizeof(float));
 }
 
 int ps_dense_init(ps_dense *d, size_t n, const ps_optim *optim, ps_err *err) {
     uint32_t per_value = ps_optim_slots(optim->method);
     *d = (ps_dense){.n = n, .optim = *optim, .sum_empty = true};
-    d->values = zeros(n + 1, sizeof *d->values); /* one more: n may be 0 */
-    if (per_value > 0) d->slots = zeros(n + 1, sizeof *d->slots * per_value);
+    d->values = take(n);
+    if (per_value > 0) d->slots = take(n * per_value);
     if (d->values != NULL && (per_value == 0 || d->slots != NULL)) return PS_OK;
     ps_dense_close(d);
     return ps_fail(err, PS_ENOMEM, 0, "a dense object of %zu values", n);
 }
 
 void ps_dense_close(ps_dense *d) {
-    free(d->values);
-    free(d->slots);
-    free(d->sum);
+    give_back(d->values, d->n);
+    give_back(d->slots, d->n * ps_optim_slots(d->optim.method));
+    give_back(d->sum, d->n);
     *d = (ps_dense){0};
 }
 
 float *ps_dense_sum(ps_dense *d) {
-    if (d->sum == NULL) d->sum = zeros(d->n, sizeof *d->sum);
+    if (d->sum == NULL) d->sum = take(d->n);
     return d->sum;
 }
 

@@ -75,7 +75,8 @@ int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, void *ow
     return PS_OK;
 }
 
-/* Values stay as they are until the trainer has them: no step ends without its next gradient. */
+/* Values stay as they are until the trainer has them: it reads all answers of a call before the next call,
+ * and no step ends without its next gradient, or its end of the pass. */
 static bool lent(const ps_reply *r) {
     return r->owned == NULL && r->length >= LENT_BYTES;
 }
@@ -112,7 +113,7 @@ static void advance(ps_peer *p, size_t sent) {
     p->out_from = p->out_to = 0;
 }
 
-static int64_t send_some(ps_peer *p, ps_err *err) {
+static int64_t send_some(ps_peer *p, ps_pipe *pipe, ps_err *err) {
     struct iovec iov[2 * SEND_AT_ONCE];
     const ps_reply *r = &p->out[p->out_from];
     if (!lent(r) || p->out_sent < PS_HEADER_BYTES) {
@@ -121,12 +122,12 @@ static int64_t send_some(ps_peer *p, ps_err *err) {
         return ps_conn_send(&p->conn, iov, n, more, err);
     }
     size_t at = p->out_sent - PS_HEADER_BYTES;
-    return ps_conn_lend(&p->conn, r->body + at, r->length - at, err);
+    return ps_conn_lend(&p->conn, pipe, r->body + at, r->length - at, err);
 }
 
-int ps_peer_flush(ps_peer *p, ps_err *err) {
+int ps_peer_flush(ps_peer *p, ps_pipe *pipe, ps_err *err) {
     while (ps_peer_unsent(p)) {
-        int64_t sent = send_some(p, err);
+        int64_t sent = send_some(p, pipe, err);
         if (sent < 0) return (int)sent;
         advance(p, (size_t)sent);
     }

@@ -86,8 +86,9 @@ void ps_peer_lost(ps_peer *p);
  * beyond PS_MAX_ANSWERS. */
 int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, void *owned, ps_err *err);
 
-/* Send what is queued, as far as the socket takes it. PS_OK (all went), PS_EAGAIN or PS_ECONN. */
-int ps_peer_flush(ps_peer *p, ps_err *err);
+/* Send what is queued, as far as the socket takes it; values go through `pipe`. PS_OK (all went), PS_EAGAIN
+ * or PS_ECONN. */
+int ps_peer_flush(ps_peer *p, ps_pipe *pipe, ps_err *err);
 
 /* Bytes of the body that is coming in which did not come yet; what came before is sent again, and counts. */
 uint64_t ps_peer_left(const ps_peer *p);

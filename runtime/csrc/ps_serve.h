@@ -13,6 +13,7 @@ typedef struct ps_shard {
     int epoll_fd;
     int save_fd; /* where to save at the end; -1: nowhere */
     int64_t now_ms;
+    ps_pipe pipe;
     ps_peer *peers; /* [trainers] */
     ps_object **objects;
     uint32_t objects_n, objects_cap;

@@ -84,7 +84,7 @@ void ps_shard_drop(ps_shard *s, ps_peer *p, const char *why) {
 static void settle_peer(ps_shard *s, ps_peer *p) {
     ps_err err;
     if (p->conn.fd < 0) return;
-    if (ps_peer_flush(p, &err) == PS_ECONN) {
+    if (ps_peer_flush(p, &s->pipe, &err) == PS_ECONN) {
         ps_shard_drop(s, p, err.text);
         return;
     }
@@ -101,7 +101,7 @@ static bool read_peer(ps_shard *s, ps_peer *p, uint32_t events, ps_err *err) {
     const uint32_t broken = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
     ps_conn_ready(&p->conn);
     if (p->full) {
-        if (ps_peer_flush(p, err) == PS_ECONN) return true;
+        if (ps_peer_flush(p, &s->pipe, err) == PS_ECONN) return true;
         p->full = ps_peer_full(p);
         events |= EPOLLIN; /* what was left */
     }
@@ -168,6 +168,12 @@ static void watch_stall(ps_shard *s) {
     ps_shard_event(s, PS_EVENT_STALLED, trainer, (uint64_t)waited, text);
 }
 
+/* Of a long body that comes slowly epoll does not tell. */
+static void read_batched(ps_shard *s) {
+    for (uint32_t t = 0; t < s->config.trainers; t++)
+        if (s->peers[t].conn.batched) on_peer(s, &s->peers[t], EPOLLIN);
+}
+
 static void tick(ps_shard *s) {
     watch_stall(s);
     if (s->backlog_n > 0) send_backlog(s);
@@ -192,8 +198,10 @@ static int loop(ps_shard *s, ps_err *err) {
                 on_peer(s, &s->peers[events[i].data.u64], events[i].events);
             else if (read_mailbox(s) == PS_EAGAIN) return PS_OK;
         }
+        bool due = s->now_ms >= next_tick;
+        if (due) read_batched(s);
         settle_peers(s);
-        if (s->now_ms >= next_tick) {
+        if (due) {
             tick(s);
             next_tick = s->now_ms + TICK_MS;
         }
@@ -233,6 +241,7 @@ static void close_peers(ps_shard *s) {
 static void tear_down(ps_shard *s) {
     for (uint32_t i = 0; i < s->objects_n; i++) ps_object_free(s->objects[i]);
     if (s->epoll_fd >= 0) close(s->epoll_fd);
+    ps_pipe_close(&s->pipe);
     free(s->objects);
     free(s->peers);
     free(s->ended);
@@ -251,6 +260,7 @@ int ps_shard_run(const ps_shard_config *config, ps_err *err) {
     if (s == NULL) return ps_fail(err, PS_ENOMEM, 0, "a shard");
     s->config = *config;
     s->epoll_fd = s->save_fd = -1;
+    ps_pipe_init(&s->pipe);
     int code = set_up(s, err);
     if (code == PS_OK) code = loop(s, err);
     if (code == PS_OK) report_stats(s);

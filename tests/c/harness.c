@@ -85,12 +85,17 @@ void *__wrap_aligned_alloc(size_t align, size_t size) {
     return fails_now() ? NULL : __real_aligned_alloc(align, size);
 }
 
-/* Set while no other thread runs. */
-static bool into_pipes = true, out_of_pipes = true;
+/* All of it is used while no thread of a test runs, or by that thread alone. */
+static int vmsplice_error, splice_error;
+static long spliced;
 
-void harness_splices(bool into, bool out) {
-    into_pipes = into;
-    out_of_pipes = out;
+void harness_fail_splice(int into_pipe, int out_of_pipe) {
+    vmsplice_error = into_pipe;
+    splice_error = out_of_pipe;
+}
+
+long harness_spliced(void) {
+    return spliced;
 }
 
 ssize_t __real_vmsplice(int fd, const struct iovec *iov, size_t n, unsigned flags);
@@ -99,14 +104,18 @@ ssize_t __wrap_vmsplice(int fd, const struct iovec *iov, size_t n, unsigned flag
 ssize_t __wrap_splice(int in, off_t *in_at, int out, off_t *out_at, size_t n, unsigned flags);
 
 ssize_t __wrap_vmsplice(int fd, const struct iovec *iov, size_t n, unsigned flags) {
-    if (into_pipes) return __real_vmsplice(fd, iov, n, flags);
-    errno = ENOSYS;
+    if (vmsplice_error == 0) return __real_vmsplice(fd, iov, n, flags);
+    errno = vmsplice_error;
     return -1;
 }
 
 ssize_t __wrap_splice(int in, off_t *in_at, int out, off_t *out_at, size_t n, unsigned flags) {
-    if (out_of_pipes) return __real_splice(in, in_at, out, out_at, n, flags);
-    errno = EINVAL;
+    if (splice_error == 0) {
+        ssize_t done = __real_splice(in, in_at, out, out_at, n, flags);
+        if (done > 0) spliced += done;
+        return done;
+    }
+    errno = splice_error;
     return -1;
 }
 
@@ -119,7 +128,7 @@ int main(int argc, char **argv) {
         int before = failed_checks;
         tests[i].run();
         harness_fail_alloc(0);
-        harness_splices(true, true);
+        harness_fail_splice(0, 0);
         failed += failed_checks != before;
         ran++;
     }

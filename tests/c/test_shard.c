@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -189,11 +190,20 @@ TEST(pushes_count_once_when_connections_break) {
     test_pushes(3, 23);
 }
 
-TEST(where_pages_can_not_be_lent_they_are_copied) {
-    harness_splices(false, true);
-    test_pushes(3, 5);
-    harness_splices(true, false);
-    test_pushes(3, 5);
+TEST(values_are_lent) {
+    long before = harness_spliced();
+    test_pushes(3, 0);
+    CHECK(harness_spliced() - before >= 9L * SIZE * (long)sizeof(float));
+}
+
+TEST(where_values_can_not_be_lent_they_are_copied) {
+    long before = harness_spliced();
+    const int errors[][2] = {{ENOSYS, 0}, {0, EINVAL}, {0, EPERM}};
+    for (size_t i = 0; i < 3; i++) {
+        harness_fail_splice(errors[i][0], errors[i][1]);
+        test_pushes(3, 5);
+    }
+    CHECK(harness_spliced() == before);
 }
 
 TEST(a_trainer_that_ended_the_pass_is_an_empty_push) {
@@ -258,6 +268,33 @@ static void send_frame(int fd, ps_header h, const uint8_t *body) {
     /* An earlier frame may have ended the connection already. */
     CHECK(write(fd, raw, sizeof raw) == (ssize_t)sizeof raw || errno == EPIPE || errno == ECONNRESET);
     if (h.length > 0 && h.length < 65536) (void)!write(fd, body, h.length);
+}
+
+/* Of a long body much is awaited at once; what comes slowly is taken nevertheless, so that nobody is told
+ * that nothing comes. */
+TEST(a_long_body_that_comes_slowly_is_heard) {
+    world w;
+    static const uint8_t part[4096];
+    open_world(&w, 2);
+    create_all(&w);
+    int pair[2], unread = 1;
+    connect_pair(pair);
+    ps_mail mail = {pair[1], 0, 1};
+    CHECK(write(w.mail_fd, &mail, sizeof mail) == (ssize_t)sizeof mail);
+    ps_header push = {
+        .op = PS_PUSH, .sequence = 4, .object = w.dense, .version = 1, .incarnation = 1, .length = SIZE * 4};
+    send_frame(pair[0], push, part);
+    for (int i = 0; i < 10; i++) {
+        CHECK(write(pair[0], part, sizeof part) == (ssize_t)sizeof part);
+        for (int ms = 0; ms < 10000 && unread > 0; ms++) {
+            CHECK(ioctl(pair[1], FIONREAD, &unread) == 0);
+            if (unread > 0) poll(NULL, 0, 1);
+        }
+        CHECK(unread == 0);
+        unread = 1;
+    }
+    close(pair[0]);
+    close_world(&w);
 }
 
 TEST(requests_that_make_no_sense_are_answered_by_an_error) {

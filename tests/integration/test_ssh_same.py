@@ -333,11 +333,12 @@ def test_ciphers_that_paramiko_lacks_go_over_ssh(client: Client) -> None:
     ("allowed", "taken"),
     [
         ("", "aes128-gcm@openssh.com"),
-        ("Ciphers aes128-ctr,aes256-gcm@openssh.com", "aes256-gcm@openssh.com"),
+        ("Ciphers chacha20-poly1305@openssh.com,aes128-ctr,aes256-gcm@openssh.com", "aes256-gcm@openssh.com"),
+        ("Ciphers aes128-ctr,aes256-gcm@openssh.com", "aes128-ctr"),
         ("Ciphers aes256-ctr,aes128-ctr", "aes256-ctr"),
     ],
 )
-def test_of_the_ciphers_that_are_allowed_the_fastest_is_taken(
+def test_the_first_cipher_is_taken_and_where_that_can_not_be_the_fastest(
     client: Client, allowed: str, taken: str
 ) -> None:
     client.configure(f"Host node\n  {allowed}")
