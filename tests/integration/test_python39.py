@@ -46,10 +46,13 @@ exec chroot "$root" {PYTHON} -I "$@"
 """
 
 TRAIN = """
-import json, os, signal, socket, sys
+import json, os, signal, socket, sys, time
 print(json.dumps({"version": sys.version_info[:2], "env": dict(os.environ)}), flush=True)
 if os.environ["PSLAUNCH_ROLE"] == "pserver":
+    open("said", "w").close()
     signal.pause()
+while not os.path.exists("said"):
+    time.sleep(0.01)
 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
     s.sendto(b"pass=0 batch=7 cost=0.5", os.environ["PSLAUNCH_PROGRESS"])
 """
