@@ -49,7 +49,8 @@ def candidates(nic: str) -> list[str]:
 def _is_address(text: str) -> bool:
     """An sshd that serves a pipe in place of a connection (`docker exec -i NAME sshd -i`) says UNKNOWN."""
     with contextlib.suppress(OSError):
-        return bool(socket.getaddrinfo(text, None, flags=socket.AI_NUMERICHOST))
+        # As bytes: else it loads what names of other alphabets need.
+        return bool(socket.getaddrinfo(os.fsencode(text), None, flags=socket.AI_NUMERICHOST))
     return False
 
 
