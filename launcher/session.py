@@ -333,6 +333,7 @@ class Watch:
             self._head = head
             if isinstance(head, Head):
                 head.drain = self._show
+            self._end_if_broken()
             self._show()
 
     @property
@@ -399,9 +400,12 @@ class Watch:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, 1)
             os.close(null)
-            why = f"the output can't be written ({e.strerror})"
-            if self._head:
-                self._head.stop(signal.SIGHUP, why, codes.IO)
+            self._end_if_broken()
+
+    def _end_if_broken(self) -> None:
+        if self._head and self._broken:
+            why = f"the output can't be written ({self._broken.strerror})"
+            self._head.stop(signal.SIGHUP, why, codes.IO)
 
 
 def _gap_at(event: Event) -> Event:

@@ -8,14 +8,14 @@ import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from pslaunch import session
 from pslaunch.backends.base import Line
 from pslaunch.backends.local import LocalBackend
-from pslaunch.errors import EndedEarlyError, HostError, HostsError
+from pslaunch.errors import EndedEarlyError, FileError, HostError, HostsError
 from pslaunch.node import codes
 from pslaunch.node.job import Limits, Node
 from pslaunch.plan import make_plan
@@ -75,3 +75,53 @@ def test_an_interruption_is_answered_while_nodes_are_being_reached(
         said = "ending the job: interrupted (Ctrl+C) (KILL after 5 s)"
     assert out.told_in_time, out.getvalue()
     assert said in out.getvalue()
+
+
+class Unread(session.Watch):
+    """Says something at once, and tells when it was found that nobody can read it."""
+
+    found = threading.Event()
+
+    def __init__(self, *words: Any) -> None:
+        super().__init__(*words)
+        self.say("nobody reads this")
+
+    def _break(self, e: OSError) -> None:
+        super()._break(e)
+        self.found.set()
+
+
+class Waiting(LocalBackend):
+    """Its nodes are there once the output is known to be broken."""
+
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[Line]:
+        assert Unread.found.wait(10)
+        return super().start(nodes, limits)
+
+    def start_head(self, node: Node, limits: Limits) -> Line:
+        assert Unread.found.wait(10)
+        return super().start_head(node, limits)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("head", ["launcher", "node"])
+def test_output_that_breaks_before_there_is_a_head_ends_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
+    (tmp_path / "train.py").write_text("import time; time.sleep(15); open('ran', 'w')")
+    spec = JobSpec(
+        backend="local", job_name="unread", workspace=tmp_path, head="node" if head == "node" else "launcher"
+    )
+    monkeypatch.setattr(session, "load_backend", lambda *_: Waiting())
+    monkeypatch.setattr(session, "Watch", Unread)
+    Unread.found.clear()
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    kept = os.dup(1)  # gets /dev/null
+    try:
+        with os.fdopen(write_fd, "w") as out, pytest.raises(FileError, match="can't be written: Broken pipe"):
+            session._run(spec, make_plan(spec, "unread-1"), as_json=False, out=out)
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+    assert not (tmp_path / "ran").exists()
