@@ -18,8 +18,8 @@ from pslaunch.node.job import Node
 from pslaunch.node.relay import NOTES
 
 _MODE_BITS = 0o777
-NOTES_BYTES = 16 * 1024  # three names of the longest, and their folder
-MAX_NOTES = 2
+MAX_NOTES = 3
+NOTES_BYTES = MAX_NOTES * 16 * 1024  # in each three names of the longest, and their folder
 
 
 class Fetched(NamedTuple):
@@ -39,8 +39,9 @@ def fetch_results(
 ) -> Fetched:
     """Bring what a job left on its nodes.
 
-    output: gets what the job has made or changed in `output/` of node 0. logs: gets a folder for each node,
-    `ID-NAME`, with what is in its `log/`. Raises PslaunchError, also where a node has another job's by now.
+    output: gets what was not in `output/` of node 0 before the job, or was otherwise. logs: gets a folder
+    for each node, `ID-NAME`, with what is in its `log/`. Raises PslaunchError, also where a node has
+    another job's by now.
     """
     found = Fetched([], [])
 
@@ -63,16 +64,18 @@ def unpack(pieces: Iterator[bytes], folder: Path, found: Fetched) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        notes: list[str] = []
         with tarfile.open(fileobj=io.BufferedReader(_Stream(pieces)), mode="r|") as archive:
             for member in archive:
                 if member.type == NOTES:
-                    found.left_out.extend(_notes(archive, member))
+                    notes = notes or _notes(archive, member)
                     continue
                 path = str(folder / member.name)
                 if why := _write(archive, member, folder):
                     found.left_out.append(f"{path} {why}")
                 else:
                     found.brought.append(path)
+        found.left_out.extend(notes)
         for _ in pieces:
             pass
     except (tarfile.TarError, ValueError, OverflowError) as e:  # names and times that no file can have, too

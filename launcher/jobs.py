@@ -303,7 +303,7 @@ def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -
     output = folder / "output" if _began(r) else None
     with _backend(r) as there:
         found = fetch_results(there, r["job"], nodes, output=output, logs=folder / "log")
-    for path in found.brought:
+    for path in sorted(found.brought):
         print(clean(path, out.encoding or "utf-8"), file=out)
     for left_out in found.left_out:
         _tell(f"pslaunch fetch: not fetched: {left_out}")

@@ -5,9 +5,13 @@ Where nodes share a folder (NFS), the first of them has it; the others get folde
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import json
 import os
 import socket
+import stat
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Callable
 
 from pslaunch.node import codes
@@ -22,9 +26,10 @@ if TYPE_CHECKING:
 FOLDERS = ("workspace", "log_dir", "output_dir", "state_dir")
 SHARED_WAIT_S = 2.0  # for another node of this job to write its name into a lock that they share
 AGAIN_S = 0.1
-# File of the state folder: whose logs and output there are, also once the job has ended; in a second line
-# since when, as files in output/ have it.
+# Files of the state folder: whose logs and output there are, also once the job has ended; and what was in
+# output/ before it, after a line that says before which job.
 OWNER = "job"
+EARLIER = "earlier"
 JOURNAL_PATH = ".pslaunch/dispatch/journal"  # place.py's, which is not loaded where there is none
 
 
@@ -147,28 +152,30 @@ class Premises:
 
     def _tidy(self) -> None:
         log_dir = self.paths["log_dir"]
-        if self._node == 0:
-            os.makedirs(self.paths["output_dir"], exist_ok=True)
-        beside = os.path.join(self.paths["state_dir"], f"{OWNER}-{self._node}")
-        write(beside, f"{self._job_id}\n{self._output_clock()}\n")
-        os.replace(beside, os.path.join(self.paths["state_dir"], OWNER))
+        self._put(OWNER)
         for name in os.listdir(log_dir):
             if env.is_log(name):  # of an earlier job: beside ours they would tell another story
                 os.unlink(os.path.join(log_dir, name))
         own = self.workspace if self.shared is None else log_dir
         write(os.path.join(own, "nodefile"), f"{self._node}\n")
-        self._ready()
+        if self._node:
+            self._ready()
+            return
+        os.makedirs(self.paths["output_dir"], exist_ok=True)
+        # Where that can't be written, all that is in output/ will count as the job's.
+        self._loop.aside(
+            lambda: self._put(EARLIER, listed(self.paths["output_dir"])),
+            lambda _failed: self._answer(self._ready, None),
+        )
 
-    def _output_clock(self) -> str:
-        """Now, in ns, by the clock that files in output/ get their times from; "" where that can't be had."""
-        path = os.path.join(self.paths["output_dir"], f".{os.urandom(8).hex()}")
-        try:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            now_ns = os.stat(path).st_ctime_ns
-            os.unlink(path)
-        except OSError:
-            return ""
-        return str(now_ns)
+    def _put(self, name: str, lines: Iterable[str] = ()) -> None:
+        """A file of the state folder, with our job in its first line."""
+        path = os.path.join(self.paths["state_dir"], name)
+        beside = f"{path}-{self._node}"
+        with open(beside, "w", encoding="utf-8") as f:
+            f.write(f"{self._job_id}\n")
+            f.writelines(lines)
+        os.replace(beside, path)
 
     def list_nodes(self, addrs: list[str]) -> None:
         """Write `nodes`. As a whole, since nodes may share the folder, and programs of one run before
@@ -177,6 +184,26 @@ class Premises:
         os.makedirs(os.path.dirname(beside), exist_ok=True)
         write(beside, "".join(f"{addr}\n" for addr in addrs))
         os.replace(beside, os.path.join(self.workspace, "nodes"))
+
+
+def listed(folder: str) -> Iterator[str]:
+    """What is in a folder, in lines of JSON: path there, kind, and what tells a file from others.
+
+    What goes away meanwhile is passed over.
+    """
+    folders = [folder]
+    while folders:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    kind = stat.filemode(status.st_mode)[0]  # as ls has it
+                    what: list[object] = [os.path.relpath(entry.path, folder), kind]
+                    if kind == "d":
+                        folders.append(entry.path)
+                    else:
+                        what += status.st_ino, status.st_size, status.st_mtime_ns
+                    yield json.dumps(what) + "\n"
 
 
 def write(path: str, text: str, mode: int = 0o644) -> None:

@@ -11,17 +11,15 @@ refused.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import io
 import json
 import os
 import selectors
 import socket
-import stat
 import struct
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, BinaryIO, Callable
 
 from pslaunch.node import codes, record
@@ -44,7 +42,7 @@ def main(mode: str, words: Sequence[str]) -> int:
             "records": records,
             "read": read,
             "pack": pack,
-            "results": functools.partial(pack, changed=True),
+            "results": results,
         }
         modes[mode](answer, *words)
         answer.finish()
@@ -139,71 +137,87 @@ def read(answer: Answer, path: str, *whose: str) -> None:
     _check_owner(path, *whose)  # another job may have come meanwhile
 
 
-def pack(answer: Answer, path: str, *whose: str, changed: bool = False) -> None:
+def pack(answer: Answer, path: str, *whose: str, before: Collection[str] = ()) -> None:
     """What is in a folder, as a tar stream, each name with its content; nothing where it is not there.
 
-    changed: since the job began. What is left out is told in an entry of the type NOTES at the end, in lines
-    for people.
+    What is left out or was cut is told in an entry of the type NOTES at the end, in lines for people. What is
+    `before`, as `listed` has it, is left out, and what goes away meanwhile passed over.
     """
-    began_ns = _check_owner(path, *whose)
-    since_ns = began_ns if changed else 0
-    path = os.path.expanduser(path)
-    earlier: list[str] = []
-    special: list[str] = []
+    from pslaunch.node.premises import listed
 
-    def add(inside: str) -> None:
-        for name in sorted(os.listdir(os.path.join(path, inside))):
-            inner = os.path.join(inside, name)
-            whole = os.path.join(path, inner)
-            status = os.lstat(whole)
-            new = max(status.st_ctime_ns, status.st_mtime_ns) >= since_ns
-            kind = stat.S_IFMT(status.st_mode)
-            if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
-                special.append(inner)
-            elif new:
-                vars(archive)["inodes"] = {}  # else a further name of a file comes as a link to the first
-                archive.add(whole, inner, recursive=False)
-            elif kind != stat.S_IFDIR:
-                earlier.append(inner)
-            if kind == stat.S_IFDIR:
-                add(inner)
-
-    with tarfile.open(fileobj=answer, mode="w|") as archive:
-        if os.path.isdir(path):
-            add("")
-        notes = [f"{_few(earlier)}: of an earlier job, left in {path}"] if earlier else []
-        notes += [f"{_few(special)}: no file, folder or link"] if special else []
-        if notes:
-            text = "\n".join(notes).encode("utf-8", "backslashreplace")
-            info = tarfile.TarInfo("notes")
-            info.type, info.size = NOTES, len(text)
-            archive.addfile(info, io.BytesIO(text))
     _check_owner(path, *whose)
+    path = os.path.expanduser(path)
+    told: dict[str, list[str]] = {}
+    with tarfile.open(fileobj=answer, mode="w|") as archive:
+        for line in listed(path):
+            inner, kind = json.loads(line)[:2]
+            whole = os.path.join(path, inner)
+            what = ""
+            if kind not in "-dl":
+                what = "no file, folder or link"
+            elif line not in before:
+                vars(archive)["inodes"] = {}  # else a further name of a file comes as a link to the first
+                with contextlib.suppress(FileNotFoundError):
+                    if kind != "-":
+                        archive.add(whole, inner, recursive=False)
+                        continue
+                    with Padded(io.FileIO(whole)) as f:
+                        info = archive.gettarinfo(arcname=inner, fileobj=f)
+                        archive.addfile(info, f)  # type: ignore[arg-type]
+                        if f.tell() < info.size:
+                            what = "changed while it was read"
+            elif kind != "d":
+                what = f"of an earlier job, left in {path}"
+            if what:
+                told.setdefault(what, []).append(inner)
+        if told:
+            notes = "\n".join(f"{_few(told[what])}: {what}" for what in told)
+            data = notes.encode("utf-8", "backslashreplace")
+            info = tarfile.TarInfo("notes")
+            info.type, info.size = NOTES, len(data)
+            archive.addfile(info, io.BytesIO(data))
+    _check_owner(path, *whose)
+
+
+def results(answer: Answer, path: str, *whose: str) -> None:
+    """What was not in a folder before the job, or was otherwise; all where it is not known what was there."""
+    from pslaunch.node.premises import EARLIER
+
+    before = _state(EARLIER, *whose)
+    pack(answer, path, *whose, before=set(before) if before[:1] == [f"{whose[1]}\n"] else ())
+
+
+class Padded(io.BufferedReader):
+    """A file that never ends: zeros follow."""
+
+    def read(self, size: int) -> bytes:  # type: ignore[override] # tar says how much
+        return super().read(size).ljust(size, b"\0")
 
 
 def _few(names: list[str]) -> str:
     more = len(names) - MAX_NAMES
-    return ", ".join(names[:MAX_NAMES]).replace("\n", "\\n") + (f" and {more} more" if more > 0 else "")
+    return ", ".join(sorted(names)[:MAX_NAMES]).replace("\n", "\\n") + (
+        f" and {more} more" if more > 0 else ""
+    )
 
 
 class OthersFiles(Exception):
     """What is there is another job's."""
 
 
-def _check_owner(path: str, *whose: str) -> int:
-    """Raises OthersFiles where files are another job's; they may be ours where nothing says whose.
-
-    Since when they are ours, as the times of files in output/ count it; 0 where that is not known.
-    """
-    since_ns = "0"
-    if not whose:
-        return 0
+def _check_owner(path: str, *whose: str) -> None:
+    """Raises OthersFiles where files are another job's; they may be ours where nothing says whose."""
     from pslaunch.node.premises import OWNER
 
-    state_dir, job_id = whose
-    with contextlib.suppress(FileNotFoundError):
-        with open(os.path.join(os.path.expanduser(state_dir), OWNER), encoding="utf-8") as f:
-            owner, _, since_ns = f.read().strip().partition("\n")
-        if owner != job_id:
-            raise OthersFiles(f"{path} is of job {owner} now, no longer of {job_id}")
-    return int(since_ns or 0)
+    for line in _state(OWNER, *whose)[:1]:
+        if line.strip() != whose[1]:
+            raise OthersFiles(f"{path} is of job {line.strip()} now, no longer of {whose[1]}")
+
+
+def _state(name: str, *whose: str) -> list[str]:
+    """The lines of a file of the state folder; none where it is not there, or nothing was said of it."""
+    with contextlib.suppress(FileNotFoundError, IndexError):
+        path = os.path.join(os.path.expanduser(whose[0]), name)
+        with open(path, encoding="utf-8") as f:
+            return list(f)
+    return []

@@ -98,10 +98,17 @@ def test_a_file_comes_without_its_folder(tmp_path: Path) -> None:
 
 
 def test_notes_of_a_node_are_told_and_not_written(tmp_path: Path) -> None:
-    text = b"a, b: of an earlier job, left in /ws/output\ns: no file, folder or link\nand\nmore"
-    found = fetched([stream(both(entry("notes", text, type=NOTES), entry("file", b"1")))], tmp_path)
-    assert found.left_out == text.decode().split("\n")[:2]
+    text = b"a, b: of an earlier job, left in /ws/output\ns: no file, folder or link\nc: cut\nand\nmore"
+    notes = [entry("notes", text, type=NOTES), entry("notes", b"of many", type=NOTES)]
+    found = fetched([stream(both(*notes, entry("file", b"1"), notes[1]))], tmp_path)
+    assert found.left_out == text.decode().split("\n")[:3]
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_notes_with_the_longest_names_are_told_whole(tmp_path: Path) -> None:
+    lines = [", ".join(n * 4000 for n in "abc") + f": {what} {'p' * 4000}" for what in ("1", "2", "3")]
+    found = fetched([stream(entry("notes", "\n".join(lines).encode(), type=NOTES))], tmp_path)
+    assert found.left_out == lines
 
 
 def test_a_link_in_the_folder_is_no_way_out(tmp_path: Path) -> None:
