@@ -141,7 +141,9 @@ def test_a_job_that_is_not_there_is_named() -> None:
 def run_led(workspace: Path, *options: str) -> tuple[int, str]:
     """A job that was led by a node to its end: exit code and id."""
     done = run("local", "--json", "--head=node", *QUICK, f"--job_workspace={workspace}", *options)
-    return done.returncode, str(json.loads(done.stdout.splitlines()[0])["job"])
+    first = json.loads(done.stdout.splitlines()[0])
+    assert first["event"] == "job", done.stdout + done.stderr
+    return done.returncode, str(first["job"])
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
