@@ -164,6 +164,8 @@ def zipapp(*, small: bool = True) -> bytes:
         texts = {name: path.read_text() for name, path in modules.items()}
         if small:
             texts = {name: narrow(untyped(blank(text))) for name, text in texts.items()}
+            # The largest first, since a text is best compressed with much before it that is like it.
+            texts = dict(sorted(texts.items(), key=lambda item: -len(item[1])))
         else:
             name = zipfile.ZipInfo(_CODES + MAGIC_NUMBER.hex(), _EPOCH)
             archive.writestr(name, _compiled(modules), zipfile.ZIP_STORED)
