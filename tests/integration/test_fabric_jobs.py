@@ -96,8 +96,8 @@ def test_a_later_shell_sees_the_job_fetches_from_it_and_ends_it(
     assert shell.ok("logs", job, "trainer/1") == "ready\n"  # the files on its node
     again = shell.ok("fetch", job, str(tmp_path / "again"))
     assert [str(Path(line).relative_to(tmp_path / "again")) for line in again.splitlines()] == [
-        "output/model-0",
         *logs,
+        "output/model-0",
     ]
 
 

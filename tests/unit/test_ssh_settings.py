@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.errors import HostError
-from pslaunch.ssh import keys
+from pslaunch.ssh import keys, settings
 from pslaunch.ssh.settings import Config, Route, Settings, parse, settings_of, split_jump
 from support.sshd import needs_openssh
 
@@ -194,3 +194,14 @@ def test_a_broken_configuration_is_told_in_the_words_of_ssh(
     with pytest.raises(HostError, match=r"config: line 2: Bad configuration option: portt") as caught:
         looked_up.route("a", None, None)
     assert caught.value.step == "resolve"
+
+
+def test_an_ssh_that_hangs_once_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        f'#!/bin/sh\nif mkdir {tmp_path}/asked 2>/dev/null; then exec sleep 60; fi\necho "user me"\n'
+    )
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(settings, "SSH_G_LIMIT_S", 1.0)
+    assert Config().route("node", None, None).target.user == "me"
