@@ -164,11 +164,7 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
 def _head_here(loop: Loop, backend: Backend, plan: Plan, watch: Watch) -> HeadView:
     head = Head(loop, place(plan, plan.nodes), os.urandom(32).hex(), time.time, _supply(loop, plan))
     _stop_on_signals(loop, backend, head.stop)
-
-    def cut() -> None:
-        backend.cancel()
-        watch.begin(head)  # which says that it ends; not before, since questions may stand on the terminal
-
+    cut = functools.partial(_cut, backend, watch, head)
     found = _unless(loop, lambda: head.done, cut, lambda: backend.start(plan.nodes, plan.limits))
     for line in found or ():
         if head.done:
@@ -203,6 +199,12 @@ def _give_back(line: Line) -> None:
     os.close(line.write_fd)
 
 
+def _cut(backend: Backend, watch: Watch, head: HeadView) -> None:
+    """Reach no more nodes, and show that the job ends; not before: questions may stand on the terminal."""
+    backend.cancel()
+    watch.begin(head)
+
+
 def _head_on_node(loop: Loop, backend: Backend, plan: Plan, watch: Watch) -> HeadView:
     first, secret = plan.nodes[0], os.urandom(32).hex()
     asked: list[tuple[int, str]] = []
@@ -230,16 +232,12 @@ def _head_on_node(loop: Loop, backend: Backend, plan: Plan, watch: Watch) -> Hea
     )
     head.on_slow = lambda text: watch.say(text, "warning")
     _stop_on_signals(loop, backend, head.stop)
-
-    def cut() -> None:
-        backend.cancel()
-        watch.begin(head)
-
     port, addrs = head.lead(place(plan, plan.nodes), secret)
     if port:
         head.follow()
         dial = Dial(addrs, port, secret)
         rest, limits = plan.nodes[1:], plan.limits
+        cut = functools.partial(_cut, backend, watch, head)
         try:
             _unless(loop, lambda: head.done, cut, lambda: backend.start_dialing(rest, limits, dial))
         except PslaunchError:

@@ -52,6 +52,10 @@ void ps_conn_ready(ps_conn *c) {
     c->dry = false;
 }
 
+static bool is_for_later(int error) {
+    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
 static size_t bytes_of(const struct iovec *iov, size_t n) {
     size_t bytes = 0;
     for (size_t i = 0; i < n; i++) bytes += iov[i].iov_len;
@@ -64,7 +68,7 @@ static int64_t receive(ps_conn *c, struct iovec *iov, size_t n, ps_err *err) {
     struct msghdr msg = {.msg_iov = iov, .msg_iovlen = n};
     ssize_t got = recvmsg(c->fd, &msg, 0);
     if (got == 0) return ps_fail(err, PS_ECONN, 0, "the connection was closed");
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+    if (got < 0 && is_for_later(errno)) {
         c->dry = errno != EINTR;
         return PS_EAGAIN;
     }
@@ -157,10 +161,6 @@ static size_t fill_pipe(ps_pipe *p, const uint8_t *src, size_t n) {
     ssize_t filled = vmsplice(p->in, &(struct iovec){(void *)(uintptr_t)src, n}, 1, SPLICE_F_NONBLOCK);
     p->unfit = filled <= 0;
     return p->unfit ? 0 : (size_t)filled;
-}
-
-static bool is_for_later(int error) {
-    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
 int64_t ps_conn_lend(ps_conn *c, ps_pipe *pipe, const void *src, size_t n, ps_err *err) {

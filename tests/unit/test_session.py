@@ -55,15 +55,19 @@ class Heard(io.StringIO):
         return super().write(text)
 
 
+def job(name: str, workspace: Path, head: str) -> JobSpec:
+    return JobSpec(
+        backend="local", job_name=name, workspace=workspace, head="node" if head == "node" else "launcher"
+    )
+
+
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("head", ["launcher", "node"])
 def test_an_interruption_is_answered_while_nodes_are_being_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
 ) -> None:
     (tmp_path / "train.py").write_text("print('never')")
-    spec = JobSpec(
-        backend="local", job_name="slow", workspace=tmp_path, head="node" if head == "node" else "launcher"
-    )
+    spec = job("slow", tmp_path, head)
     out = Heard()
     monkeypatch.setattr(session, "load_backend", lambda *_: Reaching(out))
     if head == "node":
@@ -109,9 +113,7 @@ def test_output_that_breaks_before_there_is_a_head_ends_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
 ) -> None:
     (tmp_path / "train.py").write_text("import time; time.sleep(15); open('ran', 'w')")
-    spec = JobSpec(
-        backend="local", job_name="unread", workspace=tmp_path, head="node" if head == "node" else "launcher"
-    )
+    spec = job("unread", tmp_path, head)
     monkeypatch.setattr(session, "load_backend", lambda *_: Waiting())
     monkeypatch.setattr(session, "Watch", Unread)
     Unread.found.clear()
