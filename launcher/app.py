@@ -108,7 +108,7 @@ def blank(source: str) -> str:
 def untyped(source: str) -> str:
     """The same program without annotations of functions and in them, every statement in its old line.
 
-    Those of fields stay, from which dataclasses and named tuples are made.
+    Those of fields stay, from which named tuples are made.
     """
     lines = source.encode().splitlines(keepends=True)
     for line, start, end in sorted(_annotations(ast.parse(source), lines), reverse=True):

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from pslaunch.errors import SpecError
 from pslaunch.runtime.env import INIT_ARGS, TRAINER_FLAGS, EnvError, parse_bool
@@ -31,12 +30,11 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Split:
+class Split(NamedTuple):
     """A command line, every word given to its owner, in the order of the line."""
 
     ours: tuple[str, ...] = ()  # `--name` or `--name=value`, spelled as declared
-    trainer_flags: Mapping[str, str] = field(default_factory=dict)
+    trainer_flags: Mapping[str, str] = {}
     forwarded: tuple[str, ...] = ()  # the program's options that stood before it, as they were
     program: str | None = None
     program_args: tuple[str, ...] = ()  # what followed the program, or `--`

@@ -11,19 +11,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, TextIO, TypeVar
 
 from pslaunch import __version__
 from pslaunch.backends.base import Line as Started
 from pslaunch.backends.fabric import FabricBackend
-from pslaunch.errors import EndedEarlyError, HostError, PreflightError, PslaunchError
+from pslaunch.errors import STOP_SIGNALS, EndedEarlyError, HostError, PreflightError, PslaunchError
 from pslaunch.findings import Finding, Seen, Wanted, exit_code, find
 from pslaunch.imports import imported
 from pslaunch.locate import DEFAULT_PROGRAM
 from pslaunch.node import codes, job, reach
 from pslaunch.node.dispatch import of_nodes
-from pslaunch.node.head import STOP_SIGNALS
 from pslaunch.node.job import Facts, Node, Placed, Plan
 from pslaunch.node.loop import Loop
 from pslaunch.node.wire import NONSENSE, Line, Message
@@ -137,7 +135,7 @@ def known_facts(spec: JobSpec, plan: Plan) -> tuple[Placed, Facts]:
     first = plan.port or job.FIRST_PORT
     proposed = job.propose_ports(placed, first, job.FIRST_PORT)
     pservers = {p.key: proposed[p.key] for p in placed.of(PSERVER)}
-    return placed, replace(facts, ports={**facts.ports, **pservers})
+    return placed, facts._replace(ports={**facts.ports, **pservers})
 
 
 def _with_facts(plan: Plan, node: Node, one: Seen) -> Node:
@@ -147,8 +145,7 @@ def _with_facts(plan: Plan, node: Node, one: Seen) -> Node:
     workspace = str(facts["folders"]["workspace"]["path"])
     log_dir = facts["folders"].get("log_dir", {"path": f"{workspace}/log"})["path"]
     base = workspace if log_dir == f"{workspace}/log" else log_dir
-    return replace(
-        node,
+    return node._replace(
         addr=one.addr or str(facts["addrs"][0]),
         workspace=workspace,
         log_dir=log_dir,
@@ -348,8 +345,7 @@ class Looking:
         asked = next((x for x in self._asked if x.node == node), None)
         if asked is None:
             return one
-        return replace(
-            one,
+        return one._replace(
             lost=asked.lost,
             facts=asked.facts if "looked" in asked.answers else None,
             clock_off_s=asked.clock_off_s,

@@ -16,9 +16,18 @@ PslaunchError            1   base; anything that has no better home
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from pslaunch.node import codes
+
+# What asks a launcher to end, and how the end is told.
+STOP_SIGNALS: Final[Mapping[int, str]] = {
+    signal.SIGINT: "interrupted (Ctrl+C)",
+    signal.SIGTERM: "the launcher was asked to end (SIGTERM)",
+    signal.SIGHUP: "the terminal was closed (SIGHUP)",
+}
 
 
 class PslaunchError(Exception):

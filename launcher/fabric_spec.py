@@ -18,7 +18,7 @@ from pslaunch.given import Given, gather
 from pslaunch.hosts import Host, choose, parse_hosts, split_list
 from pslaunch.kinds import Value
 from pslaunch.locate import DEFAULT_PROGRAM, folder_here, folder_to_make, program_in
-from pslaunch.spec import JobSpec, Package, Reach, check_effects, common_options, job_name, no_effect
+from pslaunch.spec import JobSpec, Package, Reach, check_spec, common_options, job_name, no_effect
 
 MAX_NIC_BYTES: Final = 15  # of the kernel
 NEVER_SENT: Final = frozenset({"log", "output", "nodefile", "nodes", ".pslaunch"})
@@ -47,7 +47,7 @@ def fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, 
         **_preparing(given, cwd),
         **options,
     )
-    check_effects(spec, given)
+    check_spec(spec, given)
     _check_fabric_effects(spec, given)
     return spec
 

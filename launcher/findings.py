@@ -7,8 +7,7 @@ test compares the two.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from pslaunch.errors import HostError
 from pslaunch.node import codes
@@ -18,8 +17,7 @@ MAX_CLOCK_OFF_S: Final = 2.0
 MIN_MEMORY_BYTES: Final = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """A kind of finding: the column in which it shows, how bad it is, and what to do about it."""
 
     column: str
@@ -170,8 +168,7 @@ OF_RIGHTS: Final = frozenset({"key"})
 OF_REACHING: Final = frozenset({"name", "connect", "start", "silent", "host key"}) | OF_RIGHTS
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """Something about one host, in the system's own words."""
 
     node: int
@@ -187,8 +184,7 @@ class Finding:
         return KINDS[self.kind].advice
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """What was seen of one host."""
 
     host: str
@@ -200,14 +196,13 @@ class Seen:
     cut_off: str = ""  # who could not reach it
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """What the job needs of every node."""
 
     sent: bool = True  # whether the workspace is; else it must be there
     port_given: bool = False  # whether other ports won't do
-    modules: Mapping[str, str] = field(default_factory=dict)  # name to who needs it
-    later: Mapping[str, str] = field(default_factory=dict)
+    modules: Mapping[str, str] = {}  # name to who needs it
+    later: Mapping[str, str] = {}
     install: bool = False  # what is imported comes with the job
     version: str = ""  # of the pslaunch here, where the nodes need one
 

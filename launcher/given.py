@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,15 +17,20 @@ SETTINGS: Final = "pslaunch.toml"
 EITHER: Final = frozenset({"job_workspace", "job_dispatch_package"})
 
 
-@dataclass(frozen=True, slots=True)
 class Given:
     """All that was given for one job, as text."""
 
-    options: Mapping[str, Option]
-    values: Layer
-    trainer_flags: Mapping[str, str] = field(default_factory=dict)
-    files: tuple[str, ...] = ()  # that were read
-    left_out: tuple[str, ...] = ()  # of these, in lines to tell
+    def __init__(
+        self,
+        options: Mapping[str, Option],
+        values: Layer,
+        trainer_flags: Mapping[str, str],
+        files: tuple[str, ...] = (),
+        left_out: tuple[str, ...] = (),
+    ) -> None:
+        self.options, self.values, self.trainer_flags = options, values, trainer_flags
+        self.files = files  # that were read
+        self.left_out = left_out  # of these, in lines to tell
 
     def __contains__(self, name: str) -> bool:
         return bool(self.values.get(name))

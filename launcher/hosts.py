@@ -8,8 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from pslaunch.args import nearest
 from pslaunch.errors import SpecError
@@ -22,14 +21,13 @@ _RANGE: Final = re.compile(r"\[([^][]*)\]")
 _PIECE: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(NamedTuple):
     """One node as the user named it; what is not given is ssh's own to know."""
 
     name: str  # may be an alias of ~/.ssh/config; IPv6 without brackets
     user: str | None = None
     port: int | None = None
-    count: int = 1  # how often it was named: pairs of processes
+    times: int = 1  # how often it was named: pairs of processes
     where: str = ""  # for messages: "conf.py:3", "--hosts"
 
     @property
@@ -46,7 +44,7 @@ class Host:
 
 
 def parse_hosts(words: Sequence[str], where: str | Sequence[str]) -> list[Host]:
-    """The hosts of `words` in their order; one that is named k times is one host that counts k.
+    """The hosts of `words` in their order; one that is named k times is one host, k times.
 
     where: what messages begin with, for all words or for each. Raises SpecError.
     """
@@ -67,7 +65,7 @@ def parse_hosts(words: Sequence[str], where: str | Sequence[str]) -> list[Host]:
                     "a host is one node, with one user"
                 )
             else:
-                found[host.address] = replace(known, count=known.count + 1)
+                found[host.address] = known._replace(times=known.times + 1)
     return list(found.values())
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pslaunch.errors import SpecError
 from pslaunch.runtime.env import EnvError, parse_bool
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """One value of an option, as text."""
 
     text: str
@@ -75,13 +73,15 @@ class Kind(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(NamedTuple):
     """A whole number."""
 
     low: int
     high: int
-    meant = "a whole number"
+
+    @property
+    def meant(self) -> str:
+        return "a whole number"
 
     def read(self, text: str, label: str) -> int:
         if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
@@ -99,12 +99,14 @@ class Number:
         return str(value) if abs(value) < 10**18 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Seconds:
+class Seconds(NamedTuple):
     """A duration."""
 
     low_s: float
-    meant = "a number of seconds"
+
+    @property
+    def meant(self) -> str:
+        return "a number of seconds"
 
     def read(self, text: str, label: str) -> float:
         try:
@@ -122,8 +124,7 @@ class Seconds:
         return plain(value) if not isinstance(value, (bool, str)) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """One of some words."""
 
     words: Sequence[str]
@@ -144,7 +145,6 @@ class Choice:
         return value if isinstance(value, str) else None
 
 
-@dataclass(frozen=True, slots=True)
 class Truth:
     """True or false, with a value, as in v2."""
 
@@ -163,7 +163,6 @@ class Truth:
         return plain(value) if not isinstance(value, float) else None
 
 
-@dataclass(frozen=True, slots=True)
 class Flag:
     """True where it stands on a command line, without a value."""
 
@@ -179,8 +178,7 @@ class Flag:
         return str(value) if isinstance(value, bool) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """Text that spec.py reads: a name, a path, a command."""
 
     repeatable: bool = False

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any, Protocol
 
 from pslaunch.node import codes
 from pslaunch.node.dispatch import Supply, in_words
-from pslaunch.node.job import Placed
+from pslaunch.node.job import Placed, to_data
 from pslaunch.node.loop import Aside, Loop
 from pslaunch.node.recent import Event, Recent
 from pslaunch.node.send import Sender, Source
@@ -112,7 +111,7 @@ class RemoteHead:
 
     def lead(self, placed: Placed, secret: str) -> tuple[int, tuple[str, ...]]:
         """Have the node lead this job; port and addresses that agents dial, port 0 where it does not."""
-        self._line.send({"type": "lead", "placed": asdict(placed), "secret": secret})
+        self._line.send({"type": "lead", "placed": to_data(placed), "secret": secret})
         answer = self.ask("leading")
         return int(answer.get("port", 0)), tuple(answer.get("addrs", ()))
 

@@ -6,8 +6,7 @@ Commands, files, JobSpec and docs/options.md have it from here. `--help` reads i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pslaunch.kinds import Choice, Flag, Kind, Number, Seconds, Text, Truth
 from pslaunch.runtime.env import INIT_ARGS, TRAINER_TIMEOUT_S
@@ -18,14 +17,13 @@ MAX_PORTS: Final = 1024  # of one kind, of one pserver
 MIN_LOST_AFTER_S: Final = 3.0  # heartbeats come every second; less would end healthy jobs
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One option of some backends; where they differ in it, it stands here once for each."""
 
     name: str
-    metavar: str = ""
     kind: Kind
     help: str
+    metavar: str = ""
     default: Any = None
     says: str = ""  # what stands for the default where the value itself does not tell it
     backends: tuple[str, ...] = ("local", "fabric")

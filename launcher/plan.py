@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +88,7 @@ def remote_nodes(spec: JobSpec, reach: Reach) -> tuple[Node, ...]:
             log_dir=f"{workspace}/log" if spec.log_dir is None else base,
             output_dir=f"{base}/output",
             state_dir=f"{base}/.pslaunch",
-            ranks=host.count,
+            ranks=host.times,
             dispatched=spec.package is not None,
         )
         for i, host in enumerate(reach.hosts)
@@ -150,10 +149,10 @@ def dry_run(placed: Placed, facts: Facts) -> dict[str, Any]:
         "backend": plan.backend,
         "server": plan.server,
         "why": plan.why,
-        "limits": asdict(plan.limits),
-        "install": asdict(plan.install) if plan.install else None,
+        "limits": plan.limits._asdict(),
+        "install": plan.install._asdict() if plan.install else None,
         "setup": list(plan.setup),
-        "nodes": [asdict(node) for node in placed.nodes],
+        "nodes": [node._asdict() for node in placed.nodes],
         "processes": [
             {"process": s.key, "node": s.node, "argv": list(s.argv), "cwd": s.cwd, "log": s.log,
              "env": {**s.added_env, **s.contract}}

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TextIO, TypeVar, cast
 
 from pslaunch.backends.base import Backend, Dial, Line, load_backend
 from pslaunch.errors import (
+    STOP_SIGNALS,
     EndedEarlyError,
     FileError,
     HostError,
@@ -23,20 +25,22 @@ from pslaunch.errors import (
     PslaunchError,
     SpecError,
 )
-from pslaunch.node import codes, record
-from pslaunch.node.dispatch import Supply
-from pslaunch.node.head import STOP_SIGNALS, Head
-from pslaunch.node.job import Facts, Plan, place
+from pslaunch.node import codes
+from pslaunch.node.job import Facts, Plan, place, to_data
 from pslaunch.node.loop import Loop
-from pslaunch.node.recent import Event
-from pslaunch.observe import HeadView, RemoteHead
 from pslaunch.outlet import Outlet
 from pslaunch.plan import dry_run as plan_as_data
 from pslaunch.plan import make_plan, render
 from pslaunch.spec import JobSpec, Reach
-from pslaunch.view import View, make_view
+
+if TYPE_CHECKING:
+    from pslaunch.node.dispatch import Supply
+    from pslaunch.node.recent import Event
+    from pslaunch.observe import HeadView, RemoteHead
+    from pslaunch.view import View
 
 TICK_S = 0.125
+AT_ONCE_S = 0.02  # for nodes that start without a network
 # Ends that say nothing of a host, or name it already: what then goes on is to be over soon.
 NO_LOOK = (codes.OK, codes.USAGE, codes.INT, codes.TERM, codes.HUP, codes.NODE_LOST)
 T = TypeVar("T")
@@ -118,27 +122,37 @@ def _with_wheels(plan: Plan, spec: JobSpec) -> Plan:
     except OSError as e:
         raise FileError.from_os(e, "keep the wheel that goes to the nodes (XDG_CACHE_HOME says where)") from e
     extras = {OWN_WHEEL: str(folder), **({WHEELHOUSE: str(spec.wheelhouse)} if spec.wheelhouse else {})}
-    return replace(plan, package=replace(plan.package, extras=extras))
+    return plan._replace(package=plan.package._replace(extras=extras))
 
 
 def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tuple[int, bool]:
     """The exit code, and whether any program was started."""
-    loop = Loop()
-    backend = load_backend(spec.backend, spec.reach)
-    outlet = Outlet(out or sys.stdout)
-    view = make_view(json=as_json, out=cast(TextIO, outlet), clock=time.monotonic)
-    try:
-        watch = Watch(loop, view, outlet)
+    loop, backend, outlet = Loop(), load_backend(spec.backend, spec.reach), Outlet(out or sys.stdout)
+    with contextlib.ExitStack() as at_end:
+        at_end.callback(outlet.drain)
+        at_end.callback(loop.close)
+        # Before any node is started: it comes to the loop, which runs once somebody can end what was started.
+        loop.on_signals({n: lambda: None for n in STOP_SIGNALS})
+        first, limits = plan.nodes[0], plan.limits
         if spec.head == "node":
-            head = _head_on_node(loop, backend, plan, watch)
-            if spec.reach:
-                _remember(plan, spec.reach)
+            starting = Begun(loop, lambda: [backend.start_head(first, limits)])
         else:
-            head = _head_here(loop, backend, plan, watch)
+            starting = Begun(loop, lambda: backend.start(plan.nodes, limits))
+        at_end.callback(backend.close)
+        # Nodes take longer to come up than what waits for them to be imported: that is done meanwhile.
+        from pslaunch.view import make_view
+
+        view = make_view(json=as_json, out=cast(TextIO, outlet), clock=time.monotonic)
+        at_end.callback(view.close)
+        watch = Watch(loop, view, outlet)
+        remote = _head_on_node(loop, backend, plan, watch, starting) if spec.head == "node" else None
+        if remote and spec.reach:
+            _remember(plan, spec.reach)
+        head: HeadView = remote or _head_here(loop, backend, plan, watch, starting)
         watch.begin(head)
-        if spec.detach:
+        if remote and spec.detach:
             watch.until(lambda: watch.all_run or head.done)
-            if isinstance(head, RemoteHead) and not head.done and head.free():
+            if not head.done and remote.free():
                 backend.release()
                 watch.say(
                     "the job goes on by itself; "
@@ -154,43 +168,54 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
                 f"output is in {plan.nodes[0].output_dir} on {plan.nodes[0].name}; --fetch_output brings it"
             )
         return head.code, watch.any_began
-    finally:
-        backend.close()
-        view.close()
-        loop.close()
-        outlet.drain()
 
 
-def _head_here(loop: Loop, backend: Backend, plan: Plan, watch: Watch) -> HeadView:
+class Begun(Generic[T]):
+    """Slow work with nodes, which a thread does from now on."""
+
+    def __init__(self, loop: Loop, work: Callable[[], T]) -> None:
+        self._loop = loop
+        self._found: list[T] = []
+        self._over: list[Exception | None] = []
+        done = threading.Event()
+
+        def run() -> None:
+            try:
+                self._found.append(work())
+            finally:
+                done.set()
+
+        loop.aside(run, self._over.append)
+        done.wait(AT_ONCE_S)  # what takes a moment is not kept from it by our own imports
+
+    def wait(self, asked: Callable[[], bool], cut: Callable[[], None]) -> T | None:
+        """What it brings, while the loop runs. Once its end is asked for, `cut` ends it soon.
+
+        None where nothing came of it then; else raises what the work raised.
+        """
+        self._loop.run(lambda: bool(self._over) or asked())
+        while not self._over:
+            cut()
+            self._loop.run_once(TICK_S)
+        if self._over[0] and not asked():
+            raise self._over[0]
+        return self._found[0] if self._found else None
+
+
+def _head_here(
+    loop: Loop, backend: Backend, plan: Plan, watch: Watch, starting: Begun[list[Line]]
+) -> HeadView:
+    from pslaunch.node.head import Head
+
     head = Head(loop, place(plan, plan.nodes), os.urandom(32).hex(), time.time, _supply(loop, plan))
+    head.drain = watch.show
     _stop_on_signals(loop, backend, head.stop)
-    cut = functools.partial(_cut, backend, watch, head)
-    found = _unless(loop, lambda: head.done, cut, lambda: backend.start(plan.nodes, plan.limits))
-    for line in found or ():
+    for line in starting.wait(lambda: head.done, functools.partial(_cut, backend, watch, head)) or ():
         if head.done:
             _give_back(line)
             continue
         head.attach(line.node, line.read_fd, line.write_fd, line.diagnosis)
     return head
-
-
-def _unless(
-    loop: Loop, asked: Callable[[], bool], cut: Callable[[], None], work: Callable[[], T]
-) -> T | None:
-    """What slow `work` with nodes brings, while the loop runs. Once its end is asked for, `cut` ends it soon.
-
-    None where nothing came of it then; else raises what `work` raises.
-    """
-    found: list[T] = []
-    over: list[Exception | None] = []
-    loop.aside(lambda: found.append(work()), over.append)
-    loop.run(lambda: bool(over) or asked())
-    while not over:
-        cut()
-        loop.run_once(TICK_S)
-    if over[0] and not asked():
-        raise over[0]
-    return found[0] if found else None
 
 
 def _give_back(line: Line) -> None:
@@ -205,7 +230,11 @@ def _cut(backend: Backend, watch: Watch, head: HeadView) -> None:
     watch.begin(head)
 
 
-def _head_on_node(loop: Loop, backend: Backend, plan: Plan, watch: Watch) -> HeadView:
+def _head_on_node(
+    loop: Loop, backend: Backend, plan: Plan, watch: Watch, starting: Begun[list[Line]]
+) -> RemoteHead:
+    from pslaunch.observe import RemoteHead
+
     first, secret = plan.nodes[0], os.urandom(32).hex()
     asked: list[tuple[int, str]] = []
 
@@ -215,12 +244,12 @@ def _head_on_node(loop: Loop, backend: Backend, plan: Plan, watch: Watch) -> Hea
         asked.append((number, why))
 
     _stop_on_signals(loop, backend, ask)
-    line = _unless(loop, lambda: bool(asked), backend.cancel, lambda: backend.start_head(first, plan.limits))
+    lines = starting.wait(lambda: bool(asked), backend.cancel) or []
     if asked:
-        if line:
+        for line in lines:
             _give_back(line)
         raise EndedEarlyError(*asked[0])
-    assert line is not None
+    line = lines[0]
     head = RemoteHead(
         loop,
         line.read_fd,
@@ -239,7 +268,7 @@ def _head_on_node(loop: Loop, backend: Backend, plan: Plan, watch: Watch) -> Hea
         rest, limits = plan.nodes[1:], plan.limits
         cut = functools.partial(_cut, backend, watch, head)
         try:
-            _unless(loop, lambda: head.done, cut, lambda: backend.start_dialing(rest, limits, dial))
+            Begun(loop, lambda: backend.start_dialing(rest, limits, dial)).wait(lambda: head.done, cut)
         except PslaunchError:
             head.close()  # it ends there, too
             raise
@@ -268,7 +297,7 @@ def _fetch(loop: Loop, spec: JobSpec, plan: Plan, backend: Backend, watch: Watch
 
     try:
         # `release`: the job is over, there is nothing on the nodes to wait for.
-        found = _unless(loop, lambda: bool(asked), backend.release, work)
+        found = Begun(loop, work).wait(lambda: bool(asked), backend.release)
         if found is None:
             number, why = asked[0]
             watch.say(f"results were not fetched to the end: {why}", "error")
@@ -285,9 +314,11 @@ def _fetch(loop: Loop, spec: JobSpec, plan: Plan, backend: Backend, watch: Watch
 
 def _remember(plan: Plan, reach: Reach) -> None:
     """Note where a job is led that is not led on this machine, for later shells."""
+    from pslaunch.node import record
+
     path = Path(record.folder(os.environ)) / f"{plan.job_id}.json"
     fixed = {"job": plan.job_id, "name": plan.name, "backend": plan.backend, "nodes": len(plan.nodes),
-             "started": round(time.time(), 3), "reach": asdict(reach)}  # fmt: skip
+             "started": round(time.time(), 3), "reach": to_data(reach)}  # fmt: skip
     record.Record(str(path), fixed).write(state=record.ELSEWHERE)
 
 
@@ -323,16 +354,14 @@ class Watch:
         self.any_began = False  # whether any process has been started
         self.any_ran = False  # whether anything has, what makes a node ready included
         self._waited_for: set[str] | None = None  # processes that have not run yet, once the job is known
-        loop.every(TICK_S, lambda: self._show(tick=True))
+        loop.every(TICK_S, lambda: self.show(tick=True))
 
     def begin(self, head: HeadView) -> None:
         """Show what this head has told and tells. May be called twice."""
         if self._head is None:
             self._head = head
-            if isinstance(head, Head):
-                head.drain = self._show
             self._end_if_broken()
-            self._show()
+            self.show()
 
     @property
     def all_run(self) -> bool:
@@ -341,8 +370,8 @@ class Watch:
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Show what happens until the condition holds."""
-        self._loop.run(condition, after_each=[self._show])
-        self._show()
+        self._loop.run(condition, after_each=[self.show])
+        self.show()
 
     def until_done(self) -> None:
         """Show the job to its end. Raises FileError where nobody can read it."""
@@ -357,7 +386,7 @@ class Watch:
         note = {"n": self._cursor, "time": time.time(), "event": "note", "level": level, "text": text}
         self._view.event(note)
 
-    def _show(self, *, tick: bool = False) -> None:
+    def show(self, *, tick: bool = False) -> None:
         events: list[Event] = []
         if self._head:
             events, self._cursor = self._head.events(self._cursor)

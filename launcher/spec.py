@@ -1,4 +1,4 @@
-"""What the user wants: JobSpec, which can't be invalid, and its making from what was given.
+"""What the user wants: JobSpec, its checks, and its making from what was given.
 
 Every rejected value is a SpecError that names the option, where it stood, and the value. Nothing is started
 here, and nothing of a program is run.
@@ -11,9 +11,8 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from pslaunch.args import Split
 from pslaunch.detect import Server, choose_server, reads_arguments
@@ -29,8 +28,7 @@ from pslaunch.runtime import env as contract
 MAX_NAME_BYTES: Final = 200  # a job's name is a folder's name with room for suffixes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reach:
+class Reach(NamedTuple):
     """How the hosts of a job are reached."""
 
     hosts: tuple[Host, ...]
@@ -45,22 +43,20 @@ class Reach:
 
 
 def reach_from_data(data: Mapping[str, Any]) -> Reach:
-    """A Reach from what `dataclasses.asdict` made of it, also after a way through JSON."""
+    """A Reach from what `to_data` made of it."""
     return Reach(**{**data, "hosts": tuple(Host(**h) for h in data["hosts"])})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Package:
+class Package(NamedTuple):
     """What is sent to the nodes."""
 
     folder: Path  # here
     shards: tuple[str, ...] = ()  # patterns: file i goes to the node of trainer i mod trainers alone
-    links: Mapping[str, str] = field(default_factory=dict)  # name in the workspace to a path on the nodes
+    links: Mapping[str, str] = {}  # name in the workspace to a path on the nodes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobSpec:
-    """One job as the user wants it. A count of None is the backend's default.
+class JobSpec(NamedTuple):
+    """One job as the user wants it, allowed by `check_values`. A count of None is the backend's default.
 
     Paths here are absolute; paths on other machines may begin with ~.
     """
@@ -72,7 +68,7 @@ class JobSpec:
     package: Package | None = None  # None: the workspace is on the nodes already
     program: str | None = None  # a path inside the workspace, or absolute; None: DEFAULT_PROGRAM
     program_args: tuple[str, ...] = ()
-    trainer_flags: Mapping[str, str] = field(default_factory=dict)
+    trainer_flags: Mapping[str, str] = {}
     server: Server = DEFAULT["server"]
     server_num: int | None = None
     worker_num: int | None = None
@@ -81,7 +77,7 @@ class JobSpec:
     port: int | None = None  # None: the head chooses
     ports_num: int = DEFAULT["ports_num"]
     ports_num_for_sparse: int = DEFAULT["ports_num_for_sparse"]
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
     python: str | None = sys.executable  # None: the node's own
     log_dir: Path | None = None  # on the nodes
     grace_s: float = DEFAULT["grace"]
@@ -99,22 +95,6 @@ class JobSpec:
     fetch_output: Path | None = None  # where output/ of node 0 goes
     fetch_logs: Path | None = None  # where log/ of every node goes
 
-    port_label: InitVar[str] = "--port"  # what a message calls the port
-
-    def __post_init__(self, port_label: str) -> None:
-        _check_name(self.job_name, "--job_name")
-        _check_fields(self, self.backend)
-        if self.reach:
-            _check_fields(self.reach, self.backend)
-        for name in ("workspace", "log_dir"):
-            path = getattr(self, name)
-            if path is not None and not path.is_absolute() and not (self.reach and str(path)[:1] == "~"):
-                raise SpecError(f"{name}={path} is not absolute")
-        _check_flags(self.trainer_flags, self.env)
-        for name in self.env:
-            check_env_name(name, "--env")
-        _check_ports(self, port_label)
-
     @property
     def command(self) -> tuple[str, ...]:
         """The program as an argument vector, to be run in the workspace: no shell, no search in PATH."""
@@ -123,6 +103,22 @@ class JobSpec:
             return (self.python or PYTHON, program, *self.program_args)
         runnable = program if "/" in program else f"./{program}"
         return (runnable, *self.program_args)
+
+
+def check_values(spec: JobSpec, port_label: str = "--port") -> None:
+    """Raises SpecError where a value is not allowed. port_label: what a message calls the port."""
+    _check_name(spec.job_name, "--job_name")
+    _check_fields(spec, spec.backend)
+    if spec.reach:
+        _check_fields(spec.reach, spec.backend)
+    for name in ("workspace", "log_dir"):
+        path = getattr(spec, name)
+        if path is not None and not path.is_absolute() and not (spec.reach and str(path)[:1] == "~"):
+            raise SpecError(f"{name}={path} is not absolute")
+    _check_flags(spec.trainer_flags, spec.env)
+    for name in spec.env:
+        check_env_name(name, "--env")
+    _check_ports(spec, port_label)
 
 
 def _check_fields(what: JobSpec | Reach, backend: str) -> None:
@@ -162,7 +158,7 @@ def _check_ports(spec: JobSpec, label: str) -> None:
         return
     hosts = spec.reach.hosts if spec.reach else ()
     if spec.server_num is None:
-        on_a_node = max((host.count for host in hosts), default=1)
+        on_a_node = max((host.times for host in hosts), default=1)
     else:
         on_a_node = -(-spec.server_num // (len(hosts) or spec.nodes))
     last = spec.port + on_a_node * (spec.ports_num + spec.ports_num_for_sparse) - 1
@@ -195,7 +191,7 @@ def local_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, s
         trainer_flags=given.trainer_flags,
         **options,
     )
-    check_effects(spec, given)
+    check_spec(spec, given)
     return spec
 
 
@@ -235,16 +231,13 @@ def _option_name(word: str) -> str:
 
 def common_options(given: Given, environ: Mapping[str, str]) -> dict[str, Any]:
     """The fields of JobSpec that options give as they are, and those that mean the same on every backend."""
-    fields = JobSpec.__dataclass_fields__
     values = {
         option.field: given.read(name)
         for name, option in given.options.items()
-        if option.field in fields and not option.repeatable and not isinstance(option.kind, Text)
+        if option.field in JobSpec._fields and not option.repeatable and not isinstance(option.kind, Text)
     }
     values["env"] = _added_env(given.all("env"), environ)
     values["head"] = _head(given)
-    port = given.one("port")
-    values["port_label"] = port.label if port else "--port"
     return values
 
 
@@ -270,8 +263,10 @@ def _head(given: Given) -> Literal["launcher", "node"]:
     return "node"
 
 
-def check_effects(spec: JobSpec, given: Given) -> None:
-    """An option that has no effect is an error; in a file it may be there for other jobs."""
+def check_spec(spec: JobSpec, given: Given) -> None:
+    """Raises SpecError where a value is not allowed, or an option of the command line has no effect."""
+    port = given.one("port")
+    check_values(spec, port.label if port else "--port")
     if spec.server_num == 0:
         for name in ("server", "port", "ports_num", "ports_num_for_sparse", "stall_after", "stall_timeout"):
             no_effect(given, name, "without pservers (--server_num=0)")
@@ -289,7 +284,7 @@ def check_effects(spec: JobSpec, given: Given) -> None:
 
 
 def no_effect(given: Given, name: str, why: str) -> None:
-    """Raises SpecError where the option stood on the command line."""
+    """Raises SpecError where the option stood on the command line: in a file it may be for other jobs."""
     for value in given.all(name):
         if value.on_line:
             text = "" if isinstance(given.options[name].kind, Flag) else f"={value.text}"

@@ -12,8 +12,7 @@ import os
 import re
 import signal as signals
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, TextIO
+from typing import Any, Final, NamedTuple, Protocol, TextIO
 
 from pslaunch.sending import Sending, show_bytes
 
@@ -59,8 +58,7 @@ def make_view(
 # --- What is said: pure. ---
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(NamedTuple):
     """One line for people: who says it (a process, or pslaunch), and what."""
 
     who: str

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pslaunch.errors import SpecError
 from pslaunch.node.job import Limits, Node
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 CLOSE_EXTRA_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A line to one node's agent. Whoever takes the descriptors closes them."""
 
     node: Node
@@ -37,8 +35,7 @@ class Line:
     diagnosis: Callable[[], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Dial:
+class Dial(NamedTuple):
     """Where agents find a head that is on a node, and what they prove themselves with."""
 
     addrs: tuple[str, ...]  # of node 0, the likeliest first

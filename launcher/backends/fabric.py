@@ -13,7 +13,6 @@ import select
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pslaunch.backends.base import CLOSE_EXTRA_S, Dial, Line
@@ -63,7 +62,7 @@ class FabricBackend:
             os.close(channel.read_fd)
             try:
                 with os.fdopen(channel.write_fd, "wb") as f:
-                    f.write(json.dumps({**asdict(dial), "node": node.id}).encode() + b"\n")
+                    f.write(json.dumps({**dial._asdict(), "node": node.id}).encode() + b"\n")
             except OSError as e:  # it ended before it could be told where to dial
                 text = channel.diagnosis() or e.strerror or str(e)
                 failed.append(HostError(self._reach.hosts[node.id].text, "start", text))

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from pslaunch.backends.base import CLOSE_EXTRA_S, Dial, Line
@@ -58,7 +57,7 @@ class LocalBackend:
         for node in nodes:
             keeper = self._keeper(limits, "dial", stdout=subprocess.DEVNULL)
             assert keeper.stdin is not None
-            keeper.stdin.write(json.dumps({**asdict(dial), "node": node.id}).encode() + b"\n")
+            keeper.stdin.write(json.dumps({**dial._asdict(), "node": node.id}).encode() + b"\n")
             keeper.stdin.close()
 
     def head_line(self, record: Mapping[str, Any]) -> tuple[int, int]:

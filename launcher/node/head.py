@@ -6,7 +6,6 @@ Observers know only its interface: `events` from a cursor, and requests.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -392,10 +391,3 @@ class Head:
             nodes=[{"id": n.id, "name": n.name} for n in placed.nodes],
             processes=[{"process": p.key, "node": p.node, "log": p.log} for p in placed.processes],
         )
-
-
-STOP_SIGNALS = {
-    signal.SIGINT: "interrupted (Ctrl+C)",
-    signal.SIGTERM: "the launcher was asked to end (SIGTERM)",
-    signal.SIGHUP: "the terminal was closed (SIGHUP)",
-}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os.path
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pslaunch.runtime import env
@@ -21,25 +20,22 @@ FIRST_PORT = 7164  # v2's default; a job whose user gave no port looks upward fr
 LAST_PORT = 32767  # below the kernel's own range, from which it gives ports to outgoing connections
 
 
-@dataclass(frozen=True)
-class Count:
+class Count(NamedTuple):
     """How many processes a role has: `n` in all, or `n` on each node, or `n` for each rank of a node."""
 
     rule: str  # total, per_node, per_rank
     n: int
 
 
-@dataclass(frozen=True)
-class Role:
+class Role(NamedTuple):
     """One role of a job: what runs, how often."""
 
     name: str  # PSERVER or TRAINER
-    count: Count
+    number: Count
     argv: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """A node as declared, then as its agent reported it.
 
     `addr` is what others reach it by; empty until the nodes have tried. Paths of a node that is not this
@@ -58,8 +54,7 @@ class Node:
     python: str = ""  # what PYTHON stands for there; empty until its agent has told
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """Times of a job, in seconds."""
 
     grace_s: float
@@ -69,8 +64,7 @@ class Limits:
     trainer_timeout_s: float
 
 
-@dataclass(frozen=True)
-class Install:
+class Install(NamedTuple):
     """What an environment of the job on each node is made of, beside the workspace's requirements."""
 
     wheel: str  # the file's name among what is sent
@@ -78,20 +72,18 @@ class Install:
     offline: bool  # all of it is sent: the node's index is not asked
 
 
-@dataclass(frozen=True)
-class Package:
+class Package(NamedTuple):
     """A folder of the launcher's machine that nodes are filled from."""
 
     folder: str
     skip: tuple[str, ...] = ()  # paths in it that are the job's own
     links_out: bool = False  # nodes see the same files: links that lead out may do so there too
     shards: tuple[str, ...] = ()  # patterns with a number: of each trainer its own files
-    links: Mapping[str, str] = field(default_factory=dict)  # names in it to folders mounted on the nodes
-    extras: Mapping[str, str] = field(default_factory=dict)  # names in it to further folders that go along
+    links: Mapping[str, str] = {}  # names in it to folders mounted on the nodes
+    extras: Mapping[str, str] = {}  # names in it to further folders that go along
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """All that is decided before any node is asked."""
 
     job_id: str
@@ -116,8 +108,7 @@ class Plan:
     package: Package | None = None  # None: the workspace is on the nodes already
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """One process with its node and rank."""
 
     role: str
@@ -132,8 +123,7 @@ class Process:
         return f"{self.role}/{self.rank}"
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(NamedTuple):
     """A plan whose processes have nodes. Pservers come first, each role in order of ranks."""
 
     plan: Plan
@@ -144,8 +134,7 @@ class Placed:
         return [p for p in self.processes if p.role == role]
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """What agents report and the head chooses: addresses, ports, paths that only nodes know."""
 
     addrs: tuple[str, ...]  # of each node
@@ -175,8 +164,7 @@ def _symbol(key: str, i: int) -> str:
     return f"{{{name}}}" if i == 0 else f"{{{name}+{i}}}"
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """The order to start one process: all values literal."""
 
     key: str
@@ -202,8 +190,7 @@ class Start:
         }
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(NamedTuple):
     """A placed job with literal values (or, in a dry run, symbols)."""
 
     placed: Placed
@@ -211,15 +198,26 @@ class Bound:
     starts: tuple[Start, ...]
 
 
+def to_data(value: object) -> Any:
+    """Named tuples as JSON's objects, whatever they hold."""
+    if isinstance(value, dict):
+        return {key: to_data(v) for key, v in value.items()}
+    if not isinstance(value, tuple):
+        return value
+    fields = getattr(value, "_fields", None)
+    return {k: to_data(v) for k, v in zip(fields, value)} if fields else [to_data(v) for v in value]
+
+
 def placed_from_data(data: Mapping[str, Any]) -> Placed:
-    """A placed job from what `dataclasses.asdict` made of it, also after a way through JSON."""
+    """A placed job from what `to_data` made of it."""
     plan = data["plan"]
-    roles = tuple(Role(r["name"], Count(**r["count"]), tuple(r["argv"])) for r in plan["roles"])
+    roles = tuple(Role(r["name"], Count(**r["number"]), tuple(r["argv"])) for r in plan["roles"])
     declared = tuple(Node(**n) for n in plan["nodes"])
-    p = plan["package"]
+    p, i = plan["package"], plan["install"]
     package = p and Package(**{**p, "skip": tuple(p["skip"]), "shards": tuple(p["shards"])})
+    install = i and Install(i["wheel"], tuple(i["pins"]), i["offline"])
     own = {"roles": roles, "nodes": declared, "limits": Limits(**plan["limits"]), "package": package,
-           "install": _install_from_data(plan["install"]), "setup": tuple(plan["setup"])}  # fmt: skip
+           "install": install, "setup": tuple(plan["setup"])}  # fmt: skip
     return Placed(
         Plan(**{**plan, **own}),
         tuple(Node(**n) for n in data["nodes"]),
@@ -227,16 +225,12 @@ def placed_from_data(data: Mapping[str, Any]) -> Placed:
     )
 
 
-def _install_from_data(data: Mapping[str, Any] | None) -> Install | None:
-    return Install(data["wheel"], tuple(data["pins"]), data["offline"]) if data else None
-
-
 def place(plan: Plan, nodes: Sequence[Node]) -> Placed:
     """Give every process its node and rank: a total goes round the nodes, other counts stay together."""
     processes: list[Process] = []
     for role in plan.roles:
         on_node: Counter[int] = Counter()
-        for rank, node in enumerate(_nodes_of(role.count, nodes)):
+        for rank, node in enumerate(_nodes_of(role.number, nodes)):
             local_rank = on_node[node.id]
             on_node[node.id] += 1
             log = os.path.join(node.log_dir, env.output_log(role.name, rank, local_rank))

@@ -7,7 +7,6 @@ goes wrong here ends the job before anything of the user's ran.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pslaunch.node import codes, job, reach
@@ -141,8 +140,7 @@ class Opening:
         if not link.addrs:
             raise ValueError("a node has at least one address")
         link.shared = None if m["shared"] is None else int(m["shared"])
-        link.node = replace(
-            link.node,
+        link.node = link.node._replace(
             workspace=str(m["workspace"]),
             log_dir=str(m["log_dir"]),
             output_dir=str(m["output_dir"]),
@@ -185,7 +183,7 @@ class Opening:
                 "log": f"{link.node.log_dir}/{SETUP_LOG}",
                 "workspace": link.node.workspace,
                 "state_dir": link.node.state_dir,
-                "install": asdict(plan.install) if plan.install else None,
+                "install": plan.install._asdict() if plan.install else None,
                 "setup": plan.setup,
                 "added_env": dict(plan.added_env),
             }
@@ -206,7 +204,7 @@ class Opening:
         self._refused(link, how.code, f"can't be made ready: {said}", advice, log)
 
     def _on_furnished(self, link: Link, m: Message) -> None:
-        link.node = replace(link.node, python=str(m["python"]) or link.node.python)
+        link.node = link.node._replace(python=str(m["python"]) or link.node.python)
         self._answered(link)
 
     def _find_addrs(self) -> None:
@@ -266,7 +264,7 @@ class Opening:
     def _settle_addrs(self, addrs: Sequence[str]) -> None:
         for node, addr in zip(self._desk.placed.nodes, addrs):
             link = self._desk.links[node.id]
-            link.node = replace(link.node, addr=addr)
+            link.node = link.node._replace(addr=addr)
         self._settle()
         self._propose_ports()
 

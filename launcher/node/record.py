@@ -8,7 +8,6 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from pslaunch.node import job
@@ -34,7 +33,7 @@ def of_job(placed: job.Placed, socket_path: str) -> dict[str, Any]:
         "nodes": len(placed.nodes),
         "started": round(time.time(), 3),
         "socket": socket_path,
-        "places": [asdict(n) for n in placed.nodes],
+        "places": [n._asdict() for n in placed.nodes],
         "processes": [{"process": p.key, "node": p.node, "log": p.log} for p in placed.processes],
     }
 

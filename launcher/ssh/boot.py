@@ -10,7 +10,7 @@ import hashlib
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pslaunch.app import zipapp
 
@@ -85,8 +85,7 @@ class NoMarkerError(Exception):
         self.endless = endless
 
 
-@dataclass(frozen=True, slots=True)
-class Boot:
+class Boot(NamedTuple):
     """What to send to the command, and the marker that comes back."""
 
     payload: bytes

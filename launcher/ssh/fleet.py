@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pslaunch.app import zipapp
@@ -142,7 +141,7 @@ class Fleet:
                 detail = f"{authority.where}: @cert-authority: this needs OpenSSH's ssh, which is not here"
                 raise HostError(host.name, "host key", detail)
             if authority:
-                target = replace(route.target, only_ssh=f"@cert-authority in {authority.where}")
+                target = route.target._replace(only_ssh=f"@cert-authority in {authority.where}")
                 return Route((*route.hops[:-1], target))
         return route
 

@@ -14,9 +14,8 @@ import hmac
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pslaunch.errors import HostError
 from pslaunch.ssh.settings import Settings
@@ -26,8 +25,7 @@ Verdict = Literal["known", "unknown", "changed", "revoked"]
 HOW = "answer at a terminal, give --host_key_policy accept_new, or connect once with: ssh {name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One line of a known_hosts file."""
 
     names: str

@@ -13,8 +13,8 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from pslaunch.errors import HostError
 from pslaunch.ssh import keys
@@ -36,8 +36,7 @@ _STRICT = {"true": "yes", "false": "no", "off": "no"}  # as -G prints them
 _DEFAULT_KEYS = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """One hop: where it is, who we are there, and how both sides prove it."""
 
     name: str  # as the user, or a ProxyJump, names it
@@ -75,8 +74,7 @@ class Settings:
         return name if self.port == 22 or self.host_key_alias else f"[{name}]:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """The hops to a host, the host itself last."""
 
     hops: tuple[Settings, ...]
@@ -259,7 +257,7 @@ class Config:
             if host == name:
                 continue  # `Host *` with ProxyJump matches the jump host too
             if hops:  # reached over the one before, whatever its own settings say
-                hops.append(replace(self._look_up(host, jump_user, jump_port), jumps=(), proxy_command=""))
+                hops.append(self._look_up(host, jump_user, jump_port)._replace(jumps=(), proxy_command=""))
             else:
                 hops = self._hops(host, jump_user, jump_port, depth + 1)
         return [*hops, settings]
@@ -267,9 +265,9 @@ class Config:
     def _look_up(self, name: str, user: str | None, port: int | None) -> Settings:
         values = self._ask_ssh(name, user, port) if self.ssh else self._read_files(name, user, port)
         found = settings_of(name, values, home=self._home, local_user=self._user, environ=os.environ)
-        found = replace(found, user_given=user, port_given=port)
+        found = found._replace(user_given=user, port_given=port)
         if not found.only_ssh:
-            found = replace(found, only_ssh=keys.needs_ssh(found.identity_files))
+            found = found._replace(only_ssh=keys.needs_ssh(found.identity_files))
         return found
 
     def _ask_ssh(self, name: str, user: str | None, port: int | None) -> Values:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,7 +81,7 @@ def test_what_can_not_be_had_is_named(node: Node) -> None:
 def test_what_pip_leaves_goes_with_the_run_folder(workspace: Path) -> None:
     words = ("tmp=$TMPDIR", 'touch "$tmp/left"', 'echo "$tmp" > where', "exit 7")
     spec = JobSpec(backend="local", job_name="furnish", workspace=workspace, server_num=0)
-    plan = replace(make_plan(spec, "furnish-1"), setup=("; ".join(words),))
+    plan = make_plan(spec, "furnish-1")._replace(setup=("; ".join(words),))
     loop, backend = Loop(), LocalBackend()
     head = Head(loop, place(plan, plan.nodes), "00" * 32, time.time)
     try:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,7 +50,7 @@ def looking(here: Node) -> Iterator[Looking]:
     """Two agents on this machine."""
     backend, loop = LocalBackend(), Loop()
     one = Looking(loop)
-    one.attach(backend.start([here, replace(here, id=1, name="b")], LIMITS), LIMITS.lost_after_s)
+    one.attach(backend.start([here, here._replace(id=1, name="b")], LIMITS), LIMITS.lost_after_s)
     yield one
     one.close()
     backend.close()
@@ -84,7 +83,7 @@ def test_an_agent_that_is_killed(looking: Looking) -> None:
 def test_agents_wait_for_a_launcher_that_still_reaches_other_hosts(here: Node) -> None:
     backend, loop = LocalBackend(), Loop()
     with contextlib.closing(loop), contextlib.closing(backend):
-        (line,) = backend.start([here], replace(LIMITS, lost_after_s=3.0))
+        (line,) = backend.start([here], LIMITS._replace(lost_after_s=3.0))
         said = b""
         while said.count(BEAT) < 4:  # by now it has been told nothing for longer than that
             said += (piece := os.read(line.read_fd, 4096))
@@ -97,7 +96,7 @@ def test_agents_wait_for_a_launcher_that_still_reaches_other_hosts(here: Node) -
 def test_an_agent_that_is_to_dial_waits_for_the_word_where(here: Node) -> None:
     backend = LocalBackend()
     with contextlib.closing(backend):
-        keeper = backend._keeper(replace(LIMITS, lost_after_s=3.0), "dial", stdout=subprocess.DEVNULL)
+        keeper = backend._keeper(LIMITS._replace(lost_after_s=3.0), "dial", stdout=subprocess.DEVNULL)
         with pytest.raises(subprocess.TimeoutExpired):
             keeper.wait(4.5)
         assert keeper.stdin

@@ -70,7 +70,7 @@ def test_a_published_conf_and_a_package(here: Path) -> None:
 def test_what_chooses_the_arithmetic_here_and_not_there_is_told(here: Path, options: list[str]) -> None:
     spec = make(here, WS, "--hosts=a", *options)
     environ = {"HOME": "/h", "OPENBLAS_CORETYPE": "Haswell"}
-    told = notes(spec, Given({}, {}), Split(), environ)
+    told = notes(spec, Given({}, {}, {}), Split(), environ)
     assert [t.partition(" ")[0] for t in told] == ([] if options else ["OPENBLAS_CORETYPE"])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,7 +75,7 @@ def test_no_two_processes_of_an_address_share_a_port(
     nodes: int, pservers: int, trainers: int, dense: int, sparse: int
 ) -> None:
     p = plan(server="script", pservers=Count("total", pservers), trainers=Count("total", trainers))
-    p = replace(p, ports_num=dense, ports_num_for_sparse=sparse)
+    p = p._replace(ports_num=dense, ports_num_for_sparse=sparse)
     where = job.place(p, [node(i, addr=f"127.0.0.{i % 2 + 1}") for i in range(nodes)])
     ports = job.propose_ports(where, 7164, 20000)
     owner = {x.key: where.nodes[x.node].addr for x in where.processes} | {job.GLOO: where.nodes[0].addr}
@@ -102,7 +100,7 @@ def test_the_runtime_reads_the_endpoints_that_the_launcher_wrote(
     pservers: int, nodes: int, dense: int, sparse: int
 ) -> None:
     p = plan(pservers=Count("total", pservers), trainers=Count("total", 1))
-    p = replace(p, ports_num=dense, ports_num_for_sparse=sparse)
+    p = p._replace(ports_num=dense, ports_num_for_sparse=sparse)
     where = job.place(p, [node(i, addr=f"10.0.0.{i + 1}") for i in range(nodes)])
     ports = job.propose_ports(where, 7164, 20000)
     bound = job.bind(

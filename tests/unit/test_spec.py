@@ -15,7 +15,7 @@ from pslaunch.given import Given
 from pslaunch.kinds import Value
 from pslaunch.options import options_of
 from pslaunch.runtime import env
-from pslaunch.spec import JobSpec, Package, local_spec
+from pslaunch.spec import JobSpec, Package, check_values, local_spec
 
 
 @pytest.fixture
@@ -43,8 +43,12 @@ def make(
     )
 
 
-def spec(**fields: Any) -> JobSpec:
-    return JobSpec(backend="local", job_name="w", workspace=Path("/ws"), **fields)
+def spec(*, workspace: str = "/ws", **fields: Any) -> JobSpec:
+    return JobSpec(backend="local", job_name="w", workspace=Path(workspace), **fields)
+
+
+def check(**fields: Any) -> None:
+    check_values(spec(**fields))
 
 
 @pytest.mark.parametrize(("folder", "why"), [("a\nb", "control characters"), ("/", "no name")])
@@ -195,7 +199,7 @@ def test_a_bad_variable_is_named(ws: Path, word: str, says: str) -> None:
 @pytest.mark.parametrize("name", sorted(env.contract_names()))
 def test_no_variable_of_the_contract_can_be_set(name: str) -> None:
     with pytest.raises(SpecError, match=name):
-        spec(env={name: "x"})
+        check(env={name: "x"})
 
 
 def test_a_variable_given_twice_is_an_error(ws: Path) -> None:
@@ -254,18 +258,18 @@ def test_python_without_a_python_program_is_an_error(ws: Path) -> None:
 
 def test_ports_beyond_the_last_are_an_error() -> None:
     with pytest.raises(SpecError, match="--port=65530"):
-        spec(port=65530, server_num=2, ports_num=3, ports_num_for_sparse=1)
+        check(port=65530, server_num=2, ports_num=3, ports_num_for_sparse=1)
 
 
 def test_one_way_to_say_a_trainer_flag() -> None:
     with pytest.raises(SpecError, match="--num_passes and --env PADDLE_INIT_NUM_PASSES"):
-        spec(trainer_flags={"num_passes": "1"}, env={"PADDLE_INIT_NUM_PASSES": "2"})
+        check(trainer_flags={"num_passes": "1"}, env={"PADDLE_INIT_NUM_PASSES": "2"})
     with pytest.raises(SpecError, match="--passes"):
-        spec(trainer_flags={"passes": "1"})
+        check(trainer_flags={"passes": "1"})
 
 
 def test_paths_are_absolute() -> None:
     with pytest.raises(SpecError, match="workspace=ws"):
-        JobSpec(backend="local", job_name="w", workspace=Path("ws"))
+        check(workspace="ws")
     with pytest.raises(SpecError, match="log_dir=log"):
-        spec(log_dir=Path("log"))
+        check(log_dir=Path("log"))
