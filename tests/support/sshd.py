@@ -85,7 +85,8 @@ class Sshd:
         lines = [
             *(f"Port {self.port}", "ListenAddress 127.0.0.1", f"HostKey {self.host_key}", "PidFile none"),
             *(f"AuthorizedKeysFile {self.authorized}", "UsePAM no", "StrictModes no", "LogLevel VERBOSE"),
-            *(f"SetEnv {MARK}={os.environ[MARK]}", *settings),
+            # Debian's bash then leaves out the ~/.bashrc of whoever runs the tests, which may take seconds.
+            *(f"SetEnv {MARK}={os.environ[MARK]} SHLVL=2", *settings),
         ]
         config = self.folder / "sshd_config"
         config.write_text("\n".join(lines) + "\n")
