@@ -6,6 +6,8 @@ CC ?= cc
 BIN := .venv/bin
 WORKSPACE := examples/word2vec/ws
 PYTEST_ARGS ?=
+# Neighbours share fixtures, such as the hosts; whoever is done first takes from the others.
+PYTEST = $(BIN)/python -m pytest -n 4 --dist worksteal
 N ?= 1
 
 CORE := $(filter-out runtime/csrc/py_%.c,$(wildcard runtime/csrc/*.c))
@@ -42,12 +44,12 @@ train: setup-train ## train the word2vec example with 2 pservers and 2 trainers 
 	$(BIN)/python examples/word2vec/report.py $(WORKSPACE)
 
 test: dev ctest ## all tests that this machine can run: C under ASan and UBSan, then pytest
-	$(BIN)/python -m pytest -n 4 tests/faults $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -n 4 --ignore=tests/faults $(PYTEST_ARGS)
+	$(PYTEST) tests/faults $(PYTEST_ARGS)
+	$(PYTEST) --ignore=tests/faults $(PYTEST_ARGS)
 
 faults: dev ## every ending, N times (default 1), each time with another seed
 	@for seed in $$(seq $(N)); do echo "seed $$seed"; \
-	    $(BIN)/python -m pytest -q -n 4 --seed=$$seed tests/faults $(PYTEST_ARGS) || exit 1; done
+	    $(PYTEST) -q --seed=$$seed tests/faults $(PYTEST_ARGS) || exit 1; done
 
 hosts: N = 3
 hosts: dev ## N hosts (default 3) with sshd on this machine, to try `pslaunch fabric`; needs root, Linux, openssh-server
@@ -62,7 +64,7 @@ asan: dev build/asan/pslaunch/runtime/_core.abi3.so ## tests of the runtime, its
 	@ln -sfn $(addprefix "$(CURDIR)"/,$(filter-out %.so,$(wildcard runtime/*))) build/asan/pslaunch/runtime/
 	PYTHONPATH="$(CURDIR)/build/asan" LD_PRELOAD="$(SANITIZERS)" \
 	ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_abort=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	$(BIN)/python -m pytest -n 4 -k "not memory and not furnished" $(ASAN_TESTS) $(PYTEST_ARGS)
+	$(PYTEST) -k "not memory and not furnished" $(ASAN_TESTS) $(PYTEST_ARGS)
 
 # The import names as real folders, as in build/typing, but with a core of its own: .venv/ stays as it is.
 build/asan/pslaunch/runtime/_core.abi3.so: $(CORE) $(BINDINGS) $(HEADERS) Makefile | dev
