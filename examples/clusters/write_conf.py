@@ -31,7 +31,9 @@ HOST_KEY: Final = "/home/pslaunch/.sshd/ssh_host_ed25519_key.pub"
 LABEL: Final = "app=ssh-servers"
 DIAL_S: Final = 5.0
 TOOL_S: Final = 60.0
-SSHD: Final = ("/usr/sbin/sshd", "-i")  # speaks SSH on its standard input and output
+# Speaks SSH on its standard input and output. It keeps its standard error (-e): containerd ends the input of
+# `kubectl exec` as soon as one of the outputs is closed.
+SSHD: Final = ("/usr/sbin/sshd", "-i", "-e", "-o", "LogLevel=ERROR")
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _KEY: Final = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]+={0,2}")

@@ -150,6 +150,22 @@ def test_pslaunch_gets_in(server: Container, by_exec: bool, monkeypatch: pytest.
         greets(channel)
 
 
+def test_by_exec_sshd_keeps_its_outputs_and_says_nothing(server: Container) -> None:
+    """containerd ends the input of `kubectl exec` as soon as one of the outputs is closed."""
+    argv = [*server.enter(), *write_conf.SSHD]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe) as sshd:
+        assert sshd.stdin and sshd.stdout and sshd.stderr
+        assert sshd.stdout.readline().startswith(b"SSH-2.0-")
+        sshd.stdin.write(b"SSH-2.0-test\r\n")
+        sshd.stdin.flush()
+        assert sshd.stdout.read(6)[5:] == b"\x14"  # its first message: what was to be closed is closed
+        (child,) = Path(f"/proc/{sshd.pid}/task/{sshd.pid}/children").read_text().split()
+        assert [str(Path(f"/proc/{child}/fd/{fd}").readlink())[:5] for fd in (0, 2)] == ["/dev/", "pipe:"]
+        sshd.stdin.close()
+        assert sshd.stderr.read() == b""
+
+
 def test_nothing_else_gets_in(server: Container) -> None:
     config = write(server)
     other = make_key(server.folder / "other")

@@ -313,7 +313,7 @@ def test_ssh_reads_ssh_config(tmp_path: Path, by_exec: bool) -> None:
         assert found["identityfile"].strip('"') == f"{access}/key"
         assert found["stricthostkeychecking"] in ("yes", "true")
         if by_exec:
-            assert found["proxycommand"] == " ".join([*one.enter, "/usr/sbin/sshd -i"])
+            assert found["proxycommand"] == " ".join([*one.enter, *write_conf.SSHD])
         else:
             assert (found["hostname"], found["port"]) == (one.address, "2222")
             assert "proxycommand" not in found
