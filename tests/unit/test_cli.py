@@ -214,6 +214,23 @@ def test_a_plan_of_a_local_job_imports_nothing_of_other_backends(ws: Path) -> No
     assert done.stdout.splitlines()[-1] == "other:"
 
 
+def test_nodes_are_started_before_head_and_view_are_imported(ws: Path) -> None:
+    code = (
+        "import sys; from pslaunch.backends.local import LocalBackend\n"
+        "from pslaunch.errors import ServiceError\n"
+        "def start(*_):\n"
+        "    later = 'pslaunch.node.head pslaunch.observe pslaunch.view'.split()\n"
+        "    print('there:', *(m for m in later if m in sys.modules))\n"
+        "    raise ServiceError('enough')\n"
+        "LocalBackend.start = start\n"
+        "from pslaunch.cli import main; main(['local'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (69, "there:"), done.stderr
+
+
 def test_version_as_an_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr().out == f"pslaunch {__version__}\n"
