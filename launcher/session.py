@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TextIO, TypeVar, cast
 
-from pslaunch.backends.base import Backend, Dial, Line, load_backend
+from pslaunch.backends.base import CLOSE_EXTRA_S, Backend, Dial, Line, load_backend
 from pslaunch.errors import (
     STOP_SIGNALS,
     EndedEarlyError,
@@ -131,7 +131,7 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
     with contextlib.ExitStack() as at_end:
         at_end.callback(outlet.drain)
         at_end.callback(loop.close)
-        # Before any node is started: it comes to the loop, which runs once somebody can end what was started.
+        # From here on a signal waits in the loop, which runs once somebody can end what was started.
         loop.on_signals({n: lambda: None for n in STOP_SIGNALS})
         first, limits = plan.nodes[0], plan.limits
         if spec.head == "node":
@@ -139,6 +139,8 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
         else:
             starting = Begun(loop, lambda: backend.start(plan.nodes, limits))
         at_end.callback(backend.close)
+        at_end.callback(_leave, starting, backend)
+        starting.soon()
         # Nodes take longer to come up than what waits for them to be imported: that is done meanwhile.
         from pslaunch.view import make_view
 
@@ -177,7 +179,8 @@ class Begun(Generic[T]):
         self._loop = loop
         self._found: list[T] = []
         self._over: list[Exception | None] = []
-        done = threading.Event()
+        self._waited = False
+        self._done = done = threading.Event()
 
         def run() -> None:
             try:
@@ -186,13 +189,25 @@ class Begun(Generic[T]):
                 done.set()
 
         loop.aside(run, self._over.append)
-        done.wait(AT_ONCE_S)  # what takes a moment is not kept from it by our own imports
+
+    def soon(self) -> None:
+        """Give it a moment: what takes no longer is not kept from it by our own imports."""
+        self._done.wait(AT_ONCE_S)
+
+    def leave(self, cut: Callable[[], None]) -> T | None:
+        """End it where nobody came to wait for it; what it brought nevertheless."""
+        if self._waited:
+            return None
+        cut()
+        self._done.wait(CLOSE_EXTRA_S)
+        return self._found[0] if self._found else None
 
     def wait(self, asked: Callable[[], bool], cut: Callable[[], None]) -> T | None:
         """What it brings, while the loop runs. Once its end is asked for, `cut` ends it soon.
 
         None where nothing came of it then; else raises what the work raised.
         """
+        self._waited = True
         self._loop.run(lambda: bool(self._over) or asked())
         while not self._over:
             cut()
@@ -216,6 +231,12 @@ def _head_here(
             continue
         head.attach(line.node, line.read_fd, line.write_fd, line.diagnosis)
     return head
+
+
+def _leave(starting: Begun[list[Line]], backend: Backend) -> None:
+    """Nodes that nobody came to wait for, since something failed before, end now and not after the grace."""
+    for line in starting.leave(backend.cancel) or ():
+        _give_back(line)
 
 
 def _give_back(line: Line) -> None:

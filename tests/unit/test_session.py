@@ -127,3 +127,20 @@ def test_output_that_breaks_before_there_is_a_head_ends_the_job(
         os.dup2(kept, 1)
         os.close(kept)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("head", ["launcher", "node"])
+def test_what_fails_beside_the_start_of_nodes_ends_them_without_a_grace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
+    (tmp_path / "train.py").write_text("open('ran', 'w')")
+    spec = job("failed", tmp_path, head)._replace(grace_s=60.0)
+
+    def fail(**_: Any) -> NoReturn:
+        raise OSError("no descriptors")
+
+    monkeypatch.setattr("pslaunch.view.make_view", fail)
+    with pytest.raises(OSError, match="no descriptors"):
+        session._run(spec, make_plan(spec, "failed-1"), as_json=False, out=io.StringIO())
+    assert not (tmp_path / "ran").exists()
