@@ -156,6 +156,7 @@ class RemoteHead:
                 self._keep(event)
         elif message["type"] == "over":
             self._code = int(message["code"])
+            self.close()  # its agent ends now, which is no loss any more
         elif message["type"] == "wants":
             self._send_package()
         elif message["type"] == "lacks" and self._sender:

@@ -24,6 +24,7 @@ from pslaunch.node.keeper import BEAT_S, KILL_LIMIT_S, complain, reap
 from pslaunch.node.loop import Loop
 from pslaunch.node.premises import Premises, write
 from pslaunch.node.program import Program, Refusal, code_of
+from pslaunch.node.silence import Silence
 from pslaunch.node.supervise import Ending
 from pslaunch.node.wire import Data, Line, Message
 from pslaunch.runtime import busyport, env
@@ -56,7 +57,7 @@ class Agent:
     ) -> None:
         self.loop, self._run_dir, self._grace_s = loop, run_dir, grace_s
         self._keeper_fd, self._keeper_pid, self._lost_after_s = keeper_fd, os.getppid(), lost_after_s
-        self._keeper_heard_s = loop.now()
+        self._keeper_silence = Silence(loop.now())
         self.held: dict[str, list[socket.socket]] = {}
         self._furnishing: Message | None = None  # the order that is being carried out
         self._door: Door | None = None
@@ -323,7 +324,7 @@ class Agent:
         except OSError:
             data = b""
         if data:
-            self._keeper_heard_s = self.loop.now()
+            self._keeper_silence.heard(self.loop.now())
             return
         self.loop.watch(self._keeper_fd)
         self._give_up("its keeper was killed")
@@ -331,7 +332,7 @@ class Agent:
     def _beat(self) -> None:
         with contextlib.suppress(OSError):
             os.write(self._keeper_fd, b".")
-        silent_s = self.loop.now() - self._keeper_heard_s
+        silent_s = self._keeper_silence.look(self.loop.now())
         if silent_s >= self._lost_after_s and self._ending is None:
             keeper = procs.read_proc(self._keeper_pid)
             if keeper and os.getppid() == self._keeper_pid:  # still our parent, so the pid is its own

@@ -341,7 +341,7 @@ class Head:
         self._maybe_done()
 
     def _answer_due_s(self, number: int) -> float:
-        heard_s = max(self._finish_s, self.links[number].line.heard_s)
+        heard_s = max(self._finish_s, self.links[number].line.silence.heard_s)
         return min(heard_s + FINISH_LIMIT_S, self._finish_s + FINISH_MOST_S)
 
     def _maybe_done(self) -> None:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 
 from pslaunch.node import procs
+from pslaunch.node.silence import Silence
 
 BEAT_S = 1.0
 KILL_LIMIT_S = 1.5
@@ -81,14 +82,14 @@ class Keeper:
                 signal.signal(number, lambda _number, _frame: None)
 
     def wait(self) -> tuple[int, str]:
-        heard_s = time.monotonic()
+        silence = Silence(time.monotonic())
         beat_fd = self._line.fileno()
         watched = [self._wake_r, beat_fd]
         while True:
             ready = select.select(watched, [], [], BEAT_S)[0]
             if beat_fd in ready:
                 if self._hear():
-                    heard_s = time.monotonic()
+                    silence.heard(time.monotonic())
                 else:
                     watched.remove(beat_fd)  # closed: it is ending, and SIGCHLD tells how
             if self._wake_r in ready and set(self._read(self._wake_r)) & {
@@ -103,7 +104,7 @@ class Keeper:
                 return code, f"the agent was ended by {name}" if name else ""
             with contextlib.suppress(OSError):
                 self._line.send(b".")
-            if time.monotonic() - heard_s >= self._lost_after_s:
+            if silence.look(time.monotonic()) >= self._lost_after_s:
                 os.kill(self._agent, signal.SIGKILL)
                 os.waitpid(self._agent, 0)
                 return 128 + signal.SIGKILL, f"the agent was silent for {self._lost_after_s:g} s"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Union
 
 from pslaunch import __version__
 from pslaunch.node.loop import Loop
+from pslaunch.node.silence import Silence
 
 if TYPE_CHECKING:
     from pslaunch.node.seal import Seal
@@ -205,7 +206,8 @@ class Line:
         self._bulk_bytes = 0
         self._source: Callable[[], list[bytes]] = list  # asked for frames when nothing else waits
         self._wants_write = True
-        self._last_sent_s = self.heard_s = loop.now()  # the second: when the last byte came
+        self._last_sent_s = loop.now()
+        self.silence = Silence(loop.now())
         for fd in {read_fd, write_fd}:
             os.set_blocking(fd, False)
         # Sent by the loop: nothing may be lost before our owner knows us.
@@ -309,7 +311,8 @@ class Line:
         if not data:
             self._lose("the line was closed")
             return
-        self.heard_s, self._first_after_s = self._loop.now(), 0.0
+        self._first_after_s = 0.0
+        self.silence.heard(self._loop.now())
         try:
             for item in self._decoder.feed(data):
                 if not self.open:
@@ -343,7 +346,7 @@ class Line:
         if not self.open:
             return
         now = self._loop.now()
-        silent_s = now - self.heard_s
+        silent_s = self.silence.look(now)
         limit_s = max(self.lost_after_s, self._first_after_s)
         if silent_s >= limit_s:
             self._lose(f"nothing was heard for {silent_s:.0f} s")

@@ -222,6 +222,32 @@ def test_nothing_is_left_whoever_is_hit(
     check(place, workspace, case, rng)
 
 
+FROZEN = """
+import signal, time
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})
+print("ready", flush=True)
+signal.sigwait({signal.SIGCONT})
+time.sleep(2.5)  # for whoever judges others to do so
+"""
+
+
+@pytest.mark.parametrize("place", ["local", "local_led", "local_cluster", "local_led_cluster"], indirect=True)
+def test_a_pause_of_the_whole_machine_ends_nothing(place: Place, workspace: Path) -> None:
+    (workspace / "train.py").write_text(FROZEN)
+    trainers = [f"trainer/{i}" for i in range(place.nodes)]
+    limits = (f"--grace={GRACE_S}", f"--lost_after={LOST_AFTER_S}")
+    with running(place, workspace, *limits, "--server_num=0", f"--worker_num={place.nodes}") as job:
+        job.until_printed("ready", trainers)
+        guards = [pid for trainer in trainers for pid in job.guards(trainer)]
+        everybody = [job.launcher.pid, *guards, *map(job.pid, trainers)]
+        for pid in everybody:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(LOST_AFTER_S + 1)
+        for pid in everybody:
+            os.kill(pid, signal.SIGCONT)
+        assert job.launcher.wait() == 0, job.launcher.output()
+
+
 @pytest.mark.parametrize("place", ["local_cluster"], indirect=True)
 def test_a_node_that_is_reached_late_costs_no_other(place: Place, workspace: Path) -> None:
     (workspace / "train.py").touch()

@@ -101,6 +101,19 @@ def test_a_later_shell_sees_the_job_fetches_from_it_and_ends_it(
     ]
 
 
+@pytest.mark.parametrize("head", ["launcher", "node"])
+def test_results_come_with_the_end_of_a_job_wherever_it_was_led(
+    hosts: Hosts, workspace: Path, tmp_path: Path, head: str
+) -> None:
+    (workspace / "train.py").write_text(WAITING.replace("signal.pause()", ""))
+    where = (f"--hosts={','.join(h.name for h in hosts)}", f"--root_dir={hosts.root_dir}", f"--head={head}")
+    sent = (f"--job_dispatch_package={workspace}", f"--fetch_output={tmp_path / 'out'}", "--server_num=0")
+    done = Shell(hosts, tmp_path / "own").run("fabric", "--json", *QUICK, *where, *sent)
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode, [e["code"] for e in events if e["event"] == "end"]) == (0, [0]), done.stdout
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model-0"]
+
+
 def test_a_job_that_did_not_run_does_not_fetch_what_another_has(
     hosts: Hosts, job: str, workspace: Path, tmp_path: Path
 ) -> None:

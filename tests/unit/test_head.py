@@ -57,10 +57,10 @@ class Led:
 
     def say(self, frames: bytes) -> None:
         """What the node says; the head hears it."""
-        before_s = self.head.links[0].line.heard_s
+        before_s = self.head.links[0].line.silence.heard_s
         self._node.sendall(frames)
         self.now_s += 0.001
-        self.loop.run(lambda: self.head.links[0].line.heard_s > before_s)
+        self.loop.run(lambda: self.head.links[0].line.silence.heard_s > before_s)
 
     def until_told(self, kind: str) -> None:
         self._node.setblocking(False)

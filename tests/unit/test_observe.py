@@ -94,3 +94,19 @@ def test_a_head_that_does_not_answer_a_request_to_end_is_told(answers: bool) -> 
     for end in (line, head):
         end.close()
     loop.close()
+
+
+@pytest.mark.timeout(20)
+def test_a_head_that_leaves_once_the_job_is_over_is_not_lost() -> None:
+    loop = Loop()
+    near, far = (s.detach() for s in socket.socketpair())
+    head = RemoteHead(loop, near, near, name="node 0", lost_after_s=30)
+    line = Line(
+        loop, far, far, lost_after_s=30, on_message=lambda _m: None, on_lost=lambda _why: None
+    )  # fmt: skip
+    line.send({"type": "over", "code": codes.PEER})
+    line.close()
+    loop.run(lambda: head.done)
+    loop.run_once(0.1)  # as where results are fetched after that
+    assert head.code == codes.PEER and not head.events(0)[0]
+    loop.close()

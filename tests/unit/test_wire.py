@@ -224,9 +224,19 @@ def test_the_first_byte_may_take_longer_than_silence_later(patient: Patient) -> 
 
 
 def test_a_first_byte_that_never_comes_is_missed(patient: Patient) -> None:
-    patient.now_s = 600.0
-    patient.loop.run_once(0.0)
+    patient.until(600)
     assert patient.lost == ["nothing was heard for 600 s"]
+
+
+def test_a_pause_of_the_whole_machine_is_no_silence(patient: Patient) -> None:
+    patient.raw.sendall(encode(wire.hello()))
+    patient.loop.run_once(0.0)
+    patient.now_s += 60
+    for _ in range(3):
+        patient.loop.run_once(0.0)
+    assert not patient.lost
+    patient.until(63)
+    assert patient.lost == ["nothing was heard for 4 s"]
 
 
 def test_a_closed_line_is_noticed_at_once(peers: Peers) -> None:
