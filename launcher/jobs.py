@@ -43,10 +43,22 @@ def all_jobs(reach: Reach | None = None) -> list[Record]:
         if r["state"] == record.ELSEWHERE:
             asked.setdefault(json.dumps([r["backend"], r["reach"]]), []).append(r)
         else:
-            found.append({**r, "reach": reach_from_data(r["reach"])} if "reach" in r else r)
+            found.append(_with_reach(r))
     for pointers in asked.values():
         found += _follow(pointers)
     return sorted(found, key=lambda r: float(r.get("started", 0)))
+
+
+def _with_reach(r: Record) -> Record:
+    """What this machine noted of a job that is over there, too."""
+    try:
+        return {**r, "reach": reach_from_data(r["reach"])} if "reach" in r else r
+    except SpecError as e:
+        return _unknown(r, e)
+
+
+def _unknown(r: Record, e: PslaunchError, reach: Reach | None = None) -> Record:
+    return {**r, "state": "unknown", "reason": str(e), "processes": [], "reach": reach, "error": e}
 
 
 def _elsewhere(backend: str, reach: Reach) -> list[Record]:
@@ -57,14 +69,12 @@ def _elsewhere(backend: str, reach: Reach) -> list[Record]:
 
 def _follow(pointers: Sequence[Record]) -> list[Record]:
     """What node 0 says of jobs that were started from here; what is over is noted here too."""
-    reach = reach_from_data(pointers[0]["reach"])
+    reach = None
     try:
+        reach = reach_from_data(pointers[0]["reach"])
         known = {r["job"]: r for r in _elsewhere(pointers[0]["backend"], reach)}
     except PslaunchError as e:
-        return [
-            {**r, "state": "unknown", "reason": str(e), "processes": [], "reach": reach, "error": e}
-            for r in pointers
-        ]
+        return [_unknown(r, e, reach) for r in pointers]
     found: list[Record] = []
     for r in pointers:
         news = {**r, "state": "lost", "processes": [], **known.get(r["job"], {}), "reach": reach}
@@ -103,6 +113,14 @@ def find(word: str, reach: Reach | None = None, *, running: bool = False) -> Rec
         raise SpecError(f"no job {word!r}; {_no_jobs(reach)}")
     near = nearest(word, [r["job"] for r in jobs], cutoff=0.5)
     raise SpecError(f"no job {word!r}" + (f"; is {near!r} meant?" if near else "; pslaunch jobs lists them"))
+
+
+def _find_reached(word: str, reach: Reach | None, *, running: bool = False) -> Record:
+    """As `find`; raises why a job can't be asked for where it runs."""
+    r = find(word, reach, running=running)
+    if "error" in r:
+        raise r["error"]
+    return r
 
 
 def _no_jobs(reach: Reach | None) -> str:
@@ -204,12 +222,10 @@ def show_logs(
 
     Returns the exit code for the shell: the job's own where it was followed to its end.
     """
-    r = find(word, reach, running=follow)
+    r = _find_reached(word, reach, running=follow)
     known = [p["process"] for p in r["processes"]]
     if process and process not in known:
         raise SpecError(f"no process {process!r} in job {r['job']}; there are {', '.join(known)}")
-    if "error" in r:
-        raise r["error"]
     if r["state"] != "running":
         if not known:
             raise _lost_track(r)
@@ -292,7 +308,7 @@ def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -
     """Bring what a job left into `output/` and `log/` of a folder. Returns 0."""
     from pslaunch.fetch import fetch_results
 
-    r = find(word, reach)
+    r = _find_reached(word, reach)
     # Numbered here: a record of another machine must not say where something is written on this one.
     nodes = [job.Node(**{**n, "id": i}) for i, n in enumerate(r.get("places", ()))]
     if not nodes:
@@ -314,9 +330,7 @@ def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -
 
 def stop(word: str, out: TextIO, *, kill: bool, reach: Reach | None = None) -> int:
     """End a job and wait for its end; with `kill` at once. Returns 0 once it has ended."""
-    r = find(word, reach, running=True)
-    if "error" in r:
-        raise r["error"]
+    r = _find_reached(word, reach, running=True)
     if r["state"] != "running":
         print(f"{r['job']} is not running: {r['state']}", file=out)
         return codes.OK

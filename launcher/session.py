@@ -133,8 +133,8 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
         at_end.callback(loop.close)
         # From here on a signal waits in the loop, which runs once somebody can end what was started.
         loop.on_signals({n: lambda: None for n in STOP_SIGNALS})
-        first, limits = plan.nodes[0], plan.limits
-        if spec.head == "node":
+        first, limits, led = plan.nodes[0], plan.limits, spec.head == "node"
+        if led:
             starting = Begun(loop, lambda: [backend.start_head(first, limits)])
         else:
             starting = Begun(loop, lambda: backend.start(plan.nodes, limits))
@@ -147,7 +147,7 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
         view = make_view(json=as_json, out=cast(TextIO, outlet), clock=time.monotonic)
         at_end.callback(view.close)
         watch = Watch(loop, view, outlet)
-        remote = _head_on_node(loop, backend, plan, watch, starting) if spec.head == "node" else None
+        remote = _head_on_node(loop, backend, plan, watch, starting) if led else None
         if remote and spec.reach:
             _remember(plan, spec.reach)
         head: HeadView = remote or _head_here(loop, backend, plan, watch, starting)

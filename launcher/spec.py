@@ -43,8 +43,13 @@ class Reach(NamedTuple):
 
 
 def reach_from_data(data: Mapping[str, Any]) -> Reach:
-    """A Reach from what `to_data` made of it."""
-    return Reach(**{**data, "hosts": tuple(Host(**h) for h in data["hosts"])})
+    """A Reach from what `to_data` made of it. Raises SpecError where that was another version's."""
+    try:
+        return Reach(**{**data, "hosts": tuple(Host(**h) for h in data["hosts"])})
+    except (KeyError, TypeError):
+        raise SpecError(
+            "another version of pslaunch has noted where it runs; --conf conf.py asks the cluster"
+        ) from None
 
 
 class Package(NamedTuple):

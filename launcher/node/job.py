@@ -31,7 +31,7 @@ class Role(NamedTuple):
     """One role of a job: what runs, how often."""
 
     name: str  # PSERVER or TRAINER
-    number: Count
+    how_many: Count
     argv: tuple[str, ...]
 
 
@@ -199,7 +199,7 @@ class Bound(NamedTuple):
 
 
 def to_data(value: object) -> Any:
-    """Named tuples as JSON's objects, whatever they hold."""
+    """Named tuples as JSON's objects, all the way down through tuples and dicts."""
     if isinstance(value, dict):
         return {key: to_data(v) for key, v in value.items()}
     if not isinstance(value, tuple):
@@ -211,7 +211,7 @@ def to_data(value: object) -> Any:
 def placed_from_data(data: Mapping[str, Any]) -> Placed:
     """A placed job from what `to_data` made of it."""
     plan = data["plan"]
-    roles = tuple(Role(r["name"], Count(**r["number"]), tuple(r["argv"])) for r in plan["roles"])
+    roles = tuple(Role(r["name"], Count(**r["how_many"]), tuple(r["argv"])) for r in plan["roles"])
     declared = tuple(Node(**n) for n in plan["nodes"])
     p, i = plan["package"], plan["install"]
     package = p and Package(**{**p, "skip": tuple(p["skip"]), "shards": tuple(p["shards"])})
@@ -230,7 +230,7 @@ def place(plan: Plan, nodes: Sequence[Node]) -> Placed:
     processes: list[Process] = []
     for role in plan.roles:
         on_node: Counter[int] = Counter()
-        for rank, node in enumerate(_nodes_of(role.number, nodes)):
+        for rank, node in enumerate(_nodes_of(role.how_many, nodes)):
             local_rank = on_node[node.id]
             on_node[node.id] += 1
             log = os.path.join(node.log_dir, env.output_log(role.name, rank, local_rank))

@@ -20,7 +20,7 @@ from pslaunch.node.silence import Silence
 if TYPE_CHECKING:
     from pslaunch.node.seal import Seal
 
-WIRE_VERSION = 5
+WIRE_VERSION = 6
 HEADER = struct.Struct("<IBB")
 MAX_FRAME_BYTES = 64 * 1024
 MAX_BODY_BYTES = MAX_FRAME_BYTES - HEADER.size

@@ -71,6 +71,21 @@ def test_a_job_that_can_not_be_asked_for_may_run_and_says_why(
     assert "unknown" in told and told.endswith("node1: connecting failed: timed out after 10 s")
 
 
+@pytest.mark.parametrize("state", [record.ELSEWHERE, "ended"])
+def test_what_another_version_noted_hides_no_other_job(note: Note, state: str) -> None:
+    note("train-1", "running")
+    note("train-2", state, reach={"hosts": [{"another": "version"}]})
+    out = io.StringIO()
+    jobs.show_jobs(out, as_json=False)
+    assert [line.split()[:2] for line in out.getvalue().splitlines()] == [
+        ["train-1", "running"],
+        ["train-2", "unknown"],
+    ]
+    for ask in (lambda: jobs.stop("train-2", out, kill=False), lambda: jobs.fetch("train-2", Path(), out)):
+        with pytest.raises(SpecError, match=r"another version of pslaunch .* --conf conf.py"):
+            ask()
+
+
 def test_no_jobs_are_told_with_what_to_do(note: Note, capsys: pytest.CaptureFixture[str]) -> None:
     for as_json in (False, True):
         jobs.show_jobs(io.StringIO(), as_json=as_json)
