@@ -81,9 +81,10 @@ def test_what_another_version_noted_hides_no_other_job(note: Note, state: str) -
         ["train-1", "running"],
         ["train-2", "unknown"],
     ]
-    for ask in (lambda: jobs.stop("train-2", out, kill=False), lambda: jobs.fetch("train-2", Path(), out)):
-        with pytest.raises(SpecError, match=r"another version of pslaunch .* --conf conf.py"):
-            ask()
+    with pytest.raises(SpecError, match=r"another version of pslaunch .* --conf conf.py"):
+        jobs.stop("train-2", out, kill=False)
+    with pytest.raises(SpecError, match=r"another version of pslaunch .* --conf conf.py"):
+        jobs.fetch("train-2", Path(), out)
 
 
 def test_no_jobs_are_told_with_what_to_do(note: Note, capsys: pytest.CaptureFixture[str]) -> None:
