@@ -1,5 +1,19 @@
-"""`python -m pslaunch`: the command of the same name."""
+"""The command `pslaunch`, and `python -m pslaunch`."""
 
-from pslaunch.cli import main
+from __future__ import annotations
 
-main()
+import gc
+
+from pslaunch.node import GC_THRESHOLD
+
+
+def main() -> None:
+    """As `cli.main`, whose imports are half of what a user waits for."""
+    gc.set_threshold(GC_THRESHOLD)
+    from pslaunch import cli
+
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

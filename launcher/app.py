@@ -13,12 +13,13 @@ import ast
 import functools
 import io
 import marshal
+import struct
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from importlib.machinery import SourceFileLoader
-from importlib.util import MAGIC_NUMBER
+from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
 
 import pslaunch
@@ -169,10 +170,20 @@ def zipapp(*, small: bool = True) -> bytes:
         else:
             name = zipfile.ZipInfo(_CODES + MAGIC_NUMBER.hex(), _EPOCH)
             archive.writestr(name, _compiled(modules), zipfile.ZIP_STORED)
+            name = zipfile.ZipInfo("pslaunch/__init__.pyc", _EPOCH)
+            archive.writestr(name, _pyc(first, "pslaunch/__init__.py"), zipfile.ZIP_DEFLATED, level)
         whole = "".join(f"{name} {len(text)}\n{text}" for name, text in texts.items())
         for path, text in {"pslaunch/__init__.py": first, "__main__.py": MAIN, _TEXTS: whole}.items():
             archive.writestr(zipfile.ZipInfo(path, _EPOCH), text, zipfile.ZIP_DEFLATED, level)
     return packed.getvalue()
+
+
+def _pyc(text: str, path: str) -> bytes:
+    """As zipimport takes it from the same Python, and passes it over from any other."""
+    source = text.encode()
+    code = compile(source, path, "exec", dont_inherit=True)
+    unchecked = struct.pack("<I", 1)  # PEP 552: by the hash of a source, which need not be looked at
+    return MAGIC_NUMBER + unchecked + source_hash(source) + marshal.dumps(code)
 
 
 def _compiled(modules: Mapping[str, Path]) -> bytes:

@@ -89,7 +89,7 @@ def _wheel() -> bytes:
     files[f"{info}/WHEEL"] = (
         f"Wheel-Version: 1.0\nGenerator: pslaunch {version}\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
     )
-    files[f"{info}/entry_points.txt"] = b"[console_scripts]\npslaunch = pslaunch.cli:main\n"
+    files[f"{info}/entry_points.txt"] = b"[console_scripts]\npslaunch = pslaunch.__main__:main\n"
     record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files.items())
     files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
     made = io.BytesIO()

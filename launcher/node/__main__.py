@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 
-from pslaunch.node import keeper
+from pslaunch.node import GC_THRESHOLD
 
 
 def main(argv: Sequence[str]) -> int | str:
     """What `sys.exit` takes."""
+    gc.set_threshold(GC_THRESHOLD)
     mode, words = (argv[0], argv[1:]) if argv else ("", argv)
     if mode == "keeper":
+        from pslaunch.node import keeper
+
         return keeper.main(words)
     if mode in ("relay", "records", "read", "pack", "results"):
         from pslaunch.node import relay

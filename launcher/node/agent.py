@@ -20,12 +20,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pslaunch.node import codes, ports, procs
+from pslaunch.node.ending import Ending
 from pslaunch.node.keeper import BEAT_S, KILL_LIMIT_S, complain, reap
 from pslaunch.node.loop import Loop
 from pslaunch.node.premises import Premises, write
 from pslaunch.node.program import Program, Refusal, code_of
 from pslaunch.node.silence import Silence
-from pslaunch.node.supervise import Ending
 from pslaunch.node.wire import Data, Line, Message
 from pslaunch.runtime import busyport, env
 

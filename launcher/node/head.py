@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from pslaunch.node import codes, job, logs
 from pslaunch.node.dispatch import Dispatch, Supply
+from pslaunch.node.ending import NEVER, Signal
 from pslaunch.node.loop import Loop, Timer
 from pslaunch.node.opening import Link, Opening, setup_key
 from pslaunch.node.recent import Event, Recent
-from pslaunch.node.supervise import LOST_ADVICE, NEVER, Exit, Failure, Finish, Member, Signal, Supervisor
+from pslaunch.node.supervise import LOST_ADVICE, Exit, Failure, Finish, Member, Supervisor
 from pslaunch.node.wire import Line, Message, Output
 
 if TYPE_CHECKING:

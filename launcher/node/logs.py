@@ -12,13 +12,14 @@ TAIL_LINES = 20
 _TAIL_BYTES = 8192
 
 # Colours, cursor movements, titles: whole escape sequences, then whatever control characters are left.
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
-_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+# Compiled by whoever shows lines: an agent starts without.
+_ESCAPES = r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]"
+_CONTROLS = r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]"
 
 
 def clean(text: str) -> str:
     """`text` without control characters: nothing that a terminal would obey."""
-    return _CONTROLS.sub("", _ESCAPES.sub("", text))
+    return re.sub(_CONTROLS, "", re.sub(_ESCAPES, "", text))
 
 
 class Text(NamedTuple):

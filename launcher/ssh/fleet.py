@@ -48,9 +48,12 @@ class Fleet:
 
         A host that fails is a HostError in its place, a HostRightsError where keys were refused.
         """
-        self._prepare()
+        if not self._config.ssh:
+            self._prepare()  # paramiko reads the configuration then, and one thread must load it
         with ThreadPoolExecutor(max(1, min(self._reach.max_connections, len(hosts)))) as pool:
-            return list(pool.map(self._try, hosts, argvs))
+            routes = [pool.submit(self._route, host) for host in hosts]  # asks ssh, while the libraries load
+            self._prepare()
+            return list(pool.map(self._try, hosts, argvs, routes))
 
     def cancel(self) -> None:
         """Have an `open` that is under way fail soon; what is open stays so. May be called at any time."""
@@ -77,7 +80,10 @@ class Fleet:
                     future.result().client.close()
 
     def _prepare(self) -> None:
-        """What all threads share; imported here, once, because these libraries take long to load."""
+        """What all threads share; imported here, once, because these libraries take long to load.
+
+        May be called twice.
+        """
         from pslaunch.ssh.connect import Connector
         from pslaunch.ssh.proof import Passphrases
 
@@ -87,9 +93,9 @@ class Fleet:
         if self._cancelled:
             self._shared.give_up()
 
-    def _try(self, host: Host, argv: Sequence[str]) -> Channel | HostError:
+    def _try(self, host: Host, argv: Sequence[str], route: Future[Route]) -> Channel | HostError:
         try:
-            channel = self._open(host, argv)
+            channel = self._open(route.result(), argv)
         except HostError as e:
             kind = HostRightsError if e.step == "authenticate" else HostError
             detail = e.detail if e.host == host.name else f"{e.host}, on the way to it: {e.detail}"
@@ -101,11 +107,10 @@ class Fleet:
         channel.close()
         return HostError(host.name, "connect", "the job is being ended")
 
-    def _open(self, host: Host, argv: Sequence[str]) -> Channel:
+    def _open(self, route: Route, argv: Sequence[str]) -> Channel:
         from pslaunch.ssh import connect
 
         assert self._shared is not None
-        route = self._route(host)
         booted = make_boot(argv, self._reach.agent_python)
         if route.only_ssh:
             return self._by_ssh(route, booted)

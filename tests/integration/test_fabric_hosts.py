@@ -66,9 +66,17 @@ def test_what_is_wrong_with_a_host_is_named(hosts: Hosts, package: Path, fault: 
     assert got == code, said
 
 
-def test_a_host_that_is_not_reached_is_told_once(package: Path) -> None:
-    where = ("--hosts=127.0.0.1:1", f"--root_dir={package}/there", f"--job_dispatch_package={package}")
-    done = subprocess.run([*PSLAUNCH, "fabric", *where], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("path", [os.environ["PATH"], "/nowhere"], ids=["as it is", "without ssh"])
+def test_hosts_that_are_not_reached_are_told_once_each(package: Path, path: str) -> None:
+    places = [f"127.0.0.{i}:1" for i in range(1, 9)]
+    where = (f"--hosts={','.join(places)}", f"--root_dir={package}/there", f"--job_dispatch_package={package}")
+    done = subprocess.run(
+        [*PSLAUNCH, "fabric", *where],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": path},
+    )
     assert done.returncode == codes.HOST
-    assert done.stderr.count("Connection refused") == 1, done.stderr
-    assert done.stderr.splitlines()[-1] == "pslaunch: 1 of 1 hosts can't be used, as said above"
+    assert done.stderr.count("Connection refused") == len(places), done.stderr
+    assert done.stderr.splitlines()[-1] == "pslaunch: 8 of 8 hosts can't be used, as said above"

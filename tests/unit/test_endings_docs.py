@@ -8,7 +8,7 @@ from pathlib import Path
 from pslaunch import observe
 from pslaunch.args import Split
 from pslaunch.given import gather
-from pslaunch.node import agent, codes, head, keeper, supervise, wire
+from pslaunch.node import agent, codes, ending, head, keeper, supervise, wire
 from pslaunch.options import MIN_LOST_AFTER_S
 from pslaunch.runtime import client, handshake, pserver_options
 from pslaunch.runtime.env import INIT_ARGS
@@ -36,7 +36,7 @@ def test_times(tmp_path: Path) -> None:
             agent.FIRST_WORD_S,
             spec.grace_s,
             supervise.LOOK_FURTHER_S,
-            supervise.KILL_WAIT_S,
+            ending.KILL_WAIT_S,
             head.FINISH_LIMIT_S,
             head.FINISH_MOST_S,
             observe.GIVE_UP_S,
@@ -60,8 +60,8 @@ def test_the_options_are_there() -> None:
 
 def test_bounds_and_codes_of_what_ends_a_job() -> None:
     known = {str(code) for code in codes.MEANINGS} | {"126", "127", "137", "128+n", "the program's own"}
-    assert keeper.KILL_LIMIT_S <= supervise.KILL_WAIT_S
-    look, kill = (f"{s:g} s" for s in (supervise.LOOK_FURTHER_S, supervise.KILL_WAIT_S))
+    assert keeper.KILL_LIMIT_S <= ending.KILL_WAIT_S
+    look, kill = (f"{s:g} s" for s in (supervise.LOOK_FURTHER_S, ending.KILL_WAIT_S))
     bounds = {
         kill,
         f"grace + {kill}",

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.node import codes
-from pslaunch.node.supervise import Ending, Exit, Failure, Finish, Member, Signal, Supervisor
+from pslaunch.node.ending import Ending, Signal
+from pslaunch.node.supervise import Exit, Failure, Finish, Member, Supervisor
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
 GRACE_S = 5.0
