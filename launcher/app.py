@@ -12,11 +12,14 @@ from __future__ import annotations
 import ast
 import functools
 import io
+import itertools
 import marshal
+import re
 import struct
 import tokenize
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, source_hash
@@ -72,6 +75,7 @@ class _Modules:
         return self.texts.get(name + ".__init__", self.texts.get(name))
 _sys.meta_path.insert(0, _Modules(__loader__))
 """
+_WINDOW = 32 * 1024  # of deflate
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip file knows
 Cut = tuple[int, int, int]  # in this line, from this byte to that one
 _BEFORE_A_STATEMENT = {tokenize.ENCODING, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
@@ -165,8 +169,7 @@ def zipapp(*, small: bool = True) -> bytes:
         texts = {name: path.read_text() for name, path in modules.items()}
         if small:
             texts = {name: narrow(untyped(blank(text))) for name, text in texts.items()}
-            # The largest first, since a text is best compressed with much before it that is like it.
-            texts = dict(sorted(texts.items(), key=lambda item: -len(item[1])))
+            texts = {name: texts[name] for name in _by_likeness(texts)}
         else:
             name = zipfile.ZipInfo(_CODES + MAGIC_NUMBER.hex(), _EPOCH)
             archive.writestr(name, _compiled(modules), zipfile.ZIP_STORED)
@@ -176,6 +179,28 @@ def zipapp(*, small: bool = True) -> bytes:
         for path, text in {"pslaunch/__init__.py": first, "__main__.py": MAIN, _TEXTS: whole}.items():
             archive.writestr(zipfile.ZipInfo(path, _EPOCH), text, zipfile.ZIP_DEFLATED, level)
     return packed.getvalue()
+
+
+def _by_likeness(texts: Mapping[str, str]) -> list[str]:
+    """Each after those that share most with it, as far back as deflate sees; rare words count more."""
+    words = {name: set(re.findall(r"\w{4,}", text)) for name, text in texts.items()}
+    in_how_many = Counter(itertools.chain.from_iterable(words.values()))
+
+    def likeness(name: str, near: list[str]) -> float:
+        return sum(len(w) / in_how_many[w] for other in near for w in words[name] & words[other])
+
+    left = sorted(texts, key=lambda name: len(texts[name]))
+    order = [left.pop()]
+    while left:
+        sizes = itertools.accumulate(len(texts[name]) for name in reversed(order))
+        near = [
+            name
+            for name, size in zip(reversed(order), sizes, strict=True)
+            if size - len(texts[name]) < _WINDOW
+        ]
+        order.append(max(left, key=lambda name: likeness(name, near)))
+        left.remove(order[-1])
+    return order
 
 
 def _pyc(text: str, path: str) -> bytes:

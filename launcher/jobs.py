@@ -19,7 +19,7 @@ from pslaunch.node import codes, job, logs, record
 from pslaunch.node.loop import Loop
 from pslaunch.node.wire import Message
 from pslaunch.observe import RemoteHead
-from pslaunch.spec import Reach, reach_from_data
+from pslaunch.spec import OF_ANOTHER, Reach, reach_from_data
 from pslaunch.view import clean
 
 LOST_AFTER_S = 10.0  # a head that does not answer a later shell for so long is called lost
@@ -41,24 +41,20 @@ def all_jobs(reach: Reach | None = None) -> list[Record]:
     asked: dict[str, list[Record]] = {}
     for r in record.read_all(record.folder(os.environ)):
         if r["state"] == record.ELSEWHERE:
-            asked.setdefault(json.dumps([r["backend"], r["reach"]]), []).append(r)
+            asked.setdefault(json.dumps([r["backend"], r.get("reach")]), []).append(r)
         else:
             found.append(_with_reach(r))
     for pointers in asked.values():
         found += _follow(pointers)
-    return sorted(found, key=lambda r: float(r.get("started", 0)))
+    return sorted(found, key=lambda r: float(r["started"]))
 
 
 def _with_reach(r: Record) -> Record:
-    """What this machine noted of a job that is over there, too."""
+    """What this machine noted of a job that was over; `error` says why its nodes can't be asked."""
     try:
         return {**r, "reach": reach_from_data(r["reach"])} if "reach" in r else r
     except SpecError as e:
-        return _unknown(r, e)
-
-
-def _unknown(r: Record, e: PslaunchError, reach: Reach | None = None) -> Record:
-    return {**r, "state": "unknown", "reason": str(e), "processes": [], "reach": reach, "error": e}
+        return {**r, "reach": None, "error": e}
 
 
 def _elsewhere(backend: str, reach: Reach) -> list[Record]:
@@ -71,10 +67,13 @@ def _follow(pointers: Sequence[Record]) -> list[Record]:
     """What node 0 says of jobs that were started from here; what is over is noted here too."""
     reach = None
     try:
-        reach = reach_from_data(pointers[0]["reach"])
+        reach = reach_from_data(pointers[0].get("reach"))
         known = {r["job"]: r for r in _elsewhere(pointers[0]["backend"], reach)}
     except PslaunchError as e:
-        return [_unknown(r, e, reach) for r in pointers]
+        return [
+            {**r, "state": "unknown", "reason": str(e), "processes": [], "reach": reach, "error": e}
+            for r in pointers
+        ]
     found: list[Record] = []
     for r in pointers:
         news = {**r, "state": "lost", "processes": [], **known.get(r["job"], {}), "reach": reach}
@@ -304,13 +303,21 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
     yield from (text.text for text in splitter.feed(b"", final=True))
 
 
+def _places(r: Record) -> list[job.Node]:
+    """The nodes of a job. Numbered here: a record of another machine must not say where something is
+    written on this one."""
+    try:
+        return [job.Node(**{**n, "id": i}) for i, n in enumerate(r.get("places", ()))]
+    except TypeError:
+        raise SpecError(OF_ANOTHER) from None
+
+
 def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -> int:
     """Bring what a job left into `output/` and `log/` of a folder. Returns 0."""
     from pslaunch.fetch import fetch_results
 
     r = _find_reached(word, reach)
-    # Numbered here: a record of another machine must not say where something is written on this one.
-    nodes = [job.Node(**{**n, "id": i}) for i, n in enumerate(r.get("places", ()))]
+    nodes = _places(r)
     if not nodes:
         raise _lost_track(r)
     if r["state"] == "running":
@@ -330,7 +337,9 @@ def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -
 
 def stop(word: str, out: TextIO, *, kill: bool, reach: Reach | None = None) -> int:
     """End a job and wait for its end; with `kill` at once. Returns 0 once it has ended."""
-    r = _find_reached(word, reach, running=True)
+    r = find(word, reach, running=True)
+    if r["state"] == "unknown":
+        raise r["error"]
     if r["state"] != "running":
         print(f"{r['job']} is not running: {r['state']}", file=out)
         return codes.OK

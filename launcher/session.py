@@ -147,10 +147,10 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
         view = make_view(json=as_json, out=cast(TextIO, outlet), clock=time.monotonic)
         at_end.callback(view.close)
         watch = Watch(loop, view, outlet)
-        remote = _head_on_node(loop, backend, plan, watch, starting) if led else None
+        remote = _head_on_node(loop, backend, plan, watch, starting, at_end) if led else None
         if remote and spec.reach:
             _remember(plan, spec.reach)
-        head: HeadView = remote or _head_here(loop, backend, plan, watch, starting)
+        head: HeadView = remote or _head_here(loop, backend, plan, watch, starting, at_end)
         watch.begin(head)
         if remote and spec.detach:
             watch.until(lambda: watch.all_run or head.done)
@@ -179,7 +179,6 @@ class Begun(Generic[T]):
         self._loop = loop
         self._found: list[T] = []
         self._over: list[Exception | None] = []
-        self._waited = False
         self._done = done = threading.Event()
 
         def run() -> None:
@@ -195,11 +194,10 @@ class Begun(Generic[T]):
         self._done.wait(AT_ONCE_S)
 
     def leave(self, cut: Callable[[], None]) -> T | None:
-        """End it where nobody came to wait for it; what it brought nevertheless."""
-        if self._waited:
-            return None
-        cut()
-        self._done.wait(CLOSE_EXTRA_S)
+        """What it has brought; where it is not over yet, `cut` ends it soon."""
+        if not self._done.is_set():
+            cut()
+            self._done.wait(CLOSE_EXTRA_S)
         return self._found[0] if self._found else None
 
     def wait(self, asked: Callable[[], bool], cut: Callable[[], None]) -> T | None:
@@ -207,7 +205,6 @@ class Begun(Generic[T]):
 
         None where nothing came of it then; else raises what the work raised.
         """
-        self._waited = True
         self._loop.run(lambda: bool(self._over) or asked())
         while not self._over:
             cut()
@@ -218,31 +215,32 @@ class Begun(Generic[T]):
 
 
 def _head_here(
-    loop: Loop, backend: Backend, plan: Plan, watch: Watch, starting: Begun[list[Line]]
+    loop: Loop,
+    backend: Backend,
+    plan: Plan,
+    watch: Watch,
+    starting: Begun[list[Line]],
+    at_end: contextlib.ExitStack,
 ) -> HeadView:
     from pslaunch.node.head import Head
 
     head = Head(loop, place(plan, plan.nodes), os.urandom(32).hex(), time.time, _supply(loop, plan))
+    at_end.callback(head.close)
     head.drain = watch.show
     _stop_on_signals(loop, backend, head.stop)
-    for line in starting.wait(lambda: head.done, functools.partial(_cut, backend, watch, head)) or ():
-        if head.done:
-            _give_back(line)
-            continue
+    lines = starting.wait(lambda: head.done, functools.partial(_cut, backend, watch, head)) or []
+    while lines and not head.done:
+        line = lines[0]
         head.attach(line.node, line.read_fd, line.write_fd, line.diagnosis)
+        lines.remove(line)
     return head
 
 
 def _leave(starting: Begun[list[Line]], backend: Backend) -> None:
-    """Nodes that nobody came to wait for, since something failed before, end now and not after the grace."""
+    """Close the lines that no head has taken: an agent ends when nobody holds its line."""
     for line in starting.leave(backend.cancel) or ():
-        _give_back(line)
-
-
-def _give_back(line: Line) -> None:
-    """Its agent ends when nobody holds the line."""
-    os.close(line.read_fd)
-    os.close(line.write_fd)
+        os.close(line.read_fd)
+        os.close(line.write_fd)
 
 
 def _cut(backend: Backend, watch: Watch, head: HeadView) -> None:
@@ -252,7 +250,12 @@ def _cut(backend: Backend, watch: Watch, head: HeadView) -> None:
 
 
 def _head_on_node(
-    loop: Loop, backend: Backend, plan: Plan, watch: Watch, starting: Begun[list[Line]]
+    loop: Loop,
+    backend: Backend,
+    plan: Plan,
+    watch: Watch,
+    starting: Begun[list[Line]],
+    at_end: contextlib.ExitStack,
 ) -> RemoteHead:
     from pslaunch.observe import RemoteHead
 
@@ -267,10 +270,8 @@ def _head_on_node(
     _stop_on_signals(loop, backend, ask)
     lines = starting.wait(lambda: bool(asked), backend.cancel) or []
     if asked:
-        for line in lines:
-            _give_back(line)
         raise EndedEarlyError(*asked[0])
-    line = lines[0]
+    line = lines.pop()
     head = RemoteHead(
         loop,
         line.read_fd,
@@ -280,6 +281,7 @@ def _head_on_node(
         diagnosis=line.diagnosis,
         supply=_supply(loop, plan),
     )
+    at_end.callback(head.close)
     head.on_slow = lambda text: watch.say(text, "warning")
     _stop_on_signals(loop, backend, head.stop)
     port, addrs = head.lead(place(plan, plan.nodes), secret)
@@ -288,11 +290,7 @@ def _head_on_node(
         dial = Dial(addrs, port, secret)
         rest, limits = plan.nodes[1:], plan.limits
         cut = functools.partial(_cut, backend, watch, head)
-        try:
-            Begun(loop, lambda: backend.start_dialing(rest, limits, dial)).wait(lambda: head.done, cut)
-        except PslaunchError:
-            head.close()  # it ends there, too
-            raise
+        Begun(loop, lambda: backend.start_dialing(rest, limits, dial)).wait(lambda: head.done, cut)
         head.expect()
     elif not head.done:
         raise NodeLostError(f"node 0 ({first.name}) does not lead the job: {head.refusal or 'no answer'}")

@@ -25,6 +25,9 @@ from pslaunch.node.job import PYTHON
 from pslaunch.options import DEFAULT, options_of
 from pslaunch.runtime import env as contract
 
+OF_ANOTHER: Final = (
+    "another version of pslaunch has noted where it runs: ask by that one, or by --conf conf.py"
+)
 MAX_NAME_BYTES: Final = 200  # a job's name is a folder's name with room for suffixes
 
 
@@ -42,14 +45,12 @@ class Reach(NamedTuple):
     )
 
 
-def reach_from_data(data: Mapping[str, Any]) -> Reach:
+def reach_from_data(data: Any) -> Reach:
     """A Reach from what `to_data` made of it. Raises SpecError where that was another version's."""
     try:
         return Reach(**{**data, "hosts": tuple(Host(**h) for h in data["hosts"])})
     except (KeyError, TypeError):
-        raise SpecError(
-            "another version of pslaunch has noted where it runs; --conf conf.py asks the cluster"
-        ) from None
+        raise SpecError(OF_ANOTHER) from None
 
 
 class Package(NamedTuple):

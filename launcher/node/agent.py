@@ -1,7 +1,7 @@
 """The agent: makes a node ready, starts and watches its programs, reports, ends them.
 
 Under the head's orders while its line lives; without it, or without its keeper, it ends everything
-by itself. The decisions are supervise.py's, here is the I/O.
+by itself, as ending.py says. Here is the I/O.
 """
 
 from __future__ import annotations
@@ -383,7 +383,7 @@ class Agent:
         ports.close_all({**self.held, "": self._marks})
         if self._premises:
             self._premises.leave()
-        import shutil  # half as long to import as all of ours
+        import shutil  # a third of what all of ours takes to import
 
         shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper does it too, where it is still there
 

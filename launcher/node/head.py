@@ -15,6 +15,7 @@ from pslaunch.node.ending import NEVER, Signal
 from pslaunch.node.loop import Loop, Timer
 from pslaunch.node.opening import Link, Opening, setup_key
 from pslaunch.node.recent import Event, Recent
+from pslaunch.node.silence import Silence
 from pslaunch.node.supervise import LOST_ADVICE, Exit, Failure, Finish, Member, Supervisor
 from pslaunch.node.wire import Line, Message, Output
 
@@ -69,6 +70,7 @@ class Head:
         self.done = False
         self._states: dict[str, dict[str, Any]] = {p.key: {"state": "waiting"} for p in placed.processes}
         self._ran_s = loop.now()
+        self._expected: Silence | None = None  # of agents that are to dial
         loop.every(1.0, self._run_on)
         self._tell_job()
 
@@ -138,12 +140,20 @@ class Head:
         )
         self.links[node.id] = Link(node, line, diagnosis)
 
+    def close(self) -> None:
+        """Close all lines: what runs on the nodes ends there. May be called twice."""
+        for link in self.links.values():
+            link.line.close()
+
     def expect(self) -> None:
         """All agents know where we listen: each has as long to come as one that is silent."""
-        self._loop.call_after(self.placed.plan.limits.lost_after_s, self._miss_nodes)
+        self._expected = Silence(self._loop.now())
 
     def _run_on(self) -> None:
-        self._ran_s = self._loop.now()
+        self._ran_s = now = self._loop.now()
+        if self._expected and self._expected.look(now) >= self.placed.plan.limits.lost_after_s:
+            self._expected = None
+            self._miss_nodes()
 
     def _miss_nodes(self) -> None:
         if self._finishing:
@@ -349,8 +359,7 @@ class Head:
         if self.done or self._owing:
             return
         self.done = True
-        for link in self.links.values():
-            link.line.close()
+        self.close()
         result = self._supervisor.result
         assert result is not None
         if result.code == codes.OK and self._supervisor.unreached:

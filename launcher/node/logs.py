@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import functools
 import re
 from typing import Callable, NamedTuple
 
@@ -12,14 +13,20 @@ TAIL_LINES = 20
 _TAIL_BYTES = 8192
 
 # Colours, cursor movements, titles: whole escape sequences, then whatever control characters are left.
-# Compiled by whoever shows lines: an agent starts without.
 _ESCAPES = r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]"
 _CONTROLS = r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]"
 
 
+@functools.lru_cache
+def _left_out() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Compiled by whoever shows lines: an agent starts without."""
+    return re.compile(_ESCAPES), re.compile(_CONTROLS)
+
+
 def clean(text: str) -> str:
     """`text` without control characters: nothing that a terminal would obey."""
-    return re.sub(_CONTROLS, "", re.sub(_ESCAPES, "", text))
+    escapes, controls = _left_out()
+    return controls.sub("", escapes.sub("", text))
 
 
 class Text(NamedTuple):

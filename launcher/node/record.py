@@ -14,6 +14,7 @@ from pslaunch.node import job
 
 ELSEWHERE = "elsewhere"  # state of a record that only says where the job is led
 KEPT = 20  # records of ended jobs; older ones are removed
+NEEDED = ("job", "backend", "nodes", "started", "state")  # what a record is none without
 
 
 def folder(environ: Mapping[str, str]) -> str:
@@ -57,7 +58,7 @@ class Record:
 
 
 def read_all(path: str) -> list[dict[str, Any]]:
-    """The records in a folder, oldest first, readable ones; too many old ones are removed.
+    """The records in a folder, oldest first, those that can be read; too many old ones are removed.
 
     `state` is running, ended, or lost where no head answers any more.
     """
@@ -69,14 +70,16 @@ def read_all(path: str) -> list[dict[str, Any]]:
                     contextlib.suppress(OSError, ValueError),
                     open(os.path.join(path, name), encoding="utf-8") as f,
                 ):
-                    found.append({**json.load(f), "path": os.path.join(path, name)})
-    found.sort(key=lambda r: float(r.get("started", 0)))
-    ended = [r for r in found if r.get("state") == "ended"]
+                    r = json.load(f)
+                    if isinstance(r, dict) and all(key in r for key in NEEDED):
+                        found.append({**r, "path": os.path.join(path, name)})
+    found.sort(key=lambda r: float(r["started"]))
+    ended = [r for r in found if r["state"] == "ended"]
     for old in ended[:-KEPT]:
         with contextlib.suppress(OSError):
             os.unlink(old["path"])
         found.remove(old)
-    return [{**r, "state": "lost"} if r.get("state") == "running" and not _answers(r) else r for r in found]
+    return [{**r, "state": "lost"} if r["state"] == "running" and not _answers(r) else r for r in found]
 
 
 def _answers(r: Mapping[str, Any]) -> bool:

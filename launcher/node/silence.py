@@ -1,13 +1,14 @@
-"""How long a peer has been silent, by the time in which we could have heard it."""
+"""How long a peer has been silent, in time in which it could have been heard."""
 
-MOST_S = 1.5  # that one look can add; there is one a second
+PAUSE_S = 2.0  # between two looks, which come once a second, it is this process that stood still
 
 
 class Silence:
-    """Grows with each look by what has passed since the last one, but not by a pause of our own.
+    """Seconds since the last sign of life, without a pause of our own.
 
-    Where a whole machine stands still for a while, whoever wakes first finds everybody silent: a pause
-    counts as one look that came late, and all get the time to say something before they are judged.
+    Where a whole machine stands still for a while, whoever wakes first finds everybody silent: all get the
+    time to say something before they are judged. One pause is left out in one silence, so that a process
+    that is always slow still notices who is gone.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -15,10 +16,12 @@ class Silence:
 
     def heard(self, now_s: float) -> None:
         """It has given a sign of life."""
-        self._silent_s, self._looked_s, self.heard_s = 0.0, now_s, now_s
+        self.heard_s = self._looked_s = now_s
+        self._pause_s = 0.0
 
     def look(self, now_s: float) -> float:
         """Seconds of silence by now."""
-        self._silent_s += min(now_s - self._looked_s, MOST_S)
-        self._looked_s = now_s
-        return self._silent_s
+        since_s, self._looked_s = now_s - self._looked_s, now_s
+        if since_s > PAUSE_S and not self._pause_s:
+            self._pause_s = since_s
+        return now_s - self.heard_s - self._pause_s

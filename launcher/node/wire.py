@@ -349,7 +349,7 @@ class Line:
         silent_s = self.silence.look(now)
         limit_s = max(self.lost_after_s, self._first_after_s)
         if silent_s >= limit_s:
-            self._lose(f"nothing was heard for {silent_s:.0f} s")
+            self._lose(f"nothing was heard for {now - self.silence.heard_s:.0f} s")
             return
         if now - self._last_sent_s >= HEARTBEAT_S * 0.9 and not self._sending and not self._deaf:
             self._control.append([_frame(HEARTBEAT, b"")])

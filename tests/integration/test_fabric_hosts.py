@@ -69,7 +69,11 @@ def test_what_is_wrong_with_a_host_is_named(hosts: Hosts, package: Path, fault: 
 @pytest.mark.parametrize("path", [os.environ["PATH"], "/nowhere"], ids=["as it is", "without ssh"])
 def test_hosts_that_are_not_reached_are_told_once_each(package: Path, path: str) -> None:
     places = [f"127.0.0.{i}:1" for i in range(1, 9)]
-    where = (f"--hosts={','.join(places)}", f"--root_dir={package}/there", f"--job_dispatch_package={package}")
+    where = (
+        f"--hosts={','.join(places)}",
+        f"--root_dir={package}/there",
+        f"--job_dispatch_package={package}",
+    )
     done = subprocess.run(
         [*PSLAUNCH, "fabric", *where],
         capture_output=True,

@@ -223,6 +223,7 @@ def test_nodes_are_started_before_head_and_view_are_imported(ws: Path) -> None:
         "    print('there:', *(m for m in later if m in sys.modules))\n"
         "    raise ServiceError('enough')\n"
         "LocalBackend.start = start\n"
+        "from pslaunch import session; session.AT_ONCE_S = 10\n"
         "from pslaunch.cli import main; main(['local'])\n"
     )
     done = subprocess.run(

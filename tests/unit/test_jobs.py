@@ -71,20 +71,53 @@ def test_a_job_that_can_not_be_asked_for_may_run_and_says_why(
     assert "unknown" in told and told.endswith("node1: connecting failed: timed out after 10 s")
 
 
-@pytest.mark.parametrize("state", [record.ELSEWHERE, "ended"])
-def test_what_another_version_noted_hides_no_other_job(note: Note, state: str) -> None:
+ANOTHERS = {"hosts": [{"another": "version"}]}
+OF_ANOTHER = r"another version of pslaunch .* --conf conf.py"
+
+
+@pytest.mark.parametrize("reach", [{"reach": ANOTHERS}, {}])
+def test_a_job_elsewhere_that_another_version_noted_may_run(note: Note, reach: dict[str, Any]) -> None:
     note("train-1", "running")
-    note("train-2", state, reach={"hosts": [{"another": "version"}]})
+    note("train-2", record.ELSEWHERE, **reach)
     out = io.StringIO()
     jobs.show_jobs(out, as_json=False)
     assert [line.split()[:2] for line in out.getvalue().splitlines()] == [
         ["train-1", "running"],
         ["train-2", "unknown"],
     ]
-    with pytest.raises(SpecError, match=r"another version of pslaunch .* --conf conf.py"):
+    with pytest.raises(SpecError, match=OF_ANOTHER):
         jobs.stop("train-2", out, kill=False)
-    with pytest.raises(SpecError, match=r"another version of pslaunch .* --conf conf.py"):
-        jobs.fetch("train-2", Path(), out)
+    with pytest.raises(SpecError, match=OF_ANOTHER):
+        jobs.show_logs("train-2", None, out, follow=False, as_json=False)
+
+
+def test_an_end_that_another_version_noted_is_an_end(note: Note) -> None:
+    places = [{"another": "version"}]
+    processes = [{"process": "trainer/0", "node": 0, "state": "exited", "log": "train.log"}]
+    note("train-1", "running")
+    note("train-2", "ended", code=3, reason="it failed", reach=ANOTHERS, processes=processes)
+    note("train-3", "ended", code=0, reason="all ended", places=places, processes=processes)
+    assert jobs.find("train", running=True)["job"] == "train-1"
+    out = io.StringIO()
+    jobs.show_status("train-2", out, as_json=False)
+    assert jobs.stop("train-2", out, kill=False) == 0
+    assert out.getvalue().splitlines() == [
+        "train-2  ended: it failed (exit code 3)",
+        "  trainer/0 on node 0  exited",
+        "train-2 is not running: ended",
+    ]
+    for job in ("train-2", "train-3"):
+        with pytest.raises(SpecError, match=OF_ANOTHER):
+            jobs.fetch(job, Path(), out)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"job": "train-2", "state": "running"}', "no JSON"])
+def test_what_is_no_record_hides_no_job(note: Note, text: str) -> None:
+    note("train-1", "running")
+    (Path(record.folder(os.environ)) / "other.json").write_text(text)
+    out = io.StringIO()
+    jobs.show_jobs(out, as_json=False)
+    assert out.getvalue().startswith("train-1  running") and len(out.getvalue().splitlines()) == 1
 
 
 def test_no_jobs_are_told_with_what_to_do(note: Note, capsys: pytest.CaptureFixture[str]) -> None:

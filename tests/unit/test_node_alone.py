@@ -149,7 +149,8 @@ sys.path.insert(0, sys.argv[1])
 {first}
 import pslaunch.node, pslaunch.node.manifest, traceback
 source = pslaunch.node.manifest.__spec__.loader
-print("compiled" if source.codes and not source.known else "text", pslaunch.node.__path__ is not None)
+compiled = bool(source.codes and not source.known), pslaunch.__file__.endswith(".pyc")
+print({{(True, True): "compiled", (False, False): "text"}}[compiled], pslaunch.node.__path__ is not None)
 try:
     pslaunch.node.manifest.digest(None)
 except TypeError:

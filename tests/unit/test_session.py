@@ -130,17 +130,28 @@ def test_output_that_breaks_before_there_is_a_head_ends_the_job(
 
 
 @pytest.mark.timeout(30)
-@pytest.mark.parametrize("head", ["launcher", "node"])
-def test_what_fails_beside_the_start_of_nodes_ends_them_without_a_grace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
+@pytest.mark.parametrize(
+    ("head", "where"),
+    [
+        *(
+            (head, where)
+            for head in ("launcher", "node")
+            for where in ("view.make_view", "session.Watch.begin")
+        ),
+        ("launcher", "node.head.Head.attach"),
+        ("node", "observe.RemoteHead.lead"),
+    ],
+)
+def test_what_fails_while_a_job_begins_ends_its_nodes_without_a_grace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, where: str
 ) -> None:
     (tmp_path / "train.py").write_text("open('ran', 'w')")
     spec = job("failed", tmp_path, head)._replace(grace_s=60.0)
 
-    def fail(**_: Any) -> NoReturn:
+    def fail(*_: Any, **__: Any) -> NoReturn:
         raise OSError("no descriptors")
 
-    monkeypatch.setattr("pslaunch.view.make_view", fail)
+    monkeypatch.setattr(f"pslaunch.{where}", fail)
     with pytest.raises(OSError, match="no descriptors"):
         session._run(spec, make_plan(spec, "failed-1"), as_json=False, out=io.StringIO())
     assert not (tmp_path / "ran").exists()
