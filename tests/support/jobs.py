@@ -147,7 +147,7 @@ class Job:
         """What a process has printed, as the launcher streamed it."""
         return [e["text"] for e in self.events() if e["event"] == "line" and e["process"] == process]
 
-    def until(self, probe: Callable[[list[Event]], Any], describe: str, *, timeout_s: float = 60.0) -> Any:
+    def until(self, probe: Callable[[list[Event]], Any], describe: str, *, timeout_s: float = 150.0) -> Any:
         """Wait until `probe` of the events is truthy, and return that."""
         return self.launcher.until(lambda text: probe(parse_events(text)), describe, timeout_s=timeout_s)
 
@@ -214,7 +214,7 @@ def finished(
     *options: str,
     program: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
-    timeout_s: float = 60.0,
+    timeout_s: float = 150.0,
 ) -> tuple[int, Job]:
     """Run a job to its end: exit code, and what it said."""
     with running(place, workspace, *options, program=program, env=env) as job:

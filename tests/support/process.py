@@ -21,7 +21,7 @@ def poll_until(
     probe: Callable[[], T],
     *,
     describe: Callable[[], str] | str,
-    timeout_s: float = 20.0,
+    timeout_s: float = 45.0,
     every_s: float = 0.02,
 ) -> T:
     """The first truthy result of `probe`; for what gives no event to wait on. `describe` ends the message.
@@ -108,7 +108,7 @@ class Started:
         with self._changed:
             return self._text
 
-    def expect(self, pattern: str, *, timeout_s: float = 20.0) -> re.Match[str]:
+    def expect(self, pattern: str, *, timeout_s: float = 60.0) -> re.Match[str]:
         """Wait until the output has `pattern` (`^` and `$` at lines).
 
         Raises AssertionError with the output when it has not in time.
@@ -118,7 +118,7 @@ class Started:
             lambda text: re.search(pattern, text, re.MULTILINE), f"no {pattern!r}", timeout_s=timeout_s
         )
 
-    def until(self, probe: Callable[[str], T | None], describe: str, *, timeout_s: float = 20.0) -> T:
+    def until(self, probe: Callable[[str], T | None], describe: str, *, timeout_s: float = 60.0) -> T:
         """Wait until `probe` of the output is truthy, and return that.
 
         Raises AssertionError with `describe` and the output when it is not in time, or never will be.
@@ -129,7 +129,7 @@ class Started:
         assert result, f"{describe} within {timeout_s:g} s from {self._tell()}"
         return result
 
-    def wait(self, *, timeout_s: float = 60.0) -> int:
+    def wait(self, *, timeout_s: float = 150.0) -> int:
         """Its exit code, 128+n for a signal; AssertionError with the output if it goes on for too long."""
         try:
             code = self.proc.wait(timeout_s)
@@ -157,7 +157,7 @@ def started(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     pass_fds: Sequence[int] = (),
-    timeout_s: float = 20.0,
+    timeout_s: float = 60.0,
 ) -> Iterator[Started]:
     """Run `argv`; yield it when its output has the pattern `ready`. Its group is killed at the end."""
     process = Started(argv, env=env, cwd=cwd, pass_fds=pass_fds)

@@ -91,7 +91,7 @@ def cluster(
         yield found
 
 
-def run_trainers(n: int, train: Callable[[int], Any], *, timeout_s: float = 60.0) -> list[Any]:
+def run_trainers(n: int, train: Callable[[int], Any], *, timeout_s: float = 150.0) -> list[Any]:
     """Run `train(trainer)` in a thread for each; their results in order. The first error is raised."""
     results: list[Any] = [None] * n
     errors: list[BaseException] = []

@@ -183,7 +183,7 @@ class Hosts:
         bridge = self._claims[0].bridge
         return int(Path(f"/sys/class/net/{bridge}/statistics/tx_bytes").read_text())
 
-    def ssh(self, host: str, *argv: str, timeout_s: float = 20.0) -> subprocess.CompletedProcess[str]:
+    def ssh(self, host: str, *argv: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         """What `ssh HOST argv…` gives, from this machine."""
         line = ["ssh", "-F", str(self.config), host, *argv]
         return subprocess.run(

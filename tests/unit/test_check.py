@@ -82,14 +82,14 @@ def asked(*answers: Message) -> Seen:
 REACHED: Message = {"type": "reached", "reached": []}
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_answers_that_are_right() -> None:
     seen = asked(looked(FACTS), opened(7164), REACHED)
     assert not seen.lost and seen.facts == FACTS
     assert sensible(seen, Wanted(), 0) == seen
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("answers", "kind"),
     [

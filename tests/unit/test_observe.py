@@ -18,7 +18,7 @@ from pslaunch.package import Folder
 from support.process import open_below
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("first", ["head", "launcher"])
 def test_a_line_that_ends_while_the_package_is_sent_keeps_nothing_open(tmp_path: Path, first: str) -> None:
     (tmp_path / "large").write_bytes(os.urandom(12_000_000))
@@ -45,7 +45,7 @@ def test_a_line_that_ends_while_the_package_is_sent_keeps_nothing_open(tmp_path:
     loop.close()
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_a_head_that_asks_for_what_is_not_there_is_lost(tmp_path: Path) -> None:
     (tmp_path / "small").write_text("small")
     loop = Loop()
@@ -66,7 +66,7 @@ def test_a_head_that_asks_for_what_is_not_there_is_lost(tmp_path: Path) -> None:
     loop.close()
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("answers", [False, True])
 def test_a_head_that_does_not_answer_a_request_to_end_is_told(answers: bool) -> None:
     now_s = 0.0
@@ -96,7 +96,7 @@ def test_a_head_that_does_not_answer_a_request_to_end_is_told(answers: bool) -> 
     loop.close()
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_a_head_that_leaves_once_the_job_is_over_is_not_lost() -> None:
     loop = Loop()
     near, far = (s.detach() for s in socket.socketpair())

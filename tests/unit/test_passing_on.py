@@ -119,7 +119,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     made.close()
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_who_asks_after_the_others_have_it_gets_it_too(desk: Desk) -> None:
     first, second, third = (desk.links[i] for i in range(3))
     desk.dispatch.lacks(first, LACKS)
@@ -136,7 +136,7 @@ def test_who_asks_after_the_others_have_it_gets_it_too(desk: Desk) -> None:
     assert [told.count("serve") for told in desk.told] == [1, 0, 0]
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_a_list_of_files_that_was_kept_is_read_beside_the_loop(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +158,7 @@ def test_a_list_of_files_that_was_kept_is_read_beside_the_loop(
     assert len(readers) == 1 and readers[0] is not threading.current_thread()
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_how_far_each_node_is_and_where_it_gets_it_from(desk: Desk) -> None:
     first, second = desk.links[0], desk.links[1]
     for link in (first, second):
@@ -177,7 +177,7 @@ def test_how_far_each_node_is_and_where_it_gets_it_from(desk: Desk) -> None:
     assert end["sent"] == PASS_ON_BYTES
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_whom_the_head_feeds_gets_from_it_what_it_asks_for_again(desk: Desk) -> None:
     """What it had of an earlier try was no good; here another node has it all by then, too."""
     first, second, third = (desk.links[i] for i in range(3))

@@ -123,7 +123,7 @@ def test_the_head_sends_the_rest_where_the_other_node_is_gone(
     assert nodes.told[-1]["received"] == nodes.told[-1]["bytes"] == SIZE + 5
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("first", ["peer", "server"])
 def test_nothing_is_kept_of_a_peer_that_goes_while_it_is_served(
     source: Source, tmp_path: Path, first: str

@@ -63,7 +63,7 @@ def test_what_is_left_behind_and_writes_on_does_not_hold_up_the_end(
         os.close(left_behind)
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_reports_that_come_faster_than_they_are_read_do_not_keep_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

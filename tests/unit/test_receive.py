@@ -428,7 +428,7 @@ def test_no_manifest_makes_what_a_node_lacks_too_long_to_say(wanted: int, passed
     assert said / len(encode(entries)) * manifest.MAX_BYTES < MAX_CONTROL_BYTES
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_what_is_found_spoilt_while_its_sender_goes_is_asked_for_once(alone: Alone, tmp_path: Path) -> None:
     staged = tmp_path / "ws/.pslaunch/dispatch/staged"
     staged.mkdir(parents=True)

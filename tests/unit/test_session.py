@@ -61,7 +61,7 @@ def job(name: str, workspace: Path, head: str) -> JobSpec:
     )
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(90)
 @pytest.mark.parametrize("head", ["launcher", "node"])
 def test_an_interruption_is_answered_while_nodes_are_being_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
@@ -107,7 +107,7 @@ class Waiting(LocalBackend):
         return super().start_head(node, limits)
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(90)
 @pytest.mark.parametrize("head", ["launcher", "node"])
 def test_output_that_breaks_before_there_is_a_head_ends_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
@@ -129,7 +129,7 @@ def test_output_that_breaks_before_there_is_a_head_ends_the_job(
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(90)
 @pytest.mark.parametrize(
     ("head", "where"),
     [
