@@ -6,6 +6,7 @@ Fed with events and a clock value in seconds; answers with actions.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple, Union
 
 from pslaunch.node import codes
@@ -213,17 +214,21 @@ class Supervisor:
     def _end_all(self, why: str, now_s: float) -> None:
         if not self._ending_all:
             self._ending_all, self.why = True, why
-            told = {key for ending in self._endings for key in ending.keys}
-            rest = {key: role for key, role in self.alive.items() if key not in told}
-            self._endings.append(Ending(rest, self.grace_s, now_s))
+            self._begin_ending(self.alive, now_s)
 
     def _retire(self, now_s: float) -> None:
         """All trainers gave 0: pservers that no trainer reached will never end by themselves."""
         self._retire_s = now_s + self.grace_s
         reached = self.server == "bundled"
         lonely = {k: role for k, role in self.alive.items() if not (reached and self.members[k].state)}
-        if lonely:
-            self._endings.append(Ending(lonely, self.grace_s, now_s))
+        self._begin_ending(lonely, now_s)
+
+    def _begin_ending(self, roles: Mapping[str, str], now_s: float) -> None:
+        """End these, but for whom another ending has in hand: who saves at TERM must not hear it twice."""
+        in_hand = {key for ending in self._endings for key in ending.keys}
+        rest = {key: role for key, role in roles.items() if key not in in_hand}
+        if rest:
+            self._endings.append(Ending(rest, self.grace_s, now_s))
 
     def _gone(self, key: str) -> None:
         self.alive.pop(key, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,6 +96,16 @@ def test_only_the_unreached_of_several_pservers_get_term_at_once() -> None:
     s.exited("trainer/0", Exit(0), 0.0)
     assert s.actions(0.0) == [Signal(("pserver/1",), TERM)]
     assert s.actions(GRACE_S) == [Signal(("pserver/1",), KILL), Signal(("pserver/0",), TERM)]
+
+
+@pytest.mark.parametrize("server", ["script", "bundled"])
+def test_pservers_that_end_with_the_job_hear_it_once(server: str) -> None:
+    s = job(server=server)
+    s.stop(2, "interrupted", 1.0)
+    assert s.actions(1.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    s.exited("trainer/0", Exit(0, asked=True), 1.1)
+    s.exited("trainer/1", Exit(0, asked=True), 1.1)
+    assert s.actions(1.1) == [Signal(("pserver/0",), TERM)]
 
 
 def test_a_failing_trainer_ends_the_others_then_the_pservers() -> None:
