@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
+from support.clock import own_s
 from support.faults import Control, LineProxy, control
 from support.jobs import Job, Place, parent_of, running
 from support.process import until_gone
@@ -134,7 +135,7 @@ class Hit:
 
     def strike(self) -> float:
         """Do it, and let who was held go on; the time of it."""
-        now_s = time.monotonic()
+        now_s = own_s()
         if self._line:
             self._line.swallow() if self.case.how == "silent" else self._line.close()
         else:
@@ -200,7 +201,7 @@ def check(place: Place, workspace: Path, case: Case, rng: random.Random) -> None
     with hit(place, workspace, case, rng) as this:
         began_s = this.strike()
         stopped = [this.job.launcher.pid] if (case.who, case.how) == ("launcher", "STOP") else []
-        this.control.until_gone(case.bound_s(place) + SLACK_S - (time.monotonic() - began_s), but=stopped)
+        this.control.until_gone(case.bound_s(place) + SLACK_S - (own_s() - began_s), but=stopped)
         if stopped:
             os.kill(stopped[0], signal.SIGCONT)
         code = this.job.launcher.wait()

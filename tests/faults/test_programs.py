@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from pslaunch.node import codes
 from pslaunch.runtime import client
+from support.clock import own_s
 from support.faults import Control, Held, MemoryLimit, control, memory_limit
 from support.jobs import Job, Place, running
 from support.trainings import TRAIN
@@ -79,7 +79,7 @@ class Hit:
 
     def strike(self) -> float:
         """Do it; the time of it."""
-        now_s = time.monotonic()
+        now_s = own_s()
         if self.case.how in SIGNALS:
             os.kill(self.job.pid(self.case.who), SIGNALS[self.case.how])
         else:
@@ -151,7 +151,7 @@ def check(place: Place, workspace: Path, case: Case) -> None:
     """Hit it; nothing is left in time, and the first failure is the one that is told."""
     with hit(place, workspace, case) as this:
         began_s = this.strike()
-        this.control.until_gone(bound_s(case) - (time.monotonic() - began_s))
+        this.control.until_gone(bound_s(case) - (own_s() - began_s))
         code, what, words = expected(case, by_kernel=this.limit is not None and this.limit.by_kernel)
         got, end = this.job.launcher.wait(), this.job.end()
         assert got == code, end

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from support.clock import own_s
+
 T = TypeVar("T")
 
 
@@ -26,13 +28,13 @@ def poll_until(
 ) -> T:
     """The first truthy result of `probe`; for what gives no event to wait on. `describe` ends the message.
 
-    Raises AssertionError after `timeout_s`.
+    Raises AssertionError after `timeout_s` of this machine's own.
     """
-    end_s = time.monotonic() + timeout_s
+    end_s = own_s() + timeout_s
     while True:
         if result := probe():
             return result
-        if time.monotonic() > end_s:
+        if own_s() > end_s:
             text = describe if isinstance(describe, str) else describe()
             raise AssertionError(f"not within {timeout_s:g} s: {text}")
         time.sleep(every_s)
