@@ -26,7 +26,7 @@ from support.process import poll_until
 from support.trainings import STUBBORN
 from testbed import Host, Hosts, why_not
 
-GRACE_S, LOST_AFTER_S, EXTRA_S, SLACK_S, CONNECT_S = 1.0, 3.0, 2.0, 1.5, 3.0
+GRACE_S, LOST_AFTER_S, EXTRA_S, SLACK_S, CONNECT_S = 1.0, 3.0, 2.0, 1.5, 6.0
 GIVE_UP_S = 8.0  # a launcher waits so long for who does not answer its second request
 STUBBORN_SETUP = "trap '' TERM; setsid sleep 1000 & echo furnishing; while :; do sleep 1000; done"
 # Where a process is held; furnishing and later say themselves where they are.
