@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from pslaunch.hosts import Host
 from pslaunch.spec import Reach
 from pslaunch.ssh.channel import Channel
 from pslaunch.ssh.fleet import Fleet
+from support.clock import own_s
 from support.others import NO_BULLSEYE, bullseye_root
 from support.process import poll_until
 from support.sshd import greets, own_ssh, reaching
@@ -113,14 +113,14 @@ def test_a_changed_key(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:
 
 def test_a_silent_network_has_a_limit_and_holds_up_nobody(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:
     hosts[1].link_down()
-    start_s = time.monotonic()
-    one, two, three = fleet(hosts, reaching(connect_timeout_s=2.0)).open(
+    start_s = own_s()
+    one, two, three = fleet(hosts, reaching(connect_timeout_s=4.0)).open(
         [Host("node1"), Host("node2"), Host("node3")], [KEEPER] * 3
     )
-    assert time.monotonic() - start_s < 8
+    assert own_s() - start_s < 10
     greets(one)
     greets(three)
-    assert "port 22: no answer within 2 s" in refused(two, "connect")
+    assert "port 22: no answer within 4 s" in refused(two, "connect")
 
 
 def test_a_host_by_its_ipv6_address(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:

@@ -8,7 +8,6 @@ import re
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +20,7 @@ from pslaunch.node.loop import Loop
 from pslaunch.node.seal import Seal
 from pslaunch.node.wire import Decoder, Line, Message, WireError, encode_control
 from pslaunch.runtime import prove
+from support.clock import own_s
 
 SECRET = b"of the job"
 
@@ -189,10 +189,10 @@ def test_who_drips_is_not_heard_for_longer_than_the_limit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=drip, args=(listener,))
         thread.start()
-        began_s = time.monotonic()
+        began_s = own_s()
         with pytest.raises(TimeoutError):
             gate.dial(["127.0.0.1"], listener.getsockname()[1], SECRET, b"", 0.5)
-        assert time.monotonic() - began_s < 3.0  # all of the answer takes 7 s
+        assert own_s() - began_s < 3.0  # all of the answer takes 7 s
         enough.set()
         thread.join()
 
@@ -203,10 +203,10 @@ def test_silent_addresses_share_the_limit_and_the_last_one_has_its_turn(guarded:
         silent = [f"127.0.0.{i}" for i in range(2, 5)]
         for addr in silent:
             stack.enter_context(socket.create_server((addr, port)))
-        began_s = time.monotonic()
+        began_s = own_s()
         with pytest.raises(TimeoutError):
             gate.dial(silent, port, SECRET, b"welcome", 0.6)
-        assert time.monotonic() - began_s < gate.TRY_S
+        assert own_s() - began_s < gate.TRY_S
         found: list[tuple[int, Seals]] = []
         addrs = [*silent, "127.0.0.1"]
         thread = threading.Thread(
