@@ -114,13 +114,13 @@ def test_a_changed_key(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:
 def test_a_silent_network_has_a_limit_and_holds_up_nobody(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:
     hosts[1].link_down()
     start_s = own_s()
-    one, two, three = fleet(hosts, reaching(connect_timeout_s=4.0)).open(
+    one, two, three = fleet(hosts, reaching(connect_timeout_s=2.0)).open(
         [Host("node1"), Host("node2"), Host("node3")], [KEEPER] * 3
     )
-    assert own_s() - start_s < 10
+    assert own_s() - start_s < 8
     greets(one)
     greets(three)
-    assert "port 22: no answer within 4 s" in refused(two, "connect")
+    assert "port 22: no answer within 2 s" in refused(two, "connect")
 
 
 def test_a_host_by_its_ipv6_address(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:
