@@ -142,7 +142,7 @@ def works(code: str) -> bool:
 def sound(level: str) -> bool:
     """Whether the core loads, and what the job or the tests import is there."""
     modules = ["fabric", "numpy", "rich", "threadpoolctl", "typer"] + (
-        ["hypothesis", "mypy", "pytest", "ruff"] if level == "dev" else []
+        ["hypothesis", "mypy", "pytest", "pytest_rerunfailures", "ruff"] if level == "dev" else []
     )
     found = f"from importlib.util import find_spec; assert all(map(find_spec, {modules!r}))"
     return works("import pslaunch.runtime._core; " + found)

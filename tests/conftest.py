@@ -10,13 +10,20 @@ import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
+import hypothesis
 import pytest
 
-from support import furnished, guard, leaks
+from support import clock, furnished, guard, leaks
 from support.jobs import PLACES, FabricPlace, LocalPlace, Place
 from support.process import poll_until
 from support.wheelhouse import make_wheelhouse
 from testbed import Hosts, why_not
+
+# A busy machine takes its time for an example; what hangs is ended by the limit of the test.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
+
+AWAY_S = 0.5  # of a test's time: where others had more of it, its failure says nothing of the code
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,6 +56,24 @@ def pytest_configure(config: pytest.Config) -> None:
         guarding.communicate()
 
     config.add_cleanup(end)
+
+
+_begun: list[float] = [0.0]  # what others had of this machine when the test began
+
+
+def _machine_was_away() -> bool:
+    return clock.taken_s() - _begun[0] > AWAY_S
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """What failed while the machine was taken away is tried again, and named in the summary."""
+    for item in items:
+        item.add_marker(pytest.mark.flaky(reruns=2, condition=_machine_was_away))
+
+
+def pytest_runtest_logstart() -> None:
+    """Each attempt has its own time."""
+    _begun[0] = clock.taken_s()
 
 
 def _required(config: pytest.Config, names: set[str]) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.faults import LineProxy, control, peak_mib
-from support.jobs import PSLAUNCH, QUICK, Job, Place, parent_of, running
+from support.jobs import PSLAUNCH, SOON_LOST, Job, Place, parent_of, running
 from support.process import poll_until
 
 MIB = 1 << 20
@@ -86,7 +86,7 @@ sitecustomize.moment("done")
 def test_a_reader_that_pauses_does_not_end_the_job(workspace: Path, options: tuple[str, ...]) -> None:
     (workspace / "train.py").write_text(CHATTER)
     with control("trainer/0 done 1") as ctl:
-        argv = [*PSLAUNCH, "local", *options, f"--job_workspace={workspace}", "--server_num=0", *QUICK]
+        argv = [*PSLAUNCH, "local", *options, f"--job_workspace={workspace}", "--server_num=0", *SOON_LOST]
         launcher = subprocess.Popen(
             argv, env=os.environ | ctl.env(line=True), stdout=subprocess.PIPE, start_new_session=True
         )

@@ -13,7 +13,7 @@ import pytest
 from pslaunch.node import codes
 from pslaunch.runtime import env
 from support.clock import own_s
-from support.jobs import QUICK, Event, Place, finished, running, until_nothing_runs
+from support.jobs import QUICK, SOON_LOST, Event, Place, finished, running, until_nothing_runs
 from support.process import until_gone
 
 SHOW = """
@@ -224,7 +224,7 @@ def test_killing_the_launcher_leaves_nothing(place: Place, workspace: Path) -> N
 
 def test_a_stopped_launcher_is_silent_and_the_job_ends(place: Place, workspace: Path) -> None:
     write(workspace, STUBBORN)
-    with running(place, workspace, *ALONE, *QUICK) as job:
+    with running(place, workspace, *ALONE, *SOON_LOST) as job:
         job.until_printed("ready", ["trainer/0"])
         keeper, _agent = job.guards("trainer/0")
         os.kill(job.launcher.pid, signal.SIGSTOP)
@@ -240,7 +240,7 @@ def test_losing_a_guard_ends_the_job_and_names_it(
     place: Place, workspace: Path, who: str, how: signal.Signals
 ) -> None:
     write(workspace, STUBBORN)
-    with running(place, workspace, *ALONE, *QUICK, "--worker_num=2") as job:
+    with running(place, workspace, *ALONE, *SOON_LOST, "--worker_num=2") as job:
         job.until_printed("ready", ["trainer/0", "trainer/1"])
         pid = job.guards("trainer/1")[0 if who == "keeper" else 1]
         silent_s = 3 if how == signal.SIGSTOP else 0

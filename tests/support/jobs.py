@@ -17,13 +17,14 @@ from support.process import Started, poll_until, started
 from testbed import Host, Hosts
 
 Event = dict[str, Any]
-PSLAUNCH = (sys.executable, "-P", "-m", "pslaunch")
+PSLAUNCH = (sys.executable, "-X", "faulthandler", "-P", "-m", "pslaunch")
 # Each backend, and each placement of its head, adds its own; their fixtures are in tests/conftest.py.
 LOCAL_PLACES = ("local", "local_cluster", "local_led", "local_led_cluster")
 PLACES = (*LOCAL_PLACES, "fabric", "fabric_led")
 # Those with what the bundled runtime imports on every node: hosts by SSH have Python alone.
 TRAINING_PLACES = (*LOCAL_PLACES, "fabric_furnished", "fabric_led_furnished")
-QUICK = ("--grace=1", "--lost_after=3")  # short times, so that a test of an ending is short
+QUICK = ("--grace=1",)  # a test of an ending is short
+SOON_LOST = (*QUICK, "--lost_after=3")  # for tests of silence alone: a busy machine may be as silent
 
 
 HOLD = """
@@ -148,8 +149,18 @@ class Job:
         return [e["text"] for e in self.events() if e["event"] == "line" and e["process"] == process]
 
     def until(self, probe: Callable[[list[Event]], Any], describe: str, *, timeout_s: float = 150.0) -> Any:
-        """Wait until `probe` of the events is truthy, and return that."""
-        return self.launcher.until(lambda text: probe(parse_events(text)), describe, timeout_s=timeout_s)
+        """Wait until `probe` of the events is truthy, and return that.
+
+        Raises AssertionError with what the launcher wrote when it is not in time, or never will be.
+        """
+
+        def probed(text: str) -> Any:
+            events = parse_events(text)
+            found = probe(events)
+            assert found or not events or events[-1]["event"] != "end", f"the job is over: {text}"
+            return found
+
+        return self.launcher.until(probed, describe, timeout_s=timeout_s)
 
     def until_printed(self, text: str, processes: Sequence[str]) -> None:
         """Wait until each of the processes has printed this line."""

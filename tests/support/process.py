@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from support.clock import own_s
+from support.clock import Patience
 
 T = TypeVar("T")
 
@@ -30,11 +30,12 @@ def poll_until(
 
     Raises AssertionError after `timeout_s` of this machine's own.
     """
-    end_s = own_s() + timeout_s
+    patience = Patience(timeout_s)
     while True:
+        over = not patience.left_s()
         if result := probe():
             return result
-        if own_s() > end_s:
+        if over:
             text = describe if isinstance(describe, str) else describe()
             raise AssertionError(f"not within {timeout_s:g} s: {text}")
         time.sleep(every_s)
@@ -55,8 +56,12 @@ def until_gone(pid: int, *, within_s: float) -> None:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
         return
+    patience = Patience(within_s)
     try:
-        assert select.select([fd], [], [], within_s)[0], f"process {pid} still runs after {within_s:g} s"
+        while left_s := patience.left_s():
+            if select.select([fd], [], [], left_s)[0]:
+                return
+        raise AssertionError(f"process {pid} still runs after {within_s:g} s")
     finally:
         os.close(fd)
 
@@ -125,23 +130,29 @@ class Started:
 
         Raises AssertionError with `describe` and the output when it is not in time, or never will be.
         """
+        patience = Patience(timeout_s)
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or probe(self._text), timeout_s)
-            result = probe(self._text)
+            while not (result := probe(self._text)) and not self._ended and (left_s := patience.left_s()):
+                self._changed.wait(left_s)
         assert result, f"{describe} within {timeout_s:g} s from {self._tell()}"
         return result
 
     def wait(self, *, timeout_s: float = 150.0) -> int:
         """Its exit code, 128+n for a signal; AssertionError with the output if it goes on for too long."""
-        try:
-            code = self.proc.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running after {timeout_s:g} s: {self._tell()}") from None
-        self._reader.join(2.0)  # a grandchild may hold the pipe open
-        return code if code >= 0 else 128 - code
+        patience = Patience(timeout_s)
+        while left_s := patience.left_s():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self.proc.wait(left_s)
+                self._reader.join(2.0)  # a grandchild may hold the pipe open
+                return code if code >= 0 else 128 - code
+        raise AssertionError(f"still running after {timeout_s:g} s: {self._tell()}")
 
     def _tell(self) -> str:
-        return f"{' '.join(self.argv)} (exit code {self.proc.poll()}), which wrote:\n{self._text}"
+        code = self.proc.poll()
+        if code is None:  # with -X faulthandler it says where it is
+            self.proc.send_signal(signal.SIGABRT)
+            self._reader.join(2.0)
+        return f"{' '.join(self.argv)} (exit code {code}), which wrote:\n{self._text}"
 
     def kill(self) -> None:
         """SIGKILL for its process group; then it is waited for. May be called twice."""
