@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import PSLAUNCH, QUICK
+from support.jobs import PSLAUNCH, QUICK, SOON_LOST
 from support.process import poll_until
 from testbed import Hosts
 
@@ -53,7 +53,7 @@ def job(hosts: Hosts, workspace: Path, tmp_path: Path) -> Iterator[str]:
     shell.run("stop", "--kill", job)
 
 
-def detached(shell: Shell, hosts: Hosts, workspace: Path) -> str:
+def detached(shell: Shell, hosts: Hosts, workspace: Path, *times: str) -> str:
     """The id of a job of this workspace that was started."""
     where = (
         f"--hosts={','.join(h.name for h in hosts)}",
@@ -61,7 +61,8 @@ def detached(shell: Shell, hosts: Hosts, workspace: Path) -> str:
         "--connect_timeout=2",
     )
     sent = (*where, f"--job_dispatch_package={workspace}")
-    out = shell.ok("fabric", "--json", "--detach", *QUICK, *sent, "--server_num=0", "--job_name=free")
+    options = (*(times or QUICK), "--server_num=0", "--job_name=free")
+    out = shell.ok("fabric", "--json", "--detach", *options, *sent)
     return str(json.loads(out.splitlines()[0])["job"])
 
 
@@ -153,8 +154,12 @@ def test_a_folder_for_results_that_can_not_be_made_is_told_before_the_training(
     assert "--fetch_output=/proc/out: the folder can't be made: No such file or directory" in done.stderr
 
 
-def test_a_host_that_does_not_answer_leaves_the_job_unknown(hosts: Hosts, job: str, tmp_path: Path) -> None:
+def test_a_host_that_does_not_answer_leaves_the_job_unknown(
+    hosts: Hosts, workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "train.py").write_text(WAITING)
     own = Shell(hosts, tmp_path / "own")
+    job = detached(own, hosts, workspace, *SOON_LOST)
     hosts[0].crash()
     listed = [json.loads(line) for line in own.ok("jobs", "--json").splitlines()]
     assert [(j["job"], j["state"]) for j in listed] == [(job, "unknown")] and "node1" in listed[0]["reason"]
