@@ -19,7 +19,7 @@ class RefusedError(HostError):
 
 
 class BusyError(Exception):
-    """The connection closed before anything was said."""
+    """The connection was closed before a login was tried: try again."""
 
 
 class Deadline:

@@ -12,7 +12,7 @@ from typing import Any
 import paramiko
 
 from pslaunch.ssh import keys
-from pslaunch.ssh.attempt import Deadline, RefusedError
+from pslaunch.ssh.attempt import BusyError, Deadline, RefusedError
 from pslaunch.ssh.settings import Settings
 
 PASSPHRASE_TRIES = 3
@@ -71,6 +71,8 @@ class Proof:
     def authenticate(self, transport: Any) -> None:
         words = "no key to offer"
         for label, key in self._keys():
+            if not transport.is_active():  # sshd gives a login two minutes; the passphrase is known now
+                raise BusyError("the connection was closed before a key was offered")
             self.tried.append(label)
             try:
                 left = transport.auth_publickey(self._settings.user, key)

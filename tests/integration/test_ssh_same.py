@@ -210,6 +210,25 @@ def test_a_passphrase_is_asked_once_for_all_hosts(client: Client, passphrase: st
     assert ask.questions == [f"Enter passphrase for key '{key}': "]
 
 
+def test_a_passphrase_may_take_longer_than_the_host_waits_for_a_login(client: Client) -> None:
+    key = make_key(client.folder / "locked", passphrase="open sesame")
+    client.sshd.authorized.write_text(f"{public(key)}\n")
+    client.configure(f"Host *\n  IdentityFile {key}\n  IdentitiesOnly yes")
+    client.sshd.stop()
+    client.sshd.start("LoginGraceTime 1")
+    asked: list[str] = []
+
+    def late(question: str) -> str:
+        asked.append(question)
+        poll_until(lambda: not client.sshd.connections(), describe="the host still waits")
+        return "open sesame"
+
+    with contextlib.closing(Fleet(reaching(), ask=late)) as fleet:
+        (channel,) = fleet.open([Host("a")], [KEEPER])
+        greets(channel)
+    assert len(asked) == 1
+
+
 def test_a_host_key_is_asked_for_once(client: Client) -> None:
     client.know("")
     ask = Asked("yes")
