@@ -27,6 +27,7 @@ U64 = npt.NDArray[np.uint64]
 FIRST_WAIT_S = 0.05  # between two looks at pservers that are not ready; doubles up to MAX_WAIT_S
 MAX_WAIT_S = 3.0
 ATTEMPT_S = 5.0  # for one connection and its handshake; also for an answer of who seems to be stopped
+LAST_ATTEMPT_S = 1.0  # for one once connect_timeout is over
 REFUSED_S = 1.0  # nobody listens for so long after training began: the pserver is gone for good
 RUN_MS = 500
 PULL_BYTES = 32 << 20  # rows pulled at once; the core may need as much again to sort them
@@ -156,7 +157,7 @@ class Client:
         wait_s, last = FIRST_WAIT_S, ""
         told: set[str] = set()
         while True:
-            missing, last, refused = self._try(missing, last, told)
+            missing, last, refused = self._try(missing, last, told, began_s + self._connect_timeout_s)
             if not missing:
                 return
             elapsed_s = time.monotonic() - began_s
@@ -177,16 +178,20 @@ class Client:
         text = f"no connection to pserver {', '.join(names)} {after}: {last}"
         raise PeerVanished(text) if self._begun else NotReached(text)
 
-    def _try(self, missing: list[int], last: str, told: set[str]) -> tuple[list[int], str, bool]:
+    def _try(
+        self, missing: list[int], last: str, told: set[str], end_s: float
+    ) -> tuple[list[int], str, bool]:
         """One look at each: those that are still missing, why, and whether any was refused by its host.
 
+        A short one once the clock has passed `end_s`, which many that say nothing would draw out.
         A host whose name is not known is said at once, and added to `told`: it may be a slip, or DNS may
         know it later.
         """
         left, refused = [], False
         for i in missing:
             try:
-                self._core.attach(i, self._dial(self._shards[i]))
+                limit_s = min(ATTEMPT_S, max(end_s - time.monotonic(), LAST_ATTEMPT_S))
+                self._core.attach(i, self._dial(self._shards[i], limit_s))
             except OSError as e:
                 left.append(i)
                 refused = refused or isinstance(e, ConnectionRefusedError)
@@ -203,7 +208,7 @@ class Client:
             self._log(f"{text} (option pservers); trying again {until}")
         return text
 
-    def _dial(self, shard: _Shard) -> int:
+    def _dial(self, shard: _Shard, limit_s: float) -> int:
         """A connected descriptor that has been greeted. Raises OSError, or ClientError if refused."""
         hello = handshake.Hello(
             trainer_id=self._trainer_id,
@@ -216,7 +221,7 @@ class Client:
             pservers=self._pservers,
             shard=shard.number,
         )
-        with socket.create_connection((shard.host, shard.port), timeout=ATTEMPT_S) as sock:
+        with socket.create_connection((shard.host, shard.port), timeout=limit_s) as sock:
             if sock.getsockname() == sock.getpeername():  # a free local port may connect to itself
                 raise ConnectionRefusedError(f"nobody listens at {shard.addr}")
             try:

@@ -128,6 +128,11 @@ class Parameters:
             found = self._values[name] = self._first(self.config(name))
         return found
 
+    def adopt(self, name: str, values: F32) -> None:
+        """Take `values`, [rows, cols], as they are, in place of what is here."""
+        assert values.shape == self.get_shape(name)
+        self._values[name] = values
+
     def _first(self, config: ParamConfig) -> F32:
         if config.initializer is None:
             return first_rows(config, np.arange(config.rows, dtype=np.uint64), current().seed)
@@ -138,9 +143,9 @@ class Parameters:
 
     def serialize(self, name: str, f: IO[bytes]) -> None:
         """Write one parameter: v2's header of 16 bytes, then the values, little endian."""
-        values = self.get(name)
+        values = self.current(name)
         f.write(_HEADER.pack(0, 4, values.size))
-        f.write(values.astype("<f4", copy=False).tobytes())
+        f.write(memoryview(np.ascontiguousarray(values, "<f4")).cast("B"))
 
     def deserialize(self, name: str, f: IO[bytes]) -> None:
         """Read one parameter as `serialize` wrote it; raises ValueError where it is damaged."""

@@ -96,8 +96,8 @@ class RemoteUpdater:
         return out
 
     def fetch(self, name: str, keys: U64) -> F32:
-        """Rows of a table, [k, dim], in their current version."""
-        if name in self._params.sparse:
+        """Rows of a table, [k, dim], in their current version; before the training, their first values."""
+        if name in self._params.sparse and self._started:
             return self._client.pull_rows(name, keys)
         return np.take(self._parameters.array(name), keys.astype(np.intp), axis=0)
 
@@ -112,12 +112,12 @@ class RemoteUpdater:
         self._client.pull(self._dense())
 
     def settle(self) -> None:
-        """Take the tables too, so that the parameters are whole without pservers."""
-        tables = {name: self._live(name) for name in self._params.sparse}
+        """Take the tables too, so that the parameters are whole without pservers; each is here once."""
+        for name in self._params.sparse:
+            values = self._live(name)
+            assert values is not None
+            self._parameters.adopt(name, values)
         self._parameters.live = None
-        for name, values in tables.items():
-            if values is not None:
-                np.copyto(self._parameters.array(name), values)
 
     def finish(self) -> None:
         self._client.finish()

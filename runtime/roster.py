@@ -42,7 +42,7 @@ class Roster:
         t = self.trainers[trainer]
         t.connected.add(port)
         t.ever.add(port)
-        if t.connected == t.ever:
+        if t.connected >= t.ever - t.finished:
             t.gone_since_s = None
 
     def lost(self, trainer: int, port: int, now_s: float) -> bool:
@@ -73,7 +73,9 @@ class Roster:
     def verdict(self, now_s: float) -> str:
         """Why the pserver must end without success; "" while it may go on."""
         for i, t in sorted(self.trainers.items()):
-            if t.gone_since_s is not None and now_s - t.gone_since_s >= self.trainer_timeout_s:
+            if len(t.finished) == self.ports or t.gone_since_s is None:
+                continue
+            if now_s - t.gone_since_s >= self.trainer_timeout_s:
                 return (
                     f"trainer {i} at {t.addr} is gone: it was connected, did not finish and did not come "
                     f"back for {self.trainer_timeout_s:g} s (option --trainer_timeout)"

@@ -43,6 +43,8 @@ def handler(event):
     if isinstance(event, paddle.event.EndIteration) and options.get("fail") == rank:
         raise RuntimeError("the program fails")
 
+if options.get("test"):
+    print("before", trainer.test(paddle.batch(ngrams(40), 20)).cost)
 trainer.train(paddle.batch(ngrams(16 * batches, seed=rank), 16), 2, handler)
 assert seen[-1] == digest(parameters)
 print("digest", seen[-1])
@@ -87,6 +89,47 @@ def test_alone_equals_one_trainer_with_any_pservers(
         assert alone.wait() == 0, alone.output()
         assert digests([alone.output()]) == {together}
         assert "THIS TRAINER TRAINS ALONE" in alone.output()
+
+
+def test_before_the_training_the_first_values_are_tested(program: Path) -> None:
+    options: dict[str, object] = {"sparse": True, "test": True}
+    (there,) = run_job(Cluster(), program, program.parent, options)
+    argv = [sys.executable, str(program), json.dumps(options | {"local": True})]
+    with started(argv, env=Cluster().environ(0), cwd=program.parent) as alone:
+        assert alone.wait() == 0, alone.output()
+    before = r"^before [0-9.]+$"
+    assert re.findall(before, there, re.M) == re.findall(before, alone.output(), re.M) != []
+
+
+TABLE = """
+import re
+import pslaunch.runtime as paddle
+
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
+
+paddle.init()
+ids = [paddle.layer.data(name=name, type=paddle.data_type.integer_value(1 << 20)) for name in "ab"]
+attr = paddle.attr.Param(name="table", sparse_update=True)
+rows = [paddle.layer.embedding(input=one, size=16, param_attr=attr) for one in ids]
+guess = paddle.layer.fc(input=paddle.layer.concat(input=rows), size=2, act=paddle.activation.Softmax())
+label = paddle.layer.data(name="label", type=paddle.data_type.integer_value(2))
+cost = paddle.layer.classification_cost(input=guess, label=label)
+parameters = paddle.parameters.create(cost)
+trainer = paddle.trainer.SGD(cost, parameters, paddle.optimizer.SGD(), is_local=False)
+before = peak()
+trainer.train(paddle.batch(lambda: iter([(1, 2, 0), (3, 4, 1)]), 2), 1)
+print("peak", peak() - before)
+"""
+
+
+def test_a_table_is_in_the_memory_of_a_trainer_once(tmp_path: Path) -> None:
+    """64 MiB of rows, at the end of the training; twice would be 128."""
+    program = tmp_path / "train.py"
+    program.write_text(TABLE)
+    (said,) = run_job(Cluster(), program, tmp_path)
+    found = re.search(r"^peak (\d+)$", said, re.M)
+    assert found and 64 << 20 < int(found[1]) < 100 << 20, said
 
 
 def test_two_trainers_with_any_pservers(program: Path) -> None:

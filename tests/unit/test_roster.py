@@ -65,3 +65,20 @@ def test_finished_at_one_port_and_gone_at_the_other_is_gone() -> None:
     found.lost(0, 0, now_s=1.0)
     found.lost(0, 1, now_s=1.0)
     assert found.verdict(61.0)
+
+
+def test_a_trainer_that_finished_at_one_port_comes_back_at_the_other_alone() -> None:
+    found = roster(0)
+    found.finished(0, 0)
+    found.lost(0, 0, now_s=100.0)
+    found.lost(0, 1, now_s=100.0)
+    found.connected(0, 1)
+    assert found.verdict(200.0) == ""
+
+
+def test_a_trainer_that_finished_everywhere_is_not_gone() -> None:
+    found = roster(0)
+    found.lost(0, 0, now_s=100.0)
+    for port in (0, 1):
+        found.finished(0, port)
+    assert found.verdict(200.0) == ""
