@@ -12,6 +12,7 @@ U64 = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.int64]
 Index = npt.NDArray[np.intp]
 
+MAX_IDS = 2**32  # of one table: `unique_rows` packs an id and its place into 64 bits
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 
@@ -31,7 +32,7 @@ class Rows:
 
 
 def unique_rows(ids: Ids) -> Rows:
-    """The rows that `ids`, [n], each from 0 to 2**32 - 1, ask for. O(n log n)."""
+    """The rows that `ids`, [n], each below MAX_IDS, ask for. O(n log n)."""
     n = ids.size
     packed = ids.astype(np.uint64).ravel()
     packed <<= _SHIFT

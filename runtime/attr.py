@@ -52,9 +52,11 @@ class ParameterAttribute:
             raise ValueError("attr.Param: initial_std and initial_mean, or initial_min and initial_max")
         if (self.initial_min or 0.0) >= (self.initial_max or 0.0) and self.initial_min is not None:
             raise ValueError("attr.Param: initial_min is not below initial_max")
-        for rate in ("initial_std", "l2_rate"):
-            if (getattr(self, rate) or 0.0) < 0.0:
-                raise ValueError(f"attr.Param({rate}={getattr(self, rate)}) is negative")
+        for rate in ("initial_std", "l2_rate", "learning_rate"):
+            if not 0.0 <= (getattr(self, rate) or 0.0) < float("inf"):
+                raise ValueError(f"attr.Param({rate}={getattr(self, rate)}) is negative or not finite")
+        if not 0.0 <= (self.momentum or 0.0) < 1.0:
+            raise ValueError(f"attr.Param(momentum={self.momentum}) is not from 0 to below 1")
 
 
 @dataclass(frozen=True, slots=True)

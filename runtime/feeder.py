@@ -19,7 +19,7 @@ class Feeder:
     """Knows which item of a sample goes to which data layer.
 
     `feeding` maps names of data layers to places in a sample, or lists the names in order; None: the
-    order in which the data layers are met from the cost. Items that no layer wants are passed over.
+    order in which the data layers were defined, as in v2. Items that no layer wants are passed over.
     """
 
     def __init__(self, data_layers: Sequence[Layer], feeding: Feeding = None) -> None:

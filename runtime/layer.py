@@ -8,11 +8,12 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pslaunch.runtime import publish
 from pslaunch.runtime.activation import activation_name
+from pslaunch.runtime.arrays import MAX_IDS
 from pslaunch.runtime.attr import ExtraLayerAttribute, ParameterAttribute
 from pslaunch.runtime.data_type import InputType
 from pslaunch.runtime.param_config import ParamConfig, make_config
@@ -48,6 +49,11 @@ class Layer:
     drop_rate: float = 0.0
     type: InputType | None = None  # of a data layer
     error_rate: bool = False  # a cost that also gives the share of wrong classes
+    number: int = field(init=False, default_factory=itertools.count().__next__)  # in order of definition
+
+    def __post_init__(self) -> None:
+        if self.act == "softmax" and self.drop_rate > 0.0:
+            raise ValueError(f"layer {self.name}: Softmax can't be used with drop_rate, as in v2")
 
     @property
     def params(self) -> tuple[ParamConfig, ...]:
@@ -97,6 +103,8 @@ def embedding(
     (one,) = _layers(input, "layer.embedding")[:1]
     if one.type is None or one.type.kind != "integer":
         raise ValueError(f"layer.embedding: input {one.name} is not a data layer of integer_value")
+    if one.size > MAX_IDS:
+        raise ValueError(f"layer.embedding: input {one.name} has {one.size} ids, a table at most 2**32")
     own = _auto_name(name, "embedding")
     table = make_config(f"_{own}.w0", one.size, size, param_attr or ParameterAttribute(), bias=False)
     return Layer(

@@ -96,7 +96,10 @@ class Network:
         self.layers = topological([output])
         _check_names(self.layers)
         self.params = collect_params(self.layers)
-        self.data_layers = [layer for layer in self.layers if layer.op == "data"]
+        # As v2 numbers the items of a sample where `feeding` does not.
+        self.data_layers = sorted(
+            (one for one in self.layers if one.op == "data"), key=lambda one: one.number
+        )
         self.output = output
         self._nodes = _compile(self.layers)
         # Layers that look rows up, by table, in the order of layers: in it their gradients are summed.
@@ -255,7 +258,6 @@ def _compile(layers: Sequence[Layer]) -> list[Node]:
         for layer in layers
         if layer.op == "cross_entropy"
         and layer.inputs[0].op == "fc"
-        and layer.inputs[0].drop_rate == 0.0
         and users.count(id(layer.inputs[0])) == 1
     }
     return [_node(i, layer, place, fused) for i, layer in enumerate(layers)]

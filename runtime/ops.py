@@ -171,7 +171,8 @@ class CrossEntropyNode:
         scores, label = tape.outs[self.input], tape.inputs[self.layer.inputs[1].name]
         picked = scores[np.arange(len(scores)), label]
         highest = scores.max(axis=1)
-        tape.errors += int(np.count_nonzero(picked < highest))
+        # What is no number is no right answer.
+        tape.errors += int(np.count_nonzero(~(picked >= highest)))
         if not self.fused:
             tape.outs[self.index] = -np.log(np.maximum(picked, np.float32(1e-30)))
             return
@@ -253,8 +254,8 @@ def _finish(tape: Tape, node: Node, out: F32) -> F32:
 def _unfinish(tape: Tape, node: Node, grad: F32) -> F32:
     """The gradient before activation and dropout, a new array where they did something.
 
-    A dropped output is 0, and its gradient too, so that the kept outputs are all that is needed:
-    the derivatives below are of the output.
+    The derivatives below are of the output. A dropped one is 0, and its gradient too; each depends on its
+    own input alone, but for Softmax, which is never dropped.
     """
     out, act = tape.outs[node.index], node.layer.act
     if node.layer.drop_rate > 0.0 and tape.draw is not None:

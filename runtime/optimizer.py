@@ -36,7 +36,10 @@ class Rule:
 
 
 class L2Regularization:
-    """Pulls every value towards 0 at `rate`, unless its parameter has an l2_rate."""
+    """Pulls every value towards 0 at `rate`, unless its parameter has an l2_rate.
+
+    Of a table with sparse_update the rows of a step alone, where v2 makes up for the steps that a row missed.
+    """
 
     def __init__(self, rate: float) -> None:
         if not rate >= 0.0:

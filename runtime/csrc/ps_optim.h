@@ -8,7 +8,8 @@
  * Sources: PaddlePaddle v2, paddle/parameter/ParameterUpdateFunctions.cpp (sgdUpdateCpu) and
  * paddle/math/TrainingAlgorithmOp.cu (adagradApply; Duchi, Hazan, Singer, JMLR 12, 2011). They differ
  * in the order of roundings: decay is multiplied by lr first there, and the root's reciprocal is
- * taken; and Paddle moves h to a second buffer each 16384 steps, which keeps more digits of it. */
+ * taken; Paddle moves h to a second buffer each 16384 steps, which keeps more digits of it; and for rows
+ * of a table it makes up for the decay of the steps between (OptimizerWithRegularizerSparse). */
 #ifndef PS_OPTIM_H
 #define PS_OPTIM_H
 

@@ -35,8 +35,24 @@ def test_names_of_v2() -> None:
     assert len(paddle.layer.fc(input=vector(), size=3, bias_attr=False).params) == 1
 
 
-def test_data_layers_in_the_order_met_from_the_cost() -> None:
+def test_data_layers_are_in_the_order_of_their_definition() -> None:
     assert [layer.name for layer in Network(ngram_cost()).data_layers] == ["w0", "w1", "w2", "w3", "w4"]
+    label, late, early = word("label", 5), word("late"), word("early")
+    both = [paddle.layer.embedding(input=one, size=2) for one in (early, late)]
+    guess = paddle.layer.fc(input=paddle.layer.concat(input=both), size=5, act=paddle.activation.Softmax())
+    cost = paddle.layer.classification_cost(input=guess, label=label)
+    assert [layer.name for layer in Network(cost).data_layers] == ["label", "late", "early"]
+
+
+def test_what_a_table_can_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"at most 2\*\*32"):
+        paddle.layer.embedding(input=word(size=2**32 + 1), size=2)
+
+
+def test_softmax_is_not_dropped() -> None:
+    half = paddle.attr.Extra(drop_rate=0.5)
+    with pytest.raises(ValueError, match="Softmax"):
+        paddle.layer.fc(input=vector(), size=3, act=paddle.activation.Softmax(), layer_attr=half)
 
 
 def test_first_values() -> None:
@@ -83,6 +99,9 @@ def test_wrong_inputs_are_named() -> None:
 def test_what_is_not_there_is_an_error() -> None:
     with pytest.raises(ValueError, match="l1_rate"):
         paddle.attr.Param(l1_rate=0.1)
+    for wrong in ({"momentum": -0.3}, {"momentum": 1.7}, {"learning_rate": -1.0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            paddle.attr.Param(**wrong)
     with pytest.raises(ValueError, match=r"drop_rate=1\.5"):
         paddle.attr.Extra(drop_rate=1.5)
     with pytest.raises(ValueError, match="initial_min is not below"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,3 +89,12 @@ def test_creators(tmp_path: Path) -> None:
     path.write_text("a\nb\n")
     assert list(reader.creator.text_file(path)()) == ["a", "b"]
     assert [x.tolist() for x in reader.creator.np_array([[1, 2], [3, 4]])()] == [[1, 2], [3, 4]]
+
+
+def test_a_reader_that_leaves_the_program_ends_it() -> None:
+    def leaves() -> Iterator[int]:
+        yield 1
+        sys.exit(5)
+
+    with pytest.raises(SystemExit):
+        list(reader.buffered(leaves, 2)())

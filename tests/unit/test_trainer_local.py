@@ -228,3 +228,14 @@ def test_the_model_goes_to_the_jobs_output(monkeypatch: pytest.MonkeyPatch, tmp_
     with (tmp_path / "output" / "parameters.tar").open("rb") as f:
         assert digest(Parameters.from_tar(f)) == digest(parameters)
     assert [path.name for path in (tmp_path / "output").iterdir()] == ["parameters.tar"]
+
+
+def test_what_is_no_number_is_no_right_answer() -> None:
+    paddle.init(use_gpu="False")
+    cost = ngram_cost()
+    parameters = paddle.parameters.create(cost)
+    for name in parameters.names():
+        parameters[name] = parameters[name] * np.nan
+    trainer = paddle.trainer.SGD(cost, parameters, paddle.optimizer.SGD(), is_local=True)
+    result = trainer.test(paddle.batch(ngrams(40), 20))
+    assert result.metrics["classification_error_evaluator"] == 1.0

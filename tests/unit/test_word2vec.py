@@ -33,6 +33,12 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_another_layout_leaves_nothing_of_the_one_before(workspace: Path) -> None:
+    prepare.prepare(workspace, ["b b b b b b b"], split_count=1, layout="flat", min_freq=1)
+    assert my_lib.data_folder("train") == Path("train_data_dir")
+    assert not (workspace / "train_data_dir/train").exists()
+
+
 def test_sentences_are_words_without_code() -> None:
     assert list(prepare.sentences(TEXT)) == [
         ("the", "cat", "sat", "on", "the", "mat"),
