@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import pickle
 import random
 import re
@@ -120,11 +121,17 @@ def ngrams(corpus: Iterable[Sequence[int]]) -> Iterator[str]:
             yield ",".join(map(str, ids[end - N : end])) + "\n"
 
 
+def remove_pieces(path: Path) -> None:
+    """What an earlier `write_pieces` left, and its folder where that is empty then."""
+    for old in path.parent.glob(path.name + "*"):
+        old.unlink()
+    with contextlib.suppress(OSError):
+        path.parent.rmdir()
+
+
 def write_pieces(path: Path, lines: Sequence[str], split_count: int) -> None:
     """`path` with all lines, and `split_count` contiguous pieces of nearly equal length beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for old in path.parent.glob(path.name + "*"):
-        old.unlink()
     path.write_text("".join(lines))
     for i in range(split_count):
         piece = lines[len(lines) * i // split_count : len(lines) * (i + 1) // split_count]
@@ -141,8 +148,11 @@ def prepare(workspace: Path, texts: Iterable[str], *, split_count: int, layout: 
     counts = {}
     for name, part in parts.items():
         lines = list(ngrams(part))
-        folder = workspace / f"{name}_data_dir"
-        write_pieces((folder / name if layout == "nested" else folder) / f"{name}.txt", lines, split_count)
+        flat = workspace / f"{name}_data_dir" / f"{name}.txt"
+        nested = flat.parent / name / flat.name
+        for place in (flat, nested):  # the programs read what lies there, also of another layout
+            remove_pieces(place)
+        write_pieces(nested if layout == "nested" else flat, lines, split_count)
         counts[name] = len(lines)
     for program in ("train.py", "my_lib.py"):
         if workspace.resolve() != HERE:

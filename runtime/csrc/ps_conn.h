@@ -14,10 +14,7 @@
 typedef struct ps_conn {
     int fd;          /* owned; -1: none */
     bool dry;        /* the last read left nothing; ps_conn_ready() says that there is more */
-    int pipe[2];     /* of ps_conn_lend(); -1: none */
-    size_t piped;    /* bytes in it, which the socket has not taken */
     bool batched;    /* ps_conn_await(): poll waits for much at once */
-    bool copies;     /* what is lent is copied: there is no other way here */
     size_t from, to; /* what of `in` is not taken yet */
     uint8_t in[PS_CONN_BUFFER];
 } ps_conn;

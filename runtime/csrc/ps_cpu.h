@@ -43,9 +43,4 @@ static inline bool ps_mul_overflows(size_t a, size_t b, size_t *out) {
     return __builtin_mul_overflow(a, b, out);
 }
 
-/* *out = a + b; true if that does not fit, then *out is of no use. */
-static inline bool ps_add_overflows(size_t a, size_t b, size_t *out) {
-    return __builtin_add_overflow(a, b, out);
-}
-
 #endif

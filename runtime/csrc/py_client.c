@@ -332,13 +332,6 @@ static PyObject *client_let_go(PyObject *obj, PyObject *args) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject *client_version(PyObject *obj, PyObject *args) {
-    client *self = (client *)obj;
-    unsigned int id;
-    if (!PyArg_ParseTuple(args, "I", &id) || ready(self) < 0) return NULL;
-    return PyLong_FromUnsignedLongLong(ps_client_version(self->core, id));
-}
-
 static PyMethodDef client_methods[] = {
     {"attach", client_attach, METH_VARARGS, "Take over a connected socket for a shard."},
     {"detach", client_detach, METH_VARARGS, "Close the connection to a shard."},
@@ -355,7 +348,6 @@ static PyMethodDef client_methods[] = {
     {"clear", client_clear, METH_NOARGS, "Forget the call."},
     {"sent", client_sent, METH_VARARGS, "Whether a shard was sent all of the call."},
     {"let_go", client_let_go, METH_VARARGS, "Wait for no further answer of a shard."},
-    {"version", client_version, METH_VARARGS, "Steps of an object that are complete."},
     {"close", client_close, METH_NOARGS, "Close all connections."},
     {NULL, NULL, 0, NULL},
 };

@@ -134,7 +134,7 @@ def _fill(
             items.put((item, None))
             if stop.is_set():
                 return
-    except Exception as e:  # handed to the thread that asked
+    except BaseException as e:  # sys.exit() too: handed to the thread that asked
         error = e
     items.put((_MISSING, error))
 
