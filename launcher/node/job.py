@@ -17,7 +17,6 @@ from pslaunch.runtime.env import PSERVER, TRAINER, Endpoint, Port
 GLOO = "gloo"
 PYTHON = "{python}"  # first word of an argv: the Python of the node
 FIRST_PORT = 7164  # v2's default; a job whose user gave no port looks upward from here
-LAST_PORT = 32767  # below the kernel's own range, from which it gives ports to outgoing connections
 
 
 class Count(NamedTuple):
@@ -250,7 +249,7 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
     """Ports for all that listens: pserver k of an address has the k-th block from `first`.
 
     Where pservers are not bundled each trainer has a port, and in script mode Gloo one, from `first_other`,
-    again counted by address.
+    again counted by address, past those of the pservers there.
     """
     plan = placed.plan
     block = plan.ports_num + plan.ports_num_for_sparse
@@ -263,12 +262,14 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
         ports[process.key] = tuple(range(start, start + block))
     others = [(p.key, p.node) for p in placed.of(TRAINER)] if plan.server != "bundled" else []
     others += [(GLOO, 0)] if plan.server == "script" else []
-    next_port = {}
+    next_other: dict[str, int] = {}
     for key, node in others:
         addr = _address(placed, node)
-        start = next_port.get(addr, first_other)
-        next_port[addr] = start + 1
-        ports[key] = (start,)
+        port, of_pservers = next_other.get(addr, first_other), range(first, next_port.get(addr, first))
+        if port in of_pservers:
+            port = of_pservers.stop
+        next_other[addr] = port + 1
+        ports[key] = (port,)
     return ports
 
 

@@ -70,18 +70,26 @@ def test_log_names_have_the_rank_for_further_processes_of_a_node() -> None:
     }
 
 
-@given(st.integers(1, 5), st.integers(0, 7), st.integers(1, 7), st.integers(1, 4), st.integers(0, 3))
+@given(
+    st.integers(1, 5),
+    st.integers(0, 7),
+    st.integers(1, 7),
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.integers(-9, 9),
+)
 def test_no_two_processes_of_an_address_share_a_port(
-    nodes: int, pservers: int, trainers: int, dense: int, sparse: int
+    nodes: int, pservers: int, trainers: int, dense: int, sparse: int, further: int
 ) -> None:
     p = plan(server="script", pservers=Count("total", pservers), trainers=Count("total", trainers))
     p = p._replace(ports_num=dense, ports_num_for_sparse=sparse)
     where = job.place(p, [node(i, addr=f"127.0.0.{i % 2 + 1}") for i in range(nodes)])
-    ports = job.propose_ports(where, 7164, 20000)
+    ports = job.propose_ports(where, 7164, 7164 + further)
     owner = {x.key: where.nodes[x.node].addr for x in where.processes} | {job.GLOO: where.nodes[0].addr}
     used = [(owner[key], port) for key, values in ports.items() for port in values]
     assert len(used) == len(set(used))
     assert all(len(ports[x.key]) == dense + sparse for x in where.of("pserver"))
+    assert all(ports[key][0] >= 7164 + further for key in ports if not key.startswith("pserver"))
 
 
 def test_trainers_without_pservers_have_ports_of_their_own() -> None:
