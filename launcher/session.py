@@ -22,6 +22,7 @@ from pslaunch.errors import (
     HostError,
     HostsError,
     NodeLostError,
+    PreflightError,
     PslaunchError,
     SpecError,
 )
@@ -79,12 +80,15 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     Raises PslaunchError where it can't begin.
     """
     _make_room(spec)
+    plan = _with_wheels(make_plan(spec, new_job_id(spec.job_name)), spec)
     try:
-        plan = _with_wheels(make_plan(spec, new_job_id(spec.job_name)), spec)
         code, began = _run(spec, plan, as_json=as_json, out=out)
     except HostsError as e:
         if _look(spec, e.failed):
             raise e.told_above() from e
+        raise
+    except PreflightError:  # of the node that was to lead
+        _look(spec, [])
         raise
     if not began and code not in NO_LOOK:
         _look(spec, [])
@@ -293,7 +297,9 @@ def _head_on_node(
         Begun(loop, lambda: backend.start_dialing(rest, limits, dial)).wait(lambda: head.done, cut)
         head.expect()
     elif not head.done:
-        raise NodeLostError(f"node 0 ({first.name}) does not lead the job: {head.refusal or 'no answer'}")
+        lacking = head.answers.get("refused", {}).get("code") == codes.PREFLIGHT
+        kind = PreflightError if lacking else NodeLostError
+        raise kind(f"node 0 ({first.name}) does not lead the job: {head.refusal or 'no answer'}")
     return head
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pslaunch.node import job, reach, record
+from pslaunch.node import codes, job, reach, record
 from pslaunch.node.gate import Gate, Seals
 from pslaunch.node.head import Head
 from pslaunch.node.listening import Listening
@@ -109,9 +109,9 @@ class Lead:
     def _obey(self, observer: Observer, m: Message) -> None:
         handler: Callable[[Observer, Message], None] | None = getattr(self, f"_order_{m['type']}", None)
         if handler is None:
-            self._answer(observer, {"type": "refused", "text": f"unknown request {m['type']!r}"})
+            self._refuse(observer, f"unknown request {m['type']!r}")
         elif self._head is None and m["type"] not in ("hello", "lead"):
-            self._answer(observer, {"type": "refused", "text": "there is no job here yet"})
+            self._refuse(observer, "there is no job here yet")
         else:
             handler(observer, m)
 
@@ -120,20 +120,23 @@ class Lead:
         if observer.line:
             observer.line.send(message)
 
+    def _refuse(self, observer: Observer, text: str, code: int = codes.NODE_LOST) -> None:
+        self._answer(observer, {"type": "refused", "code": code, "text": text})
+
     def _order_hello(self, _observer: Observer, _m: Message) -> None:
         """The wire has compared the versions already."""
 
     def _order_lead(self, observer: Observer, m: Message) -> None:
         """The launcher says what to lead; the answer says where other nodes' agents dial."""
         if observer is not self._launcher or self._head is not None:
-            self._answer(observer, {"type": "refused", "text": "only the launcher begins a job, and once"})
+            self._refuse(observer, "only the launcher begins a job, and once")
             return
         placed = job.placed_from_data(m["placed"])
         first = placed.nodes[0]
         try:
             addrs = [first.addr] if first.addr else reach.candidates(placed.plan.nic)
         except LookupError as e:
-            self._answer(observer, {"type": "refused", "text": str(e.args[0])})
+            self._refuse(observer, str(e.args[0]), codes.PREFLIGHT)
             return
         secret = str(m["secret"])
         self._head = Head(self._loop, placed, secret, time.time, self._supply)
