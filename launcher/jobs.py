@@ -30,23 +30,29 @@ OURS = (*LOCAL, "places")  # keys of a record that are no news of the job
 
 
 def all_jobs(reach: Reach | None = None) -> list[Record]:
-    """The user's jobs, oldest first; `state` is running, ended, or lost where no head answers any more.
+    """The user's jobs, oldest first; `state` is running, ended, unknown, or lost where no head answers.
 
     Those that this machine knows of, or with `reach` those that the first of its hosts knows of. A job that
     was started from here and runs elsewhere is asked for there.
     """
     if reach is not None:
         return _elsewhere("fabric", reach)
+    read = record.read_all(record.folder(os.environ))
+    led = {r["job"]: r for r in read if not record.is_pointer(r)}  # here, or where the folder is shared
     found: list[Record] = []
     asked: dict[str, list[Record]] = {}
-    for r in record.read_all(record.folder(os.environ)):
-        if r["state"] == record.ELSEWHERE:
-            asked.setdefault(json.dumps([r["backend"], r.get("reach")]), []).append(r)
-        else:
+    for r in filter(record.is_pointer, read):
+        here = led.pop(r["job"], None)
+        if r["state"] != record.ELSEWHERE:
             found.append(_with_reach(r))
+        elif here and here["state"] != record.UNKNOWN:
+            found.append(_with_reach({**here, "reach": r.get("reach")}))
+            _note_end(r, here)
+        else:
+            asked.setdefault(json.dumps([r["backend"], r.get("reach")]), []).append(r)
     for pointers in asked.values():
         found += _follow(pointers)
-    return sorted(found, key=lambda r: float(r["started"]))
+    return sorted([*led.values(), *found], key=lambda r: float(r["started"]))
 
 
 def _with_reach(r: Record) -> Record:
@@ -71,18 +77,21 @@ def _follow(pointers: Sequence[Record]) -> list[Record]:
         known = {r["job"]: r for r in _elsewhere(pointers[0]["backend"], reach)}
     except PslaunchError as e:
         return [
-            {**r, "state": "unknown", "reason": str(e), "processes": [], "reach": reach, "error": e}
+            {**r, "state": record.UNKNOWN, "reason": str(e), "processes": [], "reach": reach, "error": e}
             for r in pointers
         ]
     found: list[Record] = []
     for r in pointers:
         news = {**r, "state": "lost", "processes": [], **known.get(r["job"], {}), "reach": reach}
         found.append(news)
-        if news["state"] != "running":
-            record.Record(r["path"], {k: v for k, v in news.items() if k not in LOCAL}).write(
-                reach=r["reach"]
-            )
+        _note_end(r, news)
     return found
+
+
+def _note_end(pointer: Record, news: Record) -> None:
+    if news["state"] not in ("running", record.UNKNOWN):
+        fixed = {k: v for k, v in {**pointer, **news}.items() if k not in LOCAL}
+        record.Record(pointer["path"], fixed).write(reach=pointer.get("reach"))
 
 
 @contextlib.contextmanager
@@ -102,7 +111,7 @@ def find(word: str, reach: Reach | None = None, *, running: bool = False) -> Rec
     jobs = all_jobs(reach)
     found = [r for r in jobs if r["job"] == word] or [r for r in jobs if r["job"].startswith(word)]
     if running and len(found) > 1:
-        alive = [r for r in found if r["state"] in ("running", "unknown")]
+        alive = [r for r in found if r["state"] in ("running", record.UNKNOWN)]
         found = alive if [r["state"] for r in alive] == ["running"] else found
     if len(found) == 1:
         return found[0]
@@ -117,9 +126,14 @@ def find(word: str, reach: Reach | None = None, *, running: bool = False) -> Rec
 def _find_reached(word: str, reach: Reach | None, *, running: bool = False) -> Record:
     """As `find`; raises why a job can't be asked for where it runs."""
     r = find(word, reach, running=running)
-    if "error" in r:
-        raise r["error"]
+    if "error" in r or r["state"] == record.UNKNOWN:
+        raise _why_unknown(r)
     return r
+
+
+def _why_unknown(r: Record) -> PslaunchError:
+    error: PslaunchError | None = r.get("error")
+    return error or SpecError(f"job {r['job']}: {r['reason']}")
 
 
 def _no_jobs(reach: Reach | None) -> str:
@@ -169,7 +183,7 @@ def _line(r: Record) -> str:
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(r["started"]))
     code = f" {r['code']}" if "code" in r else ""
     nodes = f"{r['nodes']} node{'' if r['nodes'] == 1 else 's'}"
-    why = f"  {' '.join(r['reason'].split())}" if r["state"] == "unknown" else ""
+    why = f"  {' '.join(r['reason'].split())}" if r["state"] == record.UNKNOWN else ""
     return f"{r['job']}  {r['state']}{code}  {r['backend']}, {nodes}  {started}{why}"
 
 
@@ -338,8 +352,8 @@ def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -
 def stop(word: str, out: TextIO, *, kill: bool, reach: Reach | None = None) -> int:
     """End a job and wait for its end; with `kill` at once. Returns 0 once it has ended."""
     r = find(word, reach, running=True)
-    if r["state"] == "unknown":
-        raise r["error"]
+    if r["state"] == record.UNKNOWN:
+        raise _why_unknown(r)
     if r["state"] != "running":
         print(f"{r['job']} is not running: {r['state']}", file=out)
         return codes.OK

@@ -341,7 +341,7 @@ def _remember(plan: Plan, reach: Reach) -> None:
     """Note where a job is led that is not led on this machine, for later shells."""
     from pslaunch.node import record
 
-    path = Path(record.folder(os.environ)) / f"{plan.job_id}.json"
+    path = Path(record.folder(os.environ)) / (plan.job_id + record.POINTER)
     fixed = {"job": plan.job_id, "name": plan.name, "backend": plan.backend, "nodes": len(plan.nodes),
              "started": round(time.time(), 3), "reach": to_data(reach)}  # fmt: skip
     record.Record(str(path), fixed).write(state=record.ELSEWHERE)

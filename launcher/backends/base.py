@@ -87,7 +87,7 @@ class Backend(Protocol):
 
 BUILT_IN = {
     "local": "pslaunch.backends.local:LocalBackend",
-    "fabric": "pslaunch.backends.fabric:FabricBackend",
+    "fabric": "pslaunch.backends.fabric:fabric_backend",
 }
 
 

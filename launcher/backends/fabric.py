@@ -15,8 +15,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pslaunch.backends.base import CLOSE_EXTRA_S, Dial, Line
-from pslaunch.errors import FileError, HostError, HostsError
+from pslaunch.backends.base import CLOSE_EXTRA_S, Backend, Dial, Line
+from pslaunch.backends.local import LocalBackend
+from pslaunch.errors import FileError, HostError, HostsError, SpecError
 from pslaunch.node import codes, relay
 from pslaunch.node.job import Limits, Node
 from pslaunch.ssh.channel import Channel
@@ -27,6 +28,22 @@ if TYPE_CHECKING:
     from pslaunch.spec import Reach
 
 SILENT_S = 30.0  # a host that is asked something by a later shell has said nothing for so long
+
+
+def fabric_backend(reach: Reach | None) -> Backend:
+    """The backend; without a reach what a shell on node 0 itself can do."""
+    return FabricBackend(reach) if reach else OnNode0()
+
+
+class OnNode0(LocalBackend):
+    """A job of hosts for a shell on the first of them, where nobody noted how the others are reached."""
+
+    name = "fabric"
+
+    def ask(self, node: int, words: Sequence[str]) -> Iterator[bytes]:
+        if node:
+            raise SpecError(f"how node {node} is reached is not known here: --conf conf.py tells it")
+        return super().ask(node, words)
 
 
 class FabricBackend:

@@ -12,7 +12,9 @@ from typing import Any
 
 from pslaunch.node import job
 
-ELSEWHERE = "elsewhere"  # state of a record that only says where the job is led
+ELSEWHERE = "elsewhere"  # state of a pointer: a record that only says where the job is led
+POINTER = ".at.json"  # the end of a pointer's name: node 0 may have its own record in the same folder
+UNKNOWN = "unknown"  # state of a job whose head can't be asked from here
 KEPT = 20  # records of ended jobs; older ones are removed
 NEEDED = ("job", "backend", "nodes", "started", "state")  # what a record is none without
 
@@ -32,6 +34,7 @@ def of_job(placed: job.Placed, socket_path: str) -> dict[str, Any]:
         "backend": plan.backend,
         "workspace": placed.nodes[0].workspace,
         "nodes": len(placed.nodes),
+        "host": socket.gethostname(),
         "started": round(time.time(), 3),
         "socket": socket_path,
         "places": [n._asdict() for n in placed.nodes],
@@ -57,10 +60,16 @@ class Record:
             os.replace(beside, self._path)
 
 
+def is_pointer(r: Mapping[str, Any]) -> bool:
+    """Whether it is what a launcher noted of a job that is led elsewhere."""
+    return r["state"] == ELSEWHERE or "reach" in r
+
+
 def read_all(path: str) -> list[dict[str, Any]]:
     """The records in a folder, oldest first, those that can be read; too many old ones are removed.
 
-    `state` is running, ended, or lost where no head answers any more.
+    `state` is running, ended, lost where no head answers any more, or unknown where that is on a machine that
+    shares the folder.
     """
     found: list[dict[str, Any]] = []
     with contextlib.suppress(OSError):
@@ -79,7 +88,13 @@ def read_all(path: str) -> list[dict[str, Any]]:
         with contextlib.suppress(OSError):
             os.unlink(old["path"])
         found.remove(old)
-    return [{**r, "state": "lost"} if r["state"] == "running" and not _answers(r) else r for r in found]
+    return [r if r["state"] != "running" or _answers(r) else _unheard(r) for r in found]
+
+
+def _unheard(r: dict[str, Any]) -> dict[str, Any]:
+    if r.get("host", socket.gethostname()) == socket.gethostname():
+        return {**r, "state": "lost"}
+    return {**r, "state": UNKNOWN, "reason": f"it is led on {r['host']}: ask there"}
 
 
 def _answers(r: Mapping[str, Any]) -> bool:

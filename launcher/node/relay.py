@@ -123,9 +123,10 @@ def _exactly(stream: BinaryIO, size: int) -> bytes:
 
 
 def records(answer: Answer) -> None:
-    """The records of this user's jobs on this machine, one JSON object a line."""
+    """The records of this user's jobs that are led here, one JSON object a line."""
     for r in record.read_all(record.folder(os.environ)):
-        answer.write(json.dumps(r).encode() + b"\n")
+        if not record.is_pointer(r):
+            answer.write(json.dumps(r).encode() + b"\n")
 
 
 def read(answer: Answer, path: str, *whose: str) -> None:

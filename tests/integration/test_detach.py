@@ -130,6 +130,21 @@ def test_when_node_0_dies_the_others_end_and_the_job_is_lost(free: Free) -> None
     assert free.status()["state"] == "lost"
 
 
+def test_a_job_of_hosts_is_found_on_the_first_of_them(free: Free) -> None:
+    """Where nobody noted how the others are reached."""
+    path = Path(record.folder(os.environ)) / f"{free.id}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "backend": "fabric"}))
+    assert f"{free.id}  running  fabric" in ok("jobs")
+    assert free.status()["processes"][0]["state"] == "running"
+    assert ok("logs", free.id, "trainer/0") == "ready\n"
+    assert "has ended" in ok("stop", free.id)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "backend": "fabric"}))
+    assert ok("logs", free.id, "trainer/0") == "ready\n"
+    done, nodes = run("logs", free.id, "trainer/1"), len(json.loads(path.read_text())["places"])
+    assert done.stdout == ("ready\n" if nodes == 1 else "")
+    assert ("how node 1 is reached is not known here: --conf conf.py tells it" in done.stderr) == (nodes > 1)
+
+
 def test_a_job_that_is_not_there_is_named() -> None:
     for words in (("status", "nope"), ("logs", "nope"), ("stop", "nope")):
         done = run(*words)

@@ -102,6 +102,20 @@ def test_a_later_shell_sees_the_job_fetches_from_it_and_ends_it(
     ]
 
 
+def test_a_shell_that_has_its_records_in_the_same_folder_as_node_0_finds_the_job(
+    hosts: Hosts, workspace: Path
+) -> None:
+    (workspace / "train.py").write_text(WAITING)
+    shell = Shell(hosts, hosts[0].home / ".local/state")
+    job = detached(shell, hosts, workspace)
+    assert f"{job}  running  fabric" in shell.ok("jobs")
+    poll_until(lambda: shell.ok("logs", job, "trainer/2") == "ready\n", describe="its output")
+    assert "has ended" in shell.ok("stop", job)
+    status = json.loads(shell.ok("status", job, "--json"))
+    assert (status["state"], status["code"]) == ("ended", codes.TERM)
+    assert shell.ok("logs", job, "trainer/2") == "ready\n"  # the file on its node
+
+
 @pytest.mark.parametrize("head", ["launcher", "node"])
 def test_results_come_with_the_end_of_a_job_wherever_it_was_led(
     hosts: Hosts, workspace: Path, tmp_path: Path, head: str

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 
 from pslaunch import jobs
+from pslaunch.backends.local import NODE
 from pslaunch.errors import HostError, SpecError
-from pslaunch.node import record
+from pslaunch.node import record, relay
 
 Note = Callable[..., None]
 
@@ -27,10 +29,10 @@ def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Note]:
     head.bind(str(tmp_path / "head"))
     head.listen()
 
-    def write(job: str, state: str, **fields: Any) -> None:
-        path = Path(record.folder(os.environ)) / f"{job}.json"
+    def write(job: str, state: str, *, end: str = ".json", **fields: Any) -> None:
+        path = Path(record.folder(os.environ)) / (job + end)
         fixed = {"job": job, "backend": "local", "nodes": 1, "started": 0.0, "processes": []}
-        record.Record(str(path), fixed).write(state=state, socket=str(tmp_path / "head"), **fields)
+        record.Record(str(path), fixed).write(**{"state": state, "socket": str(tmp_path / "head"), **fields})
 
     with head:
         yield write
@@ -109,6 +111,37 @@ def test_an_end_that_another_version_noted_is_an_end(note: Note) -> None:
     for job in ("train-2", "train-3"):
         with pytest.raises(SpecError, match=OF_ANOTHER):
             jobs.fetch(job, Path(), out)
+
+
+def test_a_job_that_is_led_where_it_was_started_has_both_records(note: Note) -> None:
+    note("train-1", record.ELSEWHERE, end=record.POINTER, reach=ANOTHERS)
+    note("train-1", "running", workspace="/here")
+    (job,) = jobs.all_jobs()
+    assert (job["state"], job["workspace"]) == ("running", "/here")
+    note("train-1", "ended", code=3)
+    for _ in "12":
+        (job,) = jobs.all_jobs()
+        assert (job["state"], job["code"]) == ("ended", 3) and isinstance(job["error"], SpecError)
+    pointer = Path(record.folder(os.environ)) / f"train-1{record.POINTER}"
+    assert json.loads(pointer.read_text())["code"] == 3
+
+
+def test_a_node_tells_of_jobs_that_it_leads(note: Note) -> None:
+    note("led", "running")
+    note("another", "ended", end=record.POINTER, code=0, reach=ANOTHERS)
+    note("started", record.ELSEWHERE, end=record.POINTER, reach=ANOTHERS)
+    note("old", record.ELSEWHERE)
+    answer = subprocess.run([*NODE, "records"], stdout=subprocess.PIPE, check=True).stdout
+    told = b"".join(relay.pieces(io.BytesIO(answer))).splitlines()
+    assert [json.loads(line)["job"] for line in told] == ["led"]
+
+
+def test_a_job_that_a_machine_with_the_same_folder_leads_is_not_lost(note: Note, tmp_path: Path) -> None:
+    note("train-1", "running", host="another", socket=str(tmp_path / "no"))
+    note("train-2", "running", host=socket.gethostname(), socket=str(tmp_path / "no"))
+    assert [r["state"] for r in jobs.all_jobs()] == ["unknown", "lost"]
+    with pytest.raises(SpecError, match="job train-1: it is led on another: ask there"):
+        jobs.stop("train-1", io.StringIO(), kill=False)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"job": "train-2", "state": "running"}', "no JSON"])
