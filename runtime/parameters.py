@@ -145,7 +145,7 @@ class Parameters:
         """Write one parameter: v2's header of 16 bytes, then the values, little endian."""
         values = self.current(name)
         f.write(_HEADER.pack(0, 4, values.size))
-        f.write(memoryview(np.ascontiguousarray(values, "<f4")).cast("B"))
+        f.write(np.ascontiguousarray(values, "<f4").data.cast("B"))
 
     def deserialize(self, name: str, f: IO[bytes]) -> None:
         """Read one parameter as `serialize` wrote it; raises ValueError where it is damaged."""

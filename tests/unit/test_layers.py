@@ -99,9 +99,11 @@ def test_wrong_inputs_are_named() -> None:
 def test_what_is_not_there_is_an_error() -> None:
     with pytest.raises(ValueError, match="l1_rate"):
         paddle.attr.Param(l1_rate=0.1)
-    for wrong in ({"momentum": -0.3}, {"momentum": 1.7}, {"learning_rate": -1.0}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            paddle.attr.Param(**wrong)
+    for momentum in (-0.3, 1.7):
+        with pytest.raises(ValueError, match="momentum"):
+            paddle.attr.Param(momentum=momentum)
+    with pytest.raises(ValueError, match="learning_rate"):
+        paddle.attr.Param(learning_rate=-1.0)
     with pytest.raises(ValueError, match=r"drop_rate=1\.5"):
         paddle.attr.Extra(drop_rate=1.5)
     with pytest.raises(ValueError, match="initial_min is not below"):
