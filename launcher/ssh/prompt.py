@@ -13,11 +13,12 @@ MAX_BYTES = 4096
 
 
 class Prompt:
-    """Asks one question at a time."""
+    """Asks one question at a time, whichever threads want to."""
 
     def __init__(self, terminal: str = "/dev/tty") -> None:
         self._terminal = terminal
         self._given_up = threading.Event()
+        self._one = threading.Lock()
 
     def give_up(self) -> None:
         """From another thread: whoever asks gets no answer, soon. The terminal is as it was then."""
@@ -25,8 +26,10 @@ class Prompt:
 
     def ask(self, question: str) -> str:
         """The answer's line; empty where there is none (Ctrl+D)."""
-        if self._given_up.is_set():
-            return ""
+        with self._one:
+            return "" if self._given_up.is_set() else self._ask(question)
+
+    def _ask(self, question: str) -> str:
         try:
             fd = os.open(self._terminal, os.O_RDWR | os.O_NOCTTY)
         except OSError:  # standard input is one, but not ours to be controlled by

@@ -57,3 +57,24 @@ def test_ctrl_d_is_no_answer(terminal: tuple[int, int]) -> None:
     os.write(user, b"\x04")
     asking.join()
     assert answers == [""] and echoes(ours)
+
+
+def test_one_question_stands_until_it_is_answered(terminal: tuple[int, int]) -> None:
+    user, ours = terminal
+    prompt, answers = Prompt(os.ttyname(ours)), dict[str, str]()
+
+    def ask(question: str) -> None:
+        answers[question] = prompt.ask(question)
+
+    asking = [threading.Thread(target=ask, args=(f"{word}? ",)) for word in ("key", "host")]
+    for thread in asking:
+        thread.start()
+    for _ in asking:
+        question = ""
+        while not question.endswith("? "):  # the line's end of the one before comes by itself
+            question += os.read(user, 100).decode().lstrip()
+        assert question in ("key? ", "host? ") and not echoes(ours)
+        os.write(user, f"of {question}\n".encode())
+    for thread in asking:
+        thread.join()
+    assert answers == {"key? ": "of key? ", "host? ": "of host? "} and echoes(ours)
