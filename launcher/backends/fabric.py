@@ -55,7 +55,8 @@ class FabricBackend:
         assert reach is not None
         self._prompt = Prompt()
         on_terminal = sys.stdin is not None and sys.stdin.isatty()
-        self._reach, self._fleet = reach, Fleet(reach, ask=self._prompt.ask if on_terminal else None)
+        ask = self._prompt.ask if on_terminal else None
+        self._reach, self._fleet = reach, Fleet(reach, ask=ask, give_up=self._prompt.give_up)
         self._channels: list[Channel] = []
         self._grace_s = 0.0
 
@@ -104,7 +105,6 @@ class FabricBackend:
                 raise HostError(host, words[0], channel.diagnosis() or str(e)) from None
 
     def cancel(self) -> None:
-        self._prompt.give_up()
         self._fleet.cancel()
 
     def hurry(self) -> None:

@@ -41,13 +41,11 @@ class LocalBackend:
         try:
             for node in nodes:
                 lines.append(self._start(node, limits, "serve"))
-        except OSError as e:
+        except ServiceError:
             for line in lines:  # their agents end when nobody holds the line
                 os.close(line.read_fd)
                 os.close(line.write_fd)
-            raise ServiceError(
-                f"no agent for node {len(lines)} ({nodes[len(lines)].name}): {e.strerror}"
-            ) from e
+            raise
         return lines
 
     def start_head(self, node: Node, limits: Limits) -> Line:
@@ -55,10 +53,14 @@ class LocalBackend:
 
     def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
         for node in nodes:
-            keeper = self._keeper(limits, "dial", stdout=subprocess.DEVNULL)
+            keeper = self._keeper(node, limits, "dial", stdout=subprocess.DEVNULL)
             assert keeper.stdin is not None
-            keeper.stdin.write(json.dumps({**dial._asdict(), "node": node.id}).encode() + b"\n")
-            keeper.stdin.close()
+            try:
+                keeper.stdin.write(json.dumps({**dial._asdict(), "node": node.id}).encode() + b"\n")
+            except OSError as e:  # it ended before it could be told where to dial
+                raise ServiceError(_no_agent(node, _last_words(self._keepers[-1][1]) or e.strerror)) from e
+            finally:
+                keeper.stdin.close()
 
     def head_line(self, record: Mapping[str, Any]) -> tuple[int, int]:
         import socket
@@ -85,21 +87,27 @@ class LocalBackend:
                 raise FileError(said or f"pslaunch {words[0]}: {e}") from None
 
     def _start(self, node: Node, limits: Limits, mode: str) -> Line:
-        keeper = self._keeper(limits, mode, stdout=subprocess.PIPE)
+        keeper = self._keeper(node, limits, mode, stdout=subprocess.PIPE)
         assert keeper.stdin is not None and keeper.stdout is not None
-        write_fd, read_fd = os.dup(keeper.stdin.fileno()), os.dup(keeper.stdout.fileno())
-        keeper.stdin.close()
-        keeper.stdout.close()
+        with keeper.stdin, keeper.stdout:
+            try:
+                write_fd, read_fd = os.dup(keeper.stdin.fileno()), os.dup(keeper.stdout.fileno())
+            except OSError as e:
+                raise ServiceError(_no_agent(node, e.strerror)) from e
         said = self._keepers[-1][1]
         return Line(node, read_fd, write_fd, lambda: _last_words(said))
 
-    def _keeper(self, limits: Limits, mode: str, *, stdout: int) -> subprocess.Popen[bytes]:
+    def _keeper(self, node: Node, limits: Limits, mode: str, *, stdout: int) -> subprocess.Popen[bytes]:
+        """Raises ServiceError."""
         self._grace_s = limits.grace_s
         argv = [*NODE, "keeper", str(limits.lost_after_s), str(limits.grace_s), mode]
-        said = os.fdopen(os.memfd_create("said"), "w+b")
-        keeper = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=stdout, stderr=said, start_new_session=True, bufsize=0
-        )
+        try:
+            said = os.fdopen(os.memfd_create("said"), "w+b")
+            keeper = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=stdout, stderr=said, start_new_session=True, bufsize=0
+            )
+        except OSError as e:
+            raise ServiceError(_no_agent(node, e.strerror)) from e
         self._keepers.append((keeper, said))
         return keeper
 
@@ -132,6 +140,10 @@ class LocalBackend:
                 keeper.returncode = keeper.returncode or 0
             said.close()
         self._keepers.clear()
+
+
+def _no_agent(node: Node, why: str | None) -> str:
+    return f"no agent for node {node.id} ({node.name}): {why}"
 
 
 def _last_words(said: IO[bytes]) -> str:

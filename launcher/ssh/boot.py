@@ -92,12 +92,17 @@ class Boot(NamedTuple):
     marker: bytes
 
 
+def _word(path: str) -> str:
+    """For the shell there, where `~` is the home folder there."""
+    return f'"$HOME"{shlex.quote(path[1:])}' if path.startswith("~/") else shlex.quote(path)
+
+
 def make_boot(argv: Sequence[str], agent_python: str | None) -> Boot:
     """The boot of one channel. The word `argv` reaches `pslaunch.node` byte for byte."""
     app, sent = zipapp(small=False), os.urandom(16).hex().encode()
-    pythons = [agent_python] if agent_python else PYTHONS
+    pythons = [_word(agent_python)] if agent_python else PYTHONS
     search = _SEARCH.format(
-        pythons=" ".join(map(shlex.quote, pythons)),
+        pythons=" ".join(pythons),
         version=shlex.quote(_VERSION),
         looked=shlex.quote(
             agent_python or f"python3 and {PYTHONS[-3]} to {PYTHONS[1]} in PATH, /usr/bin, /usr/local/bin"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pslaunch.app import zipapp
@@ -24,15 +26,25 @@ if TYPE_CHECKING:
     from pslaunch.ssh.askpass import Askpass
     from pslaunch.ssh.connect import Connector
 
+DESCRIPTORS = 10  # of a connection and its channel, and more than that
 PER_DOOR = 8  # connections being opened to one sshd: its MaxStartups begins to drop at 10
 
 
 class Fleet:
     """Opens channels to hosts; further ones to the same host share its connection."""
 
-    def __init__(self, reach: Reach, *, ask: Callable[[str], str] | None) -> None:
-        """`ask`: a question to the user and the answer (passphrases, host keys); None: no terminal."""
-        self._reach, self._ask = reach, ask
+    def __init__(
+        self,
+        reach: Reach,
+        *,
+        ask: Callable[[str], str] | None,
+        give_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`ask`: a question to the user and the answer (passphrases, host keys); None: no terminal.
+
+        `give_up`: whoever waits for an answer gets none, soon.
+        """
+        self._reach, self._ask, self._give_up = reach, ask, give_up
         self._config = Config()
         self._host_keys = hostkeys.Keeper(reach.host_key_policy, ask)
         self._lock = threading.Lock()
@@ -48,16 +60,23 @@ class Fleet:
 
         A host that fails is a HostError in its place, a HostRightsError where keys were refused.
         """
+        _allow_descriptors(len(hosts))
         if not self._config.ssh:
             self._prepare()  # paramiko reads the configuration then, and one thread must load it
         with ThreadPoolExecutor(max(1, min(self._reach.max_connections, len(hosts)))) as pool:
-            routes = [pool.submit(self._route, host) for host in hosts]  # asks ssh, while the libraries load
-            self._prepare()
-            return list(pool.map(self._try, hosts, argvs, routes))
+            try:
+                # This asks ssh, while the libraries load.
+                routes = [pool.submit(self._route, host) for host in hosts]
+                self._prepare()
+                return list(pool.map(self._try, hosts, argvs, routes))
+            except BaseException:  # Ctrl+C: the pool is left once its threads have ended
+                self.cancel()
+                raise
 
     def cancel(self) -> None:
         """Have an `open` that is under way fail soon; what is open stays so. May be called at any time."""
         self._cancelled = True
+        self._give_up()
         if self._shared:
             self._shared.give_up()
 
@@ -100,6 +119,8 @@ class Fleet:
             kind = HostRightsError if e.step == "authenticate" else HostError
             detail = e.detail if e.host == host.name else f"{e.host}, on the way to it: {e.detail}"
             return kind(host.name, e.step, detail)
+        except OSError as e:  # what may go wrong there is a HostError by now
+            return HostError(host.name, "start", f"on this machine: {e.strerror or e}")
         with self._lock:
             if not self._closed:
                 self._channels.append(channel)
@@ -185,3 +206,12 @@ class Fleet:
         with self._lock:
             key = (way, to.hostname, to.port)
             return self._doors.setdefault(key, threading.Semaphore(PER_DOOR))
+
+
+def _allow_descriptors(hosts: int) -> None:
+    """Up to the hard limit, what so many connections need: the usual soft one is for a hundred."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = len(list(Path("/proc/self/fd").iterdir())) + DESCRIPTORS * hosts + 64
+    if resource.RLIM_INFINITY != soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

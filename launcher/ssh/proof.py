@@ -34,11 +34,7 @@ class Passphrases:
             return self._loaded[path]
 
     def _read(self, path: str) -> Any:
-        try:
-            locked = keys.encrypted(path)
-        except OSError:
-            return None
-        if not locked:
+        if not _locked(path):
             return _load(path, None)
         for _ in range(PASSPHRASE_TRIES if self._ask else 0):
             assert self._ask is not None
@@ -47,6 +43,14 @@ class Passphrases:
             if key or not word:
                 return key
         return None
+
+
+def _locked(path: str) -> bool:
+    """Whether it wants a passphrase; what is not there, or can't be read, is passed over as ssh does."""
+    try:
+        return keys.encrypted(path)
+    except OSError:
+        return False
 
 
 def _load(path: str, passphrase: str | None) -> Any:
@@ -114,7 +118,7 @@ class Proof:
                 key = self._passphrases.load(path)
             if key is not None:
                 yield from self._with_certificates(key, path, path)
-            elif Path(path).exists() and not path.endswith(".pub") and keys.encrypted(path):
+            elif not path.endswith(".pub") and _locked(path):
                 self.locked.append(path)
 
     def _with_certificates(self, key: Any, label: str, path: str) -> Iterator[tuple[str, Any]]:

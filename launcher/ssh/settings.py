@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pslaunch.errors import HostError
+from pslaunch.errors import HostError, SpecError
 from pslaunch.ssh import keys
 
 SSH_G_LIMIT_S = 10.0  # `Match exec` may run something slow
@@ -74,6 +74,9 @@ class Settings(NamedTuple):
         return name if self.port == 22 or self.host_key_alias else f"[{name}]:{self.port}"
 
 
+_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
 class Route(NamedTuple):
     """The hops to a host, the host itself last."""
 
@@ -98,10 +101,17 @@ def parse(text: str) -> dict[str, list[str]]:
     return found
 
 
+def _seconds(key: str, value: str) -> int:
+    """A time as sshd_config(5) has them, `90`, `1m30s`: files may have any form, `ssh -G` gives seconds."""
+    if not re.fullmatch(r"(\d+[smhdw]?)+", value.lower()):
+        raise ValueError(f"{key} {value} is no time")
+    return sum(int(n) * _UNITS_S[unit] for n, unit in re.findall(r"(\d+)([smhdw]?)", value.lower()))
+
+
 def settings_of(
     name: str, values: Values, *, home: str, local_user: str, environ: Mapping[str, str]
 ) -> Settings:
-    """The settings among what `ssh -G` says of a host."""
+    """The settings among what `ssh -G` says of a host. Raises ValueError where a value makes no sense."""
 
     def first(key: str, default: str = "") -> str:
         value = values.get(key, [default])[0]
@@ -109,6 +119,8 @@ def settings_of(
 
     hostname = first("hostname", name)
     user = first("user", local_user)
+    if not first("port", "22").isdecimal():
+        raise ValueError(f"Port {first('port')} is no number")
     port = int(first("port", "22"))
     tokens = {"%": "%", "h": hostname, "p": str(port), "r": user, "n": name, "u": local_user, "d": home}
     tokens |= {"k": first("hostkeyalias", hostname), "L": socket.gethostname().partition(".")[0]}
@@ -122,7 +134,6 @@ def settings_of(
         value = first(key)
         return tuple(value.split(",")) if value and value[0] not in "+-^" else ()
 
-    timeout = first("connecttimeout", "0")
     return Settings(
         name=name,
         hostname=hostname,
@@ -138,8 +149,8 @@ def settings_of(
         hash_known_hosts=_on(first("hashknownhosts")),
         proxy_command=expand(first("proxycommand"), tokens, "", {}),
         jumps=tuple(jump.strip() for jump in first("proxyjump").split(",") if jump.strip()),
-        connect_timeout_s=float(timeout) or None,
-        keepalive_s=int(first("serveraliveinterval", "0")) or KEEPALIVE_S,
+        connect_timeout_s=_seconds("ConnectTimeout", first("connecttimeout", "0")) or None,
+        keepalive_s=_seconds("ServerAliveInterval", first("serveraliveinterval", "0")) or KEEPALIVE_S,
         compression=_on(first("compression")),
         family=first("addressfamily", "any"),
         bind_address=first("bindaddress"),
@@ -230,12 +241,15 @@ def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
 
 
 class Config:
-    """Looks hosts up; asks OpenSSH where it is here."""
+    """Looks hosts up; asks OpenSSH where it is here. Raises SpecError where its user has no name."""
 
     def __init__(self) -> None:
         self.ssh = shutil.which("ssh")
         self._home = str(Path.home())
-        self._user = getpass.getuser()
+        try:
+            self._user = getpass.getuser()
+        except (KeyError, OSError):  # by the version of Python
+            raise SpecError(f"user {os.getuid()} has no name on this machine; USER=NAME gives one") from None
 
     def route(self, name: str, user: str | None, port: int | None) -> Route:
         """Raises HostError, step "resolve"."""
@@ -264,7 +278,10 @@ class Config:
 
     def _look_up(self, name: str, user: str | None, port: int | None) -> Settings:
         values = self._ask_ssh(name, user, port) if self.ssh else self._read_files(name, user, port)
-        found = settings_of(name, values, home=self._home, local_user=self._user, environ=os.environ)
+        try:
+            found = settings_of(name, values, home=self._home, local_user=self._user, environ=os.environ)
+        except ValueError as e:
+            raise HostError(name, "resolve", f"its settings: {e}") from None
         found = found._replace(user_given=user, port_given=port)
         if not found.only_ssh:
             found = found._replace(only_ssh=keys.needs_ssh(found.identity_files))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -117,6 +119,36 @@ def test_further_channels_share_the_connection(client: Client, fleet: Callable[.
         (channel,) = one.open(hosts("node"), [KEEPER])
         greets(channel)
     assert client.sshd.count("Accepted publickey") == 1
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[None]:
+    """The soft limit is what is open now and a few."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(int(fd.name) for fd in Path("/proc/self/fd").iterdir()) + 24, before[1])
+    )
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_many_hosts_need_more_descriptors_than_are_usual(
+    client: Client, fleet: Callable[..., Fleet], few_descriptors: None
+) -> None:
+    names = [f"n{i}" for i in range(6)]
+    for channel in fleet().open(hosts(*names), [KEEPER] * len(names)):
+        greets(channel)
+
+
+def test_what_fails_on_this_machine_is_not_the_host(
+    client: Client, fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more(*_: object) -> Channel:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(Fleet, "_open", no_more)
+    (channel,) = fleet().open(hosts("node"), [KEEPER])
+    assert "on this machine: Too many open files" in refused(channel, "start")
 
 
 def test_hosts_that_fail_do_not_hold_up_the_others(client: Client, fleet: Callable[..., Fleet]) -> None:

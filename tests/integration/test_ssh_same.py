@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,6 +230,29 @@ def test_a_passphrase_may_take_longer_than_the_host_waits_for_a_login(client: Cl
         (channel,) = fleet.open([Host("a")], [KEEPER])
         greets(channel)
     assert len(asked) == 1
+
+
+def test_an_identity_that_can_not_be_read_is_passed_over(client: Client) -> None:
+    folder = client.folder / "a folder"
+    folder.mkdir()
+    client.configure(f'Host node\n  IdentityFile "{folder}"\n  IdentityFile {client.key}')
+    assert both(client) is ParamikoChannel
+
+
+def test_ctrl_c_at_a_question_ends_it(client: Client) -> None:
+    key = make_key(client.folder / "locked", passphrase="open sesame")
+    client.configure(f"Host *\n  IdentityFile {key}\n  IdentitiesOnly yes", identity=False)
+    given_up = threading.Event()
+
+    def ask(_question: str) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert given_up.wait(20)
+        return ""
+
+    fleet = Fleet(reaching(), ask=ask, give_up=given_up.set)
+    with contextlib.closing(fleet), pytest.raises(KeyboardInterrupt):
+        fleet.open([Host("a")], [KEEPER])
+    assert given_up.is_set()
 
 
 def test_a_host_key_is_asked_for_once(client: Client) -> None:

@@ -98,6 +98,14 @@ def test_no_python_is_an_error_with_those_that_were_found(pythons: Path) -> None
     assert said == f"pslaunch boot: no Python 3.9 or later: {pythons}/old python (3.6.8) found; {looked}\n"
 
 
+def test_a_given_python_may_be_in_the_home_folder_there(pythons: Path) -> None:
+    (pythons / "my python").symlink_to(sys.executable)
+    boot = make_boot(["x"], "~/my python")
+    login = Login("/bin/sh", boot.payload, {"HOME": str(pythons)})
+    wait_for_marker(login.read, boot.marker)
+    assert login.end()[0] == 1
+
+
 def test_a_given_python_that_is_not_there_is_named() -> None:
     boot = make_boot(["x"], "/nowhere/python3")
     login = Login("/bin/sh", boot.payload)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import os
+import pwd
 import struct
 from pathlib import Path
 
 import pytest
 
-from pslaunch.errors import HostError
+from pslaunch.errors import HostError, SpecError
 from pslaunch.ssh import keys, settings
 from pslaunch.ssh.settings import Config, Route, Settings, parse, settings_of, split_jump
 from support.sshd import needs_openssh
@@ -194,6 +195,30 @@ def test_a_broken_configuration_is_told_in_the_words_of_ssh(
     with pytest.raises(HostError, match=r"config: line 2: Bad configuration option: portt") as caught:
         looked_up.route("a", None, None)
     assert caught.value.step == "resolve"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("1m", 60), ("1m30s", 90), ("2H", 7200)])
+def test_times_in_files_have_units(text: str, seconds: int) -> None:
+    found = made(f"connecttimeout {text}\nserveraliveinterval {text}")
+    assert (found.connect_timeout_s, found.keepalive_s) == (seconds, seconds)
+
+
+def test_values_that_make_no_sense_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))  # no ssh
+    (tmp_path / ".ssh").mkdir()
+    for line in ("ConnectTimeout soon", "Port many"):
+        (tmp_path / ".ssh/config").write_text(f"Host node\n  {line}\n")
+        with pytest.raises(HostError, match=line):
+            Config().route("node", None, None)
+
+
+def test_a_user_without_a_name_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])
+    with pytest.raises(SpecError, match="USER=NAME"):
+        Config()
 
 
 def test_an_ssh_that_hangs_once_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
