@@ -143,8 +143,9 @@ def _with_facts(plan: Plan, node: Node, one: Seen) -> Node:
     facts = one.facts
     assert facts is not None
     workspace = str(facts["folders"]["workspace"]["path"])
-    log_dir = facts["folders"].get("log_dir", {"path": f"{workspace}/log"})["path"]
-    base = workspace if log_dir == f"{workspace}/log" else log_dir
+    logs = facts["folders"].get("log_dir")
+    log_dir = str(logs["path"]) if logs else f"{workspace}/log"
+    base = log_dir if logs else workspace
     return node._replace(
         addr=one.addr or str(facts["addrs"][0]),
         workspace=workspace,
@@ -181,7 +182,7 @@ def question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> Messag
     """What an agent is asked about its node."""
     here, plan = placed.nodes[node], placed.plan
     paths = {"workspace": here.workspace}
-    if not here.log_dir.startswith(f"{here.workspace}/"):
+    if spec.log_dir is not None:
         paths["log_dir"] = here.log_dir
     return {
         "type": "look",

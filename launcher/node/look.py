@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import pwd
-import resource
 import socket
 import subprocess
 import sys
@@ -63,9 +62,8 @@ def look(order: Mapping[str, Any]) -> dict[str, Any]:
         "interface_error": interface_error,
         "addrs": addrs,
         "ports": {str(port): port_state(addrs[0] if addrs else "", port) for port in order["ports"]},
-        "programs": programs(order["python"] or sys.executable, order),
+        "programs": programs(os.path.expanduser(order["python"]) or sys.executable, order),
         "proxies": sorted(name for name in env.PROXIES if os.environ.get(name)),
-        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     }
 
 
@@ -94,7 +92,7 @@ def lock_holder(path: str) -> str:
     with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as f:
         inode, job = os.fstat(f.fileno()).st_ino, f.readline(200).strip()
         with open("/proc/locks", encoding="ascii") as locks:
-            held = [words[5].split(":")[2] for words in map(str.split, locks) if "FLOCK" in words]
+            held = [words[5].split(":")[2] for words in map(str.split, locks) if words[1] == "FLOCK"]
         return job if str(inode) in held else ""
     return ""
 

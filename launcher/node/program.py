@@ -67,7 +67,7 @@ class Program:
         environ = env.compose(os.environ, order["added_env"], contract)
         try:
             self.process = subprocess.Popen(
-                order["argv"],
+                [os.path.expanduser(order["argv"][0]), *order["argv"][1:]],
                 cwd=order["cwd"],
                 env=environ,
                 stdin=subprocess.DEVNULL,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +17,12 @@ from pslaunch.backends.local import LocalBackend
 from pslaunch.check import Looking, StoppedError
 from pslaunch.findings import Seen
 from pslaunch.node.job import Limits, Node
+from pslaunch.node.look import lock_holder
 from pslaunch.node.loop import Loop
 from pslaunch.node.wire import HEADER, HEARTBEAT, Message
 from support import leaks
 from support.jobs import parent_of, until_nothing_runs
+from support.process import poll_until, started
 
 LIMITS = Limits(
     grace_s=1.0, lost_after_s=20.0, stall_after_s=60.0, stall_timeout_s=None, trainer_timeout_s=60.0
@@ -96,12 +100,28 @@ def test_agents_wait_for_a_launcher_that_still_reaches_other_hosts(here: Node) -
 def test_an_agent_that_is_to_dial_waits_for_the_word_where(here: Node) -> None:
     backend = LocalBackend()
     with contextlib.closing(backend):
-        keeper = backend._keeper(LIMITS._replace(lost_after_s=3.0), "dial", stdout=subprocess.DEVNULL)
+        keeper = backend._keeper(here, LIMITS._replace(lost_after_s=3.0), "dial", stdout=subprocess.DEVNULL)
         with pytest.raises(subprocess.TimeoutExpired):
             keeper.wait(4.5)
         assert keeper.stdin
         keeper.stdin.close()
         until_nothing_runs(within_s=5.0)
+
+
+def test_who_waits_for_a_lock_does_not_hold_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_text("job-1\n")
+    assert lock_holder(str(path)) == ""
+    waiting = "import fcntl, sys\nwith open(sys.argv[1]) as f: fcntl.flock(f, fcntl.LOCK_EX)"
+    with path.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with started([sys.executable, "-c", waiting, str(path)]) as waiter:
+            poll_until(lambda: f"-> FLOCK  ADVISORY  WRITE {waiter.pid}" in locks(), describe=locks)
+            assert lock_holder(str(path)) == "job-1"
+
+
+def locks() -> str:
+    return Path("/proc/locks").read_text()
 
 
 def test_a_signal_ends_it(looking: Looking) -> None:

@@ -63,6 +63,18 @@ def test_what_is_left_behind_and_writes_on_does_not_hold_up_the_end(
         os.close(left_behind)
 
 
+def test_a_program_may_be_in_the_home_folder_of_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "python").symlink_to("/bin/true")
+    with running(tmp_path, "~/python") as (program, _):
+        assert program.process is not None
+        _, status = os.waitpid(program.process.pid, 0)
+        program.exited(status)
+        assert status == 0
+
+
 @pytest.mark.timeout(60)
 def test_reports_that_come_faster_than_they_are_read_do_not_keep_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
