@@ -7,7 +7,6 @@ PslaunchError            1   base; anything that has no better home
 ├── HostsError          68   some of many hosts could not be reached or used; 77 where all refused our keys
 ├── ServiceError        69   a port or service that is not to be had
 ├── FileError           74   reading or writing failed, disk full
-├── PeerError           75   a process that others needed is gone
 ├── NodeLostError       76   a node's line closed or it fell silent
 ├── RightsError         77   rights or keys are missing
 ├── PreflightError      78   a node lacks something that the job needs
@@ -87,12 +86,6 @@ class FileError(PslaunchError):
         """`doing` (such as "write the log") with the file and the system's own words."""
         where = f" {error.filename}" if error.filename else ""
         return cls(f"can't {doing}{where}: {error.strerror or error}")
-
-
-class PeerError(PslaunchError):
-    """A process that others needed is gone."""
-
-    exit_code = codes.PEER
 
 
 class NodeLostError(PslaunchError):

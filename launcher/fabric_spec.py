@@ -21,7 +21,6 @@ from pslaunch.locate import DEFAULT_PROGRAM, folder_here, folder_to_make, progra
 from pslaunch.spec import JobSpec, Package, Reach, check_spec, common_options, job_name, no_effect
 
 MAX_NIC_BYTES: Final = 15  # of the kernel
-NEVER_SENT: Final = frozenset({"log", "output", "nodefile", "nodes", ".pslaunch"})
 
 
 def fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
@@ -162,10 +161,12 @@ def _links(given: Given) -> dict[str, str]:
 
 
 def _check_inside(name: str, value: Value) -> None:
+    from pslaunch.node.manifest import KEPT  # what reads files is seldom needed here
+
     path = posixpath.normpath(name) if name else "."
     if path == "." or path.startswith(("/", "../")) or path == ".." or not path.isprintable():
         raise SpecError(f"{value.shown}: {name!r} is not inside the workspace")
-    if path.partition("/")[0] in NEVER_SENT:
+    if path.partition("/")[0] in KEPT:
         raise SpecError(f"{value.shown}: {path.partition('/')[0]} in the workspace is pslaunch's own")
 
 

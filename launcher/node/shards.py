@@ -40,9 +40,6 @@ class Shards:
 
         return part
 
-    def __bool__(self) -> bool:
-        return bool(self._patterns)
-
 
 def _compile(pattern: str) -> tuple[re.Pattern[str], str]:
     text, place = "", ""

@@ -16,7 +16,6 @@ from pslaunch.app import zipapp
 
 # Inside these quotes is nothing that any of the shells would touch.
 COMMAND = "exec /bin/sh -c 'IFS= read -r line; eval \"$line\"'"
-OLDEST = (3, 9)
 PYTHONS = (
     "python3",
     *(f"python3.{minor}" for minor in range(14, 8, -1)),
