@@ -142,8 +142,20 @@ def _no_jobs(reach: Reach | None) -> str:
     return "no jobs are known here; --conf conf.py asks a cluster"
 
 
+class _NoWordError(NodeLostError):
+    """A head was lost before it told anything: its job may have ended since it was found."""
+
+
+def _over(r: Record, reach: Reach | None, why: NodeLostError) -> Record:
+    """A job whose head was lost, as it is known now; raises `why` where it has not ended."""
+    again = find(r["job"], reach)
+    if again["state"] in ("running", record.UNKNOWN):
+        raise why
+    return again
+
+
 class _Head:
-    """A line to the head of a running job, closed at the end."""
+    """A line to the head of a running job, closed at the end. Raises NodeLostError where it is lost."""
 
     def __init__(self, r: Record) -> None:
         self.loop = Loop()
@@ -152,11 +164,12 @@ class _Head:
             fds = self._backend.head_line(r)
         except OSError as e:
             self._end()
-            raise NodeLostError(f"job {r['job']}: its head does not answer: {e.strerror}") from e
+            raise _NoWordError(f"job {r['job']}: its head does not answer: {e.strerror}") from e
         except PslaunchError:
             self._end()
             raise
-        self.head = RemoteHead(self.loop, *fds, name=f"job {r['job']}", lost_after_s=LOST_AFTER_S)
+        name = f"the head of job {r['job']}"
+        self.head = RemoteHead(self.loop, *fds, name=name, lost_after_s=LOST_AFTER_S)
 
     def _end(self) -> None:
         self._backend.release()
@@ -165,9 +178,11 @@ class _Head:
     def __enter__(self) -> RemoteHead:
         return self.head
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failed: object, *_: object) -> None:
         self.head.close()
         self._end()
+        if self.head.lost and not failed:
+            raise (NodeLostError if self.head.told else _NoWordError)(self.head.lost)
 
 
 def show_jobs(out: TextIO, *, as_json: bool, reach: Reach | None = None) -> None:
@@ -196,18 +211,20 @@ def _news(r: Record) -> Message:
     return {k: v for k, v in r.items() if k not in OURS}
 
 
-def _status(r: Record) -> Message:
-    """What the head of a running job says of it."""
-    with _Head(r) as head:
-        return {"processes": r["processes"], **{k: v for k, v in head.status().items() if k != "type"}}
+def _with_status(r: Record, reach: Reach | None) -> Record:
+    """With what the head of a job that runs says of it."""
+    if r["state"] != "running":
+        return r
+    try:
+        with _Head(r) as head:
+            return {**r, **{k: v for k, v in head.status().items() if k != "type"}}
+    except NodeLostError as e:
+        return _over(r, reach, e)
 
 
 def show_status(word: str, out: TextIO, *, as_json: bool, reach: Reach | None = None) -> None:
     """How a job and each of its processes stand."""
-    r = find(word, reach, running=True)
-    status = _news(r)
-    if r["state"] == "running":
-        status |= _status(r)
+    status = _news(_with_status(find(word, reach, running=True), reach))
     if as_json:
         print(json.dumps(status), file=out)
         return
@@ -239,12 +256,20 @@ def show_logs(
     known = [p["process"] for p in r["processes"]]
     if process and process not in known:
         raise SpecError(f"no process {process!r} in job {r['job']}; there are {', '.join(known)}")
-    if r["state"] != "running":
-        if not known:
-            raise _lost_track(r)
-        if not _began(r):
-            raise PslaunchError(_nothing_ran(r))
-        return _print_files(r, process, out)
+    if r["state"] == "running":
+        try:
+            return _print_told(r, process, out, follow=follow, as_json=as_json)
+        except _NoWordError as e:
+            r = _over(r, reach, e)
+    if not r["processes"]:
+        raise _lost_track(r)
+    if not _began(r):
+        raise PslaunchError(_nothing_ran(r))
+    return _print_files(r, process, out)
+
+
+def _print_told(r: Record, process: str | None, out: TextIO, *, follow: bool, as_json: bool) -> int:
+    """What the head of a job that runs remembers, with `follow` to the job's end. Returns as `show_logs`."""
     session = _Head(r)
     with session as head:
         head.follow()
@@ -334,8 +359,7 @@ def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -
     nodes = _places(r)
     if not nodes:
         raise _lost_track(r)
-    if r["state"] == "running":
-        r = {**r, "processes": _status(r)["processes"]}
+    r = _with_status(r, reach)
     # What its output folder has otherwise is of earlier jobs.
     output = folder / "output" if _began(r) else None
     with _backend(r) as there:
@@ -357,11 +381,16 @@ def stop(word: str, out: TextIO, *, kill: bool, reach: Reach | None = None) -> i
     if r["state"] != "running":
         print(f"{r['job']} is not running: {r['state']}", file=out)
         return codes.OK
-    session = _Head(r)
-    with session as head:
-        head.follow()
-        for _ in range(2 if kill else 1):
-            head.stop(signal.SIGTERM, "pslaunch stop")
-        session.loop.run(lambda: head.done)
+    try:
+        session = _Head(r)
+        with session as head:
+            head.follow()
+            for _ in range(2 if kill else 1):
+                head.stop(signal.SIGTERM, "pslaunch stop")
+            session.loop.run(lambda: head.done)
+    except NodeLostError as e:
+        why = NodeLostError(f"{e}; whether the job ends is not known")
+        if _over(r, reach, why)["state"] != "ended":
+            raise
     print(f"{r['job']} has ended", file=out)
     return codes.OK

@@ -64,6 +64,8 @@ class RemoteHead:
         self._code: int | None = None
         self._stopped: tuple[int, str] | None = None  # the code and the reason that we have asked for
         self._hurried = False  # asked for twice
+        self.lost = ""  # why nothing more is heard of a job that was not over
+        self.told = False  # whether it has said anything
         self.on_slow: Callable[[str], None] = lambda _text: None  # what to tell while it does not answer
         self.answers: dict[str, Message] = {}
         self._line = Line(
@@ -151,6 +153,7 @@ class RemoteHead:
     # --- the line ---
 
     def _heard(self, message: Message) -> None:
+        self.told = True
         if message["type"] == "events":
             for event in message["events"]:
                 self._keep(event)
@@ -207,6 +210,7 @@ class RemoteHead:
         self.close()
         said = self._diagnosis()
         text = f"{self._name} was lost: its agent: {reason}" + (f"; {said}" if said else "")
+        self.lost = text
         code, failure = codes.NODE_LOST, self._failure(text)
         if self._stopped:  # what goes wrong then is not the reason of the end
             code, failure = self._stopped[0], {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from pslaunch import observe
+from pslaunch import jobs, observe
 from pslaunch.args import Split
 from pslaunch.given import gather
 from pslaunch.node import agent, codes, ending, head, keeper, supervise, wire
@@ -40,6 +40,7 @@ def test_times(tmp_path: Path) -> None:
             head.FINISH_LIMIT_S,
             head.FINISH_MOST_S,
             observe.GIVE_UP_S,
+            jobs.LOST_AFTER_S,
             spec.stall_after_s,
             spec.stall_timeout_s,
             client.ATTEMPT_S,

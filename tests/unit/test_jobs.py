@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from pslaunch import jobs
 from pslaunch.backends.local import NODE
-from pslaunch.errors import HostError, SpecError
+from pslaunch.errors import HostError, NodeLostError, SpecError
 from pslaunch.node import record, relay
 
 Note = Callable[..., None]
@@ -142,6 +143,59 @@ def test_a_job_that_a_machine_with_the_same_folder_leads_is_not_lost(note: Note,
     assert [r["state"] for r in jobs.all_jobs()] == ["unknown", "lost"]
     with pytest.raises(SpecError, match="job train-1: it is led on another: ask there"):
         jobs.stop("train-1", io.StringIO(), kill=False)
+
+
+def show(command: str, out: io.StringIO) -> int:
+    """What `pslaunch COMMAND train-1` does."""
+    if command == "stop":
+        return jobs.stop("train-1", out, kill=False)
+    if command == "status":
+        jobs.show_status("train-1", out, as_json=False)
+        return 0
+    return jobs.show_logs("train-1", None, out, follow=command == "logs -f", as_json=False)
+
+
+COMMANDS = ("stop", "status", "logs", "logs -f")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_head_that_says_nothing_is_no_end_and_no_answer(
+    note: Note, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr(jobs, "LOST_AFTER_S", 0.2)
+    note("train-1", "running")  # its head takes connections and no more
+    out = io.StringIO()
+    with pytest.raises(NodeLostError, match="the head of job train-1 was lost: ") as e:
+        show(command, out)
+    assert str(e.value).endswith("; whether the job ends is not known") == (command == "stop")
+    assert not out.getvalue()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_job_that_ends_before_its_head_is_asked_has_ended(note: Note, tmp_path: Path, command: str) -> None:
+    (tmp_path / "train.log").write_text("a line\n")
+    process = {"process": "trainer/0", "node": 0, "state": "exited", "log": str(tmp_path / "train.log")}
+    ending = {"socket": str(tmp_path / "ending"), "processes": [process]}
+
+    def end() -> None:
+        head.accept()[0].close()  # who looks whether it runs
+        asking = head.accept()[0]
+        note("train-1", "ended", code=0, reason="all ended", **ending)
+        asking.close()
+
+    with socket.socket(socket.AF_UNIX) as head, ThreadPoolExecutor() as aside:
+        head.bind(str(tmp_path / "ending"))
+        head.listen()
+        note("train-1", "running", **ending)
+        ended, out = aside.submit(end), io.StringIO()
+        assert show(command, out) == 0
+        ended.result()
+    assert out.getvalue() == {
+        "stop": "train-1 has ended\n",
+        "status": "train-1  ended: all ended (exit code 0)\n  trainer/0 on node 0  exited\n",
+    }.get(command, "trainer/0 | a line\n")
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"job": "train-2", "state": "running"}', "no JSON"])
