@@ -91,7 +91,7 @@ def examine(spec: JobSpec, failed: Mapping[int, HostError]) -> tuple[list[Seen],
         opened.update(zip((n.id for n in tried), started, strict=True))
         looking.attach([x for x in opened.values() if isinstance(x, Started)], plan.limits.lost_after_s)
         looking.look(lambda node: question(spec, wanted, placed, node))
-        looking.try_network()
+        looking.try_network(plan.port or 0)
         looking.end()
     finally:
         looking.close()
@@ -311,9 +311,9 @@ class Looking:
         secret = os.urandom(32).hex()
         self._ask(lambda one: {**question(one.node), "node": one.node, "secret": secret}, "looked")
 
-    def try_network(self) -> None:
-        """Every node tries the others' doors, at the port of a pserver where one is free."""
-        self._ask(lambda one: {"type": "door", "port": one.free_port}, "opened")
+    def try_network(self, port: int = 0) -> None:
+        """Every node tries the others' doors, at the port of a pserver where one is free, else at `port`."""
+        self._ask(lambda one: {"type": "door", "port": one.free_port or port}, "opened")
         there = [one for one in self._there() if one.addrs]
         tries = reach.tries(len(there))
 

@@ -213,8 +213,13 @@ class Agent:
         """Let others try by which addresses they reach this node, at this port if it can be had."""
         from pslaunch.node import reach
 
-        self._door = reach.Door(self.loop, reach.word(self._secret, self._node), int(m.get("port", 0)))
+        self._door = reach.Door(self.loop, reach.word(self._secret, self._node), int(m["port"]))
         self.line.send({"type": "opened", "port": self._door.port})
+
+    def _order_shut(self, _m: Message) -> None:
+        """Nobody tries the door any more: its port is free for a program."""
+        self._close_doors()
+        self.line.send({"type": "shut"})
 
     def _order_reach(self, m: Message) -> None:
         """Try the doors of others; slow ones are waited for aside."""

@@ -38,7 +38,7 @@ class _Caller:
 
 
 class Gate:
-    """Listens at `addr`, or everywhere where it is empty.
+    """Listens at `addr`, or everywhere where it is empty; at `port`, or where that can't be had at any.
 
     `admit(text, fd, seals)` takes over a proved connection; `check(text)` says before why it can't be, or "".
     """
@@ -52,12 +52,13 @@ class Gate:
         check: Callable[[bytes], str],
         admit: Callable[[bytes, int, Seals], None],
         refused: Callable[[str], None],
+        port: int = 0,
     ) -> None:
         self._loop, self._secret = loop, secret
         self._check, self._admit, self._refused = check, admit, refused
         self._callers: dict[_Caller, None] = {}  # the oldest first
         self._refusals = prove.Refusals()
-        listener = reach.listen_at(addr) if addr else reach.listen_everywhere()
+        listener = reach.listen(addr, port)
         self.port = int(listener.getsockname()[1])
         self._listening = Listening(loop, listener, self._take, self._make_room)
         self._open = True

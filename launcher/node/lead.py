@@ -22,6 +22,7 @@ from pslaunch.node.listening import Listening
 from pslaunch.node.loop import Loop
 from pslaunch.node.supply import FromLauncher
 from pslaunch.node.wire import NONSENSE, Data, Line, Message
+from pslaunch.runtime.env import PSERVER
 
 CHUNK = 200  # events in one message
 SAY_GOODBYE_S = 2.0  # for an observer to take the next piece of what is left to tell, once the job is over
@@ -150,6 +151,7 @@ class Lead:
             check=self._check,
             admit=self._admit,
             refused=lambda why: self._warn(f"refused a connection: {why}"),
+            port=_gate_port(placed),
         )
         self._listen()
         path = os.path.join(record.folder(os.environ), f"{placed.plan.job_id}.json")
@@ -258,6 +260,14 @@ class Lead:
             self._gate.close()
         if self._listening:
             self._listening.close()
+
+
+def _gate_port(placed: job.Placed) -> int:
+    """Where the user gave the pservers' first port, the next one that can't be any pserver's; else 0, any."""
+    plan = placed.plan
+    of_pservers = len(placed.of(PSERVER)) * (plan.ports_num + plan.ports_num_for_sparse)
+    port = plan.port + max(1, of_pservers) if plan.port else 0  # doors are at the first one, pserver or not
+    return port if port < 1 << 16 else 0
 
 
 def _node_number(text: bytes) -> int:

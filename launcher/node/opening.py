@@ -215,13 +215,15 @@ class Opening:
         elif len(nodes) == 1:
             self._settle_addrs([self._desk.links[nodes[0].id].addrs[0]])
         else:
-            self._ask_all(lambda _link: {"type": "door"}, self._ask_to_reach)
+            port = self._desk.placed.plan.port or 0
+            self._ask_all(lambda _link: {"type": "door", "port": port}, self._ask_to_reach)
 
     def _settle(self) -> None:
         self._desk.settle([self._desk.links[n.id].node for n in self._desk.placed.nodes])
 
     # Addresses: every node opens a door, the others try it at the likeliest address that it might have, and
-    # where not all can reach all by these, at every one.
+    # where not all can reach all by these, at every one. All are shut before the first port is bound: they
+    # are at the port that the user gave, for all addresses of a machine that may have several nodes.
 
     def _on_opened(self, link: Link, m: Message) -> None:
         link.door = int(m["port"])
@@ -259,7 +261,10 @@ class Opening:
             )
             self._desk.fail("the nodes", 0, codes.PREFLIGHT, str(e.args[0]), advice)
             return
-        self._settle_addrs(addrs)
+        self._ask_all(lambda _link: {"type": "shut"}, lambda: self._settle_addrs(addrs))
+
+    def _on_shut(self, link: Link, _m: Message) -> None:
+        self._answered(link)
 
     def _settle_addrs(self, addrs: Sequence[str]) -> None:
         for node, addr in zip(self._desk.placed.nodes, addrs):

@@ -60,35 +60,50 @@ def word(secret: bytes, node: int) -> bytes:
 
 
 class Door:
-    """Listens at every address and says to everyone which node this is; knows no more and hears nothing."""
+    """Listens at every address and says to everyone which node this is; knows no more and hears nothing.
+
+    Who came closes its connection first: the port is to be a program's at once, and what this side had closed
+    would hold it for another minute against one that binds it without SO_REUSEADDR.
+    """
 
     def __init__(self, loop: Loop, says: bytes, port: int = 0) -> None:
         """At this port, if it can be had; else at any."""
-        try:
-            listener = listen_everywhere(port)
-        except OSError:
-            listener = listen_everywhere()
+        listener = listen("", port)
         self._says = says
+        self._callers: list[socket.socket] = []
         self.port = int(listener.getsockname()[1])
         self._listening = Listening(loop, listener, self._open)
 
     def _open(self, sock: socket.socket, _address: object) -> None:
-        with sock, contextlib.suppress(OSError):
+        self._callers.append(sock)
+        with contextlib.suppress(OSError):
             sock.setblocking(False)
             sock.send(self._says)
+        if len(self._callers) > MAX_TRIES:
+            self._callers.pop(0).close()
 
     def close(self) -> None:
         self._listening.close()
+        for sock in self._callers:
+            sock.close()
 
 
-def listen_at(addr: str) -> socket.socket:
-    """A non-blocking listener at one address, at any port."""
+def listen(addr: str, port: int) -> socket.socket:
+    """A non-blocking listener at an address, "" for all of this machine's; at this port, or else at any."""
+    at = _listen_at if addr else _listen_everywhere
+    try:
+        return at(addr, port)
+    except OSError:
+        return at(addr, 0)
+
+
+def _listen_at(addr: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in addr else socket.AF_INET
-    return _listen((addr, 0), family, both=False)
+    return _listen((addr, port), family, both=False)
 
 
-def listen_everywhere(port: int = 0) -> socket.socket:
-    """A non-blocking listener at every address of this machine, of both families where there are both."""
+def _listen_everywhere(_addr: str, port: int) -> socket.socket:
+    """Of both families where there are both."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):  # IPv6 may be switched off in the kernel
             return _listen(("::", port), socket.AF_INET6, both=True)

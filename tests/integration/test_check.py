@@ -53,6 +53,20 @@ def found(told: Sequence[dict[str, Any]], level: str = "problem") -> dict[str, d
     }
 
 
+def test_the_network_is_tried_at_the_port_that_was_given(hosts: Hosts, plain: Path) -> None:
+    """Also where no pserver is: the job has its doors there."""
+    for host in hosts:
+        host.firewall(7301, 7301)
+    words = ("--server=script", "--server_num=1")
+    code, told = check(hosts, plain, *words, f"--port={PORT}")
+    assert (code, found(told)) == (codes.OK, {})
+    code, told = check(hosts, plain, *words)
+    assert code == codes.PREFLIGHT
+    assert {host: list(kinds) for host, kinds in found(told).items()} == {
+        host.name: ["no way"] for host in hosts
+    }
+
+
 @pytest.fixture
 def plain(workspace: Path) -> Path:
     """A workspace whose program needs nothing, without pservers of ours."""

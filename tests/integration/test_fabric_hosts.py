@@ -47,6 +47,37 @@ def test_a_job_through_a_bastion(make_hosts: Callable[..., Hosts], package: Path
     assert [job.lines(f"trainer/{rank}")[0].split()[0] for rank in range(3)] == ["node1", "node2", "node3"]
 
 
+MEET = """
+import os, signal, socket, time
+if os.environ["TRAINING_ROLE"] == "PSERVER":
+    with socket.socket() as listener:  # without SO_REUSEADDR
+        listener.bind((os.environ["POD_IP"], int(os.environ["PADDLE_PORT"])))
+        listener.listen()
+        signal.sigwait([signal.SIGTERM])
+else:
+    host, _, port = os.environ["PADDLE_PSERVERS_IP_PORT_LIST"].rpartition(":")
+    while True:
+        try:
+            socket.create_connection((host, int(port))).close()
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("head", ["launcher", "node"])
+def test_a_firewall_with_the_given_port_open_is_enough(hosts: Hosts, workspace: Path, head: str) -> None:
+    """And with the next one, where node 0 leads."""
+    (workspace / "train.py").write_text(MEET)
+    for host in hosts:
+        host.firewall(7301, 7302 if head == "node" else 7301)
+    place, words = FabricPlace(hosts, f"--head={head}"), ("--server=script", "--worker_num=3")
+    code, job = finished(place, workspace, *words, "--port=7301")
+    assert code == codes.OK, job.launcher.output()
+    code, job = finished(place, workspace, *words, "--lost_after=3")  # any free port
+    assert code == (codes.NODE_LOST if head == "node" else codes.PREFLIGHT), job.launcher.output()
+
+
 FAULTS: dict[str, tuple[Callable[[Host], None], int, tuple[str, ...]]] = {
     "no python": (Host.no_python, codes.HOST, ("1 of 3 hosts", "node2", "Python 3.9")),
     "changed key": (Host.change_key, codes.HOST, ("1 of 3 hosts", "node2", "known_hosts:2")),

@@ -262,6 +262,14 @@ class Host:
         for address in addresses:
             self.run("ip", "neigh", "replace", address, "lladdr", NOBODY, "nud", "permanent", "dev", "eth0")
 
+    def firewall(self, first: int, last: int) -> None:
+        """Nobody gets an answer from it but at these ports and those below 1024."""
+        self._changed = True
+        for ports in (f"1024-{first - 1}", f"{last + 1}-65534"):
+            for family in ("-4", "-6"):
+                self.run("ip", family, "rule", "add", "priority", "10", "ipproto", "tcp", "sport", ports,
+                         "dport", "32768-65534", "blackhole")  # fmt: skip
+
     def change_key(self) -> None:
         """It was set up anew: another host key, which known_hosts does not have."""
         self._keep("host_key")

@@ -64,7 +64,7 @@ def test_a_repeated_left_out_or_foreign_frame_is_refused() -> None:
 class Guarded:
     """A gate on a loop, and what it let in and refused."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.loop = Loop()
         self.admitted: list[tuple[bytes, int, Seals]] = []
         self.refused: list[str] = []
@@ -75,6 +75,7 @@ class Guarded:
             check=lambda text: "" if text == b"welcome" else "not you",
             admit=lambda *found: self.admitted.append(found),
             refused=self.refused.append,
+            port=port,
         )
 
     def until(self, what: list[str] | list[tuple[bytes, int, Seals]]) -> None:
@@ -104,6 +105,14 @@ def dial_aside(port: int, secret: bytes, text: bytes) -> tuple[threading.Thread,
     thread = threading.Thread(target=run)
     thread.start()
     return thread, result
+
+
+def test_a_gate_is_at_the_port_that_is_asked_for_or_else_at_any() -> None:
+    with contextlib.closing(Guarded()) as first, contextlib.closing(Guarded(first.gate.port)) as second:
+        port = first.gate.port
+        assert second.gate.port not in (0, port)
+    with contextlib.closing(Guarded(port)) as third:
+        assert third.gate.port == port
 
 
 def test_who_knows_the_secret_gets_a_line_that_both_sides_understand(guarded: Guarded) -> None:

@@ -56,6 +56,14 @@ def test_a_door_at_a_port_that_is_free_or_else_at_any() -> None:
     loop.close()
 
 
+def test_the_port_of_a_door_is_a_program_s_at_once(door: Door) -> None:
+    at = [Target(1, "127.0.0.1", door.port)]
+    assert try_all(at, SECRET) == at
+    door.close()
+    with socket.socket() as program:  # without SO_REUSEADDR
+        program.bind(("127.0.0.1", door.port))
+
+
 def test_a_door_of_another_node_or_job_is_not_the_one_that_was_meant(door: Door) -> None:
     assert try_all([Target(2, "127.0.0.1", door.port)], SECRET) == []
     assert try_all([Target(1, "127.0.0.1", door.port)], bytes(31) + b"1") == []
