@@ -25,6 +25,7 @@ from pslaunch.view import clean
 LOST_AFTER_S = 10.0  # a head that does not answer a later shell for so long is called lost
 Record = Mapping[str, Any]
 LOCAL = ("path", "reach", "error")  # keys of a record that this machine has added
+NOT_KNOWN = f"its first host does not know it any more; of those that are over it keeps {record.KEPT}"
 WAITING = "waiting"  # state of a process that was not started
 OURS = (*LOCAL, "places")  # keys of a record that are no news of the job
 
@@ -82,16 +83,23 @@ def _follow(pointers: Sequence[Record]) -> list[Record]:
         ]
     found: list[Record] = []
     for r in pointers:
-        news = {**r, "state": "lost", "processes": [], **known.get(r["job"], {}), "reach": reach}
-        found.append(news)
-        _note_end(r, news)
+        if r["job"] in known:
+            found.append({**r, **known[r["job"]], "reach": reach})
+            _note_end(r, found[-1])
+        else:
+            found.append({**r, "state": record.UNKNOWN, "reason": NOT_KNOWN, "processes": [], "reach": reach})
+            _note(r, {record.FORGOTTEN: True})
     return found
 
 
 def _note_end(pointer: Record, news: Record) -> None:
-    if news["state"] not in ("running", record.UNKNOWN):
-        fixed = {k: v for k, v in {**pointer, **news}.items() if k not in LOCAL}
-        record.Record(pointer["path"], fixed).write(reach=pointer.get("reach"))
+    if news["state"] in record.OVER:
+        _note(pointer, news)
+
+
+def _note(pointer: Record, news: Record) -> None:
+    fixed = {k: v for k, v in {**pointer, **news}.items() if k not in LOCAL}
+    record.Record(pointer["path"], fixed).write(reach=pointer.get("reach"))
 
 
 @contextlib.contextmanager

@@ -15,7 +15,9 @@ from pslaunch.node import job
 ELSEWHERE = "elsewhere"  # state of a pointer: a record that only says where the job is led
 POINTER = ".at.json"  # the end of a pointer's name: node 0 may have its own record in the same folder
 UNKNOWN = "unknown"  # state of a job whose head can't be asked from here
-KEPT = 20  # records of ended jobs; older ones are removed
+KEPT = 20  # records of jobs that are over, and as many pointers to such; older ones are removed
+FORGOTTEN = "forgotten"  # key of a pointer whose node 0 did not know the job
+OVER = ("ended", "lost")
 NEEDED = ("job", "backend", "nodes", "started", "state")  # what a record is none without
 
 
@@ -75,23 +77,32 @@ def read_all(path: str) -> list[dict[str, Any]]:
     with contextlib.suppress(OSError):
         for name in os.listdir(path):
             if name.endswith(".json"):
-                with (
-                    contextlib.suppress(OSError, ValueError),
-                    open(os.path.join(path, name), encoding="utf-8") as f,
-                ):
-                    r = json.load(f)
-                    if isinstance(r, dict) and all(key in r for key in NEEDED):
-                        found.append({**r, "path": os.path.join(path, name)})
+                found += map(_as_it_stands, _read(os.path.join(path, name)))
     found.sort(key=lambda r: float(r["started"]))
-    ended = [r for r in found if r["state"] == "ended"]
-    for old in ended[:-KEPT]:
-        with contextlib.suppress(OSError):
-            os.unlink(old["path"])
-        found.remove(old)
-    return [r if r["state"] != "running" or _answers(r) else _unheard(r) for r in found]
+    for pointers in (False, True):
+        over = [r for r in found if is_pointer(r) == pointers and (r["state"] in OVER or FORGOTTEN in r)]
+        for old in over[:-KEPT]:
+            with contextlib.suppress(OSError):
+                os.unlink(old["path"])
+            found.remove(old)
+    return found
 
 
-def _unheard(r: dict[str, Any]) -> dict[str, Any]:
+def _read(path: str) -> list[dict[str, Any]]:
+    """The record in a file; none where it is no record."""
+    with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as f:
+        r = json.load(f)
+        if isinstance(r, dict) and all(key in r for key in NEEDED):
+            return [{**r, "path": path}]
+    return []
+
+
+def _as_it_stands(r: dict[str, Any]) -> dict[str, Any]:
+    if r["state"] != "running" or _answers(r):
+        return r
+    again = (_read(r["path"]) or [r])[0]  # a head notes the end before it is silent
+    if again["state"] != "running":
+        return again
     if r.get("host", socket.gethostname()) == socket.gethostname():
         return {**r, "state": "lost"}
     return {**r, "state": UNKNOWN, "reason": f"it is led on {r['host']}: ask there"}

@@ -198,6 +198,56 @@ def test_a_job_that_ends_before_its_head_is_asked_has_ended(note: Note, tmp_path
     }.get(command, "trainer/0 | a line\n")
 
 
+def test_an_end_that_is_noted_while_somebody_looks_is_an_end(
+    note: Note, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(_r: object) -> bool:
+        note("train-1", "ended", code=0)
+        return False
+
+    monkeypatch.setattr(record, "_answers", ends)
+    note("train-1", "running")
+    assert jobs.find("train-1")["state"] == "ended"
+
+
+def test_a_job_that_its_first_host_does_not_know_is_asked_for_again(
+    note: Note, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[dict[str, Any]] = []
+    monkeypatch.setattr(jobs, "_elsewhere", lambda *_: known)
+    monkeypatch.setattr(jobs, "reach_from_data", lambda data: data)
+    note("train-1", record.ELSEWHERE, end=record.POINTER, reach={})
+    for _ in "12":
+        assert jobs.find("train-1")["state"] == "unknown"
+    with pytest.raises(SpecError, match="train-1: its first host does not know it any more"):
+        jobs.stop("train-1", io.StringIO(), kill=False)
+    known.append({"job": "train-1", "state": "ended", "code": 3})
+    assert jobs.find("train-1")["code"] == 3
+    known.clear()
+    assert jobs.find("train-1")["code"] == 3  # noted here
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"state": "ended"},
+        {"state": "running", "socket": "/no"},
+        {"state": "lost", "end": record.POINTER, "reach": ANOTHERS},
+        {"state": record.ELSEWHERE, "end": record.POINTER, "reach": ANOTHERS, record.FORGOTTEN: True},
+    ],
+)
+def test_of_jobs_that_are_over_the_last_are_kept(note: Note, fields: dict[str, Any]) -> None:
+    note("running", "running", started=0.0)
+    note("elsewhere", record.ELSEWHERE, end=record.POINTER, reach=ANOTHERS, started=0.0)
+    for number in range(record.KEPT + 5):
+        note(f"over-{number}", started=1.0 + number, **fields)
+    left = [f"over-{number}" for number in range(5, record.KEPT + 5)]
+    for _ in "12":
+        read = [r["job"] for r in record.read_all(record.folder(os.environ))]
+        assert sorted(read[:2]) == ["elsewhere", "running"] and read[2:] == left
+    assert len(list(Path(record.folder(os.environ)).iterdir())) == record.KEPT + 2
+
+
 @pytest.mark.parametrize("text", ["[]", "{}", '{"job": "train-2", "state": "running"}', "no JSON"])
 def test_what_is_no_record_hides_no_job(note: Note, text: str) -> None:
     note("train-1", "running")
