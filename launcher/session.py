@@ -27,7 +27,7 @@ from pslaunch.errors import (
     SpecError,
 )
 from pslaunch.node import codes
-from pslaunch.node.job import Facts, Plan, place, to_data
+from pslaunch.node.job import Facts, Node, Plan, place, to_data
 from pslaunch.node.loop import Loop
 from pslaunch.outlet import Outlet
 from pslaunch.plan import dry_run as plan_as_data
@@ -36,6 +36,7 @@ from pslaunch.spec import JobSpec, Reach
 
 if TYPE_CHECKING:
     from pslaunch.node.dispatch import Supply
+    from pslaunch.node.head import Head
     from pslaunch.node.recent import Event
     from pslaunch.observe import HeadView, RemoteHead
     from pslaunch.view import View
@@ -154,7 +155,7 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
         remote = _head_on_node(loop, backend, plan, watch, starting, at_end) if led else None
         if remote and spec.reach:
             _remember(plan, spec.reach)
-        head: HeadView = remote or _head_here(loop, backend, plan, watch, starting, at_end)
+        head = remote or _head_here(loop, backend, plan, watch, starting, at_end)
         watch.begin(head)
         if remote and spec.detach:
             watch.until(lambda: watch.all_run or head.done)
@@ -167,7 +168,7 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
                 return codes.OK, True
         watch.until_done()
         if spec.fetch_output or spec.fetch_logs:
-            fetched = _fetch(loop, spec, plan, backend, watch)
+            fetched = _fetch(loop, spec, plan, backend, watch, _settled(plan, head))
             return head.code or fetched, watch.any_began
         if spec.reach and head.code == codes.OK and not as_json:  # where `end` is the last line
             watch.say(
@@ -225,7 +226,7 @@ def _head_here(
     watch: Watch,
     starting: Begun[list[Line]],
     at_end: contextlib.ExitStack,
-) -> HeadView:
+) -> Head:
     from pslaunch.node.head import Head
 
     head = Head(loop, place(plan, plan.nodes), os.urandom(32).hex(), time.time, _supply(loop, plan))
@@ -303,7 +304,22 @@ def _head_on_node(
     return head
 
 
-def _fetch(loop: Loop, spec: JobSpec, plan: Plan, backend: Backend, watch: Watch) -> int:
+def _settled(plan: Plan, head: Head | RemoteHead) -> Sequence[Node]:
+    """The nodes with the folders that each of them has had: where they share one, not those of the plan."""
+    from pslaunch.node.wire import NONSENSE
+    from pslaunch.observe import RemoteHead
+
+    if not isinstance(head, RemoteHead):
+        return head.placed.nodes
+    with contextlib.suppress(*NONSENSE):
+        told = zip(plan.nodes, head.answers["places"]["places"], strict=True)
+        return [node._replace(log_dir=str(logs), state_dir=str(state)) for node, (logs, state) in told]
+    return plan.nodes
+
+
+def _fetch(
+    loop: Loop, spec: JobSpec, plan: Plan, backend: Backend, watch: Watch, nodes: Sequence[Node]
+) -> int:
     """Bring the results; what can't be brought is told. Returns an exit code, 0 where all came."""
     from pslaunch.fetch import Fetched, fetch_results
 
@@ -318,7 +334,7 @@ def _fetch(loop: Loop, spec: JobSpec, plan: Plan, backend: Backend, watch: Watch
     _stop_on_signals(loop, backend, lambda number, why: asked.append((number, why)))
 
     def work() -> Fetched:
-        return fetch_results(backend, plan.job_id, plan.nodes, output=output, logs=logs)
+        return fetch_results(backend, plan.job_id, nodes, output=output, logs=logs)
 
     try:
         # `release`: the job is over, there is nothing on the nodes to wait for.

@@ -64,6 +64,7 @@ class Head:
         self._timer: Timer | None = None
         self._told_ending = False
         self.drain: Callable[[], None] = lambda: None  # lets observers take what is new
+        self.settled: Callable[[], None] = lambda: None  # the nodes' paths or addresses are known
         self._finishing = False
         self._finish_s = 0.0  # when all were told
         self._owing: set[int] = set()  # nodes that have not answered the end
@@ -206,6 +207,7 @@ class Head:
         self.placed = job.place(self.placed.plan, nodes)
         for p in self.placed.processes:
             self._supervisor.members[p.key] = Member(p.role, p.node, p.log)
+        self.settled()
 
     @property
     def ending(self) -> bool:

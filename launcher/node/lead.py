@@ -142,7 +142,7 @@ class Lead:
         secret = str(m["secret"])
         self._head = Head(self._loop, placed, secret, time.time, self._supply)
         own, self._own_fd = self._own_fd, -1
-        self._head.drain = self.push
+        self._head.drain, self._head.settled = self.push, self._settled
         self._head.attach(first, own, own, lambda: "")
         self._gate = Gate(
             self._loop,
@@ -156,8 +156,19 @@ class Lead:
         self._listen()
         path = os.path.join(record.folder(os.environ), f"{placed.plan.job_id}.json")
         self._record = record.Record(path, record.of_job(placed, self._socket_path))
-        self._record.write(state="running")
+        self._note(state="running")
         self._answer(observer, {"type": "leading", "port": self._gate.port, "addrs": addrs})
+
+    def _note(self, **changing: Any) -> None:
+        """Write the record, with the folders that the nodes have by now."""
+        known = record.of_job(self._job(), "")
+        self._record.write(places=known["places"], **{"processes": known["processes"], **changing})
+
+    def _settled(self) -> None:
+        """Where nodes share a folder, only now is known which are theirs."""
+        self._note(state="running")
+        places = [(n.log_dir, n.state_dir) for n in self._job().nodes]
+        self._answer(self._launcher, {"type": "places", "places": places})
 
     def _job(self) -> job.Placed:
         assert self._head is not None
@@ -254,7 +265,7 @@ class Lead:
         assert self._head is not None
         states = zip(self._head.status()["processes"], self._head.placed.processes)
         processes = [{**state, "log": process.log} for state, process in states]
-        self._record.write(state="ended", code=self._head.code, reason=self._head.reason, processes=processes)
+        self._note(state="ended", code=self._head.code, reason=self._head.reason, processes=processes)
         self._supply.close()
         if self._gate:
             self._gate.close()

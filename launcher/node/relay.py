@@ -41,7 +41,7 @@ def main(mode: str, words: Sequence[str]) -> int:
         modes: dict[str, Callable[..., None]] = {
             "records": records,
             "read": read,
-            "pack": pack,
+            "pack": logs,
             "results": results,
         }
         modes[mode](answer, *words)
@@ -138,11 +138,22 @@ def read(answer: Answer, path: str, *whose: str) -> None:
     _check_owner(path, *whose)  # another job may have come meanwhile
 
 
-def pack(answer: Answer, path: str, *whose: str, before: Collection[str] = ()) -> None:
+def logs(answer: Answer, path: str, *whose: str) -> None:
+    """What is in the folder of a node's logs, without the folders in it of nodes that share it."""
+    others: list[str] = []
+    with contextlib.suppress(OSError, IndexError):
+        others += (x for x in os.listdir(os.path.expanduser(whose[0])) if x.startswith("node-"))
+    pack(answer, path, *whose, without=others)
+
+
+def pack(
+    answer: Answer, path: str, *whose: str, before: Collection[str] = (), without: Collection[str] = ()
+) -> None:
     """What is in a folder, as a tar stream, each name with its content; nothing where it is not there.
 
     What is left out or was cut is told in an entry of the type NOTES at the end, in lines for people. What is
-    `before`, as `listed` has it, is left out, and what goes away meanwhile passed over.
+    `before`, as `listed` has it, is left out, and what goes away meanwhile passed over, as are folders at the
+    top whose name is in `without`.
     """
     from pslaunch.node.premises import listed
 
@@ -152,6 +163,8 @@ def pack(answer: Answer, path: str, *whose: str, before: Collection[str] = ()) -
     with tarfile.open(fileobj=answer, mode="w|") as archive:
         for line in listed(path):
             inner, kind = json.loads(line)[:2]
+            if inner.split("/")[0] in without:
+                continue
             whole = os.path.join(path, inner)
             what = ""
             if kind not in "-dl":

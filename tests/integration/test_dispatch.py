@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import signal
@@ -227,6 +228,34 @@ def test_nodes_that_share_a_folder_get_it_once_and_have_their_own_logs(
     assert sent(job)["nodes"] == 1
     code, job = finished(place, workspace, *ALONE, "--shard=data/part-{}")
     assert code == 0 and sent(job)["bytes"] == 0
+
+
+@pytest.mark.parametrize("head", ["launcher", "node"])
+def test_the_logs_of_nodes_that_share_a_folder_are_fetched_as_their_own(
+    hosts: Hosts, workspace: Path, tmp_path: Path, head: str
+) -> None:
+    """And not those of an earlier job, which had more nodes."""
+    for host in (hosts[1], hosts[2]):
+        host.share_root(hosts[0])
+    (workspace / "train.py").write_text(
+        "import os\nprint(os.environ['PSLAUNCH_JOB_ID'], os.environ['PSLAUNCH_RANK'])"
+    )
+    assert finished(FabricPlace(hosts), workspace, *ALONE)[0] == 0
+    place, logs = FabricPlace(hosts, f"--head={head}", on=[hosts[0], hosts[1]]), tmp_path / "logs"
+    code, job = finished(place, workspace, "--server_num=0", "--worker_num=2", f"--fetch_logs={logs}")
+    assert code == 0, job.launcher.output()
+    found = {str(path.relative_to(logs)): path.read_text() for path in logs.rglob("train*.log")}
+    job_id = job.events()[0]["job"]
+    assert found == {f"{i}-{hosts[i].name}/train.log": f"{job_id} {i}\n" for i in range(2)}
+    if head == "node":
+        record = json.loads(
+            hosts.ssh(hosts[0].name, f"cat ~/.local/state/pslaunch/jobs/{job_id}.json").stdout
+        )
+        paths = [place.seen_here(0, process["log"]).read_text() for process in record["processes"]]
+        assert paths == [f"{job_id} {i}\n" for i in range(2)]
+        assert [Path(process["log"]).parent for process in record["processes"]] == [
+            Path(node["log_dir"]) for node in record["places"]
+        ]
 
 
 def large(workspace: Path) -> bytes:

@@ -62,6 +62,15 @@ def test_what_is_in_a_folder_is_packed_and_nothing_where_there_is_none(file: Pat
             assert sorted(archive.getnames()) == wanted
 
 
+def test_logs_of_nodes_that_share_the_folder_are_not_those_of_the_first(tmp_path: Path) -> None:
+    for name in ("log/node-1", "log/node-mine", "state/node-1"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "log/train.log").write_text("of the first")
+    packed = unpacked(answer("pack", str(tmp_path / "log"), str(tmp_path / "state"), "demo-1"))
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        assert sorted(archive.getnames()) == ["node-mine", "train.log"]
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = subprocess.run([*NODE, "read", str(tmp_path / "no")], capture_output=True, text=True, check=False)
     assert (
