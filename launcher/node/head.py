@@ -72,6 +72,7 @@ class Head:
         self._states: dict[str, dict[str, Any]] = {p.key: {"state": "waiting"} for p in placed.processes}
         self._ran_s = loop.now()
         self._expected: Silence | None = None  # of agents that are to dial
+        self._port = 0  # where they do
         loop.every(1.0, self._run_on)
         self._tell_job()
 
@@ -146,9 +147,9 @@ class Head:
         for link in self.links.values():
             link.line.close()
 
-    def expect(self) -> None:
-        """All agents know where we listen: each has as long to come as one that is silent."""
-        self._expected = Silence(self._loop.now())
+    def expect(self, port: int) -> None:
+        """All agents know that we listen at `port`: each has as long to come as one that is silent."""
+        self._expected, self._port = Silence(self._loop.now()), port
 
     def _run_on(self) -> None:
         self._ran_s = now = self._loop.now()
@@ -159,9 +160,10 @@ class Head:
     def _miss_nodes(self) -> None:
         if self._finishing:
             return
+        text = f"its agent never came to port {self._port} of node 0"
         for node in [n for n in self.placed.nodes if n.id not in self.links]:
-            self.tell("node", node=node.id, state="lost", text="its agent never came")
-            self._supervisor.node_lost(node.id, node.name, "its agent never came", self._loop.now())
+            self.tell("node", node=node.id, state="lost", text=text)
+            self._supervisor.node_lost(node.id, node.name, text, self._loop.now())
         self._decide()
 
     def _lost(self, link: Link, reason: str) -> None:

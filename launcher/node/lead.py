@@ -186,8 +186,8 @@ class Lead:
 
     def _order_expect(self, observer: Observer, _m: Message) -> None:
         """The other nodes' agents know where to dial."""
-        if observer is self._launcher and self._head:
-            self._head.expect()
+        if observer is self._launcher and self._head and self._gate:
+            self._head.expect(self._gate.port)
 
     def _order_free(self, observer: Observer, _m: Message) -> None:
         """The job goes on without the launcher."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +77,8 @@ def test_a_firewall_with_the_given_port_open_is_enough(hosts: Hosts, workspace: 
     assert code == codes.OK, job.launcher.output()
     code, job = finished(place, workspace, *words, "--lost_after=3")  # any free port
     assert code == (codes.NODE_LOST if head == "node" else codes.PREFLIGHT), job.launcher.output()
+    why = r"never came to port \d+ of node 0" if head == "node" else "can't be reached from"
+    assert re.search(why, job.events()[-1]["reason"])
 
 
 FAULTS: dict[str, tuple[Callable[[Host], None], int, tuple[str, ...]]] = {
