@@ -222,8 +222,8 @@ class Opening:
         self._desk.settle([self._desk.links[n.id].node for n in self._desk.placed.nodes])
 
     # Addresses: every node opens a door, the others try it at the likeliest address that it might have, and
-    # where not all can reach all by these, at every one. All are shut before the first port is bound: they
-    # are at the port that the user gave, for all addresses of a machine that may have several nodes.
+    # where not all can reach all by these, at every one. Where they are at the port that the user gave, all are
+    # shut before the first port is bound: a door is at all addresses of a machine, which may have several nodes.
 
     def _on_opened(self, link: Link, m: Message) -> None:
         link.door = int(m["port"])
@@ -261,7 +261,10 @@ class Opening:
             )
             self._desk.fail("the nodes", 0, codes.PREFLIGHT, str(e.args[0]), advice)
             return
-        self._ask_all(lambda _link: {"type": "shut"}, lambda: self._settle_addrs(addrs))
+        if self._desk.placed.plan.port:
+            self._ask_all(lambda _link: {"type": "shut"}, lambda: self._settle_addrs(addrs))
+        else:
+            self._settle_addrs(addrs)
 
     def _on_shut(self, link: Link, _m: Message) -> None:
         self._answered(link)
