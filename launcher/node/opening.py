@@ -222,8 +222,8 @@ class Opening:
         self._desk.settle([self._desk.links[n.id].node for n in self._desk.placed.nodes])
 
     # Addresses: every node opens a door, the others try it at the likeliest address that it might have, and
-    # where not all can reach all by these, at every one. Where they are at the port that the user gave, all are
-    # shut before the first port is bound: a door is at all addresses of a machine, which may have several nodes.
+    # where not all can reach all by these, at every one. Where doors are at the port that the user gave, they
+    # are shut before the first port is bound: a door is at all addresses of a machine of maybe several nodes.
 
     def _on_opened(self, link: Link, m: Message) -> None:
         link.door = int(m["port"])
