@@ -129,7 +129,7 @@ class Keeper:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`keeper LOST_AFTER GRACE [MODE]`: fork the agent (agent.main has its modes), and keep it."""
+    """`keeper LOST_AFTER GRACE [MODE]`: fork the agent (entry.py has its modes), and keep it."""
     lost_after_s, grace_s = float(argv[0]), float(argv[1])
     mode = argv[2] if len(argv) > 2 else "serve"
     with contextlib.suppress(PermissionError):  # already the leader of a session
@@ -141,11 +141,11 @@ def main(argv: Sequence[str]) -> int:
     agent = os.fork()
     if agent == 0:
         ours.close()
-        from pslaunch.node import agent as agent_module
+        from pslaunch.node import entry
 
         code = 70
         try:
-            code = agent_module.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s)
+            code = entry.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s)
         except BaseException as e:  # the border of a process: it says why, and nothing of the keeper runs on
             sys.excepthook(type(e), e, e.__traceback__)
             complain(f"agent: {type(e).__name__}: {e}")  # last: an end of what was said is all that is kept

@@ -8,7 +8,7 @@ from pathlib import Path
 from pslaunch import jobs, observe
 from pslaunch.args import Split
 from pslaunch.given import gather
-from pslaunch.node import agent, codes, ending, head, keeper, supervise, wire
+from pslaunch.node import codes, ending, entry, head, keeper, supervise, wire
 from pslaunch.options import MIN_LOST_AFTER_S
 from pslaunch.runtime import client, handshake, pserver_options
 from pslaunch.runtime.env import INIT_ARGS
@@ -33,7 +33,7 @@ def test_times(tmp_path: Path) -> None:
         for value in (
             wire.HEARTBEAT_S,
             spec.lost_after_s,
-            agent.FIRST_WORD_S,
+            entry.FIRST_WORD_S,
             spec.grace_s,
             supervise.LOOK_FURTHER_S,
             ending.KILL_WAIT_S,

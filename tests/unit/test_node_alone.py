@@ -125,7 +125,7 @@ def test_one_space_indents_and_strings_keep_theirs() -> None:
 
 
 def test_it_loads_no_numpy_and_none_of_the_launcher(app: Path) -> None:
-    code = "import pslaunch.node.agent, pslaunch.node.head, sys; print(*sorted(sys.modules))"
+    code = "import pslaunch.node.entry, pslaunch.node.head, sys; print(*sorted(sys.modules))"
     code = f"import sys; sys.path.insert(0, {str(app)!r}); {code}"
     argv = [sys.executable, "-I", "-S", "-c", code]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
