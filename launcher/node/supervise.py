@@ -45,10 +45,15 @@ class Failure(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """A lost node explains a failed process, and both explain one whose peer vanished."""
+        """A lost node explains a failed process, and both explain one whose peer vanished.
+
+        Trainers miss a pserver that ends because of another trainer, and so are explained by it.
+        """
         if self.code == codes.NODE_LOST:
             return 0
-        return 2 if self.code == codes.PEER else 1
+        if self.code != codes.PEER:
+            return 1
+        return 3 if self.what.startswith(f"{TRAINER}/") else 2
 
 
 class Exit(NamedTuple):
@@ -181,6 +186,7 @@ class Supervisor:
         self._look_for_absent(now_s)
         looked = now_s >= self._failed_s + LOOK_FURTHER_S
         if self.failure and (self.failure.rank < 2 or looked):
+            self._look_for_leaving()
             self._end_all(self.failure.why, now_s)
         elif now_s >= self._retire_s:
             self._end_all("the trainers have ended", now_s)
@@ -271,6 +277,12 @@ class Supervisor:
         if self.server == "bundled" and self._connected and self._absent:
             text = "ended with 0 without having connected to the pservers, where others wait for it"
             self._fail(self._failure(self._absent[0], text), now_s)
+
+    def _look_for_leaving(self) -> None:
+        """A pserver that has said why it ends and still saves explains trainers that miss it."""
+        leaving = [k for k, role in self.alive.items() if role == PSERVER and self.members[k].why]
+        if self.failure and self.failure.rank == 3 and not self._ending_all and leaving:
+            self.failure = self._failure(leaving[0], f"is ending: {self.members[leaving[0]].why}")
 
     def _failure(self, key: str, text: str) -> Failure:
         member = self.members[key]

@@ -169,6 +169,26 @@ def test_a_vanished_peer_is_secondary_to_what_is_heard_within_a_second() -> None
     assert s.result.failure is not None and s.result.failure.what == "pserver/0"
 
 
+def test_a_pserver_that_ends_because_of_a_trainer_explains_the_trainers_that_miss_it() -> None:
+    why = "step 1 waits for trainer 1 for 9 s (option --stall_timeout)"
+    s = job()
+    s.explained("pserver/0", why)
+    s.exited("trainer/0", Exit(codes.PEER), 1.0)  # the pserver's process takes longer to its end
+    s.exited("pserver/0", Exit(codes.PEER), 1.9)
+    s.actions(2.0)
+    assert s.failure is not None and s.failure.why == f"pserver/0 ended with 75: {why}"
+    saving = job()
+    saving.explained("pserver/0", why)
+    saving.exited("trainer/0", Exit(codes.PEER), 1.0)
+    assert saving.actions(1.9) == []
+    assert saving.actions(2.0) == [Signal(("trainer/1",), TERM)]
+    saving.exited("pserver/0", Exit(codes.PEER, asked=True), 4.0)
+    saving.exited("trainer/1", Exit(143, "SIGTERM", asked=True), 4.0)
+    saving.actions(4.0)
+    assert saving.result is not None and saving.result.code == codes.PEER
+    assert saving.result.reason == f"pserver/0 is ending: {why}"
+
+
 def test_a_vanished_peer_alone_ends_the_job_after_a_second() -> None:
     s = job()
     s.exited("trainer/0", Exit(codes.PEER), 1.0)
