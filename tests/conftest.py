@@ -27,13 +27,18 @@ AWAY_S = 0.5  # of a test's time: where others had more of it, its failure says 
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--require` and `--seed`."""
+    """Add `--require`, `--seed` and `--doubt`."""
     parser.addoption("--seed", type=int, default=1, help="of what the tests of faults choose by chance")
     parser.addoption(
         "--require",
         default="",
         metavar="all|MARKER,...",
         help="a skip is a failure: of any test, or of tests with one of these markers",
+    )
+    parser.addoption(
+        "--doubt",
+        action="store_true",
+        help="try what fails again, also on a machine that seems to be all ours; the summary names it",
     )
 
 
@@ -65,10 +70,12 @@ def _machine_was_away() -> bool:
     return clock.taken_s() - _begun[0] > AWAY_S
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """What failed while the machine was taken away is tried again, and named in the summary."""
+    doubt = config.getoption("--doubt")
+    again = pytest.mark.flaky(reruns=1 if doubt else 2, condition=True if doubt else _machine_was_away)
     for item in items:
-        item.add_marker(pytest.mark.flaky(reruns=2, condition=_machine_was_away))
+        item.add_marker(again)
 
 
 def pytest_runtest_logstart() -> None:
