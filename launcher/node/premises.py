@@ -158,10 +158,10 @@ class Premises:
                 os.unlink(os.path.join(log_dir, name))
         own = self.workspace if self.shared is None else log_dir
         write(os.path.join(own, "nodefile"), f"{self._node}\n")
+        os.makedirs(self.paths["output_dir"], exist_ok=True)
         if self._node:
             self._ready()
             return
-        os.makedirs(self.paths["output_dir"], exist_ok=True)
         # Where that can't be written, all that is in output/ will count as the job's.
         self._loop.aside(
             lambda: self._put(EARLIER, listed(self.paths["output_dir"])),

@@ -126,7 +126,7 @@ def test_files_on_the_node_are_complete(place: Place, workspace: Path) -> None:
     for rank in range(4):
         assert job.log_of(f"trainer/{rank}").read_bytes() == bytes(range(256)) * 20000 + b"end"
     for i, node in enumerate(place.workspaces(workspace)):
-        assert (node / "log/train.log").exists()
+        assert (node / "log/train.log").exists() and (node / "output").is_dir()
         assert (node / "nodefile").read_text() == f"{i}\n"
         assert len((node / "nodes").read_text().split()) == len(place.workspaces(workspace))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import PSLAUNCH, FabricPlace, finished
+from support.jobs import PSLAUNCH, FabricPlace, finished, running, until_nothing_runs
 from support.others import NO_BULLSEYE, bullseye_root
 from testbed import Host, Hosts
+from testbed.host import PLAIN
 
 ALONE = ("--server_num=0", "--worker_num=3", "--grace=1")
 SHOW = "import socket, sys\nprint(socket.gethostname(), *sys.version_info[:2])"
@@ -39,6 +41,38 @@ def test_hosts_of_all_kinds_in_one_job(hosts: Hosts, package: Path) -> None:
     assert code == 0, job.launcher.output()
     said = [job.lines(f"trainer/{rank}")[0].split() for rank in range(3)]
     assert [words[0] for words in said] == ["node1", "node2", "node3"] and said[2][1:] == ["3", "9"]
+
+
+GUARDED = """
+import os, signal
+print(os.getuid(), open("given").read(), flush=True)
+open("output/made", "w").close()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    print("away", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("head", ["launcher", "node"])
+@pytest.mark.parametrize("who", ["launcher", "keeper", "agent"])
+def test_a_user_without_rights_has_the_same_guards(
+    hosts: Hosts, workspace: Path, head: str, who: str
+) -> None:
+    (workspace / "train.py").write_text(GUARDED)
+    (workspace / "given").write_text("here")
+    user = {host.plain_user() for host in hosts}.pop()
+    place = FabricPlace(hosts, f"--head={head}", user=user)
+    with running(place, workspace, *ALONE) as job:
+        job.until_printed(f"{PLAIN[1]} here", ["trainer/0", "trainer/1", "trainer/2"])
+        job.until_printed("away", ["trainer/0", "trainer/1", "trainer/2"])
+        assert {host.stat().st_uid for host in place.workspaces(workspace)} == {PLAIN[1]}
+        keeper, agent = job.guards("trainer/1")
+        os.kill({"launcher": job.launcher.pid, "keeper": keeper, "agent": agent}[who], signal.SIGKILL)
+        until_nothing_runs(10.0)
+        assert who == "launcher" or job.launcher.wait() == codes.NODE_LOST
 
 
 def test_a_job_through_a_bastion(make_hosts: Callable[..., Hosts], package: Path) -> None:

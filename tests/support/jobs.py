@@ -93,15 +93,16 @@ class LocalPlace:
 class FabricPlace:
     """Hosts by SSH. Numbers of processes are those of a job on one machine unless a test says otherwise."""
 
-    def __init__(self, hosts: Hosts, *options: str, on: Sequence[Host] = ()) -> None:
-        """`on`: these of the hosts, not all."""
+    def __init__(self, hosts: Hosts, *options: str, on: Sequence[Host] = (), user: str = "") -> None:
+        """`on`: these of the hosts, not all; `user`: not the one who is set up for ssh."""
         self.name, self.led = "fabric", "--head=node" in options
         self._hosts, self._on, self._options = hosts, list(on or hosts), options
+        self._login = f"{user}@" if user else ""
         self.nodes = len(self._on)
 
     def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
         where = (
-            f"--hosts={','.join(host.name for host in self._on)}",
+            f"--hosts={','.join(self._login + host.name for host in self._on)}",
             f"--root_dir={self._hosts.root_dir}",
         )
         numbers = [f"{name}=1" for name in ("--server_num", "--worker_num") if not has(options, name)]

@@ -20,6 +20,7 @@ from testbed.sweep import VARIABLE, ip
 BOOT = Path(__file__).with_name("boot.sh")
 NAMESPACES = ("--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 BOOT_S = 10.0
+PLAIN = ("plain", 4711)  # a user without rights: name and id
 NOBODY = "02:00:00:00:ff:ff"  # a network card that no host has
 # Lines of a shell: another /usr/bin, from which things can be removed.
 WITHOUT_PYTHON = """
@@ -216,9 +217,11 @@ class Host:
         self._chroot = ""
         mending, self._mending = self._mending, []
         ip(*mending, check=False)  # with the last link of a bridge they go by themselves
-        for file in ("host_key", "passwd"):
+        for file in ("host_key", "passwd", "shadow"):
             if (first := self.folder / f"{file}.first").exists():
                 first.replace(self.folder / file)
+        for folder in (self.home, self.root):
+            os.chown(folder, os.getuid(), os.getgid())
         (self.folder / "sshd_config").write_text(self._sshd_config())
         self.fill_home()
 
@@ -315,6 +318,22 @@ class Host:
         first, *rest = (self.folder / "passwd").read_text().splitlines()
         lines = [":".join([*first.split(":")[:6], shell]), *rest, ""]
         (self.folder / "passwd").write_text("\n".join(lines))  # in place: it is mounted
+
+    def plain_user(self) -> str:
+        """It has a user without rights, whose home and ROOT_DIR these are; the name."""
+        self._changed = True
+        name, uid = PLAIN
+        for file, line in (
+            ("passwd", f"{name}:x:{uid}:{uid}::{self.site.home}:/bin/bash"),
+            ("shadow", f"{name}:*:19000:0:99999:7:::"),
+        ):
+            self._keep(file)
+            with (self.folder / file).open("a") as f:  # in place: it is mounted
+                f.write(f"{line}\n")
+        for folder in (self.home, self.root):
+            for path in (folder, *folder.rglob("*")):
+                os.chown(path, uid, uid)
+        return name
 
     def chatter(self, text: str) -> None:
         """Its user's login files print this, also for commands by SSH, whichever of these shells it is."""
