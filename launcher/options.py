@@ -244,7 +244,7 @@ OPTIONS: Final[Sequence[Option]] = (
     ),
     Option(
         name="nodes", metavar="N", kind=Number(1, MAX_PROCESSES), default=1, backends=LOCAL,
-        help="Simulate a cluster: N nodes, each with a copy of the workspace.",
+        help="Simulate a cluster: N nodes, all but node 0 with a copy of the workspace.",
     ),
     Option(
         name="head", metavar="WHERE", kind=Choice(HEADS), default="launcher",

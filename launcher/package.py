@@ -185,12 +185,24 @@ def sizes(package: Package) -> list[Entry]:
 
 
 def _walk(package: Package) -> Walked:
-    return walk(
+    walked = walk(
         package.folder,
         ignored=_ignored(Path(package.folder) / IGNORE),
         skip=package.skip,
         links_out=package.links_out,
     )
+    ours = _own_output()
+    return walked._replace(files=[(p, st) for p, st in walked.files if (st.st_dev, st.st_ino) not in ours])
+
+
+def _own_output() -> set[tuple[int, int]]:
+    """Files into which this process writes (`pslaunch … > job.log`): they grow while they are sent."""
+    found = set()
+    for fd in (1, 2):
+        with contextlib.suppress(OSError):  # it is closed
+            st = os.fstat(fd)
+            found.add((st.st_dev, st.st_ino))
+    return found
 
 
 class _OfLinked(Hashes):

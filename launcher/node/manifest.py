@@ -179,7 +179,7 @@ class Hashes:
         finally:
             os.close(fd)
         if after != key_of(st):
-            raise OSError(errno.EBUSY, "it changes while it is read", path)
+            raise OSError(errno.EBUSY, "it changes while it is read: leave it out (.pslaunchignore)", path)
         self.learn(st, value.hexdigest())
         return value.hexdigest()
 

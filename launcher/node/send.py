@@ -267,4 +267,4 @@ class Sender:
 
 
 def _changed(path: str) -> OSError:
-    return OSError(0, "was changed while it was sent: start again", path)
+    return OSError(0, "was changed while it was sent: start again, or leave it out (.pslaunchignore)", path)

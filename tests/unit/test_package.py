@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,6 +47,22 @@ def test_a_folder_that_is_left_out_is_left_out_whole(folder: Path) -> None:
     (folder / ".pslaunchignore").write_text("data/\n")
     (folder / "data/deep/far").symlink_to("/etc")  # would be refused
     assert paths(Package(str(folder))) == [".pslaunchignore", "train.py"]
+
+
+LIST = """
+import sys
+from pslaunch.node.job import Package
+from pslaunch.package import look
+print(*(e.path for e in look(Package(sys.argv[1]), {}).entries), file=sys.stderr)
+"""
+
+
+def test_the_launchers_own_output_stays_here(folder: Path) -> None:
+    """As of `pslaunch … > job.log` in the workspace: it grows while it is sent."""
+    with (folder / "job.log").open("w") as log:
+        argv = [sys.executable, "-c", LIST, str(folder)]
+        done = subprocess.run(argv, stdout=log, stderr=subprocess.PIPE, text=True, check=True)
+    assert "train.py" in done.stderr.split() and "job.log" not in done.stderr.split()
 
 
 def test_links_that_lead_out_are_all_named_with_the_way(folder: Path) -> None:
