@@ -28,9 +28,21 @@ def locate(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
         _check_program(
             path, split, "" if split.program else f" in {cwd}; name one, or give --job_workspace=DIR"
         )
-        return path.parent.resolve(), path.name
+        return _own_folder(path), path.name
     found = folder_here(folder, cwd)
     return found, program_in(found, split, cwd)
+
+
+def _own_folder(program: Path) -> Path:
+    """The program's folder, for a workspace. Raises SpecError where it is one of commands: /usr/bin."""
+    folder = program.parent.resolve()
+    commands = {Path(entry).resolve() for entry in os.get_exec_path() if os.path.isabs(entry)}
+    if program.suffix != ".py" and folder in commands:
+        raise SpecError(
+            f"the program {program} is a command, in whose folder logs and results would be; "
+            "give the folder for them: --job_workspace=DIR"
+        )
+    return folder
 
 
 def program_in(workspace: Path, split: Split, cwd: Path) -> str:

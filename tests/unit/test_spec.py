@@ -219,6 +219,17 @@ def test_a_bad_program_is_named(ws: Path, program: str, says: str) -> None:
             make(ws, Split(program=program), **given)
 
 
+def test_the_folder_of_a_command_is_no_workspace(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, beside = ws / "run", ws / "job.py"
+    for file in (command, beside):
+        file.touch(0o755)
+    monkeypatch.setenv("PATH", f"relative:{ws}")
+    with pytest.raises(SpecError, match=r"run is a command, .*; give .* --job_workspace=DIR"):
+        make(ws.parent, Split(program=str(command)))
+    assert make(ws.parent, Split(program=str(beside))).workspace == ws.resolve()
+    assert make(ws, Split(program=str(command)), job_workspace=str(ws)).workspace == ws.resolve()
+
+
 def test_no_program_at_all(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"'train\.py' is not there"):
         make(tmp_path)
