@@ -36,7 +36,7 @@ def locate(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
 def _own_folder(program: Path) -> Path:
     """The program's folder, for a workspace. Raises SpecError where it is one of commands: /usr/bin."""
     folder = program.parent.resolve()
-    commands = {Path(entry).resolve() for entry in os.get_exec_path() if os.path.isabs(entry)}
+    commands = {Path(entry).resolve() for entry in os.get_exec_path() if Path(entry).is_absolute()}
     if program.suffix != ".py" and folder in commands:
         raise SpecError(
             f"the program {program} is a command, in whose folder logs and results would be; "
