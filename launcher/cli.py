@@ -204,11 +204,13 @@ def stop(
     job: Job,
     kill: Annotated[bool, flag_option("kill", "At once, without TERM and grace.")] = False,
     conf: Conf = None,
+    json: Json = False,
 ) -> None:
     """End a job, and wait for its end."""
     from pslaunch.jobs import stop as stop_job
 
-    raise typer.Exit(stop_job(job, sys.stdout, kill=kill, reach=_reach(ctx, conf)))
+    reach = _reach(ctx, conf)
+    raise typer.Exit(stop_job(job, sys.stdout, kill=kill, as_json=json, reach=reach))
 
 
 @app.command(cls=PlainCommand)
@@ -219,13 +221,15 @@ def fetch(
         str, typer.Argument(metavar="DIR", help="Gets output/, and log/ with a folder for each node.")
     ],
     conf: Conf = None,
+    json: Json = False,
 ) -> None:
     """Bring what a job has left on its nodes: its output and all logs."""
     from pathlib import Path
 
     from pslaunch.jobs import fetch as fetch_job
 
-    raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, reach=_reach(ctx, conf)))
+    reach = _reach(ctx, conf)
+    raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, as_json=json, reach=reach))
 
 
 @app.command(cls=PassCommand, add_help_option=False, options_metavar="[OPTIONS]")

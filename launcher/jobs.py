@@ -28,6 +28,7 @@ LOCAL = ("path", "reach", "error")  # keys of a record that this machine has add
 NOT_KNOWN = f"its first host does not know it any more; of those that are over it keeps {record.KEPT}"
 WAITING = "waiting"  # state of a process that was not started
 OURS = (*LOCAL, "places")  # keys of a record that are no news of the job
+STOPPED = ("job", "state", "code", "reason")  # what `stop` tells as JSON
 
 
 def all_jobs(reach: Reach | None = None) -> list[Record]:
@@ -359,7 +360,7 @@ def _places(r: Record) -> list[job.Node]:
         raise SpecError(OF_ANOTHER) from None
 
 
-def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -> int:
+def fetch(word: str, folder: Path, out: TextIO, *, as_json: bool = False, reach: Reach | None = None) -> int:
     """Bring what a job left into `output/` and `log/` of a folder. Returns 0."""
     from pslaunch.fetch import fetch_results
 
@@ -372,7 +373,10 @@ def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -
     output = folder / "output" if _began(r) else None
     with _backend(r) as there:
         found = fetch_results(there, r["job"], nodes, output=output, logs=folder / "log")
-    for path in sorted(found.brought):
+    brought = sorted(found.brought)
+    if as_json:
+        print(json.dumps({"job": r["job"], "brought": brought, "left_out": found.left_out}), file=out)
+    for path in () if as_json else brought:
         print(clean(path, out.encoding or "utf-8"), file=out)
     for left_out in found.left_out:
         _tell(f"pslaunch fetch: not fetched: {left_out}")
@@ -381,14 +385,20 @@ def fetch(word: str, folder: Path, out: TextIO, *, reach: Reach | None = None) -
     return codes.OK
 
 
-def stop(word: str, out: TextIO, *, kill: bool, reach: Reach | None = None) -> int:
+def stop(word: str, out: TextIO, *, kill: bool, as_json: bool = False, reach: Reach | None = None) -> int:
     """End a job and wait for its end; with `kill` at once. Returns 0 once it has ended."""
     r = find(word, reach, running=True)
     if r["state"] == record.UNKNOWN:
         raise _why_unknown(r)
-    if r["state"] != "running":
-        print(f"{r['job']} is not running: {r['state']}", file=out)
-        return codes.OK
+    told = f"{r['job']} is not running: {r['state']}"
+    if r["state"] == "running":
+        r, told = _stopped(r, reach, kill=kill), f"{r['job']} has ended"
+    print(json.dumps({key: r.get(key) for key in STOPPED}) if as_json else told, file=out)
+    return codes.OK
+
+
+def _stopped(r: Record, reach: Reach | None, *, kill: bool) -> Record:
+    """A job that runs, ended. Raises NodeLostError where that is not known."""
     try:
         session = _Head(r)
         with session as head:
@@ -396,9 +406,10 @@ def stop(word: str, out: TextIO, *, kill: bool, reach: Reach | None = None) -> i
             for _ in range(2 if kill else 1):
                 head.stop(signal.SIGTERM, "pslaunch stop")
             session.loop.run(lambda: head.done)
+            events, _ = head.events(0)
     except NodeLostError as e:
-        why = NodeLostError(f"{e}; whether the job ends is not known")
-        if _over(r, reach, why)["state"] != "ended":
+        over = _over(r, reach, NodeLostError(f"{e}; whether the job ends is not known"))
+        if over["state"] != "ended":
             raise
-    print(f"{r['job']} has ended", file=out)
-    return codes.OK
+        return over
+    return {**r, **events[-1], "state": "ended"}

@@ -106,10 +106,12 @@ def test_logs_can_be_followed_to_the_end(free: Free) -> None:
 
 
 def test_stop_ends_it(free: Free) -> None:
-    assert "has ended" in ok("stop", free.id)
+    ended = {"job": free.id, "state": "ended", "code": codes.TERM, "reason": "pslaunch stop"}
+    assert json.loads(ok("stop", free.id, "--json")) == ended
     until_nothing_runs(2.0)
     assert free.status()["code"] == codes.TERM
     assert "not running" in ok("stop", free.id)
+    assert json.loads(ok("stop", free.id, "--json")) == ended
 
 
 def test_an_observer_that_goes_does_not_matter(free: Free) -> None:
@@ -182,9 +184,15 @@ def test_results_are_those_of_the_job_and_not_of_an_earlier_one(workspace: Path)
         "import os; n = len(os.listdir('output')); print(n) if n else open('output/model', 'w')"
     )
     jobs = [run_led(workspace, "--server_num=0")[1] for _ in "12"]
-    done = run("fetch", jobs[1], str(workspace.parent / "results"))
+    folder = workspace.parent / "results"
+    done, left_out = (
+        run("fetch", jobs[1], str(folder)),
+        f"model: of an earlier job, left in {workspace}/output",
+    )
     assert done.returncode == 0 and "output" not in done.stdout, done.stdout + done.stderr
-    assert f"not fetched: model: of an earlier job, left in {workspace}/output" in done.stderr
+    assert f"not fetched: {left_out}" in done.stderr
+    told = json.loads(ok("fetch", jobs[1], str(folder), "--json"))
+    assert told == {"job": jobs[1], "brought": done.stdout.splitlines(), "left_out": [left_out]}
 
 
 def test_a_job_that_nobody_reads_is_remembered_with_the_code_of_its_launcher(workspace: Path) -> None:

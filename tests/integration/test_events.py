@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import pytest
 
+from pslaunch.jobs import STOPPED
 from pslaunch.node.supervise import Failure
 from pslaunch.runtime.env import PROGRESS_FIELDS
 from support.jobs import LocalPlace, running
@@ -69,3 +70,7 @@ def test_a_failure_has_what_the_page_says(told: list[dict[str, object]]) -> None
     assert names == list(Failure._fields)
     (failure,) = [e["failure"] for e in told if e["event"] == "end" and e["failure"]]
     assert isinstance(failure, dict) and list(failure) == names
+
+
+def test_what_stop_tells_is_what_the_page_says() -> None:
+    assert [words(row[0])[0] for row in rows(PAGE, "`pslaunch stop")] == list(STOPPED)
