@@ -33,7 +33,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 class Split(NamedTuple):
     """A command line, every word given to its owner, in the order of the line."""
 
-    ours: tuple[str, ...] = ()  # `--name` or `--name=value`, spelled as declared
+    ours: tuple[str, ...] = ()  # `--name` or `--name=value`, spelled as declared; a flag off: `--name=False`
     trainer_flags: Mapping[str, str] = {}
     forwarded: tuple[str, ...] = ()  # the program's options that stood before it, as they were
     program: str | None = None
@@ -60,6 +60,13 @@ def nearest(name: str, known: Iterable[str], cutoff: float = NEAR) -> str | None
     """The known name that `name` most likely means, or None."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return found[0] if found else None
+
+
+def _truth(text: str, label: str) -> bool:
+    try:
+        return parse_bool(text, label)
+    except EnvError as e:
+        raise SpecError(str(e)) from e
 
 
 class _Splitter:
@@ -131,10 +138,10 @@ class _Splitter:
     def _ours(self, key: str, value: str | None) -> None:
         name, valued = self.options[key]
         self._once(key, name)
-        if not valued and value is not None:
-            raise SpecError(f"--{name}={value}: --{name} takes no value")
         if valued:
             value = self._next_value(name) if value is None else value
+        elif value is not None:
+            value = None if _truth(value, f"--{name}") else "False"
         self.ours.append(f"--{name}" if value is None else f"--{name}={value}")
 
     def _flag(self, key: str, value: str | None) -> None:
@@ -172,7 +179,8 @@ class _Splitter:
     def _refuse_near_miss(self, name: str, key: str) -> None:
         near = None if key in NEVER_NEAR else nearest(key, [*self.options, *TRAINER_FLAGS])
         if near:
-            known = self.options[near][0] if near in self.options else near
+            known, valued = self.options.get(near, (near, True))
+            known += "=false" if not valued and key == f"no_{near}" else ""
             raise SpecError(
                 f"--{name} is no option; is --{known} meant? "
                 f"To give --{name} to the program, put it after the program's name"

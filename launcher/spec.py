@@ -261,10 +261,12 @@ def _head(given: Given) -> Literal["launcher", "node"]:
     word: Literal["launcher", "node"] = given.read("head")
     if not given.flag("detach"):
         return word
-    value = given.one("head")
-    if value is not None and word == "launcher":
+    value, detach = given.one("head"), given.one("detach")
+    # What the command line says wins over a file's other wish, as with any option.
+    if value and detach and word == "launcher" and (value.on_line or not detach.on_line):
         raise SpecError(
-            f"{value.label}={value.text} together with --detach: the head of a job that goes on is on a node"
+            f"{value.label}={value.text} together with {detach.label}: "
+            "the head of a job that goes on is on a node"
         )
     return "node"
 
@@ -291,10 +293,10 @@ def check_spec(spec: JobSpec, given: Given) -> None:
 
 def no_effect(given: Given, name: str, why: str) -> None:
     """Raises SpecError where the option stood on the command line: in a file it may be for other jobs."""
+    flag = isinstance(given.options[name].kind, Flag)
     for value in given.all(name):
-        if value.on_line:
-            text = "" if isinstance(given.options[name].kind, Flag) else f"={value.text}"
-            raise SpecError(f"{value.label}{text} has no effect {why}")
+        if value.on_line and not (flag and not given.flag(name)):
+            raise SpecError(f"{value.label}{'' if flag else f'={value.text}'} has no effect {why}")
 
 
 def _added_env(words: Sequence[Value], environ: Mapping[str, str]) -> dict[str, str]:

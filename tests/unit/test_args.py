@@ -88,6 +88,19 @@ def test_only_a_bare_true_or_false_flag_leaves_the_next_word_alone() -> None:
     assert (found.trainer_flags, found.program) == ({"local": "True"}, "train.py")
 
 
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [
+        ("--json", "--json"),
+        ("--json=yes", "--json"),
+        ("--json=0", "--json=False"),
+        ("--json=", "--json=False"),
+    ],
+)
+def test_a_flag_may_be_turned_off(word: str, ours: str) -> None:
+    assert split(word, "train.py") == Split(ours=(ours,), program="train.py")
+
+
 def test_env_may_be_repeated() -> None:
     assert split("--env", "A=1", "--env=B").ours == ("--env=A=1", "--env=B")
 
@@ -115,7 +128,8 @@ def test_config_is_no_near_miss_of_conf() -> None:
         (["--server_num"], ["--server_num", "value"]),
         (["--server_num", "--json"], ["--server_num", "value", "--json"]),
         (["--server_num", "--"], ["--server_num", "value"]),
-        (["--json=yes"], ["--json", "no value"]),
+        (["--json=maybe"], ["--json", "maybe"]),
+        (["--no_json"], ["--no_json", "is --json=false meant?"]),
         (["--server_num=1", "--server-num=2"], ["--server_num", "twice"]),
         (["--num_passes=1", "--num_passes=1"], ["--num_passes", "twice"]),
         (["--num_passes=0"], ["--num_passes=0"]),

@@ -247,6 +247,43 @@ def test_what_stands_in_a_file_may_have_no_effect_on_this_job(here: Path) -> Non
     assert (spec.server_num, spec.port) == (0, 7164)
 
 
+@pytest.mark.parametrize(
+    ("toml", "line", "field", "value"),
+    [
+        ("install = true", ["--install=false"], "install", False),
+        ("detach = true", ["--detach=0"], "head", "launcher"),
+        ("head = 'launcher'", ["--detach"], "head", "node"),
+        ("head = 'launcher'\ndetach = true", ["--head=node"], "head", "node"),
+        ("connect = true\ndry_run = true", ["--dry_run=off", "--connect=off"], "detach", False),
+    ],
+)
+def test_a_flag_of_the_line_wins_over_the_file(
+    here: Path, toml: str, line: Sequence[str], field: str, value: object
+) -> None:
+    (here / "pslaunch.toml").write_text(toml)
+    assert getattr(make(here, WS, "--hosts=a", *line), field) == value
+
+
+@pytest.mark.parametrize(
+    ("toml", "line", "told"),
+    [
+        ("detach = true", ["--head=launcher"], "--head=launcher together with pslaunch.toml:1: detach:"),
+        (
+            "head = 'launcher'\ndetach = true",
+            [],
+            "pslaunch.toml:1: head=launcher together with pslaunch.toml:2: detach:",
+        ),
+    ],
+)
+def test_a_head_here_of_a_job_that_goes_on_is_an_error(
+    here: Path, toml: str, line: Sequence[str], told: str
+) -> None:
+    (here / "pslaunch.toml").write_text(toml)
+    with pytest.raises(SpecError) as caught:
+        make(here, WS, "--hosts=a", *line)
+    assert told in str(caught.value)
+
+
 def test_every_default_of_the_table_is_the_jobs(here: Path) -> None:
     spec = make(here, WS, "--hosts=a")
     for name, option in options_of("fabric").items():
