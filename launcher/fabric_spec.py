@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import posixpath
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -77,8 +77,7 @@ def _hosts(given: Given) -> list[Host]:
         file = conf.text if conf else "conf.py" if "conf.py" in given.files else ""
         why = f"{file} has no HOSTS" if file else "there is no conf.py with HOSTS"
         raise SpecError(f"no host is named: {why}, and no --hosts=user@host,...")
-    include, exclude = ([value.text for value in given.all(name)] for name in ("include", "exclude"))
-    return choose(found, include, exclude)
+    return choose(found, given.all("include"), given.all("exclude"))
 
 
 def _nic(given: Given) -> str | None:
@@ -112,7 +111,10 @@ def _package(given: Given, split: Split, cwd: Path) -> tuple[Package | None, Pat
         program = program_in(folder, split, cwd)
         if PurePosixPath(program).is_absolute():
             raise SpecError(f"the program {program} is not in {folder}, and only that is sent to the hosts")
-        sent = Package(folder=folder, shards=tuple(map(_shard, given.all("shard"))), links=_links(given))
+        shards, links = given.all("shard"), given.all("link")
+        sent = Package(folder=folder, shards=tuple(map(_shard, shards)), links=_links(links))
+        sent = sent._replace(shard_label=shards[0].label) if shards else sent
+        sent = sent._replace(link_label=links[0].label) if links else sent
         return sent, folder, program
     if workspace:
         there = Path(_path_there(workspace))
@@ -147,9 +149,9 @@ def _shard(value: Value) -> str:
     return value.text
 
 
-def _links(given: Given) -> dict[str, str]:
+def _links(values: Sequence[Value]) -> dict[str, str]:
     links: dict[str, str] = {}
-    for value in given.all("link"):
+    for value in values:
         name, _, path = value.text.partition("=")
         if not posixpath.isabs(path) or not path.isprintable():
             raise SpecError(f"{value.shown}: NAME=PATH is meant, with an absolute path of the hosts")
@@ -193,8 +195,11 @@ def _check_fabric_effects(spec: JobSpec, given: Given) -> None:
     """An option that has no effect is an error, where it stood on the command line."""
     for name in ("shard", "link") if not spec.package else ():
         no_effect(given, name, "where nothing is sent (--job_workspace)")
-    if spec.install and not spec.package:
-        raise SpecError("--install needs --job_dispatch_package: the wheels go along with what is sent")
+    install = given.one("install")
+    if spec.install and install and not spec.package:
+        raise SpecError(
+            f"{install.label} needs --job_dispatch_package: the wheels go along with what is sent"
+        )
     for name in ("wheel", "wheelhouse") if not spec.install else ():
         no_effect(given, name, "without --install")
     for name in ("fetch_output", "fetch_logs") if spec.detach else ():

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pslaunch.args import nearest
 from pslaunch.errors import SpecError
+from pslaunch.kinds import Value
 
 MAX_HOSTS: Final = 4096  # of one job, and of one range: more is a slip of the keyboard
 # Neither begins with a dash: it would be an option of ssh. Unicode letters may be an alias of ~/.ssh/config.
@@ -135,7 +136,7 @@ def _checked(name: str, word: str, where: str) -> str:
 # --- Which of them take part. ---
 
 
-def choose(hosts: Sequence[Host], include: Sequence[str], exclude: Sequence[str]) -> list[Host]:
+def choose(hosts: Sequence[Host], include: Sequence[Value], exclude: Sequence[Value]) -> list[Host]:
     """The hosts that `include` names, all where it is empty, without those that `exclude` names.
 
     Both name hosts as they were named, or without users in ranges and lists (`node[1-3]@gpu7`, `a,b`).
@@ -143,39 +144,55 @@ def choose(hosts: Sequence[Host], include: Sequence[str], exclude: Sequence[str]
     """
     chosen = list(hosts)
     if include:
-        taken = _named(include, "--include", chosen)
+        taken = _named(include, chosen)
         chosen = [host for host in chosen if host.address in taken]
     if exclude:
-        left_out = _named(exclude, "--exclude", chosen)
+        left_out = _named(exclude, chosen)
         chosen = [host for host in chosen if host.address not in left_out]
     if hosts and not chosen:
-        raise SpecError(f"--exclude={'@'.join(exclude)} leaves no host")
+        raise SpecError(f"{_together(exclude)} leaves no host")
     return chosen
 
 
-def _named(words: Sequence[str], option: str, hosts: Sequence[Host]) -> set[str]:
-    known: dict[str, list[str]] = {}
-    for host in hosts:
-        known.setdefault(host.address, []).append(host.address)
-        if host.port is not None:
-            known.setdefault(Host(host.name).address, []).append(host.address)
-    texts = {host.text for host in hosts}
+def _together(values: Sequence[Value]) -> str:
+    return f"{values[0].label}={'@'.join(value.text for value in values)}"
+
+
+def _named(values: Sequence[Value], hosts: Sequence[Host]) -> set[str]:
+    plain = _known(hosts, lambda host: host.address)
+    with_user = _known([host for host in hosts if host.user], lambda host: host.text)
+    users = {host.user for host in hosts}
     found: set[str] = set()
-    for word in words:
-        for piece in split_list(word):
+    for value in values:
+        shown = f"{value.label}={value.text}"
+        for piece in split_list(value.text):
             # As it was named, user and all; else a list with `@` between its hosts.
-            names = [piece.rpartition("@")[2]] if piece in texts else split_list(piece, "@")
-            for host in (host for name in names for host in _hosts(name, f"{option}={word}")):
-                found.update(_known(host.address, known, f"{option}={word}"))
+            user = piece.rpartition("@")[0]
+            whole = user in users and (
+                user not in plain or all(host.text in with_user for host in _hosts(piece, shown))
+            )
+            for name in [piece] if whole else split_list(piece, "@"):
+                for host in _hosts(name, shown):
+                    found.update(_among(host.text, with_user if host.user else plain, shown))
     if not found:
-        raise SpecError(f"{option}={'@'.join(words)} names no host")
+        raise SpecError(f"{_together(values)} names no host")
     return found
 
 
-def _known(address: str, known: Mapping[str, list[str]], shown: str) -> list[str]:
-    if address not in known:
-        near = nearest(address, known)
+def _known(hosts: Sequence[Host], text: Callable[[Host], str]) -> dict[str, list[str]]:
+    """What the hosts may be called, with their addresses: a port may be left out."""
+    known: dict[str, list[str]] = {}
+    for host in hosts:
+        known.setdefault(text(host), []).append(host.address)
+        if host.port is not None:
+            known.setdefault(text(host._replace(port=None)), []).append(host.address)
+    return known
+
+
+def _among(text: str, known: Mapping[str, list[str]], shown: str) -> list[str]:
+    if text not in known:
+        near = nearest(text, known)
         hint = f"; is {near} meant?" if near else ": " + ", ".join(list(known)[:8])
         hint += ", ..." if not near and len(known) > 8 else ""
-        raise SpecError(f"{shown}: {address} is not among the hosts{hint}")
-    return known[address]
+        raise SpecError(f"{shown}: {text} is not among the hosts{hint}")
+    return known[text]

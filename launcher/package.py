@@ -111,7 +111,7 @@ def look(package: Package, environ: Mapping[str, str]) -> Source:
 def _own(package: Package, found: Found) -> list[Entry]:
     """What of the folder itself is sent."""
     _check_shards(package, found.entries)
-    entries = with_links(found.entries, package.links)
+    entries = with_links(found.entries, package.links, package.link_label)
     problems = [p for p in found.problems if p.partition(" is ")[0] not in package.links]
     advice = f" ({LINK_ADVICE})" if any("leads out" in p for p in problems) else ""
     _refuse(package.folder, problems, f"{advice}; {IGNORE} leaves things out")
@@ -163,7 +163,8 @@ def _check_shards(package: Package, entries: list[Entry]) -> None:
         if not any(e.kind != "d" and number(e.path) is not None for e in entries):
             raise Refusal(
                 codes.USAGE,
-                f"--shard={pattern} fits no file in {package.folder}: a pattern says the whole path there",
+                f"{package.shard_label}={pattern} fits no file in {package.folder}: "
+                "a pattern says the whole path there",
             )
 
 
@@ -215,17 +216,17 @@ class _Unread(Hashes):
         return ""
 
 
-def with_links(entries: list[Entry], links: Mapping[str, str]) -> list[Entry]:
+def with_links(entries: list[Entry], links: Mapping[str, str], label: str) -> list[Entry]:
     """The entries with links to folders that are mounted on the nodes in place of what is there."""
     by_path = {e.path: e for e in entries if not any(f"{e.path}/".startswith(f"{name}/") for name in links)}
     for name, target in links.items():
         if name.split("/")[0] in KEPT:
-            raise Refusal(codes.USAGE, f"--link {name}={target}: {name.split('/')[0]} is the node's own")
+            raise Refusal(codes.USAGE, f"{label} {name}={target}: {name.split('/')[0]} is the node's own")
         by_path[name] = Entry(name, "m", 0o777, 0, 0, target)
         for above in list(map(str, Path(name).parents))[:-1]:
             there = by_path.setdefault(above, Entry(above, "d", 0o755, 0, 0, ""))
             if there.kind != "d":
-                raise Refusal(codes.USAGE, f"--link {name}={target}: {above} is no folder of the package")
+                raise Refusal(codes.USAGE, f"{label} {name}={target}: {above} is no folder of the package")
     return sorted(by_path.values())
 
 

@@ -98,7 +98,13 @@ def remote_nodes(spec: JobSpec, reach: Reach) -> tuple[Node, ...]:
 def _sent(package: Sent | None) -> Package | None:
     if package is None:
         return None
-    return Package(str(package.folder), shards=package.shards, links=dict(package.links))
+    return Package(
+        str(package.folder),
+        shards=package.shards,
+        links=dict(package.links),
+        shard_label=package.shard_label,
+        link_label=package.link_label,
+    )
 
 
 def _copied(spec: JobSpec) -> Package | None:

@@ -59,6 +59,8 @@ class Package(NamedTuple):
     folder: Path  # here
     shards: tuple[str, ...] = ()  # patterns: file i goes to the node of trainer i mod trainers alone
     links: Mapping[str, str] = {}  # name in the workspace to a path on the nodes
+    shard_label: str = "--shard"  # what messages call them, by where they were said
+    link_label: str = "--link"
 
 
 class JobSpec(NamedTuple):

@@ -79,6 +79,8 @@ class Package(NamedTuple):
     links_out: bool = False  # nodes see the same files: links that lead out may do so there too
     shards: tuple[str, ...] = ()  # patterns with a number: of each trainer its own files
     links: Mapping[str, str] = {}  # names in it to folders mounted on the nodes
+    shard_label: str = "--shard"  # what messages call them
+    link_label: str = "--link"
     extras: Mapping[str, str] = {}  # names in it to further folders that go along
 
 

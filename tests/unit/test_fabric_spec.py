@@ -284,6 +284,20 @@ def test_a_head_here_of_a_job_that_goes_on_is_an_error(
     assert told in str(caught.value)
 
 
+def test_what_comes_from_a_file_is_named_by_its_place(here: Path) -> None:
+    (here / "pslaunch.toml").write_text("shard = ['a-{}']\n[fabric]\nlink = 'x=/y'\ninclude = 'a'\n")
+    package = make(here, WS, "--hosts=a,b").package
+    assert package and (package.shard_label, package.link_label) == (
+        "pslaunch.toml:1: shard",
+        "pslaunch.toml:3: link",
+    )
+    with pytest.raises(SpecError, match=r"^pslaunch.toml:4: include=a: a is not among the hosts: b"):
+        make(here, WS, "--hosts=b")
+    (here / "pslaunch.toml").write_text("\ninstall = true\n")
+    with pytest.raises(SpecError, match=r"^pslaunch.toml:2: install needs --job_dispatch_package"):
+        make(here, "--hosts=b", "--job_workspace=/w")
+
+
 def test_every_default_of_the_table_is_the_jobs(here: Path) -> None:
     spec = make(here, WS, "--hosts=a")
     for name, option in options_of("fabric").items():

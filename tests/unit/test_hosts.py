@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.errors import SpecError
 from pslaunch.hosts import MAX_HOSTS, Host, choose, parse_hosts, split_list
+from pslaunch.kinds import Value
 
 
 def parse(*words: str) -> list[Host]:
@@ -135,6 +138,13 @@ def test_lists_keep_ranges_together() -> None:
 CLUSTER = parse("root@n1", "n2:22", "n2:23", "n[3-4]", "[::1]:22")
 
 
+def chosen(hosts: Sequence[Host], include: Sequence[str], exclude: Sequence[str]) -> list[str]:
+    """The addresses of those that are left."""
+    both = ([Value(text, f"--{name}") for text in words] for name, words in
+            (("include", include), ("exclude", exclude)))  # fmt: skip
+    return [host.address for host in choose(hosts, *both)]
+
+
 @pytest.mark.parametrize(
     ("include", "exclude", "left"),
     [
@@ -150,7 +160,7 @@ CLUSTER = parse("root@n1", "n2:22", "n2:23", "n[3-4]", "[::1]:22")
     ],
 )
 def test_include_and_exclude(include: list[str], exclude: list[str], left: str) -> None:
-    assert [host.address for host in choose(CLUSTER, include, exclude)] == left.split()
+    assert chosen(CLUSTER, include, exclude) == left.split()
 
 
 @pytest.mark.parametrize(
@@ -166,16 +176,57 @@ def test_include_and_exclude(include: list[str], exclude: list[str], left: str) 
 )
 def test_a_name_that_is_not_there_is_told(include: list[str], exclude: list[str], says: str) -> None:
     with pytest.raises(SpecError) as caught:
-        choose(CLUSTER, include, exclude)
+        chosen(CLUSTER, include, exclude)
     assert says in str(caught.value)
+
+
+WITH_USERS = parse("root@n[1-3]", "root@m:22", "gpu@n4", "gpu", "n5")
+
+
+@pytest.mark.parametrize(
+    ("include", "left"),
+    [
+        ("root@n[1-2]", "n1 n2"),
+        ("root@n[2-3],n5", "n2 n3 n5"),
+        ("root@m", "m:22"),
+        ("root@m:22,gpu@n4", "m:22 n4"),
+        ("gpu@n1", "n1 gpu"),
+        ("n1@n[4-5]", "n1 n4 n5"),
+    ],
+)
+def test_ranges_with_a_user_are_hosts_as_they_were_named(include: str, left: str) -> None:
+    assert chosen(WITH_USERS, [include], []) == left.split()
+    assert {*chosen(WITH_USERS, [], [include]), *left.split()} == {host.address for host in WITH_USERS}
+
+
+def test_a_range_with_a_user_beyond_the_hosts_is_told() -> None:
+    with pytest.raises(
+        SpecError, match=r"--include=root@n\[1-4\]: root@n4 is not among the hosts; is root@n"
+    ):
+        chosen(WITH_USERS, ["root@n[1-4]"], [])
+    with pytest.raises(SpecError, match="--include=me@n1: me is not among the hosts"):
+        chosen(WITH_USERS, ["me@n1"], [])
+
+
+def test_a_name_that_is_not_there_is_told_with_its_place() -> None:
+    for include, exclude, says in (
+        (["n9"], ["n1"], "p.toml:3: include=n9: n9 is not"),
+        ([], ["n1", "n1"], "p.toml:4: exclude=n1@n1 leaves"),
+    ):
+        with pytest.raises(SpecError, match=f"^{says}"):
+            choose(
+                parse("n1"),
+                [Value(text, "p.toml:3: include") for text in include],
+                [Value(text, "p.toml:4: exclude") for text in exclude],
+            )
 
 
 @given(st.lists(HOSTS, min_size=1, max_size=8, unique_by=lambda h: h.address), st.data())
 def test_what_is_included_and_what_is_excluded_are_all(hosts: list[Host], data: st.DataObject) -> None:
     picked = data.draw(st.lists(st.sampled_from(hosts), min_size=1, unique=True))
     words = ["@".join(host.address for host in picked)]
-    inside = choose(hosts, words, [])
-    assert {h.address for h in picked} <= {h.address for h in inside}
+    inside = chosen(hosts, words, [])
+    assert {h.address for h in picked} <= set(inside)
     if len(inside) < len(hosts):
-        outside = choose(hosts, [], words)
-        assert sorted([*inside, *outside], key=hosts.index) == hosts
+        outside = chosen(hosts, [], words)
+        assert sorted([*inside, *outside]) == sorted(host.address for host in hosts)

@@ -88,8 +88,9 @@ def test_a_link_to_what_is_mounted_takes_the_place_of_what_is_here(folder: Path)
 
 
 def test_a_link_below_a_file_is_refused(folder: Path) -> None:
-    with pytest.raises(Refusal, match=r"train\.py is no folder of the package"):
-        look(Package(str(folder), links={"train.py/x": "/mnt"}), {})
+    package = Package(str(folder), links={"train.py/x": "/mnt"}, link_label="p.toml:3: link")
+    with pytest.raises(Refusal, match=r"^p.toml:3: link train\.py/x=/mnt: train\.py is no folder of"):
+        look(package, {})
 
 
 def test_hashes_of_a_folder_that_can_not_be_written_are_kept_elsewhere(
@@ -154,6 +155,8 @@ def test_a_pattern_that_fits_no_file_is_refused(folder: Path) -> None:
     with pytest.raises(Refusal, match=r"--shard=x-\{\} fits no file in .*/ws") as e:
         look(Package(str(folder), shards=("data/x-{}", "x-{}")), {})
     assert e.value.code == codes.USAGE
+    with pytest.raises(Refusal, match=r"^p.toml:2: shard=x-\{\} fits no file"):
+        look(Package(str(folder), shards=("x-{}",), shard_label="p.toml:2: shard"), {})
 
 
 def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
