@@ -219,7 +219,19 @@ def notes(spec: JobSpec, given: Given, split: Split, environ: Mapping[str, str])
             f"{words} after {program} is the program's own, and it does not seem to read arguments; "
             f"for the trainer it stands before {program}"
         )
-    return said + _unsent(spec, environ)
+    return said + _unfetched(spec, given) + _unsent(spec, environ)
+
+
+def _unfetched(spec: JobSpec, given: Given) -> list[str]:
+    """What a file would have brought here at the end, which nobody waits for."""
+    if not spec.detach:
+        return []
+    values = [value for name in ("fetch_output", "fetch_logs") for value in given.all(name)]
+    return [
+        f"{value.label}={value.text} has no effect with --detach; once the job is over, "
+        f"pslaunch fetch JOB {value.text} brings its output and logs"
+        for value in values
+    ]
 
 
 def _unsent(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:

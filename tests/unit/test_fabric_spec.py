@@ -66,6 +66,24 @@ def test_a_published_conf_and_a_package(here: Path) -> None:
     )
 
 
+def told_of(here: Path, *line: str) -> list[str]:
+    """The notes about a job."""
+    ours = options_of("fabric")
+    split = split_command_line(line, {n: o.valued for n, o in ours.items()}, {"env"})
+    given = gather("fabric", split, here)
+    return notes(fabric_spec(given, split, cwd=here, environ={}), given, split, {})
+
+
+def test_a_file_that_wants_results_of_a_job_that_goes_on_is_told_how(here: Path) -> None:
+    (here / "pslaunch.toml").write_text("fetch_output = 'model'\nfetch_logs = 'logs'\n")
+    said = told_of(here, WS, "--hosts=a", "--detach")
+    assert [
+        s for s in said if s.startswith("pslaunch.toml:1: fetch_output=model has no effect with --detach")
+    ]
+    assert [s for s in said if s.startswith("pslaunch.toml:2: fetch_logs=logs") and "fetch JOB logs" in s]
+    assert not [s for s in told_of(here, WS, "--hosts=a") if "fetch" in s]
+
+
 @pytest.mark.parametrize("options", [[], ["--env=OPENBLAS_CORETYPE=Haswell"]])
 def test_what_chooses_the_arithmetic_here_and_not_there_is_told(here: Path, options: list[str]) -> None:
     spec = make(here, WS, "--hosts=a", *options)
