@@ -111,9 +111,12 @@ class RemoteHead:
 
     # --- requests ---
 
-    def lead(self, placed: Placed, secret: str) -> tuple[int, tuple[str, ...]]:
-        """Have the node lead this job; port and addresses that agents dial, port 0 where it does not."""
-        self._line.send({"type": "lead", "placed": to_data(placed), "secret": secret})
+    def lead(self, placed: Placed, secret: str, *, detach: bool = False) -> tuple[int, tuple[str, ...]]:
+        """Have the node lead this job; port and addresses that agents dial, port 0 where it does not.
+
+        detach: only where later shells will find the job.
+        """
+        self._line.send({"type": "lead", "placed": to_data(placed), "secret": secret, "detach": detach})
         answer = self.ask("leading")
         return int(answer.get("port", 0)), tuple(answer.get("addrs", ()))
 

@@ -82,6 +82,8 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     """
     _make_room(spec)
     plan = _with_wheels(make_plan(spec, new_job_id(spec.job_name)), spec)
+    if spec.detach and spec.reach:
+        _remember(plan, spec.reach).unlink()  # it is not led yet
     try:
         code, began = _run(spec, plan, as_json=as_json, out=out)
     except HostsError as e:
@@ -152,9 +154,12 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
         view = make_view(json=as_json, out=cast(TextIO, outlet), clock=time.monotonic)
         at_end.callback(view.close)
         watch = Watch(loop, view, outlet)
-        remote = _head_on_node(loop, backend, plan, watch, starting, at_end) if led else None
+        remote = (
+            _head_on_node(loop, backend, plan, watch, starting, at_end, detach=spec.detach) if led else None
+        )
         if remote and spec.reach:
-            _remember(plan, spec.reach)
+            with contextlib.suppress(FileError):
+                _remember(plan, spec.reach)
         head = remote or _head_here(loop, backend, plan, watch, starting, at_end)
         watch.begin(head)
         if remote and spec.detach:
@@ -261,6 +266,8 @@ def _head_on_node(
     watch: Watch,
     starting: Begun[list[Line]],
     at_end: contextlib.ExitStack,
+    *,
+    detach: bool,
 ) -> RemoteHead:
     from pslaunch.observe import RemoteHead
 
@@ -289,7 +296,7 @@ def _head_on_node(
     at_end.callback(head.close)
     head.on_slow = lambda text: watch.say(text, "warning")
     _stop_on_signals(loop, backend, head.stop)
-    port, addrs = head.lead(place(plan, plan.nodes), secret)
+    port, addrs = head.lead(place(plan, plan.nodes), secret, detach=detach)
     if port:
         head.follow()
         dial = Dial(addrs, port, secret)
@@ -298,8 +305,8 @@ def _head_on_node(
         Begun(loop, lambda: backend.start_dialing(rest, limits, dial)).wait(lambda: head.done, cut)
         head.expect()
     elif not head.done:
-        lacking = head.answers.get("refused", {}).get("code") == codes.PREFLIGHT
-        kind = PreflightError if lacking else NodeLostError
+        kinds = {codes.PREFLIGHT: PreflightError, codes.IO: FileError}
+        kind = kinds.get(head.answers.get("refused", {}).get("code", codes.NODE_LOST), NodeLostError)
         raise kind(f"node 0 ({first.name}) does not lead the job: {head.refusal or 'no answer'}")
     return head
 
@@ -353,14 +360,16 @@ def _fetch(
     return codes.OK
 
 
-def _remember(plan: Plan, reach: Reach) -> None:
-    """Note where a job is led that is not led on this machine, for later shells."""
+def _remember(plan: Plan, reach: Reach) -> Path:
+    """Note where a job is led that is not led on this machine, for later shells. Raises FileError."""
     from pslaunch.node import record
 
     path = Path(record.folder(os.environ)) / (plan.job_id + record.POINTER)
     fixed = {"job": plan.job_id, "name": plan.name, "backend": plan.backend, "nodes": len(plan.nodes),
              "started": round(time.time(), 3), "reach": to_data(reach)}  # fmt: skip
-    record.Record(str(path), fixed).write(state=record.ELSEWHERE)
+    if why := record.Record(str(path), fixed).write(state=record.ELSEWHERE):
+        raise FileError(f"later shells could not find the job: {why}")
+    return path
 
 
 def _supply(loop: Loop, plan: Plan) -> Supply | None:

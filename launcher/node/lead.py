@@ -140,10 +140,6 @@ class Lead:
             self._refuse(observer, str(e.args[0]), codes.PREFLIGHT)
             return
         secret = str(m["secret"])
-        self._head = Head(self._loop, placed, secret, time.time, self._supply)
-        own, self._own_fd = self._own_fd, -1
-        self._head.drain, self._head.settled = self.push, self._settled
-        self._head.attach(first, own, own, lambda: "")
         self._gate = Gate(
             self._loop,
             first.addr,
@@ -156,7 +152,14 @@ class Lead:
         self._listen()
         path = os.path.join(record.folder(os.environ), f"{placed.plan.job_id}.json")
         self._record = record.Record(path, record.of_job(placed, self._socket_path))
-        self._note(state="running")
+        why = self._record.write(state="running")
+        if why and m["detach"]:
+            self._refuse(observer, f"later shells could not find it: {why}", codes.IO)
+            return
+        self._head = Head(self._loop, placed, secret, time.time, self._supply)
+        own, self._own_fd = self._own_fd, -1
+        self._head.drain, self._head.settled = self.push, self._settled
+        self._head.attach(first, own, own, lambda: "")
         self._answer(observer, {"type": "leading", "port": self._gate.port, "addrs": addrs})
 
     def _note(self, **changing: Any) -> None:

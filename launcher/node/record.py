@@ -50,16 +50,18 @@ class Record:
     def __init__(self, path: str, fixed: Mapping[str, Any]) -> None:
         self._path, self._fixed = path, fixed
 
-    def write(self, **changing: Any) -> None:
-        """Replace the record. A record that can't be written costs the job nothing."""
-        if not self._path:
-            return
-        with contextlib.suppress(OSError):
-            os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-            beside = f"{self._path}.{os.getpid()}"
-            with open(beside, "w", encoding="utf-8") as f:
-                json.dump({**self._fixed, **changing}, f)
-            os.replace(beside, self._path)
+    def write(self, **changing: Any) -> str:
+        """Replace the record. Returns why that can't be done, which costs the job nothing; else ""."""
+        if self._path:
+            try:
+                os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+                beside = f"{self._path}.{os.getpid()}"
+                with open(beside, "w", encoding="utf-8") as f:
+                    json.dump({**self._fixed, **changing}, f)
+                os.replace(beside, self._path)
+            except OSError as e:
+                return f"{self._path}: {e.strerror}"
+        return ""
 
 
 def is_pointer(r: Mapping[str, Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -222,6 +223,22 @@ def test_a_job_whose_programs_never_ran_has_no_output_and_says_why(workspace: Pa
     assert done.stdout == ""
     told = ok("status", job)
     assert "not started" in told and "waiting" not in told
+
+
+@pytest.mark.parametrize("detach", [True, False])
+def test_a_job_that_later_shells_could_not_find_is_not_left(workspace: Path, *, detach: bool) -> None:
+    (workspace / "train.py").write_text("open('ran', 'w')")
+    where = (f"--job_workspace={workspace}", "--server_num=0", "--nodes=2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", "/proc/no")
+        done = run("local", "--head=node", *(["--detach"] if detach else []), *QUICK, *where)
+    assert (workspace / "ran").exists() != detach
+    if detach:
+        assert done.returncode == codes.IO and len(done.stderr.splitlines()) == 1
+        assert re.search(r"find it: /proc/no/pslaunch/jobs/.*\.json: No such file", done.stderr), done.stderr
+    else:
+        assert done.returncode == 0
+    until_nothing_runs(5.0)
 
 
 def test_a_head_in_the_launcher_can_not_be_left(workspace: Path) -> None:

@@ -16,10 +16,11 @@ from pslaunch import session
 from pslaunch.backends.base import Line
 from pslaunch.backends.local import LocalBackend
 from pslaunch.errors import EndedEarlyError, FileError, HostError, HostsError
+from pslaunch.hosts import Host
 from pslaunch.node import codes
 from pslaunch.node.job import Limits, Node
 from pslaunch.plan import make_plan
-from pslaunch.spec import JobSpec
+from pslaunch.spec import JobSpec, Reach
 
 
 class Reaching(LocalBackend):
@@ -155,3 +156,17 @@ def test_what_fails_while_a_job_begins_ends_its_nodes_without_a_grace(
     with pytest.raises(OSError, match="no descriptors"):
         session._run(spec, make_plan(spec, "failed-1"), as_json=False, out=io.StringIO())
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_job_elsewhere_that_could_not_be_found_from_here_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reaches(*_: object) -> NoReturn:
+        pytest.fail("hosts are reached")
+
+    monkeypatch.setattr(session, "load_backend", reaches)
+    spec = job("far", tmp_path, "node")._replace(detach=True, reach=Reach((Host("node1"),), "~"))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.raises(FileError, match=f"find the job: {tmp_path}/file/.*: Not a directory"):
+        session.run(spec, as_json=False)
