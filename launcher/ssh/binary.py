@@ -37,6 +37,8 @@ def command(ssh: str, settings: Settings, policy: Policy, limit_s: float, *, ask
     options = {
         "BatchMode": "no" if asks else "yes",
         "ClearAllForwardings": "yes",
+        "ForwardX11": "no",
+        "Tunnel": "no",
         "RemoteCommand": "none",
         "ConnectTimeout": str(max(1, int(settings.connect_timeout_s or limit_s))),
         "ServerAliveInterval": str(settings.keepalive_s),

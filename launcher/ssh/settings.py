@@ -210,6 +210,9 @@ def _needs_ssh(values: Values) -> str:
         return f"preferredauthentications {preferred}"
     if values.get("pubkeyauthentication", ["yes"])[0] in ("no", "false"):
         return "pubkeyauthentication no"
+    local_command = values.get("localcommand", ["none"])[0]
+    if local_command not in _OFF and _on(values.get("permitlocalcommand", ["no"])[0]):
+        return f"localcommand {local_command}"
     control = values.get("controlpath", ["none"])[0]
     if control != "none" and _is_socket(control):
         return f"controlpath {control}"  # a connection that stands; it may be the only way in

@@ -369,6 +369,15 @@ def test_a_connection_that_stands_is_the_way_in(client: Client) -> None:
     Path(folder).rmdir()
 
 
+def test_a_local_command_is_run(client: Client) -> None:
+    made = client.folder / "made"
+    client.configure(f"Host node\n  PermitLocalCommand yes\n  LocalCommand echo %n >{made}")
+    assert client.ssh("node").returncode == 0 and made.read_text() == "node\n"
+    made.unlink()
+    assert reach() is BinaryChannel
+    assert made.read_text() == "node\n"
+
+
 def test_ciphers_that_paramiko_lacks_go_over_ssh(client: Client) -> None:
     client.configure("Host node\n  Ciphers chacha20-poly1305@openssh.com")
     assert both(client) is BinaryChannel

@@ -79,6 +79,13 @@ def test_what_paramiko_can_not_honour_is_named(line: str) -> None:
     assert made(f"{line}\n").only_ssh == line
 
 
+def test_a_local_command_counts_where_it_is_permitted() -> None:
+    line = "localcommand touch %h"
+    assert made(f"{line}\npermitlocalcommand yes\n").only_ssh == line
+    assert made(f"{line}\npermitlocalcommand no\n").only_ssh == made(f"{line}\n").only_ssh == ""
+    assert made("localcommand none\npermitlocalcommand yes\n").only_ssh == ""
+
+
 def test_a_connection_that_stands_is_used(tmp_path: Path) -> None:
     import socket
 
