@@ -48,11 +48,7 @@ def check(
 
     failed: hosts, by node, that are known not to be reached; they are not tried again.
     """
-    try:
-        seen, findings = examine(spec, failed or {})
-    except StoppedError as e:
-        number = signal.Signals(e.args[0])
-        raise EndedEarlyError(number, STOP_SIGNALS[number]) from e
+    seen, findings = examine(spec, failed or {})
     tell(seen, findings, out, as_json=as_json)
     return exit_code(findings)
 
@@ -77,7 +73,7 @@ def after_failed_start(spec: JobSpec, failed: Sequence[HostError]) -> bool:
 
 
 def examine(spec: JobSpec, failed: Mapping[int, HostError]) -> tuple[list[Seen], list[Finding]]:
-    """What was seen of each host, and all that is wrong with any. Raises StoppedError."""
+    """What was seen of each host, and all that is wrong with any. Raises EndedEarlyError."""
     plan = make_plan(spec, "check")
     placed = job.place(plan, plan.nodes)
     wanted = wanted_of(spec, plan.server)
@@ -93,6 +89,9 @@ def examine(spec: JobSpec, failed: Mapping[int, HostError]) -> tuple[list[Seen],
         looking.look(lambda node: question(spec, wanted, placed, node))
         looking.try_network(plan.port or 0)
         looking.end()
+    except StoppedError as e:
+        number = signal.Signals(e.args[0])
+        raise EndedEarlyError(number, STOP_SIGNALS[number]) from e
     finally:
         looking.close()
         backend.close()
@@ -119,15 +118,13 @@ def sensible(one: Seen, wanted: Wanted, size: int) -> Seen:
 def known_facts(spec: JobSpec, plan: Plan) -> tuple[Placed, Facts]:
     """The job with what its hosts know: addresses, paths, Pythons, and the ports that are free now.
 
-    Raises PreflightError where something is wrong with a host; the table is on stderr then.
+    Raises PreflightError, with the exit code of a check, where something is wrong with a host; the table is
+    on stderr then.
     """
-    try:
-        seen, findings = examine(spec, {})
-    except StoppedError as e:
-        raise PreflightError("the hosts were not asked to the end") from e
-    if exit_code(findings):
+    seen, findings = examine(spec, {})
+    if code := exit_code(findings):
         tell(seen, findings, sys.stderr, as_json=False)
-        raise PreflightError("a dry run with --connect wants hosts that are in order")
+        raise PreflightError("a dry run with --connect wants hosts that are in order", code)
     placed = job.place(plan, [_with_facts(plan, *pair) for pair in zip(plan.nodes, seen, strict=True)])
     facts = Facts.symbolic(placed)
     if any(why for one in seen for why in (one.facts or {})["ports"].values()):

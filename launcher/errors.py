@@ -9,7 +9,7 @@ PslaunchError            1   base; anything that has no better home
 ├── FileError           74   reading or writing failed, disk full
 ├── NodeLostError       76   a node's line closed or it fell silent
 ├── RightsError         77   rights or keys are missing
-├── PreflightError      78   a node lacks something that the job needs
+├── PreflightError      78   a node lacks something that the job needs; 68 or 77 as `check` gives them
 └── EndedEarlyError    130   a signal ended the launcher before there was a job; 128 and its number
 """
 
@@ -110,6 +110,10 @@ class PreflightError(PslaunchError):
     """A node lacks something that the job needs; nothing was started."""
 
     exit_code = codes.PREFLIGHT
+
+    def __init__(self, text: str, code: int = codes.PREFLIGHT) -> None:
+        super().__init__(text)
+        self.exit_code = code
 
 
 class EndedEarlyError(PslaunchError):

@@ -54,3 +54,11 @@ def test_a_host_that_is_not_in_order_is_told_in_the_table_of_check(hosts: Hosts,
     done = connected(hosts, workspace, "--nics=eth77", "--server_num=0")
     assert done.returncode == codes.PREFLIGHT and not done.stdout
     assert "eth77" in done.stderr and done.stderr.count("node2") >= 1
+
+
+def test_a_host_that_is_not_reached_has_the_code_of_check(workspace: Path) -> None:
+    (workspace / "train.py").write_text("")
+    words = ["--hosts=127.0.0.1:1", f"--job_workspace={workspace}", "--server_num=0"]  # nobody listens there
+    for command in (["fabric", "--dry_run", "--connect"], ["check", "fabric"]):
+        done = subprocess.run([*PSLAUNCH, *command, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == codes.HOST, done.stderr
