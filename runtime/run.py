@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import ClassVar
 
 from pslaunch.runtime import env
 from pslaunch.runtime.client import ClientError, NotReached, PeerVanished
@@ -67,6 +68,8 @@ def trains_alone(settings: Settings, *, is_local: bool) -> tuple[bool, str]:
 class Run:
     """What a trainer shares with its process. Nothing is opened before the first training."""
 
+    _with_pservers: ClassVar[Run | None] = None  # the one of this process that trains with them
+
     def __init__(self, settings: Settings, *, is_local: bool) -> None:
         self.settings = settings
         self.alone, self._note = trains_alone(settings, is_local=is_local)
@@ -117,7 +120,12 @@ class Run:
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
-        """Around a training: says what there is to say, and keeps in mind how it went."""
+        """Around a training: says what there is to say, and keeps in mind how it went.
+
+        Raises RuntimeError where another trainer of this program has trained with the pservers.
+        """
+        if not self.alone:
+            self._claim_pservers()
         if self._note:
             self.log.warn(self._note)
             self._note = ""
@@ -128,6 +136,16 @@ class Run:
             self._aborted = False
         finally:
             self._close_log()
+
+    def _claim_pservers(self) -> None:
+        """For pservers a trainer is one from its first step to its end, and so are optimizer and values."""
+        if Run._with_pservers not in (None, self):
+            raise RuntimeError(
+                "trainer.SGD: another trainer.SGD of this program has trained with the pservers, which serve "
+                "one in each program: call train() of that one again, or let a job of its own go on from "
+                "saved parameters (parameters.Parameters.from_tar)"
+            )
+        Run._with_pservers = self
 
     def _close_log(self) -> None:
         if self._log is not None:

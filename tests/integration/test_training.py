@@ -163,6 +163,37 @@ def test_an_aborted_training_is_not_finished(program: Path) -> None:
         assert "finished" not in pserver.output()
 
 
+SECOND = """
+import sys
+import pslaunch.runtime as paddle
+from support.models import ngram_cost, ngrams
+
+paddle.init()
+cost = ngram_cost()
+parameters = paddle.parameters.create(cost)
+
+def trainer(is_local):
+    return paddle.trainer.SGD(cost, parameters, paddle.optimizer.SGD(), is_local=is_local)
+
+samples = paddle.batch(ngrams(32), 16)
+first, second = trainer(False), trainer(False)
+first.train(samples, 1)
+second.test(samples)
+trainer(True).train(samples, 1)
+try:
+    second.train(samples, 1)
+except RuntimeError as error:
+    print(f"refused: {error}")
+"""
+
+
+def test_a_second_trainer_with_pservers_is_refused_in_words(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(SECOND)
+    (said,) = run_job(Cluster(), program, tmp_path)
+    assert re.search(r"^refused: trainer\.SGD: another trainer\.SGD of this program ", said, re.M), said
+
+
 def test_a_vanished_pserver_ends_the_trainer_with_75(program: Path) -> None:
     cluster = Cluster()
     with cluster.serving(program.parent) as (pserver,):
