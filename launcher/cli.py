@@ -145,33 +145,79 @@ Conf = Annotated[
         show_default=False,
     ),
 ]
+Several = list[str] | None
+Hosts = Annotated[
+    Several,
+    typer.Option(
+        "--hosts",
+        metavar="LIST",
+        help="Ask the first of these hosts: user@host:port,node[01-64],... [default: HOSTS of conf.py]",
+        show_default=False,
+    ),
+]
+Include = Annotated[
+    Several,
+    typer.Option(
+        "--include",
+        metavar="LIST",
+        help="Ask the first of these of the hosts. [default: all hosts]",
+        show_default=False,
+    ),
+]
+Exclude = Annotated[
+    Several,
+    typer.Option(
+        "--exclude",
+        metavar="LIST",
+        help="Ask the first that is not among these of the hosts. [default: none]",
+        show_default=False,
+    ),
+]
 
 
-def _reach(ctx: Any, conf: str | None) -> Reach | None:
-    if conf is None:
+def _reach(ctx: Any, conf: Text, hosts: Several, include: Several, exclude: Several) -> Reach | None:
+    """How hosts are reached, where an option names them."""
+    said = {"conf": None if conf is None else [conf], "hosts": hosts, "include": include, "exclude": exclude}
+    line = [f"--{name}={text}" for name, texts in said.items() for text in texts or ()]
+    if not line:
         return None
     from pathlib import Path
 
     from pslaunch.fabric_spec import reach_of
 
     with usage_errors(ctx):
-        return reach_of(conf, Path.cwd())
+        return reach_of(line, Path.cwd())
 
 
 @app.command(cls=PlainCommand)
-def jobs(ctx: typer.Context, conf: Conf = None, json: Json = False) -> None:
+def jobs(
+    ctx: typer.Context,
+    conf: Conf = None,
+    hosts: Hosts = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    json: Json = False,
+) -> None:
     """List jobs that go on by themselves, and how earlier ones ended."""
     from pslaunch.jobs import show_jobs
 
-    show_jobs(sys.stdout, as_json=json, reach=_reach(ctx, conf))
+    show_jobs(sys.stdout, as_json=json, reach=_reach(ctx, conf, hosts, include, exclude))
 
 
 @app.command(cls=PlainCommand)
-def status(ctx: typer.Context, job: Job, conf: Conf = None, json: Json = False) -> None:
+def status(
+    ctx: typer.Context,
+    job: Job,
+    conf: Conf = None,
+    hosts: Hosts = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    json: Json = False,
+) -> None:
     """Say how a job and each of its processes stand."""
     from pslaunch.jobs import show_status
 
-    show_status(job, sys.stdout, as_json=json, reach=_reach(ctx, conf))
+    show_status(job, sys.stdout, as_json=json, reach=_reach(ctx, conf, hosts, include, exclude))
 
 
 @app.command(cls=PlainCommand)
@@ -189,12 +235,15 @@ def logs(
         typer.Option("--follow", "-f", help="Go on until the job ends. [default: off]", show_default=False),
     ] = False,
     conf: Conf = None,
+    hosts: Hosts = None,
+    include: Include = None,
+    exclude: Exclude = None,
     json: Json = False,
 ) -> None:
     """Print the output of a job's processes."""
     from pslaunch.jobs import show_logs
 
-    reach = _reach(ctx, conf)
+    reach = _reach(ctx, conf, hosts, include, exclude)
     raise typer.Exit(show_logs(job, process, sys.stdout, follow=follow, as_json=json, reach=reach))
 
 
@@ -204,12 +253,15 @@ def stop(
     job: Job,
     kill: Annotated[bool, flag_option("kill", "At once, without TERM and grace.")] = False,
     conf: Conf = None,
+    hosts: Hosts = None,
+    include: Include = None,
+    exclude: Exclude = None,
     json: Json = False,
 ) -> None:
     """End a job, and wait for its end."""
     from pslaunch.jobs import stop as stop_job
 
-    reach = _reach(ctx, conf)
+    reach = _reach(ctx, conf, hosts, include, exclude)
     raise typer.Exit(stop_job(job, sys.stdout, kill=kill, as_json=json, reach=reach))
 
 
@@ -221,6 +273,9 @@ def fetch(
         str, typer.Argument(metavar="DIR", help="Gets output/, and log/ with a folder for each node.")
     ],
     conf: Conf = None,
+    hosts: Hosts = None,
+    include: Include = None,
+    exclude: Exclude = None,
     json: Json = False,
 ) -> None:
     """Bring what a job has left on its nodes: its output and all logs."""
@@ -228,7 +283,7 @@ def fetch(
 
     from pslaunch.jobs import fetch as fetch_job
 
-    reach = _reach(ctx, conf)
+    reach = _reach(ctx, conf, hosts, include, exclude)
     raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, as_json=json, reach=reach))
 
 

@@ -49,11 +49,11 @@ def fetch_results(
         return node.state_dir, job_id
 
     if output is not None:
-        unpack(backend.ask(nodes[0].id, ["results", nodes[0].output_dir, *whose(nodes[0])]), output, found)
+        unpack(backend.ask(nodes[0], ["results", nodes[0].output_dir, *whose(nodes[0])]), output, found)
     for node in nodes if logs is not None else ():
         assert logs is not None
         place = logs / f"{node.id}-{node.name.replace('/', '_')}"
-        unpack(backend.ask(node.id, ["pack", node.log_dir, *whose(node)]), place, found)
+        unpack(backend.ask(node, ["pack", node.log_dir, *whose(node)]), place, found)
     return found
 
 

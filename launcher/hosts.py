@@ -15,6 +15,7 @@ from pslaunch.errors import SpecError
 from pslaunch.kinds import Value
 
 MAX_HOSTS: Final = 4096  # of one job, and of one range: more is a slip of the keyboard
+SHOWN: Final = 8  # of many, in a message
 # Neither begins with a dash: it would be an option of ssh. Unicode letters may be an alias of ~/.ssh/config.
 _NAME: Final = re.compile(r"\w[\w.-]*")
 _USER: Final = re.compile(r"[^\s:@/-][^\s:/]*")
@@ -133,6 +134,19 @@ def _checked(name: str, word: str, where: str) -> str:
     return name
 
 
+def named(hosts: Sequence[Host], text: str, shown: str) -> Host:
+    """The host of which `text` is the `Host.text`, whoever its user is. Raises SpecError.
+
+    shown: what a message calls it.
+    """
+    address = text.rpartition("@")[2]
+    for host in hosts:
+        if host.address == address:
+            return host
+    known = ", ".join([host.text for host in hosts[:SHOWN]]) + (", ..." if len(hosts) > SHOWN else "")
+    raise SpecError(f"{shown} is not among the hosts that are known here: {known}; --hosts names others")
+
+
 # --- Which of them take part. ---
 
 
@@ -192,7 +206,7 @@ def _known(hosts: Sequence[Host], text: Callable[[Host], str]) -> dict[str, list
 def _among(text: str, known: Mapping[str, list[str]], shown: str) -> list[str]:
     if text not in known:
         near = nearest(text, known)
-        hint = f"; is {near} meant?" if near else ": " + ", ".join(list(known)[:8])
-        hint += ", ..." if not near and len(known) > 8 else ""
+        hint = f"; is {near} meant?" if near else ": " + ", ".join(list(known)[:SHOWN])
+        hint += ", ..." if not near and len(known) > SHOWN else ""
         raise SpecError(f"{shown}: {text} is not among the hosts{hint}")
     return known[text]

@@ -67,7 +67,7 @@ def _with_reach(r: Record) -> Record:
 
 def _elsewhere(backend: str, reach: Reach) -> list[Record]:
     with _backend({"backend": backend, "reach": reach}) as there:
-        text = b"".join(there.ask(0, ["records"]))
+        text = b"".join(there.ask(None, ["records"]))
     return [{**json.loads(line), "reach": reach} for line in text.splitlines()]
 
 
@@ -129,7 +129,9 @@ def find(word: str, reach: Reach | None = None, *, running: bool = False) -> Rec
     if not jobs:
         raise SpecError(f"no job {word!r}; {_no_jobs(reach)}")
     near = nearest(word, [r["job"] for r in jobs], cutoff=0.5)
-    raise SpecError(f"no job {word!r}" + (f"; is {near!r} meant?" if near else "; pslaunch jobs lists them"))
+    there = f" on {reach.hosts[0].text}, the first of the hosts" if reach else ""
+    hint = f"is {near!r} meant?" if near else "pslaunch jobs lists them"
+    raise SpecError(f"no job {word!r}{there}; {hint}")
 
 
 def _find_reached(word: str, reach: Reach | None, *, running: bool = False) -> Record:
@@ -147,7 +149,7 @@ def _why_unknown(r: Record) -> PslaunchError:
 
 def _no_jobs(reach: Reach | None) -> str:
     if reach is not None:
-        return "no jobs are known to the first host of that conf.py"
+        return f"no jobs are known to {reach.hosts[0].text}, the first of the hosts"
     return "no jobs are known here; --conf conf.py asks a cluster"
 
 
@@ -308,17 +310,18 @@ def _print_line(event: Mapping[str, Any], process: str | None, out: TextIO, *, a
 
 def _print_files(r: Record, process: str | None, out: TextIO) -> int:
     """Returns 0, or the code of the first file that could not be read."""
-    code, places = codes.OK, r.get("places")
+    code, nodes = codes.OK, _places(r)
     with _backend(r) as there:
         for p in r["processes"]:
             if process not in (None, p["process"]):
                 continue
             prefix = "" if process else f"{p['process']} | "
-            whose = [places[p["node"]]["state_dir"], r["job"]] if places else []
+            node = nodes[p["node"]] if nodes else None
+            whose = [node.state_dir, r["job"]] if node else []
             try:
                 if p.get("state") == WAITING:
                     raise PslaunchError("it was not started")
-                for line in _lines(there.ask(p["node"], ["read", p["log"], *whose])):
+                for line in _lines(there.ask(node, ["read", p["log"], *whose])):
                     print(f"{prefix}{line}", file=out)
             except PslaunchError as e:
                 _tell(f"{prefix}{e}")

@@ -64,8 +64,11 @@ class Backend(Protocol):
         """From any later shell: descriptors of a line to the head of a running job. Raises OSError."""
         ...
 
-    def ask(self, node: int, words: Sequence[str]) -> Iterator[bytes]:
-        """What a mode of node/relay.py answers on a node, checked to be whole. Raises PslaunchError."""
+    def ask(self, node: Node | None, words: Sequence[str]) -> Iterator[bytes]:
+        """What a mode of node/relay.py answers on a node, checked to be whole. Raises PslaunchError.
+
+        A node is found by its name: hosts may stand in another order by now. None: on the first host.
+        """
         ...
 
     def cancel(self) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pslaunch.backends.base import CLOSE_EXTRA_S, Backend, Dial, Line
 from pslaunch.backends.local import LocalBackend
 from pslaunch.errors import FileError, HostError, HostsError, SpecError
+from pslaunch.hosts import Host, named
 from pslaunch.node import codes, relay
 from pslaunch.node.job import Limits, Node
 from pslaunch.ssh.channel import Channel
@@ -40,9 +41,9 @@ class OnNode0(LocalBackend):
 
     name = "fabric"
 
-    def ask(self, node: int, words: Sequence[str]) -> Iterator[bytes]:
-        if node:
-            raise SpecError(f"how node {node} is reached is not known here: --conf conf.py tells it")
+    def ask(self, node: Node | None, words: Sequence[str]) -> Iterator[bytes]:
+        if node and node.id:
+            raise SpecError(f"how node {node.id} is reached is not known here: --conf conf.py tells it")
         return super().ask(node, words)
 
 
@@ -88,11 +89,12 @@ class FabricBackend:
             raise HostsError(failed, len(nodes))
 
     def head_line(self, record: Mapping[str, Any]) -> tuple[int, int]:
-        channel = self._run(0, ["relay", str(record["socket"])])
+        channel = self._run(self._reach.hosts[0], ["relay", str(record["socket"])])
         return channel.read_fd, channel.write_fd
 
-    def ask(self, node: int, words: Sequence[str]) -> Iterator[bytes]:
-        channel, host = self._run(node, words), self._reach.hosts[node].text
+    def ask(self, node: Node | None, words: Sequence[str]) -> Iterator[bytes]:
+        asked = self._host(node) if node else self._reach.hosts[0]
+        channel, host = self._run(asked, words), asked.text
         os.close(channel.write_fd)
         with io.BufferedReader(_Answer(channel.read_fd)) as f:
             try:
@@ -143,8 +145,12 @@ class FabricBackend:
         self._channels += [c for c in opened if isinstance(c, Channel)]
         return opened
 
-    def _run(self, node: int, argv: Sequence[str]) -> Channel:
-        opened = self._fleet.open([self._reach.hosts[node]], [argv])[0]
+    def _host(self, node: Node) -> Host:
+        """Raises SpecError."""
+        return named(self._reach.hosts, node.name, f"node {node.id} of the job ({node.name})")
+
+    def _run(self, host: Host, argv: Sequence[str]) -> Channel:
+        opened = self._fleet.open([host], [argv])[0]
         if isinstance(opened, HostError):
             raise opened
         self._channels.append(opened)

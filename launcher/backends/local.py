@@ -74,7 +74,7 @@ class LocalBackend:
         fd = sock.detach()
         return fd, fd
 
-    def ask(self, node: int, words: Sequence[str]) -> Iterator[bytes]:
+    def ask(self, node: Node | None, words: Sequence[str]) -> Iterator[bytes]:
         from pslaunch.node import relay
 
         argv = [*NODE, *words]

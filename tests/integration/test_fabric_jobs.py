@@ -53,7 +53,7 @@ def job(hosts: Hosts, workspace: Path, tmp_path: Path) -> Iterator[str]:
     shell.run("stop", "--kill", job)
 
 
-def detached(shell: Shell, hosts: Hosts, workspace: Path, *times: str) -> str:
+def detached(shell: Shell, hosts: Hosts, workspace: Path, *more: str) -> str:
     """The id of a job of this workspace that was started."""
     where = (
         f"--hosts={','.join(h.name for h in hosts)}",
@@ -61,7 +61,7 @@ def detached(shell: Shell, hosts: Hosts, workspace: Path, *times: str) -> str:
         "--connect_timeout=2",
     )
     sent = (*where, f"--job_dispatch_package={workspace}")
-    options = (*(times or QUICK), "--server_num=0", "--job_name=free")
+    options = (*(more or QUICK), "--server_num=0", "--job_name=free")
     out = shell.ok("fabric", "--json", "--detach", *options, *sent)
     return str(json.loads(out.splitlines()[0])["job"])
 
@@ -100,6 +100,41 @@ def test_a_later_shell_sees_the_job_fetches_from_it_and_ends_it(
         *logs,
         "output/model-0",
     ]
+
+
+def test_nodes_are_found_by_their_names_wherever_they_stand_among_the_hosts(
+    hosts: Hosts, workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "train.py").write_text(
+        WAITING.replace('b"ready\\n"', 'os.environ["PADDLE_TRAINER_ID"].encode()')
+    )
+    own = Shell(hosts, tmp_path / "own")
+    job = detached(own, hosts, workspace, *QUICK, "--exclude=node1")
+    conf = tmp_path / "conf.py"
+    conf.write_text("HOSTS = ['node1', 'node3', 'node2']\nROOT_DIR = '/somewhere'\n")
+
+    def another(*options: str) -> Shell:
+        return Shell(hosts, tmp_path / "another machine", f"--conf={conf}", *options)
+
+    every = another("--hosts=node[2-3],node1")
+    done = another().run("status", job)
+    assert done.returncode == codes.USAGE and "node1, the first of the hosts" in done.stderr
+    assert f"{job}  running" in another("--include=node2").ok("jobs")
+    assert "has ended" in every.ok("stop", job)
+
+    assert every.ok("status", job).startswith(f"{job}  ended")
+    for shell in (own, every, another("--hosts=node2", "--hosts=node1,root@node3")):
+        assert [shell.ok("logs", job, f"trainer/{i}") for i in range(2)] == ["0\n", "1\n"]
+    every.ok("fetch", job, str(tmp_path / "got"))
+    logs = {p.parent.name: p.read_text() for p in (tmp_path / "got").rglob("train.log")}
+    assert logs == {"0-node2": "0", "1-node3": "1"}
+
+    for words in (("logs", job), ("fetch", job, str(tmp_path / "less"))):
+        done = another("--include=node2").run(*words)
+        assert done.returncode == codes.USAGE and done.stdout == (
+            "trainer/0 | 0\n" if "logs" in words else ""
+        )
+        assert "node 1 of the job (node3) is not among the hosts that are known here: node2;" in done.stderr
 
 
 def test_a_shell_that_has_its_records_in_the_same_folder_as_node_0_finds_the_job(
@@ -191,7 +226,7 @@ from pslaunch.spec import Reach
 fabric.SILENT_S = 1.0
 backend = fabric.FabricBackend(Reach(hosts=tuple(parse_hosts(sys.argv[1:2], "here")), root_dir="~"))
 try:
-    print(b"".join(backend.ask(0, ["read", sys.argv[2]])))
+    print(b"".join(backend.ask(None, ["read", sys.argv[2]])))
 except HostError as e:
     print(e)
 backend.release()
