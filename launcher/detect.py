@@ -2,7 +2,7 @@
 
 A program that asks for its role (`is_server`, `run_server`, `TRAINING_ROLE`) wants to be started in both
 roles, the Fleet way: "script". Any other is a trainer only, the v2 way: "bundled".
-In the same way: whether a program looks at its arguments.
+In the same way: whether a program looks at its arguments, and whether it takes the trainer's flags.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ ARGUMENT_NAMES: Final = frozenset({"argv", "orig_argv", "parse_args", "parse_kno
 ARGUMENT_MODULES: Final = frozenset(
     {"argparse", "getopt", "optparse", "click", "typer", "fire", "absl", "docopt", "gflags", "hydra", "tyro"}
 )
+RUNTIMES: Final = ("pslaunch.runtime", "paddle.v2")
+FLAG_VARIABLES: Final = "PADDLE_INIT_"  # how those of the trainer's flags begin
 ROLE_VARIABLE: Final = "TRAINING_ROLE"
 MAX_FILES: Final = 500  # of a workspace that are looked at
 MAX_BYTES: Final = 4 << 20  # of one file
@@ -71,6 +73,37 @@ def reads_arguments(program: Path, workspace: Path) -> bool:
     except UNREADABLE:
         return True
     return bool(unread) or any(_names_arguments(node) for module in modules for node in ast.walk(module))
+
+
+def takes_flags(program: Path, workspace: Path) -> bool:
+    """Whether `program`, or what it imports from `workspace`, takes the trainer's flags; True where unknown.
+
+    A v2 runtime does in its `init()`, and so may a program that reads the variables itself.
+    """
+    if program.suffix != ".py":
+        return True
+    unread: list[str] = []
+    try:
+        modules = [module for _, module in walk(program, parse(program), workspace, unread)]
+    except UNREADABLE:
+        return True
+    return bool(unread) or any(_names_runtime(node) for module in modules for node in ast.walk(module))
+
+
+def _names_runtime(node: ast.AST) -> bool:
+    match node:
+        case ast.Import(names=names):
+            return any(_is_runtime(alias.name) for alias in names)
+        case ast.ImportFrom(module=str(module), names=names, level=0):
+            return any(_is_runtime(f"{module}.{alias.name}") for alias in names)
+        case ast.Constant(value=str(text)):
+            return text.startswith(FLAG_VARIABLES) or _is_runtime(text)
+        case _:
+            return False
+
+
+def _is_runtime(module: str) -> bool:
+    return any(f"{module}.".startswith(f"{name}.") for name in RUNTIMES)
 
 
 def _names_arguments(node: ast.AST) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from pslaunch.args import Split
-from pslaunch.detect import Server, choose_server, reads_arguments
+from pslaunch.detect import Server, choose_server, reads_arguments, takes_flags
 from pslaunch.errors import SpecError
 from pslaunch.given import Given
 from pslaunch.hosts import Host
@@ -219,7 +219,19 @@ def notes(spec: JobSpec, given: Given, split: Split, environ: Mapping[str, str])
             f"{words} after {program} is the program's own, and it does not seem to read arguments; "
             f"for the trainer it stands before {program}"
         )
+    if split.trainer_flags and not _takes_flags(spec):
+        words = ", ".join(f"--{name}" for name in split.trainer_flags)
+        said.append(
+            f"{program} does not seem to use pslaunch's runtime, which {words} would be for; "
+            f"what is meant for the program itself stands after {program}"
+        )
     return said + _unfetched(spec, given) + _unsent(spec, environ)
+
+
+def _takes_flags(spec: JobSpec) -> bool:
+    program = spec.program or DEFAULT_PROGRAM
+    kind, _ = choose_server(spec.server, spec.server_num, spec.workspace, program)
+    return kind == "bundled" or takes_flags(spec.workspace / program, spec.workspace)
 
 
 def _unfetched(spec: JobSpec, given: Given) -> list[str]:
@@ -298,11 +310,24 @@ def check_spec(spec: JobSpec, given: Given) -> None:
     if kind != "bundled":
         no_effect(given, "trainer_timeout", f"where no pserver is bundled: {why}")
     value = given.one("use_gpu")
-    if value is not None and spec.use_gpu and kind == "bundled":
-        raise SpecError(
+    if value is not None and spec.use_gpu:
+        only = (
             f"{value.label}={value.text}: the bundled runtime of this build has CPU kernels only "
-            f"(with_gpu OFF), and pservers are bundled: {why}. Another runtime: --server script"
+            "(with_gpu OFF)"
         )
+        if kind == "bundled":
+            raise SpecError(f"{only}, and pservers are bundled: {why}. Another runtime: --server script")
+        if place := _imports_runtime(spec):
+            raise SpecError(f"{only}, and {place} imports it")
+
+
+def _imports_runtime(spec: JobSpec) -> str:
+    """Where the program imports our runtime for certain: `train.py:3`; else nothing."""
+    from pslaunch.imports import imported  # seldom needed
+
+    program = spec.workspace / (spec.program or DEFAULT_PROGRAM)
+    place = imported(program, spec.workspace).needed.get("pslaunch", "")
+    return place if takes_flags(program, spec.workspace) else ""
 
 
 def no_effect(given: Given, name: str, why: str) -> None:

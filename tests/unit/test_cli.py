@@ -190,6 +190,16 @@ def _spec_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> JobSpec:
         ("train.py --num-passes=1", "import argparse", []),
         ("train.py --lr=1", "", []),
         ("--num_passes=1 train.py", "", []),
+        (
+            "--num_passes=1 --save-dir=x train.py",
+            "fleet.is_server()",
+            ["which --num_passes, --save_dir would be for"],
+        ),
+        ("--server_num=0 --no_save train.py", "", ["which --no_save would be for"]),
+        ("--server_num=0 --no_save train.py", "import pslaunch.runtime as paddle", []),
+        ("--no_save train.py", "fleet.is_server(); from pslaunch import runtime", []),
+        ("--no_save train.py", "fleet.is_server(); import paddle.v2 as paddle", []),
+        ("--no_save train.py", "fleet.is_server(); environ['PADDLE_INIT_NO_SAVE']", []),
     ],
 )
 def test_words_that_may_be_meant_otherwise_are_told(

@@ -162,6 +162,19 @@ def test_use_gpu_with_the_bundled_runtime_names_what_there_is(ws: Path) -> None:
         make(ws, use_gpu="1")
 
 
+@pytest.mark.parametrize("how", [{"server_num": "0"}, {"server": "script"}])
+def test_use_gpu_with_a_program_of_the_bundled_runtime_names_where(ws: Path, how: dict[str, str]) -> None:
+    (ws / "train.py").write_text("import os\nimport pslaunch.runtime as paddle\n")
+    with pytest.raises(SpecError, match=r"--use_gpu=1: .*with_gpu OFF.*train.py:2 imports it"):
+        make(ws, use_gpu="1", **how)
+    for text in (
+        "try:\n    import pslaunch.runtime\nexcept ImportError:\n    import torch\n",
+        "import pslaunch",
+    ):
+        (ws / "train.py").write_text(text)
+        assert make(ws, use_gpu="1", **how).use_gpu is True
+
+
 BAD_VALUES = (
     *("server_num=-1", "server_num=two", "server_num=1.5", "server_num=", "server_num=5000"),
     *("worker_num=0", "worker_num=-3", "trainer_count=0", "ports_num=0", "ports_num_for_sparse=-1"),
