@@ -21,7 +21,7 @@ MODULES = sorted(
 )
 # Who may import whom in the launcher, lowest first: each may import what stands before it.
 LAYERS = (
-    *("errors", "args", "hosts", "detect", "kinds", "options", "settings", "conf", "given", "locate", "spec"),
+    *("errors", "args", "kinds", "hosts", "detect", "options", "settings", "conf", "given", "locate", "spec"),
     "fabric_spec",
     "plan",
     "backends",
