@@ -211,6 +211,7 @@ def notes(spec: JobSpec, given: Given, split: Split, environ: Mapping[str, str])
         from pslaunch.conf import near_names  # only where a file was read
 
         said += [*given.left_out, *near_names(given.all("env"))]
+    said += _near_variables(given.all("env"))
     said += [f"{', '.join(split.forwarded)} goes to {program}"] if split.forwarded else []
     flags = [name for name in map(_option_name, split.program_args) if name in contract.TRAINER_FLAGS]
     if flags and not reads_arguments(spec.workspace / program, spec.workspace):
@@ -226,6 +227,15 @@ def notes(spec: JobSpec, given: Given, split: Split, environ: Mapping[str, str])
             f"what is meant for the program itself stands after {program}"
         )
     return said + _unfetched(spec, given) + _unsent(spec, environ)
+
+
+def _near_variables(values: Sequence[Value]) -> list[str]:
+    """Variables that are nearly those of `init()`, and that it does not know."""
+    named = [(value.label, value.text.partition("=")[0]) for value in values]
+    near = [(label, name, contract.near_init_var(name)) for label, name in named]
+    return [
+        f"{label} {name} is no variable of init(); is {meant} meant?" for label, name, meant in near if meant
+    ]
 
 
 def _takes_flags(spec: JobSpec) -> bool:

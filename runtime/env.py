@@ -153,6 +153,18 @@ def init_var(argument: str) -> str:
     return f"PADDLE_INIT_{argument.upper()}"
 
 
+def near_init_var(name: str) -> str:
+    """The variable that a name of no argument of `init()` most likely means; "" where it is like none."""
+    start = init_var("")
+    argument = name[len(start) :].lower()
+    if not name.startswith(start) or (argument in INIT_ARGS and name == init_var(argument)):
+        return ""
+    from difflib import get_close_matches  # seldom needed
+
+    near = get_close_matches(argument, INIT_ARGS, 1, cutoff=0.8)
+    return init_var(near[0]) if near else ""
+
+
 def init_args(environ: Mapping[str, str]) -> dict[str, Any]:
     """The arguments of `init()` that the environment gives, parsed; others are absent."""
     found = {}

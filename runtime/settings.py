@@ -97,6 +97,9 @@ def init(**arguments: object) -> None:
     does not return.
     """
     global _current
+    for name in sorted(os.environ):
+        if near := env.near_init_var(name):
+            print(f"the variable {name} has no effect; is {near} meant?", file=sys.stderr)
     settings = resolve(arguments, os.environ)
     if os.environ.get("TRAINING_ROLE", "").upper() == "PSERVER":
         _become_pserver(pserver_argv(settings, os.environ))

@@ -32,6 +32,23 @@ def contract(role: str, rank: int, *, script: bool) -> env.Contract:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("PADDLE_INIT_NUM_PASES", "PADDLE_INIT_NUM_PASSES"),
+        ("PADDLE_INIT_num_pases", "PADDLE_INIT_NUM_PASSES"),
+        ("PADDLE_INIT_NUM_PASSES", ""),
+        ("PADDLE_INIT_num_passes", "PADDLE_INIT_NUM_PASSES"),
+        ("PADDLE_INIT_RACK", ""),
+        ("PADDLE_INIT_", ""),
+        ("NUM_PASES", ""),
+        ("MY_PADDLE_INIT_NUM_PASES", ""),
+    ],
+)
+def test_what_a_variable_of_init_may_have_meant(name: str, near: str) -> None:
+    assert env.near_init_var(name) == near
+
+
 @pytest.mark.parametrize("mode", ["bundled", "script"])
 def test_the_contract_of_two_and_two(mode: str) -> None:
     lines = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from dataclasses import fields
@@ -82,6 +83,19 @@ def test_the_pserver_gets_secret_and_log_folder() -> None:
     argv = pserver_argv(resolve({"log_dir": "l"}, {"PSLAUNCH_SECRET_FILE": "/s"}), {})
     assert argv[-2:] == ["--secret_file=/s", "--log_dir=l"]
     assert "--port=7164" in argv
+
+
+def test_a_variable_that_is_nearly_one_of_init_is_told() -> None:
+    environ = {
+        **os.environ,
+        "PADDLE_INIT_TRAINER_COUN": "2",
+        "PADDLE_INIT_RACK": "1",
+        "PADDLE_INIT_SEED": "3",
+    }
+    argv = [sys.executable, "-c", "import pslaunch.runtime as paddle; paddle.init()"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, env=environ)
+    told = "the variable PADDLE_INIT_TRAINER_COUN has no effect; is PADDLE_INIT_TRAINER_COUNT meant?\n"
+    assert done.stderr == told
 
 
 def test_init_pins_blas_to_one_thread() -> None:
