@@ -8,28 +8,32 @@ import os
 import socket
 from collections.abc import Sequence
 
-from pslaunch.runtime import busyport, nics
+from pslaunch.runtime import busyport, env, nics
 
 BACKLOG = 1024  # all trainers of a large job connect at once
 
 
 class PortError(OSError):
-    """A port or interface that can't be had; the text says which and who has it."""
+    """A port that can't be had; the text says which and who has it."""
 
 
 def interface_address(name: str) -> str:
-    """The address of a network interface. Raises PortError."""
+    """The address of a network interface. Raises EnvError."""
     try:
         return nics.address_of(name)
     except LookupError as e:
-        raise PortError(f"--nics: {e.args[0]}") from e
+        raise env.EnvError(f"--nics: {e.args[0]}") from e
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises PortError, naming the holder of a busy port."""
+    """A socket that listens there. Raises PortError, naming the holder of a busy port; EnvError for a name
+    that nobody knows.
+    """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except socket.gaierror as e:
+        raise env.EnvError(f"--host={host}: {e.strerror}") from e
     except OSError as e:
         why = (e.strerror or str(e)).partition(" (while ")[0]  # Python says the address once more
         text = f"port {port} at {host} can't be listened on: {why}"

@@ -35,7 +35,7 @@ FOREIGN_S = 2.0  # a stray trainer of another job may knock too; if it is ours, 
 
 
 def open_ports(options: Options) -> list[list[socket.socket]]:
-    """The listening sockets of each port, one for each interface. Raises PortError."""
+    """The listening sockets of each port, one for each interface. Raises PortError, EnvError."""
     if options.descriptors:
         return [[sock] for sock in ports.adopt(options.descriptors)]
     hosts = [ports.interface_address(n) for n in options.nics] or [options.host]
@@ -415,13 +415,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing here needs an exception to be safe
     try:
         options = parse_options(sys.argv[1:] if argv is None else argv, dict(os.environ))
-    except (env.EnvError, OSError) as e:
-        return _refuse(EX_USAGE, e)
-    try:
         if options.save_dir is not None:
             saving.prepare(options.save_dir)
         listeners = open_ports(options)
         log = ServerLog(options.log_dir, env.read_job(os.environ))
+    except env.EnvError as e:
+        return _refuse(EX_USAGE, e)
     except OSError as e:
         return _refuse(EX_UNAVAILABLE if isinstance(e, ports.PortError) else EX_IOERR, e)
     with contextlib.closing(log):

@@ -96,8 +96,15 @@ def _with_underscores(argv: Sequence[str]) -> list[str]:
     return words
 
 
+def _read_secret(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes().strip()
+    except OSError as e:
+        raise env.EnvError(f"--secret_file={path}: {e.strerror}") from None
+
+
 def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
-    """Options from the command line, then the environment. Raises EnvError, OSError, or exits with 2."""
+    """Options from the command line, then the environment. Raises EnvError, or exits with 2."""
     job = env.read_job(environ)
     given = env.init_args(environ)
     parser = _parser({"log_dir": job.log_dir, **given})
@@ -124,7 +131,7 @@ def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
         ports_num=ports_num,
         ports_num_for_sparse=sparse,
         num_gradient_servers=env.parse_int(a.num_gradient_servers, "--num_gradient_servers", 1, limit),
-        secret=Path(a.secret_file).read_bytes().strip() if a.secret_file else b"",
+        secret=_read_secret(a.secret_file) if a.secret_file else b"",
         log_dir=a.log_dir,
         save_dir=Path(a.save_dir).absolute() if a.save_dir else None,
         trainer_timeout_s=env.parse_float(a.trainer_timeout, "--trainer_timeout"),

@@ -15,12 +15,15 @@ class ServerLog:
     """Appends lines in glog's form; without a folder, or once the disk is full, to nowhere."""
 
     def __init__(self, folder: str, job: env.Job) -> None:
-        """Raises OSError if the folder or the file can't be made."""
+        """Raises OSError, which names the option, if the folder or the file can't be made."""
         self._file: TextIO | None = None
         if folder:
-            Path(folder).mkdir(parents=True, exist_ok=True)
             name = env.info_log(env.PSERVER, job.rank, job.local_rank)
-            self._file = (Path(folder) / name).open("a", buffering=1, encoding="utf-8")
+            try:
+                Path(folder).mkdir(parents=True, exist_ok=True)
+                self._file = (Path(folder) / name).open("a", buffering=1, encoding="utf-8")
+            except OSError as e:
+                raise OSError(f"--log_dir={folder}: {name} can't be written there: {e.strerror}") from None
 
     def line(self, text: str) -> None:
         """One line."""

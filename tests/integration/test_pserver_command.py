@@ -46,6 +46,27 @@ def test_bad_options_get_one_line_and_2(option: str) -> None:
     assert option.partition("=")[0] in process.output() or "/no" in process.output()
 
 
+def test_what_an_option_names_and_can_not_be_had_is_told_with_the_option(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for option, code, words in (
+        (f"--secret_file={tmp_path}/no", 2, f"--secret_file={tmp_path}/no: No such file or directory"),
+        ("--nics=nope0", 2, "--nics: the interface 'nope0' is not there; there are: "),
+        ("--host=[::1", 2, "--host=[::1: "),
+        (
+            f"--log_dir={tmp_path}/file/log",
+            74,
+            f"--log_dir={tmp_path}/file/log: paddle_pserver2.INFO can't be",
+        ),
+    ):
+        (sock,) = bind_block(1)
+        port = sock.getsockname()[1]
+        sock.close()
+        with started(pserver(option, f"--port={port}")) as process:
+            assert process.wait() == code, process.output()
+        (line,) = process.output().splitlines()
+        assert line.startswith(f"pslaunch pserver: {words}"), line
+
+
 def test_options_that_can_not_be_meant_are_named() -> None:
     for line, words in (
         (["--prot=7164"], "no option '--prot=7164'; is it --port?"),
