@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from support import leaks
 from support.others import NO_BULLSEYE, ROOT, bullseye_root
 from support.process import poll_until, started
 from testbed import Host, Hosts, sweep
+from testbed.__main__ import began
 
 # A process that has left its session and its parent.
 HIDE = "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo hidden"
@@ -229,3 +231,25 @@ def test_a_number_of_hosts_that_can_not_be_meant_is_one_line(tmp_path: Path, cou
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"hosts: from 1 to 200, not {count!r}: make hosts N=3\n"
+
+
+AS_NOBODY = """
+import os
+from testbed.__main__ import main
+os.setuid(65534)
+main()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_hosts_of_another_user_are_not_ended() -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    with tempfile.TemporaryDirectory(dir="/tmp") as name, started(["sleep", "1000"]) as other:
+        folder, pid = Path(name), other.proc.pid
+        folder.chmod(0o755)
+        (folder / "holder").write_text(f"{pid} {began(pid)}\n")
+        argv = [sys.executable, "-c", AS_NOBODY, "down", name]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+        assert other.proc.poll() is None and (folder / "holder").exists()
+    assert done.returncode == 1
+    assert done.stderr == f"hosts: those of {name} are another user's: sudo make hosts-down\n"

@@ -39,7 +39,10 @@ def main() -> None:
     elif chosen.what == "hold":
         hold(int(chosen.count), folder)
     else:
-        down(folder)
+        try:
+            down(folder)
+        except PermissionError:
+            sys.exit(f"hosts: those of {folder} are another user's: sudo make hosts-down")
 
 
 def up(text: str, folder: Path) -> None:
