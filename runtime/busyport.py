@@ -11,9 +11,12 @@ import os
 MAX_COMMAND_CHARS = 100
 
 
-def holder(port: int) -> str:
-    """Who listens on a TCP port, as far as we may see: `pid 12 (redis-server *:7164)`, or ""."""
-    sockets = _listening(port)
+def holder(port: int, mark: str = "") -> str:
+    """Who listens on a TCP port, as far as we may see: `pid 12 (redis-server *:7164)`, or "".
+
+    Where nobody does: who holds this abstract Unix socket.
+    """
+    sockets = _listening(port) or _bound(mark)
     if not sockets:
         return ""
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -33,6 +36,12 @@ def _listening(port: int) -> set[str]:
                 if len(words) > 9 and words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
                     found.add(f"socket:[{words[9]}]")
     return found
+
+
+def _bound(mark: str) -> set[str]:
+    with contextlib.suppress(OSError), open("/proc/net/unix", encoding="latin-1") as f:
+        return {f"socket:[{words[6]}]" for words in map(str.split, f) if words[7:] == [f"@{mark}"]}
+    return set()
 
 
 def _has_open(pid: str, targets: set[str]) -> bool:

@@ -247,7 +247,7 @@ class Agent:
                     "port": e.port,
                     "busy": e.busy,
                     "text": str(e),
-                    "holder": busyport.holder(e.port) if m["last"] else "",
+                    "holder": busyport.holder(e.port, e.mark) if m["last"] else "",
                 }
             )
             return

@@ -16,8 +16,9 @@ BACKLOG = 1024
 class BusyPort(Exception):
     """A port of a proposal can't be had."""
 
-    def __init__(self, key: str, addr: str, port: int, error: OSError) -> None:
+    def __init__(self, key: str, addr: str, port: int, error: OSError, mark: str = "") -> None:
         super().__init__(f"{addr}:{port}: {error.strerror}")
+        self.mark = mark  # of another job, which may not listen there yet
         self.key, self.addr, self.port, self.busy = key, addr, port, error.errno == errno.EADDRINUSE
 
 
@@ -54,14 +55,15 @@ def mark_all(addr: str, wanted: Mapping[str, Sequence[int]]) -> list[socket.sock
     marks: list[socket.socket] = []
     for key, ports in wanted.items():
         for port in ports:
+            name = f"pslaunch-port-{addr}-{port}"
             mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             marks.append(mark)
             try:
-                mark.bind(f"\0pslaunch-port-{addr}-{port}")
+                mark.bind(f"\0{name}")
             except OSError as e:
                 close_all({key: marks})
                 text = "claimed by another job on this machine"
-                raise BusyPort(key, addr, port, OSError(e.errno, text)) from None
+                raise BusyPort(key, addr, port, OSError(e.errno, text), name) from None
     return marks
 
 

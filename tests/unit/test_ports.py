@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pslaunch.node.look import port_state
 from pslaunch.node.ports import BusyPort, bind_all, close_all, mark_all
 from pslaunch.runtime import ports
 from pslaunch.runtime.busyport import holder
@@ -51,6 +52,8 @@ def test_a_marked_port_is_refused_to_others_until_the_mark_is_gone() -> None:
         mark_all("127.0.0.1", {"trainer/0": [second], "trainer/1": [first]})
     assert (e.value.key, e.value.port, e.value.busy) == ("trainer/1", first, True)
     assert "another job on this machine" in str(e.value)
+    assert f"pid {os.getpid()} " in holder(first, e.value.mark)  # nobody listens there yet
+    assert f"held by pid {os.getpid()} " in port_state("127.0.0.1", first)
     close_all({"": mark_all("127.0.0.2", {"pserver/0": [first]})})  # each address has its own
     close_all({"": marks})
     close_all({"": mark_all("127.0.0.1", {"pserver/0": [first], "pserver/1": [second]})})  # nothing was kept
