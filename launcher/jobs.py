@@ -27,7 +27,10 @@ Record = Mapping[str, Any]
 LOCAL = ("path", "reach", "error")  # keys of a record that this machine has added
 NOT_KNOWN = f"its first host does not know it any more; of those that are over it keeps {record.KEPT}"
 WAITING = "waiting"  # state of a process that was not started
-OURS = (*LOCAL, "places")  # keys of a record that are no news of the job
+NEWS = (
+    "job", "name", "backend", "workspace", "nodes", "host", "started", "state", "code", "reason", "elapsed_s",
+    "failure", "processes",
+)  # fmt: skip
 STOPPED = ("job", "state", "code", "reason")  # what `stop` tells as JSON
 
 
@@ -219,7 +222,8 @@ def _tell(text: str) -> None:
 
 
 def _news(r: Record) -> Message:
-    return {k: v for k, v in r.items() if k not in OURS}
+    """What `jobs` and `status` tell of a job as JSON."""
+    return {key: r.get(key) for key in NEWS}
 
 
 def _with_status(r: Record, reach: Reach | None) -> Record:
@@ -228,9 +232,12 @@ def _with_status(r: Record, reach: Reach | None) -> Record:
         return r
     try:
         with _Head(r) as head:
-            return {**r, **{k: v for k, v in head.status().items() if k != "type"}}
+            told = head.status()
     except NodeLostError as e:
         return _over(r, reach, e)
+    logs_of = {p["process"]: p["log"] for p in r["processes"]}
+    processes = [{**p, "log": logs_of.get(p["process"])} for p in told.get("processes") or r["processes"]]
+    return {**r, **told, "processes": processes}
 
 
 def show_status(word: str, out: TextIO, *, as_json: bool, reach: Reach | None = None) -> None:
@@ -239,11 +246,11 @@ def show_status(word: str, out: TextIO, *, as_json: bool, reach: Reach | None = 
     if as_json:
         print(json.dumps(status), file=out)
         return
-    code = f" (exit code {status['code']})" if "code" in status else ""
-    ended = f": {status['reason']}{code}" if "reason" in status else ""
+    code = "" if status["code"] is None else f" (exit code {status['code']})"
+    ended = "" if status["reason"] is None else f": {status['reason']}{code}"
     print(f"{status['job']}  {status['state']}{ended}", file=out)
     never = {WAITING: "not started"} if status["state"] == "ended" else {}
-    for process in status["processes"]:
+    for process in status["processes"] or ():
         known = {k: v for k, v in process.items() if k not in ("process", "state", "log", "node")}
         state = process.get("state", "")
         line = f"  {process['process']} on node {process['node']}  {never.get(state, state)}"

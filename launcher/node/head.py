@@ -69,6 +69,7 @@ class Head:
         self._finish_s = 0.0  # when all were told
         self._owing: set[int] = set()  # nodes that have not answered the end
         self.done = False
+        self.end: dict[str, Any] = {}  # how the job ended, once `done`
         self._states: dict[str, dict[str, Any]] = {p.key: {"state": "waiting"} for p in placed.processes}
         self._ran_s = loop.now()
         self._expected: Silence | None = None  # of agents that are to dial
@@ -102,16 +103,9 @@ class Head:
         self._decide()
 
     @property
-    def reason(self) -> str:
-        """Why the job ended; only once `done`."""
-        assert self._supervisor.result is not None
-        return self._supervisor.result.reason
-
-    @property
     def code(self) -> int:
         """The job's exit code; only once `done`."""
-        assert self._supervisor.result is not None
-        return self._supervisor.result.code
+        return int(self.end["code"])
 
     # --- lines ---
 
@@ -368,13 +362,13 @@ class Head:
         assert result is not None
         if result.code == codes.OK and self._supervisor.unreached:
             self.note("warning", "no trainer ever connected to the pservers; --server_num 0 starts none")
-        self.tell(
-            "end",
-            code=result.code,
-            reason=result.reason,
-            elapsed_s=round(self._loop.now() - self._started_s, 3),
-            failure=result.failure._asdict() if result.failure else None,
-        )
+        self.end = {
+            "code": result.code,
+            "reason": result.reason,
+            "elapsed_s": round(self._loop.now() - self._started_s, 3),
+            "failure": result.failure._asdict() if result.failure else None,
+        }
+        self.tell("end", **self.end)
 
     # --- telling ---
 

@@ -268,7 +268,7 @@ class Lead:
         assert self._head is not None
         states = zip(self._head.status()["processes"], self._head.placed.processes)
         processes = [{**state, "log": process.log} for state, process in states]
-        self._note(state="ended", code=self._head.code, reason=self._head.reason, processes=processes)
+        self._note(state="ended", processes=processes, **self._head.end)
         self._supply.close()
         if self._gate:
             self._gate.close()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pslaunch.backends.local import LocalBackend
+from pslaunch.jobs import NEWS
 from pslaunch.node import codes, record
 from pslaunch.node.job import Plan, place
 from pslaunch.node.loop import Loop
@@ -91,9 +92,18 @@ def test_it_goes_on_and_its_end_is_remembered(free: Free) -> None:
 
 
 def test_a_failure_is_remembered_too(free: Free) -> None:
+    running = free.status()
+    (listed,) = [j for j in map(json.loads, ok("jobs", "--json").splitlines()) if j["job"] == free.id]
     free.end(3)
     status = free.until_ended()
     assert status["code"] == 3 and "ended with 3" in status["reason"]
+    logs = {p["process"]: p["log"] for p in running["processes"]}
+    failure = status["failure"]
+    assert failure["log"] == logs[failure["what"]] and failure["tail"][-1] == "going"
+    assert list(listed) == list(running) == list(status) == list(NEWS)
+    assert status["elapsed_s"] >= running["elapsed_s"] > 0
+    assert (running["code"], running["failure"], listed["elapsed_s"]) == (None, None, None)
+    assert logs == {p["process"]: p["log"] for p in status["processes"]}
 
 
 def test_logs_can_be_followed_to_the_end(free: Free) -> None:

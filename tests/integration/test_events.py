@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from pslaunch.jobs import STOPPED
+from pslaunch.jobs import NEWS, STOPPED
 from pslaunch.node.supervise import Failure
 from pslaunch.runtime.env import PROGRESS_FIELDS
 from support.jobs import LocalPlace, running
@@ -72,5 +72,6 @@ def test_a_failure_has_what_the_page_says(told: list[dict[str, object]]) -> None
     assert isinstance(failure, dict) and list(failure) == names
 
 
-def test_what_stop_tells_is_what_the_page_says() -> None:
-    assert [words(row[0])[0] for row in rows(PAGE, "`pslaunch stop")] == list(STOPPED)
+def test_what_later_shells_tell_of_jobs_is_what_the_page_says() -> None:
+    for heading, names in (("`pslaunch jobs", NEWS), ("`pslaunch stop", STOPPED)):
+        assert [words(row[0])[0] for row in rows(PAGE, heading)] == list(names)
