@@ -432,9 +432,8 @@ class Watch:
             raise FileError(f"the job was ended because its output can't be written: {self._broken.strerror}")
 
     def say(self, text: str, level: str = "info") -> None:
-        """Show a line of our own."""
-        note = {"n": self._cursor, "time": time.time(), "event": "note", "level": level, "text": text}
-        self._view.event(note)
+        """Show a line of our own: without a number, those are the head's."""
+        self._view.event({"time": time.time(), "event": "note", "level": level, "text": text})
 
     def show(self, *, tick: bool = False) -> None:
         events: list[Event] = []

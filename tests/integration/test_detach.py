@@ -22,7 +22,7 @@ from pslaunch.node.loop import Loop
 from pslaunch.observe import RemoteHead
 from pslaunch.plan import make_plan
 from pslaunch.spec import JobSpec
-from support.jobs import PSLAUNCH, QUICK, until_nothing_runs
+from support.jobs import PSLAUNCH, QUICK, LocalPlace, running, until_nothing_runs
 from support.process import poll_until, until_gone
 
 TICKING = r"""
@@ -53,7 +53,8 @@ class Free:
         (workspace / "train.py").write_text(TICKING)
         where = (f"--nodes={nodes}", f"--env=GO={self.go}", f"--job_workspace={workspace}")
         out = ok("local", "--json", "--detach", *QUICK, *where, "--server_num=0", "--worker_num=2")
-        self.id = str(json.loads(out.splitlines()[0])["job"])
+        self.told = [json.loads(line) for line in out.splitlines()]
+        self.id = str(self.told[0]["job"])
 
     def status(self) -> dict[str, Any]:
         return dict(json.loads(ok("status", self.id, "--json")))
@@ -78,6 +79,8 @@ def free(request: pytest.FixtureRequest, workspace: Path) -> Iterator[Free]:
 
 
 def test_it_goes_on_and_its_end_is_remembered(free: Free) -> None:
+    *events, note = free.told
+    assert len({e["n"] for e in events}) == len(events) and "n" not in note and free.id in note["text"]
     listed = [json.loads(line) for line in ok("jobs", "--json").splitlines()]
     assert [j["state"] for j in listed if j["job"] == free.id] == ["running"]
     assert {p["process"]: p["state"] for p in free.status()["processes"]} == {
@@ -92,17 +95,17 @@ def test_it_goes_on_and_its_end_is_remembered(free: Free) -> None:
 
 
 def test_a_failure_is_remembered_too(free: Free) -> None:
-    running = free.status()
+    alive = free.status()
     (listed,) = [j for j in map(json.loads, ok("jobs", "--json").splitlines()) if j["job"] == free.id]
     free.end(3)
     status = free.until_ended()
     assert status["code"] == 3 and "ended with 3" in status["reason"]
-    logs = {p["process"]: p["log"] for p in running["processes"]}
+    logs = {p["process"]: p["log"] for p in alive["processes"]}
     failure = status["failure"]
     assert failure["log"] == logs[failure["what"]] and failure["tail"][-1] == "going"
-    assert list(listed) == list(running) == list(status) == list(NEWS)
-    assert status["elapsed_s"] >= running["elapsed_s"] > 0
-    assert (running["code"], running["failure"], listed["elapsed_s"]) == (None, None, None)
+    assert list(listed) == list(alive) == list(status) == list(NEWS)
+    assert status["elapsed_s"] >= alive["elapsed_s"] > 0
+    assert (alive["code"], alive["failure"], listed["elapsed_s"]) == (None, None, None)
     assert logs == {p["process"]: p["log"] for p in status["processes"]}
 
 
@@ -123,6 +126,20 @@ def test_stop_ends_it(free: Free) -> None:
     assert free.status()["code"] == codes.TERM
     assert "not running" in ok("stop", free.id)
     assert json.loads(ok("stop", free.id, "--json")) == ended
+
+
+@pytest.mark.parametrize(("words", "grace_s"), [((), 1), (("--kill",), 600)])
+def test_a_launcher_whose_job_another_shell_stops_says_so(
+    workspace: Path, words: tuple[str, ...], grace_s: int
+) -> None:
+    (workspace / "train.py").write_text(
+        "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
+    )
+    with running(LocalPlace(1, "--head=node"), workspace, "--server_num=0", f"--grace={grace_s}") as job:
+        job.until_printed("ready", ["trainer/0"])
+        assert "has ended" in ok("stop", *words, job.events()[0]["job"])
+        assert job.launcher.wait() == codes.TERM
+        assert job.end()["reason"] == "pslaunch stop"
 
 
 def test_an_observer_that_goes_does_not_matter(free: Free) -> None:
