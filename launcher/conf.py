@@ -91,7 +91,7 @@ def _run(source: bytes, path: Path, name: str) -> tuple[ast.Module, dict[str, An
             tree = ast.parse(source, str(path))
             code = compile(source, str(path), "exec", dont_inherit=True)
         # What it prints must not get into our output.
-        with contextlib.redirect_stdout(sys.stderr):
+        with _beside(path.parent), contextlib.redirect_stdout(sys.stderr):
             exec(code, namespace)
     except SyntaxError as e:
         raise SpecError(f"{name}{_line(e, path)}: {type(e).__name__}: {e.msg}") from e
@@ -99,6 +99,30 @@ def _run(source: bytes, path: Path, name: str) -> tuple[ast.Module, dict[str, An
         words = traceback.format_exception_only(e)[-1].strip()
         raise SpecError(f"{name}{_line(e, path)}: {words}") from e
     return tree, namespace
+
+
+@contextlib.contextmanager
+def _beside(folder: Path) -> Iterator[None]:
+    """Modules of the folder can be imported, as by a program there; no trace of them is left."""
+    known, writes, sys.dont_write_bytecode = set(sys.modules), sys.dont_write_bytecode, True
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = writes
+        if str(folder) in sys.path:
+            sys.path.remove(str(folder))
+        for name in set(sys.modules) - known:
+            if _is_of(folder, name):
+                del sys.modules[name]
+
+
+def _is_of(folder: Path, name: str) -> bool:
+    """Whether an imported module came from the folder itself, not from an environment that lies in it."""
+    module = sys.modules[name]
+    place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
+    own = folder / name.partition(".")[0]
+    return f"{place}/".startswith((f"{own}.", f"{own}/"))
 
 
 def _line(error: BaseException, path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,35 @@ print(__file__, "\\d")
     assert found["root_dir"][0].text == "/data/conf"
     assert [value.text for value in found["env"]] == ["RATE=0.5", "DEBUG=True", "WORD=a b\n$x"]
     assert capfd.readouterr() == ("", f"{tmp_path / FILE} \\d\n"), "our output stays ours"
+
+
+def test_it_may_import_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for folder, host in (("one", "a"), ("two", "b")):
+        (tmp_path / folder / "rack").mkdir(parents=True)
+        (tmp_path / folder / "rack/__init__.py").write_text("from rack.names import NAME\n")
+        (tmp_path / folder / "rack/names.py").write_text(f"NAME = {host!r}\n")
+        (tmp_path / folder / "space").mkdir()
+        (tmp_path / folder / "lib").mkdir()
+        (tmp_path / folder / f"lib/from_{folder}.py").touch()
+        source = f"""
+import sys, space
+from rack import NAME
+HOSTS = [NAME]
+sys.path.append({str(tmp_path / folder / "lib")!r})
+import from_{folder}
+"""
+        found = read(tmp_path / folder, source)
+        assert [value.text for value in found["hosts"]] == [host]
+        assert str(tmp_path / folder) not in sys.path and not {"rack", "rack.names", "space"} & set(
+            sys.modules
+        )
+        assert f"from_{folder}" in sys.modules, "what came from elsewhere may not stand being loaded again"
+    assert not list(tmp_path.rglob("__pycache__"))
+    with pytest.raises(SpecError, match=r"^conf.py:1: ZeroDivisionError"):
+        (tmp_path / "wrong.py").write_text("1 / 0\n")
+        read(tmp_path, "import wrong\n")
+    assert str(tmp_path) not in sys.path
 
 
 @pytest.mark.parametrize(
