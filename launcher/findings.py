@@ -72,7 +72,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         "name a program that is in the workspace of every host",
     ),
     "no link": Kind(
-        "disk", "problem",
+        "disk", "warning",
         "mount it there, or name a path that every host has: --link NAME=PATH",
     ),
     "no rights": Kind(
