@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pslaunch.node import codes, job
 from pslaunch.node.loop import Aside, Loop
+from pslaunch.node.manifest import MAX_NAMED
 from pslaunch.node.program import Refusal, code_of
 from pslaunch.node.send import Sender, Source
 from pslaunch.node.shards import Shards
@@ -74,6 +75,7 @@ class Dispatch:
         # A folder that nodes share gets all that any of them is to have, once.
         shared = {n.id: self._desk.links[n.id].shared for n in nodes}
         first = {node: node if other is None else other for node, other in shared.items()}
+        self._tell_of_shards(first)
         filled = {first[node] for node in supply.filled}
         wanting = [n.id for n in nodes if n.dispatched and first[n.id] == n.id and n.id not in filled]
         links = [self._desk.links[node] for node in wanting]
@@ -83,6 +85,21 @@ class Dispatch:
         supply.get(
             lambda source: self._send(source, links, mine), self._failed, mine, lambda m: self.filling(0, m)
         )
+
+    def _tell_of_shards(self, first: Mapping[int, int]) -> None:
+        """Trainers of nodes that share a folder see each other's files. `first`: whose folder a node has."""
+        package = self._desk.placed.plan.package
+        if not package or not package.shards:
+            return
+        for owner in sorted(set(first.values())):
+            hosts = [self._desk.links[node].host for node, other in sorted(first.items()) if other == owner]
+            if len(hosts) > 1:
+                more = f" and {len(hosts) - MAX_NAMED} more" if len(hosts) > MAX_NAMED else ""
+                text = (
+                    f"{package.shard_label}: {', '.join(hosts[:MAX_NAMED])}{more} share one folder; "
+                    "each of their trainers sees the files of all of them there"
+                )
+                self._desk.tell("note", level="warning", text=text)
 
     def _send(self, source: Source, links: list[Link], mine: Parts | None) -> None:
         self._aside = Aside(self._loop)

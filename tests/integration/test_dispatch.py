@@ -221,6 +221,7 @@ def test_nodes_that_share_a_folder_get_it_once_and_have_their_own_logs(
     assert code == 0
     for rank in range(3):
         assert job.lines(f"trainer/{rank}") == ["a b link part-1", str(rank), "3"]
+    assert [e for e in job.events() if e["event"] == "note" and "share one folder; each" in e["text"]]
     assert len({e["log"] for e in job.events()[0]["processes"]}) == 1  # as they were declared
     shared = place.workspaces(workspace)[0]
     logs = sorted(str(p.relative_to(shared)) for p in (shared / "log").rglob("train*.log"))

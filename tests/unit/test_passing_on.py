@@ -119,6 +119,23 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     made.close()
 
 
+def test_shards_of_nodes_that_share_a_folder_are_told(desk: Desk, tmp_path: Path) -> None:
+    def told() -> list[str]:
+        desk.give(desk.source)
+        return [e["text"] for e in desk.events if "text" in e]
+
+    desk.placed = job_on(tmp_path, 3, "lar{}")
+    for link in desk.links.values():
+        link.host = link.node.name
+    assert not told()
+    desk.links[2].shared = 0
+    assert told() == [
+        "--shard: n0, n2 share one folder; each of their trainers sees the files of all of them there"
+    ]
+    desk.placed = job_on(tmp_path, 3)
+    assert len(told()) == 1, "without shards all have the same anyway"
+
+
 @pytest.mark.timeout(60)
 def test_who_asks_after_the_others_have_it_gets_it_too(desk: Desk) -> None:
     first, second, third = (desk.links[i] for i in range(3))
