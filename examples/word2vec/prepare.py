@@ -17,6 +17,7 @@ import pickle
 import random
 import re
 import shutil
+import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -139,10 +140,18 @@ def write_pieces(path: Path, lines: Sequence[str], split_count: int) -> None:
 
 
 def prepare(workspace: Path, texts: Iterable[str], *, split_count: int, layout: str, min_freq: int) -> str:
-    """Write the workspace, programs included; returns what there is to say about it."""
+    """Write the workspace, programs included; returns what there is to say about it.
+
+    Raises ValueError, and has written nothing, where the texts are too short to train on.
+    """
     corpus = [words for text in texts for words in sentences(text) if len(words) >= N - 2]
     word_dict = build_dict(corpus, min_freq)
     parts = dict(zip(("train", "test"), split(corpus, word_dict), strict=True))
+    if not parts["train"]:
+        raise ValueError(
+            f"the text is too short to train on: it needs two different sentences of {N - 2} words or more, "
+            f"where words that come less than {min_freq} times (--min_freq) count as one"
+        )
     workspace.mkdir(parents=True, exist_ok=True)
     (workspace / "word_dict.pickle").write_bytes(pickle.dumps(word_dict, protocol=2))
     counts = {}
@@ -186,17 +195,33 @@ def arguments() -> argparse.Namespace:
     return found
 
 
+def given_texts(corpus: Iterable[Path]) -> Iterator[str]:
+    """The user's own texts. Raises ValueError for what can't be read as such."""
+    for path in corpus:
+        try:
+            yield path.read_text(encoding="utf-8")
+        except OSError as e:
+            raise ValueError(f"--corpus {path}: {e.strerror}") from None
+        except UnicodeDecodeError as e:
+            raise ValueError(
+                f"--corpus {path}: it is no text in UTF-8: {e.reason} at byte {e.start}"
+            ) from None
+
+
 def main() -> None:
     """Prepare, and say what was made."""
     options = arguments()
-    texts = (path.read_text() for path in options.corpus) if options.corpus else bundled_texts()
-    told = prepare(
-        options.workspace,
-        texts,
-        split_count=options.split_count,
-        layout=options.layout,
-        min_freq=options.min_freq,
-    )
+    try:
+        told = prepare(
+            options.workspace,
+            given_texts(options.corpus) if options.corpus else bundled_texts(),
+            split_count=options.split_count,
+            layout=options.layout,
+            min_freq=options.min_freq,
+        )
+    except ValueError as e:
+        print(f"prepare.py: {e}", file=sys.stderr)
+        sys.exit(2)
     print(told)
 
 

@@ -34,7 +34,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_another_layout_leaves_nothing_of_the_one_before(workspace: Path) -> None:
-    prepare.prepare(workspace, ["b b b b b b b"], split_count=1, layout="flat", min_freq=1)
+    prepare.prepare(workspace, ["b b b b b b b\na b b b b b b"], split_count=1, layout="flat", min_freq=1)
     assert my_lib.data_folder("train") == Path("train_data_dir")
     assert not (workspace / "train_data_dir/train").exists()
 
@@ -83,7 +83,8 @@ def test_pieces_are_the_whole(workspace: Path) -> None:
 
 def test_both_layouts_are_read(workspace: Path) -> None:
     nested = sorted(my_lib.reader("train")())
-    prepare.prepare(workspace / "flat", ["the cat sees a dog"], split_count=2, layout="flat", min_freq=1)
+    text = "the cat sees a dog\na dog sees the cat"
+    prepare.prepare(workspace / "flat", [text], split_count=2, layout="flat", min_freq=1)
     assert nested and (workspace / "flat" / "train_data_dir" / "train.txt-00001").exists()
     assert my_lib.data_folder("train") == Path("train_data_dir/train")
 
@@ -116,6 +117,25 @@ def test_the_default_corpus_is_english_and_the_same_each_time() -> None:
     assert first == list(itertools.islice(prepare.bundled_texts(), 200))
     words = [word for text in first for sentence in prepare.sentences(text) for word in sentence]
     assert words.count("the") > len(words) / 50
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "--corpus {}: No such file or directory"),
+        (b"the cat \xff sat", "--corpus {}: it is no text in UTF-8: invalid start byte at byte 8"),
+        (b"the cat sat on the mat", "the text is too short to train on: it needs two different sentences"),
+    ],
+)
+def test_a_corpus_that_is_of_no_use_is_one_line(tmp_path: Path, content: bytes | None, words: str) -> None:
+    corpus, made = tmp_path / "corpus", tmp_path / "ws"
+    if content is not None:
+        corpus.write_bytes(content)
+    argv = [sys.executable, str(ROOT / "examples/word2vec/prepare.py"), str(made), "--corpus", str(corpus)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, made.exists()) == (2, "", False)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"prepare.py: {words.format(corpus)}")
 
 
 def test_bad_split_count_is_a_usage_error(tmp_path: Path) -> None:
