@@ -167,6 +167,8 @@ class Run:
         """The number of passes: the one given from outside, or the program's own."""
         given = self.settings.num_passes
         if given is None or given == literal:
+            if literal == 0:
+                self.log.warn("num_passes=0: nothing is trained, and nothing is saved")
             return literal
         self.log.say(f"num_passes={given} is given, in place of the program's {literal}")
         return given

@@ -95,13 +95,15 @@ class SGD:
         feeding: Feeding = None,
         test_reader: Reader | None = None,
     ) -> None:
-        """Train on the batches of `reader()`, `num_passes` times over.
+        """Train on the batches of `reader()`, `num_passes` times over; 0 of them train nothing, and are told.
 
         The event handler may call `test` and read `parameters`. `test_reader`: for `test_period`.
         Where a pserver is gone for good the process exits with 75.
         """
         if not callable(reader):
             raise TypeError("train: reader is not a function that returns batches; paddle.batch makes one")
+        if num_passes < 0:
+            raise ValueError(f"train: num_passes={num_passes} is negative")
         if self._settings.test_period and test_reader is None:
             raise ValueError("test_period has no effect: train() was given no test_reader")
         feeder = Feeder(self._network.data_layers, feeding)

@@ -140,6 +140,13 @@ def test_a_pass_without_samples_is_said_once(capsys: pytest.CaptureFixture[str],
     assert (tmp_path / "log" / "paddle_trainer.INFO").read_text().count("has no samples in pass 1") == 1
 
 
+def test_passes_that_train_nothing_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="num_passes=-1 is negative"):
+        train(passes=-1)
+    assert train(passes=0)[1] == []
+    assert "num_passes=0: nothing is trained" in capsys.readouterr().err
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's own
 def test_a_cost_that_is_not_finite_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     paddle.init()
