@@ -266,9 +266,10 @@ def show_logs(
     as_json: bool,
     reach: Reach | None = None,
 ) -> int:
-    """The lines of a job's processes, as its head remembers them; of an ended job, its files.
+    """The lines of a job's processes, as its head remembers them; where it has forgotten some, and of an
+    ended job, its files.
 
-    Returns the exit code for the shell: the job's own where it was followed to its end.
+    Returns the exit code for the shell: with `follow` the job's own.
     """
     r = _find_reached(word, reach, running=follow)
     known = [p["process"] for p in r["processes"]]
@@ -276,62 +277,97 @@ def show_logs(
         raise SpecError(f"no process {process!r} in job {r['job']}; there are {', '.join(known)}")
     if r["state"] == "running":
         try:
-            return _print_told(r, process, out, follow=follow, as_json=as_json)
+            if follow:
+                return _follow_told(r, process, out, as_json=as_json)
+            if _print_told(r, process, out, as_json=as_json):
+                return codes.OK
         except _NoWordError as e:
             r = _over(r, reach, e)
     if not r["processes"]:
         raise _lost_track(r)
+    ended = int(r.get("code", codes.NODE_LOST)) if follow else codes.OK
     if not _began(r):
-        raise PslaunchError(_nothing_ran(r))
-    return _print_files(r, process, out)
+        error = PslaunchError(_nothing_ran(r))
+        error.exit_code = ended or error.exit_code
+        raise error
+    unread = _print_files(r, process, out, as_json=as_json)
+    return ended or unread
 
 
-def _print_told(r: Record, process: str | None, out: TextIO, *, follow: bool, as_json: bool) -> int:
-    """What the head of a job that runs remembers, with `follow` to the job's end. Returns as `show_logs`."""
+def _follow_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> int:
+    """What the head of a job that runs tells, to the job's end; the job's exit code."""
     session = _Head(r)
     with session as head:
         head.follow()
-        cursor, upto = 0, None if follow else int(head.status().get("events", 0))
+        cursor = 0
         while True:
             events, cursor = head.events(cursor)
             for event in events:
-                _print_line(event, process, out, as_json=as_json)
+                _print_event(event, process, out, as_json=as_json)
             out.flush()
-            if head.done or (upto is not None and cursor >= upto):
-                return head.code if follow else codes.OK
+            if head.done:
+                return head.code
             session.loop.run_once()
 
 
-def _print_line(event: Mapping[str, Any], process: str | None, out: TextIO, *, as_json: bool) -> None:
-    if event["event"] != "line" or process not in (None, event["process"]):
+def _print_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> bool:
+    """What the head of a job that runs remembers; False where that is not all, and then nothing of it."""
+    session = _Head(r)
+    told: list[Mapping[str, Any]] = []
+    with session as head:
+        head.follow()
+        cursor, upto = 0, int(head.status().get("events", 0))
+        while True:
+            events, cursor = head.events(cursor)
+            told += events
+            if head.done or cursor >= upto:
+                break
+            session.loop.run_once()
+    if any(_is_missing(event, process) for event in told):
+        return False
+    for event in told:
+        _print_event(event, process, out, as_json=as_json)
+    return True
+
+
+def _is_missing(event: Mapping[str, Any], process: str | None) -> bool:
+    """Whether it tells of output that is not told."""
+    return "missing" in event or (event["event"] == "gap" and process in (None, event["process"]))
+
+
+def _print_event(event: Mapping[str, Any], process: str | None, out: TextIO, *, as_json: bool) -> None:
+    """A line; what is missing goes to standard error, or is JSON as well."""
+    missing = _is_missing(event, process)
+    if not missing and (event["event"] != "line" or process not in (None, event["process"])):
         return
-    text = (
-        json.dumps(event)
-        if as_json
-        else event["text"]
-        if process
-        else f"{event['process']} | {event['text']}"
-    )
-    print(text, file=out)
+    if as_json:
+        print(json.dumps(event), file=out)
+    elif event["event"] == "gap":
+        _tell(f"{event['process']}: {event['bytes']} bytes are left out here; its log is complete")
+    elif missing:
+        _tell(event["text"])
+    else:
+        print(event["text"] if process else f"{event['process']} | {event['text']}", file=out)
 
 
-def _print_files(r: Record, process: str | None, out: TextIO) -> int:
+def _print_files(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> int:
     """Returns 0, or the code of the first file that could not be read."""
     code, nodes = codes.OK, _places(r)
     with _backend(r) as there:
         for p in r["processes"]:
             if process not in (None, p["process"]):
                 continue
-            prefix = "" if process else f"{p['process']} | "
             node = nodes[p["node"]] if nodes else None
             whose = [node.state_dir, r["job"]] if node else []
             try:
                 if p.get("state") == WAITING:
                     raise PslaunchError("it was not started")
-                for line in _lines(there.ask(node, ["read", p["log"], *whose])):
-                    print(f"{prefix}{line}", file=out)
+                for text in _lines(there.ask(node, ["read", p["log"], *whose])):
+                    more = {"more": True} if text.more else {}
+                    line = {"event": "line", "process": p["process"], "text": text.text, **more}
+                    _print_event(line, process, out, as_json=as_json)
             except PslaunchError as e:
-                _tell(f"{prefix}{e}")
+                _tell(f"{e}" if process else f"{p['process']} | {e}")
                 code = code or e.exit_code
     return code
 
@@ -353,12 +389,12 @@ def _lost_track(r: Record) -> NodeLostError:
     )
 
 
-def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
+def _lines(pieces: Iterable[bytes]) -> Iterator[logs.Text]:
     """As while the job ran: cleaned, and a line without an end in pieces."""
     splitter = logs.LineSplitter(time.monotonic)
     for data in pieces:
-        yield from (text.text for text in splitter.feed(data))
-    yield from (text.text for text in splitter.feed(b"", final=True))
+        yield from splitter.feed(data)
+    yield from splitter.feed(b"", final=True)
 
 
 def _places(r: Record) -> list[job.Node]:

@@ -202,10 +202,9 @@ class RemoteHead:
     def _keep(self, event: Event) -> None:
         if event["n"] > self._next:
             missing = event["n"] - self._next
-            text = f"{missing} lines were left out here, they came too fast for us; the files are complete"
-            self._events.add(
-                {**event, "n": event["n"] - 1, "event": "note", "level": "warning", "text": text}
-            )
+            text = f"{missing} lines were left out here, as they were too many; the logs are complete"
+            note = {"event": "note", "level": "warning", "text": text, "missing": missing}
+            self._events.add({"n": event["n"] - 1, "time": event["time"], **note})
         self._events.add(event)
         self._next = event["n"] + 1
 

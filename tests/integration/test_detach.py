@@ -119,6 +119,36 @@ def test_logs_can_be_followed_to_the_end(free: Free) -> None:
         assert follower.wait() == 0
 
 
+MUCH = r"""
+import signal, sys
+for n in range(25_000):
+    print(n)
+sys.stdout.flush()
+signal.pause()
+"""
+
+
+def test_logs_that_the_head_has_forgotten_are_read_and_who_follows_is_told(workspace: Path) -> None:
+    (workspace / "train.py").write_text(MUCH)
+    where = ("--nodes=2", f"--job_workspace={workspace}", "--server_num=0")
+    out = ok("local", "--json", "--detach", *QUICK, *where, "--worker_num=2")
+    job = json.loads(out.splitlines()[0])["job"]
+    every = [str(n) for n in range(25_000)]
+    both = [f"trainer/{i} | {n}" for i in range(2) for n in every]
+    poll_until(lambda: ok("logs", job).splitlines() == both, describe="all output")
+    assert ok("logs", job, "trainer/1").splitlines() == every
+    lines = [json.loads(line) for line in ok("logs", "--json", job, "trainer/0").splitlines()]
+    assert lines == [{"event": "line", "process": "trainer/0", "text": text} for text in every]
+
+    with subprocess.Popen([*PSLAUNCH, "logs", "-f", job], stdout=-1, stderr=-1, text=True) as follower:
+        assert follower.stderr is not None and follower.stdout is not None
+        assert "lines were left out here" in follower.stderr.readline()
+        ok("stop", job)
+        follower.communicate()
+        assert follower.returncode == codes.TERM
+    until_nothing_runs(5.0)
+
+
 def test_stop_ends_it(free: Free) -> None:
     ended = {"job": free.id, "state": "ended", "code": codes.TERM, "reason": "pslaunch stop"}
     assert json.loads(ok("stop", free.id, "--json")) == ended

@@ -16,8 +16,9 @@ import pytest
 
 from pslaunch import jobs
 from pslaunch.backends.local import NODE
-from pslaunch.errors import HostError, NodeLostError, SpecError
-from pslaunch.node import record, relay
+from pslaunch.errors import HostError, NodeLostError, PslaunchError, SpecError
+from pslaunch.node import codes, record, relay
+from pslaunch.node.logs import MAX_LINE_CHARS
 
 Note = Callable[..., None]
 
@@ -196,6 +197,42 @@ def test_a_job_that_ends_before_its_head_is_asked_has_ended(note: Note, tmp_path
         "stop": "train-1 has ended\n",
         "status": "train-1  ended: all ended (exit code 0)\n  trainer/0 on node 0  exited\n",
     }.get(command, "trainer/0 | a line\n")
+
+
+def test_logs_of_a_job_that_has_ended_as_json(note: Note, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("one\n" + "x" * MAX_LINE_CHARS + "yz\n")
+    process = {"process": "trainer/0", "node": 0, "state": "exited", "log": str(log)}
+    note("train-1", "ended", code=0, processes=[process])
+    for follow in (False, True):
+        out = io.StringIO()
+        assert jobs.show_logs("train-1", None, out, follow=follow, as_json=True) == 0
+        of_it = {"event": "line", "process": "trainer/0"}
+        assert [json.loads(line) for line in out.getvalue().splitlines()] == [
+            {**of_it, "text": "one"},
+            {**of_it, "text": "x" * MAX_LINE_CHARS, "more": True},
+            {**of_it, "text": "yz"},
+        ]
+
+
+@pytest.mark.parametrize(
+    ("state", "fields", "code"),
+    [("ended", {"code": 0}, 0), ("ended", {"code": 7}, 7), ("lost", {}, codes.NODE_LOST)],
+)
+def test_who_follows_a_job_that_is_over_gets_its_code(
+    note: Note, tmp_path: Path, state: str, fields: dict[str, int], code: int
+) -> None:
+    (tmp_path / "train.log").write_text("a line\n")
+    process = {"process": "trainer/0", "node": 0, "log": str(tmp_path / "train.log")}
+    note("train-1", state, processes=[process], **fields)
+    for command, given in (("logs", 0), ("logs -f", code)):
+        out = io.StringIO()
+        assert (show(command, out), out.getvalue()) == (given, "trainer/0 | a line\n")
+    note("train-1", state, processes=[{**process, "state": jobs.WAITING}], **fields)
+    for command, given in (("logs", codes.FAILED), ("logs -f", code or codes.FAILED)):
+        with pytest.raises(PslaunchError, match="ended before its programs ran") as e:
+            show(command, io.StringIO())
+        assert e.value.exit_code == given
 
 
 def test_an_end_that_is_noted_while_somebody_looks_is_an_end(
