@@ -175,7 +175,11 @@ class Flag:
         pass
 
     def to_text(self, value: object) -> str | None:
-        return str(value) if isinstance(value, bool) else None
+        text = plain(value)
+        try:
+            return None if text is None else str(parse_bool(text, ""))
+        except EnvError:
+            return None
 
 
 class Text(NamedTuple):

@@ -18,22 +18,29 @@ from pslaunch.options import OPTIONS, Option, options_of
 from pslaunch.runtime.env import INIT_ARGS, TRAINER_FLAGS, EnvError
 
 SECTIONS: Final = ("local", "fabric", "mpi", "k8s")
+CHECKED: Final = ("local", "fabric")  # also where another one's job is started
 _PLACE: Final = re.compile(r" \(at line (\d+), column \d+\)$")
 _HEADER: Final = re.compile(r"\s*\[\s*([^][]+?)\s*\]\s*(?:#.*)?")
 _KEY: Final = re.compile(r"\s*([\w.\"' -]+?)\s*=")
 
 
 def read_settings(path: Path, backend: str) -> tuple[Layer, Layer, Mapping[str, str]]:
-    """Values of the backend's section, values for all, and the trainer's flags of both. Raises SpecError."""
+    """Values of the backend's section, values for all, and the trainer's flags of both. Raises SpecError,
+    also for what is wrong in another backend's section."""
     text, data = _load(path)
     lines = _Lines(text, path.name)
     values, flags = _Reader(lines, ()).read({k: v for k, v in data.items() if k not in SECTIONS}, _all())
-    section = data.get(backend, {})
-    if not isinstance(section, dict):
-        raise SpecError(f"{lines.label((backend,))} is no section; [{backend}] begins one")
-    own, own_flags = _Reader(lines, (backend,)).read(section, options_of(backend))
+    sections = {name: _section(lines, name, data.get(name, {})) for name in sorted({*CHECKED, backend})}
+    own, own_flags = sections[backend]
     known = options_of(backend)
     return own, {name: v for name, v in values.items() if name in known}, {**flags, **own_flags}
+
+
+def _section(lines: _Lines, name: str, table: object) -> tuple[Layer, Mapping[str, str]]:
+    """The values of a backend's section, and its trainer's flags."""
+    if not isinstance(table, dict):
+        raise SpecError(f"{lines.label((name,))} is no section; [{name}] begins one")
+    return _Reader(lines, (name,)).read(table, options_of(name))
 
 
 def _load(path: Path) -> tuple[str, dict[str, Any]]:

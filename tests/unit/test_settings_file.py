@@ -80,6 +80,16 @@ env = { A = 2, "B C" = "x y", D = true }
     assert texts(found.all("env")) == ["A=2", "B C=x y", "D=True", "HOME"]
 
 
+@pytest.mark.parametrize("name", ["detach", "json", "use_gpu"])
+def test_what_is_true_or_false_may_be_said_as_everywhere(tmp_path: Path, name: str) -> None:
+    for text, value in (("'False'", False), ("0", False), ("'off'", False), ("'yes'", True), ("1", True)):
+        assert gathered(tmp_path, f"{name} = {text}\n").read(name) is value
+
+
+def test_the_flag_that_is_named_as_a_section_stands_in_one(tmp_path: Path) -> None:
+    assert gathered(tmp_path, "[local]\nlocal = '0'\n").trainer_flags == {"local": "0"}
+
+
 def test_variables_of_all_places_come_together(tmp_path: Path) -> None:
     toml = 'env = ["A=top", "B=top"]\n[local]\nenv = ["A=own"]\n'
     conf = "A = B = C = 'conf'\nPADDLE_INIT_SAVE_DIR = 'conf'\n"
@@ -111,7 +121,12 @@ def test_a_workspace_on_the_command_line_is_not_held_against_a_package_in_the_fi
         ("server_num = 2.0\n", "server_num=2.0: a whole number is meant"),
         ("port = [1]\n", "port=[1]: a whole number is meant"),
         ("grace = '5s'\n", "grace='5s': a number of seconds is meant"),
-        ("detach = 1\n", "detach=1: true or false is meant"),
+        ("detach = 2\n", "detach=2: true or false is meant"),
+        ("connect = 'maybe'\n", "connect='maybe': true or false is meant"),
+        ("json = 0.0\n", "json=0.0: true or false is meant"),
+        ("[fabric]\nserver_numm = 0\n", "pslaunch.toml:2: server_numm is no option; is server_num meant?"),
+        ("[fabric]\nport = 'x'\n", "pslaunch.toml:2: port='x': a whole number is meant"),
+        ("fabric = 3\n", "pslaunch.toml:1: fabric is no section"),
         ("server = 1\n", "server=1: one of auto, bundled, script is meant"),
         ("env = [1]\n", "env=[1]: text, or a list of texts is meant"),
         ("[env]\nA = []\n", "pslaunch.toml:1: env A=[]: text or a number is meant"),
