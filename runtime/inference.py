@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,29 +16,38 @@ from pslaunch.runtime.settings import current
 
 
 def infer(
-    output_layer: Layer,
+    output_layer: Layer | Sequence[Layer],
     parameters: Parameters,
     input: Iterable[Any],
     feeding: Feeding = None,
     field: str = "value",
-) -> F32:
+) -> F32 | list[F32]:
     """Values of `output_layer`, [n, size], for n samples, each with an item for each data layer below it.
 
-    `feeding` as in train(). Nothing is dropped or learned. Raises ValueError where a sample does not fit
-    its data layer, or the parameters the network.
+    Of several layers a list of their values, in this order. `feeding` as in train(). Nothing is dropped or
+    learned. Raises ValueError where a sample does not fit its data layer, or the parameters the network.
     """
-    if not isinstance(output_layer, Layer):
-        raise TypeError(f"infer: output_layer={output_layer!r} is not a layer; give one at a time")
-    if output_layer.op == "data":
-        raise ValueError(f"infer: output_layer {output_layer.name} is an input of the network")
+    layers = output_layer if isinstance(output_layer, Sequence) else [output_layer]
+    if not layers:
+        raise ValueError("infer: output_layer has no layers")
+    for layer in layers:
+        if not isinstance(layer, Layer):
+            raise TypeError(
+                f"infer: output_layer is a {type(layer).__name__}, not a layer or a list of layers"
+            )
+        if layer.op == "data":
+            raise ValueError(f"infer: output_layer {layer.name} is an input of the network")
     if not isinstance(parameters, Parameters):
         raise TypeError(f"infer: parameters={parameters!r} is not of parameters.create() or from_tar()")
     if field != "value":
-        raise ValueError(f"infer: field={field!r}: the bundled runtime has the values alone")
+        raise ValueError(
+            f"infer: field={field!r} is of layers that choose ids, which the bundled runtime lacks; "
+            "numpy.argmax(values, axis=1) gives the likeliest id of each sample"
+        )
     samples = list(input)
     if not samples:
         raise ValueError("infer: input has no samples")
-    network = Network(output_layer, threads=current().trainer_count)
+    network = Network(*layers, threads=current().trainer_count)
     parameters.check("infer", network.params)
 
     def fetch(name: str, keys: U64) -> F32:
@@ -47,6 +56,7 @@ def infer(
     values = {name: parameters.current(name) for name in network.params if name not in network.tables}
     inputs = Feeder(network.data_layers, feeding)(samples)
     try:
-        return network.infer(inputs, len(samples), values, fetch)
+        found = network.infer(inputs, len(samples), values, fetch)
     finally:
         network.close()
+    return found if len(found) > 1 else found[0]

@@ -90,10 +90,14 @@ def _check_names(layers: Sequence[Layer]) -> None:
 
 
 class Network:
-    """Layers below one, a cost for steps, compiled. `threads`: a batch is cut into so many slices."""
+    """Layers below one, a cost for steps, or below several, compiled.
 
-    def __init__(self, output: Layer, *, threads: int = 1) -> None:
-        self.layers = topological([output])
+    `threads`: a batch is cut into so many slices.
+    """
+
+    def __init__(self, output: Layer, *others: Layer, threads: int = 1) -> None:
+        self._outputs = (output, *others)
+        self.layers = topological(self._outputs)
         _check_names(self.layers)
         self.params = collect_params(self.layers)
         # As v2 numbers the items of a sample where `feeding` does not.
@@ -101,7 +105,7 @@ class Network:
             (one for one in self.layers if one.op == "data"), key=lambda one: one.number
         )
         self.output = output
-        self._nodes = _compile(self.layers)
+        self._nodes = _compile(self.layers, self._outputs)
         # Layers that look rows up, by table, in the order of layers: in it their gradients are summed.
         self._lookups: dict[str, list[Node]] = {}
         for node in self._nodes:
@@ -148,13 +152,17 @@ class Network:
             }
         return result
 
-    def infer(self, inputs: Inputs, samples: int, params: Mapping[str, F32], fetch: FetchRows) -> F32:
-        """The output's values, [samples, size], in a new array."""
+    def infer(self, inputs: Inputs, samples: int, params: Mapping[str, F32], fetch: FetchRows) -> list[F32]:
+        """Each output's values, [samples, size], in a new array."""
         rows = {name: self._rows(nodes, inputs) for name, nodes in self._lookups.items()}
         tables = {name: fetch(name, found.keys) for name, found in rows.items()}
         tapes = self._tapes(inputs, samples, params, rows, tables, {}, None)
         self._run(tapes)
-        return np.concatenate([tape.outs[-1] for tape in tapes]).reshape(samples, self.output.size)
+        places = [self.layers.index(one) for one in self._outputs]
+        return [
+            np.concatenate([tape.outs[place] for tape in tapes]).reshape(samples, one.size)
+            for one, place in zip(self._outputs, places, strict=True)
+        ]
 
     def close(self) -> None:
         """End the compute threads; they come back with the next step."""
@@ -249,9 +257,9 @@ def _sum_threads(tapes: Sequence[Tape]) -> dict[str, F32]:
     return total
 
 
-def _compile(layers: Sequence[Layer]) -> list[Node]:
+def _compile(layers: Sequence[Layer], outputs: Sequence[Layer]) -> list[Node]:
     place = {id(layer): i for i, layer in enumerate(layers)}
-    users = [id(one) for layer in layers for one in layer.inputs]
+    users = [id(one) for layer in layers for one in layer.inputs] + [id(one) for one in outputs]
     # A softmax that only the cost reads is computed with it: one pass less, and exact near 0 and 1.
     fused = {
         id(layer.inputs[0])
