@@ -327,7 +327,7 @@ def check_spec(spec: JobSpec, given: Given) -> None:
         )
         if kind == "bundled":
             raise SpecError(f"{only}, and pservers are bundled: {why}. Another runtime: --server script")
-        if place := _imports_runtime(spec):
+        if spec.server != "script" and (place := _imports_runtime(spec)):
             raise SpecError(f"{only}, and {place} imports it")
 
 

@@ -162,16 +162,16 @@ def test_use_gpu_with_the_bundled_runtime_names_what_there_is(ws: Path) -> None:
         make(ws, use_gpu="1")
 
 
-@pytest.mark.parametrize("how", [{"server_num": "0"}, {"server": "script"}])
-def test_use_gpu_with_a_program_of_the_bundled_runtime_names_where(ws: Path, how: dict[str, str]) -> None:
-    (ws / "train.py").write_text("import os\nimport pslaunch.runtime as paddle\n")
+@pytest.mark.parametrize(("how", "text"), [({"server_num": "0"}, ""), ({}, "fleet.is_server()")])
+def test_use_gpu_with_a_program_of_the_bundled_runtime_names_where(
+    ws: Path, how: dict[str, str], text: str
+) -> None:
+    (ws / "train.py").write_text(f"import os\nimport pslaunch.runtime as paddle\n{text}\n")
     with pytest.raises(SpecError, match=r"--use_gpu=1: .*with_gpu OFF.*train.py:2 imports it"):
         make(ws, use_gpu="1", **how)
-    for text in (
-        "try:\n    import pslaunch.runtime\nexcept ImportError:\n    import torch\n",
-        "import pslaunch",
-    ):
-        (ws / "train.py").write_text(text)
+    assert make(ws, use_gpu="1", server="script").use_gpu, "whoever says so has another one for it"
+    for other in ("try:\n    import pslaunch.runtime\nexcept ImportError:\n    pass", "import pslaunch"):
+        (ws / "train.py").write_text(f"{other}\n{text}\n")
         assert make(ws, use_gpu="1", **how).use_gpu is True
 
 
