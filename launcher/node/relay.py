@@ -139,8 +139,11 @@ def read(answer: Answer, path: str, *whose: str) -> None:
 
 
 def logs(answer: Answer, path: str, *whose: str) -> None:
-    """What is in the folder of a node's logs, without the folders in it of nodes that share it."""
-    others: list[str] = []
+    """What is in the folder of a node's logs, without what is ours there, output/ of --log_dir, and the
+    folders of nodes that share it."""
+    others = [".pslaunch", "nodefile"]
+    if f"{path}/.pslaunch" in whose:
+        others.append("output")
     with contextlib.suppress(OSError, IndexError):
         others += (x for x in os.listdir(os.path.expanduser(whose[0])) if x.startswith("node-"))
     pack(answer, path, *whose, without=others)

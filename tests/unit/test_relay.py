@@ -71,6 +71,23 @@ def test_logs_of_nodes_that_share_the_folder_are_not_those_of_the_first(tmp_path
         assert sorted(archive.getnames()) == ["node-mine", "train.log"]
 
 
+@pytest.mark.parametrize(
+    ("state", "left_out"),
+    [("log/.pslaunch", [".pslaunch", "nodefile", "output"]), (".pslaunch", [".pslaunch", "nodefile"])],
+)
+def test_what_is_no_log_in_a_folder_of_logs_is_left_out(
+    tmp_path: Path, state: str, left_out: list[str]
+) -> None:
+    for name in ("log/.pslaunch/node-1", "log/output", "log/nodes", state):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+    for name in (".pslaunch/lock", "nodefile", "output/model", "train.log", "nodes/mine.log"):
+        (tmp_path / "log" / name).touch()
+    packed = unpacked(answer("pack", str(tmp_path / "log"), str(tmp_path / state), "demo-1"))
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        came = {name.partition("/")[0] for name in archive.getnames()}
+    assert came == {path.name for path in (tmp_path / "log").iterdir()} - set(left_out)
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = subprocess.run([*NODE, "read", str(tmp_path / "no")], capture_output=True, text=True, check=False)
     assert (
