@@ -100,6 +100,7 @@ def test_defaults_without_a_conf(here: Path) -> None:
 
 
 def test_options_override_conf(here: Path) -> None:
+    (here / "ws/train.py").write_text("import another_runtime\n")  # which may have a GPU
     line = [
         "--hosts=x", "--hosts=y", "--root_dir=~/r/", "--nics=ib0", "--port=8000", "--job_name=j",
         "--server_num=3", "--worker_num=4", "--env=LD_LIBRARY_PATH=/mine", "--python=python3.12",
