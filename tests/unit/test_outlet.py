@@ -39,6 +39,8 @@ def test_a_reader_that_is_gone_is_an_error_of_a_later_write() -> None:
             outlet.write("nor this")
         with pytest.raises(BrokenPipeError):
             outlet.check()
+        outlet.close()
+        assert outlet.closed
 
 
 def test_what_has_no_descriptor_is_written_to_at_once() -> None:
