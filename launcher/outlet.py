@@ -70,7 +70,7 @@ class Outlet(io.TextIOBase):
             self._out.flush()
 
     def close(self) -> None:
-        """Never raises: from 3.13 on, Python prints what goes wrong where it closes an object that nobody has."""
+        """Never raises: from 3.13 on, Python prints what fails where it closes an object that nobody has."""
         with contextlib.suppress(OSError):
             super().close()
 
