@@ -83,8 +83,13 @@ class RemoteHead:
         return codes.NODE_LOST if self._code is None else self._code
 
     def events(self, cursor: int, limit: int | None = None) -> tuple[list[Event], int]:
-        found = self._events.since(cursor, limit)
-        return found, found[-1]["n"] + 1 if found else max(cursor, self._next)
+        told: list[Event] = []
+        for event in self._events.since(cursor, limit):
+            if event["n"] > cursor:  # forgotten by the head, or here
+                told.append(_missing(event, event["n"] - cursor))
+            told.append(event)
+            cursor = event["n"] + 1
+        return told, cursor if told else max(cursor, self._next)
 
     def stop(self, number: int, reason: str, code: int = 0) -> None:
         if not self._stopped:
@@ -200,11 +205,6 @@ class RemoteHead:
             answer()
 
     def _keep(self, event: Event) -> None:
-        if event["n"] > self._next:
-            missing = event["n"] - self._next
-            text = f"{missing} lines were left out here, as they were too many; the logs are complete"
-            note = {"event": "note", "level": "warning", "text": text, "missing": missing}
-            self._events.add({"n": event["n"] - 1, "time": event["time"], **note})
         self._events.add(event)
         self._next = event["n"] + 1
 
@@ -227,3 +227,9 @@ class RemoteHead:
 
     def _tell(self, event: str, **fields: Any) -> None:
         self._keep({"n": self._next, "time": round(time.time(), 3), "event": event, **fields})
+
+
+def _missing(event: Event, count: int) -> Event:
+    text = f"{count} lines were left out here, as they were too many; the logs are complete"
+    note = {"event": "note", "level": "warning", "text": text, "missing": count}
+    return {"n": event["n"] - 1, "time": event["time"], **note}

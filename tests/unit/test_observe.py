@@ -12,6 +12,7 @@ import pytest
 from pslaunch.node import codes
 from pslaunch.node.job import Package
 from pslaunch.node.loop import Loop
+from pslaunch.node.recent import MAX_EVENTS
 from pslaunch.node.wire import Data, Line
 from pslaunch.observe import SLOW_S, RemoteHead
 from pslaunch.package import Folder
@@ -109,4 +110,26 @@ def test_a_head_that_leaves_once_the_job_is_over_is_not_lost() -> None:
     loop.run(lambda: head.done)
     loop.run_once(0.1)  # as where results are fetched after that
     assert head.code == codes.PEER and not head.events(0)[0]
+    loop.close()
+
+
+@pytest.mark.timeout(60)
+def test_what_is_missing_is_told_also_where_it_was_forgotten_here() -> None:
+    loop = Loop()
+    near, far = (s.detach() for s in socket.socketpair())
+    head = RemoteHead(loop, near, near, name="node 0", lost_after_s=30)
+    line = Line(
+        loop, far, far, lost_after_s=30, on_message=lambda _m: None, on_lost=lambda _why: None
+    )  # fmt: skip
+    numbers = range(1, MAX_EVENTS + 2)  # all that a head remembers, and one
+    for first in numbers[::1000]:
+        some = [{"n": n, "time": 0.0, "event": "note", "text": ""} for n in numbers if 0 <= n - first < 1000]
+        line.send({"type": "events", "events": some})
+    line.send({"type": "status"})
+    loop.run(lambda: "status" in head.answers)
+    events, cursor = head.events(0)
+    assert (events[0]["n"], events[0]["missing"], cursor) == (1, 2, numbers[-1] + 1)
+    assert [e["n"] for e in events[1:]] == list(numbers[1:]) and head.events(cursor) == ([], cursor)
+    for end in (line, head):
+        end.close()
     loop.close()
