@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -65,14 +65,7 @@ def detect_server(program: Path, workspace: Path) -> tuple[Literal["bundled", "s
 
 def reads_arguments(program: Path, workspace: Path) -> bool:
     """Whether `program`, or what it imports from `workspace`, looks at its arguments; True where unknown."""
-    if program.suffix != ".py":
-        return True
-    unread: list[str] = []
-    try:
-        modules = [module for _, module in walk(program, parse(program), workspace, unread)]
-    except UNREADABLE:
-        return True
-    return bool(unread) or any(_names_arguments(node) for module in modules for node in ast.walk(module))
+    return _has(program, workspace, _names_arguments)
 
 
 def takes_flags(program: Path, workspace: Path) -> bool:
@@ -80,6 +73,11 @@ def takes_flags(program: Path, workspace: Path) -> bool:
 
     A v2 runtime does in its `init()`, and so may a program that reads the variables itself.
     """
+    return _has(program, workspace, _names_runtime)
+
+
+def _has(program: Path, workspace: Path, wanted: Callable[[ast.AST], bool]) -> bool:
+    """Whether `wanted` is true of anything in the program or in what it imports; True where unknown."""
     if program.suffix != ".py":
         return True
     unread: list[str] = []
@@ -87,7 +85,7 @@ def takes_flags(program: Path, workspace: Path) -> bool:
         modules = [module for _, module in walk(program, parse(program), workspace, unread)]
     except UNREADABLE:
         return True
-    return bool(unread) or any(_names_runtime(node) for module in modules for node in ast.walk(module))
+    return bool(unread) or any(wanted(node) for module in modules for node in ast.walk(module))
 
 
 def _names_runtime(node: ast.AST) -> bool:

@@ -15,12 +15,12 @@ from pslaunch.node.job import Package
 from pslaunch.node.loop import Aside, Loop
 from pslaunch.node.manifest import (
     KEPT,
-    MAX_NAMED,
     Entry,
     Found,
     Hashes,
     Walked,
     digest,
+    few,
     key_of,
     read,
     walk,
@@ -121,9 +121,7 @@ def _own(package: Package, found: Found) -> list[Entry]:
 def _refuse(folder: str, problems: list[str], advice: str) -> None:
     """Say what of a folder can't be sent, where there is any."""
     if problems:
-        more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
-        shown = "; ".join(problems[:MAX_NAMED]) + more
-        raise Refusal(codes.USAGE, f"{folder} can't be sent: {shown}{advice}")
+        raise Refusal(codes.USAGE, f"{folder} can't be sent: {few(problems, '; ')}{advice}")
 
 
 def _with_linked_files(walked: Walked) -> Walked:

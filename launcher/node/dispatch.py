@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pslaunch.node import codes, job
 from pslaunch.node.loop import Aside, Loop
-from pslaunch.node.manifest import MAX_NAMED
+from pslaunch.node.manifest import few
 from pslaunch.node.program import Refusal, code_of
 from pslaunch.node.send import Sender, Source
 from pslaunch.node.shards import Shards
@@ -94,9 +94,8 @@ class Dispatch:
         for owner in sorted(set(first.values())):
             hosts = [self._desk.links[node].host for node, other in sorted(first.items()) if other == owner]
             if len(hosts) > 1:
-                more = f" and {len(hosts) - MAX_NAMED} more" if len(hosts) > MAX_NAMED else ""
                 text = (
-                    f"{package.shard_label}: {', '.join(hosts[:MAX_NAMED])}{more} share one folder; "
+                    f"{package.shard_label}: {few(hosts)} share one folder; "
                     "each of their trainers sees the files of all of them there"
                 )
                 self._desk.tell("note", level="warning", text=text)

@@ -14,7 +14,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from pslaunch.node import codes, seen
-from pslaunch.node.manifest import MAX_NAMED, Entry, Hashes, ManifestError, decode, digest, encode, new_hash
+from pslaunch.node.manifest import (
+    MAX_NAMED,
+    Entry,
+    Hashes,
+    ManifestError,
+    decode,
+    digest,
+    encode,
+    few,
+    new_hash,
+)
 from pslaunch.node.place import HASHES, MANIFEST, Store, dress, put_in_place, stage_names, survey
 from pslaunch.node.program import Refusal
 from pslaunch.node.wire import Data
@@ -139,11 +149,8 @@ class Incoming:
         return False
 
     def _in_the_way(self, paths: Sequence[str]) -> str:
-        names = ", ".join(paths[:MAX_NAMED]) + (
-            f" and {len(paths) - MAX_NAMED} more" if paths[MAX_NAMED:] else ""
-        )
         where = self._store.workspace
-        return f"programs put {names} into {where}, where the package has something else: move it away"
+        return f"programs put {few(paths)} into {where}, where the package has something else: move it away"
 
     def _check_room(self, need: int) -> None:
         room = os.fstatvfs(self._store.fd)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,27 @@ from pslaunch.node import codes
 from pslaunch.node.job import Package
 from pslaunch.node.loop import Loop
 from pslaunch.node.recent import MAX_EVENTS
-from pslaunch.node.wire import Data, Line
+from pslaunch.node.wire import Data, Line, Message
 from pslaunch.observe import SLOW_S, RemoteHead
 from pslaunch.package import Folder
 from support.process import open_below
+
+
+def both_ends(
+    loop: Loop,
+    *,
+    name: str = "node 0",
+    supply: Folder | None = None,
+    on_message: Callable[[Message], None] = lambda _m: None,
+    on_data: Callable[[Data], None] = lambda _d: None,
+) -> tuple[RemoteHead, Line]:
+    """The launcher's end of a line, and what the head has of it."""
+    near, far = (s.detach() for s in socket.socketpair())
+    head = RemoteHead(loop, near, near, name=name, lost_after_s=30, supply=supply)
+    line = Line(
+        loop, far, far, lost_after_s=30, on_message=on_message, on_lost=lambda _why: None, on_data=on_data
+    )
+    return head, line
 
 
 @pytest.mark.timeout(60)
@@ -24,15 +42,8 @@ from support.process import open_below
 def test_a_line_that_ends_while_the_package_is_sent_keeps_nothing_open(tmp_path: Path, first: str) -> None:
     (tmp_path / "large").write_bytes(os.urandom(12_000_000))
     loop, threads = Loop(), threading.active_count()
-    near, far = (s.detach() for s in socket.socketpair())
-    head = RemoteHead(
-        loop, near, near, name="node 0", lost_after_s=30, supply=Folder(loop, Package(str(tmp_path)))
-    )
     come: list[Data] = []
-    line = Line(
-        loop, far, far, lost_after_s=30, on_message=lambda _m: None, on_lost=lambda _why: None,
-        on_data=come.append,
-    )  # fmt: skip
+    head, line = both_ends(loop, supply=Folder(loop, Package(str(tmp_path))), on_data=come.append)
     line.send({"type": "wants"})
     loop.run(lambda: head._sender is not None)
     line.send({"type": "lacks", "manifest": False, "files": [0, 1], "offsets": {}})
@@ -50,13 +61,7 @@ def test_a_line_that_ends_while_the_package_is_sent_keeps_nothing_open(tmp_path:
 def test_a_head_that_asks_for_what_is_not_there_is_lost(tmp_path: Path) -> None:
     (tmp_path / "small").write_text("small")
     loop = Loop()
-    near, far = (s.detach() for s in socket.socketpair())
-    head = RemoteHead(
-        loop, near, near, name="node 0", lost_after_s=30, supply=Folder(loop, Package(str(tmp_path)))
-    )
-    line = Line(
-        loop, far, far, lost_after_s=30, on_message=lambda _m: None, on_lost=lambda _why: None
-    )  # fmt: skip
+    head, line = both_ends(loop, supply=Folder(loop, Package(str(tmp_path))))
     line.send({"type": "wants"})
     loop.run(lambda: head._sender is not None)
     line.send({"type": "lacks", "manifest": False, "files": [7, 1], "offsets": {}})
@@ -72,15 +77,10 @@ def test_a_head_that_asks_for_what_is_not_there_is_lost(tmp_path: Path) -> None:
 def test_a_head_that_does_not_answer_a_request_to_end_is_told(answers: bool) -> None:
     now_s = 0.0
     loop = Loop(clock=lambda: now_s)
-    near, far = (s.detach() for s in socket.socketpair())
-    head = RemoteHead(loop, near, near, name="node 0 (n)", lost_after_s=30)
+    come: list[str] = []
+    head, line = both_ends(loop, name="node 0 (n)", on_message=lambda m: come.append(m["type"]))
     said: list[str] = []
     head.on_slow = said.append
-    come: list[str] = []
-    line = Line(
-        loop, far, far, lost_after_s=30, on_message=lambda m: come.append(m["type"]),
-        on_lost=lambda _why: None,
-    )  # fmt: skip
     head.stop(2, "interrupted")
     loop.run(lambda: "stop" in come)
     # What was on its way before it began to hang is no answer.
@@ -100,11 +100,7 @@ def test_a_head_that_does_not_answer_a_request_to_end_is_told(answers: bool) -> 
 @pytest.mark.timeout(60)
 def test_a_head_that_leaves_once_the_job_is_over_is_not_lost() -> None:
     loop = Loop()
-    near, far = (s.detach() for s in socket.socketpair())
-    head = RemoteHead(loop, near, near, name="node 0", lost_after_s=30)
-    line = Line(
-        loop, far, far, lost_after_s=30, on_message=lambda _m: None, on_lost=lambda _why: None
-    )  # fmt: skip
+    head, line = both_ends(loop)
     line.send({"type": "over", "code": codes.PEER})
     line.close()
     loop.run(lambda: head.done)
@@ -116,11 +112,7 @@ def test_a_head_that_leaves_once_the_job_is_over_is_not_lost() -> None:
 @pytest.mark.timeout(60)
 def test_what_is_missing_is_told_also_where_it_was_forgotten_here() -> None:
     loop = Loop()
-    near, far = (s.detach() for s in socket.socketpair())
-    head = RemoteHead(loop, near, near, name="node 0", lost_after_s=30)
-    line = Line(
-        loop, far, far, lost_after_s=30, on_message=lambda _m: None, on_lost=lambda _why: None
-    )  # fmt: skip
+    head, line = both_ends(loop)
     numbers = range(1, MAX_EVENTS + 2)  # all that a head remembers, and one
     for first in numbers[::1000]:
         some = [{"n": n, "time": 0.0, "event": "note", "text": ""} for n in numbers if 0 <= n - first < 1000]
