@@ -19,10 +19,6 @@ C_FLAGS := -std=c11 -D_GNU_SOURCE -fno-math-errno -ffp-contract=off -Iruntime/cs
 C_WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wconversion -Werror
 SANITIZE := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 SANITIZERS = $(shell $(CC) -print-file-name=libasan.so) $(shell $(CC) -print-file-name=libubsan.so)
-ASAN_TESTS := $(addprefix tests/unit/test_,blocks.py checkpoint.py frames.py handshake.py kernels.py layers.py \
-    network_grad.py optimizer.py parameters.py sparse_table.py trainer_local.py) \
-    $(addprefix tests/faults/test_,hostile.py replay.py) \
-    $(addprefix tests/integration/test_,contract_training.py pserver.py pserver_command.py pserver_peers.py saving.py training.py)
 # Lets a test make the n-th allocation fail, and the kernel one that does not splice: tests/c/harness.h.
 WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=vmsplice,--wrap=splice
 # Both compilers where both are there; each has warnings that the other lacks.
@@ -64,7 +60,7 @@ asan: dev build/asan/pslaunch/runtime/_core.abi3.so ## tests of the runtime, its
 	@ln -sfn $(addprefix "$(CURDIR)"/,$(filter-out %.so,$(wildcard runtime/*))) build/asan/pslaunch/runtime/
 	PYTHONPATH="$(CURDIR)/build/asan" LD_PRELOAD="$(SANITIZERS)" \
 	ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_abort=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	$(PYTEST) -k "not memory and not furnished" $(ASAN_TESTS) $(PYTEST_ARGS)
+	$(PYTEST) -m asan -k "not memory and not furnished" $(PYTEST_ARGS)
 
 # The import names as real folders, as in build/typing, but with a core of its own: .venv/ stays as it is.
 build/asan/pslaunch/runtime/_core.abi3.so: $(CORE) $(BINDINGS) $(HEADERS) Makefile | dev

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pslaunch.node.head import Head
+from pslaunch.node.head.head import Head
 from pslaunch.node.job import Count, Limits, Node, Plan, Role, place
+from pslaunch.node.line.wire import Line, Message, Output
 from pslaunch.node.loop import Loop
-from pslaunch.node.wire import Line, Message, Output
-from pslaunch.runtime.env import TRAINER
+from pslaunch.runtime.shared.env import TRAINER
 from turns import Table, beside_python, fresh_folder, user_environ
 
 WAIT = "import sys; open('ready', 'w').close(); sys.stdin.read(); import signal; signal.pause()\n"

@@ -21,8 +21,8 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))  # testbed
 
 from agents import MB, children, memory, until
 from over_ssh import BareFabric, Environ, Jobs, OpenLines, local, write_files, write_sparse
-from pslaunch.node.manifest import Hashes, digest
-from pslaunch.node.place import HASHES
+from pslaunch.node.dispatch.into_place import HASHES
+from pslaunch.node.dispatch.manifest import Hashes, digest
 from testbed import Host, Hosts, why_not
 from testbed.hosts import STATE
 from turns import Table, ratio, take_turns, user_environ

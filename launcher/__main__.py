@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 
-from pslaunch.node import GC_THRESHOLD
+from .node import GC_THRESHOLD
 
 
 def main() -> None:
     """As `cli.main`, whose imports are half of what a user waits for."""
     gc.set_threshold(GC_THRESHOLD)
-    from pslaunch import cli
+    from . import cli
 
     cli.main()
 

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pslaunch.commands import (
+from .errors import PslaunchError
+from .node import codes
+from .options.typer_glue import (
     HELP_NAMES,
     Commands,
     JobCommand,
@@ -26,12 +28,10 @@ from pslaunch.commands import (
     usage_errors,
     with_options,
 )
-from pslaunch.errors import PslaunchError
-from pslaunch.node import codes
 
 if TYPE_CHECKING:
-    from pslaunch.given import Given
-    from pslaunch.spec import JobSpec, Reach
+    from .options.sources import Given
+    from .options.spec import JobSpec, Reach
 
 BROKEN_PIPE: Final = codes.SIGNAL_BASE + 13
 CANT_WRITE: Final = "can't write to standard output"
@@ -69,7 +69,7 @@ def local(ctx: typer.Context, **_options: Any) -> None:
     (--num_passes=3, --log_period, --dot_period, --saving_period, --save_dir, --test_period, --local,
     --no_save) win over what the program says. Options may also stand in ./pslaunch.toml.
     """
-    from pslaunch.spec import local_spec
+    from .options.spec import local_spec
 
     _run_job(ctx, local_spec)
 
@@ -82,7 +82,7 @@ def fabric(ctx: typer.Context, **_options: Any) -> None:
     it there. The hosts need sshd and Python 3.9 or later. Options win over ./pslaunch.toml, and that over
     conf.py; what stands before and after PROGRAM is taken as by `pslaunch local`.
     """
-    from pslaunch.fabric_spec import fabric_spec
+    from .options.fabric_spec import fabric_spec
 
     _run_job(ctx, fabric_spec)
 
@@ -100,10 +100,10 @@ def check_fabric(ctx: typer.Context, **_options: Any) -> None:
     Takes the command line of `pslaunch fabric` as it is. Nothing is sent to the hosts or started there.
     With --json: one object a host. The exit code is 0 where the job can run.
     """
-    from pslaunch.fabric_spec import fabric_spec
+    from .options.fabric_spec import fabric_spec
 
     spec, given = _wanted_job(ctx, fabric_spec)
-    from pslaunch.check import check
+    from .check.check import check
 
     raise typer.Exit(check(spec, sys.stdout, as_json=given.flag("json")))
 
@@ -111,7 +111,7 @@ def check_fabric(ctx: typer.Context, **_options: Any) -> None:
 def _run_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> None:
     spec, given = _wanted_job(ctx, make_spec)
     as_json = given.flag("json")
-    from pslaunch import session
+    from .run import session
 
     if given.flag("dry_run"):
         connect = "connect" in given.options and given.flag("connect")
@@ -124,8 +124,8 @@ def _wanted_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> tuple[
     """What the user wants, and where it was said."""
     from pathlib import Path
 
-    from pslaunch.given import gather
-    from pslaunch.spec import notes
+    from .options.sources import gather
+    from .options.spec import notes
 
     split = ctx.meta["split"]
     with usage_errors(ctx):
@@ -183,7 +183,7 @@ def _reach(ctx: Any, conf: Text, hosts: Several, include: Several, exclude: Seve
         return None
     from pathlib import Path
 
-    from pslaunch.fabric_spec import reach_of
+    from .options.fabric_spec import reach_of
 
     with usage_errors(ctx):
         return reach_of(line, Path.cwd())
@@ -199,7 +199,7 @@ def jobs(
     json: Json = False,
 ) -> None:
     """List jobs that go on by themselves, and how earlier ones ended."""
-    from pslaunch.jobs import show_jobs
+    from .run.jobs import show_jobs
 
     show_jobs(sys.stdout, as_json=json, reach=_reach(ctx, conf, hosts, include, exclude))
 
@@ -215,7 +215,7 @@ def status(
     json: Json = False,
 ) -> None:
     """Say how a job and each of its processes stand."""
-    from pslaunch.jobs import show_status
+    from .run.jobs import show_status
 
     show_status(job, sys.stdout, as_json=json, reach=_reach(ctx, conf, hosts, include, exclude))
 
@@ -241,7 +241,7 @@ def logs(
     json: Json = False,
 ) -> None:
     """Print the output of a job's processes."""
-    from pslaunch.jobs import show_logs
+    from .run.jobs import show_logs
 
     reach = _reach(ctx, conf, hosts, include, exclude)
     raise typer.Exit(show_logs(job, process, sys.stdout, follow=follow, as_json=json, reach=reach))
@@ -259,7 +259,7 @@ def stop(
     json: Json = False,
 ) -> None:
     """End a job, and wait for its end."""
-    from pslaunch.jobs import stop as stop_job
+    from .run.jobs import stop as stop_job
 
     reach = _reach(ctx, conf, hosts, include, exclude)
     raise typer.Exit(stop_job(job, sys.stdout, kill=kill, as_json=json, reach=reach))
@@ -281,7 +281,7 @@ def fetch(
     """Bring what a job has left on its nodes: its output and all logs."""
     from pathlib import Path
 
-    from pslaunch.jobs import fetch as fetch_job
+    from .run.jobs import fetch as fetch_job
 
     reach = _reach(ctx, conf, hosts, include, exclude)
     raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, as_json=json, reach=reach))
@@ -297,8 +297,9 @@ def pserver(ctx: typer.Context) -> None:
 @app.command(cls=PlainCommand)
 def version(json: Json = False) -> None:
     """Say which version this is and what it was compiled with."""
-    from pslaunch import __version__
     from pslaunch.runtime import _core
+
+    from . import __version__
 
     core = _core.features()
     features = {

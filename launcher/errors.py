@@ -19,7 +19,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pslaunch.node import codes
+from .node import codes
 
 # What asks a launcher to end, and how the end is told.
 STOP_SIGNALS: Final[Mapping[int, str]] = {

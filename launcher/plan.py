@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pslaunch.detect import choose_server
-from pslaunch.locate import DEFAULT_PROGRAM
-from pslaunch.node import job
-from pslaunch.node.job import Count, Facts, Install, Limits, Node, Package, Placed, Plan, Role
-from pslaunch.runtime.env import PSERVER, TRAINER
-from pslaunch.spec import JobSpec, Reach
-from pslaunch.spec import Package as Sent
+from pslaunch.runtime.shared.env import PSERVER, TRAINER
+
+from .node import job
+from .node.job import Count, Facts, Install, Limits, Node, Package, Placed, Plan, Role
+from .options.detect import choose_server
+from .options.locate import DEFAULT_PROGRAM
+from .options.spec import JobSpec, Reach
+from .options.spec import Package as Sent
 
 # -P: a file of the workspace must not shadow a module of the pserver.
 BUNDLED_PSERVER = ("-P", "-m", "pslaunch.runtime.pserver")
@@ -61,7 +62,7 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
 def _install(spec: JobSpec) -> Install | None:
     if not spec.install:
         return None
-    from pslaunch import wheel
+    from .ship import wheel
 
     name = spec.wheel.name if spec.wheel else wheel.wheel_name()
     return Install(name, tuple(wheel.pins()), offline=spec.wheelhouse is not None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pslaunch.runtime import publish
+from . import publish
 
 __all__ = ["Activation", "Base", "Identity", "Linear", "Relu", "Sigmoid", "Softmax", "Tanh"]
 publish(__name__, __all__)

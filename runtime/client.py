@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pslaunch.runtime import _core, blocks, env, handshake
-from pslaunch.runtime.kernel_numbers import KINDS, METHODS, Kind, Method
+from . import _core, blocks, handshake
+from .kernel_numbers import KINDS, METHODS, Kind, Method
+from .shared import env
 
 F32 = npt.NDArray[np.float32]
 U64 = npt.NDArray[np.uint64]

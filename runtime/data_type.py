@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pslaunch.runtime import publish
+from . import publish
 
 __all__ = ["InputType", "dense_vector", "integer_value"]
 publish(__name__, __all__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pslaunch.runtime import publish
+from . import publish
 
 __all__ = ["BeginIteration", "BeginPass", "EndIteration", "EndPass", "TestResult"]
 publish(__name__, __all__)

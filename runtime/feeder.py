@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pslaunch.runtime.arrays import F32, Ids
-from pslaunch.runtime.layer import Layer
+from .arrays import F32, Ids
+from .layer import Layer
 
 Feeding = Mapping[str, int] | Sequence[str] | None
 Batch = Sequence[Any]

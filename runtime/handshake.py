@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 
-from pslaunch.runtime import prove
-from pslaunch.runtime.prove import MAX_BODY_BYTES, MAX_UNPROVEN, PATIENCE_S, TIMEOUT_S, Refusals, Refused
+from .shared import prove
+from .shared.prove import MAX_BODY_BYTES, MAX_UNPROVEN, PATIENCE_S, TIMEOUT_S, Refusals, Refused
 
 __all__ = [
     "MAX_BODY_BYTES",

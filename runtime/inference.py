@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from pslaunch.runtime.arrays import F32, U64
-from pslaunch.runtime.feeder import Feeder, Feeding
-from pslaunch.runtime.layer import Layer
-from pslaunch.runtime.network import Network
-from pslaunch.runtime.parameters import Parameters
-from pslaunch.runtime.settings import current
+from .arrays import F32, U64
+from .feeder import Feeder, Feeding
+from .layer import Layer
+from .network import Network
+from .parameters import Parameters
+from .settings import current
 
 
 def infer(

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
-from pslaunch.runtime import env
-from pslaunch.runtime.settings import Settings
+from .settings import Settings
+from .shared import env
 
 
 def log_path(settings: Settings) -> Path:

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pslaunch.runtime import publish
-from pslaunch.runtime.activation import activation_name
-from pslaunch.runtime.arrays import MAX_IDS
-from pslaunch.runtime.attr import ExtraLayerAttribute, ParameterAttribute
-from pslaunch.runtime.data_type import InputType
-from pslaunch.runtime.param_config import ParamConfig, make_config
+from . import publish
+from .activation import activation_name
+from .arrays import MAX_IDS
+from .attr import ExtraLayerAttribute, ParameterAttribute
+from .data_type import InputType
+from .param_config import ParamConfig, make_config
 
 __all__ = [
     "Layer",

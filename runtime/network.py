@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pslaunch.runtime import _core
-from pslaunch.runtime.arrays import F32, U64, Ids, Index, Rows, sum_rows, unique_rows
-from pslaunch.runtime.layer import Layer
-from pslaunch.runtime.ops import (
+from . import _core
+from .arrays import F32, U64, Ids, Index, Rows, sum_rows, unique_rows
+from .layer import Layer
+from .ops import (
     ConcatNode,
     CrossEntropyNode,
     DataNode,
@@ -26,7 +26,7 @@ from pslaunch.runtime.ops import (
     SquareErrorNode,
     Tape,
 )
-from pslaunch.runtime.param_config import ParamConfig
+from .param_config import ParamConfig
 
 COSTS = ("cross_entropy", "square_error")
 FetchRows = Callable[[str, U64], F32]

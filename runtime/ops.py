@@ -12,9 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from pslaunch.runtime.arrays import F32, Ids, Index
-from pslaunch.runtime.layer import Layer
-from pslaunch.runtime.param_config import ParamConfig
+from .arrays import F32, Ids, Index
+from .layer import Layer
+from .param_config import ParamConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

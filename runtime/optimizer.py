@@ -9,9 +9,9 @@ import difflib
 from dataclasses import dataclass
 from typing import Any
 
-from pslaunch.runtime import publish
-from pslaunch.runtime.kernel_numbers import Method
-from pslaunch.runtime.param_config import ParamConfig
+from . import publish
+from .kernel_numbers import Method
+from .param_config import ParamConfig
 
 __all__ = ["SGD", "AdaGrad", "L2Regularization", "Momentum", "Optimizer"]
 publish(__name__, __all__)

@@ -11,8 +11,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pslaunch.runtime.attr import Initializer, ParameterAttribute
-from pslaunch.runtime.kernel_numbers import Kind
+from .attr import Initializer, ParameterAttribute
+from .kernel_numbers import Kind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,13 +15,13 @@ from typing import IO, Any
 
 import numpy as np
 
-from pslaunch.runtime import _core, param_config, publish
-from pslaunch.runtime.arrays import F32, U64
-from pslaunch.runtime.kernel_numbers import KINDS
-from pslaunch.runtime.layer import Layer
-from pslaunch.runtime.network import collect_params, topological
-from pslaunch.runtime.param_config import ParamConfig
-from pslaunch.runtime.settings import current
+from . import _core, param_config, publish
+from .arrays import F32, U64
+from .kernel_numbers import KINDS
+from .layer import Layer
+from .network import collect_params, topological
+from .param_config import ParamConfig
+from .settings import current
 
 __all__ = ["Parameters", "create"]
 publish(__name__, __all__)

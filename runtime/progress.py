@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from pslaunch.runtime import env
+from .shared import env
 
 PERIOD_S = 0.2
 STATE_WAIT_S = 1.0

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from pslaunch.runtime.arrays import F32, U64
-from pslaunch.runtime.client import Client, Init, Optim
-from pslaunch.runtime.optimizer import Optimizer, Rule
-from pslaunch.runtime.param_config import ParamConfig
-from pslaunch.runtime.parameters import Parameters
-from pslaunch.runtime.settings import Settings
-from pslaunch.runtime.updater import ParamRules, Scatter, Sparse
+from .arrays import F32, U64
+from .client import Client, Init, Optim
+from .optimizer import Optimizer, Rule
+from .param_config import ParamConfig
+from .parameters import Parameters
+from .settings import Settings
+from .updater import ParamRules, Scatter, Sparse
 
 CHUNK_BYTES = 8 << 20  # of rows fetched or set at once
 

@@ -11,16 +11,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar
 
-from pslaunch.runtime import env
-from pslaunch.runtime.client import ClientError, NotReached, PeerVanished
-from pslaunch.runtime.infolog import InfoLog, log_path
-from pslaunch.runtime.network import Network
-from pslaunch.runtime.optimizer import Optimizer
-from pslaunch.runtime.parameters import Parameters
-from pslaunch.runtime.progress import Progress
-from pslaunch.runtime.remote import RemoteUpdater, make_client
-from pslaunch.runtime.settings import Settings
-from pslaunch.runtime.updater import LocalUpdater, Updater
+from .client import ClientError, NotReached, PeerVanished
+from .infolog import InfoLog, log_path
+from .network import Network
+from .optimizer import Optimizer
+from .parameters import Parameters
+from .progress import Progress
+from .remote import RemoteUpdater, make_client
+from .settings import Settings
+from .shared import env
+from .updater import LocalUpdater, Updater
 
 MODEL_NAME = "parameters.tar"
 VANISHED_CODE = 75  # os.EX_TEMPFAIL: ended because a peer vanished; the launcher looks for the first cause

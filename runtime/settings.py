@@ -11,7 +11,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
 
-from pslaunch.runtime import env
+from .shared import env
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import IO
 
-from pslaunch.runtime import event, publish
-from pslaunch.runtime.feeder import Batch, Feeder, Feeding
-from pslaunch.runtime.infolog import eval_text
-from pslaunch.runtime.layer import Layer
-from pslaunch.runtime.network import COSTS, Network, StepResult
-from pslaunch.runtime.ops import Draw
-from pslaunch.runtime.optimizer import Optimizer
-from pslaunch.runtime.parameters import Parameters
-from pslaunch.runtime.run import Run
-from pslaunch.runtime.settings import current
+from . import event, publish
+from .feeder import Batch, Feeder, Feeding
+from .infolog import eval_text
+from .layer import Layer
+from .network import COSTS, Network, StepResult
+from .ops import Draw
+from .optimizer import Optimizer
+from .parameters import Parameters
+from .run import Run
+from .settings import current
 
 __all__ = ["SGD"]
 publish(__name__, __all__)

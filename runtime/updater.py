@@ -7,12 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
-from pslaunch.runtime import _core
-from pslaunch.runtime.arrays import F32, U64
-from pslaunch.runtime.kernel_numbers import METHODS
-from pslaunch.runtime.optimizer import Optimizer, Rule
-from pslaunch.runtime.param_config import ParamConfig
-from pslaunch.runtime.parameters import Parameters
+from . import _core
+from .arrays import F32, U64
+from .kernel_numbers import METHODS
+from .optimizer import Optimizer, Rule
+from .param_config import ParamConfig
+from .parameters import Parameters
 
 Sparse = Mapping[str, tuple[U64, F32]]
 

@@ -17,11 +17,11 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pslaunch.errors import SpecError
-from pslaunch.node.job import Limits, Node
+from ..errors import SpecError
+from ..node.job import Limits, Node
 
 if TYPE_CHECKING:
-    from pslaunch.spec import Reach
+    from ..options.spec import Reach
 
 CLOSE_EXTRA_S = 2.0
 

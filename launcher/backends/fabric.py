@@ -15,18 +15,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pslaunch.backends.base import CLOSE_EXTRA_S, Backend, Dial, Line
-from pslaunch.backends.local import LocalBackend
-from pslaunch.errors import FileError, HostError, HostsError, SpecError
-from pslaunch.hosts import Host, named
-from pslaunch.node import codes, relay
-from pslaunch.node.job import Limits, Node
-from pslaunch.ssh.channel import Channel
-from pslaunch.ssh.fleet import Fleet
-from pslaunch.ssh.prompt import Prompt
+from ..errors import FileError, HostError, HostsError, SpecError
+from ..node import codes
+from ..node.job import Limits, Node
+from ..node.later import relay
+from ..options.hosts import Host, named
+from ..ssh.channel import Channel
+from ..ssh.fleet import Fleet
+from ..ssh.prompt import Prompt
+from .base import CLOSE_EXTRA_S, Backend, Dial, Line
+from .local import LocalBackend
 
 if TYPE_CHECKING:
-    from pslaunch.spec import Reach
+    from ..options.spec import Reach
 
 SILENT_S = 30.0  # a host that is asked something by a later shell has said nothing for so long
 

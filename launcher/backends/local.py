@@ -15,12 +15,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
-from pslaunch.backends.base import CLOSE_EXTRA_S, Dial, Line
-from pslaunch.errors import FileError, ServiceError
-from pslaunch.node.job import Limits, Node
+from ..errors import FileError, ServiceError
+from ..node.job import Limits, Node
+from .base import CLOSE_EXTRA_S, Dial, Line
 
 if TYPE_CHECKING:
-    from pslaunch.spec import Reach
+    from ..options.spec import Reach
 
 # -P: neither the working directory nor the workspace may shadow a module of the agent.
 NODE = (sys.executable, "-P", "-m", "pslaunch.node")
@@ -75,7 +75,7 @@ class LocalBackend:
         return fd, fd
 
     def ask(self, node: Node | None, words: Sequence[str]) -> Iterator[bytes]:
-        from pslaunch.node import relay
+        from ..node.later import relay
 
         argv = [*NODE, *words]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as answering:
@@ -132,7 +132,7 @@ class LocalBackend:
             except subprocess.TimeoutExpired:
                 # Killing it would take a guard away from what its agent started, unless it is stopped and
                 # guards nothing: then its agent, if there is one, does the ending.
-                from pslaunch.node import procs
+                from ..node import procs
 
                 found = procs.read_proc(keeper.pid)
                 with contextlib.suppress(ProcessLookupError):

@@ -6,7 +6,7 @@ import gc
 import sys
 from collections.abc import Sequence
 
-from pslaunch.node import GC_THRESHOLD
+from . import GC_THRESHOLD
 
 
 def main(argv: Sequence[str]) -> int | str:
@@ -14,17 +14,17 @@ def main(argv: Sequence[str]) -> int | str:
     gc.set_threshold(GC_THRESHOLD)
     mode, words = (argv[0], argv[1:]) if argv else ("", argv)
     if mode == "keeper":
-        from pslaunch.node import keeper
+        from .agent import keeper
 
         return keeper.main(words)
     if mode in ("relay", "records", "read", "pack", "results"):
-        from pslaunch.node import relay
+        from .later import relay
 
         return relay.main(mode, words)
     if mode == "furnish":
-        from pslaunch.node import furnish
+        from .agent import install
 
-        return furnish.main(words[0])
+        return install.main(words[0])
     return f"unknown: {argv}"
 
 

@@ -6,6 +6,7 @@ code, or 128+n where signal n ended it, is passed on as it is.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 
 OK = 0
@@ -38,3 +39,16 @@ MEANINGS: Mapping[int, str] = {
     INT: "the launcher was ended by INT (Ctrl+C)",
     TERM: "the launcher was ended by TERM",
 }
+
+
+class Refusal(Exception):
+    """The node can't do what was ordered; the text and code go to the head."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def code_of(e: OSError) -> int:
+    """The exit code that fits what the system said."""
+    return RIGHTS if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else IO

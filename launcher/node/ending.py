@@ -9,7 +9,7 @@ import signal
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from pslaunch.runtime.env import PSERVER, TRAINER
+from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
 KILL_WAIT_S = 2.0  # after KILL a node that does not report is given up, its keeper goes on
 NEVER = float("inf")

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pslaunch.runtime import env
-from pslaunch.runtime.env import PSERVER, TRAINER, Endpoint, Port
+from pslaunch.runtime.shared import env
+from pslaunch.runtime.shared.env import PSERVER, TRAINER, Endpoint, Port
 
 GLOO = "gloo"
 PYTHON = "{python}"  # first word of an argv: the Python of the node

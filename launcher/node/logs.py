@@ -10,6 +10,7 @@ from typing import Callable, NamedTuple
 MAX_LINE_CHARS = 8192  # a longer line is handed on in pieces
 OVERWRITTEN_EVERY_S = 5.0  # a progress bar that redraws itself by \r is shown this often
 TAIL_LINES = 20
+ADVICE = "what to do: "  # begins a last line that says what to do about the one before it
 _TAIL_BYTES = 8192
 
 # Colours, cursor movements, titles: whole escape sequences, then whatever control characters are left.

@@ -10,8 +10,12 @@ import ctypes
 import errno
 import os
 import signal
+import sys
 import time
 from typing import NamedTuple
+
+BEAT_S = 1.0  # between keeper and agent, both ways
+KILL_LIMIT_S = 1.5
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -157,3 +161,21 @@ def _oom_files() -> list[str]:
                 files.append(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
     files.append("/proc/vmstat")
     return files
+
+
+def complain(text: str) -> None:
+    """Last words, for whoever started us; where nobody listens any more nothing is lost."""
+    with contextlib.suppress(OSError):
+        print(f"pslaunch {text}", file=sys.stderr, flush=True)
+
+
+def reap() -> dict[int, int]:
+    """Wait status of each child that has ended, by pid."""
+    ended = {}
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended[pid] = status
+    return ended

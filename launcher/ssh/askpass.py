@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pslaunch.ssh.attempt import Deadline
+from .attempt import Deadline
 
 MAX_QUESTION_BYTES = 64 * 1024
 _TICKET = "PSLAUNCH_ASKPASS"

@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Iterator
 
-from pslaunch.errors import HostError
-from pslaunch.ssh.channel import Tail
+from ..errors import HostError
+from .channel import Tail
 
 RETRY_FIRST_S, RETRY_LAST_S = 0.2, 2.0
 SLICE_S = 0.2  # to notice the end of a job while a host does not answer

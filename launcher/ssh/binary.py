@@ -14,13 +14,13 @@ import subprocess
 import threading
 from collections.abc import Mapping
 
-from pslaunch.errors import HostError
-from pslaunch.ssh.askpass import Askpass
-from pslaunch.ssh.attempt import RETRY_FIRST_S, RETRY_LAST_S, SLICE_S, Deadline, RefusedError, failed_start
-from pslaunch.ssh.boot import COMMAND, Boot, NoMarkerError, wait_for_marker
-from pslaunch.ssh.channel import STDERR_S, BinaryChannel, Tail, keep_tail
-from pslaunch.ssh.hostkeys import HOW, Policy
-from pslaunch.ssh.settings import Settings
+from ..errors import HostError
+from .askpass import Askpass
+from .attempt import RETRY_FIRST_S, RETRY_LAST_S, SLICE_S, Deadline, RefusedError, failed_start
+from .boot import COMMAND, Boot, NoMarkerError, wait_for_marker
+from .channel import STDERR_S, BinaryChannel, Tail, keep_tail
+from .hostkeys import HOW, Policy
+from .settings import Settings
 
 _SSH_FAILED = 255
 _STRICT = {"accept_new": "accept-new", "reject": "yes", "ask": "ask"}

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from pslaunch.app import zipapp
+from ..ship.zipapp import make_zipapp
 
 # Inside these quotes is nothing that any of the shells would touch.
 COMMAND = "exec /bin/sh -c 'IFS= read -r line; eval \"$line\"'"
@@ -98,7 +98,7 @@ def _word(path: str) -> str:
 
 def make_boot(argv: Sequence[str], agent_python: str | None) -> Boot:
     """The boot of one channel. The word `argv` reaches `pslaunch.node` byte for byte."""
-    app, sent = zipapp(small=False), os.urandom(16).hex().encode()
+    app, sent = make_zipapp(), os.urandom(16).hex().encode()
     pythons = [_word(agent_python)] if agent_python else PYTHONS
     search = _SEARCH.format(
         pythons=" ".join(pythons),

@@ -22,21 +22,13 @@ from typing import Any
 import fabric
 import paramiko
 
-from pslaunch.errors import HostError
-from pslaunch.ssh import hostkeys
-from pslaunch.ssh.attempt import (
-    RETRY_FIRST_S,
-    RETRY_LAST_S,
-    SLICE_S,
-    BusyError,
-    Deadline,
-    RefusedError,
-    failed_start,
-)
-from pslaunch.ssh.boot import COMMAND, Boot, NoMarkerError, wait_for_marker
-from pslaunch.ssh.channel import ParamikoChannel, Tail, keep_tail
-from pslaunch.ssh.proof import Passphrases, Proof
-from pslaunch.ssh.settings import Settings
+from ..errors import HostError
+from . import hostkeys
+from .attempt import RETRY_FIRST_S, RETRY_LAST_S, SLICE_S, BusyError, Deadline, RefusedError, failed_start
+from .boot import COMMAND, Boot, NoMarkerError, wait_for_marker
+from .channel import ParamikoChannel, Tail, keep_tail
+from .proof import Passphrases, Proof
+from .settings import Settings
 
 END_LIMIT_S = 0.5  # for the last words of what came to nothing
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}

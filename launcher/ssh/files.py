@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pslaunch.errors import HostError
+from ..errors import HostError
 
 SYSTEM = "/etc/ssh/ssh_config"
 USER = "~/.ssh/config"

@@ -10,21 +10,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pslaunch.app import zipapp
-from pslaunch.errors import HostError, HostRightsError
-from pslaunch.ssh import hostkeys
-from pslaunch.ssh.attempt import Deadline, RefusedError
-from pslaunch.ssh.boot import Boot, make_boot
-from pslaunch.ssh.channel import Channel
-from pslaunch.ssh.settings import Config, Route, Settings
+from ..errors import HostError, HostRightsError
+from ..ship.zipapp import make_zipapp
+from . import hostkeys
+from .attempt import Deadline, RefusedError
+from .boot import Boot, make_boot
+from .channel import Channel
+from .settings import Config, Route, Settings
 
 if TYPE_CHECKING:
     import fabric
 
-    from pslaunch.hosts import Host
-    from pslaunch.spec import Reach
-    from pslaunch.ssh.askpass import Askpass
-    from pslaunch.ssh.connect import Connector
+    from ..options.hosts import Host
+    from ..options.spec import Reach
+    from .askpass import Askpass
+    from .connect import Connector
 
 DESCRIPTORS = 10  # of a connection and its channel, and more than that
 PER_DOOR = 8  # connections being opened to one sshd: its MaxStartups begins to drop at 10
@@ -103,10 +103,10 @@ class Fleet:
 
         May be called twice.
         """
-        from pslaunch.ssh.connect import Connector
-        from pslaunch.ssh.proof import Passphrases
+        from .connect import Connector
+        from .proof import Passphrases
 
-        zipapp(small=False)  # made once, not by each thread
+        make_zipapp()  # made once, not by each thread
         if self._shared is None:
             self._shared = Connector(self._host_keys, Passphrases(self._ask))
         if self._cancelled:
@@ -129,7 +129,7 @@ class Fleet:
         return HostError(host.name, "connect", "the job is being ended")
 
     def _open(self, route: Route, argv: Sequence[str]) -> Channel:
-        from pslaunch.ssh import connect
+        from . import connect
 
         assert self._shared is not None
         booted = make_boot(argv, self._reach.agent_python)
@@ -148,8 +148,8 @@ class Fleet:
         return connect.start(connection, route.target, booted, deadline)
 
     def _by_ssh(self, route: Route, booted: Boot) -> Channel:
-        from pslaunch.ssh import binary
-        from pslaunch.ssh.askpass import Askpass
+        from . import binary
+        from .askpass import Askpass
 
         assert self._config.ssh is not None and self._shared is not None
         with self._lock:

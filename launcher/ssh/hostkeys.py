@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pslaunch.errors import HostError
-from pslaunch.ssh.settings import Settings
+from ..errors import HostError
+from .settings import Settings
 
 Policy = Literal["ask", "accept_new", "reject"]
 Verdict = Literal["known", "unknown", "changed", "revoked"]

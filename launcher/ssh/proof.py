@@ -11,9 +11,9 @@ from typing import Any
 
 import paramiko
 
-from pslaunch.ssh import keys
-from pslaunch.ssh.attempt import BusyError, Deadline, RefusedError
-from pslaunch.ssh.settings import Settings
+from . import keys
+from .attempt import BusyError, Deadline, RefusedError
+from .settings import Settings
 
 PASSPHRASE_TRIES = 3
 

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pslaunch.errors import HostError, SpecError
-from pslaunch.ssh import keys
+from ..errors import HostError, SpecError
+from . import keys
 
 SSH_G_LIMIT_S = 10.0  # `Match exec` may run something slow
 MAX_JUMPS = 8
@@ -306,7 +306,7 @@ class Config:
         return parse(done.stdout.decode("utf-8", "surrogateescape"))
 
     def _read_files(self, name: str, user: str | None, port: int | None) -> Values:
-        from pslaunch.ssh import files
+        from . import files
 
         values: dict[str, Sequence[str]] = {
             "identityfile": [f"~/.ssh/{key}" for key in _DEFAULT_KEYS],

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pslaunch.runtime import publish
-from pslaunch.runtime.dataset import imikolov
+from .. import publish
+from . import imikolov
 
 __all__ = ["imikolov"]
 

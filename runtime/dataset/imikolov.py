@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pslaunch.runtime import publish
+from .. import publish
 
 __all__ = ["DataType", "build_dict", "test", "train"]
 publish(__name__, __all__)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pslaunch.runtime import publish
-from pslaunch.runtime.reader import creator
-from pslaunch.runtime.reader.decorator import (
+from .. import publish
+from . import creator
+from .decorator import (
     ComposeNotAligned,
     batch,
     buffered,

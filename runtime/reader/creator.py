@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pslaunch.runtime import publish
+from .. import publish
 
 __all__ = ["np_array", "text_file"]
 publish(__name__, __all__)

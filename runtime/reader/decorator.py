@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from pslaunch.runtime import settings
+from .. import settings
 
 Reader = Callable[[], Iterable[Any]]
 _MISSING = object()

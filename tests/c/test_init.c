@@ -22,7 +22,7 @@ TEST(init_depends_on_its_four_alone) {
     CHECK(memcmp(a, b, sizeof a) != 0);
 }
 
-/* The same numbers as in tests/unit/test_kernels.py, on every machine. */
+/* The same numbers as in tests/unit/runtime/test_kernels.py, on every machine. */
 TEST(init_never_changes) {
     const float normal[] = {0.1837158203125F, 0.06488037109375F, 0.260406494140625F, 1.411163330078125F},
                 uniform[] = {0.5597113370895386F, 0.5898596048355103F, 0.7888609170913696F,

@@ -12,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.runtime import _core, handshake, prove
+from pslaunch.runtime import _core, handshake
 from pslaunch.runtime.client import Optim
+from pslaunch.runtime.shared import prove
 from support.faults import control, peak_mib
 from support.jobs import LocalPlace, running
 from support.process import poll_until
 from support.pservers import cluster
 from support.trainings import TRAIN
+
+pytestmark = pytest.mark.asan
 
 MEMORY_MIB = 40  # that a pserver may take beyond what it has without hostile peers
 HUGE = 2**63

@@ -15,14 +15,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pslaunch.node import codes, wire
-from pslaunch.runtime import _core, prove
+from pslaunch.node import codes
+from pslaunch.node.line import seal, wire
+from pslaunch.runtime import _core
 from pslaunch.runtime.client import Client, Optim
+from pslaunch.runtime.shared import prove
 from support.faults import Control, control
 from support.jobs import Job, LocalPlace, finished, running
 from support.pservers import Cluster, cluster, run_trainers
 from support.tap import Tap, tapping
 from support.trainings import TRAIN
+
+pytestmark = pytest.mark.asan
 
 F32 = npt.NDArray[np.float32]
 SECRET = b"of the job"
@@ -190,7 +194,7 @@ def test_an_agents_frame_said_again_on_its_line_is_no_order_and_costs_the_node(w
         at = 0
         for _ in range(2):
             at += prove.HEAD.size + prove.HEAD.unpack_from(said, at)[3]
-        length = wire.HEADER.size + wire.HEADER.unpack_from(said, at)[0] + wire.MAC_BYTES
+        length = wire.HEADER.size + wire.HEADER.unpack_from(said, at)[0] + seal.MAC_BYTES
         tap.insert(0, said[at : at + length])
         held.tell()
         assert job.launcher.wait() == codes.NODE_LOST, job.launcher.output()

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import write_conf
 
-from pslaunch.hosts import Host
+from pslaunch.options.hosts import Host
 from pslaunch.ssh.fleet import Fleet
 from support.leaks import MARK
 from support.process import Started, poll_until

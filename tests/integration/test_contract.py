@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
-from pslaunch.runtime import env
+from pslaunch.runtime.shared import env
 from support.clock import own_s
 from support.jobs import QUICK, SOON_LOST, Event, Place, finished, running, until_nothing_runs
 from support.process import until_gone

@@ -12,7 +12,7 @@ import pytest
 from pslaunch.node import codes
 from support.jobs import QUICK, TRAINING_PLACES, Job, LocalPlace, Place, finished, running, until_nothing_runs
 
-pytestmark = pytest.mark.parametrize("place", TRAINING_PLACES, indirect=True)
+pytestmark = [pytest.mark.asan, pytest.mark.parametrize("place", TRAINING_PLACES, indirect=True)]
 
 TRAIN = """
 import os, signal, sys

@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 
 from pslaunch.backends.local import LocalBackend
-from pslaunch.jobs import NEWS
-from pslaunch.node import codes, record
+from pslaunch.node import codes
 from pslaunch.node.job import Plan, place
+from pslaunch.node.later import record
 from pslaunch.node.loop import Loop
-from pslaunch.observe import RemoteHead
+from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
-from pslaunch.spec import JobSpec
+from pslaunch.run.jobs import NEWS
+from pslaunch.run.observe import RemoteHead
 from support.jobs import PSLAUNCH, QUICK, LocalPlace, running, until_nothing_runs
 from support.process import poll_until, until_gone
 

@@ -6,9 +6,9 @@ from collections import defaultdict
 
 import pytest
 
-from pslaunch.jobs import NEWS, STOPPED
-from pslaunch.node.supervise import Failure
-from pslaunch.runtime.env import PROGRESS_FIELDS
+from pslaunch.node.head.supervise import Failure
+from pslaunch.run.jobs import NEWS, STOPPED
+from pslaunch.runtime.shared.env import PROGRESS_FIELDS
 from support.jobs import LocalPlace, running
 from support.pages import rows, words
 

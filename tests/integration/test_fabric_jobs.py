@@ -221,8 +221,8 @@ ASKING = """
 import sys
 from pslaunch.backends import fabric
 from pslaunch.errors import HostError
-from pslaunch.hosts import parse_hosts
-from pslaunch.spec import Reach
+from pslaunch.options.hosts import parse_hosts
+from pslaunch.options.spec import Reach
 fabric.SILENT_S = 1.0
 backend = fabric.FabricBackend(Reach(hosts=tuple(parse_hosts(sys.argv[1:2], "here")), root_dir="~"))
 try:

@@ -14,13 +14,14 @@ import pytest
 
 from pslaunch.backends.local import LocalBackend
 from pslaunch.node import codes
-from pslaunch.node.furnish import ADVICE, OWN_WHEEL, WHEELHOUSE, chosen_python
-from pslaunch.node.head import Head
+from pslaunch.node.agent.install import OWN_WHEEL, WHEELHOUSE, chosen_python
+from pslaunch.node.head.head import Head
 from pslaunch.node.job import place
+from pslaunch.node.logs import ADVICE
 from pslaunch.node.loop import Loop
+from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
-from pslaunch.spec import JobSpec
-from pslaunch.wheel import keep_wheel, make_wheel, pins, wheel_name
+from pslaunch.ship.wheel import keep_wheel, make_wheel, pins, wheel_name
 
 
 class Node:

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from pslaunch.backends.local import LocalBackend
-from pslaunch.check import Looking, StoppedError
-from pslaunch.findings import Seen
+from pslaunch.check.check import Looking, StoppedError
+from pslaunch.check.findings import Seen
+from pslaunch.node.agent.inspect import lock_holder
 from pslaunch.node.job import Limits, Node
-from pslaunch.node.look import lock_holder
+from pslaunch.node.line.wire import HEADER, HEARTBEAT, Message
 from pslaunch.node.loop import Loop
-from pslaunch.node.wire import HEADER, HEARTBEAT, Message
 from support import leaks
 from support.jobs import parent_of, until_nothing_runs
 from support.process import poll_until, started

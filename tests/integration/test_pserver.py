@@ -14,6 +14,8 @@ from pslaunch.runtime.client import Client, Init, Optim
 from support.proxy import cutting
 from support.pservers import cluster, run_trainers
 
+pytestmark = pytest.mark.asan
+
 F32 = npt.NDArray[np.float32]
 
 ADAGRAD = Optim(method="adagrad", learning_rate=0.1, decay=1e-3)

@@ -13,6 +13,8 @@ from pslaunch.runtime.client import Client
 from support.process import started
 from support.pservers import HOST, bind_block
 
+pytestmark = pytest.mark.asan
+
 
 def pserver(*options: str) -> list[str]:
     """A command line."""

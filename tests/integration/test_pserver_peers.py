@@ -21,6 +21,8 @@ from support.clock import own_s
 from support.progress import heard
 from support.pservers import HOST, Cluster, bind_block, cluster, run_trainers
 
+pytestmark = pytest.mark.asan
+
 PLAIN = Optim(method="sgd", learning_rate=1.0)  # with whole numbers every sum is exact, in any order
 ZERO = Init(kind="normal", mean=0.0, std=0.0)
 ROWS, DIM = 400, 8

@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from pslaunch.app import zipapp
 from pslaunch.node import codes
-from pslaunch.node.head import Head
+from pslaunch.node.head.head import Head
 from pslaunch.node.job import Count, Limits, Node, Plan, Role, place
 from pslaunch.node.loop import Loop
+from pslaunch.ship.zipapp import make_zipapp
 from support.jobs import until_nothing_runs
 from support.node_app import greet
 from support.others import NO_BULLSEYE, bullseye_root
@@ -157,7 +157,7 @@ def plan() -> Plan:
 def bullseye(tmp_path: Path) -> Iterator[Bullseye]:
     node = Bullseye(bullseye_root(), tmp_path / "node")
     (node.folder / "ws").mkdir(parents=True)
-    (node.folder / "app.pyz").write_bytes(zipapp())
+    (node.folder / "app.pyz").write_bytes(make_zipapp())
     yield node
     until_nothing_runs(3.0)
 

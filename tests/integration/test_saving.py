@@ -12,10 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pslaunch.runtime import checkpoint, reference
+from pslaunch.runtime import reference
 from pslaunch.runtime.client import Client, ClientError, Init, Optim, PeerVanished
+from pslaunch.runtime.pserver import checkpoint
 from support.process import started
 from support.pservers import Cluster, cluster, run_trainers
+
+pytestmark = pytest.mark.asan
 
 F32 = npt.NDArray[np.float32]
 
@@ -101,7 +104,7 @@ def test_the_program_lists_and_finds_damage(tmp_path: Path) -> None:
     with cluster(options=[f"--save_dir={tmp_path}"]) as found:
         train(found.client(0), 1)
         assert found.codes() == [0]
-    argv = [sys.executable, "-P", "-m", "pslaunch.runtime.checkpoint", str(tmp_path)]
+    argv = [sys.executable, "-P", "-m", "pslaunch.runtime.pserver.checkpoint", str(tmp_path)]
     with started(argv) as process:
         assert process.wait() == 0
         assert "e: 34x8 rows, 1 steps of adagrad" in process.output()

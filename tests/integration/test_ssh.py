@@ -21,9 +21,9 @@ import pytest
 from pslaunch.backends.base import Dial
 from pslaunch.backends.fabric import FabricBackend
 from pslaunch.errors import HostError, HostRightsError, HostsError
-from pslaunch.hosts import Host
 from pslaunch.node.job import Limits, Node
-from pslaunch.spec import Reach
+from pslaunch.options.hosts import Host
+from pslaunch.options.spec import Reach
 from pslaunch.ssh.channel import BinaryChannel, Channel
 from pslaunch.ssh.connect import Connector
 from pslaunch.ssh.fleet import Fleet
@@ -196,7 +196,7 @@ def test_a_killed_launcher_ends_the_line(client: Client, tmp_path: Path) -> None
         client.configure("Host forwarding\n  ForwardAgent yes")
         code = (
             "import os, signal, sys; sys.path[:0] = sys.argv[1].split(':')\n"
-            "from pslaunch.hosts import Host; from pslaunch.ssh.fleet import Fleet\n"
+            "from pslaunch.options.hosts import Host; from pslaunch.ssh.fleet import Fleet\n"
             "from support.sshd import reaching\n"
             f"(c,) = Fleet(reaching(), ask=None).open([Host({name!r})], [{KEEPER!r}])\n"
             "os.read(c.read_fd, 1)\n"

@@ -16,6 +16,8 @@ from support.cluster import Cluster, run_job
 from support.process import poll_until, started
 from support.progress import heard
 
+pytestmark = pytest.mark.asan
+
 PROGRAM = """
 import json, os, sys
 import pslaunch.runtime as paddle

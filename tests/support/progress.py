@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.runtime import env
+from pslaunch.runtime.shared import env
 
 Report = dict[str, int | float | str]
 

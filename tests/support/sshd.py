@@ -17,7 +17,7 @@ import pytest
 
 from pslaunch.errors import HostError
 from pslaunch.node import procs
-from pslaunch.spec import Reach
+from pslaunch.options.spec import Reach
 from pslaunch.ssh.channel import Channel
 from support.leaks import MARK
 

@@ -6,7 +6,7 @@ import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
 
-from pslaunch.wheel import RUNTIME_NEEDS
+from pslaunch.ship.wheel import RUNTIME_NEEDS
 
 
 def make_wheelhouse(folder: Path) -> Path:

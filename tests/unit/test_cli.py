@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from pslaunch import __version__, session
+from pslaunch import __version__
 from pslaunch.cli import app, main
 from pslaunch.node import codes
-from pslaunch.spec import JobSpec
+from pslaunch.options.spec import JobSpec
+from pslaunch.run import session
 
 PSLAUNCH = [sys.executable, "-m", "pslaunch"]
 
@@ -217,7 +218,8 @@ def test_words_that_may_be_meant_otherwise_are_told(
 def test_a_plan_of_a_local_job_imports_nothing_of_other_backends(ws: Path) -> None:
     code = (
         "import sys; from pslaunch.cli import _run; _run(['local', '--dry_run'])\n"
-        "other = 'fabric paramiko pslaunch.ssh pslaunch.fabric_spec pslaunch.conf tomllib'.split()\n"
+        "other = 'fabric paramiko pslaunch.ssh tomllib'.split()\n"
+        "other += ['pslaunch.options.fabric_spec', 'pslaunch.options.conf_py']\n"
         "print('other:', *(m for m in other if m in sys.modules))\n"
     )
     done = subprocess.run(
@@ -231,11 +233,11 @@ def test_nodes_are_started_before_head_and_view_are_imported(ws: Path) -> None:
         "import sys; from pslaunch.backends.local import LocalBackend\n"
         "from pslaunch.errors import ServiceError\n"
         "def start(*_):\n"
-        "    later = 'pslaunch.node.head pslaunch.observe pslaunch.view'.split()\n"
+        "    later = 'pslaunch.node.head.head pslaunch.run.observe pslaunch.views.view'.split()\n"
         "    print('there:', *(m for m in later if m in sys.modules))\n"
         "    raise ServiceError('enough')\n"
         "LocalBackend.start = start\n"
-        "from pslaunch import session; session.AT_ONCE_S = 10\n"
+        "from pslaunch.run import session; session.AT_ONCE_S = 10\n"
         "from pslaunch.cli import main; main(['local'])\n"
     )
     done = subprocess.run(
@@ -277,7 +279,7 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
     code = (
         "import sys, atexit\n"
         "heavy = 'numpy rich fabric paramiko kubernetes asyncio pydantic'.split()\n"
-        "heavy += ['pslaunch.session', 'pslaunch.spec']\n"
+        "heavy += ['pslaunch.run.session', 'pslaunch.options.spec']\n"
         "atexit.register(lambda: print('heavy:', *(m for m in heavy if m in sys.modules)))\n"
         f"from pslaunch.cli import main; main({words!r})\n"
     )

@@ -58,11 +58,13 @@ def test_wheel_has_every_source_file(tmp_path: Path) -> None:
                 assert f"{name.replace('.', '/')}/{file.relative_to(ROOT / folder)}" in names
     assert any(name.startswith("pslaunch/runtime/_core.") for name in names)
     assert not [name for name in names if name.startswith(("launcher/", "runtime/", "templates/", "tests/"))]
-    code = "import sys; sys.path.insert(0, sys.argv[1]); from pslaunch import app; print(app.__file__)"
-    argv = [sys.executable, "-S", "-c", f"{code}; print(hash(app.zipapp()))", str(tmp_path / "installed")]
+    shown = "print(hash(zipapp.make_zipapp()))"
+    code = "import sys; sys.path.insert(0, sys.argv[1])\n"
+    code += "from pslaunch.ship import zipapp; print(zipapp.__file__)"
+    argv = [sys.executable, "-S", "-c", f"{code}; {shown}", str(tmp_path / "installed")]
     theirs = subprocess.run(argv, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "0"})
     assert theirs.stdout.startswith(str(tmp_path))
-    argv = [sys.executable, "-c", "from pslaunch import app; print(hash(app.zipapp()))"]
+    argv = [sys.executable, "-c", f"from pslaunch.ship import zipapp; {shown}"]
     ours = subprocess.run(argv, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "0"})
     assert theirs.stdout.endswith(ours.stdout)
     assert wheel.name.startswith(f"pslaunch-{PROJECT['project']['version']}-cp311-abi3-")

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pslaunch.args import split_command_line
-from pslaunch.fabric_spec import fabric_spec
-from pslaunch.given import gather
 from pslaunch.node.job import Facts, place
-from pslaunch.options import options_of
+from pslaunch.options.args import split_command_line
+from pslaunch.options.fabric_spec import fabric_spec
+from pslaunch.options.options import options_of
+from pslaunch.options.sources import gather
+from pslaunch.options.spec import JobSpec, local_spec
 from pslaunch.plan import dry_run, make_plan, render
-from pslaunch.spec import JobSpec, local_spec
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PROGRAMS = {

@@ -1,5 +1,5 @@
 /* Prints a digest of what each kernel computes: two builds with equal output give the same bits. Built
- * and compared for compilers and processors by tests/unit/test_builds.py. */
+ * and compared for compilers and processors by tests/unit/csrc/test_builds.py. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,1 @@
+"""`pslaunch check`: looks at every node before anything is sent, and judges what it found."""

@@ -1,0 +1,387 @@
+"""`pslaunch check`: looks at all hosts of a job at once, says of each all that is wrong, and starts nothing.
+
+Agents are started as for a job; they look (node/look.py), try each other's doors, and end.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TextIO, TypeVar
+
+from pslaunch.runtime.shared.env import PSERVER
+
+from .. import __version__
+from ..backends.base import Line as Started
+from ..backends.fabric import FabricBackend
+from ..errors import STOP_SIGNALS, EndedEarlyError, HostError, PreflightError, PslaunchError
+from ..node import codes, job
+from ..node.dispatch.head_side import of_nodes
+from ..node.job import Facts, Node, Placed, Plan
+from ..node.line import reach
+from ..node.line.wire import NONSENSE, Line, Message
+from ..node.loop import Loop
+from ..options.imports import imported
+from ..options.locate import DEFAULT_PROGRAM
+from ..options.spec import JobSpec
+from ..plan import make_plan
+from ..ship.package import sizes
+from .findings import Finding, Seen, Wanted, exit_code, find
+from .report import aligned, tell
+
+STAGE_LIMIT_S: Final = 45.0  # longer than the slowest answer of a node takes
+OURS: Final = "pslaunch"
+RUNTIME: Final = ("pslaunch.runtime", "numpy", "threadpoolctl")
+FOR_VENV: Final = ("venv", "ensurepip")
+PACKAGES: Final = (OURS, "numpy")  # whose versions matter
+TOP_PORT: Final = 65535
+
+T = TypeVar("T")
+
+
+def check(
+    spec: JobSpec, out: TextIO, *, as_json: bool = False, failed: Mapping[int, HostError] | None = None
+) -> int:
+    """Look at all hosts of the job, tell what was found, and return the exit code.
+
+    failed: hosts, by node, that are known not to be reached; they are not tried again.
+    """
+    seen, findings = examine(spec, failed or {})
+    tell(seen, findings, out, as_json=as_json)
+    return exit_code(findings)
+
+
+def after_failed_start(spec: JobSpec, failed: Sequence[HostError]) -> bool:
+    """The table on stderr, as far as it can be had; whether it says all of `failed`.
+
+    failed: hosts that were not reached just now.
+    """
+    assert spec.reach is not None
+    names = [host.name for host in spec.reach.hosts]
+    known = {names.index(e.host): e for e in failed if names.count(e.host) == 1}
+    if sys.stderr is None:  # it is closed
+        return False
+    try:
+        code = check(spec, sys.stderr, failed=known)
+        if code == codes.OK:
+            print("so the hosts are in order; what failed is said above", file=sys.stderr)
+    except (PslaunchError, OSError):
+        return False
+    return len(known) == len(failed)
+
+
+def examine(spec: JobSpec, failed: Mapping[int, HostError]) -> tuple[list[Seen], list[Finding]]:
+    """What was seen of each host, and all that is wrong with any. Raises EndedEarlyError."""
+    plan = make_plan(spec, "check")
+    placed = job.place(plan, plan.nodes)
+    wanted = wanted_of(spec, plan.server)
+    sent = sent_bytes(placed)
+    backend, loop = FabricBackend(spec.reach), Loop()
+    looking = Looking(loop)
+    try:
+        tried = [node for node in plan.nodes if node.id not in failed]
+        started = looking.aside(lambda: backend.try_start(tried, plan.limits))
+        opened: dict[int, Started | HostError] = dict(failed)
+        opened.update(zip((n.id for n in tried), started, strict=True))
+        looking.attach([x for x in opened.values() if isinstance(x, Started)], plan.limits.lost_after_s)
+        looking.look(lambda node: question(spec, wanted, placed, node))
+        looking.try_network(plan.port or 0)
+        looking.end()
+    except StoppedError as e:
+        number = signal.Signals(e.args[0])
+        raise EndedEarlyError(number, STOP_SIGNALS[number]) from e
+    finally:
+        looking.close()
+        backend.close()
+        loop.close()
+    errors = {node: x for node, x in opened.items() if isinstance(x, HostError)}
+    seen = [looking.seen(Seen(host=n.name, failed=errors.get(n.id)), n.id) for n in plan.nodes]
+    seen = [sensible(one, wanted, size) for one, size in zip(seen, sent, strict=True)]
+    return seen, find(seen, wanted, sent)
+
+
+def sensible(one: Seen, wanted: Wanted, size: int) -> Seen:
+    """As it is where its facts can be judged and shown; else a host that did not answer, and why."""
+    if one.facts is None:
+        return one
+    try:
+        aligned([one], find([one], wanted, [size]))
+        paths = [folder["path"] for folder in one.facts["folders"].values()]
+        "".join([*paths, one.facts["agent_python"]["executable"]])
+    except NONSENSE as e:
+        return Seen(host=one.host, lost=f"what it says can't be right: {type(e).__name__}: {e}")
+    return one
+
+
+def known_facts(spec: JobSpec, plan: Plan) -> tuple[Placed, Facts]:
+    """The job with what its hosts know: addresses, paths, Pythons, and the ports that are free now.
+
+    Raises PreflightError, with the exit code of a check, where something is wrong with a host; the table is
+    on stderr then.
+    """
+    seen, findings = examine(spec, {})
+    if code := exit_code(findings):
+        tell(seen, findings, sys.stderr, as_json=False)
+        raise PreflightError("a dry run with --connect wants hosts that are in order", code)
+    placed = job.place(plan, [_with_facts(plan, *pair) for pair in zip(plan.nodes, seen, strict=True)])
+    facts = Facts.symbolic(placed)
+    if any(why for one in seen for why in (one.facts or {})["ports"].values()):
+        return placed, facts  # others will be proposed, which are chosen when the job starts
+    first = plan.port or job.FIRST_PORT
+    proposed = job.propose_ports(placed, first, job.FIRST_PORT)
+    pservers = {p.key: proposed[p.key] for p in placed.of(PSERVER)}
+    return placed, facts._replace(ports={**facts.ports, **pservers})
+
+
+def _with_facts(plan: Plan, node: Node, one: Seen) -> Node:
+    """A node as its host has answered."""
+    facts = one.facts
+    assert facts is not None
+    workspace = str(facts["folders"]["workspace"]["path"])
+    logs = facts["folders"].get("log_dir")
+    log_dir = str(logs["path"]) if logs else f"{workspace}/log"
+    base = log_dir if logs else workspace
+    return node._replace(
+        addr=one.addr or str(facts["addrs"][0]),
+        workspace=workspace,
+        log_dir=log_dir,
+        output_dir=f"{base}/output",
+        state_dir=f"{base}/.pslaunch",
+        python="" if plan.install else str(facts["agent_python"]["executable"]),
+    )
+
+
+# --- What the job needs, and what is asked. ---
+
+
+def wanted_of(spec: JobSpec, server: str) -> Wanted:
+    """What the job needs of every node."""
+    program = spec.program or DEFAULT_PROGRAM
+    found = imported(spec.workspace / program, spec.workspace)
+    needed, later = dict(found.needed), dict(found.later)
+    ours = needed.pop(OURS, "") or later.pop(OURS, "")
+    who = "the pserver" if server == "bundled" else ours
+    if who:
+        needed = {**{name: needed.get(name, who) for name in RUNTIME}, **needed}
+    return Wanted(
+        sent=spec.package is not None,
+        port_given=spec.port is not None,
+        modules=dict.fromkeys(FOR_VENV, "--install") if spec.install else needed,
+        later={} if spec.install else {name: where for name, where in later.items() if name not in needed},
+        install=spec.install,
+        version=__version__ if who else "",
+    )
+
+
+def question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> Message:
+    """What an agent is asked about its node."""
+    here, plan = placed.nodes[node], placed.plan
+    paths = {"workspace": here.workspace}
+    if spec.log_dir is not None:
+        paths["log_dir"] = here.log_dir
+    return {
+        "type": "look",
+        "nic": plan.nic,
+        "paths": paths,
+        "lock": f"{here.state_dir}/lock",
+        "files": [] if wanted.sent else [f"{here.workspace}/{spec.program or DEFAULT_PROGRAM}"],
+        "links": sorted(set(plan.package.links.values())) if plan.package else [],
+        "ports": ports_of(placed, node),
+        "python": "" if spec.install else spec.python or "",
+        "modules": [*wanted.modules, *wanted.later],
+        "packages": PACKAGES,
+        "env": dict(plan.added_env),
+    }
+
+
+def ports_of(placed: Placed, node: int) -> list[int]:
+    """The ports of its pservers; where none were given, those that would be proposed first."""
+    mine = {p.key for p in placed.of(PSERVER) if p.node == node}
+    first = placed.plan.port or job.FIRST_PORT
+    proposed = job.propose_ports(placed, first, job.FIRST_PORT)
+    return sorted(p for key, ports in proposed.items() if key in mine for p in ports if p <= TOP_PORT)
+
+
+def sent_bytes(placed: Placed) -> list[int]:
+    """How much each node would be sent if it had nothing yet."""
+    package, nodes = placed.plan.package, placed.nodes
+    if package is None:
+        return [0] * len(nodes)
+    entries, parts = sizes(package), of_nodes(placed, {})
+    if parts is None:
+        return [sum(e.size for e in entries)] * len(nodes)
+    part = parts(entries)
+    return [sum(e.size for e in part(node.id)) for node in nodes]
+
+
+# --- Asking. ---
+
+
+class StoppedError(Exception):
+    """The user has had enough; its number is the signal's."""
+
+
+class Asked:
+    """One host that was reached: its line, and its last answer of each type."""
+
+    def __init__(self, loop: Loop, started: Started, lost_after_s: float) -> None:
+        self.node, self.name, self._diagnosis = started.node.id, started.node.name, started.diagnosis
+        self.answers: dict[str, Message] = {}
+        self.addrs: list[str] = []
+        self.free_port = self.door = 0
+        self.doors: list[tuple[int, str, int]] = []  # of others, which it tries: node, address, port
+        self.reached: list[tuple[int, str]] = []  # of these
+        self.lost = ""  # why it answers no more
+        self.clock_off_s = 0.0
+        self._sent = 0.0, 0.0  # when: by the clock, and by one that nobody sets
+        fds = started.read_fd, started.write_fd
+        self.line = Line(loop, *fds, lost_after_s=lost_after_s, on_message=self._hear, on_lost=self._lose)
+
+    def send(self, message: Message) -> None:
+        self._sent = time.time(), time.monotonic()
+        self.line.send(message)
+
+    def _hear(self, message: Message) -> None:
+        """All that is needed of it is read here: what can't be right loses this host alone."""
+        kind = message["type"]
+        if kind == "clock":
+            began_s, since_s = self._sent
+            self.clock_off_s = float(message["time"]) - began_s - (time.monotonic() - since_s) / 2
+        elif kind in ("refused", "trouble"):
+            self.lost = self.lost or str(message["text"])
+        elif kind == "looked":
+            facts = message["facts"]
+            self.addrs = [str(addr) for addr in facts["addrs"]]
+            self.free_port = next((_port(port) for port, why in facts["ports"].items() if not why), 0)
+            if not self.addrs and not facts["interface_error"]:
+                raise ValueError("it has no address, and does not say why")
+        elif kind == "opened":
+            self.door = _port(message["port"])
+        elif kind == "reached":
+            self.reached = [(int(node), str(addr)) for node, addr in message["reached"]]
+            if not set(self.reached) <= {(node, addr) for node, addr, _ in self.doors}:
+                raise ValueError("it names doors that it was not to try")
+        self.answers[kind] = message
+
+    def _lose(self, reason: str) -> None:
+        if not self.lost and "finished" not in self.answers:
+            self.lost = "; ".join(filter(None, (reason, self._diagnosis())))
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.answers["looked"]["facts"]
+        return found
+
+
+class Looking:
+    """Asks the hosts that were reached, stage after stage: all answer one question before the next."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._asked: list[Asked] = []
+        self._chosen: dict[int, str] = {}
+        self._cut_off: dict[int, str] = {}
+        self._stopped_by = 0
+        loop.on_signals({n: functools.partial(self._stop, n) for n in STOP_SIGNALS})
+
+    def _stop(self, number: int) -> None:
+        self._stopped_by = number
+
+    def aside(self, work: Callable[[], list[T]]) -> list[T]:
+        """What `work` gives, done in a thread, so that a signal need not wait for it. Raises StoppedError."""
+        found: list[T] = []
+        over: list[Exception | None] = []
+        self._loop.aside(lambda: found.extend(work()), over.append)
+        self._run(lambda: bool(over))
+        if over[0]:
+            raise over[0]
+        return found
+
+    def attach(self, started: Sequence[Started], lost_after_s: float) -> None:
+        """Take the lines to agents."""
+        self._asked = [Asked(self._loop, one, lost_after_s) for one in started]
+
+    def look(self, question: Callable[[int], Message]) -> None:
+        """Facts and clocks: `question` gives what a node is asked."""
+        secret = os.urandom(32).hex()
+        self._ask(lambda one: {**question(one.node), "node": one.node, "secret": secret}, "looked")
+
+    def try_network(self, port: int = 0) -> None:
+        """Every node tries the others' doors, at the port of a pserver where one is free, else at `port`."""
+        self._ask(lambda one: {"type": "door", "port": one.free_port or port}, "opened")
+        there = [one for one in self._there() if one.addrs]
+        tries = reach.tries(len(there))
+
+        def order(one: Asked) -> Message:
+            doors = [there[k] for k in tries[there.index(one)]] if one in there else []
+            one.doors = [(x.node, addr, x.door) for x in doors for addr in x.addrs]
+            return {"type": "reach", "doors": one.doors, "limit_s": reach.TRY_S}
+
+        self._ask(order, "reached")
+        if any(one.lost for one in there):
+            return  # which is told
+        places = {one.node: i for i, one in enumerate(there)}
+        opened = {i: [(places[node], addr) for node, addr in one.reached] for i, one in enumerate(there)}
+        known = [one.addrs for one in there]
+        chosen, wrong = reach.sort_out([one.name for one in there], known, opened)
+        self._chosen = {there[i].node: addr for i, addr in chosen.items()}
+        self._cut_off = {there[i].node: f"its port {there[i].door} {why}" for i, why in wrong.items()}
+
+    def end(self) -> None:
+        """Nothing of ours is left on the hosts."""
+        self._ask(lambda _one: {"type": "finish"}, "finished")
+
+    def close(self) -> None:
+        """Agents whose lines are closed end by themselves."""
+        for one in self._asked:
+            one.line.close()
+
+    def seen(self, one: Seen, node: int) -> Seen:
+        """With what its host has said."""
+        asked = next((x for x in self._asked if x.node == node), None)
+        if asked is None:
+            return one
+        return one._replace(
+            lost=asked.lost,
+            facts=asked.facts if "looked" in asked.answers else None,
+            clock_off_s=asked.clock_off_s,
+            addr=self._chosen.get(node, ""),
+            cut_off=self._cut_off.get(node, ""),
+        )
+
+    def _there(self) -> list[Asked]:
+        return [one for one in self._asked if not one.lost]
+
+    def _ask(self, message: Callable[[Asked], Message], answer: str) -> None:
+        """Ask all that answer, and wait for these answers, or for the limit; who is silent is lost then."""
+        waited = self._there()
+        for one in waited:
+            one.send(message(one))
+        end_s = self._loop.now() + STAGE_LIMIT_S
+        timer = self._loop.call_at(end_s, lambda: None)
+        self._run(
+            lambda: self._loop.now() >= end_s or all(one.lost or answer in one.answers for one in waited)
+        )
+        timer.cancel()
+        for one in waited:
+            if answer not in one.answers and not one.lost:
+                one.lost = f"it did not answer within {STAGE_LIMIT_S:g} s"
+
+    def _run(self, until: Callable[[], bool]) -> None:
+        def over() -> bool:
+            if self._stopped_by:
+                raise StoppedError(self._stopped_by)
+            return until()
+
+        self._loop.run(over)
+
+
+def _port(said: object) -> int:
+    port = int(str(said))
+    if not 0 < port <= TOP_PORT:
+        raise ValueError(f"{port} is no port")
+    return port

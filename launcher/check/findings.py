@@ -1,0 +1,320 @@
+"""What is wrong with the nodes of a job, judged from what they told. Pure: facts in, findings out.
+
+A problem keeps the job from running; a warning does not. docs/fabric.md says the same of every kind, and a
+test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from ..errors import HostError
+from ..node import codes
+
+Level = Literal["ok", "warning", "problem"]
+MAX_CLOCK_OFF_S: Final = 2.0
+MIN_MEMORY_BYTES: Final = 1 << 30
+
+
+class Kind(NamedTuple):
+    """A kind of finding: the column in which it shows, how bad it is, and what to do about it."""
+
+    column: str
+    level: Level
+    advice: str
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "name": Kind(
+        "reached", "problem",
+        "mend the host's name in HOSTS, or its block in ~/.ssh/config; ssh -G HOST shows what "
+        "counts",
+    ),
+    "connect": Kind(
+        "reached", "problem",
+        "is it switched on, does sshd listen on this port, does a firewall let us through? ssh -v "
+        "HOST says more",
+    ),
+    "start": Kind(
+        "reached", "problem",
+        "ssh HOST true must work without a question: look at its login files, its limits, and its "
+        "temporary folder",
+    ),
+    "silent": Kind(
+        "reached", "problem",
+        "look at the host's load and its network, then check again",
+    ),
+    "host key": Kind(
+        "key", "problem",
+        "compare the host's key with what its administrator says; --host_key_policy=accept_new "
+        "takes unknown ones, ssh-keygen -R HOST forgets an old one",
+    ),
+    "key": Kind(
+        "key", "problem",
+        "ssh-copy-id HOST puts your key there; ssh-add -l shows the keys of your agent",
+    ),
+    "no Python": Kind(
+        "python", "problem",
+        "install Python 3.9 or later there (apt-get install python3), or say where it is: "
+        "--agent_python",
+    ),
+    "Python of the programs": Kind(
+        "python", "problem",
+        "--python names one that every host has",
+    ),
+    "no workspace": Kind(
+        "disk", "problem",
+        "--job_workspace names a folder that every host has; --job_dispatch_package sends one",
+    ),
+    "no program": Kind(
+        "disk", "problem",
+        "name a program that is in the workspace of every host",
+    ),
+    "no link": Kind(
+        "disk", "warning",
+        "mount it there, or name a path that every host has: --link NAME=PATH",
+    ),
+    "no rights": Kind(
+        "disk", "problem",
+        "give the user the right to write there, or choose another ROOT_DIR (--root_dir), or "
+        "--log_dir",
+    ),
+    "in use": Kind(
+        "disk",
+        "problem",
+        "wait for that job, end it (pslaunch stop), or choose another --log_dir or --job_name",
+    ),
+    "disk full": Kind(
+        "disk", "problem",
+        "free some space, or choose a ROOT_DIR (--root_dir) on a larger disk",
+    ),
+    "disk nearly full": Kind(
+        "disk", "warning",
+        "what the package needs anew must fit beside what is there: free some space",
+    ),
+    "no interface": Kind(
+        "address", "problem",
+        "PADDLE_NIC (--nics) names an interface that every host has; without it, one is found",
+    ),
+    "busy port": Kind(
+        "ports", "problem",
+        "end what holds it, or give another --port (PADDLE_PORT); without one, a free one is found",
+    ),
+    "missing modules": Kind(
+        "imports", "problem",
+        "install them there, or --install brings a virtual environment with pslaunch and the "
+        "workspace's requirements.txt, or --python names a Python that has them",
+    ),
+    "missing later": Kind(
+        "imports", "warning",
+        "a function of the program imports them: install them if it is called",
+    ),
+    "no venv": Kind(
+        "imports", "problem",
+        "--install needs them: apt-get install python3-venv, or --agent_python names a Python that "
+        "has them",
+    ),
+    "old Python": Kind(
+        "imports", "problem",
+        "pslaunch's own runtime needs Python 3.11 or later: --agent_python names it for --install",
+    ),
+    "other pslaunch": Kind(
+        "imports", "warning",
+        "install the same version there as here, or let --install do it",
+    ),
+    "no way": Kind(
+        "network", "problem",
+        "open the nodes' network to each other for the ports of the job, or name the interface that"
+        " they share: PADDLE_NIC (--nics)",
+    ),
+    "little memory": Kind(
+        "memory", "warning",
+        "end what uses it, or leave the host out: --exclude",
+    ),
+    "clock": Kind(
+        "clock", "warning",
+        "set the clocks by NTP: times in logs can't be compared",
+    ),
+    "proxies": Kind(
+        "system", "warning",
+        "the programs don't get these variables; --env NAME=VALUE gives them one",
+    ),
+    "other numpy": Kind(
+        "imports", "warning",
+        "results may differ in their last bits from those of equal hosts: install the same numpy "
+        "everywhere",
+    ),
+    "other Python": Kind(
+        "python", "warning",
+        "install the same Python everywhere, or let --python name one that all have",
+    ),
+    "other processor": Kind(
+        "system", "warning",
+        "results may differ in their last bits from those of equal hosts: use hosts of one kind",
+    ),
+}  # fmt: skip
+
+# By the step in which a HostError says that a host failed.
+STEPS: Final[Mapping[str, str]] = {
+    "resolve": "name",
+    "connect": "connect",
+    "host key": "host key",
+    "authenticate": "key",
+    "python": "no Python",
+    "start": "start",
+}
+OF_RIGHTS: Final = frozenset({"key"})
+OF_REACHING: Final = frozenset({"name", "connect", "start", "silent", "host key"}) | OF_RIGHTS
+
+
+class Finding(NamedTuple):
+    """Something about one host, in the system's own words."""
+
+    node: int
+    kind: str
+    text: str
+
+    @property
+    def level(self) -> Level:
+        return KINDS[self.kind].level
+
+    @property
+    def advice(self) -> str:
+        return KINDS[self.kind].advice
+
+
+class Seen(NamedTuple):
+    """What was seen of one host."""
+
+    host: str
+    failed: HostError | None = None  # why it could not be reached
+    lost: str = ""  # why it did not answer
+    facts: Mapping[str, Any] | None = None  # as node/look.py gives them
+    clock_off_s: float = 0.0  # its clock minus ours
+    addr: str = ""  # by which the others reach it; empty: none was found, or none is needed
+    cut_off: str = ""  # who could not reach it
+
+
+class Wanted(NamedTuple):
+    """What the job needs of every node."""
+
+    sent: bool = True  # whether the workspace is; else it must be there
+    port_given: bool = False  # whether other ports won't do
+    modules: Mapping[str, str] = {}  # name to who needs it
+    later: Mapping[str, str] = {}
+    install: bool = False  # what is imported comes with the job
+    version: str = ""  # of the pslaunch here, where the nodes need one
+
+
+def find(seen: Sequence[Seen], wanted: Wanted, sent_bytes: Sequence[int]) -> list[Finding]:
+    """All that is wrong with any of the hosts, in their order. `sent_bytes`: the package of each."""
+    found = []
+    for i, (one, size) in enumerate(zip(seen, sent_bytes, strict=True)):
+        found += [Finding(i, kind, text) for kind, text in _of_host(one, wanted, size)]
+    found += _differences(seen)
+    return sorted(found, key=lambda f: f.node)
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """0 where there are warnings at most."""
+    kinds = {f.kind for f in findings if f.level == "problem"}
+    if not kinds:
+        return codes.OK
+    if kinds <= OF_RIGHTS:
+        return codes.RIGHTS
+    return codes.HOST if kinds <= OF_REACHING else codes.PREFLIGHT
+
+
+def _of_host(one: Seen, wanted: Wanted, size: int) -> Iterator[tuple[str, str]]:
+    if one.failed:
+        yield STEPS.get(one.failed.step, "start"), one.failed.detail
+    if one.lost:
+        yield "silent", one.lost
+    facts = one.facts
+    if facts is None:
+        return
+    yield from _disk(facts, wanted, size)
+    if facts["interface_error"]:
+        yield "no interface", facts["interface_error"]
+    if wanted.port_given:
+        yield from (("busy port", why) for why in facts["ports"].values() if why)
+    yield from _programs(facts, wanted)
+    if one.cut_off:
+        yield "no way", one.cut_off
+    free = facts["memory"].get("available")
+    if free is not None and free < MIN_MEMORY_BYTES:
+        yield "little memory", f"{show_bytes(free)} are free"
+    if abs(one.clock_off_s) > MAX_CLOCK_OFF_S:
+        ahead = "ahead of" if one.clock_off_s > 0 else "behind"
+        yield "clock", f"{abs(one.clock_off_s):.1f} s {ahead} this machine's"
+    if facts["proxies"]:
+        yield "proxies", f"{', '.join(facts['proxies'])} set"
+
+
+def _disk(facts: Mapping[str, Any], wanted: Wanted, size: int) -> Iterator[tuple[str, str]]:
+    folders = facts["folders"]
+    workspace = folders["workspace"]
+    if not wanted.sent and not workspace["there"]:
+        yield "no workspace", f"{workspace['path']}: No such file or directory"
+        return
+    yield from (("no program", f"{path} is no file") for path, there in facts["files"].items() if not there)
+    yield from (("no link", f"{path} is not there") for path, there in facts["links"].items() if not there)
+    if facts["used_by"]:
+        yield "in use", f"job {facts['used_by']} has its logs in {workspace['path']}"
+    errors = dict.fromkeys(f"{f['error']} (of {f['owner'] or '?'})" for f in folders.values() if f["error"])
+    yield from (("no rights", error) for error in errors)
+    free = workspace["free_bytes"]
+    if free is not None and free < size:
+        kind = "disk nearly full" if workspace["there"] else "disk full"
+        sizes = f"{show_bytes(free)} are free, the package has {show_bytes(size)}"
+        yield kind, f"{workspace['parent']}: {sizes}"
+
+
+def _programs(facts: Mapping[str, Any], wanted: Wanted) -> Iterator[tuple[str, str]]:
+    programs = facts["programs"]
+    if programs["error"]:
+        yield "Python of the programs", programs["error"]
+        return
+    which = f"{programs['executable']} ({programs['version']})"
+    missing = programs["missing"]
+    if wanted.install:
+        if missing:
+            yield "no venv", f"{which} has no {', '.join(missing)}"
+        if tuple(map(int, programs["version"].split(".")[:2])) < (3, 11):
+            yield "old Python", which
+        return
+    for kind, named in (("missing modules", wanted.modules), ("missing later", wanted.later)):
+        lacks = [f"{name} ({named[name]})" for name in missing if name in named]
+        if lacks:
+            yield kind, f"{which} has no {', '.join(lacks)}"
+    version = programs["versions"].get("pslaunch", "")
+    if wanted.version and version and version != wanted.version:
+        yield "other pslaunch", f"{version} there, {wanted.version} here"
+
+
+# What should be the same everywhere: kind, and what tells it.
+_SAME: Final = (
+    ("other Python", lambda facts: ".".join(facts["programs"]["version"].split(".")[:2])),
+    ("other numpy", lambda facts: facts["programs"]["versions"].get("numpy", "")),
+    ("other processor", lambda facts: facts["processor"] or facts["machine"]),
+)
+
+
+def _differences(seen: Sequence[Seen]) -> Iterator[Finding]:
+    """Hosts that differ from the first that has it."""
+    for kind, tell in _SAME:
+        told = [(i, value) for i, one in enumerate(seen) if one.facts and (value := tell(one.facts))]
+        for i, value in told:
+            first, usual = told[0]
+            if value != usual:
+                yield Finding(i, kind, f"{value} there, {usual} on {seen[first].host}")
+
+
+def show_bytes(n: float) -> str:
+    """A size with the unit that suits it: 3.4 GiB."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "bytes" or n >= 100 else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} TiB"

@@ -1,0 +1,184 @@
+"""What `pslaunch check` found, for people or machines: a row for each host, then all that is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TextIO
+
+from ..views.view import clean
+from .findings import KINDS, OF_REACHING, Finding, Level, Seen, show_bytes
+
+COLUMNS: Final = (
+    *("host", "reached", "key", "python", "system", "disk", "address"),
+    *("ports", "imports", "memory", "clock", "network"),
+)
+DROPPED: Final = ("clock", "memory", "system", "address", "disk", "ports", "imports", "python", "network")
+GAP: Final = 3  # between columns on a terminal
+MAX_NAMES: Final = 3  # in a cell
+UNKNOWN: Final = "?"
+STYLES: Final[Mapping[Level, str]] = {"ok": "", "warning": "yellow", "problem": "bold red"}
+MARKS: Final[Mapping[Level, str]] = {"ok": "", "warning": "~", "problem": "!"}
+WORDS: Final[Mapping[Level, str]] = {"ok": "", "warning": "warning", "problem": "PROBLEM"}
+
+
+def tell(
+    seen: Sequence[Seen],
+    findings: Sequence[Finding],
+    out: TextIO,
+    *,
+    as_json: bool,
+    environ: Mapping[str, str] = os.environ,
+) -> None:
+    """Write what was found: JSON where asked for, a coloured table on a terminal, else plain lines."""
+    encoding = out.encoding or "utf-8"
+    if as_json:
+        lines = [json.dumps(data) for data in as_data(seen, findings)]
+    elif out.isatty() and environ.get("TERM", "dumb") != "dumb":
+        _draw(seen, findings, out, colour=not environ.get("NO_COLOR"))
+        return
+    else:
+        lines = [*aligned(seen, findings), *said(seen, findings)]
+    out.writelines(f"{clean(line, encoding)}\n" for line in lines)
+    out.flush()
+
+
+def as_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
+    """One object a host."""
+    for i, one in enumerate(seen):
+        mine = [f for f in findings if f.node == i]
+        yield {
+            "node": i,
+            "host": one.host,
+            "ok": all(f.level != "problem" for f in mine),
+            "addr": one.addr,
+            "clock_off_s": round(one.clock_off_s, 3),
+            "facts": one.facts,
+            "findings": [
+                {"what": f.kind, "level": f.level, "text": f.text, "advice": advised(f, one.host)}
+                for f in mine
+            ],
+        }
+
+
+def advised(finding: Finding, host: str) -> str:
+    """What to do, to be pasted where the host's name is one that ssh takes as it is."""
+    return finding.advice if ":" in host else re.sub(r"\bHOST\b", lambda _: host, finding.advice)
+
+
+def said(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
+    """A line for each finding, problems first, each with what to do; then their number."""
+    lines = []
+    for level in ("problem", "warning"):
+        lines += [
+            f"{WORDS[f.level]} {seen[f.node].host}: {f.kind}: {f.text}; "
+            f"what to do: {advised(f, seen[f.node].host)}"
+            for f in findings
+            if f.level == level
+        ]
+    bad = {f.node for f in findings if f.level == "problem"}
+    hosts = "1 host" if len(seen) == 1 else f"{len(seen)} hosts"
+    return [*lines, f"{len(bad)} of {hosts} can't be used" if bad else f"{hosts} can be used"]
+
+
+def aligned(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
+    """The table in plain text; a cell with a problem has ! before it, one with a warning ~."""
+    rows = [list(COLUMNS)]
+    rows += [[MARKS[level] + text for text, level in row] for row in table(seen, findings)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _draw(seen: Sequence[Seen], findings: Sequence[Finding], out: TextIO, *, colour: bool) -> None:
+    from rich.box import SIMPLE_HEAD  # rich takes longer to import than all the rest
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    encoding = out.encoding or "utf-8"
+    console = Console(file=out, no_color=not colour, highlight=False, markup=False, emoji=False)
+    rows = table(seen, findings)
+    shown = fitting(rows, console.width)
+    drawn = Table(*(COLUMNS[i] for i in shown), box=SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        cells = ((clean(row[i][0], encoding), row[i][1]) for i in shown)
+        drawn.add_row(*(Text(MARKS[level] + text, style=STYLES[level]) for text, level in cells))
+    console.print(drawn)
+    hidden = [name for i, name in enumerate(COLUMNS) if i not in shown]
+    left_out = f"too narrow for {', '.join(hidden)}, where nothing is wrong: --json, or | cat, has all of it"
+    for line in [*([left_out] if hidden else []), *said(seen, findings)]:
+        style = next((STYLES[level] for level, word in WORDS.items() if word and line.startswith(word)), "")
+        console.print(Text(clean(line, encoding), style=style), soft_wrap=True)
+
+
+# --- The table as data. ---
+
+
+def table(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[list[tuple[str, Level]]]:
+    """A row for each host, its cells in order of COLUMNS: text, and how bad it is."""
+    rows, others = [], sum(one.facts is not None for one in seen) - 1
+    for i, one in enumerate(seen):
+        worst: dict[str, Level] = {}
+        for f in findings:
+            if f.node == i and worst.get(KINDS[f.kind].column) != "problem":
+                worst[KINDS[f.kind].column] = f.level
+        unreached = {f.kind for f in findings if f.node == i} & OF_REACHING
+        cells = {"host": one.host, **_reached(unreached), **(_cells(one, others=others))}
+        if "no Python" in {f.kind for f in findings if f.node == i}:
+            cells |= {"python": "none"}
+        rows.append([(cells.get(name, UNKNOWN), worst.get(name, "ok")) for name in COLUMNS])
+    return rows
+
+
+def fitting(rows: Sequence[Sequence[tuple[str, Level]]], width: int) -> list[int]:
+    """The columns for a terminal of this width: what is not wrong anywhere is left out where it is narrow."""
+    widths = [
+        max(map(len, column)) + GAP
+        for column in zip(
+            COLUMNS, *([MARKS[level] + text for text, level in row] for row in rows), strict=True
+        )
+    ]
+    shown = list(range(len(COLUMNS)))
+    for i in map(COLUMNS.index, DROPPED):
+        if sum(widths[k] for k in shown) > width and all(row[i][1] == "ok" for row in rows):
+            shown.remove(i)
+    return shown
+
+
+def _reached(kinds: set[str]) -> dict[str, str]:
+    if not kinds:
+        return {"reached": "yes", "key": "ok"}
+    if kinds & {"key", "host key"}:
+        return {"reached": "yes", "key": "refused" if "key" in kinds else "host key"}
+    return {"reached": "no"}
+
+
+def _cells(one: Seen, *, others: int) -> dict[str, str]:
+    facts = one.facts
+    if facts is None:
+        return {}
+    programs, memory = facts["programs"], facts["memory"]
+    workspace = facts["folders"]["workspace"]
+    busy = [port for port, why in facts["ports"].items() if why]
+    return {
+        "python": programs["version"] or "none",
+        "system": f"{facts['libc'] or 'libc?'}, {facts['machine']}, {facts['cores']} cores",
+        "disk": "no rights" if workspace["error"] else _free(workspace["free_bytes"]),
+        "address": one.addr or next(iter(facts["addrs"]), "none"),
+        "ports": f"{_few(busy)} busy" if busy else "free" if facts["ports"] else "none needed",
+        "imports": f"no {_few(programs['missing'])}" if programs["missing"] else "ok",
+        "memory": _free(memory.get("available")),
+        "clock": f"{one.clock_off_s:+.1f} s",
+        "network": "cut off" if one.cut_off else "ok" if one.addr and others else UNKNOWN,
+    }  # fmt: skip
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _free(n: int | None) -> str:
+    return UNKNOWN if n is None else f"{show_bytes(n)} free"

@@ -1,0 +1,422 @@
+"""The agent: makes a node ready, starts and watches its programs, reports, ends them.
+
+Under the head's orders while its line lives; without it, or without its keeper, it ends everything
+by itself, as ending.py says. Here is the I/O.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pslaunch.runtime.shared import busyport, env
+
+from .. import codes, ports, procs
+from ..codes import Refusal, code_of
+from ..ending import Ending
+from ..line.wire import Data, Line, Message
+from ..loop import Loop
+from ..procs import BEAT_S, KILL_LIMIT_S, complain, reap
+from ..silence import Silence
+from .folders import Premises, write
+from .program import Program
+
+if TYPE_CHECKING:
+    from ..dispatch.node_side import Filling
+    from ..line.gate import Seals
+    from ..line.reach import Door
+
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Agent:
+    """One node of one job, from the head's hello to the clean end."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        run_dir: str,
+        keeper_fd: int,
+        line_fds: tuple[int, int],
+        *,
+        lost_after_s: float,
+        grace_s: float,
+        first_after_s: float = 0.0,
+        seals: Seals | None = None,
+    ) -> None:
+        self.loop, self._run_dir, self._grace_s = loop, run_dir, grace_s
+        self._keeper_fd, self._keeper_pid, self._lost_after_s = keeper_fd, os.getppid(), lost_after_s
+        self._keeper_silence = Silence(loop.now())
+        self.held: dict[str, list[socket.socket]] = {}
+        self._furnishing: Message | None = None  # the order that is being carried out
+        self._door: Door | None = None
+        self._filling: Filling | None = None
+        self._marks: list[socket.socket] = []  # of all our ports, to the end of the job
+        self._programs: dict[str, Program] = {}
+        self._numbers: dict[str, int] = {}
+        self._can_not_start = False  # one program could not be; the job ends
+        self._premises: Premises | None = None
+        self._ending: Ending | None = None  # our own, once nobody is there to order one
+        self._killed, self._left = 0, list[procs.Proc]()
+        self.code: int | None = None
+        os.set_blocking(keeper_fd, False)
+        loop.on_signals(
+            {
+                signal.SIGCHLD: self._children,
+                **{n: functools.partial(self.asked_to_end, n) for n in END_SIGNALS},
+            }
+        )
+        loop.watch(keeper_fd, read=self._hear_keeper)
+        loop.every(BEAT_S, self._beat)
+        self.line = Line(
+            loop,
+            *line_fds,
+            lost_after_s=lost_after_s,
+            first_after_s=first_after_s,
+            on_message=self._obey,
+            on_lost=lambda reason: self._end_alone(f"the head is gone: {reason}"),
+            on_data=self._take,
+            seals=seals,
+        )
+
+    def asked_to_end(self, number: int) -> None:
+        """A signal to the agent itself."""
+        self._give_up(f"the agent was asked to end ({signal.Signals(number).name})")
+
+    # --- orders ---
+
+    def _obey(self, message: Message) -> None:
+        order = getattr(self, f"_order_{message['type']}", None)
+        if order is None:
+            self.trouble("", codes.NODE_LOST, f"unknown order {message['type']!r}")
+            return
+        self._answer(lambda: order(message))
+
+    def _answer(self, work: Callable[[], None], failed: Exception | None = None) -> None:
+        """Do what was ordered; a refusal, or the system's, goes to the head in words."""
+        try:
+            if failed:
+                raise failed
+            work()
+        except Refusal as e:
+            self.line.send({"type": "refused", "code": e.code, "text": str(e)})
+        except OSError as e:
+            text = f"{e.filename}: {e.strerror}" if e.filename else str(e)
+            self.line.send({"type": "refused", "code": code_of(e), "text": text})
+
+    def _order_hello(self, message: Message) -> None:
+        """The wire has compared the versions already."""
+
+    def _order_prepare(self, m: Message) -> None:
+        """Folders, lock, node files, secret; answers with what only the node knows."""
+        self._node, self._secret = int(m["node"]), bytes.fromhex(m["secret"])
+        addrs = [m["addr"]] if m["addr"] else _own_addrs(m["nic"])
+        self._lost_after_s = self.line.lost_after_s = float(m["lost_after_s"])
+        self._grace_s = float(m["grace_s"])
+        self._premises = Premises(
+            self.loop,
+            m,
+            hand_over=self._hand_over,
+            answer=self._answer,
+            ready=lambda: self._prepared(addrs, filled=bool(m["filled"])),
+        )
+        self._premises.enter()
+
+    def _hand_over(self, lock_fd: int) -> None:
+        with socket.socket(fileno=os.dup(self._keeper_fd)) as keeper:
+            try:
+                socket.send_fds(keeper, [b"."], [lock_fd])
+            except OSError:
+                self._give_up("its keeper was killed")
+                raise Refusal(codes.NODE_LOST, "its keeper was killed") from None
+
+    def _prepared(self, addrs: list[str], *, filled: bool) -> None:
+        premises = self._premises
+        assert premises is not None
+        if filled and premises.shared is None:
+            from ..dispatch.node_side import Filling
+
+            send = self.line.send
+            self._filling = Filling(
+                self.loop, premises.workspace, self._secret, say=send, answer=self._answer
+            )
+        write(os.path.join(self._run_dir, "secret"), self._secret.hex(), 0o600)
+        told = {"host": socket.gethostname(), "run_dir": self._run_dir, "python": sys.executable}
+        told.update(premises.paths)
+        self.line.send({"type": "prepared", **told, "addrs": addrs, "shared": premises.shared})
+
+    def _order_furnish(self, m: Message) -> None:
+        """Run what makes this node ready, as a program like any other; its exit brings our answer."""
+        words = json.dumps({k: m[k] for k in ("workspace", "state_dir", "install", "setup")})
+        own = {"PSLAUNCH_PROGRESS": os.path.join(self._run_dir, "setup.sock")}
+        if "TMPDIR" not in m["added_env"]:  # what is left there goes with us, also where pip is killed
+            own["TMPDIR"] = os.path.join(self._run_dir, "tmp")
+            os.mkdir(own["TMPDIR"])
+        order = {**m, "role": env.TRAINER, "argv": [*own_argv(), "furnish", words], "cwd": m["workspace"],
+                 "contract": own, "keep_ports": False}  # fmt: skip
+        self._programs[m["key"]] = Program(self, int(m["number"]), order)
+        self._furnishing = m
+
+    def _furnished(self) -> None:
+        from .install import chosen_python
+
+        m, self._furnishing = self._furnishing, None
+        assert m is not None
+        program = self._programs.pop(m["key"])
+        program.finish()
+        assert program.process is not None
+        if program.process.returncode == codes.OK:
+            python = chosen_python(m["state_dir"])
+            self.line.send({"type": "furnished", "python": python}, in_order=True)
+
+    def _order_dispatch(self, m: Message) -> None:
+        if self._filling:
+            self._filling.offered(m)
+
+    def _order_serve(self, m: Message) -> None:
+        if self._filling:
+            self._filling.serve(m)
+
+    def _order_fetch(self, m: Message) -> None:
+        if self._filling:
+            self._filling.fetch(m)
+
+    def _take(self, piece: Data) -> None:
+        if self._filling:
+            self._filling.take(piece)
+
+    def _order_look(self, m: Message) -> None:
+        """Say what this node is and has; nothing of a job comes after that but `door` and `reach`."""
+        from .inspect import look
+
+        self._node, self._secret = int(m["node"]), bytes.fromhex(m["secret"])
+        self.line.send({"type": "clock", "time": time.time()})
+        facts: Message = {}
+
+        def done(e: Exception | None) -> None:
+            self._answer(lambda: self.line.send({"type": "looked", "facts": facts}), e)
+
+        self.loop.aside(lambda: facts.update(look(m)), done)
+
+    def _order_door(self, m: Message) -> None:
+        """Let others try by which addresses they reach this node, at this port if it can be had."""
+        from ..line import reach
+
+        self._door = reach.Door(self.loop, reach.word(self._secret, self._node), int(m["port"]))
+        self.line.send({"type": "opened", "port": self._door.port})
+
+    def _order_shut(self, _m: Message) -> None:
+        """Nobody tries the door any more: its port is free for a program."""
+        self._close_doors()
+        self.line.send({"type": "shut"})
+
+    def _order_reach(self, m: Message) -> None:
+        """Try the doors of others; slow ones are waited for aside."""
+        from ..line import reach
+
+        reached: list[tuple[int, str]] = []
+
+        def work() -> None:
+            targets = [reach.Target(*door) for door in m["doors"]]
+            reached.extend((t.node, t.addr) for t in reach.try_all(targets, self._secret, m["limit_s"]))
+
+        def done(e: Exception | None) -> None:
+            self._answer(lambda: self.line.send({"type": "reached", "reached": reached}), e)
+
+        self.loop.aside(work, done)
+
+    def _order_ports(self, m: Message) -> None:
+        """Bind all that is proposed for this node, or none of it."""
+        ports.close_all({**self.held, "": self._marks})
+        self.held, self._marks = {}, []
+        try:
+            self._marks = ports.mark_all(m["addr"], m["ports"])
+            self.held = ports.bind_all(m["addr"], m["ports"])
+        except ports.BusyPort as e:
+            self.line.send(
+                {
+                    "type": "busy",
+                    "key": e.key,
+                    "port": e.port,
+                    "busy": e.busy,
+                    "text": str(e),
+                    "holder": busyport.holder(e.port, e.mark) if m["last"] else "",
+                }
+            )
+            return
+        self.line.send({"type": "bound"})
+
+    def _order_begin(self, m: Message) -> None:
+        """What all programs share: the list of nodes, the numbers of their outputs; ports of nobody go."""
+        self._close_doors()
+        assert self._premises is not None
+        self._premises.list_nodes(m["nodes"])
+        os.makedirs(os.path.join(self._run_dir, "gloo"), exist_ok=True)
+        self._numbers = dict(m["numbers"])
+        ports.close_all({key: self.held.pop(key) for key in list(self.held) if key not in self._numbers})
+
+    def _order_start(self, m: Message) -> None:
+        """Start a program, or say why it can't be; after that none is started any more."""
+        key = m["key"]
+        if self._can_not_start:
+            self.line.send({"type": "not_started", "key": key})
+            return
+        try:
+            program = Program(self, self._numbers[key], m)
+        except (Refusal, OSError) as e:
+            self._can_not_start = True
+            self.trouble(key, *_why_not_started(e, m["argv"][0]))
+            self.line.send({"type": "not_started", "key": key})
+            return
+        self._programs[key] = program
+        assert program.process is not None
+        self.line.send({"type": "started", "key": key, "pid": program.process.pid})
+
+    def _order_signal(self, m: Message) -> None:
+        if self._ending and m["number"] != signal.SIGKILL:
+            return  # all were told by ourselves
+        for key in m["keys"]:
+            program = self._programs.get(key)
+            if program:
+                program.signal(m["number"])
+
+    def _order_finish(self, _m: Message) -> None:
+        """The job is over: nothing of it may be left here."""
+        self._clean()
+        left = [str(p.pid) for p in self._left]
+        self.line.send({"type": "finished", "killed": self._killed, "left": left}, in_order=True)
+        self.code = codes.OK
+
+    # --- reports ---
+
+    def trouble(self, key: str, code: int, text: str) -> None:
+        """Something failed that is no program's exit; the head ends the job."""
+        self.line.send({"type": "trouble", "key": key, "code": code, "text": text})
+
+    def _children(self) -> None:
+        self._reap()
+        if self._furnishing and self._programs[self._furnishing["key"]].ended:
+            self._furnished()
+        if self._ending and self.code is None:
+            self._carry_on()
+
+    def _reap(self) -> None:
+        ended = reap()
+        for program in self._programs.values():
+            if program.process and program.process.pid in ended:
+                program.exited(ended[program.process.pid])
+                if self._ending:
+                    self._ending.gone(program.key)
+
+    # --- the keeper ---
+
+    def _hear_keeper(self) -> None:
+        try:
+            data = os.read(self._keeper_fd, 4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._keeper_silence.heard(self.loop.now())
+            return
+        self.loop.watch(self._keeper_fd)
+        self._give_up("its keeper was killed")
+
+    def _beat(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._keeper_fd, b".")
+        silent_s = self._keeper_silence.look(self.loop.now())
+        if silent_s >= self._lost_after_s and self._ending is None:
+            keeper = procs.read_proc(self._keeper_pid)
+            if keeper and os.getppid() == self._keeper_pid:  # still our parent, so the pid is its own
+                procs.send(keeper, signal.SIGKILL)
+            self._give_up(f"its keeper was silent for {silent_s:.0f} s")
+
+    # --- ending without a head or without a keeper ---
+
+    def _give_up(self, why: str) -> None:
+        """End what runs here against the head's will, and tell it: its programs' exits don't say so."""
+        if self.code is None and self._ending is None:
+            self.trouble("", codes.NODE_LOST, why)
+            self._end_alone(why)
+
+    def _end_alone(self, why: str) -> None:
+        if self._ending is not None or self.code is not None:
+            return
+        complain(f"agent: {why}; ending what runs here")
+        alive = {p.key: p.role for p in self._programs.values() if not p.ended}
+        self._ending = Ending(alive, self._grace_s, self.loop.now())
+        self._carry_on()
+
+    def _carry_on(self) -> None:
+        assert self._ending is not None
+        now = self.loop.now()
+        for action in self._ending.actions(now):
+            for key in action.keys:
+                self._programs[key].signal(action.number)
+        if self._ending.over:
+            self._clean()
+            self.code = codes.PEER
+        else:
+            self.loop.call_at(min(self._ending.due_s(now), now + 1.0), self._carry_on_once)
+
+    def _carry_on_once(self) -> None:
+        if self.code is None:
+            self._carry_on()
+
+    def _clean(self) -> None:
+        """Kill what is left below us, give back ports, lock and files."""
+        if self._filling:
+            self._filling.stop()
+        self._killed, self._left = procs.kill_descendants(KILL_LIMIT_S)
+        self._reap()
+        for program in self._programs.values():
+            program.finish()
+        self._close_doors()
+        ports.close_all({**self.held, "": self._marks})
+        if self._premises:
+            self._premises.leave()
+        import shutil  # a third of what all of ours takes to import
+
+        shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper does it too, where it is still there
+
+    def _close_doors(self) -> None:
+        if self._door:
+            self._door.close()
+            self._door = None
+        if self._filling:
+            self._filling.close()
+
+
+def own_argv() -> list[str]:
+    """How another process of ours is started here: from the zipapp that we run from, or the package."""
+    base, inside, _ = str(__spec__.origin).partition("/pslaunch/node/")
+    if not inside or not os.path.isfile(base):
+        return [sys.executable, "-P", "-m", "pslaunch.node"]
+    return [sys.executable, base.replace("/proc/self/", f"/proc/{os.getpid()}/")]
+
+
+def _own_addrs(nic: str) -> list[str]:
+    from ..line import reach
+
+    try:
+        return reach.candidates(nic)
+    except LookupError as e:
+        raise Refusal(codes.PREFLIGHT, str(e.args[0])) from None
+
+
+def _why_not_started(e: Refusal | OSError, program: str) -> tuple[int, str]:
+    if isinstance(e, Refusal):
+        return e.code, str(e)
+    where = f" ({e.filename})" if e.filename else ""
+    return 127 if e.errno == errno.ENOENT else 126, f"{program} can't be started: {e.strerror}{where}"

@@ -1,0 +1,188 @@
+"""The folders of a job on one node: locked for it, made ready, given back.
+
+Where nodes share a folder (NFS), the first of them has it; the others get folders of their own in it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Callable
+
+from pslaunch.runtime.shared import env
+
+from .. import codes
+from ..codes import Refusal, code_of
+from ..listing import EARLIER, OWNER, listed
+
+if TYPE_CHECKING:
+    from ..dispatch.node_side import Answer
+    from ..line.wire import Message
+    from ..loop import Loop
+
+FOLDERS = ("workspace", "log_dir", "output_dir", "state_dir")
+SHARED_WAIT_S = 2.0  # for another node of this job to write its name into a lock that they share
+AGAIN_S = 0.1
+JOURNAL_PATH = ".pslaunch/dispatch/journal"  # into_place.py's, which is not loaded where there is none
+
+
+class Premises:
+    """What the order to prepare names (`order`). `hand_over` gives the lock to the keeper too."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        order: Message,
+        *,
+        hand_over: Callable[[int], None],
+        answer: Answer,
+        ready: Callable[[], None],
+    ) -> None:
+        self._loop, self._hand_over, self._answer, self._ready = loop, hand_over, answer, ready
+        self._job_id, self._node, self._nodes = order["job_id"], int(order["node"]), int(order["nodes"])
+        self.paths: dict[str, str] = {name: os.path.expanduser(order[name]) for name in FOLDERS}
+        self.dispatched = bool(order["dispatched"])
+        self.shared: int | None = None  # with which node, that was first
+        self._lock_fd = -1
+        if not self.dispatched and not os.path.isdir(self.workspace):
+            text = f"the workspace {self.workspace} is not a folder on {socket.gethostname()}"
+            advice = "name one that is there (--job_workspace), or have it sent (--job_dispatch_package)"
+            raise Refusal(codes.PREFLIGHT, f"{text}: {advice}")
+        self._until_s = loop.now() + (SHARED_WAIT_S if self._nodes > 1 else 0.0)
+
+    @property
+    def workspace(self) -> str:
+        return self.paths["workspace"]
+
+    def enter(self) -> None:
+        """Lock the folder of the logs, then make all ready. Where another node was first, both share it."""
+        while True:
+            for name in ("log_dir", "state_dir"):
+                self._make(self.paths[name])
+            holder = self._lock()
+            job_id, _, first = (holder or "").partition("\n")
+            if job_id != self._job_id or not first.isdigit() or self.shared is not None:
+                break
+            self.shared = int(first)  # once more, with folders of this node's own
+            for name in ("log_dir", "state_dir"):
+                self.paths[name] += f"/node-{self._node}"
+        if holder is None:
+            self._settle()
+        elif self._loop.now() < self._until_s:  # it may be one of this job that has not written its name yet
+            self._loop.call_after(AGAIN_S, lambda: self._answer(self.enter, None))
+        else:
+            advice = "end it or wait for it, or choose another --job_name or --log_dir"
+            raise Refusal(codes.USAGE, f"job {job_id or '(unknown)'} is using this log folder; {advice}")
+
+    def _make(self, path: str) -> None:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as e:
+            text = f"the folder for logs {path} can't be made: {e.strerror}; choose another --log_dir"
+            raise Refusal(code_of(e), text) from None
+
+    def leave(self) -> None:
+        """Let other jobs in."""
+        if self._lock_fd >= 0:
+            os.ftruncate(self._lock_fd, 0)
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _lock(self) -> str | None:
+        """Take the lock, or say who has it: job and node."""
+        fd = os.open(os.path.join(self.paths["state_dir"], "lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = os.read(fd, 200).decode("utf-8", "replace").strip()
+            os.close(fd)
+            return other
+        first = self._before_us() if self._nodes > 1 and self.shared is None else None
+        if first is not None:
+            os.close(fd)
+            return first
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{self._job_id}\n{self._node}\n".encode(), 0)
+        os.fsync(fd)  # other hosts may look
+        self._lock_fd = fd
+        # The keeper holds it too: while it still ends what we leave, no other job may come in here.
+        self._hand_over(fd)
+        return None
+
+    def _before_us(self) -> str | None:
+        """Job and node that came in here first, if not we: also where locks do not reach other hosts."""
+        folder, name = self.paths["state_dir"], f"first-{self._job_id}"
+        try:
+            os.symlink(str(self._node), os.path.join(folder, name))
+        except FileExistsError:
+            return f"{self._job_id}\n{os.readlink(os.path.join(folder, name))}"
+        except OSError:
+            return None  # no links here: locks must do
+        for other in os.listdir(folder):  # of jobs before us
+            if other.startswith("first-") and other != name:
+                os.unlink(os.path.join(folder, other))
+        return None
+
+    def _settle(self) -> None:
+        """The folders are ours: finish what a cut dispatch has left."""
+        if self.dispatched:
+            os.makedirs(self.workspace, exist_ok=True)
+        if self.shared is None and os.path.lexists(os.path.join(self.workspace, JOURNAL_PATH)):
+            from ..dispatch import into_place
+            from ..dispatch.manifest import ManifestError
+
+            # A dispatch was cut: no program may see half of it.
+            def over(failed: Exception | None) -> None:
+                if isinstance(failed, ManifestError):
+                    path = os.path.join(self.workspace, JOURNAL_PATH)
+                    text = f"{path}, left by a dispatch that was cut, can't be read ({failed}): remove it"
+                    failed = Refusal(codes.IO, f"{text}, and dispatch again")
+                self._answer(self._tidy, failed)
+
+            self._loop.aside(lambda: into_place.finish(self.workspace), over)
+        else:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        log_dir = self.paths["log_dir"]
+        self._put(OWNER)
+        for name in os.listdir(log_dir):
+            if env.is_log(name):  # of an earlier job: beside ours they would tell another story
+                os.unlink(os.path.join(log_dir, name))
+        own = self.workspace if self.shared is None else log_dir
+        write(os.path.join(own, "nodefile"), f"{self._node}\n")
+        os.makedirs(self.paths["output_dir"], exist_ok=True)
+        if self._node:
+            self._ready()
+            return
+        # Where that can't be written, all that is in output/ will count as the job's.
+        self._loop.aside(
+            lambda: self._put(EARLIER, listed(self.paths["output_dir"])),
+            lambda _failed: self._answer(self._ready, None),
+        )
+
+    def _put(self, name: str, lines: Iterable[str] = ()) -> None:
+        """A file of the state folder, with our job in its first line."""
+        path = os.path.join(self.paths["state_dir"], name)
+        beside = f"{path}-{self._node}"
+        with open(beside, "w", encoding="utf-8") as f:
+            f.write(f"{self._job_id}\n")
+            f.writelines(lines)
+        os.replace(beside, path)
+
+    def list_nodes(self, addrs: list[str]) -> None:
+        """Write `nodes`. As a whole, since nodes may share the folder, and programs of one run before
+        another has written it."""
+        beside = os.path.join(self.workspace, ".pslaunch", f"nodes-{self._node}")
+        os.makedirs(os.path.dirname(beside), exist_ok=True)
+        write(beside, "".join(f"{addr}\n" for addr in addrs))
+        os.replace(beside, os.path.join(self.workspace, "nodes"))
+
+
+def write(path: str, text: str, mode: int = 0o644) -> None:
+    """A file that has this text, and nothing of what it had before."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(fd, "w", encoding="utf-8") as f:
+        f.write(text)

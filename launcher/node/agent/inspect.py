@@ -1,0 +1,171 @@
+"""What a node is and has, for `pslaunch check`: facts without a judgement, and nothing is changed or left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pslaunch.runtime.shared import busyport, env, nics
+
+from .. import ports
+from ..line import reach
+
+ASK_LIMIT_S = 20.0  # for the Python of the programs
+KIB = 1024
+# The current folder would answer for any module whose name a folder there has.
+_ASK = """
+import json, sys
+sys.path[:] = [p for p in sys.path if p]
+import importlib.util
+from importlib import metadata
+def there(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except Exception:
+        return False
+def version(name):
+    try:
+        return metadata.version(name)
+    except Exception:
+        return ""
+modules, packages = json.loads(sys.argv[1])
+print(json.dumps({"executable": sys.executable, "version": sys.version.split()[0],
+    "missing": [m for m in modules if not there(m)], "versions": {p: version(p) for p in packages}}))
+"""
+
+
+def look(order: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts; `order` names what is looked for: interface, paths, files, ports, Python, modules."""
+    addrs, interface_error = [], ""
+    try:
+        addrs = reach.candidates(order["nic"])
+    except LookupError as e:
+        interface_error = str(e.args[0])
+    return {
+        "host": socket.gethostname(),
+        "agent_python": {"executable": sys.executable, "version": sys.version.split()[0]},
+        "machine": os.uname().machine,
+        "processor": _processor(),
+        "libc": _libc(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": _memory(),
+        "folders": {name: folder(path) for name, path in order["paths"].items()},
+        "used_by": lock_holder(os.path.expanduser(order["lock"])),
+        "files": {path: os.path.isfile(os.path.expanduser(path)) for path in order["files"]},
+        "links": {path: os.path.exists(path) for path in order["links"]},
+        "interfaces": nics.addresses(),
+        "interface_error": interface_error,
+        "addrs": addrs,
+        "ports": {str(port): port_state(addrs[0] if addrs else "", port) for port in order["ports"]},
+        "programs": programs(os.path.expanduser(order["python"]) or sys.executable, order),
+        "proxies": sorted(name for name in env.PROXIES if os.environ.get(name)),
+    }
+
+
+def folder(path: str) -> dict[str, Any]:
+    """Whether a folder is there or can be made, and written; a path may begin with ~."""
+    path = there = os.path.expanduser(path)
+    while not os.path.lexists(there) and there != os.path.dirname(there):
+        there = os.path.dirname(there)
+    facts: dict[str, Any] = {"path": path, "there": there == path, "parent": there, "error": ""}
+    facts.update(owner="", free_bytes=None)
+    try:
+        state, disk = os.stat(there), os.statvfs(there)
+        facts["owner"] = _user(state.st_uid)
+        facts["free_bytes"] = disk.f_bavail * disk.f_frsize
+        # Rights alone don't tell: of root's, of a read-only disk, of one without inodes.
+        probe = os.path.join(there, f".pslaunch-check-{os.urandom(8).hex()}")
+        os.mkdir(probe, 0o700)
+        os.rmdir(probe)
+    except OSError as e:
+        facts["error"] = f"{there}: {e.strerror}"
+    return facts
+
+
+def lock_holder(path: str) -> str:
+    """The job that holds this lock on this machine; it is only looked at, never taken."""
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as f:
+        inode, job = os.fstat(f.fileno()).st_ino, f.readline(200).strip()
+        with open("/proc/locks", encoding="ascii") as locks:
+            held = [words[5].split(":")[2] for words in map(str.split, locks) if words[1] == "FLOCK"]
+        return job if str(inode) in held else ""
+    return ""
+
+
+def port_state(addr: str, port: int) -> str:
+    """Empty where a port is free, else why it can't be had, with its holder."""
+    wanted = {"": [port]}
+    marks: Sequence[socket.socket] = ()
+    try:
+        marks = ports.mark_all(addr, wanted)
+        ports.close_all(ports.bind_all(addr, wanted))
+    except ports.BusyPort as e:
+        held = busyport.holder(port, e.mark)
+        return f"{e}, held by {held}" if held else str(e)
+    finally:
+        ports.close_all({"": marks})
+    return ""
+
+
+def programs(python: str, order: Mapping[str, Any]) -> dict[str, Any]:
+    """The Python of the programs, the modules that it lacks, and versions; `error` where it does not run."""
+    argv = [python, "-c", _ASK, json.dumps([order["modules"], order["packages"]])]
+    environ = {**os.environ, **order["env"]}
+    try:
+        said = subprocess.run(
+            argv, env=environ, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_LIMIT_S,
+            check=False,
+        )  # fmt: skip
+        # Its exit code may be lost to who reaps here; what it says is whole or no JSON.
+        with contextlib.suppress(ValueError, IndexError):
+            # Its own start may have said something before (a wrapper, sitecustomize).
+            facts: Any = json.loads(said.stdout.splitlines()[-1])
+            if isinstance(facts, dict):  # any program might be meant
+                return {"error": "", **facts}
+        words = said.stderr.decode("utf-8", "replace").strip().splitlines()
+        why = words[-1] if words else "it is no Python 3"
+    except subprocess.TimeoutExpired:
+        why = f"it did not answer within {ASK_LIMIT_S:g} s"
+    except OSError as e:
+        why = str(e.strerror)
+    return {"error": f"{python}: {why}", "executable": python, "version": "", "missing": [], "versions": {}}
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as f:
+        for line in f:
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return ""
+
+
+def _libc() -> str:
+    with contextlib.suppress(ValueError, OSError):
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    return ""
+
+
+def _memory() -> dict[str, int]:
+    """Total and available bytes."""
+    found = {}
+    with contextlib.suppress(OSError), open("/proc/meminfo", encoding="ascii") as f:
+        for line in f:
+            words = line.split()
+            if words[0] in ("MemTotal:", "MemAvailable:"):
+                found[words[0][3:-1].lower()] = int(words[1]) * KIB
+    return found
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

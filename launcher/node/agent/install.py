@@ -1,0 +1,112 @@
+"""Furnishes a node for a job: a virtual environment with what the job imports, then the user's own commands.
+
+Runs as a program below the agent, which keeps its output; leaves in the state folder where the Python is, and
+says on its last line what went wrong, or what to do about it (ADVICE) after that. An
+environment is named by a hash of all that goes into it, and used again as long as that is the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from .. import codes
+from ..logs import ADVICE
+
+REQUIREMENTS = "requirements.txt"
+OWN_WHEEL, WHEELHOUSE = ".pslaunch-wheel", ".pslaunch-wheelhouse"  # folders of the workspace that were sent
+_DONE = "pslaunch-furnished"
+_NO_PACKAGES = {
+    False: "give --wheelhouse, or let the node reach its index",
+    True: "put what is missing into the --wheelhouse",
+}
+
+
+def main(order: str) -> int:
+    """Carry out an order, `{"workspace", "state_dir", "install", "setup"}` as JSON; its exit code."""
+    given: dict[str, Any] = json.loads(order)
+    environ = dict(os.environ)
+    python = ""
+    if given["install"]:
+        python = _install(given["workspace"], given["state_dir"], given["install"])
+        environ |= {"PATH": f"{os.path.dirname(python)}:{environ.get('PATH', os.defpath)}"}
+    for command in given["setup"]:
+        print(f"+ {command}", flush=True)
+        code = subprocess.run(
+            ["/bin/sh", "-c", command], cwd=given["workspace"], env=environ, check=False
+        ).returncode
+        if code:
+            print(f"--setup {command!r} ended with {code}", flush=True)
+            return code if code > 0 else codes.SIGNAL_BASE - code
+    _write(os.path.join(given["state_dir"], "python"), python)
+    return codes.OK
+
+
+def chosen_python(state_dir: str) -> str:
+    """The Python of the last furnishing; empty where it was to be the node's own."""
+    with open(os.path.join(state_dir, "python"), encoding="utf-8") as f:
+        return f.read()
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+
+
+def _install(workspace: str, state_dir: str, install: dict[str, Any]) -> str:
+    """The Python of an environment with our wheel, what it needs, and the workspace's requirements."""
+    own, house = os.path.join(workspace, OWN_WHEEL), os.path.join(workspace, WHEELHOUSE)
+    requirements = os.path.join(workspace, REQUIREMENTS)
+    wanted = _read(requirements)
+    venv = os.path.join(state_dir, f"venv-{_hash(own, house, wanted, install)}")
+    python = os.path.join(venv, "bin", "python")
+    if os.path.exists(os.path.join(venv, _DONE)):
+        return python
+    for name in os.listdir(state_dir):  # earlier ones, and what an interrupted one left
+        if name.startswith("venv-"):
+            shutil.rmtree(os.path.join(state_dir, name))
+    print(f"making {venv} with Python {sys.version.split()[0]}", flush=True)
+    _run([sys.executable, "-m", "venv", venv], "on Debian and Ubuntu install the package python3-venv")
+    pip = [python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar=off",
+           "--retries=1"]  # fmt: skip
+    if install["offline"]:
+        pip += ["--no-index", f"--find-links={house}"]
+    named = {name.lower().replace("_", "-") for name in re.findall(r"(?m)^\s*([\w.-]+)", wanted)}
+    needs = [pin for pin in install["pins"] if pin.partition("==")[0] not in named]
+    needs += ["-r", requirements] if wanted else []
+    if needs:
+        _run([*pip, *needs], _NO_PACKAGES[bool(install["offline"])])
+    _run([*pip, "--no-deps", os.path.join(own, install["wheel"])], "give a --wheel for this machine")
+    _write(os.path.join(venv, _DONE), "")
+    return python
+
+
+def _hash(own: str, house: str, requirements: str, install: dict[str, Any]) -> str:
+    """Of all that decides what is in the environment."""
+    digest = hashlib.sha256(json.dumps([sys.version, sys.executable, requirements, install]).encode())
+    with open(os.path.join(own, install["wheel"]), "rb") as f:
+        digest.update(f.read())
+    for name in sorted(os.listdir(house)) if install["offline"] else ():
+        digest.update(f"{name} {os.path.getsize(os.path.join(house, name))}\n".encode())
+    return digest.hexdigest()[:12]
+
+
+def _read(path: str) -> str:
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as f:
+        return f.read()
+    return ""
+
+
+def _run(argv: Sequence[str], advice: str) -> None:
+    code = subprocess.run(argv, check=False).returncode
+    if code:
+        print(f"{' '.join(argv[:4])} … failed ({code})\n{ADVICE}{advice}", flush=True)
+        sys.exit(codes.PREFLIGHT)

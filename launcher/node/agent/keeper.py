@@ -1,0 +1,154 @@
+"""The keeper: parent of the agent, which ends everything on the node if the agent is killed or silent.
+
+As small as it can be, because nothing guards it but the agent: it never touches the line to the head.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import stat
+import sys
+import time
+from collections.abc import Sequence
+
+from .. import procs
+from ..silence import Silence
+
+
+def run_dir_name() -> str:
+    """A folder of this run for sockets and the secret; short, because a socket's path may have 107 bytes.
+
+    The agent makes it: from then on there are two to remove it.
+    """
+    base = os.environ.get("TMPDIR", "/tmp")
+    if len(base) > 60 or not os.access(base, os.W_OK | os.X_OK):
+        base = "/tmp"
+    return os.path.join(base, f"pslaunch-{os.urandom(6).hex()}")
+
+
+def end_descendants(grace_s: float) -> list[procs.Proc]:
+    """TERM to all below us, KILL after the grace; returns what could not be ended."""
+    end_s = time.monotonic() + grace_s
+    told: set[tuple[int, int]] = set()
+    while time.monotonic() < end_s:
+        left = procs.descendants(os.getpid())
+        if not left:
+            return []
+        for proc in left:
+            if (proc.pid, proc.start) not in told:
+                told.add((proc.pid, proc.start))
+                procs.send(proc, signal.SIGTERM)
+        procs.reap()
+        time.sleep(0.02)  # what is not our child gives no sign when it ends
+    return procs.kill_descendants(procs.KILL_LIMIT_S)[1]
+
+
+class Keeper:
+    """Watches one agent until it is gone; `wait` returns its exit code or 128+n, and why if not by itself."""
+
+    def __init__(self, agent: int, line: socket.socket, lost_after_s: float) -> None:
+        self._agent, self._line, self._lost_after_s = agent, line, lost_after_s
+        self._wake_r, wake_w = os.pipe()
+        for fd in (self._wake_r, wake_w, line.fileno()):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
+                signal.signal(number, lambda _number, _frame: None)
+
+    def wait(self) -> tuple[int, str]:
+        silence = Silence(time.monotonic())
+        beat_fd = self._line.fileno()
+        watched = [self._wake_r, beat_fd]
+        while True:
+            ready = select.select(watched, [], [], procs.BEAT_S)[0]
+            if beat_fd in ready:
+                if self._hear():
+                    silence.heard(time.monotonic())
+                else:
+                    watched.remove(beat_fd)  # closed: it is ending, and SIGCHLD tells how
+            if self._wake_r in ready and set(self._read(self._wake_r)) & {
+                signal.SIGTERM,
+                signal.SIGINT,
+                signal.SIGHUP,
+            }:
+                os.kill(self._agent, signal.SIGTERM)  # our child and not reaped yet, so the pid is its own
+            status = procs.reap().get(self._agent)
+            if status is not None:
+                code, name = procs.describe_exit(status)
+                return code, f"the agent was ended by {name}" if name else ""
+            with contextlib.suppress(OSError):
+                self._line.send(b".")
+            if silence.look(time.monotonic()) >= self._lost_after_s:
+                os.kill(self._agent, signal.SIGKILL)
+                os.waitpid(self._agent, 0)
+                return 128 + signal.SIGKILL, f"the agent was silent for {self._lost_after_s:g} s"
+
+    def _hear(self) -> bytes:
+        """A sign of life; with it may come the lock of the job's log folder, held until our own end."""
+        try:
+            return socket.recv_fds(self._line, 4096, 4)[0]
+        except BlockingIOError:
+            return b"."
+        except OSError:
+            return b""
+
+    @staticmethod
+    def _read(fd: int) -> bytes:
+        try:
+            return os.read(fd, 4096)
+        except BlockingIOError:
+            return b"."
+        except OSError:
+            return b""
+
+
+def main(argv: Sequence[str]) -> int:
+    """`keeper LOST_AFTER GRACE [MODE]`: fork the agent (entry.py has its modes), and keep it."""
+    lost_after_s, grace_s = float(argv[0]), float(argv[1])
+    mode = argv[2] if len(argv) > 2 else "serve"
+    with contextlib.suppress(PermissionError):  # already the leader of a session
+        os.setsid()
+    procs.become_subreaper()
+    run_dir = run_dir_name()
+    # A socket pair: the end of either side closes it, and bytes on it are a sign of life.
+    ours, theirs = socket.socketpair()
+    agent = os.fork()
+    if agent == 0:
+        ours.close()
+        from . import boot
+
+        code = 70
+        try:
+            code = boot.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s)
+        except BaseException as e:  # the border of a process: it says why, and nothing of the keeper runs on
+            sys.excepthook(type(e), e, e.__traceback__)
+            procs.complain(
+                f"agent: {type(e).__name__}: {e}"
+            )  # last: an end of what was said is all that is kept
+        finally:
+            with contextlib.suppress(OSError):
+                sys.stderr.flush()
+            os._exit(code)
+    theirs.close()
+    os.close(0)
+    code, why = Keeper(agent, ours, lost_after_s).wait()
+    clean = code == 0
+    if not clean:
+        procs.complain(f"keeper: {why or f'the agent ended with {code}'}")
+    with contextlib.suppress(OSError):
+        os.close(1)  # the head hears at once that this node is lost; we go on cleaning
+        if stat.S_ISFIFO(os.fstat(2).st_mode):  # sshd's: a line over SSH closes with both
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    left = end_descendants(0.0 if clean else grace_s)
+    for proc in left:
+        procs.complain(f"keeper: process {proc.pid} can't be ended (state {proc.state})")
+    if os.path.lexists(run_dir):  # an agent that ends by itself takes it with it
+        import shutil  # a third of what all of ours takes to import
+
+        shutil.rmtree(run_dir, ignore_errors=True)
+    return code

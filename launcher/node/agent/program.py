@@ -1,0 +1,196 @@
+"""One program on a node: its log, its progress socket, what it is sent, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import struct
+import subprocess
+import termios
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pslaunch.runtime.shared import env
+
+from .. import codes, logs, ports, procs
+from ..line.wire import MAX_OUTPUT_BYTES, Output
+
+if TYPE_CHECKING:
+    from ..line.wire import Line
+    from ..loop import Loop
+
+READ_BYTES = MAX_OUTPUT_BYTES
+TURN_REPORTS = 64  # read in one turn: a program that tells faster than we read must not keep us
+MAX_REPORTS = 1024  # more than a socket holds
+PROGRESS_EVERY_S = 0.2  # reports of one process to the head; the newest wins
+
+
+class Owner(Protocol):
+    """What a program needs of the agent that started it."""
+
+    loop: Loop
+    line: Line
+    held: dict[str, list[socket.socket]]  # bound ports of programs that have not started
+
+    def trouble(self, key: str, code: int, text: str) -> None:
+        """Report what goes wrong with this program while it runs."""
+
+
+class Program:
+    """One process of the job on this node: its log, its progress socket, its end."""
+
+    def __init__(self, owner: Owner, number: int, order: Mapping[str, Any]) -> None:
+        self._owner, self._loop, self.number = owner, owner.loop, number
+        self.key, self.role, self.log_path = str(order["key"]), str(order["role"]), str(order["log"])
+        self.process: subprocess.Popen[bytes] | None = None
+        self.asked = False  # whether we have sent it a signal
+        self.ended = False
+        self._written = 0
+        self._log_failed = False
+        self._report: dict[str, Any] = {}
+        self._report_due = False
+        self._oom_before = procs.oom_kills()
+        contract = dict(order["contract"])
+        try:
+            self._log = open(self.log_path, "wb", buffering=0)  # noqa: SIM115 - closed in `finish`
+        except OSError as e:
+            raise codes.Refusal(codes.code_of(e), f"{self.log_path} can't be written: {e.strerror}") from None
+        self._progress = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._progress.bind(contract["PSLAUNCH_PROGRESS"])
+        self._out, out_w = os.pipe()
+        os.set_blocking(self._out, False)
+        held = owner.held.pop(self.key, [])
+        keep = [s.fileno() for s in held] if order["keep_ports"] else []
+        if keep:
+            contract[env.LISTEN_FDS] = ",".join(map(str, keep))
+        else:
+            ports.close_all({self.key: held})
+        environ = env.compose(os.environ, order["added_env"], contract)
+        try:
+            self.process = subprocess.Popen(
+                [os.path.expanduser(order["argv"][0]), *order["argv"][1:]],
+                cwd=order["cwd"],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=out_w,
+                stderr=out_w,
+                pass_fds=keep,
+                start_new_session=True,
+            )
+        except BaseException:
+            self.finish()
+            raise
+        finally:
+            os.close(out_w)
+            ports.close_all({self.key: held})
+        self._loop.watch(self._out, read=self._more_output)
+        self._loop.watch(self._progress.fileno(), read=self.read_progress)
+
+    # --- output ---
+
+    def _more_output(self) -> None:
+        self._read_output()
+
+    def _read_what_is_there(self) -> None:
+        """All that was written until now, and not what something that was left behind writes meanwhile."""
+        there = bytearray(4)
+        fcntl.ioctl(self._out, termios.FIONREAD, there)
+        (left,) = struct.unpack("i", there)
+        while left > 0 and (taken := self._read_output()):
+            left -= taken
+
+    def _read_output(self) -> int:
+        try:
+            data = os.read(self._out, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self._loop.watch(self._out)
+            return 0
+        self._write_log(data)
+        self._owner.line.send_output(Output(self.number, self._written, data))
+        self._written += len(data)
+        return len(data)
+
+    def _write_log(self, data: bytes) -> None:
+        if self._log_failed:
+            return
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[self._log.write(view) :]
+        except OSError as e:
+            self._log_failed = True
+            text = f"{self.log_path} can't be written: {e.strerror}; free space, or choose another --log_dir"
+            self._owner.trouble(self.key, codes.IO, text)
+
+    # --- progress ---
+
+    def read_progress(self, limit: int = TURN_REPORTS) -> None:
+        """Take what is there; the newest values go to the head a few times a second, a state at once."""
+        urgent = False
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(limit):
+                for report in env.parse_progress(self._progress.recv(env.MAX_PROGRESS_BYTES)):
+                    urgent = urgent or "state" in report
+                    self._report.update(report)
+        if urgent:
+            self._send_report()
+        elif self._report and not self._report_due:
+            self._report_due = True
+            self._loop.call_after(PROGRESS_EVERY_S, self._send_report)
+
+    def _send_report(self) -> None:
+        self._report_due = False
+        if self._report:
+            self._owner.line.send({"type": "progress", "key": self.key, **self._report})
+            self._report = {}
+
+    # --- the end ---
+
+    def signal(self, number: int) -> None:
+        """To its whole process group; KILL to all that descends from it too."""
+        if self.ended or self.process is None:
+            return
+        self.asked = True
+        if number == signal.SIGKILL:
+            for proc in procs.descendants(self.process.pid):
+                procs.send(proc, number)
+        procs.send_group(self.process.pid, number)
+
+    def exited(self, status: int) -> None:
+        """Its main process has ended: all that it said before goes out before its exit does."""
+        assert self.process is not None
+        self.ended = True
+        code, name = procs.describe_exit(status)
+        self.process.returncode = code  # we have waited for it, Popen must not
+        self.read_progress(MAX_REPORTS)
+        self._send_report()
+        self._read_what_is_there()
+        oom = name == "SIGKILL" and not self.asked and procs.oom_kills() > self._oom_before
+        self._owner.line.send(
+            {
+                "type": "exited",
+                "key": self.key,
+                "code": code,
+                "signal": name,
+                "asked": self.asked,
+                "oom": oom,
+                "written": self._written,
+                "tail": logs.tail(self.log_path),
+            },
+            in_order=True,
+        )
+
+    def finish(self) -> None:
+        """Give back all descriptors; what still holds the other end of the pipe was killed before."""
+        if not self._log.closed:
+            self._read_what_is_there()
+            self._loop.watch(self._out)
+            self._loop.watch(self._progress.fileno())
+            os.close(self._out)
+            self._progress.close()
+            self._log.close()

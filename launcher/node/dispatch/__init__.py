@@ -1,0 +1,1 @@
+"""A workspace goes to nodes: manifest, pieces, staging, into place."""

@@ -1,0 +1,88 @@
+"""The package of a job whose head is on node 0: it comes over the launcher's line, and goes on from there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .. import codes, job
+from ..codes import Refusal
+from ..line.wire import Data, Message
+from ..loop import Loop
+from .into_place import STAGED, listed
+from .receiver import Receiver
+from .sender import Source
+
+if TYPE_CHECKING:
+    from .head_side import Parts
+
+
+class FromLauncher:
+    """Has node 0 filled by the launcher; its workspace is then what the other nodes are filled from."""
+
+    filled = frozenset({0})
+
+    def __init__(self, loop: Loop, say: Callable[[Message], None], placed: Callable[[], job.Placed]) -> None:
+        """`placed` gives the job, with nodes as their agents have reported them."""
+        self._loop, self._say, self._placed = loop, say, placed
+        self._receiver: Receiver | None = None
+        self._failed: Callable[[Exception], None] = lambda _why: None
+
+    def get(
+        self,
+        then: Callable[[Source], None],
+        failed: Callable[[Exception], None],
+        mine: Parts | None,
+        tell: Callable[[Message], None],
+    ) -> None:
+        """Ask the launcher for it."""
+        first = self._placed().nodes[0]
+
+        source: list[Source] = []
+
+        def look() -> None:
+            entries = receiver.entries
+            if not entries and first.dispatched:  # all was here at a glance
+                entries = listed(first.workspace)
+            others = os.path.join(first.workspace, ".pslaunch", "dispatch", STAGED)
+            source.append(Source(first.workspace, entries, others))
+            if source[0].digest != receiver.digest:
+                raise Refusal(codes.IO, f"{first.workspace} was changed while it was looked at: start again")
+
+        def over(failure: Exception | None) -> None:
+            if failure:
+                failed(failure)
+            else:
+                self._loop.aside(look, lambda e: failed(e) if e else then(source[0]))
+
+        receiver = Receiver(
+            self._loop,
+            first.workspace,
+            say=self._say,
+            over=over,
+            tell=tell,
+            in_place=not first.dispatched,
+            mine=(lambda entries: mine(entries)(first.id)) if mine else None,
+        )
+        self._receiver, self._failed = receiver, failed
+        if first.dispatched and mine is None:  # else what is here is not all of it
+            receiver.expect()
+        self._say({"type": "wants"})
+
+    def heard(self, m: Message) -> None:
+        """The launcher offers a package, or says why there is none."""
+        if self._receiver and m["type"] == "dispatch":
+            self._receiver.offered(m)
+        elif self._receiver:
+            self._failed(Refusal(int(m["code"]), str(m["text"])))
+
+    def take(self, piece: Data) -> None:
+        """A piece of it."""
+        if self._receiver:
+            self._receiver.take(piece)
+
+    def close(self) -> None:
+        """Take nothing more."""
+        if self._receiver:
+            self._receiver.close()

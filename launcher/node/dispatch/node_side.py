@@ -1,0 +1,88 @@
+"""An agent's part of a dispatch: its workspace is filled, by the head or another node, and fills others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Callable, Optional
+
+from .receiver import Receiver
+
+if TYPE_CHECKING:
+    from ..line.wire import Data, Message
+    from ..loop import Loop
+    from .manifest import Entry
+    from .peers import Fetching, Serving
+
+Answer = Callable[[Callable[[], None], Optional[Exception]], None]
+
+
+class Filling:
+    """One workspace of one job. `answer` does what brings an answer to the head, or tells it what failed."""
+
+    def __init__(
+        self, loop: Loop, workspace: str, secret: bytes, *, say: Callable[[Message], None], answer: Answer
+    ) -> None:
+        self._loop, self._workspace, self._secret = loop, workspace, secret
+        self._say, self._answer = say, answer
+        self._entries: list[Entry] = []  # the package, once it has come
+        self._closed = False
+        self._serving: Serving | None = None
+        self._fetching: Fetching | None = None
+        self._receiver: Receiver | None = Receiver(loop, workspace, say=say, over=self._over, tell=say)
+        self._receiver.expect()
+
+    def offered(self, m: Message) -> None:
+        """A package: say what this node lacks of it, take that, put it in place."""
+        if self._receiver:
+            self._receiver.offered(m)
+
+    def take(self, piece: Data) -> None:
+        """A piece of it, from the head."""
+        if self._receiver:
+            self._receiver.take(piece)
+
+    def _over(self, failed: Exception | None) -> None:
+        if self._fetching:
+            self._fetching.close()
+        if self._receiver:
+            self._entries = self._receiver.entries
+        self._receiver = None
+        self._answer(lambda: self._say({"type": "dispatched"}), failed)
+
+    def serve(self, m: Message) -> None:
+        """Pass the package on to others."""
+        from .into_place import listed
+        from .peers import Serving
+        from .sender import Source
+
+        source: list[Source] = []
+
+        def begin() -> None:
+            if not self._closed:
+                self._serving = Serving(self._loop, m["addr"], self._secret, source[0])
+                self._say({"type": "serving", "port": self._serving.port})
+
+        self._loop.aside(
+            lambda: source.append(Source(self._workspace, self._entries or listed(self._workspace))),
+            lambda failed: self._answer(begin, failed),
+        )
+
+    def fetch(self, m: Message) -> None:
+        """Get what is lacking from another node."""
+        from .peers import Fetching
+
+        if self._receiver:
+            self._fetching = Fetching(self._loop, self._receiver, m["addrs"], int(m["port"]), self._secret)
+
+    def stop(self) -> None:
+        """Take nothing more. May be called twice."""
+        if self._receiver:
+            self._receiver.close()
+
+    def close(self) -> None:
+        """Nobody is served any more, or asked. May be called twice."""
+        self._closed = True
+        if self._serving:
+            self._serving.close()
+            self._serving = None
+        if self._fetching:
+            self._fetching.close()

@@ -1,0 +1,288 @@
+"""A node takes a package over a line: asks for what it lacks, grants what it has written, tells the end.
+
+Nothing here decides for the job; what is slow is done by `incoming.py`, in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .. import codes
+from ..codes import Refusal
+from ..line.wire import Data, Message
+from ..loop import Aside, Loop
+from .manifest import MAX_BYTES, Entry, ManifestError, decode, digest
+from .staging import Incoming, Want
+
+# On their way to a node at first: sshd takes ever longer for what waits in its buffers.
+FIRST_BYTES = 512 * 1024
+WINDOW_BYTES = 4 * 1024 * 1024  # on their way to a node, or in its memory, at most
+STARVED_S = 0.02  # a node that has to wait for so long is far away: more may be on the way
+GRANT_BYTES = 128 * 1024  # are granted at once: what says so costs as much for fewer
+THE_MANIFEST = 2**32 - 1  # as the number of a file
+TELL_EVERY_S = 0.5
+
+
+class Receiver:
+    """Takes one package over a line: orders and pieces come in, `say` answers, `over` is told the end."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        workspace: str,
+        *,
+        say: Callable[[Message], None],
+        over: Callable[[Exception | None], None],
+        tell: Callable[[Message], None],
+        in_place: bool = False,
+        mine: Callable[[Sequence[Entry]], list[Entry]] | None = None,
+    ) -> None:
+        """`tell` hears now and then how far this is, if anything is lacking.
+
+        `in_place`: the workspace is the folder itself, and only the manifest is wanted.
+
+        `mine`: which entries are for this workspace, where others are filled from here too.
+        """
+        self._in_place, self._mine = in_place, mine
+        self._aside, self._workspace, self._say, self._over = Aside(loop), workspace, say, over
+        self._asked = say  # whoever sends just now
+        self._loop, self._tell = loop, tell
+        self._state, self._due_s = "", 0.0  # what was told last, when to tell it again
+        self._files = self._bytes = self._come_bytes = 0
+        self._incoming: Incoming | None = None
+        self.digest, self._size = "", 0  # of the manifest
+        self._manifest: bytearray | None = None  # as it comes
+        self._looked: tuple[str, list[Want]] = "", []  # what the last package would lack by now
+        self._pieces: list[Data] = []
+        self._waiting_bytes = 0  # in our memory
+        self._free_bytes = 0  # of it, not granted again so far
+        self._window, self._idle_since_s = FIRST_BYTES, loop.now()
+        self._writing = False
+        self.closed = False
+        self.entries: list[Entry] = []  # the package, once it has come; nothing where it was here already
+
+    def expect(self) -> None:
+        """Look at the workspace while the package is still being listed: often it is the last one again."""
+
+        def look() -> None:
+            self._incoming = Incoming(self._workspace, self._mine)
+            if known := self._incoming.glance():
+                self._looked = known, []
+            elif own := self._incoming.own():
+                self._looked = digest(own), self._incoming.look(own)
+
+        self._aside.do(look, lambda _failed: None)  # what is wrong is told when it matters
+
+    def offered(self, m: Message) -> None:
+        """A package: its manifest's hash and length. Asks for the manifest, or for what is lacking."""
+        self.digest, self._size = str(m["digest"]), int(m["bytes"])
+        if not 0 < self._size <= MAX_BYTES:
+            self._end(ManifestError(f"a manifest of {self._size} bytes"))
+            return
+        if self._in_place:
+            self._want_manifest()
+            return
+        own = [b""]
+
+        def look() -> None:
+            if self._incoming is None:
+                self._incoming = Incoming(self._workspace, self._mine)
+            if self._looked[0] != self.digest:
+                own[0] = self._incoming.own()
+
+        def looked() -> None:
+            if self._looked[0] == self.digest:
+                self._found(self._looked[1])
+            elif digest(own[0]) == self.digest:
+                self._look(own[0])
+            else:
+                self._want_manifest()
+
+        self._do(look, looked)
+
+    def _want_manifest(self) -> None:
+        self._manifest = bytearray()
+        self._say({"type": "lacks", "manifest": True, "files": [], "offsets": {}, "alone": True})
+
+    def _look(self, manifest: bytes) -> None:
+        wants: list[Want] = []
+        incoming = self._incoming
+        assert incoming is not None
+
+        self._do(lambda: wants.extend(incoming.look(manifest)), lambda: self._found(wants))
+
+    def _found(self, wants: Sequence[Want]) -> None:
+        self._ask(wants)
+        if self._incoming and wants:
+            self._files, self._bytes = len(wants), self._incoming.missing_bytes()
+            self._tell_how_far("sending")
+        self._place_if_whole()
+
+    def ask_of(self, say: Callable[[Message], None] | None, *, alone: bool) -> None:
+        """Have the rest sent by another, or (None) by who offered it; `alone`: there is no other way."""
+        incoming = self._incoming
+        if self.closed or incoming is None:
+            return
+        self._waiting_bytes -= sum(len(p.data) for p in self._pieces)
+        self._pieces = []
+        self._asked = say or self._say
+        self._window, self._free_bytes = FIRST_BYTES, 0
+        rest: list[Want] = []
+        self._do(lambda: rest.extend(incoming.remaining()), lambda: self._ask(rest, alone=alone))
+
+    def _ask(self, wants: Sequence[Want], *, alone: bool = False) -> None:
+        self._idle_since_s = self._loop.now()
+        files = in_runs(wants, self._incoming.listed if self._incoming else [])
+        offsets = {str(want.file): want.offset for want in wants if want.offset}
+        self._asked({"type": "lacks", "manifest": False, "files": files, "offsets": offsets, "alone": alone})
+
+    def take(self, piece: Data) -> None:
+        """A piece of the manifest or of a file."""
+        if self.closed or (self._incoming is None and not self._in_place):
+            return
+        self._waiting_bytes += len(piece.data)
+        if self._waiting_bytes > WINDOW_BYTES:
+            self._end(ManifestError("more comes than was granted"))
+        elif piece.file == THE_MANIFEST:
+            self._take_manifest(piece)
+        elif self._in_place:
+            self._end(ManifestError("a file that was not asked for"))
+        else:
+            self._pieces.append(piece)
+            if not self._writing and self._loop.now() - self._idle_since_s > STARVED_S:
+                more = min(self._window, WINDOW_BYTES - self._window)
+                self._window += more
+                self._asked({"type": "received", "bytes": more})
+            self._write()
+
+    def _take_manifest(self, piece: Data) -> None:
+        data = self._manifest
+        if data is None or piece.offset != len(data) or len(data) + len(piece.data) > self._size:
+            self._end(ManifestError("a piece of a manifest that does not fit"))
+            return
+        data += piece.data
+        self._granted(len(piece.data))
+        if len(data) == self._size:
+            self._manifest = None
+            if digest(bytes(data)) != self.digest:
+                self._end(ManifestError("the manifest is not what was announced"))
+            else:
+                self._have(bytes(data))
+
+    def _have(self, manifest: bytes) -> None:
+        if not self._in_place:
+            self._look(manifest)
+            return
+        try:
+            self.entries = decode(manifest)
+            self._end(None)
+        except ManifestError as e:
+            self._end(e)
+
+    def _granted(self, taken: int) -> None:
+        self._waiting_bytes -= taken
+        self._free_bytes += taken
+        if self._free_bytes >= GRANT_BYTES:
+            self._asked({"type": "received", "bytes": self._free_bytes})
+            self._free_bytes = 0
+
+    def _write(self) -> None:
+        if self._writing or not self._pieces:
+            return
+        self._writing = True
+        pieces, self._pieces = self._pieces, []
+        again: list[Want] = []
+        incoming, asked = self._incoming, self._asked
+        assert incoming is not None
+
+        def written() -> None:
+            self._writing, self._idle_since_s = False, self._loop.now()
+            come = sum(len(p.data) for p in pieces)
+            self._come_bytes += come
+            gone = asked is not self._asked  # who sent it; what is lacking is asked of another already
+            if gone:
+                self._waiting_bytes -= come
+            else:
+                self._granted(come)
+            if again:
+                if not gone:
+                    self._ask(again)
+                self._bytes = self._come_bytes + incoming.missing_bytes()
+            self._tell_how_far("sending")
+            self._write()
+            self._place_if_whole()
+
+        self._do(lambda: again.extend(incoming.take(pieces)), written)
+
+    def _place_if_whole(self) -> None:
+        incoming = self._incoming
+        assert incoming is not None
+        if incoming.whole and not self._writing:
+            self.entries = incoming.listed
+            self._tell_how_far("placing")
+            self._do(incoming.place, lambda: self._end(None))
+
+    def _do(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        def over(failed: Exception | None) -> None:
+            if self.closed:
+                return
+            if failed:
+                self._end(failed)
+            else:
+                then()
+
+        self._aside.do(work, over)
+
+    def _tell_how_far(self, state: str) -> None:
+        if not self._files or (state == self._state and self._loop.now() < self._due_s):
+            return
+        self._state, self._due_s = state, self._loop.now() + TELL_EVERY_S
+        far = {"files": self._files, "bytes": self._bytes, "received": self._come_bytes}
+        self._tell({"type": "filling", "state": state, **far})
+
+    def _end(self, failed: Exception | None) -> None:
+        if failed:
+            self.close()
+        else:
+            if self._incoming:  # the next dispatch will be glad of it, this one need not wait
+                self._aside.do(self._incoming.remember, lambda _failed: None)
+            self._leave()
+            self._tell_how_far("done")
+        if isinstance(failed, ManifestError):
+            failed = Refusal(codes.IO, f"the package can't be taken: {failed}")
+        self._over(failed)
+
+    def close(self) -> None:
+        """Take nothing more; what the thread is at ends soon. May be called twice."""
+        if self.closed:
+            return
+        if self._incoming:
+            self._incoming.give_up()
+        self._leave()
+
+    def _leave(self) -> None:
+        self.closed = True
+        self._aside.do(self._give_back, lambda _failed: None)
+        self._aside.close()
+
+    def _give_back(self) -> None:
+        """In the thread, which may be about to open it."""
+        if self._incoming:
+            self._incoming.close()
+
+
+def in_runs(wants: Sequence[Want], listed: Sequence[Entry]) -> list[int]:
+    """Files that follow each other, as numbers: how many are passed over, how many are wanted, and so on.
+
+    So few digits that no manifest of MAX_BYTES, wanted in whatever pattern, makes a message too long.
+    """
+    runs: list[int] = []
+    end = 0
+    for file, _ in wants:
+        # What has nothing to send is no gap: else a run would end at each folder.
+        if runs and end <= file and not any(listed[i].size for i in range(end, file)):
+            runs[-1] += file + 1 - end
+        else:
+            runs += file - end, 1
+        end = file + 1
+    return runs

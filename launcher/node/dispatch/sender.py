@@ -1,0 +1,270 @@
+"""A folder goes to a node over its line: what the node lacks, piece by piece, as fast as the node takes it.
+
+Files are read in a thread that all nodes share, never more than a node has granted, so that memory is
+bounded whatever the files' size and the lines' speed.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..line.wire import MAX_DATA_BYTES, Data, Message, encode_data
+from ..loop import Aside
+from .manifest import Entry, decode, digest, encode
+from .receiver import FIRST_BYTES, THE_MANIFEST, WINDOW_BYTES
+from .staging import Want
+
+if TYPE_CHECKING:
+    from ..line.wire import Line
+
+BATCH_BYTES = 256 * 1024  # read at once; two of them wait at most
+
+
+class Source:
+    """A folder with its manifest: what nodes are filled from."""
+
+    def __init__(
+        self,
+        folder: str,
+        entries: Sequence[Entry] | bytes,
+        contents: str = "",
+        extras: Mapping[str, str] | None = None,
+        known: str = "",
+    ) -> None:
+        """`entries`: also as a manifest, which is read where somebody lacks something; `known` is its digest.
+
+        Reading it takes seconds where there are a million files: `Sender.when_read` does it in a thread.
+
+        `contents`: a folder with files that are not in `folder`, under their hashes.
+
+        `extras`: names at its top that are folders elsewhere.
+        """
+        self._folder, self._contents = folder, contents
+        self._extras = extras or {}
+        self._entries = None if isinstance(entries, bytes) else entries
+        self._whole: Source = self  # what the folder may hold more than is for some nodes
+        self.manifest = entries if isinstance(entries, bytes) else encode(entries)
+        self.digest = known or digest(self.manifest)
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        self.read()
+        assert self._entries is not None
+        return self._entries
+
+    @property
+    def is_read(self) -> bool:
+        """Whether `entries` are there already."""
+        return self._entries is not None
+
+    def read(self) -> None:
+        """Have them there. Raises ManifestError."""
+        if self._entries is None:
+            self._entries = decode(self.manifest)
+
+    def part(self, entries: Sequence[Entry]) -> Source:
+        """What of it is for some nodes alone."""
+        part = Source(self._folder, entries, self._contents, self._extras)
+        part._whole = self
+        return part
+
+    @functools.cached_property
+    def by_content(self) -> dict[str, list[Entry]]:
+        """The files of each content."""
+        found: dict[str, list[Entry]] = {}
+        for e in self.entries:
+            if e.kind == "f":
+                found.setdefault(e.content, []).append(e)
+        return found
+
+    def path(self, e: Entry) -> str:
+        """Where a file of it is."""
+        top, _, rest = e.path.partition("/")
+        if top in self._extras:
+            return os.path.realpath(os.path.join(self._extras[top], rest))  # it may be a link to a file
+        return os.path.join(self._folder, e.path)
+
+    def open(self, e: Entry) -> int:
+        """A file of it, as it was when it was listed. Raises OSError."""
+        how = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        path = self.path(e)
+        try:
+            fd = os.open(path, how)
+        except FileNotFoundError:
+            if not self._contents:
+                raise
+            equal = map(self.path, self._whole.by_content.get(e.content, ()))
+            paths = [path for path in equal if os.path.lexists(path)]
+            return os.open(paths[0] if paths else os.path.join(self._contents, e.content), how)
+        st = os.fstat(fd)
+        if (st.st_size, st.st_mtime_ns) != (e.size, e.mtime_ns):
+            os.close(fd)
+            raise _changed(path)
+        return fd
+
+
+class Sender:
+    """A node's package. Give it the node's answers; it tells `failed` of trouble."""
+
+    def __init__(
+        self,
+        aside: Aside,
+        source: Source,
+        line: Line,
+        *,
+        failed: Callable[[Exception], None],
+        offer: bool = True,
+    ) -> None:
+        self._aside, self._source, self._line = aside, source, line
+        self._failed = failed
+        self._queue: deque[Want] = deque()
+        self._fd, self._at = -1, 0
+        self._credit = FIRST_BYTES
+        self._ready: deque[list[bytes]] = deque()
+        self._reading, self._batch_bytes = False, 0
+        self.total_bytes = 0  # of files
+        if offer:
+            line.send({"type": "dispatch", "digest": source.digest, "bytes": len(source.manifest)})
+
+    def when_read(self, then: Callable[[], None]) -> None:
+        """Call `then` once `lacks` and `size` need not read the list of files: now, or from the loop."""
+        if self._source.is_read:
+            then()
+        else:
+            self._aside.do(self._source.read, lambda failed: self._failed(failed) if failed else then())
+
+    def lacks(self, m: Message) -> None:
+        """What the node wants, in the order in which it wants it. Raises ValueError where that can't be."""
+        wants = self._wants(m)
+        if wants and len(self._queue) + len(wants) > len(self._source.entries):
+            raise ValueError("files that it has asked for already")
+        if m["manifest"]:
+            self._queue.append(Want(THE_MANIFEST, 0))
+        self._queue.extend(wants)
+        self.total_bytes += self._sum(wants)
+        self._read()
+
+    def size(self, m: Message) -> int:
+        """How many bytes a node's answer asks for. Raises ValueError where that can't be."""
+        return self._sum(self._wants(m))
+
+    def _sum(self, wants: Sequence[Want]) -> int:
+        return sum(self._source.entries[file].size - offset for file, offset in wants) if wants else 0
+
+    def _wants(self, m: Message) -> list[Want]:
+        if not m["files"]:
+            return []
+        entries = self._source.entries
+        offsets = {int(file): int(offset) for file, offset in m["offsets"].items()}
+        wants: list[Want] = []
+        end = named = 0
+        for passed, count in zip(m["files"][::2], m["files"][1::2]):
+            first = end + passed
+            end = first + count
+            # Not more than there are, however often it names them: a few words may mean millions.
+            named += count
+            if not 0 <= first < end <= len(entries) or named > len(entries):
+                raise ValueError(f"{count} files from number {first} on, of {len(entries)}")
+            for file in range(first, end):
+                size = entries[file].size  # none: a folder, a link, an empty file
+                offset = offsets.get(file, 0)
+                if offset and not 0 <= offset < size:
+                    raise ValueError(f"file {file} from {offset} on")
+                if size:
+                    wants.append(Want(file, offset))
+        return wants
+
+    def received(self, m: Message) -> None:
+        """The node has written so much: it takes as much more."""
+        self._credit = min(WINDOW_BYTES, self._credit + int(m["bytes"]))
+        self._read()
+
+    def _read(self) -> None:
+        """Have the next batch read, if there is room for it."""
+        if self._reading or len(self._ready) > 1 or self._credit < MAX_DATA_BYTES:
+            return
+        if not self._queue:
+            return
+        self._reading = True
+        frames: list[bytes] = []
+        budget = min(BATCH_BYTES, self._credit)
+
+        def over(failed: Exception | None) -> None:
+            self._reading = False
+            self._credit -= self._batch_bytes
+            if failed:
+                self._failed(failed)
+                return
+            self._ready.append(frames)
+            self._line.draw(self._draw)
+            self._read()
+
+        self._aside.do(lambda: self._read_batch(frames, budget), over)
+
+    def _draw(self) -> list[bytes]:
+        if not self._ready:
+            return []
+        frames = self._ready.popleft()
+        self._read()
+        return frames
+
+    def _read_batch(self, frames: list[bytes], budget: int) -> None:
+        self._batch_bytes = 0
+        while self._queue and self._batch_bytes + MAX_DATA_BYTES <= budget:
+            piece = self._next_piece()
+            self._batch_bytes += len(piece.data)
+            frames.append(encode_data(piece))
+
+    def _next_piece(self) -> Data:
+        """As much as one frame holds: of one file, or of several that follow each other."""
+        file = self._queue[0].file
+        if file == THE_MANIFEST:
+            at, data = self._at, self._source.manifest[self._at : self._at + MAX_DATA_BYTES]
+            self._read_so_far(len(data), len(self._source.manifest))
+            return Data(file, at, data)
+        parts: list[bytes] = []
+        room, start = MAX_DATA_BYTES, -1
+        while room and self._queue and self._queue[0].file != THE_MANIFEST:
+            want = self._queue[0]
+            e = self._source.entries[want.file]
+            if self._fd < 0:
+                self._begin(e, want.offset)
+            start = self._at if start < 0 else start
+            data = os.read(self._fd, min(room, e.size - self._at))
+            if not data:
+                raise _changed(self._source.path(e))
+            parts.append(data)
+            room -= len(data)
+            self._read_so_far(len(data), e.size)
+        return Data(file, start, b"".join(parts))
+
+    def _read_so_far(self, count: int, size: int) -> None:
+        self._at += count
+        if self._at == size:
+            self._queue.popleft()
+            self._at = 0
+            self._close_file()
+
+    def _begin(self, e: Entry, offset: int) -> None:
+        self._fd = self._source.open(e)
+        if offset:
+            os.lseek(self._fd, offset, os.SEEK_SET)
+        self._at = offset
+
+    def close(self) -> None:
+        """In the thread that reads: send nothing more, and keep nothing open."""
+        self._queue.clear()
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _changed(path: str) -> OSError:
+    return OSError(0, "was changed while it was sent: start again, or leave it out (.pslaunchignore)", path)

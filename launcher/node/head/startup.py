@@ -1,0 +1,295 @@
+"""The questions that every node answers before a program starts: all answer one before the next is asked.
+
+hello, prepare, addresses, ports: from the plan as declared to the literal values of every process. What
+goes wrong here ends the job before anything of the user's ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from pslaunch.runtime.shared.env import PSERVER, SETUP_LOG
+
+from .. import codes, job
+from ..line import reach
+from ..logs import ADVICE
+
+if TYPE_CHECKING:
+    from ..dispatch.head_side import Dispatch
+    from ..line.wire import Message
+    from ..link import Desk, Link
+    from .supervise import Exit
+
+PORT_TRIES = 200
+
+
+def setup_key(node: int) -> str:
+    """The name under which the output of a node's furnishing is shown."""
+    return f"setup/{node}"
+
+
+class Opening:
+    """Asks, stage after stage; `heard` takes the answers."""
+
+    def __init__(self, desk: Desk, secret: str, package: Dispatch) -> None:
+        self._desk, self._secret, self._package = desk, secret, package
+        plan = desk.placed.plan
+        self._next_stage: Callable[[], None] = self._prepare
+        self._missing = {n.id for n in desk.placed.nodes}  # whose last answer is still to come
+        self._port, self._other_port, self._port_tries = plan.port or job.FIRST_PORT, job.FIRST_PORT, 0
+        self._bound_ports: dict[str, tuple[int, ...]] = {}
+        self._refused_ports = False
+
+    def heard(self, link: Link, message: Message) -> bool:
+        """Take an answer; False where it is none of ours."""
+        handler = getattr(self, f"_on_{message['type']}", None)
+        if handler is not None:
+            handler(link, message)
+        return handler is not None
+
+    def _ask_all(self, question: Callable[[Link], Message | None], then: Callable[[], None]) -> None:
+        """Ask every node (None: nothing to ask of this one), and go on once all have answered."""
+        self._next_stage = then
+        asked = [(link, message) for link in self._desk.links.values() if (message := question(link))]
+        self._missing = {link.node.id for link, _ in asked}
+        for link, message in asked:
+            link.line.send(message)
+        self._go_on()
+
+    def _answered(self, link: Link) -> None:
+        self._missing.discard(link.node.id)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self._missing and not self._desk.ending:
+            self._next_stage()
+
+    # --- the stages ---
+
+    def _on_hello(self, link: Link, _m: Message) -> None:
+        self._desk.tell("node", node=link.node.id, state="connected", text="")
+        self._answered(link)
+
+    def _prepare(self) -> None:
+        plan = self._desk.placed.plan
+
+        def question(link: Link) -> Message:
+            n = link.node
+            return {
+                "type": "prepare",
+                "job_id": plan.job_id,
+                "node": n.id,
+                "workspace": n.workspace,
+                "dispatched": n.dispatched,
+                "filled": self._package.fills(n),
+                "log_dir": n.log_dir,
+                "output_dir": n.output_dir,
+                "state_dir": n.state_dir,
+                "secret": self._secret,
+                "addr": n.addr,
+                "nic": plan.nic,
+                "nodes": len(self._desk.placed.nodes),
+                "lost_after_s": plan.limits.lost_after_s,
+                "grace_s": plan.limits.grace_s,
+            }
+
+        self._ask_all(question, self._settle_paths)
+
+    def _on_prepared(self, link: Link, m: Message) -> None:
+        link.host, link.run_dir = link.node.name or str(m["host"]), str(m["run_dir"])
+        link.addrs = [str(addr) for addr in m["addrs"]]
+        if not link.addrs:
+            raise ValueError("a node has at least one address")
+        link.shared = None if m["shared"] is None else int(m["shared"])
+        link.node = link.node._replace(
+            workspace=str(m["workspace"]),
+            log_dir=str(m["log_dir"]),
+            output_dir=str(m["output_dir"]),
+            state_dir=str(m["state_dir"]),
+            python=link.node.python or str(m["python"]),
+        )
+        self._answered(link)
+
+    def _settle_paths(self) -> None:
+        self._settle()
+        self._next_stage = lambda: None
+        self._package.begin(self._furnish)
+
+    def _on_lacks(self, link: Link, m: Message) -> None:
+        self._package.lacks(link, m)
+
+    def _on_serving(self, link: Link, m: Message) -> None:
+        self._package.serving(link, int(m["port"]))
+
+    def _on_filling(self, link: Link, m: Message) -> None:
+        self._package.filling(link.node.id, m)
+
+    def _on_received(self, link: Link, m: Message) -> None:
+        self._package.received(link, m)
+
+    def _on_dispatched(self, link: Link, _m: Message) -> None:
+        self._package.dispatched(link)
+
+    def _furnish(self) -> None:
+        plan = self._desk.placed.plan
+        if not plan.install and not plan.setup:
+            self._find_addrs()
+            return
+
+        def question(link: Link) -> Message:
+            return {
+                "type": "furnish",
+                "key": setup_key(link.node.id),
+                "number": len(self._desk.placed.processes) + link.node.id,
+                "log": f"{link.node.log_dir}/{SETUP_LOG}",
+                "workspace": link.node.workspace,
+                "state_dir": link.node.state_dir,
+                "install": plan.install._asdict() if plan.install else None,
+                "setup": plan.setup,
+                "added_env": dict(plan.added_env),
+            }
+
+        self._ask_all(question, self._find_addrs)
+
+    def furnished(self, link: Link, how: Exit) -> None:
+        """The program that makes a node ready has ended."""
+        if how.code == codes.OK:
+            return
+        *before, said = how.tail or ("it said nothing",)
+        advice = said.removeprefix(ADVICE) if said.startswith(ADVICE) else ""
+        if advice and before:
+            said = before[-1]
+        log = f"{link.node.log_dir}/{SETUP_LOG}"
+        self._refused(link, how.code, f"can't be made ready: {said}", advice, log)
+
+    def _on_furnished(self, link: Link, m: Message) -> None:
+        link.node = link.node._replace(python=str(m["python"]) or link.node.python)
+        self._answered(link)
+
+    def _find_addrs(self) -> None:
+        self._settle()
+        nodes = self._desk.placed.nodes
+        if all(node.addr for node in nodes):
+            self._propose_ports()
+        elif len(nodes) == 1:
+            self._settle_addrs([self._desk.links[nodes[0].id].addrs[0]])
+        else:
+            port = self._desk.placed.plan.port or 0
+            self._ask_all(lambda _link: {"type": "door", "port": port}, self._ask_to_reach)
+
+    def _settle(self) -> None:
+        self._desk.settle([self._desk.links[n.id].node for n in self._desk.placed.nodes])
+
+    # Addresses: every node opens a door, the others try it at the likeliest address that it might have, and
+    # where not all can reach all by these, at every one. Where doors are at the port that the user gave, they
+    # are shut before the first port is bound: a door is at all addresses of a machine of maybe several nodes.
+
+    def _on_opened(self, link: Link, m: Message) -> None:
+        link.door = int(m["port"])
+        self._answered(link)
+
+    def _ask_to_reach(self) -> None:
+        self._try_doors(1, reach.FIRST_S)
+
+    def _try_doors(self, addrs: int | None, limit_s: float) -> None:
+        links = [self._desk.links[n.id] for n in self._desk.placed.nodes]
+        tries = reach.tries(len(links))
+
+        def question(link: Link) -> Message:
+            doors = [(links[k], links[k].door) for k in tries[link.node.id]]
+            tried = [(x.node.id, a, port) for x, port in doors for a in x.addrs[:addrs]]
+            return {"type": "reach", "doors": tried, "limit_s": limit_s}
+
+        self._ask_all(question, lambda: self._choose_addrs(addrs))
+
+    def _on_reached(self, link: Link, m: Message) -> None:
+        link.reached = [(int(node), str(addr)) for node, addr in m["reached"]]
+        self._answered(link)
+
+    def _choose_addrs(self, tried: int | None) -> None:
+        links = [self._desk.links[n.id] for n in self._desk.placed.nodes]
+        known = [x.addrs[:tried] for x in links]
+        try:
+            addrs = reach.choose([x.host for x in links], known, {x.node.id: x.reached for x in links})
+        except LookupError as e:
+            if tried is not None:
+                self._try_doors(None, reach.TRY_S)
+                return
+            advice = (
+                "open the nodes' network to each other, or name the interface that they share: PADDLE_NIC"
+            )
+            self._desk.fail("the nodes", 0, codes.PREFLIGHT, str(e.args[0]), advice)
+            return
+        if self._desk.placed.plan.port:
+            self._ask_all(lambda _link: {"type": "shut"}, lambda: self._settle_addrs(addrs))
+        else:
+            self._settle_addrs(addrs)
+
+    def _on_shut(self, link: Link, _m: Message) -> None:
+        self._answered(link)
+
+    def _settle_addrs(self, addrs: Sequence[str]) -> None:
+        for node, addr in zip(self._desk.placed.nodes, addrs):
+            link = self._desk.links[node.id]
+            link.node = link.node._replace(addr=addr)
+        self._settle()
+        self._propose_ports()
+
+    def _propose_ports(self) -> None:
+        """One proposal for all nodes; a refusal of any of them brings the next one."""
+        placed = self._desk.placed
+        self._bound_ports = job.propose_ports(placed, self._port, self._other_port)
+        if max((p for ports in self._bound_ports.values() for p in ports), default=0) > 65535:
+            self._desk.fail("the job", 0, codes.SERVICE, f"needs ports beyond 65535 from {self._port} on")
+            return
+        self._refused_ports = False
+        # Who holds a port takes long to find out, and matters only where no other will be proposed.
+        last = placed.plan.port is not None or self._port_tries >= PORT_TRIES
+        node_of = {**{p.key: p.node for p in placed.processes}, job.GLOO: 0}
+        wanted: dict[int, dict[str, list[int]]] = {}
+        for key, ports in self._bound_ports.items():
+            wanted.setdefault(node_of[key], {})[key] = list(ports)
+
+        def question(link: Link) -> Message | None:
+            own = wanted.get(link.node.id)
+            return {"type": "ports", "addr": link.node.addr, "ports": own, "last": last} if own else None
+
+        self._ask_all(question, self._after_ports)
+
+    def _on_bound(self, link: Link, _m: Message) -> None:
+        self._answered(link)
+
+    def _on_busy(self, link: Link, m: Message) -> None:
+        given = self._desk.placed.plan.port is not None and str(m["key"]).startswith(PSERVER)
+        by = f", held by {m['holder']}" if m["holder"] else ""
+        if given or not m["busy"] or self._port_tries >= PORT_TRIES:
+            advice = "end what holds it, or give another --port" if given else "give a --port"
+            self._refused(link, codes.SERVICE, f"can't listen on {m['text']}{by}", advice)
+            return
+        self._port_tries += 1
+        if str(m["key"]).startswith(PSERVER):
+            self._port = max(self._port, int(m["port"]) + 1)
+        else:
+            self._other_port = max(self._other_port, int(m["port"]) + 1)
+        self._refused_ports = True
+        self._answered(link)
+
+    def _after_ports(self) -> None:
+        if self._refused_ports:
+            self._propose_ports()
+            return
+        placed, links = self._desk.placed, self._desk.links
+        facts = job.Facts(
+            tuple(n.addr for n in placed.nodes),
+            tuple(links[n.id].run_dir for n in placed.nodes),
+            self._bound_ports,
+        )
+        self._next_stage = lambda: None
+        self._desk.start(job.bind(placed, facts))
+
+    def _on_refused(self, link: Link, m: Message) -> None:
+        self._refused(link, int(m["code"]), str(m["text"]))
+
+    def _refused(self, link: Link, code: int, text: str, advice: str = "", log: str = "") -> None:
+        self._desk.fail(f"node {link.node.id} ({link.host})", link.node.id, code, text, advice, log)

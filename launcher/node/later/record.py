@@ -1,0 +1,117 @@
+"""Records of jobs whose head is on a node, so that any later shell finds them. Written whole, by rename."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from .. import job
+
+ELSEWHERE = "elsewhere"  # state of a pointer: a record that only says where the job is led
+POINTER = ".at.json"  # the end of a pointer's name: node 0 may have its own record in the same folder
+UNKNOWN = "unknown"  # state of a job whose head can't be asked from here
+KEPT = 20  # records of jobs that are over, and as many pointers to such; older ones are removed
+FORGOTTEN = "forgotten"  # key of a pointer whose node 0 did not know the job
+OVER = ("ended", "lost")
+NEEDED = ("job", "backend", "nodes", "started", "state")  # what a record is none without
+
+
+def folder(environ: Mapping[str, str]) -> str:
+    """Where a user's records are."""
+    base = environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(base, "pslaunch", "jobs")
+
+
+def of_job(placed: job.Placed, socket_path: str) -> dict[str, Any]:
+    """What is known of a job from its start on."""
+    plan = placed.plan
+    return {
+        "job": plan.job_id,
+        "name": plan.name,
+        "backend": plan.backend,
+        "workspace": placed.nodes[0].workspace,
+        "nodes": len(placed.nodes),
+        "host": socket.gethostname(),
+        "started": round(time.time(), 3),
+        "socket": socket_path,
+        "places": [n._asdict() for n in placed.nodes],
+        "processes": [{"process": p.key, "node": p.node, "log": p.log} for p in placed.processes],
+    }
+
+
+class Record:
+    """One job's record; an empty path keeps none."""
+
+    def __init__(self, path: str, fixed: Mapping[str, Any]) -> None:
+        self._path, self._fixed = path, fixed
+
+    def write(self, **changing: Any) -> str:
+        """Replace the record. Returns why that can't be done, which costs the job nothing; else ""."""
+        if self._path:
+            try:
+                os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+                beside = f"{self._path}.{os.getpid()}"
+                with open(beside, "w", encoding="utf-8") as f:
+                    json.dump({**self._fixed, **changing}, f)
+                os.replace(beside, self._path)
+            except OSError as e:
+                return f"{self._path}: {e.strerror}"
+        return ""
+
+
+def is_pointer(r: Mapping[str, Any]) -> bool:
+    """Whether it is what a launcher noted of a job that is led elsewhere."""
+    return r["state"] == ELSEWHERE or "reach" in r
+
+
+def read_all(path: str) -> list[dict[str, Any]]:
+    """The records in a folder, oldest first, those that can be read; too many old ones are removed.
+
+    `state` is running, ended, lost where no head answers any more, or unknown where that is on a machine that
+    shares the folder.
+    """
+    found: list[dict[str, Any]] = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(path):
+            if name.endswith(".json"):
+                found += map(_as_it_stands, _read(os.path.join(path, name)))
+    found.sort(key=lambda r: float(r["started"]))
+    for pointers in (False, True):
+        over = [r for r in found if is_pointer(r) == pointers and (r["state"] in OVER or FORGOTTEN in r)]
+        for old in over[:-KEPT]:
+            with contextlib.suppress(OSError):
+                os.unlink(old["path"])
+            found.remove(old)
+    return found
+
+
+def _read(path: str) -> list[dict[str, Any]]:
+    """The record in a file; none where it is no record."""
+    with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as f:
+        r = json.load(f)
+        if isinstance(r, dict) and all(key in r for key in NEEDED):
+            return [{**r, "path": path}]
+    return []
+
+
+def _as_it_stands(r: dict[str, Any]) -> dict[str, Any]:
+    if r["state"] != "running" or _answers(r):
+        return r
+    again = (_read(r["path"]) or [r])[0]  # a head notes the end before it is silent
+    if again["state"] != "running":
+        return again
+    if r.get("host", socket.gethostname()) == socket.gethostname():
+        return {**r, "state": "lost"}
+    return {**r, "state": UNKNOWN, "reason": f"it is led on {r['host']}: ask there"}
+
+
+def _answers(r: Mapping[str, Any]) -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.connect(str(r["socket"]))
+        return True
+    return False

@@ -1,0 +1,192 @@
+"""The gate of a head that listens: who dials must prove the job's secret before it gets a line.
+
+Bounded in time and in the number of those who have not proved themselves: more wait in the listener's
+backlog. Whoever fails is told to the head in words and has no further effect.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+
+from pslaunch.runtime.shared import prove
+
+from ..loop import Loop, Timer
+from . import reach
+from .listener import Listening
+from .seal import Seal
+
+PLANE = prove.Plane(b"pslaunch control plane", "head", "agent", advice="is it an agent of another job?")
+TRY_S = 3.0  # for one of several addresses
+MIN_TRY_S = 0.1
+SUM_UP_S = 5.0  # between two looks at what was not said in full
+Seals = tuple[Seal, Seal]
+
+
+def seals(secret: bytes, nonces: bytes, *, head: bool) -> Seals:
+    """Seals of what this side sends and of what it gets, of keys that only this connection has."""
+    down, up = (Seal(PLANE.mac(secret, b"key of " + who, nonces)) for who in (b"head", b"agent"))
+    return (down, up) if head else (up, down)
+
+
+class _Caller:
+    """A connection that has not proved itself."""
+
+    def __init__(self, sock: socket.socket, host: str, port: int, server: prove.Server, limit: Timer) -> None:
+        self.sock, self.host, self.port, self.server, self.limit = sock, host, port, server, limit
+
+
+class Gate:
+    """Listens at `addr`, or everywhere where it is empty; at `port`, or where that can't be had at any.
+
+    `admit(text, fd, seals)` takes over a proved connection; `check(text)` says before why it can't be, or "".
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        addr: str,
+        secret: bytes,
+        *,
+        check: Callable[[bytes], str],
+        admit: Callable[[bytes, int, Seals], None],
+        refused: Callable[[str], None],
+        port: int = 0,
+    ) -> None:
+        self._loop, self._secret = loop, secret
+        self._check, self._admit, self._refused = check, admit, refused
+        self._callers: dict[_Caller, None] = {}  # the oldest first
+        self._refusals = prove.Refusals()
+        listener = reach.listen(addr, port)
+        self.port = int(listener.getsockname()[1])
+        self._listening = Listening(loop, listener, self._take, self._make_room)
+        self._open = True
+        self._sum_up()
+
+    def _make_room(self) -> float:
+        """Room for one more, where need be at the cost of the one that takes longest to prove itself.
+
+        Returns how many seconds that one still has.
+        """
+        if len(self._callers) < prove.MAX_UNPROVEN:
+            return 0.0
+        oldest = next(iter(self._callers))
+        had_s = self._loop.now() - (oldest.limit.at_s - prove.TIMEOUT_S)
+        if had_s >= prove.PATIENCE_S:
+            self._drop(oldest, "it did not prove itself, and others wait")
+        return max(0.0, prove.PATIENCE_S - had_s)
+
+    def _take(self, sock: socket.socket, address: tuple[str, int]) -> None:
+        sock.setblocking(False)
+        proved = bytearray()
+
+        def accept(text: bytes) -> str:
+            proved[:] = text
+            return self._check(text)
+
+        server = prove.Server(PLANE, self._secret, accept)
+        late = f"it did not prove itself within {prove.TIMEOUT_S:g} s"
+        caller = _Caller(
+            sock,
+            address[0],
+            address[1],
+            server,
+            self._loop.call_after(prove.TIMEOUT_S, lambda: self._drop(caller, late)),
+        )
+        self._callers[caller] = None
+        self._loop.watch(sock.fileno(), read=lambda: self._hear(caller, proved))
+
+    def _hear(self, caller: _Caller, proved: bytearray) -> None:
+        try:
+            data = caller.sock.recv(prove.MAX_BODY_BYTES)
+            if not data:
+                self._drop(caller, "it closed the connection before it had proved itself")
+                return
+            answer = caller.server.feed(data)
+            if caller.sock.send(answer) < len(answer):
+                raise OSError(0, "it does not read")
+        except BlockingIOError:
+            return
+        except OSError as e:
+            self._drop(caller, e.strerror or str(e))
+            return
+        if caller.server.failure:
+            self._drop(caller, caller.server.failure)
+        elif caller.server.proved:
+            self._forget(caller)
+            if caller.server.buffer:
+                caller.sock.close()  # nothing may be said before the welcome was read
+                return
+            caller.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keys = seals(self._secret, caller.server.nonces, head=True)
+            self._admit(bytes(proved), caller.sock.detach(), keys)
+
+    def _forget(self, caller: _Caller) -> None:
+        caller.limit.cancel()
+        del self._callers[caller]
+        self._loop.watch(caller.sock.fileno())
+        self._listening.go_on()
+
+    def _drop(self, caller: _Caller, why: str) -> None:
+        if caller in self._callers:
+            self._forget(caller)
+            caller.sock.close()
+            if self._refusals.in_full(caller.host, self._loop.now()):
+                self._refused(f"{caller.host}:{caller.port}: {why}")
+
+    def _sum_up(self) -> None:
+        """Now and then say what was not said in full."""
+        for line in self._refusals.sums(self._loop.now()):
+            self._refused(line)
+        if self._open:
+            self._loop.call_after(SUM_UP_S, self._sum_up)
+
+    def close(self) -> None:
+        self._open = False
+        for caller in list(self._callers):
+            self._forget(caller)
+            caller.sock.close()
+        self._listening.close()
+
+
+def dial(addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: float) -> tuple[int, Seals]:
+    """Connect to a head that listens and prove the secret, at each of its addresses in turn.
+
+    `limit_s` is for all of it. Returns the descriptor and the seals of the line. Raises prove.Refused, or the
+    last OSError.
+    """
+    if not addrs:
+        raise ConnectionError("no address was given")
+    end_s = time.monotonic() + limit_s
+    wait_s = 0.05
+    while True:
+        failed: list[OSError | prove.Refused] = []
+        for left, addr in zip(range(len(addrs), 0, -1), addrs):
+            now_s = time.monotonic()
+            most_s = (end_s - now_s) / left  # each has its turn
+            try_s = min(most_s, prove.TIMEOUT_S if len(addrs) == 1 else TRY_S)
+            try:
+                return _call(addr, port, secret, text, now_s + max(MIN_TRY_S, try_s))
+            except (OSError, prove.Refused) as e:  # at a wrong address somebody else may listen
+                failed.append(e)
+        only_refused = len(addrs) == 1 and isinstance(failed[0], prove.Refused)
+        # It listened before anybody was told of it: where no address has a listener, it is gone.
+        gone = all(isinstance(e, ConnectionRefusedError) for e in failed)
+        if only_refused or gone or time.monotonic() + wait_s > end_s:
+            raise failed[-1]
+        time.sleep(wait_s)
+        wait_s = min(1.0, wait_s * 2)
+
+
+def _call(addr: str, port: int, secret: bytes, text: bytes, end_s: float) -> tuple[int, Seals]:
+    sock = socket.create_connection((addr, port), timeout=end_s - time.monotonic())
+    try:
+        nonces = prove.dial(sock, PLANE, secret, text, end_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        sock.close()
+        raise
+    os.set_inheritable(sock.fileno(), False)
+    return sock.detach(), seals(secret, nonces, head=False)

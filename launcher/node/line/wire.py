@@ -1,0 +1,372 @@
+"""The wire between head and agent, and head and observer: frames over any two descriptors.
+
+A frame is a header of 6 bytes (body length u32, kind u8, flags u8, little endian) and a body; no
+frame is over 64 KiB. Control is JSON, cut over several frames where it is longer. Control goes before
+bulk; bulk that a slow reader can't take is left out and counted; any byte is a sign of life.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Union
+
+from ... import __version__
+from ..loop import Loop
+from ..silence import Silence
+
+if TYPE_CHECKING:
+    from .seal import Seal
+
+WIRE_VERSION = 6
+HEADER = struct.Struct("<IBB")
+MAX_FRAME_BYTES = 64 * 1024
+MAX_BODY_BYTES = MAX_FRAME_BYTES - HEADER.size
+MAX_CONTROL_BYTES = 16 * 1024 * 1024
+READ_BYTES = 256 * 1024  # at once
+MAX_BULK_BYTES = 1024 * 1024  # waiting to be sent; beyond it bulk is left out
+HEARTBEAT_S = 1.0
+LAST_WORDS_S = 1.0  # to read what a side said before it stopped reading
+
+CONTROL, OUTPUT, HEARTBEAT, DATA = 1, 2, 3, 4
+MORE = 1  # flag of a control frame: its message goes on in the next one
+_PIECE_HEAD = struct.Struct("<IQ")  # number of the process or file, offset of the piece in its log or content
+MAX_OUTPUT_BYTES = MAX_DATA_BYTES = MAX_BODY_BYTES - _PIECE_HEAD.size
+
+Message = dict[str, Any]
+
+
+# What comes of taking a message that lacks what it must have, or has something else in its place.
+NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+_KINDS = frozenset({CONTROL, OUTPUT, HEARTBEAT, DATA})
+
+
+class WireError(Exception):
+    """What came over the line is not our protocol, or not this version of it."""
+
+
+class Output(NamedTuple):
+    """A piece of a process's output, and where it stands in the log."""
+
+    process: int
+    offset: int
+    data: bytes
+
+
+class Data(NamedTuple):
+    """A piece of a file that is dispatched, and where it stands in it; it may go on into the next file."""
+
+    file: int
+    offset: int
+    data: bytes
+
+
+Item = Union[Message, Output, Data]
+
+
+def _frame(kind: int, body: bytes, flags: int = 0) -> bytes:
+    return HEADER.pack(len(body), kind, flags) + body
+
+
+def encode_control(message: Message) -> list[bytes]:
+    """The frames of one message; raises WireError above MAX_CONTROL_BYTES."""
+    text = json.dumps(message, separators=(",", ":"), ensure_ascii=True).encode()
+    if len(text) > MAX_CONTROL_BYTES:
+        raise WireError(f"a message of {len(text)} bytes is over the limit of {MAX_CONTROL_BYTES}")
+    pieces = [text[i : i + MAX_BODY_BYTES] for i in range(0, len(text), MAX_BODY_BYTES)]
+    return [_frame(CONTROL, piece, MORE if i + 1 < len(pieces) else 0) for i, piece in enumerate(pieces)]
+
+
+def encode_output(piece: Output) -> bytes:
+    """The frame of a piece of at most MAX_OUTPUT_BYTES."""
+    return _frame(OUTPUT, _PIECE_HEAD.pack(piece.process, piece.offset) + piece.data)
+
+
+def encode_data(piece: Data) -> bytes:
+    """The frame of a piece of at most MAX_DATA_BYTES."""
+    return _frame(DATA, _PIECE_HEAD.pack(piece.file, piece.offset) + piece.data)
+
+
+def hello() -> Message:
+    """The first message in both directions."""
+    return {"type": "hello", "wire": WIRE_VERSION, "version": __version__}
+
+
+def check_hello(message: Message) -> None:
+    """Raises WireError unless `message` is a hello of this wire version."""
+    if message.get("type") != "hello":
+        raise WireError(f"the first message is {message.get('type')!r}, not hello")
+    if message.get("wire") != WIRE_VERSION:
+        raise WireError(
+            f"the other side speaks version {message.get('wire')} of the wire (pslaunch "
+            f"{message.get('version')}), this side {WIRE_VERSION} (pslaunch {__version__}): they must match"
+        )
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+class Decoder:
+    """Frames from bytes that come in any pieces. Holds at most one frame and one unfinished message."""
+
+    def __init__(self, seal: Seal | None = None) -> None:
+        self._seal = seal
+        self._buffer = bytearray()
+        self._message = bytearray()
+
+    def feed(self, data: bytes) -> list[Item]:
+        """What is complete by now, in order; raises WireError on bytes that are not ours."""
+        self._buffer += data
+        found: list[Item] = []
+        start = 0
+        with memoryview(self._buffer) as view:  # so that each byte of a frame is copied once
+            while len(view) - start >= HEADER.size:
+                length, kind, flags = HEADER.unpack_from(view, start)
+                if length > MAX_BODY_BYTES or kind not in _KINDS or flags & ~MORE:
+                    raise WireError(f"not a pslaunch peer; it sent {bytes(view[start : start + 60])!r}")
+                end = start + HEADER.size + length
+                after = end + (self._seal.mac_bytes if self._seal else 0)
+                if after > len(view):
+                    break
+                if self._seal and not self._seal.fits(bytes(view[start:end]), bytes(view[end:after])):
+                    raise WireError("a frame was changed on its way, or is not of this line")
+                item = self._item(kind, flags, view[start + HEADER.size : end])
+                start = after
+                if item is not None:
+                    found.append(item)
+        del self._buffer[:start]
+        return found
+
+    def _item(self, kind: int, flags: int, body: memoryview) -> Item | None:
+        if kind == HEARTBEAT:
+            return None
+        if kind in (OUTPUT, DATA):
+            if len(body) < _PIECE_HEAD.size:
+                raise WireError(f"a frame of kind {kind} and {len(body)} bytes")
+            number, offset = _PIECE_HEAD.unpack_from(body)
+            return (Output if kind == OUTPUT else Data)(number, offset, bytes(body[_PIECE_HEAD.size :]))
+        self._message += body
+        if len(self._message) > MAX_CONTROL_BYTES:
+            raise WireError(f"a message is over the limit of {MAX_CONTROL_BYTES} bytes")
+        if flags & MORE:
+            return None
+        text, self._message = bytes(self._message), bytearray()
+        try:
+            message = json.loads(text, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as e:
+            raise WireError(f"a message is not JSON: {e}") from None
+        if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+            raise WireError("a message has no type")
+        return message
+
+
+class Line:
+    """One peer on a loop: sends and receives without blocking, keeps alive, notices loss.
+
+    `on_message` gets each message after a good hello, `on_output` each piece of output, `on_data` each piece
+    of a file, `on_lost` a reason, once: the line was closed, has been silent for `lost_after_s` (until the
+    first byte: for `first_after_s`, where that is longer), or spoke nonsense. After that nothing is sent or
+    received. The descriptors belong to the line.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        read_fd: int,
+        write_fd: int,
+        *,
+        lost_after_s: float,
+        first_after_s: float = 0.0,
+        on_message: Callable[[Message], None],
+        on_lost: Callable[[str], None],
+        on_output: Callable[[Output], None] = lambda _piece: None,
+        on_data: Callable[[Data], None] = lambda _piece: None,
+        seals: tuple[Seal, Seal] | None = None,
+    ) -> None:
+        """`seals`: of what is sent and of what comes, where strangers can reach the line."""
+        self._loop, self._read_fd, self._write_fd = loop, read_fd, write_fd
+        self.lost_after_s, self._first_after_s = lost_after_s, first_after_s
+        self._on_message, self._on_lost = on_message, on_lost
+        self._on_output, self._on_data = on_output, on_data
+        self._seal = seals[0] if seals else None
+        self._decoder = Decoder(seals[1] if seals else None)
+        self._greeted = False
+        self.open = True
+        self._deaf = False  # the other side reads no more
+        self._sending = memoryview(b"")
+        # Frames of one message stay together: between them nothing else may come.
+        self._control: deque[list[bytes]] = deque()
+        self._bulk: deque[list[bytes]] = deque()
+        self._bulk_bytes = 0
+        self._source: Callable[[], list[bytes]] = list  # asked for frames when nothing else waits
+        self._wants_write = True
+        self._last_sent_s = loop.now()
+        self.silence = Silence(loop.now())
+        for fd in {read_fd, write_fd}:
+            os.set_blocking(fd, False)
+        # Sent by the loop: nothing may be lost before our owner knows us.
+        self._control.append(encode_control(hello()))
+        self._watch()
+        loop.call_after(HEARTBEAT_S, self._beat)
+
+    # --- sending ---
+
+    def send(self, message: Message, *, in_order: bool = False) -> None:
+        """Queue a message: before all bulk, or with `in_order` after the bulk that is queued already."""
+        if not self.open or self._deaf:
+            return
+        frames = encode_control(message)
+        if in_order and self._bulk:
+            self._bulk.append(frames)
+            self._bulk_bytes += sum(map(len, frames))
+        else:
+            self._control.append(frames)
+        self._write()
+
+    def send_output(self, piece: Output) -> bool:
+        """Queue a piece of output; False where it was left out because the reader is slow."""
+        if not self.open or self._deaf or self._bulk_bytes > MAX_BULK_BYTES:
+            return False
+        frame = encode_output(piece)
+        self._bulk.append([frame])
+        self._bulk_bytes += len(frame)
+        self._write()
+        return True
+
+    def draw(self, source: Callable[[], list[bytes]]) -> None:
+        """Send the frames that `source` gives whenever nothing else waits; once it gave none, draw again."""
+        self._source = source
+        self._write()
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was queued has been sent, or can't be any more."""
+        return not self.open or not (self._sending or self._control or self._bulk)
+
+    def _next(self) -> bytes:
+        if self._control:
+            frames = self._control.popleft()
+        elif self._bulk:
+            frames = self._bulk.popleft()
+            self._bulk_bytes -= sum(map(len, frames))
+        else:
+            frames = self._source()
+        if self._seal:
+            frames = [part for frame in frames for part in (frame, self._seal.mac(frame))]
+        return b"".join(frames)
+
+    def _write(self) -> None:
+        while self.open:
+            if not self._sending:
+                self._sending = memoryview(self._next())
+                if not self._sending:
+                    break
+            try:
+                sent = os.write(self._write_fd, self._sending)
+            except BlockingIOError:
+                break
+            except OSError as e:
+                self._stop_writing(f"the line was closed ({e.strerror})")
+                return
+            self._sending = self._sending[sent:]
+            self._last_sent_s = self._loop.now()
+        if self.open and self._wants_write != bool(self._sending):
+            self._wants_write = bool(self._sending)
+            self._watch()
+
+    def _stop_writing(self, reason: str) -> None:
+        """Nobody hears us any more; what the other side said before is read to its end first."""
+        self._deaf = True
+        self._control.clear()
+        self._bulk.clear()
+        self._sending = memoryview(b"")
+        self._wants_write = False
+        self._watch()
+        self._loop.call_after(LAST_WORDS_S, lambda: self._lose(reason))
+
+    def _watch(self) -> None:
+        write = self._write if self._wants_write else None
+        if self._read_fd == self._write_fd:
+            self._loop.watch(self._read_fd, read=self._read, write=write)
+        else:
+            self._loop.watch(self._read_fd, read=self._read)
+            self._loop.watch(self._write_fd, write=write)
+
+    # --- receiving ---
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._read_fd, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as e:
+            self._lose(f"the line was closed ({e.strerror})")
+            return
+        if not data:
+            self._lose("the line was closed")
+            return
+        self._first_after_s = 0.0
+        self.silence.heard(self._loop.now())
+        try:
+            for item in self._decoder.feed(data):
+                if not self.open:
+                    return
+                self._take(item)
+        except WireError as e:
+            self._lose(str(e))
+
+    def _take(self, item: Item) -> None:
+        if not self._greeted:
+            if isinstance(item, (Output, Data)):
+                raise WireError("something came before the hello")
+            check_hello(item)
+            self._greeted = True
+        if isinstance(item, Output):
+            self._on_output(item)
+        elif isinstance(item, Data):
+            self._on_data(item)
+        else:
+            self._tell(item)
+
+    def _tell(self, message: Message) -> None:
+        """A message that lacks what it must have is no message of ours, whoever sent it."""
+        try:
+            self._on_message(message)
+        except NONSENSE as e:
+            kind = str(message["type"])[:40]
+            raise WireError(f"the message {kind!r} can't be right: {type(e).__name__}: {e}") from e
+
+    def _beat(self) -> None:
+        if not self.open:
+            return
+        now = self._loop.now()
+        silent_s = self.silence.look(now)
+        limit_s = max(self.lost_after_s, self._first_after_s)
+        if silent_s >= limit_s:
+            self._lose(f"nothing was heard for {now - self.silence.heard_s:.0f} s")
+            return
+        if now - self._last_sent_s >= HEARTBEAT_S * 0.9 and not self._sending and not self._deaf:
+            self._control.append([_frame(HEARTBEAT, b"")])
+            self._write()
+        self._loop.call_after(min(HEARTBEAT_S, max(0.05, limit_s - silent_s)), self._beat)
+
+    def _lose(self, reason: str) -> None:
+        if self.open:
+            self.close()
+            self._on_lost(reason)
+
+    def close(self) -> None:
+        """Close the descriptors without a word. May be called twice."""
+        if not self.open:
+            return
+        self.open = False
+        self._control.clear()
+        self._bulk.clear()
+        self._sending = memoryview(b"")
+        for fd in {self._read_fd, self._write_fd}:
+            self._loop.watch(fd)
+            os.close(fd)

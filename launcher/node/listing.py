@@ -1,0 +1,34 @@
+"""What is in a folder, in lines that tell later what was added to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterator
+
+# Files of the state folder: whose logs and output there are, also once the job has ended; and what was in
+# output/ before it, after a line that says before which job.
+OWNER = "job"
+EARLIER = "earlier"
+
+
+def listed(folder: str) -> Iterator[str]:
+    """What is in a folder, in lines of JSON: path there, kind, and what tells a file from others.
+
+    What goes away meanwhile is passed over.
+    """
+    folders = [folder]
+    while folders:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    kind = stat.filemode(status.st_mode)[0]  # as ls has it
+                    what: list[object] = [os.path.relpath(entry.path, folder), kind]
+                    if kind == "d":
+                        folders.append(entry.path)
+                    else:
+                        what += status.st_ino, status.st_size, status.st_mtime_ns
+                    yield json.dumps(what) + "\n"

@@ -1,0 +1,188 @@
+"""Whose word is whose: a command line split into ours, the trainer's flags, and the program's. Pure.
+
+`pslaunch local --server_num 2 --num_passes=3 --lr=0.1 train.py --server_num 9` gives pslaunch its
+`--server_num=2`, the runtime `num_passes=3`, and the program `--lr=0.1 --server_num 9`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence, Set
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, EnvError, parse_bool
+
+from ..errors import SpecError
+
+NEAR: Final = 0.7  # difflib's ratio from which a foreign option is a near miss: --workers, --worker_number
+NEVER_NEAR: Final = frozenset({"config"})  # v1's own option, no near miss of --conf
+
+# What other launchers call what we have: Fleet, torchrun, horovodrun, mpirun, dmlc-submit, DeepSpeed.
+ELSEWHERE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("trainer_num", "num_trainers", "trainers", "workers", "num_workers"), "worker_num"),
+    **dict.fromkeys(("nproc_per_node", "num_proc", "num_processes", "nproc", "np", "n"), "worker_num"),
+    "num_gradient_servers": "worker_num",
+    **dict.fromkeys(("servers", "pservers", "num_servers", "pserver_num", "s"), "server_num"),
+    **dict.fromkeys(("host", "ips", "H"), "hosts"),
+    **dict.fromkeys(("nnodes", "num_nodes", "num_machines"), "nodes"),
+    **dict.fromkeys(("include_hosts", "i"), "include"),
+    **dict.fromkeys(("exclude_hosts", "e"), "exclude"),
+}
+
+
+class Split(NamedTuple):
+    """A command line, every word given to its owner, in the order of the line."""
+
+    ours: tuple[str, ...] = ()  # `--name` or `--name=value`, spelled as declared; a flag off: `--name=False`
+    trainer_flags: Mapping[str, str] = {}
+    forwarded: tuple[str, ...] = ()  # the program's options that stood before it, as they were
+    program: str | None = None
+    program_args: tuple[str, ...] = ()  # what followed the program, or `--`
+
+
+def split_command_line(
+    words: Sequence[str],
+    options: Mapping[str, bool],
+    repeatable: Set[str] = frozenset({"env"}),
+    others: Mapping[str, str] = MappingProxyType({}),
+) -> Split:
+    """Split `words`; `options` maps each of our options to whether it takes a value.
+
+    others: options of our other commands, by name, with the command's name.
+
+    Names may be written with dashes or underscores. Raises SpecError naming the word where it can't be
+    said whose it is: a near miss of ours, a single dash, a value missing or too many, an option twice.
+    """
+    return _Splitter(words, options, repeatable, others).split()
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = NEAR) -> str | None:
+    """The known name that `name` most likely means, or None."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return found[0] if found else None
+
+
+def _truth(text: str, label: str) -> bool:
+    try:
+        return parse_bool(text, label)
+    except EnvError as e:
+        raise SpecError(str(e)) from e
+
+
+class _Splitter:
+    """Walks the words once; what it found lies in its fields."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        options: Mapping[str, bool],
+        repeatable: Set[str],
+        others: Mapping[str, str],
+    ) -> None:
+        self.words = words
+        self.at = 0
+        self.options = {name.replace("-", "_"): (name, valued) for name, valued in options.items()}
+        self.repeatable = repeatable
+        self.others = others
+        self.seen: set[str] = set()
+        self.ours: list[str] = []
+        self.flags: dict[str, str] = {}
+        self.forwarded: list[str] = []
+
+    def split(self) -> Split:
+        while self.at < len(self.words):
+            word = self.words[self.at]
+            if word == "--":
+                return self._end_of_ours(self.at + 1)
+            if not word.startswith("-"):
+                return self._result(word, self.at + 1)
+            self.at += 1
+            self._option(word)
+        return self._result(None, self.at)
+
+    def _end_of_ours(self, at: int) -> Split:
+        if at < len(self.words) and not self.words[at].startswith("-"):
+            return self._result(self.words[at], at + 1)
+        return self._result(None, at)
+
+    def _result(self, program: str | None, args_from: int) -> Split:
+        return Split(
+            ours=tuple(self.ours),
+            trainer_flags=self.flags,
+            forwarded=tuple(self.forwarded),
+            program=program,
+            program_args=tuple(self.words[args_from:]),
+        )
+
+    def _option(self, word: str) -> None:
+        word = "--help" if word == "-h" and "help" in self.options else word
+        name, has_value, value = word[2:].partition("=")
+        if not word.startswith("--") or not name or name.startswith("-"):
+            self._refuse_foreign(word.partition("=")[0], word.strip("-").partition("=")[0])
+            raise SpecError(
+                f"{word}: options here have a name after two dashes; what is meant for the program "
+                "goes after the program's name"
+            )
+        key = name.replace("-", "_")
+        if key in self.options:
+            self._ours(key, value if has_value else None)
+        elif key in TRAINER_FLAGS:
+            self._flag(key, value if has_value else None)
+        else:
+            if key in self.others:
+                raise SpecError(f"--{key} is an option of pslaunch {self.others[key]}, not of this command")
+            self._refuse_foreign(f"--{name}", key)
+            self._refuse_near_miss(name, key)
+            self.forwarded.append(word)
+
+    def _ours(self, key: str, value: str | None) -> None:
+        name, valued = self.options[key]
+        self._once(key, name)
+        if valued:
+            value = self._next_value(name) if value is None else value
+        elif value is not None:
+            value = None if _truth(value, f"--{name}") else "False"
+        self.ours.append(f"--{name}" if value is None else f"--{name}={value}")
+
+    def _flag(self, key: str, value: str | None) -> None:
+        self._once(key, key)
+        if value is None and INIT_ARGS[key].parse is parse_bool:
+            value = "True"
+        elif value is None:
+            value = self._next_value(key)
+        try:
+            INIT_ARGS[key].parse(value, f"--{key}")
+        except EnvError as e:
+            raise SpecError(str(e)) from e
+        self.flags[key] = value
+
+    def _once(self, key: str, name: str) -> None:
+        if key in self.seen and key not in self.repeatable:
+            raise SpecError(f"--{name} is given twice")
+        self.seen.add(key)
+
+    def _next_value(self, name: str) -> str:
+        if self.at >= len(self.words) or self.words[self.at].startswith("--"):
+            hint = "" if self.at >= len(self.words) else f" ({self.words[self.at]} is an option)"
+            raise SpecError(f"--{name} needs a value: --{name}=VALUE{hint}")
+        self.at += 1
+        return self.words[self.at - 1]
+
+    def _refuse_foreign(self, shown: str, key: str) -> None:
+        ours = ELSEWHERE.get(key.replace("-", "_"))
+        if ours in self.options:
+            raise SpecError(
+                f"{shown} is what other launchers say; here it is --{self.options[ours][0]}. "
+                f"To give {shown} to the program, put it after the program's name"
+            )
+
+    def _refuse_near_miss(self, name: str, key: str) -> None:
+        near = None if key in NEVER_NEAR else nearest(key, [*self.options, *TRAINER_FLAGS])
+        if near:
+            known, valued = self.options.get(near, (near, True))
+            known += "=false" if not valued and key == f"no_{near}" else ""
+            raise SpecError(
+                f"--{name} is no option; is --{known} meant? "
+                f"To give --{name} to the program, put it after the program's name"
+            )

@@ -1,0 +1,197 @@
+"""conf.py: a cluster as PaddlePaddle's scripts describe it, run as Python in a namespace of its own.
+
+Every rejected name or value is a SpecError with file, line, name, and the nearest name.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from pslaunch.runtime.shared import env as contract
+
+from ..errors import SpecError
+from .args import nearest
+from .kinds import Layer, Value, plain, shown
+from .options import OPTIONS
+
+# What conf.py calls our options.
+KEYS: Final[Mapping[str, str]] = {
+    "HOSTS": "hosts",
+    "ROOT_DIR": "root_dir",
+    "JOB_NAME": "job_name",
+    "PADDLE_NIC": "nics",
+    "PADDLE_PORT": "port",
+    "PADDLE_PORTS_NUM": "ports_num",
+    "PADDLE_PORTS_NUM_FOR_SPARSE": "ports_num_for_sparse",
+    "PADDLE_USE_GPU": "use_gpu",
+}
+# PADDLE_* that the programs themselves read and that no option of ours says.
+VARIABLES: Final = frozenset(
+    {"PADDLE_WITH_GLOO", "PADDLE_DATA_HOME", *(contract.init_var(name) for name in contract.INIT_ARGS)}
+)
+_UPPER: Final = re.compile(r"[A-Z][A-Z0-9_]*")
+_KINDS: Final = {option.name: option.kind for option in OPTIONS}
+
+
+def read_conf(path: Path, name: str, tell: Callable[[str], None] = lambda _text: None) -> Layer:
+    """What a conf.py says, by the names of our options; it is run. `name`: what messages call the file.
+
+    tell: gets a line of what was left out. Raises SpecError.
+    """
+    try:
+        source = path.read_bytes()
+    except OSError as e:
+        raise SpecError(f"{name} can't be read: {e.strerror}") from e
+    tree, namespace = _run(source, path, name)
+    lines = _Lines(tree, name)
+    layer: dict[str, list[Value]] = {}
+    left_out = []
+    for key, value in namespace.items():
+        if key in KEYS:
+            layer[KEYS[key]] = list(_values(key, value, lines))
+        elif (
+            "HOSTS" not in namespace and isinstance(value, (list, tuple)) and nearest(key.upper(), ["HOSTS"])
+        ):
+            raise SpecError(f"{lines.label(key)}: is HOSTS meant?")
+        elif _UPPER.fullmatch(key):
+            variable = list(_variable(key, value, lines))
+            layer.setdefault("env", []).extend(variable)
+            if not variable and not callable(value) and not isinstance(value, ModuleType):
+                left_out.append(lines.label(key))
+    if left_out:
+        tell(f"{', '.join(left_out)}: no text or number, so no variable for the programs")
+    return layer
+
+
+def near_names(given: Sequence[Value]) -> list[str]:
+    """What to tell of variables for the programs whose names are nearly those of the cluster."""
+    said = []
+    for value in given:
+        name = value.text.partition("=")[0]
+        near = nearest(name, KEYS, cutoff=0.85)
+        if near and value.label.endswith(":"):
+            said.append(f"{value.label} {name} is a variable for the programs, not {near}")
+    return said
+
+
+def _run(source: bytes, path: Path, name: str) -> tuple[ast.Module, dict[str, Any]]:
+    """The file's syntax tree, and the names that it has when it has been run."""
+    namespace: dict[str, Any] = {"__name__": "conf", "__file__": str(path)}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a "\d" in it is its own affair
+            tree = ast.parse(source, str(path))
+            code = compile(source, str(path), "exec", dont_inherit=True)
+        # What it prints must not get into our output.
+        with _beside(path.parent), contextlib.redirect_stdout(sys.stderr):
+            exec(code, namespace)
+    except SyntaxError as e:
+        raise SpecError(f"{name}{_line(e, path)}: {type(e).__name__}: {e.msg}") from e
+    except (Exception, SystemExit) as e:
+        words = traceback.format_exception_only(e)[-1].strip()
+        raise SpecError(f"{name}{_line(e, path)}: {words}") from e
+    return tree, namespace
+
+
+@contextlib.contextmanager
+def _beside(folder: Path) -> Iterator[None]:
+    """Modules of the folder can be imported, as by a program there; no trace of them is left."""
+    known, writes, sys.dont_write_bytecode = set(sys.modules), sys.dont_write_bytecode, True
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = writes
+        if str(folder) in sys.path:
+            sys.path.remove(str(folder))
+        for name in set(sys.modules) - known:
+            if _is_of(folder, name):
+                del sys.modules[name]
+
+
+def _is_of(folder: Path, name: str) -> bool:
+    """Whether an imported module came from the folder itself, not from an environment that lies in it."""
+    module = sys.modules[name]
+    place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
+    own = folder / name.partition(".")[0]
+    return f"{place}/".startswith((f"{own}.", f"{own}/"))
+
+
+def _line(error: BaseException, path: Path) -> str:
+    """`:7`, the line of the file that the error came from."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return f":{error.lineno}" if error.lineno else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    found = [frame.lineno for frame in frames if frame.filename == str(path)]
+    return f":{found[-1]}" if found else ""
+
+
+class _Lines:
+    """On which line a name of conf.py has its value, and each element of a list that is written out."""
+
+    def __init__(self, tree: ast.Module, file: str) -> None:
+        self._file = file
+        self._lines: dict[str, int] = {}
+        self._elements: dict[str, list[int]] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self._lines[node.id] = max(node.lineno, self._lines.get(node.id, 0))
+            elif isinstance(node, ast.Assign) and isinstance(node.value, (ast.List, ast.Tuple)):
+                elements = [element.lineno for element in node.value.elts]
+                self._elements.update({t.id: elements for t in node.targets if isinstance(t, ast.Name)})
+
+    def place(self, key: str) -> str:
+        """`conf.py:3`."""
+        return f"{self._file}:{self._lines[key]}" if key in self._lines else self._file
+
+    def label(self, key: str) -> str:
+        """`conf.py:3: PADDLE_PORT`."""
+        return f"{self.place(key)}: {key}"
+
+    def places(self, key: str, n: int) -> list[str]:
+        """The place of each of the n elements."""
+        lines = self._elements.get(key, [])
+        return [f"{self._file}:{line}" for line in lines] if len(lines) == n else [self.place(key)] * n
+
+
+def _values(key: str, value: object, lines: _Lines) -> Iterator[Value]:
+    if key == "HOSTS":
+        yield from _hosts(value, lines)
+        return
+    kind = _KINDS[KEYS[key]]
+    text = value if isinstance(value, str) else kind.to_text(value)  # numbers as text are common
+    if text is None:
+        raise SpecError(f"{lines.label(key)}={shown(value)}: {kind.meant} is meant")
+    yield Value(text, lines.label(key))
+
+
+def _hosts(value: object, lines: _Lines) -> Iterator[Value]:
+    if not isinstance(value, (list, tuple)):
+        raise SpecError(f'{lines.label("HOSTS")}={shown(value)}: a list is meant, as ["root@node1", "node2"]')
+    if not value:
+        raise SpecError(f"{lines.label('HOSTS')} names no host")
+    for host, place in zip(value, lines.places("HOSTS", len(value)), strict=True):
+        if not isinstance(host, str):
+            raise SpecError(f"{place}: HOSTS has {shown(host)}, which is no text")
+        yield Value(host, place)
+
+
+def _variable(key: str, value: object, lines: _Lines) -> Iterator[Value]:
+    """A name that is not ours: a variable for every process, if it is text or a number."""
+    if key.startswith("PADDLE_") and key not in VARIABLES | contract.contract_names():
+        near = nearest(key, [*KEYS, *VARIABLES])
+        hint = f"; is {near} meant?" if near else f"; there are {', '.join(KEYS)}"
+        raise SpecError(f"{lines.label(key)} is no name of conf.py{hint}")
+    if (text := plain(value)) is not None:
+        yield Value(f"{key}={text}", lines.place(key) + ":")
+    elif key.startswith("PADDLE_"):
+        raise SpecError(f"{lines.label(key)}={shown(value)}: text or a number is meant")

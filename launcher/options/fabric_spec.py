@@ -1,0 +1,213 @@
+"""The job of `pslaunch fabric` from what was given: its hosts, what is sent to them, what comes back.
+
+Every rejected value is a SpecError that names the option, where it stood, and the value. No host is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import string
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from ..errors import SpecError
+from .args import Split
+from .hosts import Host, choose, parse_hosts, split_list
+from .kinds import Value
+from .locate import DEFAULT_PROGRAM, folder_here, folder_to_make, program_in
+from .sources import Given, gather
+from .spec import JobSpec, Package, Reach, check_spec, common_options, job_name, no_effect
+
+MAX_NIC_BYTES: Final = 15  # of the kernel
+
+
+def fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
+    """The job of `pslaunch fabric`: what was given, and design defaults for all else.
+
+    cwd: absolute; relative paths of this machine start there. Raises SpecError.
+    """
+    options = common_options(given, environ)
+    reach = _reach(given)
+    package, workspace, program = _package(given, split, cwd)
+    log_dir = given.one("log_dir")
+    spec = JobSpec(
+        backend="fabric",
+        job_name=job_name(given, workspace),
+        workspace=workspace,
+        reach=reach,
+        package=package,
+        program=program,
+        program_args=(*split.forwarded, *split.program_args),
+        trainer_flags=given.trainer_flags,
+        python=given.read("python"),
+        log_dir=Path(_path_there(log_dir)) if log_dir else None,
+        **_preparing(given, cwd),
+        **options,
+    )
+    check_spec(spec, given)
+    _check_fabric_effects(spec, given)
+    return spec
+
+
+def reach_of(line: Sequence[str], cwd: Path) -> Reach:
+    """How hosts are reached, for jobs that run there already; `line`: options that say which hosts.
+
+    Raises SpecError.
+    """
+    return _reach(gather("fabric", Split(ours=tuple(line)), cwd))
+
+
+def _reach(given: Given) -> Reach:
+    root_dir = given.one("root_dir")
+    return Reach(
+        hosts=tuple(_hosts(given)),
+        root_dir=_path_there(root_dir) if root_dir else given.read("root_dir"),
+        nic=_nic(given),
+        agent_python=given.read("agent_python"),
+        connect_timeout_s=given.read("connect_timeout"),
+        max_connections=given.read("max_connections"),
+        host_key_policy=given.read("host_key_policy"),
+    )
+
+
+def _hosts(given: Given) -> list[Host]:
+    words = [(word, value.label) for value in given.all("hosts") for word in split_list(value.text)]
+    found = parse_hosts([word for word, _ in words], [label for _, label in words])
+    if not found:
+        conf = given.one("conf")
+        file = conf.text if conf else "conf.py" if "conf.py" in given.files else ""
+        why = f"{file} has no HOSTS" if file else "there is no conf.py with HOSTS"
+        raise SpecError(f"no host is named: {why}, and no --hosts=user@host,...")
+    return choose(found, given.all("include"), given.all("exclude"))
+
+
+def _nic(given: Given) -> str | None:
+    value = given.one("nics")
+    if value is None:
+        return None
+    name = value.text
+    if not name or len(os.fsencode(name)) > MAX_NIC_BYTES or not name.isprintable() or set(name) & set(" /,"):
+        raise SpecError(f"{value.shown} is not the name of one network interface, as eth0")
+    return name
+
+
+def _path_there(value: Value) -> str:
+    """A path on the hosts."""
+    path = value.text
+    if not path.startswith(("/", "~")) or not path.isprintable():
+        raise SpecError(f"{value.shown} is no path on the hosts: absolute, or from ~, their home")
+    return posixpath.normpath(path)
+
+
+def _package(given: Given, split: Split, cwd: Path) -> tuple[Package | None, Path, str]:
+    """What is sent, the workspace (here where it is sent, else on the hosts), the program in it."""
+    package, workspace = given.one("job_dispatch_package"), given.one("job_workspace")
+    if package and workspace:
+        raise SpecError(
+            f"{workspace.label}={workspace.text} and {package.label}={package.text} are both given: "
+            "the folder is on the hosts already, or it is sent"
+        )
+    if package:
+        folder = folder_here(package, cwd)
+        program = program_in(folder, split, cwd)
+        if PurePosixPath(program).is_absolute():
+            raise SpecError(f"the program {program} is not in {folder}, and only that is sent to the hosts")
+        shards, links = given.all("shard"), given.all("link")
+        sent = Package(folder=folder, shards=tuple(map(_shard, shards)), links=_links(links))
+        sent = sent._replace(shard_label=shards[0].label) if shards else sent
+        sent = sent._replace(link_label=links[0].label) if links else sent
+        return sent, folder, program
+    if workspace:
+        there = Path(_path_there(workspace))
+        return None, there, _program_there(there, split)
+    raise SpecError(
+        "nothing says where the programs run: --job_dispatch_package=DIR sends a folder to the hosts, "
+        "--job_workspace=DIR is one that they have"
+    )
+
+
+def _program_there(workspace: Path, split: Split) -> str:
+    """The program in a workspace that only the hosts have."""
+    named = split.program if split.program is not None else DEFAULT_PROGRAM
+    path = posixpath.normpath(workspace / named)
+    if not named or "\0" in named or not Path(path).is_relative_to(workspace) or path == str(workspace):
+        raise SpecError(f"the program {named!r} is not in the workspace {workspace} of the hosts")
+    return str(Path(path).relative_to(workspace))
+
+
+def _shard(value: Value) -> str:
+    """A pattern with one place for the number of a file: 'data/*-{:05d}'."""
+    try:
+        places = [part for _, part, _, _ in string.Formatter().parse(value.text) if part is not None]
+        name = value.text.format(0)
+    except (ValueError, IndexError, KeyError, AttributeError, TypeError) as e:
+        raise SpecError(f"{value.shown}: {e}; as in 'data/*-{{:05d}}'") from e
+    if len(places) != 1:
+        raise SpecError(
+            f"{value.shown} has {len(places)} places for a number; one is meant, as in 'data/*-{{:05d}}'"
+        )
+    _check_inside(name, value)
+    return value.text
+
+
+def _links(values: Sequence[Value]) -> dict[str, str]:
+    links: dict[str, str] = {}
+    for value in values:
+        name, _, path = value.text.partition("=")
+        if not posixpath.isabs(path) or not path.isprintable():
+            raise SpecError(f"{value.shown}: NAME=PATH is meant, with an absolute path of the hosts")
+        _check_inside(name, value)
+        if posixpath.normpath(name) in links:
+            raise SpecError(f"{value.shown}: {name} is given twice")
+        links[posixpath.normpath(name)] = path
+    return links
+
+
+def _check_inside(name: str, value: Value) -> None:
+    from ..node.dispatch.manifest import KEPT  # what reads files is seldom needed here
+
+    path = posixpath.normpath(name) if name else "."
+    if path == "." or path.startswith(("/", "../")) or path == ".." or not path.isprintable():
+        raise SpecError(f"{value.shown}: {name!r} is not inside the workspace")
+    if path.partition("/")[0] in KEPT:
+        raise SpecError(f"{value.shown}: {path.partition('/')[0]} in the workspace is pslaunch's own")
+
+
+def _preparing(given: Given, cwd: Path) -> dict[str, Any]:
+    """What is done before the programs start, and after they have ended."""
+    wheel, wheelhouse = given.one("wheel"), given.one("wheelhouse")
+    return {
+        "wheel": _wheel(wheel, cwd) if wheel else None,
+        "wheelhouse": folder_here(wheelhouse, cwd) if wheelhouse else None,
+        "setup": tuple(given.options["setup"].kind.read(v.text, v.label) for v in given.all("setup")),
+        "fetch_output": folder_to_make(given.one("fetch_output"), cwd),
+        "fetch_logs": folder_to_make(given.one("fetch_logs"), cwd),
+    }
+
+
+def _wheel(value: Value, cwd: Path) -> Path:
+    path = cwd / value.text
+    if path.suffix != ".whl" or not path.is_file():
+        raise SpecError(f"{value.shown} is not the file of a wheel (.whl)")
+    return path
+
+
+def _check_fabric_effects(spec: JobSpec, given: Given) -> None:
+    """An option that has no effect is an error, where it stood on the command line."""
+    for name in ("shard", "link") if not spec.package else ():
+        no_effect(given, name, "where nothing is sent (--job_workspace)")
+    install = given.one("install")
+    if spec.install and install and not spec.package:
+        raise SpecError(
+            f"{install.label} needs --job_dispatch_package: the wheels go along with what is sent"
+        )
+    for name in ("wheel", "wheelhouse") if not spec.install else ():
+        no_effect(given, name, "without --install")
+    for name in ("fetch_output", "fetch_logs") if spec.detach else ():
+        no_effect(given, name, "with --detach")
+    if not spec.package and not spec.install:
+        no_effect(given, "root_dir", "where nothing is sent (--job_workspace)")
+    if not given.flag("dry_run"):
+        no_effect(given, "connect", "without --dry_run")

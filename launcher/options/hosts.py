@@ -1,0 +1,212 @@
+"""The hosts of a job as users write them: `user@host:port`, `[v6]:port`, `node[01-64]`. Pure.
+
+Every rejected word is a SpecError that says where it stood.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from ..errors import SpecError
+from .args import nearest
+from .kinds import Value
+
+MAX_HOSTS: Final = 4096  # of one job, and of one range: more is a slip of the keyboard
+SHOWN: Final = 8  # of many, in a message
+# Neither begins with a dash: it would be an option of ssh. Unicode letters may be an alias of ~/.ssh/config.
+_NAME: Final = re.compile(r"\w[\w.-]*")
+_USER: Final = re.compile(r"[^\s:@/-][^\s:/]*")
+_RANGE: Final = re.compile(r"\[([^][]*)\]")
+_PIECE: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+
+
+class Host(NamedTuple):
+    """One node as the user named it; what is not given is ssh's own to know."""
+
+    name: str  # may be an alias of ~/.ssh/config; IPv6 without brackets
+    user: str | None = None
+    port: int | None = None
+    times: int = 1  # how often it was named: pairs of processes
+    where: str = ""  # for messages: "conf.py:3", "--hosts"
+
+    @property
+    def text(self) -> str:
+        """`user@host:port`, an IPv6 address in brackets."""
+        user = f"{self.user}@" if self.user else ""
+        return user + self.address
+
+    @property
+    def address(self) -> str:
+        """`host:port`, which tells two hosts apart."""
+        name = f"[{self.name}]" if ":" in self.name else self.name
+        return name if self.port is None else f"{name}:{self.port}"
+
+
+def parse_hosts(words: Sequence[str], where: str | Sequence[str]) -> list[Host]:
+    """The hosts of `words` in their order; one that is named k times is one host, k times.
+
+    where: what messages begin with, for all words or for each. Raises SpecError.
+    """
+    places = [where] * len(words) if isinstance(where, str) else where
+    found: dict[str, Host] = {}
+    named = 0
+    for word, place in zip(words, places, strict=True):
+        for host in _hosts(word, place):
+            named += 1
+            if named > MAX_HOSTS:
+                raise SpecError(f"{place}: {word!r}: {MAX_HOSTS} hosts at most, named twice or not")
+            known = found.get(host.address)
+            if known is None:
+                found[host.address] = host
+            elif known.user != host.user:
+                raise SpecError(
+                    f"{place}: {host.text!r} was named as {known.text!r} before ({known.where}); "
+                    "a host is one node, with one user"
+                )
+            else:
+                found[host.address] = known._replace(times=known.times + 1)
+    return list(found.values())
+
+
+def split_list(text: str, separators: str = ",") -> list[str]:
+    """The words of a list in one text; what stands in brackets stays together."""
+    words = re.findall(rf"(?:\[[^]]*\]|[^{re.escape(separators)}])+", text)
+    return [word.strip() for word in words if word.strip()]
+
+
+def _hosts(word: str, where: str) -> Iterator[Host]:
+    user, at, rest = word.strip().rpartition("@")
+    if at and not _USER.fullmatch(user):
+        raise SpecError(f"{where}: {word!r}: {user!r} is no user's name")
+    if not rest:
+        raise SpecError(f"{where}: {word!r} names no host")
+    name, port = _split_port(rest, word, where)
+    for one in _expanded(name, word, where):
+        yield Host(_checked(one, word, where), user or None, port, where=where)
+
+
+def _split_port(rest: str, word: str, where: str) -> tuple[str, int | None]:
+    """The name, with its brackets, and the port behind it."""
+    name, colon, digits = rest.rpartition(":")
+    if not colon or "]" in digits:
+        return rest, None
+    if ":" in name and not name.endswith("]"):
+        raise SpecError(f"{where}: {word!r}: an IPv6 address stands in brackets, as [::1] or [::1]:22")
+    if not re.fullmatch(r"[0-9]{1,5}", digits) or not 1 <= int(digits) <= 65535:
+        raise SpecError(f"{where}: {word!r}: the port {digits!r} is not from 1 to 65535")
+    return name, int(digits)
+
+
+def _expanded(name: str, word: str, where: str) -> Iterator[str]:
+    """Every name that a name with ranges means; `node[08-11]` keeps its zeros."""
+    match = _RANGE.search(name)
+    if match is None or ":" in match[1]:
+        yield name
+        return
+    for number in _numbers(match[1], word, where):
+        yield from _expanded(name[: match.start()] + number + name[match.end() :], word, where)
+
+
+def _numbers(text: str, word: str, where: str) -> Iterator[str]:
+    for piece in text.split(","):
+        match = _PIECE.fullmatch(piece.strip())
+        if match is None:
+            raise SpecError(f"{where}: {word!r}: [{text}] is no range, as in node[01-64] or node[1-3,7]")
+        first, last = match[1], match[2] or match[1]
+        if int(last) < int(first):
+            raise SpecError(f"{where}: {word!r}: [{text}] goes backwards")
+        if int(last) - int(first) >= MAX_HOSTS:
+            raise SpecError(f"{where}: {word!r}: [{text}] is more than {MAX_HOSTS} hosts")
+        yield from (str(n).zfill(len(first)) for n in range(int(first), int(last) + 1))
+
+
+def _checked(name: str, word: str, where: str) -> str:
+    if name.startswith("[") and name.endswith("]"):
+        try:
+            return str(ipaddress.IPv6Address(name[1:-1]))
+        except ValueError as e:
+            raise SpecError(f"{where}: {word!r}: {name} is no IPv6 address: {e}") from None
+    if not _NAME.fullmatch(name):
+        raise SpecError(f"{where}: {word!r}: {name!r} is no host's name")
+    return name
+
+
+def named(hosts: Sequence[Host], text: str, shown: str) -> Host:
+    """The host of which `text` is the `Host.text`, whoever its user is. Raises SpecError.
+
+    shown: what a message calls it.
+    """
+    address = text.rpartition("@")[2]
+    for host in hosts:
+        if host.address == address:
+            return host
+    known = ", ".join([host.text for host in hosts[:SHOWN]]) + (", ..." if len(hosts) > SHOWN else "")
+    raise SpecError(f"{shown} is not among the hosts that are known here: {known}; --hosts names others")
+
+
+# --- Which of them take part. ---
+
+
+def choose(hosts: Sequence[Host], include: Sequence[Value], exclude: Sequence[Value]) -> list[Host]:
+    """The hosts that `include` names, all where it is empty, without those that `exclude` names.
+
+    Both name hosts as they were named, or without users in ranges and lists (`node[1-3]@gpu7`, `a,b`).
+    They stay in their own order. Raises SpecError for a name that is not among them, and where none is left.
+    """
+    chosen = list(hosts)
+    if include:
+        taken = _named(include, chosen)
+        chosen = [host for host in chosen if host.address in taken]
+    if exclude:
+        left_out = _named(exclude, chosen)
+        chosen = [host for host in chosen if host.address not in left_out]
+    if hosts and not chosen:
+        raise SpecError(f"{_together(exclude)} leaves no host")
+    return chosen
+
+
+def _together(values: Sequence[Value]) -> str:
+    return f"{values[0].label}={'@'.join(value.text for value in values)}"
+
+
+def _named(values: Sequence[Value], hosts: Sequence[Host]) -> set[str]:
+    plain = _known(hosts, lambda host: host.address)
+    with_user = _known([host for host in hosts if host.user], lambda host: host.text)
+    users = {host.user for host in hosts}
+    found: set[str] = set()
+    for value in values:
+        shown = f"{value.label}={value.text}"
+        for piece in split_list(value.text):
+            # As it was named, user and all; else a list with `@` between its hosts.
+            user = piece.rpartition("@")[0]
+            whole = user in users and (
+                user not in plain or all(host.text in with_user for host in _hosts(piece, shown))
+            )
+            for name in [piece] if whole else split_list(piece, "@"):
+                for host in _hosts(name, shown):
+                    found.update(_among(host.text, with_user if host.user else plain, shown))
+    if not found:
+        raise SpecError(f"{_together(values)} names no host")
+    return found
+
+
+def _known(hosts: Sequence[Host], text: Callable[[Host], str]) -> dict[str, list[str]]:
+    """What the hosts may be called, with their addresses: a port may be left out."""
+    known: dict[str, list[str]] = {}
+    for host in hosts:
+        known.setdefault(text(host), []).append(host.address)
+        if host.port is not None:
+            known.setdefault(text(host._replace(port=None)), []).append(host.address)
+    return known
+
+
+def _among(text: str, known: Mapping[str, list[str]], shown: str) -> list[str]:
+    if text not in known:
+        near = nearest(text, known)
+        hint = f"; is {near} meant?" if near else ": " + ", ".join(list(known)[:SHOWN])
+        hint += ", ..." if not near and len(known) > SHOWN else ""
+        raise SpecError(f"{shown}: {text} is not among the hosts{hint}")
+    return known[text]

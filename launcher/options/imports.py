@@ -1,0 +1,75 @@
+"""What a program imports that is neither Python's own nor the workspace's. Reads files, runs nothing."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from .detect import UNREADABLE, parse, walk
+
+GUARDS: Final = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """Modules by name with the place of the first import, as "train.py:3"."""
+
+    needed: dict[str, str] = field(default_factory=dict)  # at the start: without them nothing runs
+    later: dict[str, str] = field(default_factory=dict)  # in a function, which may never be called
+
+
+def imported(program: Path, workspace: Path) -> Imported:
+    """What `program` and the modules of `workspace` that it imports need of a node's Python.
+
+    Of a package its first name only; what is tried (`except ImportError`) may be missing. A program that
+    can't be read, or is no Python, seems to need nothing.
+    """
+    found = Imported()
+    if program.suffix != ".py":
+        return found
+    roots = {program.parent, workspace}
+    try:
+        tree = parse(program)
+    except UNREADABLE:
+        return found
+    for path, module in walk(program, tree, workspace, []):
+        shown = path.relative_to(workspace) if path.is_relative_to(workspace) else path
+        for name, line, now in _imports(module.body, now=True):
+            if name not in sys.stdlib_module_names and not any(_has(root, name) for root in roots):
+                (found.needed if now else found.later).setdefault(name, f"{shown}:{line}")
+    for name in found.needed:
+        found.later.pop(name, None)
+    return found
+
+
+def _has(root: Path, name: str) -> bool:
+    return (root / f"{name}.py").is_file() or (root / name).is_dir()
+
+
+def _imports(body: Iterable[ast.AST], *, now: bool) -> Iterator[tuple[str, int, bool]]:
+    """First name, line, and whether it is imported as soon as the module is."""
+    for node in body:
+        match node:
+            case ast.Import(names=names):
+                yield from ((alias.name.partition(".")[0], node.lineno, now) for alias in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module.partition(".")[0], node.lineno, now
+            case ast.Try(handlers=handlers) if any(map(_guards, handlers)):
+                yield from _imports(node.finalbody, now=now)
+            case ast.If(test=test) if ast.unparse(test).endswith("TYPE_CHECKING"):
+                yield from _imports(node.orelse, now=now)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                yield from _imports(ast.iter_child_nodes(node), now=False)
+            case _:
+                yield from _imports(ast.iter_child_nodes(node), now=now)
+
+
+def _guards(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(isinstance(t, ast.Name) and t.id in GUARDS for t in types)

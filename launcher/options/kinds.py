@@ -1,0 +1,204 @@
+"""Values as users give them: what text an option takes, and how a message names it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from pslaunch.runtime.shared.env import EnvError, parse_bool
+
+from ..errors import SpecError
+
+
+class Value(NamedTuple):
+    """One value of an option, as text."""
+
+    text: str
+    label: str  # "--port", "pslaunch.toml:3: port", "conf.py:12: PADDLE_PORT"
+
+    @property
+    def shown(self) -> str:
+        """How a message begins that is about it."""
+        return f"{self.label}={self.text!r}"
+
+    @property
+    def on_line(self) -> bool:
+        """Whether it stood on the command line."""
+        return self.label.startswith("--")
+
+
+Layer = Mapping[str, Sequence[Value]]  # from one place: the values of each option
+
+
+def shown(value: object) -> str:
+    """A value of a file in a message; a long one is cut."""
+    try:
+        text = repr(value)
+    except Exception:  # a number too long to be written, or the value's own code
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def plain(value: object) -> str | None:
+    """Text of a text, a number or a truth value; None for all else, and for what can't be written."""
+    if not isinstance(value, (str, int, float)):
+        return None
+    try:
+        return str(value)
+    except ValueError:  # more digits than Python writes
+        return None
+
+
+# --- What an option's text may be; `label`: as in Value. ---
+
+
+class Kind(Protocol):
+    """How a value is read from text, checked, and taken from a file that has types."""
+
+    @property
+    def meant(self) -> str:
+        """What a file must have, in words."""
+        ...
+
+    def read(self, text: str, label: str) -> Any:
+        """The value, checked. Raises SpecError."""
+        ...
+
+    def check(self, value: Any, label: str) -> None:
+        """Raises SpecError where the value is not allowed."""
+        ...
+
+    def to_text(self, value: object) -> str | None:
+        """The text of a file's value; None where its type is wrong."""
+        ...
+
+
+class Number(NamedTuple):
+    """A whole number."""
+
+    low: int
+    high: int
+
+    @property
+    def meant(self) -> str:
+        return "a whole number"
+
+    def read(self, text: str, label: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+            raise SpecError(f"{label}={text!r} is not a whole number")
+        self.check(int(text), label)
+        return int(text)
+
+    def check(self, value: int, label: str) -> None:
+        if not self.low <= value <= self.high:
+            raise SpecError(f"{label}={value} is not from {self.low} to {self.high}")
+
+    def to_text(self, value: object) -> str | None:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return None
+        return str(value) if abs(value) < 10**18 else None
+
+
+class Seconds(NamedTuple):
+    """A duration."""
+
+    low_s: float
+
+    @property
+    def meant(self) -> str:
+        return "a number of seconds"
+
+    def read(self, text: str, label: str) -> float:
+        try:
+            value_s = float(text)
+        except ValueError:
+            raise SpecError(f"{label}={text!r} is not a number of seconds") from None
+        self.check(value_s, label)
+        return value_s
+
+    def check(self, value: float, label: str) -> None:
+        if not self.low_s <= value < float("inf"):
+            raise SpecError(f"{label}={value:g} is not a number of seconds from {self.low_s:g} up")
+
+    def to_text(self, value: object) -> str | None:
+        return plain(value) if not isinstance(value, (bool, str)) else None
+
+
+class Choice(NamedTuple):
+    """One of some words."""
+
+    words: Sequence[str]
+
+    @property
+    def meant(self) -> str:
+        return f"one of {', '.join(self.words)}"
+
+    def read(self, text: str, label: str) -> str:
+        self.check(text.replace("-", "_"), label)
+        return text.replace("-", "_")
+
+    def check(self, value: str, label: str) -> None:
+        if value not in self.words:
+            raise SpecError(f"{label}={value!r}: {self.meant}")
+
+    def to_text(self, value: object) -> str | None:
+        return value if isinstance(value, str) else None
+
+
+class Truth:
+    """True or false, with a value, as in v2."""
+
+    meant = "true or false"
+
+    def read(self, text: str, label: str) -> bool:
+        try:
+            return parse_bool(text, label)
+        except EnvError as e:
+            raise SpecError(str(e)) from e
+
+    def check(self, value: bool, label: str) -> None:
+        pass
+
+    def to_text(self, value: object) -> str | None:
+        return plain(value) if not isinstance(value, float) else None
+
+
+class Flag:
+    """True where it stands on a command line, without a value."""
+
+    meant = "true or false"
+
+    def read(self, text: str, label: str) -> bool:
+        return text == "True"
+
+    def check(self, value: bool, label: str) -> None:
+        pass
+
+    def to_text(self, value: object) -> str | None:
+        text = plain(value)
+        try:
+            return None if text is None else str(parse_bool(text, ""))
+        except EnvError:
+            return None
+
+
+class Text(NamedTuple):
+    """Text that spec.py reads: a name, a path, a command."""
+
+    repeatable: bool = False
+
+    @property
+    def meant(self) -> str:
+        return "text, or a list of texts" if self.repeatable else "text"
+
+    def read(self, text: str, label: str) -> str:
+        self.check(text, label)
+        return text
+
+    def check(self, value: str, label: str) -> None:
+        if not value or "\0" in value:
+            raise SpecError(f"{label}={value!r} is {'empty' if not value else 'no text'}")
+
+    def to_text(self, value: object) -> str | None:
+        return value if isinstance(value, str) else None

@@ -1,0 +1,127 @@
+"""Folders and files that a command line names: workspace, program, logs. Looks at them, changes nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from ..errors import SpecError
+from .args import Split
+from .kinds import Value
+from .sources import Given
+
+DEFAULT_PROGRAM: Final = "train.py"
+
+
+def locate(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
+    """The workspace (absolute, links resolved) and the program (relative when it is inside)."""
+    workspace, package = given.one("job_workspace"), given.one("job_dispatch_package")
+    if workspace and package:
+        raise SpecError(
+            f"{workspace.label}={workspace.text} and {package.label}={package.text} are both given: "
+            "the folder is there already, or it is sent"
+        )
+    folder = workspace or package
+    if not folder:
+        path = _absolute(split.program if split.program is not None else DEFAULT_PROGRAM, cwd)
+        _check_program(
+            path, split, "" if split.program else f" in {cwd}; name one, or give --job_workspace=DIR"
+        )
+        return _own_folder(path), path.name
+    found = folder_here(folder, cwd)
+    return found, program_in(found, split, cwd)
+
+
+def _own_folder(program: Path) -> Path:
+    """The program's folder, for a workspace. Raises SpecError where it is one of commands: /usr/bin."""
+    folder = program.parent.resolve()
+    commands = {Path(entry).resolve() for entry in os.get_exec_path() if Path(entry).is_absolute()}
+    if program.suffix != ".py" and folder in commands:
+        raise SpecError(
+            f"the program {program} is a command, in whose folder logs and results would be; "
+            "give the folder for them: --job_workspace=DIR"
+        )
+    return folder
+
+
+def program_in(workspace: Path, split: Split, cwd: Path) -> str:
+    """The program: relative to the workspace when it is inside. Raises SpecError."""
+    path = workspace / (split.program if split.program is not None else DEFAULT_PROGRAM)
+    if split.program is not None and not _exists(path) and _exists(cwd / split.program):
+        path = cwd / split.program
+    _check_program(path, split, f" in the workspace {workspace}")
+    path = Path(os.path.normpath(path))
+    for inside in (path, path.parent.resolve() / path.name):
+        if inside.is_relative_to(workspace):
+            return str(inside.relative_to(workspace))
+    return str(path)
+
+
+def _absolute(text: str, cwd: Path) -> Path:
+    try:
+        return Path(os.path.normpath(cwd / text))
+    except ValueError as e:  # an embedded NUL
+        raise SpecError(f"{text!r} is no path: {e}") from e
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def folder_here(value: Value, cwd: Path) -> Path:
+    """A folder of this machine that is there and can be read, links resolved. Raises SpecError."""
+    path = _absolute(value.text, cwd)
+    if not value.text or not _exists(path):
+        raise SpecError(f"{value.shown} is not there")
+    if not path.is_dir():
+        raise SpecError(f"{value.shown} is not a folder")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise SpecError(f"{value.shown} can't be read: permission denied")
+    return path.resolve()
+
+
+def _check_program(path: Path, split: Split, place: str) -> None:
+    shown = repr(split.program if split.program is not None else DEFAULT_PROGRAM)
+    if split.program == "" or not _exists(path):
+        raise SpecError(f"the program {shown} is not there{place}{_forward_hint(split)}")
+    if not path.is_file():
+        raise SpecError(f"the program {shown} is not a file")
+    if not os.access(path, os.R_OK):
+        raise SpecError(f"the program {shown} can't be read: permission denied")
+    if path.suffix != ".py" and not os.access(path, os.X_OK):
+        raise SpecError(f"the program {shown} is no .py file and not executable (chmod +x makes it so)")
+
+
+def _forward_hint(split: Split) -> str:
+    last = split.forwarded[-1] if split.forwarded else ""
+    if not last or "=" in last or split.program is None:
+        return ""
+    return f" (if it is the value of {last}: before the program that is written {last}={split.program})"
+
+
+def name_of(workspace: Path) -> str:
+    """The job's name where none is given: the workspace's. Raises SpecError where it has none that fits."""
+    name = workspace.name
+    if name and name.isprintable():
+        return name
+    why = "there are control characters in the name" if name else "there is no name"
+    raise SpecError(f"the workspace {str(workspace)!r} can't name the job ({why}); give --job_name=NAME")
+
+
+def folder_to_make(value: Value | None, cwd: Path) -> Path | None:
+    """A folder of this machine which is there or can be made, as far as that can be known before."""
+    if value is None:
+        return None
+    path = _absolute(value.text, cwd)
+    there = next((p for p in (path, *path.parents) if _exists(p)), path)
+    if not value.text or (there == path and not path.is_dir()):
+        raise SpecError(f"{value.shown} is not a folder")
+    if not there.is_dir():
+        raise SpecError(f"{value.shown} can't be made: {there} is not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise SpecError(f"{value.shown} can't be written: {there}: permission denied, or read-only")
+    return path

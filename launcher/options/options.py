@@ -1,0 +1,271 @@
+"""Every option of the commands that start a job, once: name, kind, help, default, and which backends have it.
+
+Commands, files, JobSpec and docs/options.md have it from here. `--help` reads it: keep it light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_TIMEOUT_S
+
+from .kinds import Choice, Flag, Kind, Number, Seconds, Text, Truth
+
+MAX_PROCESSES: Final = 4096  # of one role
+MAX_THREADS: Final = 1024
+MAX_PORTS: Final = 1024  # of one kind, of one pserver
+MIN_LOST_AFTER_S: Final = 3.0  # heartbeats come every second; less would end healthy jobs
+
+
+class Option(NamedTuple):
+    """One option of some backends; where they differ in it, it stands here once for each."""
+
+    name: str
+    kind: Kind
+    help: str
+    metavar: str = ""
+    default: Any = None
+    says: str = ""  # what stands for the default where the value itself does not tell it
+    backends: tuple[str, ...] = ("local", "fabric")
+
+    @property
+    def field(self) -> str:
+        """Its name in JobSpec or Reach, where the unit is part of it."""
+        return f"{self.name}_s" if isinstance(self.kind, Seconds) else self.name
+
+    @property
+    def valued(self) -> bool:
+        """Whether it takes a value on a command line."""
+        return not isinstance(self.kind, Flag)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it may stand on a command line more than once."""
+        return isinstance(self.kind, Text) and self.kind.repeatable
+
+    @property
+    def text(self) -> str:
+        """Its help: what it is, its unit, its default."""
+        default = self.says or ("" if self.default is None else self._default_text())
+        return f"{self.help} [default: {default}]" if default else self.help
+
+    def _default_text(self) -> str:
+        if isinstance(self.kind, Flag):
+            return "off"
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+
+
+LOCAL: Final = ("local",)
+FABRIC: Final = ("fabric",)
+SERVERS: Final = ("auto", "bundled", "script")
+HEADS: Final = ("launcher", "node")
+HOST_KEY_POLICIES: Final = ("ask", "accept_new", "reject")
+_COUNT_OF_SERVERS: Final = Number(0, MAX_PROCESSES)
+_COUNT: Final = Number(1, MAX_PROCESSES)
+
+
+def _flag(name: str, text: str, backends: tuple[str, ...] = ("local", "fabric")) -> Option:
+    return Option(name=name, kind=Flag(), help=text, default=False, backends=backends)
+
+
+def _shared(name: str) -> Any:
+    """The default that init() has as well."""
+    return INIT_ARGS[name].default
+
+
+OPTIONS: Final[Sequence[Option]] = (
+    Option(
+        name="conf", metavar="FILE", kind=Text(), says="./conf.py if it is there", backends=FABRIC,
+        help="The cluster: HOSTS, ROOT_DIR, PADDLE_NIC, PADDLE_PORT and so on, as Python.",
+    ),
+    Option(
+        name="hosts", metavar="LIST", kind=Text(repeatable=True), says="HOSTS of conf.py", backends=FABRIC,
+        help="Hosts: user@host:port,node[01-64],...; one named k times gets k pairs of processes.",
+    ),
+    Option(
+        name="include", metavar="LIST", kind=Text(repeatable=True), says="all hosts", backends=FABRIC,
+        help="Only these of the hosts: node1@node[3-5].",
+    ),
+    Option(
+        name="exclude", metavar="LIST", kind=Text(repeatable=True), says="none", backends=FABRIC,
+        help="All but these of the hosts.",
+    ),
+    Option(
+        name="root_dir", metavar="DIR", kind=Text(), says="ROOT_DIR of conf.py, else ~/pslaunch",
+        default="~/pslaunch", backends=FABRIC,
+        help="Folder on the hosts in which the job's workspace is made.",
+    ),
+    Option(
+        name="server_num", metavar="N", kind=_COUNT_OF_SERVERS, default=1, backends=LOCAL,
+        help="Parameter servers; 0 trains alone.",
+    ),
+    Option(
+        name="worker_num", metavar="N", kind=_COUNT, default=1, backends=LOCAL,
+        help="Trainers.",
+    ),
+    Option(
+        name="server_num", metavar="N", kind=_COUNT_OF_SERVERS, says="one on each host", backends=FABRIC,
+        help="Parameter servers in all; with 0 trainers train alone.",
+    ),
+    Option(
+        name="worker_num", metavar="N", kind=_COUNT, says="one on each host", backends=FABRIC,
+        help="Trainers in all.",
+    ),
+    Option(
+        name="server", metavar="HOW", kind=Choice(SERVERS), default="auto",
+        help="How pservers are started: bundled runs `pslaunch pserver`, script runs the "
+        "program in both roles, auto reads the program to see which it wants.",
+    ),
+    Option(
+        name="job_workspace", metavar="DIR", kind=Text(), says="the program's folder", backends=LOCAL,
+        help="Folder that the programs run in.",
+    ),
+    Option(
+        name="job_dispatch_package", metavar="DIR", kind=Text(), backends=LOCAL,
+        help="Folder to send to the nodes; here it is used in place.",
+    ),
+    Option(
+        name="job_dispatch_package", metavar="DIR", kind=Text(), backends=FABRIC,
+        help="Folder to send to the hosts; the programs run in it there.",
+    ),
+    Option(
+        name="job_workspace", metavar="DIR", kind=Text(), backends=FABRIC,
+        help="Folder on the hosts that the programs run in, in place of one that is sent.",
+    ),
+    Option(
+        name="job_name", metavar="NAME", kind=Text(), says="the workspace's name", help="Name of the job.",
+    ),
+    Option(
+        name="shard", metavar="PATTERN", kind=Text(repeatable=True), backends=FABRIC,
+        help="Files of which trainer t gets those with i mod trainers = t: 'data/*-{:05d}'; may be repeated.",
+    ),
+    Option(
+        name="link", metavar="NAME=PATH", kind=Text(repeatable=True), backends=FABRIC,
+        help="A link in the workspace to a path that the hosts have; may be repeated.",
+    ),
+    Option(
+        name="trainer_count", metavar="N", kind=Number(1, MAX_THREADS), default=_shared("trainer_count"),
+        help="Compute threads of each trainer.",
+    ),
+    Option(
+        name="use_gpu", metavar="BOOL", kind=Truth(), default=_shared("use_gpu"),
+        help="Train on a GPU; for programs with their own runtime.",
+    ),
+    Option(
+        name="nics", metavar="NAME", kind=Text(), says="PADDLE_NIC of conf.py, else one that all can reach",
+        help="Network interface of the hosts that processes listen on and are reached by.", backends=FABRIC,
+    ),
+    Option(
+        name="port", metavar="PORT", kind=Number(1, 65535), says="a free block is chosen",
+        help="First port of the first pserver.",
+    ),
+    Option(
+        name="ports_num", metavar="N", kind=Number(1, MAX_PORTS), default=_shared("ports_num"),
+        help="Ports of each pserver for dense parameters.",
+    ),
+    Option(
+        name="ports_num_for_sparse", metavar="N", kind=Number(0, MAX_PORTS),
+        default=_shared("ports_num_for_sparse"),
+        help="Ports of each pserver for sparse tables; 0: the dense ones.",
+    ),
+    Option(
+        name="env", metavar="NAME[=VALUE]", kind=Text(repeatable=True),
+        help="A variable for the programs, with its value here or the one given; may be repeated.",
+    ),
+    Option(
+        name="python", metavar="FILE", kind=Text(), says="the one that runs pslaunch", backends=LOCAL,
+        help="Interpreter of .py programs.",
+    ),
+    Option(
+        name="python", metavar="FILE", kind=Text(), says="the host's own", backends=FABRIC,
+        help="Interpreter of .py programs on the hosts.",
+    ),
+    Option(
+        name="log_dir", metavar="DIR", kind=Text(), says="log/ of the workspace",
+        help="Folder of the logs; output/ moves with it.",
+    ),
+    _flag("install", "Make a virtual environment of the job on each host, with pslaunch in it.", FABRIC),
+    Option(
+        name="wheel", metavar="FILE", kind=Text(), says="made from what is installed here", backends=FABRIC,
+        help="The wheel of pslaunch for --install.",
+    ),
+    Option(
+        name="wheelhouse", metavar="DIR", kind=Text(), says="the host's own index", backends=FABRIC,
+        help="Folder of wheels for --install.",
+    ),
+    Option(
+        name="setup", metavar="CMD", kind=Text(repeatable=True), backends=FABRIC,
+        help="A command for each host's shell, once before the start; may be repeated.",
+    ),
+    Option(
+        name="grace", metavar="SECONDS", kind=Seconds(0.0), default=5.0,
+        help="From the first TERM of an ending to KILL, in seconds.",
+    ),
+    Option(
+        name="lost_after", metavar="SECONDS", kind=Seconds(MIN_LOST_AFTER_S), default=30.0,
+        help="Silence after which a node counts as lost, in seconds.",
+    ),
+    Option(
+        name="stall_after", metavar="SECONDS", kind=Seconds(0.1), default=_shared("stall_after"),
+        help="A step that waits this long is reported, in seconds.",
+    ),
+    Option(
+        name="stall_timeout", metavar="SECONDS", kind=Seconds(0.1), says="never",
+        help="A step that waits this long ends the job, in seconds.",
+    ),
+    Option(
+        name="trainer_timeout", metavar="SECONDS", kind=Seconds(0.1), default=TRAINER_TIMEOUT_S,
+        help="How long a trainer may be gone before its pservers end the job, in seconds.",
+    ),
+    Option(
+        name="agent_python", metavar="FILE", kind=Text(), says="looked for", backends=FABRIC,
+        help="Python 3.9 or later on the hosts, for our own processes there.",
+    ),
+    Option(
+        name="connect_timeout", metavar="SECONDS", kind=Seconds(0.1), default=10.0, backends=FABRIC,
+        help="How long a host may take to be reached, in seconds.",
+    ),
+    Option(
+        name="max_connections", metavar="N", kind=Number(1, MAX_PROCESSES), default=32, backends=FABRIC,
+        help="Connections that are being opened at once.",
+    ),
+    Option(
+        name="host_key_policy", metavar="HOW", kind=Choice(HOST_KEY_POLICIES), backends=FABRIC,
+        says="ask on a terminal, else reject",
+        help="What to do about a host key that known_hosts does not have: ask, accept_new or reject.",
+    ),
+    Option(
+        name="fetch_output", metavar="DIR", kind=Text(), says="it stays on node 0", backends=FABRIC,
+        help="Folder here to which output/ is brought at the end.",
+    ),
+    Option(
+        name="fetch_logs", metavar="DIR", kind=Text(), says="they stay on the hosts", backends=FABRIC,
+        help="Folder here to which the logs of all hosts are brought at the end.",
+    ),
+    Option(
+        name="nodes", metavar="N", kind=Number(1, MAX_PROCESSES), default=1, backends=LOCAL,
+        help="Simulate a cluster: N nodes, all but node 0 with a copy of the workspace.",
+    ),
+    Option(
+        name="head", metavar="WHERE", kind=Choice(HEADS), default="launcher",
+        help="Where the job is decided: launcher, or node for node 0.",
+    ),
+    Option(
+        name="conf", metavar="FILE", kind=Text(), backends=LOCAL,
+        help="A conf.py, for its ports, its job's name and its variables.",
+    ),
+    _flag("detach", "Return once the programs run; the job goes on by itself."),
+    _flag("dry_run", "Print the plan and start nothing."),
+    _flag("connect", "With --dry_run: ask the hosts for what only they know.", FABRIC),
+    _flag("json", "Print JSON: one object a line."),
+)  # fmt: skip
+
+
+def options_of(backend: str) -> dict[str, Option]:
+    """The options of a backend's command, by name."""
+    return {option.name: option for option in OPTIONS if backend in option.backends}
+
+
+# By name; where backends differ, of local.
+DEFAULT: Final[Mapping[str, Any]] = {option.name: option.default for option in reversed(OPTIONS)}

@@ -1,0 +1,111 @@
+"""What a user gave for a job: the command line, then pslaunch.toml, then conf.py; the first wins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pslaunch.runtime.shared.env import init_var
+
+from .args import Split
+from .kinds import Layer, Value
+from .options import Option, options_of
+
+CONF: Final = "conf.py"
+SETTINGS: Final = "pslaunch.toml"
+# Where a higher place gives one of these, the others of a lower place count no more.
+EITHER: Final = frozenset({"job_workspace", "job_dispatch_package"})
+
+
+class Given:
+    """All that was given for one job, as text."""
+
+    def __init__(
+        self,
+        options: Mapping[str, Option],
+        values: Layer,
+        trainer_flags: Mapping[str, str],
+        files: tuple[str, ...] = (),
+        left_out: tuple[str, ...] = (),
+    ) -> None:
+        self.options, self.values, self.trainer_flags = options, values, trainer_flags
+        self.files = files  # that were read
+        self.left_out = left_out  # of these, in lines to tell
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self.values.get(name))
+
+    def one(self, name: str) -> Value | None:
+        """The value of an option that is given once."""
+        return self.values[name][0] if name in self else None
+
+    def all(self, name: str) -> Sequence[Value]:
+        """The values of an option that may be repeated."""
+        return self.values.get(name, ())
+
+    def read(self, name: str) -> Any:
+        """The value of an option, checked, else its default. Raises SpecError."""
+        option, value = self.options[name], self.one(name)
+        return option.default if value is None else option.kind.read(value.text, value.label)
+
+    def flag(self, name: str) -> bool:
+        """Whether a flag is set."""
+        return bool(self.read(name))
+
+
+def gather(backend: str, split: Split, cwd: Path) -> Given:
+    """What was given for a job of this backend; files of `cwd` are looked for. Raises SpecError."""
+    layers, flags, files = [_line_layer(split)], dict(split.trainer_flags), list[str]()
+    left_out: list[str] = []
+    # What reads a file is imported where there is one: most jobs have none, and wait for every import.
+    if (cwd / SETTINGS).exists():
+        from .toml_file import read_settings
+
+        own, common, more = read_settings(cwd / SETTINGS, backend)
+        layers += [own, common]
+        flags = {**more, **flags}
+        files.append(SETTINGS)
+    named = merge(layers).get("conf")
+    if named or (backend == "fabric" and (cwd / CONF).exists()):
+        from .conf_py import read_conf
+
+        name = named[0].text if named else CONF
+        known = options_of(backend)
+        layers.append({k: v for k, v in read_conf(cwd / name, name, left_out.append).items() if k in known})
+        files.append(name)
+    return Given(options_of(backend), _without(merge(layers), flags), flags, tuple(files), tuple(left_out))
+
+
+def _line_layer(split: Split) -> Layer:
+    """What stood on the command line."""
+    layer: dict[str, list[Value]] = {}
+    for word in split.ours:
+        name, valued, text = word.removeprefix("--").partition("=")
+        layer.setdefault(name, []).append(Value(text if valued else "True", f"--{name}"))
+    return layer
+
+
+def merge(layers: Iterable[Layer]) -> dict[str, Sequence[Value]]:
+    """All layers as one, the highest first; variables of all places come together, each from the highest."""
+    merged: dict[str, Sequence[Value]] = {}
+    for layer in layers:
+        settled = EITHER if EITHER & merged.keys() else frozenset[str]()
+        known = {_variable(value) for value in merged.get("env", ())}
+        for name, values in layer.items():
+            if name == "env":
+                merged[name] = [*merged.get(name, ()), *(v for v in values if _variable(v) not in known)]
+            elif name not in merged and name not in settled:
+                merged[name] = values
+    return merged
+
+
+def _variable(value: Value) -> str:
+    return value.text.partition("=")[0]
+
+
+def _without(values: Layer, flags: Mapping[str, str]) -> Layer:
+    """Without variables of files that a flag of the trainer says as well: the flag wins."""
+    said = {init_var(name) for name in flags}
+    kept = [v for v in values.get("env", ()) if v.on_line or _variable(v) not in said]
+    return {**values, "env": kept}

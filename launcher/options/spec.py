@@ -1,0 +1,377 @@
+"""What the user wants: JobSpec, its checks, and its making from what was given.
+
+Every rejected value is a SpecError that names the option, where it stood, and the value. Nothing is started
+here, and nothing of a program is run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from pslaunch.runtime.shared import env as contract
+
+from ..errors import SpecError
+from ..node.job import PYTHON
+from .args import Split
+from .detect import Server, choose_server, reads_arguments, takes_flags
+from .hosts import Host
+from .kinds import Flag, Text, Value
+from .locate import DEFAULT_PROGRAM, folder_to_make, locate, name_of
+from .options import DEFAULT, options_of
+from .sources import Given
+
+OF_ANOTHER: Final = (
+    "another version of pslaunch has noted where it runs: ask by that one, or by --conf conf.py"
+)
+MAX_NAME_BYTES: Final = 200  # a job's name is a folder's name with room for suffixes
+
+
+class Reach(NamedTuple):
+    """How the hosts of a job are reached."""
+
+    hosts: tuple[Host, ...]
+    root_dir: str  # on the hosts; absolute, or begins with ~
+    nic: str | None = None  # the interface whose address others reach a host by
+    agent_python: str | None = None  # path of the Python for the agent there; None: it is looked for
+    connect_timeout_s: float = DEFAULT["connect_timeout"]
+    max_connections: int = DEFAULT["max_connections"]  # that are being opened at once
+    host_key_policy: Literal["ask", "accept_new", "reject"] | None = (
+        None  # None: ask where there is a terminal
+    )
+
+
+def reach_from_data(data: Any) -> Reach:
+    """A Reach from what `to_data` made of it. Raises SpecError where that was another version's."""
+    try:
+        return Reach(**{**data, "hosts": tuple(Host(**h) for h in data["hosts"])})
+    except (KeyError, TypeError):
+        raise SpecError(OF_ANOTHER) from None
+
+
+class Package(NamedTuple):
+    """What is sent to the nodes."""
+
+    folder: Path  # here
+    shards: tuple[str, ...] = ()  # patterns: file i goes to the node of trainer i mod trainers alone
+    links: Mapping[str, str] = {}  # name in the workspace to a path on the nodes
+    shard_label: str = "--shard"  # what messages call them, by where they were said
+    link_label: str = "--link"
+
+
+class JobSpec(NamedTuple):
+    """One job as the user wants it, allowed by `check_values`. A count of None is the backend's default.
+
+    Paths here are absolute; paths on other machines may begin with ~.
+    """
+
+    backend: str
+    job_name: str
+    workspace: Path  # where something is sent: the folder that is; else the folder on the nodes
+    reach: Reach | None = None  # None: this machine
+    package: Package | None = None  # None: the workspace is on the nodes already
+    program: str | None = None  # a path inside the workspace, or absolute; None: DEFAULT_PROGRAM
+    program_args: tuple[str, ...] = ()
+    trainer_flags: Mapping[str, str] = {}
+    server: Server = DEFAULT["server"]
+    server_num: int | None = None
+    worker_num: int | None = None
+    trainer_count: int = DEFAULT["trainer_count"]  # compute threads of a trainer
+    use_gpu: bool = DEFAULT["use_gpu"]
+    port: int | None = None  # None: the head chooses
+    ports_num: int = DEFAULT["ports_num"]
+    ports_num_for_sparse: int = DEFAULT["ports_num_for_sparse"]
+    env: Mapping[str, str] = {}
+    python: str | None = sys.executable  # None: the node's own
+    log_dir: Path | None = None  # on the nodes
+    grace_s: float = DEFAULT["grace"]
+    lost_after_s: float = DEFAULT["lost_after"]
+    stall_after_s: float = DEFAULT["stall_after"]
+    stall_timeout_s: float | None = None
+    trainer_timeout_s: float = DEFAULT["trainer_timeout"]
+    nodes: int = 1  # simulated ones; 1 where there are hosts
+    head: Literal["launcher", "node"] = DEFAULT["head"]  # where the job is decided
+    detach: bool = False  # the job goes on without the launcher; then the head is on a node
+    install: bool = False  # a virtual environment of the job on each node
+    wheel: Path | None = None  # of pslaunch, for it; None: made from what is installed here
+    wheelhouse: Path | None = None  # folder of wheels for it; None: the node's own index
+    setup: tuple[str, ...] = ()  # commands for the node's shell, once before the start
+    fetch_output: Path | None = None  # where output/ of node 0 goes
+    fetch_logs: Path | None = None  # where log/ of every node goes
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The program as an argument vector, to be run in the workspace: no shell, no search in PATH."""
+        program = self.program or DEFAULT_PROGRAM
+        if program.endswith(".py"):
+            return (self.python or PYTHON, program, *self.program_args)
+        runnable = program if "/" in program else f"./{program}"
+        return (runnable, *self.program_args)
+
+
+def check_values(spec: JobSpec, port_label: str = "--port") -> None:
+    """Raises SpecError where a value is not allowed. port_label: what a message calls the port."""
+    _check_name(spec.job_name, "--job_name")
+    _check_fields(spec, spec.backend)
+    if spec.reach:
+        _check_fields(spec.reach, spec.backend)
+    for name in ("workspace", "log_dir"):
+        path = getattr(spec, name)
+        if path is not None and not path.is_absolute() and not (spec.reach and str(path)[:1] == "~"):
+            raise SpecError(f"{name}={path} is not absolute")
+    _check_flags(spec.trainer_flags, spec.env)
+    for name in spec.env:
+        check_env_name(name, "--env")
+    _check_ports(spec, port_label)
+
+
+def _check_fields(what: JobSpec | Reach, backend: str) -> None:
+    for option in options_of(backend).values():
+        value = getattr(what, option.field, None)
+        if value is not None and not isinstance(value, (Path, Mapping, tuple)):
+            option.kind.check(value, f"--{option.name}")
+
+
+def _check_name(name: str, label: str) -> None:
+    if not name or name in (".", "..") or "/" in name or not name.isprintable():
+        raise SpecError(f"{label}={name!r} can't be the name of a folder; give --job_name=NAME")
+    if len(os.fsencode(name)) > MAX_NAME_BYTES:
+        raise SpecError(f"{label}={name[:20]}... is longer than {MAX_NAME_BYTES} bytes")
+
+
+def check_env_name(name: str, label: str) -> None:
+    """Raises SpecError where a user can't set the variable."""
+    if not re.fullmatch(r"[^\s=\0]+", name):
+        raise SpecError(f"{label} {name!r} is no variable's name")
+    if name in contract.contract_names():
+        option = name.removeprefix("PADDLE_INIT_").lower()
+        instead = f"; use --{option}" if option in options_of("local") else ""
+        raise SpecError(f"{label} {name} belongs to the contract that pslaunch writes itself{instead}")
+
+
+def _check_flags(flags: Mapping[str, str], env: Mapping[str, str]) -> None:
+    for name in flags:
+        if name not in contract.TRAINER_FLAGS:
+            raise SpecError(f"--{name} is no flag of the trainer")
+        if contract.init_var(name) in env:
+            raise SpecError(f"--{name} and --env {contract.init_var(name)} say the same; give one of them")
+
+
+def _check_ports(spec: JobSpec, label: str) -> None:
+    if spec.port is None or spec.server_num == 0:
+        return
+    hosts = spec.reach.hosts if spec.reach else ()
+    if spec.server_num is None:
+        on_a_node = max((host.times for host in hosts), default=1)
+    else:
+        on_a_node = -(-spec.server_num // (len(hosts) or spec.nodes))
+    last = spec.port + on_a_node * (spec.ports_num + spec.ports_num_for_sparse) - 1
+    if last > 65535:
+        raise SpecError(
+            f"{label}={spec.port}: {on_a_node} pservers would need ports up to {last}; 65535 is the last"
+        )
+
+
+# --- From what was given. ---
+
+
+def local_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
+    """The job of `pslaunch local`: what was given, and design defaults for all else.
+
+    cwd: absolute; relative paths start there. Raises SpecError; looks at files, changes nothing.
+    """
+    # The options first: a wrong one is named even where the program is wrong too.
+    options = common_options(given, environ)
+    options["python"] = _python_here(given.one("python"), cwd, environ)
+    options["log_dir"] = folder_to_make(given.one("log_dir"), cwd)
+    workspace, program = locate(given, split, cwd)
+    spec = JobSpec(
+        backend="local",
+        job_name=job_name(given, workspace),
+        workspace=workspace,
+        package=Package(folder=workspace) if "job_dispatch_package" in given else None,
+        program=program,
+        program_args=(*split.forwarded, *split.program_args),
+        trainer_flags=given.trainer_flags,
+        **options,
+    )
+    check_spec(spec, given)
+    return spec
+
+
+def notes(spec: JobSpec, given: Given, split: Split, environ: Mapping[str, str]) -> list[str]:
+    """What to tell about words of the command line, and of the shell, that may have been meant otherwise."""
+    program = spec.program or DEFAULT_PROGRAM
+    said = [f"options also from {' and '.join(given.files)}"] if given.files else []
+    if given.files:
+        from .conf_py import near_names  # only where a file was read
+
+        said += [*given.left_out, *near_names(given.all("env"))]
+    said += _near_variables(given.all("env"))
+    said += [f"{', '.join(split.forwarded)} goes to {program}"] if split.forwarded else []
+    flags = [name for name in map(_option_name, split.program_args) if name in contract.TRAINER_FLAGS]
+    if flags and not reads_arguments(spec.workspace / program, spec.workspace):
+        words = ", ".join(f"--{name}" for name in flags)
+        said.append(
+            f"{words} after {program} is the program's own, and it does not seem to read arguments; "
+            f"for the trainer it stands before {program}"
+        )
+    if split.trainer_flags and not _takes_flags(spec):
+        words = ", ".join(f"--{name}" for name in split.trainer_flags)
+        said.append(
+            f"{program} does not seem to use pslaunch's runtime, which {words} would be for; "
+            f"what is meant for the program itself stands after {program}"
+        )
+    return said + _unfetched(spec, given) + _unsent(spec, environ)
+
+
+def _near_variables(values: Sequence[Value]) -> list[str]:
+    """Variables that are nearly those of `init()`, and that it does not know."""
+    named = [(value.label, value.text.partition("=")[0]) for value in values]
+    near = [(label, name, contract.near_init_var(name)) for label, name in named]
+    return [
+        f"{label} {name} is no variable of init(); is {meant} meant?" for label, name, meant in near if meant
+    ]
+
+
+def _takes_flags(spec: JobSpec) -> bool:
+    program = spec.program or DEFAULT_PROGRAM
+    kind, _ = choose_server(spec.server, spec.server_num, spec.workspace, program)
+    return kind == "bundled" or takes_flags(spec.workspace / program, spec.workspace)
+
+
+def _unfetched(spec: JobSpec, given: Given) -> list[str]:
+    """What a file would have brought here at the end, which nobody waits for."""
+    if not spec.detach:
+        return []
+    values = [value for name in ("fetch_output", "fetch_logs") for value in given.all(name)]
+    return [
+        f"{value.label}={value.text} has no effect with --detach; once the job is over, "
+        f"pslaunch fetch JOB {value.text} brings its output and logs"
+        for value in values
+    ]
+
+
+def _unsent(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:
+    """What chooses the arithmetic of local programs, and does not reach the hosts."""
+    names = [name for name in sorted(environ) if name.startswith("OPENBLAS_") and name not in spec.env]
+    if not spec.reach or not names:
+        return []
+    return [
+        f"{', '.join(names)} of this shell does not reach the hosts, whose bits may then differ from those "
+        f"of pslaunch local: {' '.join(f'--env {name}' for name in names)}"
+    ]
+
+
+def _option_name(word: str) -> str:
+    return word.removeprefix("--").partition("=")[0].replace("-", "_") if word.startswith("--") else ""
+
+
+def common_options(given: Given, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of JobSpec that options give as they are, and those that mean the same on every backend."""
+    values = {
+        option.field: given.read(name)
+        for name, option in given.options.items()
+        if option.field in JobSpec._fields and not option.repeatable and not isinstance(option.kind, Text)
+    }
+    values["env"] = _added_env(given.all("env"), environ)
+    values["head"] = _head(given)
+    return values
+
+
+def job_name(given: Given, workspace: Path) -> str:
+    """The name that was given, or the workspace's."""
+    value = given.one("job_name")
+    if value is None:
+        return name_of(workspace)
+    _check_name(value.text, value.label)
+    return value.text
+
+
+def _head(given: Given) -> Literal["launcher", "node"]:
+    """Where the job is decided: on a node, where `--detach` asks for it or it was given."""
+    word: Literal["launcher", "node"] = given.read("head")
+    if not given.flag("detach"):
+        return word
+    value, detach = given.one("head"), given.one("detach")
+    # What the command line says wins over a file's other wish, as with any option.
+    if value and detach and word == "launcher" and (value.on_line or not detach.on_line):
+        raise SpecError(
+            f"{value.label}={value.text} together with {detach.label}: "
+            "the head of a job that goes on is on a node"
+        )
+    return "node"
+
+
+def check_spec(spec: JobSpec, given: Given) -> None:
+    """Raises SpecError where a value is not allowed, or an option of the command line has no effect."""
+    port = given.one("port")
+    check_values(spec, port.label if port else "--port")
+    if spec.server_num == 0:
+        for name in ("server", "port", "ports_num", "ports_num_for_sparse", "stall_after", "stall_timeout"):
+            no_effect(given, name, "without pservers (--server_num=0)")
+    if not (spec.program or DEFAULT_PROGRAM).endswith(".py"):
+        no_effect(given, "python", f"on {spec.program}, which is no .py program")
+    kind, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program or DEFAULT_PROGRAM)
+    if kind != "bundled":
+        no_effect(given, "trainer_timeout", f"where no pserver is bundled: {why}")
+    value = given.one("use_gpu")
+    if value is not None and spec.use_gpu:
+        only = (
+            f"{value.label}={value.text}: the bundled runtime of this build has CPU kernels only "
+            "(with_gpu OFF)"
+        )
+        if kind == "bundled":
+            raise SpecError(f"{only}, and pservers are bundled: {why}. Another runtime: --server script")
+        if spec.server != "script" and (place := _imports_runtime(spec)):
+            raise SpecError(f"{only}, and {place} imports it")
+
+
+def _imports_runtime(spec: JobSpec) -> str:
+    """Where the program imports our runtime for certain: `train.py:3`; else nothing."""
+    from .imports import imported  # seldom needed
+
+    program = spec.workspace / (spec.program or DEFAULT_PROGRAM)
+    place = imported(program, spec.workspace).needed.get("pslaunch", "")
+    return place if takes_flags(program, spec.workspace) else ""
+
+
+def no_effect(given: Given, name: str, why: str) -> None:
+    """Raises SpecError where the option stood on the command line: in a file it may be for other jobs."""
+    flag = isinstance(given.options[name].kind, Flag)
+    for value in given.all(name):
+        if value.on_line and not (flag and not given.flag(name)):
+            raise SpecError(f"{value.label}{'' if flag else f'={value.text}'} has no effect {why}")
+
+
+def _added_env(words: Sequence[Value], environ: Mapping[str, str]) -> dict[str, str]:
+    added: dict[str, str] = {}
+    for word in words:
+        name, has_value, value = word.text.partition("=")
+        check_env_name(name, word.label)
+        if name in added:
+            raise SpecError(f"{word.label} {name} is given twice")
+        if "\0" in value:
+            raise SpecError(f"{word.label} {name}={value!r}: a variable can't hold a zero byte")
+        if not has_value and name not in environ:
+            raise SpecError(
+                f"{word.label} {name}: there is no such variable here to pass on; {name}=VALUE sets one"
+            )
+        added[name] = value if has_value else environ[name]
+    return added
+
+
+def _python_here(value: Value | None, cwd: Path, environ: Mapping[str, str]) -> str:
+    if value is None:
+        return sys.executable
+    # The path is kept as it is, links included: a virtual environment is found by the link's place.
+    text = value.text
+    found = shutil.which(cwd / text if "/" in text else text, path=environ.get("PATH"))
+    if not text or found is None:
+        raise SpecError(f"{value.shown} is not an executable file or a command in PATH")
+    return str(cwd / found)

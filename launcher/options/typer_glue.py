@@ -1,0 +1,139 @@
+"""What typer is taught: commands whose words are not all ours, and options from the table."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from ..errors import SpecError
+from .options import OPTIONS, Option, options_of
+
+PLANNED: Final = {"mpi": "an Open MPI cluster", "k8s": "Kubernetes"}
+
+HELP_NAMES: Final = ("--help", "-h")
+
+# Typer carries its own copy of click in some versions and depends on it in others.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+@contextlib.contextmanager
+def usage_errors(ctx: Any) -> Iterator[None]:
+    """What is wrong with what the user said, in the words of the command."""
+    try:
+        yield
+    except SpecError as e:
+        ctx.fail(str(e))
+
+
+def _help(ctx: Any) -> None:
+    typer.echo(ctx.get_help())
+    ctx.exit()
+
+
+# Typer would parse the options of the next two with pydantic, whose import takes longer than starting a
+# job. They have text and flags only, so nothing of that is needed.
+
+
+class Commands(TyperGroup):
+    """The group: help when it stands alone, and the nearest command for one that is not there."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or args[0] in HELP_NAMES:
+            _help(ctx)
+        if args[0] == "--version":
+            from .. import __version__
+
+            typer.echo(f"pslaunch {__version__}")
+            ctx.exit()
+        if args[0] in PLANNED:
+            ctx.fail(
+                f"{args[0]} ({PLANNED[args[0]]}) is not there yet; what works today is pslaunch local, "
+                "on one machine, and pslaunch fabric, on hosts by SSH"
+            )
+        if args[0] == "local" and args[0] not in self.commands:
+            ctx.fail(
+                "there are no hosts of pslaunch local to look at; pslaunch local --dry_run says what "
+                f"it would start, and {ctx.command_path} fabric looks at hosts that are reached by SSH"
+            )
+        if args[0] not in self.commands:
+            from .args import nearest
+
+            near = nearest(args[0].strip("-").lower(), self.commands, cutoff=0.5)
+            meant = f"; is {near!r} meant?" if near else f"; there are {', '.join(self.commands)}"
+            ctx.fail(f"no command {args[0]!r}{meant}")
+        ctx.args = args
+        return args
+
+    def invoke(self, ctx: Any) -> Any:
+        name, *words = ctx.args
+        with self.commands[name].make_context(name, words, parent=ctx) as inner:
+            return inner.command.invoke(inner)
+
+
+class JobCommand(TyperCommand):
+    """A command that starts a job: the words that are not ours go to the trainer and the program."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from .args import split_command_line
+
+        ours = options_of(str(self.name))
+        options = {name: option.valued for name, option in ours.items()}
+        repeatable = {name for name, option in ours.items() if option.repeatable}
+        others = {o.name: o.backends[0] for o in OPTIONS if o.name not in ours}
+        with usage_errors(ctx):
+            split = split_command_line(args, {**options, "help": False}, repeatable, others)
+        if "--help" in split.ours:
+            _help(ctx)
+        ctx.meta["split"] = split
+        return []
+
+
+class PlainCommand(TyperCommand):
+    """A command whose usage has the names of its arguments as they are."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        names = [str(p.metavar) for p in self.params if p.param_type_name == "argument"]
+        return [self.options_metavar or "", *names]
+
+
+class PassCommand(TyperCommand):
+    """A command whose words all go to another program, as they are."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.args = args
+        return args
+
+
+def flag_option(name: str, text: str) -> Any:
+    """An option without a value, off unless given."""
+    return typer.Option(f"--{name}", help=f"{text} [default: off]", show_default=False)
+
+
+def with_options(backend: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options of its backend: typer reads a function's signature."""
+
+    def give(command: Callable[..., None]) -> Callable[..., None]:
+        context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        options = [_parameter(option) for option in options_of(backend).values()]
+        vars(command)["__signature__"] = inspect.Signature([context, *options])
+        return command
+
+    return give
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    kind: Any = (list[str] | None if option.repeatable else str | None) if option.valued else bool
+    said = typer.Option(
+        f"--{option.name}", metavar=option.metavar or None, help=option.text, show_default=False
+    )
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None if option.valued else False,
+        annotation=Annotated[kind, said],
+    )

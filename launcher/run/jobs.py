@@ -1,0 +1,462 @@
+"""Jobs whose head is on a node, from any later shell: which there are, how they stand, their end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from ..backends.base import Backend, load_backend
+from ..errors import NodeLostError, PslaunchError, SpecError
+from ..node import codes, job, logs
+from ..node.later import record
+from ..node.line.wire import Message
+from ..node.loop import Loop
+from ..options.args import nearest
+from ..options.spec import OF_ANOTHER, Reach, reach_from_data
+from ..views.view import clean
+from .observe import RemoteHead
+
+LOST_AFTER_S = 10.0  # a head that does not answer a later shell for so long is called lost
+Record = Mapping[str, Any]
+LOCAL = ("path", "reach", "error")  # keys of a record that this machine has added
+NOT_KNOWN = f"its first host does not know it any more; of those that are over it keeps {record.KEPT}"
+WAITING = "waiting"  # state of a process that was not started
+NEWS = (
+    "job", "name", "backend", "workspace", "nodes", "host", "started", "state", "code", "reason", "elapsed_s",
+    "failure", "processes",
+)  # fmt: skip
+STOPPED = ("job", "state", "code", "reason")  # what `stop` tells as JSON
+
+
+def all_jobs(reach: Reach | None = None) -> list[Record]:
+    """The user's jobs, oldest first; `state` is running, ended, unknown, or lost where no head answers.
+
+    Those that this machine knows of, or with `reach` those that the first of its hosts knows of. A job that
+    was started from here and runs elsewhere is asked for there.
+    """
+    if reach is not None:
+        return _elsewhere("fabric", reach)
+    read = record.read_all(record.folder(os.environ))
+    led = {r["job"]: r for r in read if not record.is_pointer(r)}  # here, or where the folder is shared
+    found: list[Record] = []
+    asked: dict[str, list[Record]] = {}
+    for r in filter(record.is_pointer, read):
+        here = led.pop(r["job"], None)
+        if r["state"] != record.ELSEWHERE:
+            found.append(_with_reach(r))
+        elif here and here["state"] != record.UNKNOWN:
+            found.append(_with_reach({**here, "reach": r.get("reach")}))
+            _note_end(r, here)
+        else:
+            asked.setdefault(json.dumps([r["backend"], r.get("reach")]), []).append(r)
+    for pointers in asked.values():
+        found += _follow(pointers)
+    return sorted([*led.values(), *found], key=lambda r: float(r["started"]))
+
+
+def _with_reach(r: Record) -> Record:
+    """What this machine noted of a job that was over; `error` says why its nodes can't be asked."""
+    try:
+        return {**r, "reach": reach_from_data(r["reach"])} if "reach" in r else r
+    except SpecError as e:
+        return {**r, "reach": None, "error": e}
+
+
+def _elsewhere(backend: str, reach: Reach) -> list[Record]:
+    with _backend({"backend": backend, "reach": reach}) as there:
+        text = b"".join(there.ask(None, ["records"]))
+    return [{**json.loads(line), "reach": reach} for line in text.splitlines()]
+
+
+def _follow(pointers: Sequence[Record]) -> list[Record]:
+    """What node 0 says of jobs that were started from here; what is over is noted here too."""
+    reach = None
+    try:
+        reach = reach_from_data(pointers[0].get("reach"))
+        known = {r["job"]: r for r in _elsewhere(pointers[0]["backend"], reach)}
+    except PslaunchError as e:
+        return [
+            {**r, "state": record.UNKNOWN, "reason": str(e), "processes": [], "reach": reach, "error": e}
+            for r in pointers
+        ]
+    found: list[Record] = []
+    for r in pointers:
+        if r["job"] in known:
+            found.append({**r, **known[r["job"]], "reach": reach})
+            _note_end(r, found[-1])
+        else:
+            found.append({**r, "state": record.UNKNOWN, "reason": NOT_KNOWN, "processes": [], "reach": reach})
+            _note(r, {record.FORGOTTEN: True})
+    return found
+
+
+def _note_end(pointer: Record, news: Record) -> None:
+    if news["state"] in record.OVER:
+        _note(pointer, news)
+
+
+def _note(pointer: Record, news: Record) -> None:
+    fixed = {k: v for k, v in {**pointer, **news}.items() if k not in LOCAL}
+    record.Record(pointer["path"], fixed).write(reach=pointer.get("reach"))
+
+
+@contextlib.contextmanager
+def _backend(r: Record) -> Iterator[Backend]:
+    backend = load_backend(r["backend"], r.get("reach"))
+    try:
+        yield backend
+    finally:
+        backend.release()
+
+
+def find(word: str, reach: Reach | None = None, *, running: bool = False) -> Record:
+    """The job of this id, or of an unmistakable beginning of one. Raises SpecError.
+
+    running: of several, the only one that runs is meant.
+    """
+    jobs = all_jobs(reach)
+    found = [r for r in jobs if r["job"] == word] or [r for r in jobs if r["job"].startswith(word)]
+    if running and len(found) > 1:
+        alive = [r for r in found if r["state"] in ("running", record.UNKNOWN)]
+        found = alive if [r["state"] for r in alive] == ["running"] else found
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise SpecError("\n  ".join([f"{word!r} may be one of", *map(_line, found)]))
+    if not jobs:
+        raise SpecError(f"no job {word!r}; {_no_jobs(reach)}")
+    near = nearest(word, [r["job"] for r in jobs], cutoff=0.5)
+    there = f" on {reach.hosts[0].text}, the first of the hosts" if reach else ""
+    hint = f"is {near!r} meant?" if near else "pslaunch jobs lists them"
+    raise SpecError(f"no job {word!r}{there}; {hint}")
+
+
+def _find_reached(word: str, reach: Reach | None, *, running: bool = False) -> Record:
+    """As `find`; raises why a job can't be asked for where it runs."""
+    r = find(word, reach, running=running)
+    if "error" in r or r["state"] == record.UNKNOWN:
+        raise _why_unknown(r)
+    return r
+
+
+def _why_unknown(r: Record) -> PslaunchError:
+    error: PslaunchError | None = r.get("error")
+    return error or SpecError(f"job {r['job']}: {r['reason']}")
+
+
+def _no_jobs(reach: Reach | None) -> str:
+    if reach is not None:
+        return f"no jobs are known to {reach.hosts[0].text}, the first of the hosts"
+    return "no jobs are known here; --conf conf.py asks a cluster"
+
+
+class _NoWordError(NodeLostError):
+    """A head was lost before it told anything: its job may have ended since it was found."""
+
+
+def _over(r: Record, reach: Reach | None, why: NodeLostError) -> Record:
+    """A job whose head was lost, as it is known now; raises `why` where it has not ended."""
+    again = find(r["job"], reach)
+    if again["state"] in ("running", record.UNKNOWN):
+        raise why
+    return again
+
+
+class _Head:
+    """A line to the head of a running job, closed at the end. Raises NodeLostError where it is lost."""
+
+    def __init__(self, r: Record) -> None:
+        self.loop = Loop()
+        self._backend = load_backend(r["backend"], r.get("reach"))
+        try:
+            fds = self._backend.head_line(r)
+        except OSError as e:
+            self._end()
+            raise _NoWordError(f"job {r['job']}: its head does not answer: {e.strerror}") from e
+        except PslaunchError:
+            self._end()
+            raise
+        name = f"the head of job {r['job']}"
+        self.head = RemoteHead(self.loop, *fds, name=name, lost_after_s=LOST_AFTER_S)
+
+    def _end(self) -> None:
+        self._backend.release()
+        self.loop.close()
+
+    def __enter__(self) -> RemoteHead:
+        return self.head
+
+    def __exit__(self, failed: object, *_: object) -> None:
+        self.head.close()
+        self._end()
+        if self.head.lost and not failed:
+            raise (NodeLostError if self.head.told else _NoWordError)(self.head.lost)
+
+
+def show_jobs(out: TextIO, *, as_json: bool, reach: Reach | None = None) -> None:
+    """One line a job."""
+    found = all_jobs(reach)
+    for r in found:
+        print(json.dumps(_news(r)) if as_json else _line(r), file=out)
+    if not found:
+        _tell(f"pslaunch jobs: {_no_jobs(reach)}")
+
+
+def _line(r: Record) -> str:
+    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(r["started"]))
+    code = f" {r['code']}" if "code" in r else ""
+    nodes = f"{r['nodes']} node{'' if r['nodes'] == 1 else 's'}"
+    why = f"  {' '.join(r['reason'].split())}" if r["state"] == record.UNKNOWN else ""
+    return f"{r['job']}  {r['state']}{code}  {r['backend']}, {nodes}  {started}{why}"
+
+
+def _tell(text: str) -> None:
+    if sys.stderr is not None:  # else it is closed
+        print(clean(text, sys.stderr.encoding or "utf-8"), file=sys.stderr)
+
+
+def _news(r: Record) -> Message:
+    """What `jobs` and `status` tell of a job as JSON."""
+    return {key: r.get(key) for key in NEWS}
+
+
+def _with_status(r: Record, reach: Reach | None) -> Record:
+    """With what the head of a job that runs says of it."""
+    if r["state"] != "running":
+        return r
+    try:
+        with _Head(r) as head:
+            told = head.status()
+    except NodeLostError as e:
+        return _over(r, reach, e)
+    logs_of = {p["process"]: p["log"] for p in r["processes"]}
+    processes = [{**p, "log": logs_of.get(p["process"])} for p in told.get("processes") or r["processes"]]
+    return {**r, **told, "processes": processes}
+
+
+def show_status(word: str, out: TextIO, *, as_json: bool, reach: Reach | None = None) -> None:
+    """How a job and each of its processes stand."""
+    status = _news(_with_status(find(word, reach, running=True), reach))
+    if as_json:
+        print(json.dumps(status), file=out)
+        return
+    code = "" if status["code"] is None else f" (exit code {status['code']})"
+    ended = "" if status["reason"] is None else f": {status['reason']}{code}"
+    print(f"{status['job']}  {status['state']}{ended}", file=out)
+    never = {WAITING: "not started"} if status["state"] == "ended" else {}
+    for process in status["processes"] or ():
+        known = {k: v for k, v in process.items() if k not in ("process", "state", "log", "node")}
+        state = process.get("state", "")
+        line = f"  {process['process']} on node {process['node']}  {never.get(state, state)}"
+        print(" ".join([line, *(f"{k}={v}" for k, v in known.items())]), file=out)
+
+
+def show_logs(
+    word: str,
+    process: str | None,
+    out: TextIO,
+    *,
+    follow: bool,
+    as_json: bool,
+    reach: Reach | None = None,
+) -> int:
+    """The lines of a job's processes, as its head remembers them; where it has forgotten some, and of an
+    ended job, its files.
+
+    Returns the exit code for the shell: with `follow` the job's own.
+    """
+    r = _find_reached(word, reach, running=follow)
+    known = [p["process"] for p in r["processes"]]
+    if process and process not in known:
+        raise SpecError(f"no process {process!r} in job {r['job']}; there are {', '.join(known)}")
+    if r["state"] == "running":
+        try:
+            if follow:
+                return _follow_told(r, process, out, as_json=as_json)
+            if _print_told(r, process, out, as_json=as_json):
+                return codes.OK
+        except _NoWordError as e:
+            r = _over(r, reach, e)
+    if not r["processes"]:
+        raise _lost_track(r)
+    ended = int(r.get("code", codes.NODE_LOST)) if follow else codes.OK
+    if not _began(r):
+        error = PslaunchError(_nothing_ran(r))
+        error.exit_code = ended or error.exit_code
+        raise error
+    unread = _print_files(r, process, out, as_json=as_json)
+    return ended or unread
+
+
+def _follow_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> int:
+    """What the head of a job that runs tells, to the job's end; the job's exit code."""
+    session = _Head(r)
+    with session as head:
+        head.follow()
+        cursor = 0
+        while True:
+            events, cursor = head.events(cursor)
+            for event in events:
+                _print_event(event, process, out, as_json=as_json)
+            out.flush()
+            if head.done:
+                return head.code
+            session.loop.run_once()
+
+
+def _print_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> bool:
+    """What the head of a job that runs remembers; False where that is not all, and then nothing of it."""
+    session = _Head(r)
+    told: list[Mapping[str, Any]] = []
+    with session as head:
+        head.follow()
+        cursor, upto = 0, int(head.status().get("events", 0))
+        while True:
+            events, cursor = head.events(cursor)
+            told += events
+            if head.done or cursor >= upto:
+                break
+            session.loop.run_once()
+    if any(_is_missing(event, process) for event in told):
+        return False
+    for event in told:
+        _print_event(event, process, out, as_json=as_json)
+    return True
+
+
+def _is_missing(event: Mapping[str, Any], process: str | None) -> bool:
+    """Whether it tells of output that is not told."""
+    return "missing" in event or (event["event"] == "gap" and process in (None, event["process"]))
+
+
+def _print_event(event: Mapping[str, Any], process: str | None, out: TextIO, *, as_json: bool) -> None:
+    """A line; what is missing goes to standard error, or is JSON as well."""
+    missing = _is_missing(event, process)
+    if not missing and (event["event"] != "line" or process not in (None, event["process"])):
+        return
+    if as_json:
+        print(json.dumps(event), file=out)
+    elif event["event"] == "gap":
+        _tell(f"{event['process']}: {event['bytes']} bytes are left out here; its log is complete")
+    elif missing:
+        _tell(event["text"])
+    else:
+        print(event["text"] if process else f"{event['process']} | {event['text']}", file=out)
+
+
+def _print_files(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> int:
+    """Returns 0, or the code of the first file that could not be read."""
+    code, nodes = codes.OK, _places(r)
+    with _backend(r) as there:
+        for p in r["processes"]:
+            if process not in (None, p["process"]):
+                continue
+            node = nodes[p["node"]] if nodes else None
+            whose = [node.state_dir, r["job"]] if node else []
+            try:
+                if p.get("state") == WAITING:
+                    raise PslaunchError("it was not started")
+                for text in _lines(there.ask(node, ["read", p["log"], *whose])):
+                    more = {"more": True} if text.more else {}
+                    line = {"event": "line", "process": p["process"], "text": text.text, **more}
+                    _print_event(line, process, out, as_json=as_json)
+            except PslaunchError as e:
+                _tell(f"{e}" if process else f"{p['process']} | {e}")
+                code = code or e.exit_code
+    return code
+
+
+def _began(r: Record) -> bool:
+    """Whether any program of the job was started, as far as is known."""
+    return any(p.get("state") != WAITING for p in r["processes"])
+
+
+def _nothing_ran(r: Record) -> str:
+    if r["state"] == "running":
+        return f"no program of {r['job']} has been started yet"
+    return f"{r['job']} ended before its programs ran: {r.get('reason', r['state'])}"
+
+
+def _lost_track(r: Record) -> NodeLostError:
+    return NodeLostError(
+        f"job {r['job']}: where it ran is not known any more ({r.get('reason', r['state'])})"
+    )
+
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[logs.Text]:
+    """As while the job ran: cleaned, and a line without an end in pieces."""
+    splitter = logs.LineSplitter(time.monotonic)
+    for data in pieces:
+        yield from splitter.feed(data)
+    yield from splitter.feed(b"", final=True)
+
+
+def _places(r: Record) -> list[job.Node]:
+    """The nodes of a job. Numbered here: a record of another machine must not say where something is
+    written on this one."""
+    try:
+        return [job.Node(**{**n, "id": i}) for i, n in enumerate(r.get("places", ()))]
+    except TypeError:
+        raise SpecError(OF_ANOTHER) from None
+
+
+def fetch(word: str, folder: Path, out: TextIO, *, as_json: bool = False, reach: Reach | None = None) -> int:
+    """Bring what a job left into `output/` and `log/` of a folder. Returns 0."""
+    from .fetch import fetch_results
+
+    r = _find_reached(word, reach)
+    nodes = _places(r)
+    if not nodes:
+        raise _lost_track(r)
+    r = _with_status(r, reach)
+    # What its output folder has otherwise is of earlier jobs.
+    output = folder / "output" if _began(r) else None
+    with _backend(r) as there:
+        found = fetch_results(there, r["job"], nodes, output=output, logs=folder / "log")
+    brought = sorted(found.brought)
+    if as_json:
+        print(json.dumps({"job": r["job"], "brought": brought, "left_out": found.left_out}), file=out)
+    for path in () if as_json else brought:
+        print(clean(path, out.encoding or "utf-8"), file=out)
+    for left_out in found.left_out:
+        _tell(f"pslaunch fetch: not fetched: {left_out}")
+    if output is None:
+        raise PslaunchError(f"{_nothing_ran(r)}; only logs were fetched")
+    return codes.OK
+
+
+def stop(word: str, out: TextIO, *, kill: bool, as_json: bool = False, reach: Reach | None = None) -> int:
+    """End a job and wait for its end; with `kill` at once. Returns 0 once it has ended."""
+    r = find(word, reach, running=True)
+    if r["state"] == record.UNKNOWN:
+        raise _why_unknown(r)
+    told = f"{r['job']} is not running: {r['state']}"
+    if r["state"] == "running":
+        r, told = _stopped(r, reach, kill=kill), f"{r['job']} has ended"
+    print(json.dumps({key: r.get(key) for key in STOPPED}) if as_json else told, file=out)
+    return codes.OK
+
+
+def _stopped(r: Record, reach: Reach | None, *, kill: bool) -> Record:
+    """A job that runs, ended. Raises NodeLostError where that is not known."""
+    try:
+        session = _Head(r)
+        with session as head:
+            head.follow()
+            for _ in range(2 if kill else 1):
+                head.stop(signal.SIGTERM, "pslaunch stop")
+            session.loop.run(lambda: head.done)
+            events, _ = head.events(0)
+    except NodeLostError as e:
+        over = _over(r, reach, NodeLostError(f"{e}; whether the job ends is not known"))
+        if over["state"] != "ended":
+            raise
+        return over
+    return {**r, **events[-1], "state": "ended"}

@@ -1,0 +1,1 @@
+"""What travels to nodes: the package, our own code, a wheel."""

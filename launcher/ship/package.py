@@ -1,0 +1,256 @@
+"""The folder that is sent to nodes, looked at on the launcher's machine while these are being reached."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import SpecError
+from ..node import codes
+from ..node.codes import Refusal
+from ..node.dispatch.data_shards import Shards
+from ..node.dispatch.manifest import (
+    KEPT,
+    Entry,
+    Found,
+    Hashes,
+    Walked,
+    digest,
+    few,
+    key_of,
+    read,
+    walk,
+    write_beside,
+)
+from ..node.dispatch.sender import Source
+from ..node.dispatch.staging import LINK_ADVICE
+from ..node.job import Package
+from ..node.line.wire import Message
+from ..node.loop import Aside, Loop
+
+if TYPE_CHECKING:
+    from ..node.dispatch.head_side import Parts
+
+IGNORE = ".pslaunchignore"
+
+
+class Folder:
+    """A package in a folder of this machine: `get` gives it once it was looked at, which begins at once."""
+
+    filled: frozenset[int] = frozenset()
+
+    def __init__(self, loop: Loop, package: Package, environ: Mapping[str, str] = os.environ) -> None:
+        self._package, self._environ = package, environ
+        self._source: Source | None = None
+        self._failure: Exception | None = None
+        self._asked: list[tuple[Callable[[Source], None], Callable[[Exception], None]]] = []
+        aside = Aside(loop)
+        aside.do(self._look, self._looked)
+        aside.close()
+
+    def get(
+        self,
+        then: Callable[[Source], None],
+        failed: Callable[[Exception], None],
+        mine: Parts | None = None,
+        tell: Callable[[Message], None] | None = None,  # nothing comes to this folder
+    ) -> None:
+        """Call `then` with the package, all of it, or `failed` with why there is none."""
+        self._asked.append((then, failed))
+        self._answer()
+
+    def _look(self) -> None:
+        self._source = look(self._package, self._environ)
+
+    def _looked(self, failure: Exception | None) -> None:
+        self._failure = failure
+        self._answer()
+
+    def _answer(self) -> None:
+        if self._source is None and self._failure is None:
+            return
+        asked, self._asked = self._asked, []
+        for then, failed in asked:
+            if self._source is not None:
+                then(self._source)
+            elif self._failure is not None:
+                failed(self._failure)
+
+
+def look(package: Package, environ: Mapping[str, str]) -> Source:
+    """List and hash the folder. Raises Refusal where something in it can't be sent, OSError."""
+    walked = {
+        "": _walk(package),
+        **{name: _with_linked_files(walk(folder, links_out=True)) for name, folder in package.extras.items()},
+    }
+    looks = [repr(sorted(package.links.items())).encode(), *(w.look() for w in walked.values())]
+    listing = Listing(_cache(package.folder, environ, "listing"), digest(b"\0\0\0".join(looks)))
+    if not package.shards and listing.manifest:
+        return Source(package.folder, listing.manifest, extras=package.extras, known=listing.digest)
+    entries: list[Entry] = []
+    certain = True
+    for name, there in walked.items():
+        hashes = (_OfLinked if name else Hashes)(_cache(there.root, environ, "hashes"))
+        found = read(there, hashes)
+        if name:
+            _refuse(there.root, found.problems, "")
+            entries += with_extra(name, found.entries)
+        else:
+            entries += _own(package, found)
+        certain &= all(hashes.used(key_of(st)) for _, st in there.files)
+        hashes.save()
+    source = Source(package.folder, sorted(entries), extras=package.extras)
+    if certain:
+        listing.keep(source.manifest)
+    return source
+
+
+def _own(package: Package, found: Found) -> list[Entry]:
+    """What of the folder itself is sent."""
+    _check_shards(package, found.entries)
+    entries = with_links(found.entries, package.links, package.link_label)
+    problems = [p for p in found.problems if p.partition(" is ")[0] not in package.links]
+    advice = f" ({LINK_ADVICE})" if any("leads out" in p for p in problems) else ""
+    _refuse(package.folder, problems, f"{advice}; {IGNORE} leaves things out")
+    return entries
+
+
+def _refuse(folder: str, problems: list[str], advice: str) -> None:
+    """Say what of a folder can't be sent, where there is any."""
+    if problems:
+        raise Refusal(codes.USAGE, f"{folder} can't be sent: {few(problems, '; ')}{advice}")
+
+
+def _with_linked_files(walked: Walked) -> Walked:
+    """With files elsewhere in place of links to them: nobody mounts these on the nodes."""
+    files, others, problems = list(walked.files), list[Entry](), list(walked.problems)
+    for e in walked.others:
+        if e.kind != "m":
+            others.append(e)
+        elif Path(e.content).is_file():
+            files.append((e.path, Path(e.content).stat()))
+        else:
+            problems.append(f"{e.path} is a link that leads out, to {e.content}")
+    return walked._replace(files=files, others=others, problems=problems)
+
+
+class Listing:
+    """The manifest of a package as it was listed last, for as long as it looks the same; it may be lost."""
+
+    def __init__(self, path: str, look: str) -> None:
+        self._path, self._look = path, look
+        self.manifest = b""  # nothing where it looks otherwise now
+        with contextlib.suppress(OSError), Path(path).open("rb") as f:
+            kept, _, self.digest = f.readline().decode("ascii", "replace").strip().partition(" ")
+            if kept == look:
+                manifest = f.read()
+                self.manifest = manifest if digest(manifest) == self.digest else b""
+
+    def keep(self, manifest: bytes) -> None:
+        """Remember it."""
+        write_beside(self._path, f"{self._look} {digest(manifest)}\n".encode() + manifest)
+
+
+def _check_shards(package: Package, entries: list[Entry]) -> None:
+    """A pattern that fits no file would give every trainer all of them."""
+    for pattern in package.shards:
+        number = Shards([pattern]).number
+        if not any(e.kind != "d" and number(e.path) is not None for e in entries):
+            raise Refusal(
+                codes.USAGE,
+                f"{package.shard_label}={pattern} fits no file in {package.folder}: "
+                "a pattern says the whole path there",
+            )
+
+
+def with_extra(name: str, entries: list[Entry]) -> list[Entry]:
+    """The entries of a further folder, as they stand below `name`."""
+    top = Entry(name, "d", 0o755, 0, 0, "")
+    return [top, *(e._replace(path=f"{name}/{e.path}") for e in entries)]
+
+
+def sizes(package: Package) -> list[Entry]:
+    """All that would be sent, looked at without reading any file: the hashes are empty.
+
+    Raises SpecError where something in it can't be sent.
+    """
+    try:
+        return _own(package, read(_walk(package), _Unread(os.devnull)))
+    except Refusal as e:
+        raise SpecError(str(e)) from None
+
+
+def _walk(package: Package) -> Walked:
+    walked = walk(
+        package.folder,
+        ignored=_ignored(Path(package.folder) / IGNORE),
+        skip=package.skip,
+        links_out=package.links_out,
+    )
+    ours = _own_output()
+    return walked._replace(files=[(p, st) for p, st in walked.files if (st.st_dev, st.st_ino) not in ours])
+
+
+def _own_output() -> set[tuple[int, int]]:
+    """Files into which this process writes (`pslaunch … > job.log`): they grow while they are sent."""
+    found = set()
+    for fd in (1, 2):
+        with contextlib.suppress(OSError):  # it is closed
+            st = os.fstat(fd)
+            found.add((st.st_dev, st.st_ino))
+    return found
+
+
+class _OfLinked(Hashes):
+    def of(self, path: str, st: os.stat_result) -> str:
+        return super().of(os.path.realpath(path), st)
+
+
+class _Unread(Hashes):
+    def of(self, _path: str, _st: os.stat_result) -> str:
+        return ""
+
+
+def with_links(entries: list[Entry], links: Mapping[str, str], label: str) -> list[Entry]:
+    """The entries with links to folders that are mounted on the nodes in place of what is there."""
+    by_path = {e.path: e for e in entries if not any(f"{e.path}/".startswith(f"{name}/") for name in links)}
+    for name, target in links.items():
+        if name.split("/")[0] in KEPT:
+            raise Refusal(codes.USAGE, f"{label} {name}={target}: {name.split('/')[0]} is the node's own")
+        by_path[name] = Entry(name, "m", 0o777, 0, 0, target)
+        for above in list(map(str, Path(name).parents))[:-1]:
+            there = by_path.setdefault(above, Entry(above, "d", 0o755, 0, 0, ""))
+            if there.kind != "d":
+                raise Refusal(codes.USAGE, f"{label} {name}={target}: {above} is no folder of the package")
+    return sorted(by_path.values())
+
+
+def _ignored(rules: Path) -> Callable[[str, bool], bool] | None:
+    if not rules.is_file():
+        return None
+    from pathspec import GitIgnoreSpec  # only where there are rules
+
+    try:
+        spec = GitIgnoreSpec.from_lines(rules.read_text("utf-8", "surrogateescape").splitlines())
+    except ValueError as e:
+        raise Refusal(codes.USAGE, f"{rules}: {e}") from e
+    return lambda path, is_folder: spec.match_file(f"{path}/" if is_folder else path)
+
+
+def _cache(folder: str, environ: Mapping[str, str], name: str) -> str:
+    """Where something about it is kept: in the folder, or with the user's caches if that can't be written."""
+    own = Path(folder) / ".pslaunch"
+    if os.access(own if own.is_dir() else folder, os.W_OK | os.X_OK):
+        own.mkdir(exist_ok=True)
+        return str(own / name)
+    kept = caches(environ)
+    kept.mkdir(parents=True, exist_ok=True)
+    return str(kept / f"{digest(os.fsencode(folder))[:32]}.{name}")
+
+
+def caches(environ: Mapping[str, str]) -> Path:
+    """Ours among those of the user."""
+    return Path(environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "pslaunch"

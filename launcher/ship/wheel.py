@@ -1,0 +1,116 @@
+"""A wheel of the pslaunch that runs here, for nodes that shall have the same.
+
+Made from the files that are imported, so that it works from an installed wheel and from an editable
+install alike, without a build and without the network. The same files give the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import shutil
+import sysconfig
+import time
+import zipfile
+from collections.abc import Mapping
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Final
+
+import pslaunch
+import pslaunch.runtime
+import pslaunch.templates
+
+from ..errors import PreflightError
+from .package import caches
+
+# What the runtime imports; the rest of what pslaunch depends on is the launcher's.
+RUNTIME_NEEDS: Final = ("numpy", "threadpoolctl")
+UNWANTED_S: Final = 30 * 86400.0
+_SUFFIXES: Final = (".py", ".pyi", ".typed", ".so", ".yaml", ".j2")
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip file knows
+
+
+def pins() -> list[str]:
+    """What the runtime needs, in the versions that are installed here: the same bits want the same numpy."""
+    return [f"{name}=={distribution(name).version}" for name in RUNTIME_NEEDS]
+
+
+def _tag() -> str:
+    """One core for every Python from 3.11 on, of this system and processor."""
+    return f"cp311-abi3-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+
+
+def wheel_name() -> str:
+    """What the file of `make_wheel` is called."""
+    return f"pslaunch-{pslaunch.__version__}-{_tag()}.whl"
+
+
+def keep_wheel(given: Path | None, environ: Mapping[str, str]) -> Path:
+    """A folder with one wheel, ours or the `given` one, among the user's caches, where it may stay.
+
+    What was not wanted for a month goes. Raises OSError where nothing can be kept, PreflightError.
+    """
+    name, data = (given.name, given.read_bytes()) if given else (wheel_name(), _wheel())
+    kept = caches(environ) / "wheels"
+    folder = kept / hashlib.sha256(data).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / name).exists():
+        new = kept / f"{folder.name}.{os.getpid()}"
+        new.write_bytes(data)
+        new.replace(folder / name)
+    os.utime(folder)
+    for other in kept.iterdir():
+        if other.is_dir() and time.time() - other.stat().st_mtime > UNWANTED_S:
+            shutil.rmtree(other, ignore_errors=True)
+    return folder
+
+
+def make_wheel(folder: Path) -> Path:
+    """Write the wheel into `folder`; its path. Raises PreflightError where the C core is not built."""
+    path = folder / wheel_name()
+    path.write_bytes(_wheel())
+    return path
+
+
+def _wheel() -> bytes:
+    files = _files()
+    if not any(name.endswith(".so") for name in files):
+        raise PreflightError(
+            "the C core of this pslaunch is not built: install it (pip install), then try again"
+        )
+    version, tag = pslaunch.__version__, _tag()
+    info = f"pslaunch-{version}.dist-info"
+    here = distribution("pslaunch")
+    metadata = here.read_text("METADATA") or here.read_text("PKG-INFO")  # the latter in a source tree
+    assert metadata is not None
+    files[f"{info}/METADATA"] = metadata.encode()
+    files[f"{info}/WHEEL"] = (
+        f"Wheel-Version: 1.0\nGenerator: pslaunch {version}\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
+    )
+    files[f"{info}/entry_points.txt"] = b"[console_scripts]\npslaunch = pslaunch.__main__:main\n"
+    record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files.items())
+    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
+    return made.getvalue()
+
+
+def _files() -> dict[str, bytes]:
+    """Content by path in the wheel, of all three packages: in an editable install their folders lie apart."""
+    found: dict[str, bytes] = {}
+    for package in (pslaunch, pslaunch.runtime, pslaunch.templates):
+        base = Path(str(package.__file__)).parent
+        prefix = package.__name__.replace(".", "/")
+        for path in sorted(base.rglob("*")):
+            if path.suffix in _SUFFIXES and path.is_file() and "__pycache__" not in path.parts:
+                found[f"{prefix}/{path.relative_to(base).as_posix()}"] = path.read_bytes()
+    return found
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

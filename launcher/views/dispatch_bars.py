@@ -1,0 +1,80 @@
+"""Bars of a dispatch on a terminal, by rich: all nodes together, then each with what it is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+from .dispatch_progress import Sending, state_of
+
+NARROW, NARROWER = 90, 60  # columns of a terminal that has no room for all, or for more than the states
+
+
+class Bars:
+    """One bar for all nodes and one for each; `note` an event, then draw `table`."""
+
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        self._console = console
+        self._sending = Sending()
+        self._names: Mapping[int, str] = {}
+        self._progress = Progress(console=console, auto_refresh=False, get_time=clock)
+        self._all = self._progress.add_task("all nodes", total=None, state="")
+        self._tasks: dict[int, TaskID] = {}
+
+    def name(self, names: Mapping[int, str]) -> None:
+        """What the nodes are called."""
+        self._names = names
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is on its way."""
+        return self._sending.over
+
+    def note(self, e: Mapping[str, Any]) -> None:
+        """Take a dispatch event."""
+        self._sending.note(e)
+        node = e["node"]
+        if node is None:
+            return
+        if node not in self._tasks:
+            name = self._names.get(node) or f"node {node}"
+            self._tasks[node] = self._progress.add_task(name, total=e["bytes"], state="")
+        self._update(self._tasks[node], e["received"], e["bytes"], state_of(e))
+        done = sum(far["state"] == "done" for far in self._sending.nodes.values())
+        come, total = self._sending.come_bytes, self._sending.total_bytes
+        self._update(self._all, come, total, f"{done} of {len(self._tasks)} done")
+
+    def _update(self, task: TaskID, come: int, total: int, state: str) -> None:
+        self._progress.update(task, completed=come, total=total, state=state)
+
+    def table(self, rows: int) -> Table:
+        """The bars as they are now: at most so many rows, those that still get something first."""
+        by_id = {task.id: task for task in self._progress.tasks}
+        each = sorted((by_id[task] for task in self._tasks.values()), key=lambda task: task.finished)
+        shown = each if len(each) == 1 else [by_id[self._all], *each[: max(1, rows - 1)]]
+        self._progress.columns = self._columns(shown)
+        return self._progress.make_tasks_table(shown)
+
+    def _columns(self, shown: list[Task]) -> tuple[ProgressColumn, ...]:
+        name = TextColumn("{task.description}", markup=False)
+        state = TextColumn("{task.fields[state]}", markup=False)
+        if self._console.width < NARROWER:
+            return name, state
+        bar, speed, left = BarColumn(bar_width=None), TransferSpeedColumn(), TimeRemainingColumn()
+        if self._console.width < NARROW:
+            return name, bar, speed, left, state
+        return name, bar, DownloadColumn(), speed, left, state

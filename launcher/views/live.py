@@ -1,0 +1,195 @@
+"""The live view of a job on a terminal: output scrolls, and below it stands a table of all processes.
+
+No thread: lines wait for the next tick, at most an eighth of a second, and are written together with the
+table, so that a program that prints much does not redraw the table for every line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TextIO
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from pslaunch.runtime.shared.env import TRAINER
+
+from .dispatch_bars import Bars
+from .view import Event, Said, Transcript, colour_of, show_cost, show_s, state_in_table
+
+REDRAW_S: Final = 0.125
+MAX_PENDING: Final = 500  # lines that wait for a tick
+COLUMNS: Final = ("process", "node", "state", "pass", "batch", "cost", "samples/s", "elapsed")
+LEFT: Final = ("process", "node", "state")  # words; the others are numbers
+DROPPED: Final = ("node", "elapsed", "samples/s", "pass", "batch")  # in this order, where it is narrow
+WIDE: Final = 1000  # columns; wider than any table
+LINES_AROUND: Final = 7  # title, empty lines, header, rule, "more", and a line of output
+
+
+@dataclass(slots=True)
+class _Row:
+    """What the table shows of one process."""
+
+    node: Any = ""
+    state: str = "waiting"
+    style: str = ""
+    began_s: float | None = None
+    ended_s: float | None = None
+    progress: dict[str, Any] = field(default_factory=dict)
+
+
+class LiveView:
+    """Rendering on a terminal by rich. `clock` gives seconds, as the argument of `tick`."""
+
+    def __init__(self, out: TextIO, clock: Callable[[], float], *, colour: bool = True) -> None:
+        self._clock = clock
+        self._transcript = Transcript(out.encoding)
+        self._rows: dict[str, _Row] = {}
+        self._pending: list[Text] = []
+        self._drawn_s = self._start_s = clock()
+        self._title = ""
+        self._console = Console(
+            file=out, force_terminal=True, no_color=not colour, highlight=False, markup=False, emoji=False
+        )
+        self._bars = Bars(self._console, clock)
+        self._live = Live(
+            console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
+
+    def event(self, e: Event) -> None:
+        self._note(e)
+        if e.get("event") == "end":
+            self._finish()
+        self._pending += [self._render(said) for said in self._transcript.lines(e)]
+        if len(self._pending) >= MAX_PENDING or e.get("event") == "end":
+            self._draw()
+
+    def tick(self, now_s: float) -> None:
+        if now_s - self._drawn_s >= REDRAW_S and (self._pending or self._rows):
+            self._drawn_s = now_s
+            self._draw()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._finish()
+        with contextlib.suppress(OSError, ValueError):
+            self._draw()
+
+    def shown(self, *, whole: bool = False) -> RenderableType:
+        """What stands below the lines: how far the package is while it is on its way, then the processes."""
+        if self._bars.over or whole:
+            return self.table(whole=whole)
+        title = Text(f"{self._title}: sending", style="bold", no_wrap=True, overflow="ellipsis")
+        return Group("", title, "", self._bars.table(max(1, self._console.height - LINES_AROUND)))
+
+    def table(self, *, whole: bool = False) -> Table:
+        """The table as it is now: columns that fit, names always; rows that fit, trainers first, or all."""
+        rows = list(self._rows.items())
+        room = max(1, self._console.height - LINES_AROUND)
+        if not whole and len(rows) > room:
+            rows.sort(key=lambda row: not row[0].startswith(TRAINER))
+        else:
+            room = len(rows)
+        left = len(rows) - room
+        cells = [self._cells(*row) for row in rows[:room]]
+        more = f"and {left} more" if left else None
+        columns, droppable = list(COLUMNS), list(DROPPED)
+        wide = self._console.options.update_width(WIDE)
+        while True:
+            table = self._made(columns, cells, more)
+            if self._console.measure(table, options=wide).maximum <= self._console.width or not droppable:
+                return table
+            columns.remove(droppable.pop(0))
+
+    def _made(self, columns: list[str], cells: list[dict[str, Text]], more: str | None) -> Table:
+        shown = Text(self._title, no_wrap=True, overflow="ellipsis")
+        table = Table(
+            title=shown, title_justify="left", title_style="bold", box=SIMPLE_HEAD,
+            caption=more, caption_justify="left",
+        )  # fmt: skip
+        for name in columns:
+            table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
+        for row in cells:
+            table.add_row(*(row[name] for name in columns))
+        return table
+
+    def _cells(self, process: str, row: _Row) -> dict[str, Text]:
+        figures = (*_figures(row.progress), self._elapsed(row))
+        texts = (Text(process), Text(str(row.node)), Text(row.state, style=row.style), *map(Text, figures))
+        return dict(zip(COLUMNS, texts, strict=True))
+
+    def _draw(self, *, whole: bool = False) -> None:
+        block, self._pending = Text("\n").join(self._pending), []
+        with self._console:  # one write for both
+            if self._live.is_started:
+                self._live.update(self.shown(whole=whole), refresh=True)
+            if block:
+                self._console.print(block, soft_wrap=True)  # a terminal folds, and joins what is copied
+
+    def _finish(self) -> None:
+        if self._live.is_started:
+            self._live.vertical_overflow = "visible"  # the last table stays, with all rows
+            self._draw(whole=True)
+            self._live.stop()
+
+    def _render(self, said: Said) -> Text:
+        prefix, text = self._transcript.columns(said)
+        style = {"error": "bold red", "warning": "yellow"}.get(said.level, "")
+        return Text.assemble((prefix, _style(said.who)), (text, style))
+
+    def _note(self, e: Event) -> None:
+        match e.get("event"):
+            case "job":
+                self._title = str(e["job"])
+                self._bars.name({node["id"]: node["name"] for node in e["nodes"]})
+                self._rows = {p["process"]: _Row(node=p["node"]) for p in e["processes"]}
+                self._live.start()
+            case "dispatch":
+                self._bars.note(e)
+            case "process" if e["process"] in self._rows:
+                self._note_state(self._rows[e["process"]], e)
+            case "progress" if e["process"] in self._rows:
+                row = self._rows[e["process"]]
+                row.progress |= e
+                if "state" in e and row.ended_s is None:
+                    # A trainer that is connected is what everybody calls running.
+                    row.state = "running" if e["state"] == "connected" else str(e["state"])
+            case _:
+                pass
+
+    def _note_state(self, row: _Row, e: Event) -> None:
+        row.state = str(e["state"])
+        if e["state"] == "running":
+            row.began_s, row.ended_s = self._clock(), None
+        elif e["state"] == "exited":
+            row.ended_s = self._clock()
+            row.state = state_in_table(e.get("code"), e.get("signal"))
+            row.style = "green" if e.get("code") == 0 else "red"
+
+    def _elapsed(self, row: _Row) -> str:
+        if row.began_s is None:
+            return ""
+        return show_s((self._clock() if row.ended_s is None else row.ended_s) - row.began_s)
+
+
+def _figures(progress: Event) -> tuple[str, str, str, str]:
+    cost, rate = progress.get("cost"), progress.get("samples_per_s")
+    return (
+        str(progress.get("pass", "")),
+        str(progress.get("batch", "")),
+        "" if cost is None else show_cost(cost),
+        "" if rate is None else f"{rate:,.0f}",
+    )
+
+
+_STYLES: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+
+
+def _style(who: str) -> str:
+    bright, colour = divmod(colour_of(who) - 30, 60)
+    return f"bright_{_STYLES[colour]}" if bright else _STYLES[colour]

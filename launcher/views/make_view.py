@@ -1,0 +1,27 @@
+"""The view that suits the place where a job is shown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Final, TextIO
+
+from .view import JsonView, PlainView, View
+
+MIN_LIVE_COLUMNS: Final = 40
+
+
+def make_view(
+    *, json: bool, out: TextIO, clock: Callable[[], float], environ: Mapping[str, str] = os.environ
+) -> View:
+    """The view that suits `out`: JSON where asked for, live on a terminal, else plain lines."""
+    if json:
+        return JsonView(out)
+    if not out.isatty() or environ.get("TERM", "dumb") == "dumb":
+        return PlainView(out, clock)
+    colour = not environ.get("NO_COLOR")
+    if os.get_terminal_size(out.fileno()).columns < MIN_LIVE_COLUMNS:
+        return PlainView(out, clock, colour=colour)
+    from .live import LiveView  # rich takes longer to import than all the rest
+
+    return LiveView(out, clock, colour=colour)

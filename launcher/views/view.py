@@ -1,0 +1,296 @@
+"""What a person or a program sees of a running job: plain lines and JSON; live.py has the terminal's view.
+
+All are renderings of one stream of events, the head's. What is said of an event is decided in Transcript,
+which does no I/O; the views write. Everything goes to one place, normally stdout.
+"""
+
+from __future__ import annotations
+
+import json as jsonlib
+import math
+import re
+import signal as signals
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, Protocol, TextIO
+
+from .dispatch_progress import Sending, show_bytes
+
+Event = Mapping[str, Any]  # as the head made it; see docs/architecture.md, "Events"
+
+PROGRESS_EVERY_S: Final = 10.0  # between two progress lines of one process, where there is no live view
+OURS: Final = "pslaunch"
+
+# C0 but the tab, DEL, C1: what moves the cursor, rings, or changes the terminal's state.
+_CONTROL: Final = {c: f"\\x{c:02x}" for c in (*range(9), *range(10, 32), *range(127, 160))}
+
+
+class View(Protocol):
+    """Shows a job. One thread; raises OSError where it can't write, except in `close`."""
+
+    def event(self, e: Event) -> None:
+        """Show one event; events come in the order of their numbers."""
+
+    def tick(self, now_s: float) -> None:
+        """Called a few times a second with the time by the view's clock; redraws what moves."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was. May be called twice, never raises."""
+
+
+# --- What is said: pure. ---
+
+
+class Said(NamedTuple):
+    """One line for people: who says it (a process, or pslaunch), and what."""
+
+    who: str
+    text: str
+    level: str = "info"  # info, warning, error, or "output" for a program's own
+    mark: str = "|"  # "+" where a program's long line goes on
+
+
+class Transcript:
+    """Turns events into lines for people. Remembers names and logs; pure but for that."""
+
+    def __init__(self, encoding: str | None = None) -> None:
+        self._encoding = encoding or "utf-8"
+        self._nodes: dict[Any, str] = {}
+        self._logs: dict[str, str] = {}
+        self._open: set[str] = set()  # processes in the middle of a long line
+        self.width = len(OURS)
+
+    def lines(self, e: Event) -> list[Said]:
+        """The lines that `e` gives, often none. Events that it does not know give none."""
+        tell = getattr(self, f"_on_{e.get('event')}", None)
+        return [] if tell is None else list(tell(e))
+
+    def columns(self, said: Said) -> tuple[str, str]:
+        """The prefix `trainer/0 | ` and the text, both safe to write to a terminal of this encoding."""
+        who, text = clean(said.who, self._encoding), clean(said.text, self._encoding)
+        return f"{who:<{self.width}} {said.mark} ", text
+
+    def _on_job(self, e: Event) -> Iterator[Said]:
+        self._nodes = {node["id"]: node["name"] for node in e["nodes"]}
+        self._logs = {p["process"]: p["log"] for p in e["processes"]}
+        self.width = max(map(len, (OURS, *self._logs)))
+        epoch = f", epoch {e['epoch']}" if e.get("epoch") else ""
+        yield Said(OURS, f"job {e['job']}{epoch} on {e['backend']}: {_count_roles(self._logs)}")
+        yield Said(OURS, f"nodes: {', '.join(map(str, self._nodes.values()))}; workspace: {e['workspace']}")
+        yield Said(OURS, f"pservers: {e['server']}, {e['why']}")
+
+    def _on_node(self, e: Event) -> Iterator[Said]:
+        known = e.get("text") == self._nodes.get(e["node"])  # a host that is named as its node
+        if e["state"] == "lost" or (e.get("text") and not known):
+            level = "error" if e["state"] == "lost" else "info"
+            yield Said(OURS, _joined(f"{self._node(e['node'])} {e['state']}", e.get("text")), level)
+
+    def _on_dispatch(self, e: Event) -> Iterator[Said]:
+        if e["node"] is not None or not e["files"]:
+            return
+        count = f"{e['files']:,} file{'s' if e['files'] != 1 else ''}, {show_bytes(e['bytes'])},"
+        where = f"{e['nodes']} node{'s' if e['nodes'] != 1 else ''}"
+        yield Said(OURS, f"sent {count} that {where} lacked, in {show_s(e['elapsed_s'])}")
+
+    def _on_process(self, e: Event) -> Iterator[Said]:
+        process = e["process"]
+        if e["state"] == "running":
+            yield Said(
+                OURS, _joined(f"{process} runs on {self._node(e['node'])}, pid {e['pid']}", e.get("text"))
+            )
+        elif e["state"] == "exited":
+            words = how_it_ended(e.get("code"), e.get("signal"))
+            level = "info" if e.get("code") == 0 else "warning"
+            yield Said(OURS, _joined(f"{process} ended {words}", e.get("text")), level)
+
+    def _on_line(self, e: Event) -> Iterator[Said]:
+        process = e["process"]
+        yield Said(process, e["text"], "output", "+" if process in self._open else "|")
+        (self._open.add if e.get("more") else self._open.discard)(process)
+
+    def _on_gap(self, e: Event) -> Iterator[Said]:
+        log = self._logs.get(e["process"], "its log")
+        yield Said(
+            OURS, f"{e['process']}: {e['bytes']} bytes are left out here; {log} is complete", "warning"
+        )
+
+    def _on_note(self, e: Event) -> Iterator[Said]:
+        level = e.get("level", "info")
+        yield Said(OURS, e["text"] if level == "info" else f"{level}: {e['text']}", level)
+
+    def _on_ending(self, e: Event) -> Iterator[Said]:
+        why = re.split("[:;] ", e["why"], maxsplit=1)[0]  # the details come with the end, once
+        yield Said(OURS, f"ending the job: {why} (KILL after {e['grace_s']:g} s)", "warning")
+
+    def _on_end(self, e: Event) -> Iterator[Said]:
+        failure, elapsed = e.get("failure"), show_s(e["elapsed_s"])
+        if failure:
+            yield from self._failure(failure)
+        if e["code"] == 0:
+            yield Said(OURS, _joined(f"done after {elapsed}", e.get("reason")))
+        else:
+            word, level = ("failed", "error") if failure else ("ended", "warning")
+            reason = None if failure else e.get("reason")  # the failure has just been told
+            yield Said(OURS, _joined(f"{word} after {elapsed}, exit code {e['code']}", reason), level)
+
+    def _failure(self, f: Event) -> Iterator[Said]:
+        of_node = f.get("node") is None or f["what"].startswith(("node ", "the "))
+        what = f["what"] if of_node else f"{f['what']} on {self._node(f['node'])}"
+        if f.get("text"):  # it says how, in words
+            what = f"{what}: {f['text']}"
+        elif f.get("code") is not None:
+            what = f"{what} ended {how_it_ended(f['code'], f.get('signal'))}"
+        yield Said(OURS, f"FAILED: {what}", "error")
+        tail = f.get("tail") or ()
+        if f.get("log"):
+            yield Said(OURS, f"  log: {f['log']}" + (", which ends with:" if tail else ""))
+        for line in tail:
+            yield Said(OURS, f"    {line}")
+        if f.get("advice"):
+            yield Said(OURS, f"  what to do: {f['advice']}")
+
+    def _node(self, node: Any) -> str:
+        name = self._nodes.get(node)
+        return f"node {node} ({name})" if name else f"node {node}"
+
+
+def clean(text: str, encoding: str = "utf-8") -> str:
+    """`text` with nothing that a terminal would obey or `encoding` lacks; output comes cleaned already."""
+    return text.translate(_CONTROL).encode(encoding, "backslashreplace").decode(encoding)
+
+
+def how_it_ended(code: int | None, signal: str | None) -> str:
+    """An ending in words: `with exit code 3`, `by signal 9 (SIGKILL)`."""
+    if signal:
+        number = getattr(signals, signal, None)
+        return f"by signal {int(number)} ({signal})" if number else f"by signal {signal}"
+    return "with an unknown code" if code is None else f"with exit code {code}"
+
+
+def state_in_table(code: int | None, signal: str | None) -> str:
+    """An ending in a column: `exit 3`, `SIGTERM`."""
+    return signal or ("ended" if code is None else f"exit {code}")
+
+
+def show_cost(cost: float) -> str:
+    """A cost with four significant digits: `5.500`, `0.0001234`."""
+    return f"{cost:#.4g}"
+
+
+def show_s(seconds: float) -> str:
+    """A duration for people: `4.2 s`, `3 min 05 s`, `2 h 05 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def show_progress(report: Event) -> str:
+    """A report in words: `pass 0, batch 100, cost 5.310, 5320 samples/s`."""
+    words = [f"{name} {report[name]}" for name in ("pass", "batch") if name in report]
+    if "cost" in report:
+        words.append(f"cost {show_cost(report['cost'])}")
+    if "samples_per_s" in report:
+        words.append(f"{report['samples_per_s']:.0f} samples/s")
+    return ", ".join(words)
+
+
+def _joined(text: str, detail: str | None) -> str:
+    return f"{text}: {detail}" if detail else text
+
+
+def _count_roles(processes: Mapping[str, str]) -> str:
+    counts: dict[str, int] = {}
+    for process in processes:
+        role = process.partition("/")[0]
+        counts[role] = counts.get(role, 0) + 1
+    return ", ".join(f"{n} {role}{'' if n == 1 else 's'}" for role, n in counts.items())
+
+
+# --- The two views that need no terminal. ---
+
+
+class JsonView:
+    """One JSON object a line for every event, each written out at once."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def event(self, e: Event) -> None:
+        self._out.write(jsonlib.dumps(_finite(e), allow_nan=False, separators=(",", ":")) + "\n")
+        self._out.flush()
+
+    def tick(self, now_s: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _finite(value: Any) -> Any:
+    """`value` with NaN and infinities, which JSON does not have, as the text Python gives them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: _finite(v) for name, v in value.items()}
+    return [_finite(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+class PlainView:
+    """Prefixed lines, for files, pipes and simple terminals."""
+
+    def __init__(self, out: TextIO, clock: Callable[[], float], *, colour: bool = False) -> None:
+        self._out, self._clock, self._colour = out, clock, colour
+        self._transcript = Transcript(out.encoding)
+        self._told_s: dict[str, float] = {}  # when each process's progress was last told
+        self._start_s = clock()
+        self._sending = Sending()
+
+    def event(self, e: Event) -> None:
+        said = self._transcript.lines(e)
+        if e.get("event") == "progress":
+            said = self._progress(e)
+        elif e.get("event") == "dispatch":
+            said += self._dispatch(e)
+        if said:
+            self._out.write("".join(map(self._render, said)))
+            self._out.flush()
+
+    def tick(self, now_s: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _progress(self, e: Event) -> list[Said]:
+        words = show_progress(e)
+        return [Said(OURS, f"{e['process']}: {words}")] if words and self._due(e["process"]) else []
+
+    def _dispatch(self, e: Event) -> list[Said]:
+        self._sending.note(e)
+        if self._sending.over or not self._due("dispatch"):
+            return []
+        return [Said(OURS, f"sending: {self._sending.text()}")]
+
+    def _due(self, what: str) -> bool:
+        """Whether it is time to tell of it again."""
+        now_s = self._clock()
+        if now_s - self._told_s.get(what, self._start_s) < PROGRESS_EVERY_S:
+            return False
+        self._told_s[what] = now_s
+        return True
+
+    def _render(self, said: Said) -> str:
+        prefix, text = self._transcript.columns(said)
+        if self._colour:
+            prefix = f"\x1b[{colour_of(said.who)}m{prefix}\x1b[0m"
+            text = f"\x1b[1;31m{text}\x1b[0m" if said.level == "error" else text
+        return f"{prefix}{text}\n"
+
+
+def colour_of(who: str) -> int:
+    """The terminal's colour number of a prefix: bold-free, readable on light and dark."""
+    if who == OURS:
+        return 90
+    role, _, rank = who.partition("/")
+    palette = (36, 32, 34, 96, 92, 94) if role == "trainer" else (35, 33, 95, 93)
+    return palette[int(rank) % len(palette) if rank.isdigit() else 0]

@@ -1,0 +1,1 @@
+"""The pserver program: `python -m pslaunch.runtime.pserver`."""

@@ -1,0 +1,223 @@
+"""Saved shards as numpy arrays, for people, tests and other programs; pservers need none of it.
+
+`python -m pslaunch.runtime.pserver.checkpoint DIR` checks the files that pservers wrote below --save_dir and
+says what is in them. docs/checkpoint.md has the format. Large arrays are mapped, not read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import blocks
+from ..arrays import F32, U64
+from ..kernel_numbers import METHODS
+from .saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, Header
+
+# flags, length of CREATE, steps, count; then CREATE (docs/protocol.md) before its name.
+HEAD = struct.Struct("<IIQQ")
+CREATE = struct.Struct("<IIQQIffffIQQffQ")
+TORN = 1
+NAMES = {number: name for name, number in METHODS.items()}
+SLOTS = (0, 1, 1)
+PIECE_BYTES = 1 << 20
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class CheckpointError(ValueError):
+    """A file is damaged, or files don't go together; the text names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """One parameter, or the part of it that one shard holds.
+
+    Dense: keys None, values and state [n]. A table: keys [n], values and state [n, dim]. State is that of
+    the optimizer, None where it has none.
+    """
+
+    name: str
+    steps: int  # updates that the values have
+    torn: bool  # some values have one more: the pserver was ended while a step was applied
+    total: int  # values of the whole dense parameter; known rows of a table
+    method: str
+    keys: U64 | None
+    values: F32
+    state: F32 | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One file."""
+
+    path: Path
+    header: Header
+    objects: list[Saved]  # in the order of creation, the same on all shards
+
+
+def check(path: Path) -> None:
+    """Compare the digest at the end of the file with its content. Raises CheckpointError, OSError."""
+    digest = hashlib.sha256()
+    left = path.stat().st_size - DIGEST_BYTES
+    with path.open("rb") as f:
+        while left > 0 and (piece := f.read(min(left, PIECE_BYTES))):
+            digest.update(piece)
+            left -= len(piece)
+        if f.read() != digest.digest():
+            raise CheckpointError(f"{path} is damaged: its digest is not that of its content")
+
+
+def read(path: Path) -> Shard:
+    """Check a file, and map what is in it. Raises CheckpointError, OSError."""
+    check(path)
+    with path.open("rb") as f:
+        start = f.read(START.size + MAX_HEADER_BYTES)
+    try:
+        header, at = Header.decode(start)
+        data = np.memmap(path, np.uint8, "r")
+        return Shard(path, header, list(_objects(data[: len(data) - DIGEST_BYTES], at)))
+    except (ValueError, struct.error) as e:
+        raise CheckpointError(f"{path}: {e}") from None
+
+
+def _objects(data: Bytes, at: int) -> Iterator[Saved]:
+    """The objects from here to the end. Raises ValueError, struct.error."""
+
+    def take(size: int) -> Bytes:
+        nonlocal at
+        if size > len(data) - at:
+            raise ValueError("an object that goes beyond the end")
+        at += size
+        return data[at - size : at]
+
+    while at < len(data):
+        flags, length, steps, n = HEAD.unpack(data[at : at + HEAD.size].tobytes())
+        at += HEAD.size
+        table, dim, _, total, method, *_ = CREATE.unpack(data[at : at + CREATE.size].tobytes())
+        if method not in NAMES:
+            raise ValueError(f"an unknown optimizer {method}")
+        name = bytes(data[at + CREATE.size : at + length]).decode()
+        at += length
+        at += -at % 8
+        slots = SLOTS[method]
+        saved = Saved(
+            name, steps, bool(flags & TORN), total, NAMES[method], None, np.empty(0, np.float32), None
+        )
+        if table:
+            keys = take(8 * n).view(np.uint64)
+            rows = take(4 * n * dim * (1 + slots)).view(np.float32).reshape(n, dim * (1 + slots))
+            saved = replace(saved, keys=keys, values=rows[:, :dim], state=rows[:, dim:] if slots else None)
+        else:
+            values = take(4 * n).view(np.float32)
+            saved = replace(saved, values=values, state=take(4 * n).view(np.float32) if slots else None)
+        yield saved
+        at += -at % 8
+
+
+def load(folder: Path) -> dict[str, Saved]:
+    """All parameters of a training, put together from the files of all its shards, by name.
+
+    Tables are sorted by key; a row that no trainer pushed is not in them: it has its initial values.
+    Raises CheckpointError, OSError.
+    """
+    shards = [read(path) for path in sorted(folder.glob("shard-*.bin"))]
+    if not shards:
+        raise CheckpointError(f"{folder}: no saved shards")
+    _check_set(folder, shards)
+    h = shards[0].header
+    dense = [i for i, shard in enumerate(shards) if shard.header.port < h.ports_num]
+    sparse = [i for i, shard in enumerate(shards) if shard.header.port >= h.ports_num] or dense
+    found: dict[str, Saved] = {}
+    first_block = 0
+    for parts in zip(*(shard.objects for shard in shards), strict=True):
+        name = parts[0].name
+        if parts[0].keys is None:
+            found[name] = _join_dense([parts[i] for i in dense], first_block)
+            first_block += blocks.count_blocks(parts[0].total)
+        else:
+            found[name] = _join_tables([parts[i] for i in sparse])
+    return found
+
+
+def _check_set(folder: Path, shards: Sequence[Shard]) -> None:
+    """All shards of one training are there, and nothing else."""
+    first = shards[0]
+    for shard in shards:
+        if replace(shard.header, pserver=0, port=0) != replace(first.header, pserver=0, port=0):
+            raise CheckpointError(f"{shard.path} and {first.path} are not of one training, or ended unlike")
+    h = first.header
+    ports = h.ports_num + h.ports_num_for_sparse
+    names = {replace(h, pserver=p, port=i).name for p in range(h.pservers) for i in range(ports)}
+    have = [[(saved.name, saved.keys is None, saved.total) for saved in shard.objects] for shard in shards]
+    if any(objects != have[0] for objects in have):
+        raise CheckpointError(f"{folder}: the shards have different parameters")
+    if missing := names - {shard.path.name for shard in shards}:
+        raise CheckpointError(f"{folder}: {', '.join(sorted(missing))}: missing")
+
+
+def _join_dense(parts: Sequence[Saved], first_block: int) -> Saved:
+    """`parts` by number of the dense shard."""
+    pieces = blocks.place(parts[0].total, first_block, len(parts))
+    used = [parts[i] for i in sorted({piece.shard for piece in pieces})] or list(parts)
+
+    def join(arrays: Sequence[F32 | None]) -> F32 | None:
+        whole, taken = np.empty(parts[0].total, np.float32), [0] * len(parts)
+        for piece in pieces:
+            array, at = arrays[piece.shard], taken[piece.shard]
+            if array is None:
+                return None
+            taken[piece.shard] += piece.length
+            whole[piece.start : piece.start + piece.length] = array[at : taken[piece.shard]]
+        return whole
+
+    values = join([part.values for part in parts])
+    assert values is not None
+    return _joined(used, keys=None, values=values, state=join([part.state for part in parts]))
+
+
+def _join_tables(parts: Sequence[Saved]) -> Saved:
+    keys = np.concatenate([part.keys for part in parts if part.keys is not None])
+    order = np.argsort(keys)
+    values = np.concatenate([part.values for part in parts])[order]
+    states = [part.state for part in parts if part.state is not None]
+    return _joined(
+        parts, keys=keys[order], values=values, state=np.concatenate(states)[order] if states else None
+    )
+
+
+def _joined(parts: Sequence[Saved], *, keys: U64 | None, values: F32, state: F32 | None) -> Saved:
+    """The whole of these parts: torn if they have different steps."""
+    steps = {part.steps for part in parts}
+    torn = len(steps) > 1 or any(part.torn for part in parts)
+    return replace(parts[0], steps=min(steps), torn=torn, keys=keys, values=values, state=state)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check a folder and say what is in it; the exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    if len(words) != 1:
+        print("usage: python -m pslaunch.runtime.pserver.checkpoint DIR", file=sys.stderr)
+        return 2
+    try:
+        found = load(Path(words[0]))
+    except (CheckpointError, OSError) as e:
+        print(f"checkpoint: {e}", file=sys.stderr)
+        return 74 if isinstance(e, OSError) else 1
+    for saved in found.values():
+        shape = "x".join(map(str, saved.values.shape))
+        torn = ", torn: some values have a step more" if saved.torn else ""
+        kind = "rows" if saved.keys is not None else "values"
+        print(f"{saved.name}: {shape} {kind}, {saved.steps} steps of {saved.method}{torn}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

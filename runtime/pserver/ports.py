@@ -1,0 +1,67 @@
+"""Listening ports of a pserver: binding them, and the addresses of network interfaces."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+from collections.abc import Sequence
+
+from ..shared import busyport, env, nics
+
+BACKLOG = 1024  # all trainers of a large job connect at once
+
+
+class PortError(OSError):
+    """A port that can't be had; the text says which and who has it."""
+
+
+def interface_address(name: str) -> str:
+    """The address of a network interface. Raises EnvError."""
+    try:
+        return nics.address_of(name)
+    except LookupError as e:
+        raise env.EnvError(f"--nics: {e.args[0]}") from e
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises PortError, naming the holder of a busy port; EnvError for a name
+    that nobody knows.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except socket.gaierror as e:
+        raise env.EnvError(f"--host={host}: {e.strerror}") from e
+    except OSError as e:
+        why = (e.strerror or str(e)).partition(" (while ")[0]  # Python says the address once more
+        text = f"port {port} at {host} can't be listened on: {why}"
+        if e.errno == errno.EADDRINUSE:
+            who = busyport.holder(port)
+            by = f", held by {who}" if who else ""
+            text = f"port {port} at {host} is busy{by}; choose another one with --port"
+        raise PortError(text) from e
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def adopt(descriptors: Sequence[int]) -> list[socket.socket]:
+    """Sockets that were bound for this process and handed to it. Raises PortError."""
+    adopted = []
+    for fd in descriptors:
+        try:
+            sock = socket.socket(fileno=fd)
+            if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                sock.listen(BACKLOG)
+            os.set_inheritable(fd, False)
+        except OSError as e:
+            raise PortError(f"descriptor {fd} is no listening socket: {e.strerror}") from e
+        adopted.append(sock)
+    return adopted

@@ -1,0 +1,435 @@
+"""The pserver program: listens, greets trainers, and hands them to its shards, one thread a port.
+
+`python -m pslaunch.runtime.pserver --port=7164 --num_gradient_servers=2`. This thread decides and
+reports; the training itself is in the compiled core (csrc/ps_shard.h). Needs no numpy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .. import handshake
+from ..progress import Progress
+from ..shared import env
+from . import ports, saving
+from .pserver_options import Options, parse_options
+from .roster import Roster
+from .serverlog import ServerLog
+from .threads import CONNECTED, ERROR, FINISHED, GONE, RESUMED, STALLED, STATS, Shard
+
+EX_USAGE, EX_UNAVAILABLE, EX_IOERR, EX_TEMPFAIL, EX_CONFIG = 2, 69, 74, 75, 78
+EX_TERM = 128 + signal.SIGTERM
+
+TICK_S = 0.5
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # accept() would say so again at once
+REST_S = 0.5
+FOREIGN_S = 2.0  # a stray trainer of another job may knock too; if it is ours, none of ours comes meanwhile
+
+
+def open_ports(options: Options) -> list[list[socket.socket]]:
+    """The listening sockets of each port, one for each interface. Raises PortError, EnvError."""
+    if options.descriptors:
+        return [[sock] for sock in ports.adopt(options.descriptors)]
+    hosts = [ports.interface_address(n) for n in options.nics] or [options.host]
+    return [[ports.listen(h, options.port + i) for h in hosts] for i in range(options.ports)]
+
+
+@dataclass(slots=True, eq=False)
+class _Unproven:
+    """A connection that has not said yet who it is."""
+
+    sock: socket.socket
+    side: handshake.ServerSide
+    port: int
+    addr: str
+    until_s: float
+    closing: bool = False
+
+
+class Pserver:
+    """One pserver process, from open ports to its exit code."""
+
+    def __init__(
+        self, options: Options, listeners: Sequence[Sequence[socket.socket]], log: ServerLog
+    ) -> None:
+        self._options, self._listeners, self._log = options, listeners, log
+        self._roster = Roster(options.num_gradient_servers, options.ports, options.trainer_timeout_s)
+        waits = [s for s in (options.stall_after_s, options.stall_timeout_s) if s]
+        self._shards = [Shard(i, options, min(waits, default=0.0)) for i in range(options.ports)]
+        self._selector = selectors.DefaultSelector()
+        self._unproven: dict[_Unproven, None] = {}  # the oldest first
+        self._refusals = handshake.Refusals()
+        self._resting: dict[socket.socket, tuple[int, float]] = {}  # listeners: port, until when
+        self._present = -1
+        self._met = False  # a trainer of ours was here
+        self._stalls: dict[int, tuple[float, str]] = {}  # shard -> since when, what
+        self._place: tuple[int, int] | None = None  # in the trainers' list of pservers, and its length
+        self._term = False  # TERM came; set by the signal's handler, which may do nothing else
+        self._code: int | None = None
+        self._foreign: tuple[float, str] | None = None  # since when, and what
+        self._failures: list[BaseException | None] = []  # of the shards, once they have ended
+        self._progress = Progress(os.environ.get("PSLAUNCH_PROGRESS", ""))
+
+    # -- saying
+
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # nobody reads any more; that is no reason to end
+            print(line, flush=True)
+        self._log.line(line)
+
+    def _tell_of(self, addr: str, text: str, *, aloud: bool = False) -> None:
+        """What is to be said of a peer that anybody can be: not of each one, where there are many."""
+        if self._refusals.in_full(addr.rpartition(":")[0], time.monotonic()):
+            self._say(text) if aloud else self._log.line(text)
+
+    def _end(self, code: int, why: str) -> None:
+        if self._code is not None:
+            return
+        self._code = code
+        if why:
+            with contextlib.suppress(OSError):
+                print(f"pslaunch pserver: {why}", file=sys.stderr, flush=True)
+            self._log.line(why)
+        if code not in (0, EX_TERM):
+            self._progress.why(why)
+
+    def _announce(self) -> None:
+        open_beyond = set()
+        for sockets in self._listeners:
+            for sock in sockets:
+                host, port = sock.getsockname()[:2]
+                self._say(f"Server listening on {env.join_addr(host, port)} selected port: {port}")
+                if not ports.is_loopback(host):
+                    open_beyond.add(host)
+        if open_beyond and not self._options.secret:
+            self._say(
+                f"no secret (option --secret_file): whoever reaches {', '.join(sorted(open_beyond))} "
+                "can read and change the parameters"
+            )
+
+    # -- serving
+
+    def serve(self) -> int:
+        """Serve until all trainers have finished, or something makes that impossible; the exit code.
+
+        With a folder to save to also until TERM.
+        """
+        for i, sockets in enumerate(self._listeners):
+            for sock in sockets:
+                sock.setblocking(False)
+                self._selector.register(sock, selectors.EVENT_READ, i)
+        for i, shard in enumerate(self._shards):
+            self._selector.register(shard.events, selectors.EVENT_READ, (i, shard))
+        try:
+            with self._watching_term():
+                self._announce()
+                self._say_present()
+                while self._code is None:
+                    for key, _ in self._selector.select(TICK_S):
+                        self._on_ready(key)
+                    self._tick(time.monotonic())
+                self._stop()
+            return self._code
+        finally:
+            self._selector.close()
+
+    @contextlib.contextmanager
+    def _watching_term(self) -> Iterator[None]:
+        """With a folder to save to, TERM is an end like others; without one the process dies of it."""
+        if self._options.save_dir is None or signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+            yield
+            return
+        out, into = os.pipe()
+        os.set_blocking(into, False)
+        self._selector.register(out, selectors.EVENT_READ, None)
+        signal.set_wakeup_fd(into, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_term", True))
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
+            os.close(out)
+            os.close(into)
+
+    # -- ending
+
+    def _stop(self) -> None:
+        """Close everything and end the shards, which save themselves first if they are to."""
+        for u in list(self._unproven):
+            self._forget(u)
+        for line in self._refusals.sums(float("inf")):
+            self._log.line(line)
+        for sockets in self._listeners:
+            for sock in sockets:
+                sock.close()
+        try:
+            with contextlib.closing(self._files()) as files:
+                self._end_shards(files.descriptors)
+                self._place_files(files)
+        except saving.SaveError as e:
+            self._end_shards([])
+            self._code = None
+            self._end(EX_IOERR, str(e))
+
+    def _files(self) -> saving.Files:
+        """Where to save to, and nothing where there is no need. Raises SaveError."""
+        o = self._options
+        first = self._roster.trainers.get(0)
+        if o.save_dir is None or first is None or self._place is None or self._code not in (0, EX_TERM):
+            return saving.Files(Path(), [])
+        header = saving.Header(
+            job_id=o.job_id,
+            epoch=o.epoch,
+            run=first.incarnation,
+            pserver=self._place[0],
+            pservers=self._place[1],
+            port=0,
+            ports_num=o.ports_num,
+            ports_num_for_sparse=o.ports_num_for_sparse,
+            num_gradient_servers=o.num_gradient_servers,
+            finished=self._code == 0,
+        )
+        return saving.Files(o.save_dir, [replace(header, port=i) for i in range(o.ports)])
+
+    def _end_shards(self, descriptors: Sequence[int]) -> None:
+        """End those that run; each saves to its descriptor, if there are any."""
+        shards, self._shards = self._shards, []
+        for i, shard in enumerate(shards):
+            shard.stop(descriptors[i] if descriptors else -1)
+        for shard in shards:
+            shard.join()
+        self._failures = [shard.failure for shard in shards]
+
+    def _place_files(self, files: saving.Files) -> None:
+        """Say what was saved. Raises SaveError."""
+        folder = self._options.save_dir
+        if folder is None:
+            return
+        try:
+            n = files.place(self._failures) if files.descriptors else 0
+        except ValueError as e:
+            self._say(f"nothing is saved in {folder}: {e}")
+            return
+        if n:
+            self._say(f"saved the parameters of {n} port{'s' * (n > 1)} in {folder}")
+        elif self._code in (0, EX_TERM):
+            self._say(f"nothing is saved in {folder}: no trainer has made parameters")
+
+    def _on_ready(self, key: selectors.SelectorKey) -> None:
+        if key.data is None:
+            os.read(key.fd, 64)  # a signal came
+        elif isinstance(key.data, _Unproven):
+            if key.data in self._unproven:  # it may have made room for another meanwhile
+                self._on_bytes(key.data)
+        elif isinstance(key.data, int):
+            assert isinstance(key.fileobj, socket.socket)
+            self._on_connection(key.fileobj, key.data)
+        else:
+            number, shard = key.data
+            for event in shard.take_events():
+                self._on_event(number, *event)
+
+    def _on_connection(self, listener: socket.socket, port: int) -> None:
+        if not self._make_room():
+            self._rest(listener, port)  # whoever waits there is served in turn, a flood or not
+            return
+        try:
+            sock, peer = listener.accept()
+        except OSError as e:
+            if e.errno in EXHAUSTED and not self._drop_oldest():
+                self._log.line(f"no connection is accepted for {REST_S:g} s: {e.strerror}")
+                self._rest(listener, port)
+            return
+        addr = env.join_addr(peer[0], peer[1])
+        sock.setblocking(False)
+        me = env.join_addr(*sock.getsockname()[:2])
+        side = handshake.ServerSide(self._options.secret, lambda hello: self._accept(hello, port, addr, me))
+        u = _Unproven(sock, side, port, addr, time.monotonic() + handshake.TIMEOUT_S)
+        self._unproven[u] = None
+        self._selector.register(sock, selectors.EVENT_READ, u)
+
+    def _rest(self, listener: socket.socket, port: int) -> None:
+        """Accept no connection for a moment."""
+        self._selector.unregister(listener)
+        self._resting[listener] = port, time.monotonic() + REST_S
+
+    def _accept(self, hello: handshake.Hello, port: int, addr: str, me: str) -> str:
+        o = self._options
+        place = self._place or (hello.pserver, hello.pservers)
+        ours = handshake.Hello(
+            trainer_id=0,
+            num_gradient_servers=o.num_gradient_servers,
+            ports_num=o.ports_num,
+            ports_num_for_sparse=o.ports_num_for_sparse,
+            incarnation=0,
+            epoch=o.epoch,
+            pserver=place[0],
+            pservers=place[1],
+            shard=port,
+        )
+        why = handshake.compare(hello, ours, me) or self._roster.admit(
+            hello.trainer_id, hello.incarnation, addr
+        )
+        if not why:
+            self._place = place
+        return why
+
+    def _on_bytes(self, u: _Unproven) -> None:
+        try:
+            data = u.sock.recv(handshake.MAX_BODY_BYTES)
+            if data and not u.closing:
+                answer = u.side.feed(data)
+                u.sock.sendall(answer)  # a few hundred bytes to an empty buffer
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if u.side.hello is not None and data:
+            self._selector.unregister(u.sock)
+            del self._unproven[u]
+            self._shards[u.port].deliver(u.sock, u.side.hello.trainer_id, u.side.hello.incarnation)
+        elif not data:
+            if not u.closing:
+                self._tell_of(u.addr, f"{u.addr} left before it had proved itself")
+            self._forget(u)
+        elif u.side.failure and not u.closing:
+            self._on_refused(u)
+
+    def _on_refused(self, u: _Unproven) -> None:
+        """Let the other side read why before the connection is closed."""
+        u.closing = True
+        u.until_s = min(u.until_s, time.monotonic() + 1.0)
+        with contextlib.suppress(OSError):
+            u.sock.shutdown(socket.SHUT_WR)
+        self._tell_of(u.addr, f"refused {u.addr}: {u.side.failure}", aloud=True)
+        if u.side.foreign and self._foreign is None and self._of_job(u.sock):
+            text = (
+                f"{u.addr} speaks {u.side.foreign}, not pslaunch's protocol: the program brings its own "
+                "parameter server; start the job with --server script"
+            )
+            self._foreign = time.monotonic(), text
+
+    def _of_job(self, sock: socket.socket) -> bool:
+        with contextlib.suppress(OSError):
+            host = sock.getpeername()[0]
+            return ports.is_loopback(host) or host in self._options.nodes
+        return False
+
+    def _make_room(self) -> bool:
+        """Room for one more, where need be at the cost of the one that takes longest to say who it is."""
+        return len(self._unproven) < handshake.MAX_UNPROVEN or self._drop_oldest()
+
+    def _drop_oldest(self) -> bool:
+        """Whether there was one that had its time to say who it is."""
+        oldest = next(iter(self._unproven), None)
+        if oldest is None or time.monotonic() < oldest.until_s - handshake.TIMEOUT_S + handshake.PATIENCE_S:
+            return False
+        if not oldest.closing:
+            self._tell_of(oldest.addr, f"{oldest.addr} dropped: it did not prove itself, and others wait")
+        self._forget(oldest)
+        return True
+
+    def _forget(self, u: _Unproven) -> None:
+        self._selector.unregister(u.sock)
+        del self._unproven[u]
+        u.sock.close()
+
+    # -- events of the shards
+
+    def _on_event(self, shard: int, kind: int, trainer: int, number: int, text: str) -> None:
+        port = f"port {shard}"
+        if kind == CONNECTED:
+            self._roster.connected(trainer, shard)
+            self._log.line(f"trainer {trainer} at {self._roster.trainers[trainer].addr} connected to {port}")
+            self._say_present()
+        elif kind == GONE:
+            if self._roster.lost(trainer, shard, time.monotonic()):
+                self._log.line(f"trainer {trainer} lost at {port}: {text}")
+                self._say_present()
+        elif kind == FINISHED:
+            self._roster.finished(trainer, shard)
+            self._log.line(f"trainer {trainer} finished at {port}")
+        elif kind == STALLED:
+            self._stalls[shard] = (time.monotonic() - number / 1000, text)
+            self._say(f"{text} for {number / 1000:.0f} s")
+        elif kind == RESUMED:
+            self._stalls.pop(shard, None)
+            self._say(f"{port} goes on after {number / 1000:.0f} s")
+        elif kind == ERROR:
+            self._say(f"refused trainer {trainer} at {port}: {text}")
+        elif kind == STATS:
+            self._log.line(f"{port} {text}")
+
+    def _say_present(self) -> None:
+        present, expected = self._roster.present, self._options.num_gradient_servers
+        if present and not self._met:
+            self._met = True
+            self._progress.state("connected")
+        if present != self._present:
+            self._present = present
+            self._say(f"{present} of {expected} trainers connected (num_gradient_servers counts trainers)")
+
+    def _tick(self, now_s: float) -> None:
+        for u in [u for u in self._unproven if now_s >= u.until_s]:
+            if not u.closing:
+                why = f"it did not prove itself within {handshake.TIMEOUT_S:g} s"
+                self._tell_of(u.addr, f"{u.addr} dropped: {why}")
+            self._forget(u)
+        for line in self._refusals.sums(now_s):
+            self._log.line(line)
+        for listener, (port, until_s) in list(self._resting.items()):
+            if now_s >= until_s:
+                del self._resting[listener]
+                self._selector.register(listener, selectors.EVENT_READ, port)
+        for i, shard in enumerate(self._shards):
+            if shard.failure is not None:
+                self._end(EX_IOERR, f"port {i} can't go on: {shard.failure}")
+        if self._foreign and not self._met and now_s - self._foreign[0] >= FOREIGN_S:
+            self._end(EX_CONFIG, self._foreign[1])
+        if self._roster.all_finished:
+            self._say("all trainers finished")
+            self._progress.state("finished")
+            self._end(0, "")
+        if self._term:
+            self._end(EX_TERM, "TERM: saving")
+        if why := self._roster.verdict(now_s):
+            self._end(EX_TEMPFAIL, why)
+        for since_s, text in list(self._stalls.values()):
+            limit_s = self._options.stall_timeout_s
+            if limit_s is not None and now_s - since_s >= limit_s:
+                self._end(EX_TEMPFAIL, f"{text} for {now_s - since_s:.0f} s (option --stall_timeout)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as of a shell's background process
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing here needs an exception to be safe
+    try:
+        options = parse_options(sys.argv[1:] if argv is None else argv, dict(os.environ))
+        if options.save_dir is not None:
+            saving.prepare(options.save_dir)
+        listeners = open_ports(options)
+        log = ServerLog(options.log_dir, env.read_job(os.environ))
+    except env.EnvError as e:
+        return _refuse(EX_USAGE, e)
+    except OSError as e:
+        return _refuse(EX_UNAVAILABLE if isinstance(e, ports.PortError) else EX_IOERR, e)
+    with contextlib.closing(log):
+        return Pserver(options, listeners, log).serve()
+
+
+def _refuse(code: int, error: Exception) -> int:
+    print(f"pslaunch pserver: {error}", file=sys.stderr)
+    Progress(os.environ.get("PSLAUNCH_PROGRESS", "")).why(str(error))
+    return code

@@ -1,0 +1,147 @@
+"""The options of the pserver program: the command line, then the environment contract."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from .. import _core
+from ..shared import env
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What a pserver is told; see `parse_options`."""
+
+    host: str
+    nics: tuple[str, ...]
+    port: int
+    ports_num: int
+    ports_num_for_sparse: int
+    num_gradient_servers: int
+    secret: bytes
+    log_dir: str
+    save_dir: Path | None
+    trainer_timeout_s: float
+    stall_after_s: float
+    stall_timeout_s: float | None
+    job_id: str
+    epoch: int
+    nodes: tuple[str, ...]
+    descriptors: tuple[int, ...]
+
+    @property
+    def ports(self) -> int:
+        """Listening ports, dense ones first."""
+        return self.ports_num + self.ports_num_for_sparse
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"pslaunch pserver: {message}", file=sys.stderr)
+        raise SystemExit(2)
+
+
+class _Once(argparse.Action):
+    """An option that is given twice can't be meant."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, space: argparse.Namespace, value: Any, option: Any = None
+    ) -> None:
+        if option in vars(space).setdefault("given", set()):
+            parser.error(f"{option} is given twice")
+        space.given.add(option)
+        setattr(space, self.dest, value)
+
+
+def _parser(given: dict[str, object]) -> argparse.ArgumentParser:
+    def default(name: str) -> object:
+        return given.get(name, env.INIT_ARGS[name].default)
+
+    p = _Parser(prog="pslaunch pserver", description="Serve parameters to trainers.", allow_abbrev=False)
+
+    def add(name: str, metavar: str, text: str, shown: str, value: object) -> None:
+        words = f"{text} [default: {shown}]" if shown else text
+        p.add_argument(f"--{name}", metavar=metavar, default=value, help=words, action=_Once)
+
+    add("port", "PORT", "First port.", "7164", default("port"))
+    add("ports_num", "N", "Ports for dense parameters.", "1", default("ports_num"))
+    sparse = "Ports for sparse tables; 0: the dense ones."
+    add("ports_num_for_sparse", "N", sparse, "0", default("ports_num_for_sparse"))
+    add("num_gradient_servers", "N", "Trainers to wait for.", "1", default("num_gradient_servers"))
+    add("host", "ADDRESS", "Address to listen on.", "all", None)
+    nics = "Network interfaces to listen on, comma-separated, in place of --host."
+    add("nics", "NAMES", nics, "all", "")
+    add("save_dir", "DIR", "Folder for what the ports hold at the end.", "", "")
+    add("secret_file", "FILE", "Secret shared with the trainers.", "", default("secret_file"))
+    add("log_dir", "DIR", "Folder of paddle_pserver2.INFO.", "", given.get("log_dir", ""))
+    gone = "How long a trainer may be gone, in seconds."
+    add("trainer_timeout", "SECONDS", gone, f"{env.TRAINER_TIMEOUT_S:g}", env.TRAINER_TIMEOUT_S)
+    stall = "A step that waits this long is reported, in seconds."
+    add("stall_after", "SECONDS", stall, "60", default("stall_after"))
+    timeout = "A step that waits this long ends the pserver, in seconds."
+    add("stall_timeout", "SECONDS", timeout, "never", default("stall_timeout"))
+    return p
+
+
+def _with_underscores(argv: Sequence[str]) -> list[str]:
+    words = []
+    for word in argv:
+        name, equals, value = word.partition("=")
+        words.append(("--" + name[2:].replace("-", "_") if name.startswith("--") else name) + equals + value)
+    return words
+
+
+def _read_secret(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes().strip()
+    except OSError as e:
+        raise env.EnvError(f"--secret_file={path}: {e.strerror}") from None
+
+
+def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
+    """Options from the command line, then the environment. Raises EnvError, or exits with 2."""
+    job = env.read_job(environ)
+    given = env.init_args(environ)
+    parser = _parser({"log_dir": job.log_dir, **given})
+    a, others = parser.parse_known_args(_with_underscores(argv))
+    if others:
+        near = difflib.get_close_matches(others[0].partition("=")[0], [f"--{known}" for known in vars(a)], 1)
+        parser.error(f"no option {others[0]!r}" + (f"; is it {near[0]}?" if near else "; --help lists them"))
+    ports_num = env.parse_count(a.ports_num, "--ports_num")
+    sparse = env.parse_int(a.ports_num_for_sparse, "--ports_num_for_sparse")
+    port = env.parse_port(a.port, "--port")
+    if port + ports_num + sparse - 1 > 65535:
+        raise env.EnvError(f"--port={port}: {ports_num + sparse} ports from there go beyond 65535")
+    if a.host and a.nics:
+        raise env.EnvError("--host and --nics: give one of them")
+    listed = environ.get(env.LISTEN_FDS, "")
+    descriptors = tuple(env.parse_int(fd, env.LISTEN_FDS) for fd in listed.split(",") if fd)
+    if descriptors and len(descriptors) != ports_num + sparse:
+        raise env.EnvError(f"{env.LISTEN_FDS}={listed}: {ports_num + sparse} ports need as many descriptors")
+    limit = _core.protocol()["PS_MAX_TRAINERS"]
+    return Options(
+        host=a.host or "0.0.0.0",
+        nics=tuple(filter(None, a.nics.split(","))),
+        port=port,
+        ports_num=ports_num,
+        ports_num_for_sparse=sparse,
+        num_gradient_servers=env.parse_int(a.num_gradient_servers, "--num_gradient_servers", 1, limit),
+        secret=_read_secret(a.secret_file) if a.secret_file else b"",
+        log_dir=a.log_dir,
+        save_dir=Path(a.save_dir).absolute() if a.save_dir else None,
+        trainer_timeout_s=env.parse_float(a.trainer_timeout, "--trainer_timeout"),
+        stall_after_s=env.parse_float(a.stall_after, "--stall_after"),
+        stall_timeout_s=None
+        if a.stall_timeout is None
+        else env.parse_float(a.stall_timeout, "--stall_timeout"),
+        job_id=job.job_id,
+        epoch=job.epoch,
+        nodes=job.nodes,
+        descriptors=descriptors,
+    )

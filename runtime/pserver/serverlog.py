@@ -1,0 +1,41 @@
+"""paddle_pserver2.INFO: connections, steps, waits and drops of one pserver, line by line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import TextIO
+
+from ..shared import env
+
+
+class ServerLog:
+    """Appends lines in glog's form; without a folder, or once the disk is full, to nowhere."""
+
+    def __init__(self, folder: str, job: env.Job) -> None:
+        """Raises OSError, which names the option, if the folder or the file can't be made."""
+        self._file: TextIO | None = None
+        if folder:
+            name = env.info_log(env.PSERVER, job.rank, job.local_rank)
+            try:
+                Path(folder).mkdir(parents=True, exist_ok=True)
+                self._file = (Path(folder) / name).open("a", buffering=1, encoding="utf-8")
+            except OSError as e:
+                raise OSError(f"--log_dir={folder}: {name} can't be written there: {e.strerror}") from None
+
+    def line(self, text: str) -> None:
+        """One line."""
+        if self._file is None:
+            return
+        now = time.time()
+        stamp = time.strftime("%m%d %H:%M:%S", time.localtime(now))
+        with contextlib.suppress(OSError):
+            self._file.write(f"I{stamp}.{int(now % 1 * 1e6):06d} {os.getpid():5d} pserver] {text}\n")
+
+    def close(self) -> None:
+        """May be called twice."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

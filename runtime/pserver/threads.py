@@ -1,0 +1,62 @@
+"""A shard of a pserver: the thread that runs the compiled core (csrc/ps_shard.h), and its two pipes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+
+from .. import _core
+from .pserver_options import Options
+
+EVENT = struct.Struct("<IIQ232s")  # ps_event
+MAIL = struct.Struct("=iIQ")  # ps_mail
+SAVE = 2**32 - 1  # PS_MAIL_SAVE
+CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, STATS = range(1, 8)
+
+
+class Shard:
+    """A shard's thread and its two pipes."""
+
+    def __init__(self, number: int, options: Options, stall_after_s: float) -> None:
+        mail_out, self._mail = os.pipe()
+        self.events, event_in = os.pipe()
+        os.set_blocking(self.events, False)
+        os.set_blocking(event_in, False)
+        self.failure: BaseException | None = None
+        self._pipes = (mail_out, self._mail, self.events, event_in)
+
+        def run() -> None:
+            try:
+                _core.shard_run(
+                    options.num_gradient_servers, options.epoch, mail_out, event_in, stall_after_s
+                )
+            except BaseException as e:
+                self.failure = e
+
+        self._thread = threading.Thread(target=run, name=f"shard-{number}", daemon=True)
+        self._thread.start()
+
+    def deliver(self, sock: socket.socket, trainer: int, incarnation: int) -> None:
+        """The shard owns the connection from here."""
+        os.write(self._mail, MAIL.pack(sock.detach(), trainer, incarnation))
+
+    def take_events(self) -> list[tuple[int, int, int, str]]:
+        """Kind, trainer, number and text of what happened since."""
+        try:
+            data = os.read(self.events, 64 * EVENT.size)
+        except BlockingIOError:
+            return []
+        records = EVENT.iter_unpack(data[: len(data) // EVENT.size * EVENT.size])
+        return [(kind, t, a, text.split(b"\0")[0].decode("utf-8", "replace")) for kind, t, a, text in records]
+
+    def stop(self, save_fd: int = -1) -> None:
+        """Let the thread end, after it has sent what it can; and save to this file, which is borrowed."""
+        os.write(self._mail, MAIL.pack(save_fd, SAVE if save_fd >= 0 else 0, 0))
+
+    def join(self) -> None:
+        """Wait until it has ended; `failure` then says how."""
+        self._thread.join()
+        for fd in self._pipes:
+            os.close(fd)

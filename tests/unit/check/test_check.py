@@ -1,0 +1,129 @@
+"""What agents answer to `pslaunch check`: nonsense is said of its host, and holds up no other."""
+
+from __future__ import annotations
+
+import copy
+import socket
+from typing import Any
+
+import pytest
+
+from pslaunch.backends.base import Line
+from pslaunch.check.check import Looking, sensible
+from pslaunch.check.findings import Seen, Wanted, find
+from pslaunch.node.job import Node
+from pslaunch.node.line import wire
+from pslaunch.node.line.wire import Message, encode_control
+from pslaunch.node.loop import Loop
+
+FACTS: dict[str, Any] = {
+    "agent_python": {"executable": "/usr/bin/python3", "version": "3.11.2"},
+    "machine": "x86_64",
+    "processor": "A CPU",
+    "libc": "glibc 2.36",
+    "cores": 4,
+    "memory": {"total": 8 << 30, "available": 4 << 30},
+    "folders": {
+        "workspace": {
+            "path": "/r/ws", "there": False, "parent": "/r", "error": "", "owner": "me",
+            "free_bytes": 10 << 30,
+        },
+    },
+    "used_by": "",
+    "files": {},
+    "links": {},
+    "interface_error": "",
+    "addrs": ["10.0.0.1"],
+    "ports": {"7164": ""},
+    "programs": {
+        "executable": "/usr/bin/python3", "version": "3.11.2", "missing": [], "error": "", "versions": {},
+    },
+    "proxies": [],
+}  # fmt: skip
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    made = copy.deepcopy(FACTS)
+    *names, last = path.split("/")
+    place = made
+    for name in names:
+        place = place[name]
+    place[last] = value
+    return made
+
+
+def looked(facts: Any) -> Message:
+    return {"type": "looked", "facts": facts}
+
+
+def opened(port: Any) -> Message:
+    return {"type": "opened", "port": port}
+
+
+def asked(*answers: Message) -> Seen:
+    """What is said of a host that gives these answers, whatever it is asked."""
+    loop = Loop()
+    ours, theirs = socket.socketpair()
+    read_fd = ours.detach()
+    with theirs:
+        for message in (wire.hello(), *answers, {"type": "finished"}):
+            theirs.sendall(b"".join(encode_control(message)))
+        looking = Looking(loop)
+        node = Node(0, "a", "", "/ws", "/ws/log", "/ws/output", "/ws/.pslaunch")
+        looking.attach([Line(node, read_fd, read_fd, lambda: "")], 30.0)
+        looking.look(lambda _node: {"type": "look"})
+        looking.try_network()
+        looking.end()
+        looking.close()
+        loop.close()
+    return looking.seen(Seen(host="a"), 0)
+
+
+REACHED: Message = {"type": "reached", "reached": []}
+
+
+@pytest.mark.timeout(60)
+def test_answers_that_are_right() -> None:
+    seen = asked(looked(FACTS), opened(7164), REACHED)
+    assert not seen.lost and seen.facts == FACTS
+    assert sensible(seen, Wanted(), 0) == seen
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("answers", "kind"),
+    [
+        ([{"type": "looked"}], "looked"),
+        ([looked([])], "looked"),
+        ([looked(changed("addrs", 3))], "looked"),
+        ([looked(changed("addrs", []))], "looked"),
+        ([looked(changed("ports", {"many": ""}))], "looked"),
+        ([looked(FACTS), {"type": "opened"}], "opened"),
+        ([looked(FACTS), opened("door")], "opened"),
+        ([looked(FACTS), opened(1 << 40)], "opened"),
+        ([looked(FACTS), opened(7164), {"type": "reached", "reached": 7}], "reached"),
+        ([looked(FACTS), opened(7164), {"type": "reached", "reached": [[9, "10.0.0.9"]]}], "reached"),
+    ],
+)
+def test_an_answer_that_can_not_be_right_is_a_finding(answers: list[Message], kind: str) -> None:
+    seen = asked(*answers)
+    assert f"the message {kind!r} can't be right" in seen.lost
+    assert ("silent", seen.lost) in [(f.kind, f.text) for f in find([seen], Wanted(), [0])]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("folders", {}),
+        ("folders/workspace/path", None),
+        ("folders/workspace/free_bytes", "much"),
+        ("agent_python", None),
+        ("memory", []),
+        ("programs/version", 3),
+        ("programs/missing", 7),
+        ("proxies", 1),
+    ],
+)
+def test_facts_that_can_not_be_right_are_a_finding(path: str, value: Any) -> None:
+    seen = sensible(Seen(host="a", facts=changed(path, value)), Wanted(), 0)
+    assert seen.facts is None and seen.lost.startswith("what it says can't be right: ")

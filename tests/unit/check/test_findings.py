@@ -1,0 +1,245 @@
+"""What is judged of facts: findings, exit codes, the table, and the page that says what to do."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import re
+from typing import Any
+
+import pytest
+
+from pslaunch.check.findings import KINDS, STEPS, Seen, Wanted, exit_code, find, show_bytes
+from pslaunch.check.report import COLUMNS, tell
+from pslaunch.errors import HostError
+from pslaunch.node import codes
+from support.pages import rows
+
+GIB = 1 << 30
+FACTS: dict[str, Any] = {
+    "host": "a",
+    "machine": "x86_64",
+    "processor": "A CPU",
+    "libc": "glibc 2.36",
+    "cores": 4,
+    "memory": {"total": 8 * GIB, "available": 4 * GIB},
+    "folders": {
+        "workspace": {
+            "path": "/r/ws",
+            "there": False,
+            "parent": "/r",
+            "error": "",
+            "owner": "me",
+            "free_bytes": 10 * GIB,
+        }
+    },
+    "used_by": "",
+    "files": {},
+    "links": {},
+    "interface_error": "",
+    "addrs": ["10.0.0.1"],
+    "ports": {"7164": "", "7165": ""},
+    "programs": {
+        "executable": "/usr/bin/python3",
+        "version": "3.11.2",
+        "missing": [],
+        "error": "",
+        "versions": {"numpy": "2.0.0", "pslaunch": "1.0"},
+    },
+    "proxies": [],
+}
+WANTED = Wanted(
+    port_given=True, modules={"numpy": "train.py:1"}, later={"pandas": "train.py:9"}, version="1.0"
+)
+
+
+def facts(**changes: Any) -> dict[str, Any]:
+    """Good ones but for these; `programs__missing` is a key of `programs`."""
+    made = copy.deepcopy(FACTS)
+    for path, value in changes.items():
+        place, *names = made, *path.split("__")
+        for name in names[:-1]:
+            place = place[name]
+        place[names[-1]] = value
+    return made
+
+
+def kinds(*seen: Seen, wanted: Wanted = WANTED, size: int = GIB) -> list[tuple[int, str]]:
+    return [(f.node, f.kind) for f in find(seen, wanted, [size] * len(seen))]
+
+
+GOOD = Seen(host="a", facts=FACTS, addr="10.0.0.1")
+
+
+def test_nothing_is_wrong_with_good_hosts() -> None:
+    assert kinds(GOOD, Seen(host="b", facts=FACTS, addr="10.0.0.2")) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"interface_error": "the interface 'eth9' is not there"}, "no interface"),
+        ({"ports__7165": "10.0.0.1:7165: Address already in use"}, "busy port"),
+        ({"programs__error": "/p: No such file"}, "Python of the programs"),
+        ({"programs__missing": ["numpy"]}, "missing modules"),
+        ({"programs__missing": ["pandas"]}, "missing later"),
+        ({"programs__versions__pslaunch": "0.9"}, "other pslaunch"),
+        ({"folders__workspace__error": "/r: Permission denied"}, "no rights"),
+        ({"folders__workspace__free_bytes": GIB - 1}, "disk full"),
+        ({"folders__workspace__free_bytes": 0, "folders__workspace__there": True}, "disk nearly full"),
+        ({"used_by": "ws-1"}, "in use"),
+        ({"memory__available": GIB - 1}, "little memory"),
+        ({"proxies": ["http_proxy"]}, "proxies"),
+    ],
+)
+def test_one_thing_wrong(changes: dict[str, Any], kind: str) -> None:
+    assert kinds(Seen(host="a", facts=facts(**changes))) == [(0, kind)]
+
+
+def test_ports_that_were_not_given_may_be_busy() -> None:
+    busy = Seen(host="a", facts=facts(ports__7164="10.0.0.1:7164: Address already in use"))
+    assert kinds(busy, wanted=Wanted()) == []
+
+
+def test_a_workspace_that_should_be_there() -> None:
+    wanted = Wanted(sent=False)
+    gone, there = facts(files={"/r/ws/t.py": False}), {"folders__workspace__there": True}
+    assert kinds(Seen(host="a", facts=gone), wanted=wanted, size=0) == [(0, "no workspace")]
+    lacking = facts(files={"/r/ws/t.py": False}, **there)
+    assert kinds(Seen(host="a", facts=lacking), wanted=wanted, size=0) == [(0, "no program")]
+    assert kinds(Seen(host="a", facts=facts(**there)), wanted=wanted, size=0) == []
+
+
+def test_what_a_link_leads_to_must_be_there() -> None:
+    lacking = facts(links={"/data": True, "/mnt": False})
+    found = find([Seen(host="a", facts=lacking)], WANTED, [0])
+    assert [(f.kind, f.text) for f in found] == [("no link", "/mnt is not there")]
+    assert exit_code(found) == codes.OK, "the job runs: a program may do without"
+
+
+def test_with_install_a_node_needs_what_makes_environments() -> None:
+    wanted = Wanted(install=True, modules={"venv": "--install", "ensurepip": "--install"})
+    old = facts(programs__missing=["ensurepip"], programs__version="3.9.2")
+    assert kinds(Seen(host="a", facts=old), wanted=wanted) == [(0, "no venv"), (0, "old Python")]
+    assert kinds(GOOD, wanted=wanted) == []
+
+
+def test_clocks_and_networks() -> None:
+    late = Seen(host="a", facts=FACTS, clock_off_s=-2.5, cut_off="its port 1 can't be reached from b")
+    found = find([late], WANTED, [0])
+    assert [f.text for f in found if f.kind == "clock"] == ["2.5 s behind this machine's"]
+    assert [f.text for f in found if f.kind == "no way"] == ["its port 1 can't be reached from b"]
+    assert kinds(Seen(host="a", facts=FACTS, clock_off_s=1.9)) == []
+
+
+def test_hosts_that_differ_from_the_first() -> None:
+    other = facts(
+        programs__version="3.12.1", programs__versions={"numpy": "1.0"}, processor="", machine="arm64"
+    )
+    failed = Seen(host="x", failed=HostError("x", "connect", "refused"))
+    found = kinds(failed, GOOD, Seen(host="b", facts=other))
+    assert found == [(0, "connect"), (2, "other Python"), (2, "other numpy"), (2, "other processor")]
+
+
+def test_every_step_of_reaching_has_a_kind() -> None:
+    for step, kind in STEPS.items():
+        assert kinds(Seen(host="a", failed=HostError("a", step, "why"))) == [(0, kind)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "code"),
+    [
+        (["authenticate", "authenticate"], codes.RIGHTS),
+        (["authenticate", "connect"], codes.HOST),
+        (["host key"], codes.HOST),
+        (["connect", "python"], codes.PREFLIGHT),
+        ([], codes.OK),
+    ],
+)
+def test_exit_codes(steps: list[str], code: int) -> None:
+    seen = [GOOD, *(Seen(host=step, failed=HostError(step, step, "why")) for step in steps)]
+    assert exit_code(find(seen, WANTED, [0] * len(seen))) == code
+
+
+def test_a_warning_is_no_failure() -> None:
+    assert exit_code(find([Seen(host="a", facts=facts(proxies=["http_proxy"]))], WANTED, [0])) == codes.OK
+
+
+def test_the_table_and_the_lines_below_it() -> None:
+    seen = [GOOD, Seen(host="b\x1b", lost="the line was closed")]
+    out = io.StringIO()
+    tell(seen, find(seen, WANTED, [0, 0]), out, as_json=False)
+    head, a, b, said, last = out.getvalue().splitlines()
+    assert head.split() == list(COLUMNS)
+    assert a.split()[:4] == ["a", "yes", "ok", "3.11.2"]
+    assert "!no" in b and "?" in b
+    assert said.endswith(f": silent: the line was closed; what to do: {KINDS['silent'].advice}")
+    assert last == "1 of 2 hosts can't be used"
+    assert "\x1b" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [
+        ("me@b", "ssh-copy-id me@b puts"),
+        ("me@b:2222", "ssh-copy-id HOST puts"),
+        ("a\\1", "ssh-copy-id a\\1 puts"),
+    ],
+)
+def test_what_to_do_names_the_host_where_ssh_takes_the_name(host: str, told: str) -> None:
+    seen = [Seen(host=host, failed=HostError(host, "authenticate", "denied"))]
+    for as_json in (False, True):
+        out = io.StringIO()
+        tell(seen, find(seen, WANTED, [0]), out, as_json=as_json)
+        assert told in out.getvalue().replace("\\\\", "\\")
+
+
+class Terminal(io.StringIO):
+    """Says that it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("columns", "gone"), [(200, []), (80, ["clock", "memory", "system"])])
+def test_a_terminal_gets_what_fits_and_all_that_is_wrong(
+    columns: int, gone: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    busy = Seen(host="b", facts=facts(ports__7164="x: busy", programs__missing=list("pqrs")))
+    out, seen = Terminal(), [GOOD, busy]
+    tell(seen, find(seen, WANTED, [0, 0]), out, as_json=False, environ={"TERM": "xterm", "NO_COLOR": "1"})
+    text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    assert set(COLUMNS) - set(lines[0]) >= set(gone)
+    assert {"host", "reached", "key", "ports"} <= set(lines[0]) and (gone or lines[0] == list(COLUMNS))
+    hidden = [name for name in COLUMNS if name not in lines[0]]
+    note = f"too narrow for {', '.join(hidden)}, where nothing is wrong: --json, or | cat, has all of it"
+    assert (note in text.splitlines()) == bool(gone) and ("too narrow" in text) == bool(gone)
+    assert any(line[0] == "b" and "!7164" in line and "busy" in line for line in lines)
+    assert any(line[:2] == ["PROBLEM", "b:"] for line in lines) and lines[-1][:3] == ["1", "of", "2"]
+
+
+def test_one_object_a_host() -> None:
+    out = io.StringIO()
+    seen = [GOOD, Seen(host="b", lost="gone")]
+    tell(seen, find(seen, WANTED, [0, 0]), out, as_json=True)
+    a, b = map(json.loads, out.getvalue().splitlines())
+    assert a["ok"] and a["facts"] == FACTS and a["addr"] == "10.0.0.1"
+    assert not b["ok"] and b["facts"] is None and b["findings"][0]["what"] == "silent"
+
+
+def test_the_page_says_what_to_do_about_every_finding() -> None:
+    told = {
+        name: (column, level, advice)
+        for name, column, level, _, advice in rows("fabric.md", "Findings, and what to do")
+    }
+    assert told == {name: (k.column, k.level, k.advice) for name, k in KINDS.items()}
+    assert {k.column for k in KINDS.values()} <= set(COLUMNS)
+
+
+def test_sizes() -> None:
+    assert [show_bytes(n) for n in (0, 1023, 1536, 200 << 20, 3 << 40)] == [
+        *("0 bytes", "1023 bytes", "1.5 KiB", "200 MiB", "3.0 TiB")
+    ]

@@ -1,0 +1,71 @@
+"""The kernels give the same bits in every build: each compiler, each level of optimizing, each processor."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+CSRC = ROOT / "runtime" / "csrc"
+SOURCES = [*(CSRC / f"{name}.c" for name in ("ps_err", "ps_init", "ps_optim", "ps_sparse"))]
+PROGRAM = ROOT / "tests" / "c" / "bits" / "bits.c"
+WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wconversion", "-Werror")
+ARM64 = "aarch64-linux-gnu-gcc"
+BUILDS = {
+    "gcc -O0": ("gcc", "-O0"),
+    "gcc -O3": ("gcc", "-O3"),
+    "gcc native": ("gcc", "-O3", "-march=native"),
+    "clang -O3": ("clang", "-O3"),
+    "arm64 -O0": (ARM64, "-O0", "-static"),
+    "arm64 -O3": (ARM64, "-O3", "-static"),
+}
+[MODULE] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
+FLAGS = [flag for flag in MODULE["extra-compile-args"] if not flag.startswith("-O")]
+
+
+def have(program: str) -> str:
+    """Its path; skips the test where it is not installed."""
+    found = shutil.which(program)
+    if found is None:
+        pytest.skip(f"{program} is not installed")
+    return found
+
+
+def bits(build: str, folder: Path) -> list[str]:
+    """The digests that a build prints, arm64 under qemu."""
+    compiler, *options = BUILDS[build]
+    emulator = [have("qemu-aarch64")] if compiler == ARM64 else []
+    target = folder / "bits"
+    files = [str(path) for path in (*SOURCES, PROGRAM)]
+    argv = [have(compiler), *FLAGS, *WARNINGS, *options, f"-I{CSRC}", *files, "-lm", "-o", str(target)]
+    subprocess.run(argv, check=True)
+    done = subprocess.run([*emulator, str(target)], check=True, capture_output=True, text=True, timeout=60)
+    return done.stdout.splitlines()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The digests of the build that does least."""
+    return bits("gcc -O0", tmp_path_factory.mktemp("plain"))
+
+
+@pytest.mark.parametrize("build", [build for build in BUILDS if build != "gcc -O0"])
+def test_the_same_bits(build: str, plain: list[str], tmp_path: Path) -> None:
+    assert bits(build, tmp_path) == plain
+
+
+def test_every_kernel_is_in_it_and_gives_something_of_its_own(plain: list[str]) -> None:
+    assert [line.rpartition(" ")[0] for line in plain] == [
+        *(
+            f"optim {method} {kind}" if method < 3 else f"add 0 {kind}"
+            for kind in ("tame", "wild")
+            for method in range(4)
+        ),
+        *(f"init {kind} tame" for kind in range(2)),
+        *(f"sparse {method} tame" for method in range(3)),
+    ]
+    assert len({line.split()[-1] for line in plain}) == len(plain)

@@ -1,0 +1,89 @@
+"""The C sources keep their rules: who may know Python, what may never be called, what is listed where."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+CSRC = ROOT / "runtime" / "csrc"
+SOURCES = sorted(CSRC.glob("*.c"))
+HEADERS = sorted(CSRC.glob("*.h"))
+ALL = SOURCES + HEADERS
+
+NOT_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+ENDS_OR_TALKS = re.compile(r"\b(v?f?printf|puts|fputs|putchar|perror|_?exit|quick_exit|abort|raise)\s*\(")
+EXTENSION = re.compile(r"__attribute__|__builtin_\w+|__asm__|_mm\w*_\w+\(|\btypeof\b")
+FUNCTION = re.compile(
+    r"^(?!#|typedef|enum|struct \w+ \{|extern \"C\")[A-Za-z_][\w \t*]*?\b(\w+)\([^;{]*[;{]", re.MULTILINE
+)
+
+
+def code(text: str) -> str:
+    """`text` without comments and strings; places and line numbers stay."""
+    return NOT_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+
+
+def lines_with(pattern: re.Pattern[str], path: Path) -> list[str]:
+    numbered = enumerate(code(path.read_text()).splitlines(), 1)
+    return [f"{path.name}:{number}: {line.strip()}" for number, line in numbered if pattern.search(line)]
+
+
+def functions(header: str) -> list[tuple[str, bool]]:
+    """Name of each function in a header, and whether a comment ends on the line above it."""
+    above = header.splitlines()
+    found = []
+    for match in FUNCTION.finditer(code(header)):
+        line = header.count("\n", 0, match.start())
+        found.append((match[1], line > 0 and above[line - 1].rstrip().endswith("*/")))
+    return found
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: path.name)
+def test_only_the_binding_knows_python(path: Path) -> None:
+    if not path.name.startswith("py_"):
+        assert path.name.startswith("ps_")
+        assert not lines_with(re.compile(r"\bPy\w*_\w+|\bPyObject\b"), path)
+        assert "Python.h" not in path.read_text()
+        assert not re.search(r'#include "py_', path.read_text())
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: path.name)
+def test_nothing_ends_the_process_or_writes_to_its_output(path: Path) -> None:
+    assert not lines_with(ENDS_OR_TALKS, path)
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: path.name)
+def test_compiler_extensions_are_behind_names(path: Path) -> None:
+    if path.name != "ps_cpu.h":
+        assert not lines_with(EXTENSION, path)
+
+
+@pytest.mark.parametrize("path", HEADERS, ids=lambda path: path.name)
+def test_every_function_of_a_header_has_its_contract_and_prefix(path: Path) -> None:
+    text = path.read_text()
+    found = functions(text)
+    assert [name for name, said in found if not said] == []
+    assert [name for name, _ in found if not name.startswith(path.name[:3])] == []
+    assert text.startswith("/* "), "a header begins with what it is"
+    guard = path.name.upper().replace(".", "_")
+    assert f"#ifndef {guard}\n#define {guard}\n" in text
+
+
+def test_functions_are_found() -> None:
+    """The checks above are worth what this finds."""
+    assert functions("/* Good. */\nint ps_a(int x);\nvoid *ps_b(\n    int y);\n") == [
+        ("ps_a", True),
+        ("ps_b", False),
+    ]
+    assert functions("/* A. */\nstatic inline int ps_c(void) {\n    return ps_d(1);\n}\n") == [("ps_c", True)]
+    assert ("ps_sparse_add", True) in functions((CSRC / "ps_sparse.h").read_text())
+
+
+def test_every_file_is_listed_in_pyproject() -> None:
+    [module] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
+    assert module["sources"] == [f"runtime/csrc/{path.name}" for path in SOURCES]
+    assert module["depends"] == [f"runtime/csrc/{path.name}" for path in HEADERS]

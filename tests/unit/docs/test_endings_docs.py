@@ -1,0 +1,81 @@
+"""docs/endings.md: its times and codes are those of the code."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+from pslaunch.node import codes, ending, procs
+from pslaunch.node.agent import boot
+from pslaunch.node.head import head, supervise
+from pslaunch.node.line import wire
+from pslaunch.options.args import Split
+from pslaunch.options.options import MIN_LOST_AFTER_S
+from pslaunch.options.sources import gather
+from pslaunch.options.spec import local_spec
+from pslaunch.run import jobs, observe
+from pslaunch.runtime import client, handshake
+from pslaunch.runtime.pserver import pserver_options
+from pslaunch.runtime.shared.env import INIT_ARGS
+from support.pages import rows, section, words
+
+PAGE = "endings.md"
+
+
+def test_codes_and_their_meanings() -> None:
+    assert {int(code): meaning for code, meaning in rows(PAGE, "Exit codes")} == codes.MEANINGS
+
+
+def test_times(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    spec = local_spec(gather("local", Split(), tmp_path), Split(), cwd=tmp_path, environ={})
+    by_hand = pserver_options.parse_options([], {})
+    assert wire.HEARTBEAT_S == procs.BEAT_S
+    assert f"`--lost_after`, from {MIN_LOST_AFTER_S:g}" in section(PAGE, "Times")
+    assert [time for _, time, _ in rows(PAGE, "Times")] == [
+        "never" if value is None else f"{value:g}"
+        for value in (
+            wire.HEARTBEAT_S,
+            spec.lost_after_s,
+            boot.FIRST_WORD_S,
+            spec.grace_s,
+            supervise.LOOK_FURTHER_S,
+            ending.KILL_WAIT_S,
+            head.FINISH_LIMIT_S,
+            head.FINISH_MOST_S,
+            observe.GIVE_UP_S,
+            jobs.LOST_AFTER_S,
+            spec.stall_after_s,
+            spec.stall_timeout_s,
+            client.ATTEMPT_S,
+            INIT_ARGS["connect_timeout"].default,
+            client.REFUSED_S,
+            by_hand.trainer_timeout_s,
+            handshake.TIMEOUT_S,
+        )
+    ]
+
+
+def test_the_options_are_there() -> None:
+    fields = inspect.signature(pserver_options.Options).parameters
+    for cell in (option for _, _, option in rows(PAGE, "Times") if option):
+        name = words(cell)[0].removeprefix("--").lower().removeprefix("paddle_init_")
+        assert name in INIT_ARGS or f"{name}_s" in fields or name in ("lost_after", "grace")
+
+
+def test_bounds_and_codes_of_what_ends_a_job() -> None:
+    known = {str(code) for code in codes.MEANINGS} | {"126", "127", "137", "128+n", "the program's own"}
+    assert procs.KILL_LIMIT_S <= ending.KILL_WAIT_S
+    look, kill = (f"{s:g} s" for s in (supervise.LOOK_FURTHER_S, ending.KILL_WAIT_S))
+    bounds = {
+        kill,
+        f"grace + {kill}",
+        f"{look} + grace + {kill}",
+        f"lost_after + grace + {kill}",
+        f"stall_timeout + {look} + grace + {kill}",
+        f"stall_timeout + {client.ATTEMPT_S:g} s + {look} + grace + {kill}",
+        "no program was started",
+    }
+    for what, _, within, code in rows(PAGE, "What ends it"):
+        assert within in bounds, what
+        assert set(code.removesuffix(", when it goes on").split(", ")) <= known, what

@@ -1,0 +1,52 @@
+"""docs/environment.md and runtime/env.py say the same."""
+
+from pslaunch.runtime.shared import env
+from support import pages
+from support.pages import words as names
+
+PAGE = (pages.DOCS / "environment.md").read_text()
+FAMILIES = ("v2", "Fleet", "MPI", "Ours")
+
+
+def rows(heading: str) -> list[list[str]]:
+    return pages.rows("environment.md", heading)
+
+
+def test_every_variable_is_there_and_no_other() -> None:
+    said = {names(row[0])[0] for heading in FAMILIES for row in rows(heading)}
+    assert said == env.contract_names()
+
+
+def test_who_gets_a_variable() -> None:
+    trainers_only = {
+        names(row[0])[0] for heading in FAMILIES for row in rows(heading) if row[1] == "trainers"
+    }
+    assert trainers_only == set(env._TRAINER_ONLY)
+
+
+def test_what_happens_to_all_others() -> None:
+    found = {name: row[1] for row in rows("Everything else") for name in names(row[0])}
+    assert {name for name, words in found.items() if words.startswith("removed")} == env.PROXIES
+    kept = {name: names(words)[0] for name, words in found.items() if not words.startswith("removed")}
+    assert kept == dict(env.DEFAULTS)
+
+
+def test_files() -> None:
+    found = [names(" ".join(row[:2])) for row in rows("Files")]
+    assert found == [
+        [name(role, 0, 0), name(role, 2, 1)]
+        for name in (env.output_log, env.info_log)
+        for role in (env.TRAINER, env.PSERVER)
+    ]
+
+
+def test_progress() -> None:
+    assert {names(row[0])[0]: row[1] for row in rows("Progress")} == {
+        name: read.__name__ for name, read in env.PROGRESS_FIELDS.items()
+    }
+    assert f"at most {env.MAX_PROGRESS_BYTES} bytes" in PAGE
+    assert f"at most {env.MAX_WHY_BYTES} bytes" in PAGE
+
+
+def test_the_trainers_flags() -> None:
+    assert ", ".join(f"`{name}`" for name in env.TRAINER_FLAGS) in " ".join(PAGE.split())

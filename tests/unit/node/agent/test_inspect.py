@@ -1,0 +1,28 @@
+"""What a node says of the Python that is to run the programs, whatever was named as one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node.agent.inspect import programs
+
+ORDER = {"modules": ["json", "no_such_thing"], "packages": [], "env": {}}
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_wrapper_may_say_something_first(tmp_path: Path) -> None:
+    facts = programs(script(tmp_path / "python", f'echo activating\nexec "{sys.executable}" "$@"'), ORDER)
+    assert facts["error"] == "" and facts["missing"] == ["no_such_thing"]
+
+
+@pytest.mark.parametrize("text", ["echo '[1]'", "echo '{'", "exit 0", "echo 1 2"])
+def test_what_is_no_python_is_told(tmp_path: Path, text: str) -> None:
+    assert programs(script(tmp_path / "python", text), ORDER)["error"].endswith("it is no Python 3")

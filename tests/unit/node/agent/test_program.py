@@ -1,0 +1,96 @@
+"""One program on a node: its end is told when it ends, whatever it has left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pslaunch.node.agent.program import Program
+from pslaunch.node.line.wire import Line, Message, Output
+from pslaunch.node.loop import Loop
+
+
+@contextlib.contextmanager
+def running(tmp_path: Path, *argv: str) -> Iterator[tuple[Program, Line]]:
+    """A program, and the line on which it is reported; nobody reads there."""
+    loop = Loop()
+    ours, theirs = socket.socketpair()
+    fd = ours.detach()
+    line = Line(loop, fd, fd, lost_after_s=60, on_message=lambda _m: None, on_lost=lambda _why: None)
+    agent = SimpleNamespace(loop=loop, line=line, held={}, trouble=lambda *_: None)
+    order = {
+        "key": "trainer/0", "role": "trainer", "log": str(tmp_path / "log"), "cwd": str(tmp_path),
+        "argv": list(argv), "keep_ports": False, "added_env": {},
+        "contract": {"PSLAUNCH_PROGRESS": str(tmp_path / "socket")},
+    }  # fmt: skip
+    program = Program(cast(Any, agent), 0, order)
+    try:
+        yield program, line
+    finally:
+        program.finish()
+        line.close()
+        theirs.close()
+        loop.close()
+
+
+def test_what_is_left_behind_and_writes_on_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, "echo", "last words") as (program, line):
+        assert program.process is not None
+        _, status = os.waitpid(program.process.pid, 0)
+        left_behind = os.open(f"/proc/self/fd/{program._out}", os.O_WRONLY)
+        pieces: list[Output] = []
+
+        def write_on(piece: Output) -> bool:
+            pieces.append(piece)
+            if len(pieces) < 100:
+                os.write(left_behind, b"more\n")
+            return True
+
+        monkeypatch.setattr(line, "send_output", write_on)
+        program.exited(status)
+        assert [piece.data for piece in pieces] == [b"last words\n"]
+        program.finish()
+        os.close(left_behind)
+
+
+def test_a_program_may_be_in_the_home_folder_of_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "python").symlink_to("/bin/true")
+    with running(tmp_path, "~/python") as (program, _):
+        assert program.process is not None
+        _, status = os.waitpid(program.process.pid, 0)
+        program.exited(status)
+        assert status == 0
+
+
+@pytest.mark.timeout(60)
+def test_reports_that_come_faster_than_they_are_read_do_not_keep_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, "true") as (program, line):
+        assert program.process is not None
+        _, status = os.waitpid(program.process.pid, 0)
+        taken = itertools.count()
+        sender = SimpleNamespace(recv=lambda _size: f"batch={next(taken)}".encode(), close=lambda: None)
+        sent: list[Message] = []
+        monkeypatch.setattr(line, "send", lambda message, **_: sent.append(message))
+        with monkeypatch.context() as fast:
+            fast.setattr(program, "_progress", sender)
+            program.read_progress()
+            read = next(taken)
+            assert program._report == {"batch": read - 1}
+            program.exited(status)
+        assert sent[0]["type"] == "progress" and sent[0]["batch"] == next(taken) - 1 > read
+        assert sent[-1]["type"] == "exited"

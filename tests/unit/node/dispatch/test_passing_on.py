@@ -1,0 +1,247 @@
+"""The head's part of passing a package on: every node that lacks it gets it from somebody, and once."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pslaunch.node import job
+from pslaunch.node.dispatch import sender as send
+from pslaunch.node.dispatch.head_side import PASS_ON_BYTES, Dispatch, of_nodes
+from pslaunch.node.dispatch.manifest import Entry, Hashes, decode, scan
+from pslaunch.node.dispatch.sender import Source
+from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
+from pslaunch.node.line.wire import Data, Line, Message
+from pslaunch.node.link import Link
+from pslaunch.node.loop import Loop
+
+if TYPE_CHECKING:
+    from pslaunch.node.dispatch.head_side import Parts
+
+LACKS: Message = {"type": "lacks", "manifest": False, "files": [0, 1], "offsets": {}, "alone": False}
+FILLING: Message = {"type": "filling", "state": "sending", "files": 1, "bytes": PASS_ON_BYTES, "received": 0}
+
+
+def job_on(folder: Path, nodes: int, *shards: str) -> job.Placed:
+    places = tuple(
+        Node(i, f"n{i}", "127.0.0.1", f"/ws{i}", f"/ws{i}/log", f"/ws{i}/output", f"/ws{i}/.pslaunch",
+             dispatched=True)
+        for i in range(nodes)
+    )  # fmt: skip
+    plan = Plan(
+        job_id="demo-1", name="demo", epoch=0, backend="local", server="bundled", why="given",
+        roles=(Role("trainer", Count("per_node", 1), ("python", "train.py")),),
+        port=None, ports_num=1, ports_num_for_sparse=0, trainer_count=1, use_gpu=False, added_env={},
+        flags={}, limits=Limits(5.0, 30.0, 60.0, None, 60.0), nodes=places,
+        package=Package(str(folder), shards=shards),
+    )  # fmt: skip
+    return job.place(plan, places)
+
+
+class Desk:
+    """A head's desk: lines to nodes that say what a test has them say; what they are told is kept."""
+
+    ending = False
+    filled: frozenset[int] = frozenset()
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.loop = Loop()
+        self.placed = job_on(folder, nodes)
+        self.links: dict[int, Link] = {}
+        self.told: list[list[str]] = [[] for _ in range(nodes)]
+        self.failed: list[str] = []
+        self.events: list[dict[str, Any]] = []
+        self.come = [0] * nodes  # bytes of files, to each node
+        self.source = Source(str(folder), scan(str(folder), Hashes(f"{folder}.hashes")).entries)
+        self._lines: list[Line] = []
+        for node, told in zip(self.placed.nodes, self.told, strict=True):
+            head, there = (self._line(s.detach(), told, node.id) for s in socket.socketpair())
+            self.links[node.id] = Link(node, head, lambda: "")
+            self._lines += [head, there]
+        self.over: list[bool] = []
+        self.give(self.source)
+
+    def give(self, source: Source) -> None:
+        """Begin a dispatch of it."""
+        self.source = source
+        self.dispatch = Dispatch(self.loop, self, self)
+        self.dispatch.begin(lambda: self.over.append(True))
+
+    def _line(self, fd: int, told: list[str], node: int) -> Line:
+        def heard(m: Message) -> None:
+            told.append(m["type"])
+
+        def take(piece: Data) -> None:
+            self.come[node] += len(piece.data)
+            self.dispatch.received(self.links[node], {"bytes": len(piece.data)})
+
+        return Line(self.loop, fd, fd, lost_after_s=30, on_message=heard, on_lost=print, on_data=take)
+
+    def get(
+        self,
+        then: Callable[[Source], None],
+        _failed: Callable[[Exception], None],
+        _mine: Parts | None,
+        _tell: Callable[[Message], None],
+    ) -> None:
+        then(self.source)
+
+    def fail(self, what: str, node: int, code: int, text: str, advice: str = "", log: str = "") -> None:
+        self.failed.append(text)
+
+    def settle(self, nodes: Sequence[job.Node]) -> None: ...
+
+    def start(self, bound: job.Bound) -> None: ...
+
+    def tell(self, event: str, **fields: Any) -> None:
+        self.events.append(fields)
+
+    def until(self, node: int, what: str) -> None:
+        self.loop.run(lambda: what in self.told[node])
+
+    def close(self) -> None:
+        for line in self._lines:
+            line.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/large").write_bytes(os.urandom(PASS_ON_BYTES))
+    made = Desk(tmp_path / "package", 3)
+    yield made
+    made.close()
+
+
+def test_shards_of_nodes_that_share_a_folder_are_told(desk: Desk, tmp_path: Path) -> None:
+    def told() -> list[str]:
+        desk.give(desk.source)
+        return [e["text"] for e in desk.events if "text" in e]
+
+    desk.placed = job_on(tmp_path, 3, "lar{}")
+    for link in desk.links.values():
+        link.host = link.node.name
+    assert not told()
+    desk.links[2].shared = 0
+    assert told() == [
+        "--shard: n0, n2 share one folder; each of their trainers sees the files of all of them there"
+    ]
+    desk.placed = job_on(tmp_path, 3)
+    assert len(told()) == 1, "without shards all have the same anyway"
+
+
+@pytest.mark.timeout(60)
+def test_who_asks_after_the_others_have_it_gets_it_too(desk: Desk) -> None:
+    first, second, third = (desk.links[i] for i in range(3))
+    desk.dispatch.lacks(first, LACKS)
+    desk.dispatch.dispatched(first)
+    desk.dispatch.lacks(second, LACKS)  # it had long to look
+    desk.until(0, "serve")
+    desk.dispatch.serving(first, 4000)
+    desk.until(1, "fetch")
+    desk.dispatch.dispatched(second)
+    desk.dispatch.lacks(third, LACKS)
+    desk.until(2, "fetch")
+    desk.dispatch.dispatched(third)
+    assert desk.over and not desk.failed
+    assert [told.count("serve") for told in desk.told] == [1, 0, 0]
+
+
+@pytest.mark.timeout(60)
+def test_a_list_of_files_that_was_kept_is_read_beside_the_loop(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million files take seconds, and a head that is silent for long is lost."""
+    readers: list[threading.Thread] = []
+
+    def decoded(data: bytes) -> list[Entry]:
+        readers.append(threading.current_thread())
+        return decode(data)
+
+    monkeypatch.setattr(send, "decode", decoded)
+    desk.give(Source(str(tmp_path / "package"), desk.source.manifest))
+    for link in desk.links.values():
+        desk.dispatch.lacks(link, {**LACKS, "files": []})
+    assert not readers
+    for link in desk.links.values():
+        desk.dispatch.lacks(link, {**LACKS, "alone": True})
+    desk.loop.run(lambda: desk.come == [PASS_ON_BYTES] * 3)
+    assert len(readers) == 1 and readers[0] is not threading.current_thread()
+
+
+@pytest.mark.timeout(60)
+def test_how_far_each_node_is_and_where_it_gets_it_from(desk: Desk) -> None:
+    first, second = desk.links[0], desk.links[1]
+    for link in (first, second):
+        desk.dispatch.lacks(link, LACKS)
+        desk.dispatch.filling(link.node.id, FILLING)
+    desk.dispatch.dispatched(first)
+    desk.until(0, "serve")
+    desk.dispatch.serving(first, 4000)
+    desk.dispatch.filling(1, {**FILLING, "received": 10})
+    told = [(e["node"], e["state"], e["source"], e["received"]) for e in desk.events]
+    assert told == [(0, "sending", None, 0), (1, "waiting", None, 0), (1, "sending", 0, 10)]
+    desk.dispatch.dispatched(second)
+    desk.dispatch.dispatched(desk.links[2])  # which lacked nothing
+    end = desk.events[-1]
+    assert (end["node"], end["nodes"], end["files"], end["bytes"]) == (None, 2, 2, 2 * PASS_ON_BYTES)
+    assert end["sent"] == PASS_ON_BYTES
+
+
+@pytest.mark.timeout(60)
+def test_whom_the_head_feeds_gets_from_it_what_it_asks_for_again(desk: Desk) -> None:
+    """What it had of an earlier try was no good; here another node has it all by then, too."""
+    first, second, third = (desk.links[i] for i in range(3))
+    for link in (first, second):
+        desk.dispatch.lacks(link, LACKS)
+    desk.loop.run(lambda: desk.come[0] == PASS_ON_BYTES)
+    desk.dispatch.dispatched(third)
+    desk.dispatch.serving(third, 4000)
+    desk.until(1, "fetch")
+    desk.dispatch.dispatched(second)
+    desk.dispatch.lacks(first, LACKS)
+    desk.loop.run(lambda: desk.come[0] == 2 * PASS_ON_BYTES)
+    assert "fetch" not in desk.told[0] and not desk.failed
+
+
+@pytest.mark.parametrize("files", [[0, 2], [0, 1, -1, 1], [-1, 1], [0, 0], [0, 1] + [-1, 1] * 2])
+def test_a_node_that_asks_for_what_is_not_there_ends_the_job(desk: Desk, files: list[int]) -> None:
+    desk.dispatch.lacks(desk.links[0], {**LACKS, "files": files, "alone": True})
+    assert desk.failed and "asks for" in desk.failed[0]
+
+
+def test_no_part_of_what_is_empty_is_sent(desk: Desk, tmp_path: Path) -> None:
+    folder = tmp_path / "package"
+    (folder / "sub").mkdir()
+    (folder / "sub/empty").write_text("")
+    desk.give(Source(str(folder), scan(str(folder), Hashes(f"{folder}.hashes")).entries))
+    all_ = {**LACKS, "alone": True, "files": [0, 3]}
+    desk.dispatch.lacks(desk.links[0], all_)
+    assert not desk.failed
+    for bad in ({"offsets": {"1": 1}}, {"offsets": {"2": -1}}, {"files": [1, 2, -2, 2]}):
+        desk.dispatch.lacks(desk.links[1], {**all_, **bad})
+    assert len(desk.failed) == 3
+    desk.loop.run(lambda: desk.come[0] == PASS_ON_BYTES)
+
+
+def test_a_node_can_not_ask_for_the_same_without_end(desk: Desk) -> None:
+    for _ in range(100):
+        desk.dispatch.lacks(desk.links[0], {**LACKS, "alone": True})
+    assert desk.failed
+
+
+def test_nodes_that_share_a_folder_have_the_shards_of_all_of_them(tmp_path: Path) -> None:
+    mine = of_nodes(job_on(tmp_path, 4, "part-{}"), {0: 2, 1: 1, 2: 2, 3: 3})
+    assert mine is not None
+    parts = [Entry(f"part-{i}", "f", 0o644, 1, 0, "") for i in range(4)]
+    part = mine(parts)
+    got = {node: [e.path for e in part(node)] for node in range(4)}
+    both = ["part-0", "part-2"]
+    assert got == {0: both, 1: ["part-1"], 2: both, 3: ["part-3"]}

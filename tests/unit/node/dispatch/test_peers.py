@@ -1,0 +1,156 @@
+"""A node gets a package from another one, or the rest of it from the head."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node.dispatch.manifest import Hashes, scan
+from pslaunch.node.dispatch.peers import Fetching, Serving
+from pslaunch.node.dispatch.receiver import Receiver
+from pslaunch.node.dispatch.sender import Sender, Source
+from pslaunch.node.line import gate
+from pslaunch.node.line.gate import Seals
+from pslaunch.node.line.wire import Data, Line, Message
+from pslaunch.node.loop import Aside, Loop
+from support.process import open_below
+
+SECRET = b"s" * 32
+SIZE = 12_000_000
+
+
+class Nodes:
+    """A head that sends only the rest, a node that has the package, and one that lacks it."""
+
+    def __init__(self, source: Source, workspace: Path, secret: bytes) -> None:
+        self.loop = Loop()
+        near, far = socket.socketpair()
+        self.ends: list[Exception | None] = []
+        self.told: list[Message] = []
+        self.come, self.gone = 0, False
+        self.stop_after_bytes = 2 * SIZE
+        head, node = near.detach(), far.detach()
+        self.head = Line(self.loop, head, head, lost_after_s=30, on_message=self.heard, on_lost=print)
+        self.node = Line(
+            self.loop, node, node, lost_after_s=30, on_message=self.ordered, on_lost=print,
+            on_data=lambda piece: self.receiver.take(piece),
+        )  # fmt: skip
+        self.receiver = Receiver(
+            self.loop, str(workspace), say=self.node.send, over=self.ends.append, tell=self.told.append
+        )
+        self.take, self.receiver.take = self.receiver.take, self.count  # type: ignore[method-assign]
+        self.serving = Serving(self.loop, "127.0.0.1", SECRET, source)
+        self.fetching: Fetching | None = None
+        self.secret = secret
+        self.aside = Aside(self.loop)
+        failed = self.ends.append
+        self.sender = Sender(self.aside, source, self.head, failed=failed)
+
+    def count(self, piece: Data) -> None:
+        self.come += len(piece.data)
+        if self.come > self.stop_after_bytes:
+            self.stop_after_bytes = 2 * SIZE
+            self.gone = True
+            self.serving.close()
+        self.take(piece)
+
+    def heard(self, m: Message) -> None:
+        if m["type"] == "received":
+            self.sender.received(m)
+        elif m["type"] == "lacks" and m["alone"]:
+            self.sender.lacks(m)
+        elif m["type"] == "lacks":
+            self.head.send({"type": "fetch", "port": self.serving.port})
+
+    def ordered(self, m: Message) -> None:
+        if m["type"] == "dispatch":
+            self.receiver.offered(m)
+        elif m["type"] == "fetch":
+            self.fetching = Fetching(self.loop, self.receiver, ["127.0.0.1"], m["port"], self.secret)
+
+    def close(self) -> None:
+        if not self.gone:
+            self.serving.close()
+        if self.fetching:
+            self.fetching.close()
+        self.aside.close()
+        self.head.close()
+        self.node.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "large").write_bytes(os.urandom(SIZE))
+    (folder / "small").write_text("small")
+    return Source(str(folder), scan(str(folder), Hashes(f"{folder}.hashes")).entries)
+
+
+@pytest.fixture(params=[SECRET, b"x" * 32], ids=["secret", "wrong"])
+def nodes(source: Source, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Nodes]:
+    made = Nodes(source, tmp_path / "ws", request.param)
+    yield made
+    made.close()
+
+
+def whole(source: Source, workspace: Path) -> bool:
+    folder = workspace.parent / "source"
+    return all((workspace / e.path).read_bytes() == (folder / e.path).read_bytes() for e in source.entries)
+
+
+def test_the_head_sends_nothing_where_another_node_does(nodes: Nodes, source: Source, tmp_path: Path) -> None:
+    nodes.loop.run(lambda: bool(nodes.ends))
+    assert nodes.ends == [None] and whole(source, tmp_path / "ws")
+    # Without the job's secret nothing is had from another node.
+    assert nodes.sender.total_bytes == (0 if nodes.secret == SECRET else SIZE + 5)
+    assert nodes.told[-1]["received"] == nodes.told[-1]["bytes"] == SIZE + 5
+
+
+def test_the_head_sends_the_rest_where_the_other_node_is_gone(
+    nodes: Nodes, source: Source, tmp_path: Path
+) -> None:
+    nodes.stop_after_bytes = SIZE // 2
+    nodes.loop.run(lambda: bool(nodes.ends))
+    assert nodes.ends == [None] and whole(source, tmp_path / "ws")
+    if nodes.secret == SECRET:
+        assert 0 < nodes.sender.total_bytes <= SIZE // 2 + 5 * 1024 * 1024
+    assert nodes.told[-1]["received"] == nodes.told[-1]["bytes"] == SIZE + 5
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("first", ["peer", "server"])
+def test_nothing_is_kept_of_a_peer_that_goes_while_it_is_served(
+    source: Source, tmp_path: Path, first: str
+) -> None:
+    loop, folder = Loop(), tmp_path / "source"
+    serving = Serving(loop, "127.0.0.1", SECRET, source)
+    reached: list[tuple[int, Seals]] = []
+
+    def dial() -> None:
+        reached.append(gate.dial(["127.0.0.1"], serving.port, SECRET, b'{"files": true}', 3.0))
+
+    loop.aside(dial, lambda _failed: None)
+    loop.run(lambda: bool(reached))
+    fd, seals = reached[0]
+    come: list[Data] = []
+    line = Line(
+        loop, fd, fd, lost_after_s=30, on_message=lambda _m: None, on_lost=lambda _why: None,
+        on_data=come.append, seals=seals,
+    )  # fmt: skip
+    line.send({"type": "lacks", "manifest": False, "files": [0, 1], "offsets": {}})
+    loop.run(lambda: bool(come))
+    assert open_below(folder)
+    if first == "peer":
+        line.close()
+        loop.run(lambda: not open_below(folder) and not serving._peers)
+    serving.close()
+    loop.run(lambda: not open_below(folder))
+    assert not serving._peers
+    line.close()
+    loop.close()

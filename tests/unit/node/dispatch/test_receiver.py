@@ -1,0 +1,455 @@
+"""A package over a line: what travels, what a cut costs, and what a hostile stream can't do."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslaunch.node import codes
+from pslaunch.node.codes import Refusal
+from pslaunch.node.dispatch import manifest
+from pslaunch.node.dispatch import receiver as receive
+from pslaunch.node.dispatch.manifest import Entry, Hashes, ManifestError, digest, encode, scan
+from pslaunch.node.dispatch.receiver import THE_MANIFEST, Receiver, in_runs
+from pslaunch.node.dispatch.sender import Sender, Source
+from pslaunch.node.dispatch.staging import Incoming, Want
+from pslaunch.node.line.wire import MAX_CONTROL_BYTES, MAX_DATA_BYTES, Data, Line, Message, encode_control
+from pslaunch.node.loop import Aside, Loop
+from support.process import open_below
+
+BIG = os.urandom(3 * MAX_DATA_BYTES + 5)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    (folder / "data").mkdir(parents=True)
+    for i in range(100):
+        (folder / f"data/{i}").write_text(f"file {i}" * i)
+    (folder / "big").write_bytes(BIG)
+    return folder
+
+
+def listed(folder: Path) -> Source:
+    return Source(str(folder), scan(str(folder), Hashes(f"{folder}.hashes")).entries)
+
+
+class Ends:
+    """A sender and a receiver with a line between them, and what passed."""
+
+    def __init__(self, source: Source, workspace: Path) -> None:
+        self.loop, self.aside = Loop(), None
+        near, far = socket.socketpair()
+        self.pieces: list[Data] = []
+        self.asked: list[Message] = []
+        self.granted = 0  # bytes
+        self.failures: list[Exception] = []
+        self.ends: list[Exception | None] = []
+        self.told: list[Message] = []
+        self.largest = 0
+        self.stop_after: int | None = None
+        self.head = self.line(near.detach(), self.heard)
+        self.node = self.line(far.detach(), self.ordered)
+        self.receiver = Receiver(
+            self.loop, str(workspace), say=self.node.send, over=self.ends.append, tell=self.told.append
+        )
+        self.sending = Aside(self.loop)
+        self.sender = Sender(self.sending, source, self.head, failed=self.failures.append)
+
+    def line(self, fd: int, heard: Any) -> Line:
+        return Line(
+            self.loop, fd, fd, lost_after_s=30, on_message=heard, on_lost=lambda _why: None, on_data=self.take
+        )
+
+    def heard(self, m: Message) -> None:
+        if m["type"] == "lacks":
+            self.asked.append(m)
+            self.sender.lacks(m)
+        elif m["type"] == "received":
+            self.granted += m["bytes"]
+            self.sender.received(m)
+
+    def ordered(self, m: Message) -> None:
+        if m["type"] == "dispatch":
+            self.receiver.offered(m)
+
+    def take(self, piece: Data) -> None:
+        if self.stop_after is not None and len(self.pieces) >= self.stop_after:
+            self.receiver.close()
+        self.pieces.append(piece)
+        held = sum(len(frame) for batch in self.sender._ready for frame in batch)
+        self.largest = max(self.largest, held)
+        self.receiver.take(piece)
+
+    def run(self) -> None:
+        self.loop.run(lambda: bool(self.ends or self.failures or self.receiver.closed))
+
+    def close(self) -> None:
+        self.receiver.close()
+        self.sending.close()
+        for line in (self.head, self.node):
+            line.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[list[Ends]]:
+    """Ends that are closed after the test."""
+    made: list[Ends] = []
+    yield made
+    for e in made:
+        e.close()
+
+
+def dispatched(ends: list[Ends], source: Source, workspace: Path) -> Ends:
+    ends.append(Ends(source, workspace))
+    ends[-1].run()
+    assert ends[-1].ends == [None], (ends[-1].ends, ends[-1].failures)
+    return ends[-1]
+
+
+def sent(e: Ends) -> set[int]:
+    return {p.file for p in e.pieces}
+
+
+def test_small_files_travel_together(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
+    whole = dispatched(ends, listed(source), tmp_path / "ws")
+    come = sum(len(p.data) for p in whole.pieces)
+    assert come == whole.sender.total_bytes + len(whole.receiver._incoming._data)  # type: ignore[union-attr]
+    assert len(whole.pieces) <= 2 + -(-whole.sender.total_bytes // MAX_DATA_BYTES)
+
+
+@pytest.mark.parametrize("starved_s", [60.0, -1.0])
+def test_who_waits_for_more_gets_more_at_once_up_to_a_bound(
+    source: Path, tmp_path: Path, ends: list[Ends], monkeypatch: pytest.MonkeyPatch, starved_s: float
+) -> None:
+    monkeypatch.setattr(receive, "STARVED_S", starved_s)
+    (source / "large").write_bytes(os.urandom(3 * receive.FIRST_BYTES))
+    whole = dispatched(ends, listed(source), tmp_path / "ws")
+    grown = whole.granted - sum(len(p.data) for p in whole.pieces)
+    if starved_s > 0:
+        assert -receive.GRANT_BYTES < grown <= 0
+    else:
+        # At the least the first wait was seen; what is not granted yet at the end is less than one grant.
+        assert receive.FIRST_BYTES - receive.GRANT_BYTES < grown <= receive.WINDOW_BYTES - receive.FIRST_BYTES
+
+
+def test_a_folder_arrives_and_a_second_time_nothing_travels(
+    source: Path, tmp_path: Path, ends: list[Ends]
+) -> None:
+    ws = tmp_path / "ws"
+    first = dispatched(ends, listed(source), ws)
+    assert (ws / "big").read_bytes() == BIG
+    assert (ws / "data/99").read_text() == "file 99" * 99
+    bytes_ = first.sender.total_bytes
+    assert first.told[0] == {**first.told[-1], "state": "sending", "received": 0}
+    assert first.told[-1] == {
+        "type": "filling",
+        "state": "done",
+        "files": 100,
+        "bytes": bytes_,
+        "received": bytes_,
+    }
+    second = dispatched(ends, listed(source), ws)
+    assert not second.pieces and second.asked[0]["files"] == [] and not second.told
+
+
+def test_a_dispatch_that_is_over_keeps_nothing_open(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
+    e = dispatched(ends, listed(source), tmp_path / "ws")
+    wait_for_thread(e)
+    assert open_below(tmp_path / "ws") == []
+
+
+def test_files_that_follow_each_other_are_asked_for_in_few_words(tmp_path: Path, ends: list[Ends]) -> None:
+    """Folders, links and empty files between them are no reason to name each: that can be millions."""
+    source, ws = tmp_path / "source", tmp_path / "ws"
+    for i in range(50):
+        (source / f"{i}/deep").mkdir(parents=True)
+        (source / f"{i}/deep/file").write_text(f"file {i}")
+        (source / f"{i}/empty").write_text("")
+        (source / f"{i}/link").symlink_to("deep")
+    e = dispatched(ends, listed(source), ws)
+    assert e.asked[-1]["files"][1::2] == [50 * 5 - 4]
+    assert e.told[-1]["files"] == 50
+    assert all((ws / f"{i}/deep/file").read_text() == f"file {i}" for i in range(50))
+    for i in (7, 8, 40):
+        (source / f"{i}/deep/file").write_text(f"changed {i}")
+    again = dispatched(ends, listed(source), ws)
+    assert again.asked[-1]["files"][1::2] == [1, 6]
+    assert all((ws / f"{i}/deep/file").read_text() == f"changed {i}" for i in (7, 8, 40))
+
+
+def test_a_change_travels_alone(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
+    ws = tmp_path / "ws"
+    dispatched(ends, listed(source), ws)
+    (source / "data/7").write_text("changed")
+    (source / "data/8").unlink()
+    again = dispatched(ends, listed(source), ws)
+    assert len(sent(again)) == 2 and THE_MANIFEST in sent(again)  # the list, and one file
+    assert (ws / "data/7").read_text() == "changed" and not (ws / "data/8").exists()
+
+
+def test_what_has_arrived_before_a_cut_is_not_sent_again(
+    source: Path, tmp_path: Path, ends: list[Ends]
+) -> None:
+    ws, package = tmp_path / "ws", listed(source)
+    ends.append(Ends(package, ws))
+    cut = ends[-1]
+    cut.stop_after = 1 + 2  # the manifest, and two pieces of the big file, which comes first
+    cut.run()
+    wait_for_thread(cut)
+    assert not (ws / "big").exists()
+    again = dispatched(ends, package, ws)
+    (offset,) = again.asked[-1]["offsets"].values()
+    assert offset in (MAX_DATA_BYTES, 2 * MAX_DATA_BYTES)  # but for what was in memory
+    assert (ws / "big").read_bytes() == BIG
+
+
+def wait_for_thread(e: Ends) -> None:
+    e.receiver._aside._thread.join(10)
+
+
+def test_what_was_left_of_a_cut_and_is_spoilt_is_sent_again(
+    source: Path, tmp_path: Path, ends: list[Ends]
+) -> None:
+    ws, package = tmp_path / "ws", listed(source)
+    staged = ws / ".pslaunch/dispatch/staged"
+    staged.mkdir(parents=True)
+    (staged / f"{digest(BIG)}.part").write_bytes(b"x" * 70_000)
+    again = dispatched(ends, package, ws)
+    assert len(again.asked) == 3 and again.asked[-1]["files"] == [0, 1]
+    assert again.told[-1]["received"] == again.told[-1]["bytes"] == again.sender.total_bytes
+    assert (ws / "big").read_bytes() == BIG
+
+
+def test_memory_is_bounded_whatever_the_size(tmp_path: Path, ends: list[Ends]) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    with (source / "huge").open("wb") as f:
+        f.truncate(64 * 1024 * 1024)
+    e = dispatched(ends, listed(source), tmp_path / "ws")
+    assert (tmp_path / "ws/huge").stat().st_size == 64 * 1024 * 1024
+    assert e.largest <= 2 * 300 * 1024
+
+
+def test_control_is_not_held_up_by_files(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
+    ends.append(Ends(listed(source), tmp_path / "ws"))
+    e = ends[-1]
+    order: list[str] = []
+    e.node._on_message = lambda m: (order.append(m["type"]), e.ordered(m))  # type: ignore[assignment,func-returns-value]
+    e.loop.run(lambda: bool(e.pieces))
+    e.head.send({"type": "signal"})
+    e.loop.run(lambda: "signal" in order)
+    assert not e.ends  # before the files were through
+
+
+def test_a_file_that_changes_while_it_is_sent_is_named(
+    source: Path, tmp_path: Path, ends: list[Ends]
+) -> None:
+    package = listed(source)
+    (source / "data/50").write_text("changed since")
+    ends.append(Ends(package, tmp_path / "ws"))
+    ends[-1].run()
+    assert "changed while it was sent" in str(ends[-1].failures[0])
+    assert "data/50" in str(ends[-1].failures[0])
+
+
+# --- hostile streams: straight into the node's side ---
+
+GOOD = b"content"
+ENTRIES = [
+    Entry("a", "f", 0o644, len(GOOD), 0, digest(GOOD)),
+    Entry("b", "f", 0o644, len(BIG), 0, digest(BIG)),
+]
+
+
+@pytest.fixture
+def incoming(tmp_path: Path) -> Iterator[Incoming]:
+    made = Incoming(str(tmp_path / "ws"))
+    assert [w.file for w in made.look(encode(ENTRIES))] == [0, 1]
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        Data(0, 0, GOOD + BIG + b"x"),  # longer than all that was asked for
+        Data(0, 1, GOOD[1:]),  # not from the start
+        Data(0, 2**63, GOOD),
+        Data(1, 0, BIG[:100]),  # not its turn
+        Data(7, 0, GOOD),  # no such file
+        Data(0, 0, b""),
+    ],
+    ids=["long", "offset", "far", "order", "number", "empty"],
+)
+def test_a_piece_that_does_not_fit_is_refused(incoming: Incoming, tmp_path: Path, piece: Data) -> None:
+    with pytest.raises(ManifestError):
+        incoming.take([piece])
+    assert not [p for p in (tmp_path / "ws").iterdir() if p.name != ".pslaunch"]
+
+
+def test_a_wrong_content_never_counts(incoming: Incoming, tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match="a came with another content"):
+        incoming.take([Data(0, 0, b"CONTENT")])
+    assert not (tmp_path / "ws/a").exists()
+
+
+def test_a_wrong_large_content_never_counts(incoming: Incoming, tmp_path: Path) -> None:
+    incoming.take([Data(0, 0, GOOD), Data(1, 0, BIG[:50_000])])
+    with pytest.raises(Refusal, match="b came with another content"):
+        incoming.take([Data(1, 50_000, bytes(len(BIG) - 50_000))])
+    staged = tmp_path / "ws/.pslaunch/dispatch/staged"
+    assert [p.name for p in staged.iterdir()] == [digest(GOOD)]
+
+
+def test_more_than_was_asked_for_is_refused(incoming: Incoming) -> None:
+    incoming.take([Data(0, 0, GOOD), Data(1, 0, BIG)])
+    with pytest.raises(ManifestError, match="more came"):
+        incoming.take([Data(1, 0, b"x")])
+
+
+class Alone:
+    """A receiver that is told anything."""
+
+    def __init__(self, workspace: Path) -> None:
+        self.loop = Loop()
+        self.said: list[Message] = []
+        self.ends: list[Exception | None] = []
+        self.told: list[Message] = []
+        self.receiver = Receiver(
+            self.loop, str(workspace), say=self.said.append, over=self.ends.append, tell=self.told.append
+        )
+
+    def offer(self, manifest: bytes, size: int | None = None) -> None:
+        bytes_ = len(manifest) if size is None else size
+        self.receiver.offered({"type": "dispatch", "digest": digest(manifest), "bytes": bytes_})
+        self.loop.run(lambda: bool(self.said or self.ends))
+
+    def refusal(self) -> str:
+        self.loop.run(lambda: bool(self.ends))
+        assert isinstance(self.ends[0], Refusal) and self.ends[0].code == codes.IO
+        return str(self.ends[0])
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Alone]:
+    made = Alone(tmp_path / "ws")
+    yield made
+    made.receiver.close()
+    wait = made.receiver._aside._thread
+    if wait.ident:
+        wait.join(10)
+    made.loop.close()
+
+
+@pytest.mark.parametrize("size", [0, -1, manifest.MAX_BYTES + 1, 2**70])
+def test_no_length_is_believed(alone: Alone, size: int) -> None:
+    alone.offer(b"x", size)
+    assert "manifest" in alone.refusal()
+
+
+def test_a_manifest_that_leads_out_is_refused(alone: Alone, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("mine")
+    listing = encode([Entry("../victim", "f", 0o644, 1, 0, digest(b"x"))])
+    alone.offer(listing)
+    alone.receiver.take(Data(THE_MANIFEST, 0, listing))
+    assert "'../victim' can't be a path" in alone.refusal()
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
+def test_a_manifest_is_the_one_that_was_announced(alone: Alone) -> None:
+    listing = encode(ENTRIES)
+    alone.offer(listing)
+    alone.receiver.take(Data(THE_MANIFEST, 0, listing[:-1] + b"x"))
+    assert "not what was announced" in alone.refusal()
+
+
+def test_more_than_was_granted_ends_it(alone: Alone) -> None:
+    alone.offer(encode(ENTRIES))
+    alone.receiver.take(Data(1, 0, bytes(receive.WINDOW_BYTES + 1)))
+    assert "more comes than was granted" in alone.refusal()
+
+
+def test_no_room_is_known_before_anything_is_written(tmp_path: Path) -> None:
+    ws = tmp_path / "ws"
+    ws.mkdir()
+    (ws / "old").write_text("old")
+    with pytest.raises(Refusal, match=r"bytes free and the package needs 4,611,686,0") as e:
+        Incoming(str(ws)).look(encode([Entry("a", "f", 0o644, 2**62, 0, digest(b"x"))]))
+    assert e.value.code == codes.IO and (ws / "old").read_text() == "old"
+
+
+def test_a_node_looks_before_it_is_asked(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
+    ws = tmp_path / "ws"
+    dispatched(ends, listed(source), ws)
+    (ws / "data/7").write_text("changed by a program")
+    ends.append(Ends(listed(source), ws))
+    ends[-1].receiver.expect()
+    ends[-1].run()
+    assert ends[-1].ends == [None] and len(sent(ends[-1])) == 1
+    assert (ws / "data/7").read_text() == "file 7" * 7
+    (source / "data/7").write_text("new")
+    ends.append(Ends(listed(source), ws))
+    ends[-1].receiver.expect()
+    ends[-1].run()
+    assert ends[-1].ends == [None] and (ws / "data/7").read_text() == "new"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_asked_for_is_what_is_understood(tmp_path: Path, ends: list[Ends], seed: int) -> None:
+    dice = random.Random(seed)
+    entries = [
+        Entry(f"{i:05}", "f", 0o644, dice.choice([0, 1, 100]), 0, digest(str(i).encode()))
+        for i in range(1000)
+    ]
+    wants = [
+        Want(i, 7 if e.size == 100 and dice.random() < 0.1 else 0)
+        for i, e in enumerate(entries)
+        if e.size and dice.random() < dice.choice([0.1, 0.9])
+    ]
+    if seed:
+        wants.append(wants.pop(dice.randrange(len(wants))))  # once more, after what it had of it was no good
+    m = {"files": in_runs(wants, entries), "offsets": {str(f): offset for f, offset in wants if offset}}
+    ends.append(Ends(Source(str(tmp_path), entries), tmp_path / "ws"))
+    assert ends[-1].sender._wants(m) == wants
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 9, 10])
+@pytest.mark.parametrize("passed", [1, 2, 9, 10])
+def test_no_manifest_makes_what_a_node_lacks_too_long_to_say(wanted: int, passed: int) -> None:
+    """Short names, and files that are wanted alternate with files that are not."""
+    entries = [Entry(f"{i:03x}", "f", 0o644, 1, 0, digest(str(i).encode())) for i in range(16**3)]
+    wants = [Want(i, 0) for i in range(len(entries)) if i % (wanted + passed) >= passed]
+    said = sum(map(len, encode_control({"type": "lacks", "files": in_runs(wants, entries)})))
+    assert said / len(encode(entries)) * manifest.MAX_BYTES < MAX_CONTROL_BYTES
+
+
+@pytest.mark.timeout(60)
+def test_what_is_found_spoilt_while_its_sender_goes_is_asked_for_once(alone: Alone, tmp_path: Path) -> None:
+    staged = tmp_path / "ws/.pslaunch/dispatch/staged"
+    staged.mkdir(parents=True)
+    (staged / f"{digest(BIG)}.part").write_bytes(b"x" * 70_000)
+    listing = encode(ENTRIES[1:])
+    alone.offer(listing)
+    alone.receiver.take(Data(THE_MANIFEST, 0, listing))
+    alone.loop.run(lambda: any(m.get("files") for m in alone.said))
+    peer: list[Message] = []
+    alone.receiver.ask_of(peer.append, alone=False)
+    alone.loop.run(lambda: bool(peer))
+    alone.said.clear()
+    alone.receiver.take(Data(0, 70_000, BIG[70_000:]))
+    alone.receiver.ask_of(None, alone=True)
+    done: list[bool] = []
+    alone.receiver._do(lambda: None, lambda: done.append(True))
+    alone.loop.run(lambda: bool(done))
+    assert [(m["type"], m.get("files")) for m in alone.said] == [("lacks", [0, 1])] and len(peer) == 1
+    alone.receiver.take(Data(0, 0, BIG))
+    alone.loop.run(lambda: bool(alone.ends))
+    assert alone.ends == [None] and (tmp_path / "ws/b").read_bytes() == BIG

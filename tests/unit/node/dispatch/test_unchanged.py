@@ -1,0 +1,95 @@
+"""A workspace that nobody touched is known at a glance; every change of it is noticed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node.dispatch import unchanged as seen
+from pslaunch.node.dispatch.into_place import MANIFEST, Store
+from pslaunch.node.dispatch.manifest import Hashes, digest, encode, scan
+from pslaunch.node.dispatch.staging import Incoming
+from pslaunch.node.line.wire import Data
+
+LONG_AGO_NS = 1_700_000_000_000_000_000
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> bytes:
+    """The manifest of a folder with all that one can hold."""
+    folder = tmp_path / "package"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data/a\nb").write_text("first")
+    (folder / os.fsdecode(b"\xff")).write_text("second")
+    (folder / "link").symlink_to("data")
+    return encode(scan(str(folder), Hashes(os.devnull)).entries)
+
+
+@pytest.fixture
+def store(tmp_path: Path, package: bytes) -> Store:
+    """A workspace to which it has come."""
+    incoming = Incoming(str(tmp_path / "ws"))
+    contents = {digest(text): text for text in (b"first", b"second")}
+    for want in incoming.look(package):
+        incoming.take([Data(want.file, 0, contents[incoming.listed[want.file].content])])
+    incoming.place()
+    incoming.remember()
+    incoming.close()
+    return Store(str(tmp_path / "ws"))
+
+
+def test_what_nobody_touched_is_known_without_its_manifest(store: Store, package: bytes) -> None:
+    (Path(store.workspace) / "made by a program").write_text("this is none of the package's business")
+    assert seen.glance(store) == digest(package)
+    again = Incoming(store.workspace)
+    assert again.glance() == digest(package)
+    before = Path(store.path, MANIFEST).stat()
+    again.place()
+    again.remember()
+    assert Path(store.path, MANIFEST).stat() == before and seen.glance(store) == digest(package)
+
+
+def rewrite(path: Path) -> None:
+    st = path.stat()
+    path.write_text("FIRST")
+    os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns))  # as programs do that cover their tracks
+
+
+def cut(path: Path, fields: int) -> None:
+    path.write_bytes(b"\0".join(path.read_bytes().split(b"\0")[:-fields]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ws: rewrite(ws / "data/a\nb"),
+        lambda ws: (ws / "data/a\nb").chmod(0o755),
+        lambda ws: (ws / "data/a\nb").unlink(),
+        lambda ws: shutil.rmtree(ws / "data"),
+        lambda ws: (ws / "data").chmod(0o700),
+        lambda ws: ((ws / "data").rename(ws / "moved"), (ws / "data").symlink_to("moved")),
+        lambda ws: ((ws / "link").unlink(), (ws / "link").symlink_to("elsewhere")),
+        lambda ws: ((ws / "link").unlink(), (ws / "link").mkdir()),
+        lambda ws: (ws / ".pslaunch/dispatch" / MANIFEST).write_bytes(b""),
+        lambda ws: (ws / ".pslaunch/dispatch" / MANIFEST).unlink(),
+        lambda ws: (ws / ".pslaunch/dispatch" / seen.SEEN).unlink(),
+        lambda ws: (ws / ".pslaunch/dispatch" / seen.SEEN).write_bytes(b"\0\0\0"),
+        lambda ws: cut(ws / ".pslaunch/dispatch" / seen.SEEN, 2),  # by a power cut, between two entries
+    ],
+)
+def test_every_change_takes_more_than_a_glance(store: Store, change: Callable[[Path], object]) -> None:
+    change(Path(store.workspace))
+    assert seen.glance(store) == ""
+
+
+def test_nothing_is_kept_of_what_is_not_right(store: Store, package: bytes) -> None:
+    incoming = Incoming(store.workspace)
+    incoming.look(package)
+    incoming.place()
+    rewrite(Path(store.workspace) / "data/a\nb")
+    incoming.remember()
+    assert seen.glance(store) == ""

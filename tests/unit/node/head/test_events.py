@@ -1,0 +1,54 @@
+"""What a head remembers of a job's events."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+from pslaunch.node.head.events import MAX_EVENT_BYTES, Recent
+
+
+def line(number: int, text: str) -> dict[str, Any]:
+    return {"n": number, "time": 1.0 + number, "event": "line", "process": "trainer/0", "text": text}
+
+
+def numbers(recent: Recent, cursor: int, limit: int | None = None) -> list[int]:
+    return [event["n"] for event in recent.since(cursor, limit)]
+
+
+def test_from_a_cursor_on_and_so_many() -> None:
+    recent = Recent()
+    for n in (0, 1, 2, 5, 6):  # 3 and 4 were never heard of
+        recent.add(line(n, "x"))
+    assert numbers(recent, 0) == [0, 1, 2, 5, 6]
+    assert numbers(recent, 1, 2) == [1, 2]
+    assert numbers(recent, 3) == [5, 6]
+    assert numbers(recent, 7) == []
+
+
+def test_the_oldest_are_forgotten_when_there_are_too_many() -> None:
+    recent = Recent(most=3)
+    for n in range(10):
+        recent.add(line(n, "x"))
+    assert numbers(recent, 0) == [7, 8, 9]
+
+
+def test_one_that_is_too_long_by_itself_is_the_only_one() -> None:
+    recent = Recent(most_bytes=10_000)
+    for n, length in enumerate((10, 10, 20_000)):
+        recent.add(line(n, "x" * length))
+    assert numbers(recent, 0) == [2]
+    recent.add(line(3, "x"))
+    assert numbers(recent, 0) == [3]
+
+
+def test_memory_is_bounded_whatever_the_lines_are() -> None:
+    for text in ("", "x" * 8192, "\N{GRINNING FACE}" * 8192):
+        tracemalloc.start()
+        recent = Recent(most=100_000)
+        for n in range(60_000 if not text else 5000):
+            recent.add(line(n, f"{n}{text}"))
+        taken = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert MAX_EVENT_BYTES / 2 < taken < MAX_EVENT_BYTES * 1.1, text[:1]
+        assert numbers(recent, 0)

@@ -1,0 +1,160 @@
+"""The head and what nodes say to it: nonsense loses that node, and an end without an answer has a limit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pslaunch.node import codes, job
+from pslaunch.node.head import head
+from pslaunch.node.head.head import Head
+from pslaunch.node.job import Count, Limits, Node, Plan, Role
+from pslaunch.node.line import wire
+from pslaunch.node.line.wire import Decoder, Message, Output, encode_control, encode_output
+from pslaunch.node.loop import Loop
+
+PREPARED: Message = {
+    "type": "prepared",
+    "host": "n0",
+    "run_dir": "/run",
+    "python": "python",
+    "workspace": "/ws",
+    "log_dir": "/ws/log",
+    "output_dir": "/ws/output",
+    "state_dir": "/ws/.pslaunch",
+    "shared": None,
+}
+PIECE = encode_output(Output(0, 0, b"yes\n"))
+
+
+def one_trainer() -> job.Placed:
+    nodes = (Node(0, "n0", "", "/ws", "/ws/log", "/ws/output", "/ws/.pslaunch"),)
+    plan = Plan(
+        job_id="demo-1", name="demo", epoch=0, backend="local", server="bundled", why="given",
+        roles=(Role("trainer", Count("per_node", 1), ("python", "train.py")),),
+        port=None, ports_num=1, ports_num_for_sparse=0, trainer_count=1, use_gpu=False, added_env={},
+        flags={}, limits=Limits(5.0, 1000.0, 60.0, None, 60.0), nodes=nodes,
+    )  # fmt: skip
+    return job.place(plan, nodes)
+
+
+class Led:
+    """A head of one node, which says what a test has it say; the test sets the clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.loop = Loop(clock=lambda: self.now_s)
+        self.head = Head(self.loop, one_trainer(), "5e" * 32, lambda: 0.0)
+        ours, self._node = socket.socketpair()
+        fd = ours.detach()
+        self.head.attach(self.head.placed.nodes[0], fd, fd, lambda: "")
+        self._decoder = Decoder()
+        self.say(b"".join(encode_control(wire.hello())))
+        self.until_told("prepare")
+
+    def say(self, frames: bytes) -> None:
+        """What the node says; the head hears it."""
+        before_s = self.head.links[0].line.silence.heard_s
+        self._node.sendall(frames)
+        self.now_s += 0.001
+        self.loop.run(lambda: self.head.links[0].line.silence.heard_s > before_s)
+
+    def until_told(self, kind: str) -> None:
+        self._node.setblocking(False)
+        heard: list[Any] = []
+        while kind not in heard:
+            self.loop.run_once(0.0)
+            with contextlib.suppress(BlockingIOError):
+                items = self._decoder.feed(os.read(self._node.fileno(), 1 << 16))
+                heard += [item["type"] for item in items if isinstance(item, dict)]
+
+    def later(self, by_s: float) -> None:
+        self.now_s += by_s
+        self.loop.run_once(0.0)
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        return [e for e in self.head.events(0)[0] if e["event"] == event]
+
+    def notes(self) -> list[str]:
+        return [e["text"] for e in self.events("note")]
+
+    def close(self) -> None:
+        self._node.close()
+        for link in self.head.links.values():
+            link.line.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def led() -> Iterator[Led]:
+    with contextlib.closing(Led()) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ('{"type": "received", "bytes": Infinity}', "Infinity is no number"),
+        ('{"type": "exited", "key": "trainer/0", "written": 1e999}', "OverflowError"),
+        ('{"type": "furnished"}', "KeyError"),
+    ],
+)
+def test_nonsense_loses_the_node_that_said_it(led: Led, said: str, why: str) -> None:
+    led.say(wire.HEADER.pack(len(said), wire.CONTROL, 0) + said.encode())
+    led.loop.run(lambda: led.head.done)
+    assert led.head.code == codes.NODE_LOST
+    assert why in led.events("node")[-1]["text"]
+
+
+def test_a_node_without_an_address_is_refused_in_words(led: Led) -> None:
+    led.say(b"".join(encode_control({**PREPARED, "addrs": []})))
+    led.loop.run(lambda: led.head.done)
+    assert "a node has at least one address" in led.events("node")[-1]["text"]
+
+
+def finishing(led: Led) -> None:
+    led.head.stop(15, "asked to end")
+    led.until_told("finish")
+
+
+def test_a_node_that_does_not_answer_the_end_is_given_up(led: Led) -> None:
+    finishing(led)
+    led.later(head.FINISH_LIMIT_S - 0.5)
+    assert not led.events("end")
+    led.later(1.0)
+    assert led.head.done and "no answer while ending" in led.notes()[0]
+
+
+def test_what_was_left_behind_is_shown_for_a_moment_and_then_counted(led: Led) -> None:
+    finishing(led)
+    for offset in (0, 4):
+        led.say(encode_output(Output(0, offset, b"yes\n")))
+        led.later(head.SHOW_S)
+    led.say(encode_output(Output(0, 8, b"yes\nyes\n")))
+    assert [e["text"] for e in led.events("line")] == ["yes"]
+    assert [e["bytes"] for e in led.events("gap")] == [4, 8]
+
+
+def test_an_answer_may_come_behind_much_output(led: Led) -> None:
+    finishing(led)
+    for _ in range(4):
+        led.later(head.FINISH_LIMIT_S * 0.9)
+        led.say(PIECE)
+    led.later(head.FINISH_LIMIT_S * 0.9)
+    led.say(b"".join(encode_control({"type": "finished", "killed": 0, "left": []})))
+    assert led.head.done and not led.notes()
+
+
+def test_a_node_that_sends_on_without_an_answer_is_given_up_at_last(led: Led) -> None:
+    finishing(led)
+    while not led.head.done:
+        led.later(1.0)
+        if not led.head.done:
+            led.say(PIECE)
+        assert led.now_s < head.FINISH_MOST_S + 5
+    assert led.now_s > head.FINISH_MOST_S - 1 and "no answer while ending" in led.notes()[0]

@@ -1,0 +1,237 @@
+"""The gate and sealed lines: only who knows the secret comes in, and nobody changes what is said."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslaunch.node.line import gate, wire
+from pslaunch.node.line.gate import Gate, Seals
+from pslaunch.node.line.seal import Seal
+from pslaunch.node.line.wire import Decoder, Line, Message, WireError, encode_control
+from pslaunch.node.loop import Loop
+from pslaunch.runtime.shared import prove
+from support.clock import own_s
+
+SECRET = b"of the job"
+
+
+def sealed(messages: list[Message], key: bytes = b"k") -> bytes:
+    seal = Seal(key)
+    return b"".join(part for m in messages for f in encode_control(m) for part in (f, seal.mac(f)))
+
+
+MESSAGES: list[Message] = [{"type": "a"}, {"type": "b", "text": "x" * 70_000}, {"type": "c"}]
+
+
+@given(st.data())
+def test_a_sealed_line_takes_any_split_and_no_flipped_bit(data: st.DataObject) -> None:
+    stream = sealed(MESSAGES)
+    cut = data.draw(st.integers(0, len(stream)))
+    decoder = Decoder(Seal(b"k"))
+    assert decoder.feed(stream[:cut]) + decoder.feed(stream[cut:]) == MESSAGES
+    at = data.draw(st.integers(0, len(stream) * 8 - 1))
+    changed = bytearray(stream)
+    changed[at // 8] ^= 1 << at % 8
+    decoder = Decoder(Seal(b"k"))
+    try:
+        assert decoder.feed(bytes(changed)) != MESSAGES
+        assert len(decoder.feed(b"")) == 0
+    except WireError:
+        pass
+
+
+def test_a_repeated_left_out_or_foreign_frame_is_refused() -> None:
+    one = sealed(MESSAGES[:1])
+    for stream in (
+        one + one,
+        sealed(MESSAGES[:1], key=b"other"),
+        sealed([MESSAGES[0], MESSAGES[2]])[len(one) :],
+    ):
+        with pytest.raises(WireError, match="changed"):
+            Decoder(Seal(b"k")).feed(stream)
+
+
+class Guarded:
+    """A gate on a loop, and what it let in and refused."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.loop = Loop()
+        self.admitted: list[tuple[bytes, int, Seals]] = []
+        self.refused: list[str] = []
+        self.gate = Gate(
+            self.loop,
+            "127.0.0.1",
+            SECRET,
+            check=lambda text: "" if text == b"welcome" else "not you",
+            admit=lambda *found: self.admitted.append(found),
+            refused=self.refused.append,
+            port=port,
+        )
+
+    def until(self, what: list[str] | list[tuple[bytes, int, Seals]]) -> None:
+        self.loop.run(lambda: bool(what))
+
+    def close(self) -> None:
+        self.gate.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def guarded() -> Iterator[Guarded]:
+    found = Guarded()
+    yield found
+    found.close()
+
+
+def dial_aside(port: int, secret: bytes, text: bytes) -> tuple[threading.Thread, list[object]]:
+    result: list[object] = []
+
+    def run() -> None:
+        try:
+            result.append(gate.dial(["127.0.0.1"], port, secret, text, 5.0))
+        except prove.Refused as e:
+            result.append(e)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, result
+
+
+def test_a_gate_is_at_the_port_that_is_asked_for_or_else_at_any() -> None:
+    with contextlib.closing(Guarded()) as first, contextlib.closing(Guarded(first.gate.port)) as second:
+        port = first.gate.port
+        assert second.gate.port not in (0, port)
+    with contextlib.closing(Guarded(port)) as third:
+        assert third.gate.port == port
+
+
+def test_who_knows_the_secret_gets_a_line_that_both_sides_understand(guarded: Guarded) -> None:
+    thread, result = dial_aside(guarded.gate.port, SECRET, b"welcome")
+    guarded.until(guarded.admitted)
+    thread.join()
+    text, fd, seals = guarded.admitted[0]
+    assert text == b"welcome" and isinstance(result[0], tuple)
+    heard: list[Message] = []
+
+    def line(fd: int, seals: Seals) -> Line:
+        return Line(
+            guarded.loop,
+            fd,
+            fd,
+            lost_after_s=5,
+            on_message=heard.append,
+            on_lost=lambda _why: None,
+            seals=seals,
+        )
+
+    lines = [line(fd, seals), line(*result[0])]
+    lines[0].send({"type": "down"})
+    lines[1].send({"type": "up"})
+    guarded.loop.run(lambda: {"down", "up"} <= {m["type"] for m in heard})
+    for one in lines:
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "why"), [(b"wrong", b"welcome", "secret"), (SECRET, b"me", "not you")]
+)
+def test_others_are_refused_in_words(guarded: Guarded, secret: bytes, text: bytes, why: str) -> None:
+    thread, result = dial_aside(guarded.gate.port, secret, text)
+    guarded.until(guarded.refused)
+    thread.join()
+    assert not guarded.admitted
+    assert isinstance(result[0], prove.Refused) and why in str(result[0])
+
+
+@pytest.mark.parametrize(
+    "noise", [bytes(range(100, 200)), b"GET / HTTP/1.1\r\n\r\n", struct.pack("<4sBBH", b"PSHS", 1, 3, 65535)]
+)
+def test_noise_is_dropped_and_the_gate_goes_on(guarded: Guarded, noise: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", guarded.gate.port)) as stranger:
+        stranger.sendall(noise)
+        guarded.until(guarded.refused)
+    test_who_knows_the_secret_gets_a_line_that_both_sides_understand(guarded)
+
+
+def test_who_comes_after_a_thousand_that_never_speak_gets_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prove, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(prove, "SUM_UP_S", 1.0)
+    monkeypatch.setattr(gate, "SUM_UP_S", 0.1)
+    with contextlib.closing(Guarded()) as guarded, contextlib.ExitStack() as stack:
+        for _ in range(1000):
+            stack.enter_context(socket.create_connection(("127.0.0.1", guarded.gate.port)))
+        thread, result = dial_aside(guarded.gate.port, SECRET, b"welcome")
+        guarded.until(guarded.admitted)
+        thread.join()
+        assert isinstance(result[0], tuple)
+        for fd in (guarded.admitted[0][1], result[0][0]):
+            os.close(fd)
+        assert "it did not prove itself, and others wait" in guarded.refused[0]
+        guarded.loop.run(lambda: "more from" in guarded.refused[-1])
+    assert re.fullmatch(r"\.\.\. and \d+ more from 127\.0\.0\.1 in the last minute", guarded.refused[-1])
+    assert sum("more from" not in line for line in guarded.refused) <= 2 * prove.IN_FULL
+
+
+def test_who_drips_is_not_heard_for_longer_than_the_limit() -> None:
+    enough = threading.Event()
+    answer = prove.message(prove.Kind.CHALLENGE, bytes(prove.NONCE_BYTES + prove.MAC_BYTES))
+
+    def drip(listener: socket.socket) -> None:
+        with listener.accept()[0] as sock, contextlib.suppress(OSError):
+            for byte in answer:
+                sock.sendall(bytes([byte]))
+                if enough.wait(0.1):
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,))
+        thread.start()
+        began_s = own_s()
+        with pytest.raises(TimeoutError):
+            gate.dial(["127.0.0.1"], listener.getsockname()[1], SECRET, b"", 0.5)
+        assert own_s() - began_s < 3.0  # all of the answer takes 7 s
+        enough.set()
+        thread.join()
+
+
+def test_silent_addresses_share_the_limit_and_the_last_one_has_its_turn(guarded: Guarded) -> None:
+    port = guarded.gate.port
+    with contextlib.ExitStack() as stack:
+        silent = [f"127.0.0.{i}" for i in range(2, 5)]
+        for addr in silent:
+            stack.enter_context(socket.create_server((addr, port)))
+        began_s = own_s()
+        with pytest.raises(TimeoutError):
+            gate.dial(silent, port, SECRET, b"welcome", 0.6)
+        assert own_s() - began_s < gate.TRY_S
+        found: list[tuple[int, Seals]] = []
+        addrs = [*silent, "127.0.0.1"]
+        thread = threading.Thread(
+            target=lambda: found.append(gate.dial(addrs, port, SECRET, b"welcome", 4.0))
+        )
+        thread.start()
+        guarded.until(guarded.admitted)
+        thread.join()
+    for fd in (guarded.admitted[0][1], found[0][0]):
+        os.close(fd)
+
+
+def test_without_an_address_nobody_is_dialled() -> None:
+    with pytest.raises(ConnectionError, match="no address"):
+        gate.dial([], 1, SECRET, b"", 1.0)
+
+
+def test_frames_of_a_sealed_message_stay_within_the_limit() -> None:
+    assert max(map(len, encode_control(MESSAGES[1]))) <= wire.MAX_FRAME_BYTES

@@ -1,0 +1,130 @@
+"""Which address a node gets: doors that say who opened, and the first address that all could open."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslaunch.node.line.reach import ALL_PAIRS, Door, Target, candidates, choose, tries, try_all, word
+from pslaunch.node.loop import Loop
+from pslaunch.runtime.shared import nics
+
+SECRET = bytes(32)
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    """The door of node 1."""
+    loop, over = Loop(), threading.Event()
+    door = Door(loop, word(SECRET, 1))
+
+    def run() -> None:
+        while not over.is_set():
+            loop.run_once(0.05)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield door
+    over.set()
+    thread.join()
+    door.close()
+    loop.close()
+
+
+def test_a_door_opens_at_every_address_of_its_node(door: Door) -> None:
+    found = [Target(1, addr, door.port) for addr in ("127.0.0.1", "127.0.0.2", "::1")]
+    there = found if "::1" in nics.addresses()["lo"] else found[:2]
+    assert sorted(try_all(found, SECRET)) == sorted(there)
+
+
+def test_a_door_at_a_port_that_is_free_or_else_at_any() -> None:
+    loop = Loop()
+    first = Door(loop, b"")
+    second = Door(loop, b"", first.port)
+    assert second.port not in (0, first.port)
+    first.close()
+    third = Door(loop, b"", first.port)
+    assert third.port == first.port
+    for door in (second, third):
+        door.close()
+    loop.close()
+
+
+def test_the_port_of_a_door_is_a_program_s_at_once(door: Door) -> None:
+    at = [Target(1, "127.0.0.1", door.port)]
+    assert try_all(at, SECRET) == at
+    door.close()
+    with socket.socket() as program:  # without SO_REUSEADDR
+        program.bind(("127.0.0.1", door.port))
+
+
+def test_a_door_of_another_node_or_job_is_not_the_one_that_was_meant(door: Door) -> None:
+    assert try_all([Target(2, "127.0.0.1", door.port)], SECRET) == []
+    assert try_all([Target(1, "127.0.0.1", door.port)], bytes(31) + b"1") == []
+
+
+def test_a_door_that_says_nothing_is_given_up(door: Door) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        targets = [Target(1, "127.0.0.1", silent.getsockname()[1]), Target(1, "127.0.0.1", door.port)]
+        assert try_all(targets, SECRET, limit_s=0.3) == targets[1:]
+
+
+def test_where_the_first_address_opens_silent_ones_are_not_waited_for(door: Door) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        targets = [Target(1, "127.0.0.1", door.port), Target(1, "127.0.0.1", silent.getsockname()[1])]
+        begin_s = time.monotonic()
+        assert try_all(targets, SECRET, limit_s=60.0) == targets[:1]
+        assert time.monotonic() - begin_s < 30.0
+
+
+def test_nobody_listens_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    assert try_all([Target(1, "127.0.0.1", port)], SECRET) == []
+
+
+def test_the_address_by_which_we_were_called_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_CONNECTION", "10.9.8.1 50000 10.9.8.7 22")
+    assert candidates("")[0] == "10.9.8.7"
+    assert candidates("lo") == ["127.0.0.1"]
+    with pytest.raises(LookupError, match=r"'eth99' is not there; there are: .*lo 127\.0\.0\.1"):
+        candidates("eth99")
+
+
+@pytest.mark.parametrize("says", ["UNKNOWN 65535 UNKNOWN 65535", ""])
+def test_an_sshd_without_an_address_adds_none(says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_CONNECTION", says)
+    assert candidates("") == (list(dict.fromkeys(nics.outside())) or ["127.0.0.1"])
+
+
+@given(st.integers(1, 200))
+def test_every_node_is_tried_and_never_by_itself(nodes: int) -> None:
+    who = tries(nodes)
+    assert all(i not in tried for i, tried in who.items())
+    assert {k for tried in who.values() for k in tried} == (set(range(nodes)) if nodes > 1 else set())
+    if nodes > ALL_PAIRS:
+        assert all(len(tried) <= nodes.bit_length() + 1 for tried in who.values())
+
+
+def test_the_first_address_that_all_could_open_wins() -> None:
+    known = [["a0", "b0"], ["a1", "b1"], ["a2", "b2"]]
+    opened = {0: [(1, "b1"), (2, "a2"), (2, "b2")], 1: [(0, "b0"), (0, "a0"), (2, "b2")],
+              2: [(0, "a0"), (1, "b1"), (1, "a1")]}  # fmt: skip
+    assert choose(["n0", "n1", "n2"], known, opened) == ["a0", "b1", "b2"]
+
+
+def test_a_node_that_some_can_not_reach_is_named_with_them() -> None:
+    known = [["a0"], ["a1"], ["a2"]]
+    opened = {0: [(1, "a1"), (2, "a2")], 1: [(0, "a0")], 2: [(0, "a0"), (1, "a1")]}
+    with pytest.raises(LookupError) as e:
+        choose(["n0", "n1", "n2"], known, opened)
+    assert e.value.args[0] == "n2 (a2) can't be reached from n1"
+    with pytest.raises(LookupError, match=r"n0 .* by one address from all the others"):
+        choose(["n0", "n1", "n2"], [["x", "y"], ["a1"], ["a2"]],
+               {0: [(1, "a1"), (2, "a2")], 1: [(0, "x"), (2, "a2")], 2: [(0, "y"), (1, "a1")]})  # fmt: skip

@@ -1,0 +1,332 @@
+"""The wire between head and agent: any split, any flipped byte, a slow reader, a silent peer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslaunch.node.line import wire
+from pslaunch.node.line.wire import Decoder, Line, Message, Output, WireError, encode_control, encode_output
+from pslaunch.node.loop import Loop
+
+messages = st.dictionaries(
+    st.text(max_size=20), st.one_of(st.text(max_size=50), st.integers(), st.none())
+).map(lambda d: {**d, "type": "x"})
+outputs = st.builds(Output, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.binary(max_size=200))
+items = st.lists(st.one_of(messages, outputs), max_size=8)
+
+
+def encode(item: Message | Output) -> bytes:
+    return encode_output(item) if isinstance(item, Output) else b"".join(encode_control(item))
+
+
+@given(items, st.data())
+def test_any_split_gives_the_same_items(sent: list[Message | Output], data: st.DataObject) -> None:
+    stream = b"".join(map(encode, sent))
+    decoder, got, rest = Decoder(), [], stream
+    while rest:
+        n = data.draw(st.integers(1, len(rest)))
+        got += decoder.feed(rest[:n])
+        rest = rest[n:]
+    assert got == sent
+
+
+@given(items, st.data())
+def test_a_flipped_bit_is_an_error_or_other_items_never_a_crash(
+    sent: list[Message | Output], data: st.DataObject
+) -> None:
+    stream = bytearray(b"".join(map(encode, sent)) or b"\0")
+    at = data.draw(st.integers(0, len(stream) * 8 - 1))
+    stream[at // 8] ^= 1 << at % 8
+    try:
+        for item in Decoder().feed(bytes(stream)):
+            assert isinstance(item, (dict, Output))
+    except WireError:
+        pass
+
+
+def test_every_prefix_waits() -> None:
+    stream = encode({"type": "x", "text": "y" * 100})
+    for n in range(len(stream)):
+        assert Decoder().feed(stream[:n]) == []
+
+
+def test_a_long_message_travels_in_frames_of_at_most_64_kib() -> None:
+    message = {"type": "start", "env": "v" * 300_000}
+    frames = encode_control(message)
+    assert len(frames) > 4 and max(map(len, frames)) <= wire.MAX_FRAME_BYTES
+    assert Decoder().feed(b"".join(frames)) == [message]
+
+
+def test_no_message_over_the_limit_is_sent_or_taken() -> None:
+    with pytest.raises(WireError, match="limit"):
+        encode_control({"type": "x", "text": "y" * wire.MAX_CONTROL_BYTES})
+    frame = wire.HEADER.pack(wire.MAX_BODY_BYTES, wire.CONTROL, wire.MORE) + b" " * wire.MAX_BODY_BYTES
+    decoder = Decoder()
+    with pytest.raises(WireError, match="limit"):
+        for _ in range(wire.MAX_CONTROL_BYTES // wire.MAX_BODY_BYTES + 2):
+            decoder.feed(frame)
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"Welcome to node1!\n",
+        b"\xff" * 6,
+        struct.pack("<IBB", 2**31, 1, 0),
+        struct.pack("<IBB", 2, 1, 0) + b"[]",
+    ],
+)
+def test_noise_is_named(noise: bytes) -> None:
+    with pytest.raises(WireError):
+        Decoder().feed(noise)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nan",
+        '{"type": "x", "n": NaN}',
+        '{"type": "x", "n": -Infinity}',
+        "[1]",
+        '{"type": 3}',
+        "{",
+        "[" * 100_000,
+    ],
+)
+def test_json_that_is_no_message_is_refused(text: str) -> None:
+    body = text.encode()[: wire.MAX_BODY_BYTES]
+    with pytest.raises(WireError):
+        Decoder().feed(wire.HEADER.pack(len(body), wire.CONTROL, 0) + body)
+
+
+def test_a_version_skew_names_both_versions() -> None:
+    with pytest.raises(WireError, match=rf"version 99.*this side {wire.WIRE_VERSION}"):
+        wire.check_hello({"type": "hello", "wire": 99, "version": "9.9"})
+
+
+class Peers:
+    """A line, and a raw socket at its other end."""
+
+    def __init__(self, lost_after_s: float) -> None:
+        self.loop = Loop()
+        ours, self.raw = socket.socketpair()
+        self.raw.setblocking(False)
+        self.messages: list[Message] = []
+        self.outputs: list[Output] = []
+        self.lost: list[str] = []
+        fd = ours.detach()
+        self.line = Line(
+            self.loop,
+            fd,
+            fd,
+            lost_after_s=lost_after_s,
+            on_message=self._hear,
+            on_output=self.outputs.append,
+            on_lost=self.lost.append,
+        )
+
+    def _hear(self, message: Message) -> None:
+        self.messages.append(message)
+        if message["type"] == "sum":
+            self.messages.append({"type": "sum of it", "n": sum(map(int, message["of"]))})
+
+    def close(self) -> None:
+        self.line.close()
+        self.raw.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def peers() -> Iterator[Peers]:
+    found = Peers(lost_after_s=0.3)
+    yield found
+    found.close()
+
+
+def test_silence_is_noticed(peers: Peers) -> None:
+    peers.loop.run(lambda: bool(peers.lost))
+    assert "nothing was heard" in peers.lost[0] and not peers.line.open
+
+
+def test_an_hour_in_which_nobody_has_anything_to_say_is_no_silence() -> None:
+    now_s = [0.0]
+    loop = Loop(clock=lambda: now_s[0])
+    lost: list[str] = []
+    lines = []
+    for sock in socket.socketpair():
+        fd = sock.detach()
+        lines.append(
+            Line(loop, fd, fd, lost_after_s=3.0, on_message=lambda _message: None, on_lost=lost.append)
+        )
+    for second in range(3600):
+        now_s[0] = float(second)
+        for _ in range(3):  # beats go out, and come in
+            loop.run_once(0.0)
+    assert not lost
+    for line in lines:
+        line.close()
+    loop.close()
+
+
+class Patient:
+    """A line that waits 600 s for its first byte and 3 s for each later one; the test sets the clock."""
+
+    def __init__(self) -> None:
+        self.now_s, self.lost = 0.0, list[str]()
+        self.loop = Loop(clock=lambda: self.now_s)
+        sock, self.raw = socket.socketpair()
+        fd = sock.detach()
+        self._line = Line(
+            self.loop,
+            fd,
+            fd,
+            lost_after_s=3,
+            first_after_s=600,
+            on_message=lambda _m: None,
+            on_lost=self.lost.append,
+        )
+
+    def until(self, end_s: int) -> None:
+        while self.now_s < end_s:
+            self.now_s += 1
+            for _ in range(3):
+                self.loop.run_once(0.0)
+
+    def close(self) -> None:
+        self._line.close()
+        self.raw.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def patient() -> Iterator[Patient]:
+    with contextlib.closing(Patient()) as found:
+        yield found
+
+
+def test_the_first_byte_may_take_longer_than_silence_later(patient: Patient) -> None:
+    patient.until(599)
+    assert not patient.lost
+    patient.raw.sendall(encode(wire.hello()))
+    patient.loop.run_once(0.0)
+    patient.until(601)
+    assert not patient.lost
+    patient.until(603)
+    assert patient.lost == ["nothing was heard for 3 s"]
+
+
+def test_a_first_byte_that_never_comes_is_missed(patient: Patient) -> None:
+    patient.until(600)
+    assert patient.lost == ["nothing was heard for 600 s"]
+
+
+def test_a_pause_of_the_whole_machine_is_no_silence(patient: Patient) -> None:
+    patient.raw.sendall(encode(wire.hello()))
+    patient.loop.run_once(0.0)
+    patient.now_s += 60
+    for _ in range(3):
+        patient.loop.run_once(0.0)
+    assert not patient.lost
+    patient.until(62)
+    assert not patient.lost
+    patient.until(63)
+    assert patient.lost == ["nothing was heard for 63 s"]
+
+
+def test_a_closed_line_is_noticed_at_once(peers: Peers) -> None:
+    peers.raw.close()
+    peers.loop.run(lambda: bool(peers.lost))
+    assert "closed" in peers.lost[0]
+
+
+def test_what_was_said_before_the_other_side_left_is_heard() -> None:
+    loop, heard, lost = Loop(), list[str](), list[str]()
+    (our_read, their_write), (their_read, our_write) = os.pipe(), os.pipe()
+    os.write(their_write, encode(wire.hello()) + encode({"type": "over"}))
+    os.close(their_read)
+    line = Line(
+        loop,
+        our_read,
+        our_write,
+        lost_after_s=5,
+        on_message=lambda m: heard.append(m["type"]),
+        on_lost=lost.append,
+    )
+    line._write()  # finds nobody there, before anything was read
+    loop.run(lambda: len(heard) == 2)
+    os.close(their_write)
+    loop.run(lambda: bool(lost))
+    assert heard == ["hello", "over"] and "closed" in lost[0]
+    loop.close()
+
+
+def test_output_before_hello_is_refused(peers: Peers) -> None:
+    peers.raw.sendall(encode_output(Output(0, 0, b"x")))
+    peers.loop.run(lambda: bool(peers.lost))
+    assert "hello" in peers.lost[0]
+
+
+def test_a_number_that_is_none_ends_the_line(peers: Peers) -> None:
+    body = b'{"type": "sum", "of": [1e999]}'
+    peers.raw.sendall(encode(wire.hello()) + wire.HEADER.pack(len(body), wire.CONTROL, 0) + body)
+    peers.loop.run(lambda: bool(peers.lost))
+    assert "'sum' can't be right: OverflowError" in peers.lost[0]
+
+
+@pytest.mark.parametrize("wrong", [IndexError, AttributeError, ZeroDivisionError])
+def test_whatever_comes_of_a_message_that_can_not_be_right_ends_the_line(
+    peers: Peers, wrong: type[Exception]
+) -> None:
+    def hear(message: Message) -> None:
+        if message["type"] == "x":
+            raise wrong
+
+    peers.line._on_message = hear
+    peers.raw.sendall(encode(wire.hello()) + encode({"type": "x"}))
+    peers.loop.run(lambda: bool(peers.lost))
+    assert f"'x' can't be right: {wrong.__name__}" in peers.lost[0]
+
+
+@pytest.mark.parametrize("nonsense", [{}, {"of": None}, {"of": ["x"]}])
+def test_a_message_that_can_not_be_right_ends_the_line(peers: Peers, nonsense: Message) -> None:
+    for message in (wire.hello(), {"type": "sum", "of": [1, 2]}, {"type": "sum", **nonsense}):
+        peers.raw.sendall(b"".join(encode_control(message)))
+    peers.loop.run(lambda: bool(peers.lost))
+    assert peers.messages[2] == {"type": "sum of it", "n": 3}
+    assert "'sum' can't be right" in peers.lost[0] and not peers.line.open
+
+
+def test_control_goes_before_bulk_and_bulk_is_bounded(peers: Peers) -> None:
+    taken = 0
+    while peers.line.send_output(Output(0, taken, b"x" * 60_000)):
+        taken += 1
+    assert taken * 60_000 < 4 * wire.MAX_BULK_BYTES  # what the socket holds, and the queue
+    peers.line.send({"type": "exited"}, in_order=True)
+    peers.line.send({"type": "urgent"})
+    decoder, kinds = Decoder(), list[str]()
+    while "exited" not in kinds:
+        peers.loop.run_once(0.05)
+        try:
+            data = os.read(peers.raw.fileno(), 1 << 20)
+        except BlockingIOError:
+            continue
+        kinds += [item["type"] if isinstance(item, dict) else "output" for item in decoder.feed(data)]
+    assert kinds[0] == "hello"
+    assert kinds.index("urgent") < len(kinds) - 2  # it overtook what was queued before it
+    assert kinds[-1] == "exited" and kinds.count("output") == taken
+    assert peers.line.idle
+
+
+def test_messages_and_output_arrive(peers: Peers) -> None:
+    peers.raw.sendall(encode(wire.hello()) + encode({"type": "a"}) + encode_output(Output(7, 9, b"z")))
+    peers.loop.run(lambda: bool(peers.outputs))
+    assert [m["type"] for m in peers.messages] == ["hello", "a"]
+    assert peers.outputs == [Output(7, 9, b"z")]

@@ -1,0 +1,156 @@
+"""Place and bind: pure, so their whole behaviour is compared as data."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslaunch.node import job
+from pslaunch.node.job import Count, Facts, Limits, Node, Plan, Role
+from pslaunch.runtime.shared import env
+
+
+def node(i: int, addr: str = "127.0.0.1", ranks: int = 1) -> Node:
+    return Node(i, f"n{i}", addr, f"/ws{i}", f"/ws{i}/log", f"/ws{i}/output", f"/ws{i}/.pslaunch", ranks)
+
+
+def plan(
+    *, server: str = "bundled", pservers: Count, trainers: Count, nodes: int = 1, port: int | None = None
+) -> Plan:
+    return Plan(
+        job_id="demo-1",
+        name="demo",
+        epoch=0,
+        backend="local",
+        server=server,
+        why="given",
+        roles=(
+            Role("pserver", pservers, ("serve",)),
+            Role("trainer", trainers, ("python", "train.py", "a b", "$x")),
+        ),
+        port=port,
+        ports_num=2,
+        ports_num_for_sparse=1,
+        trainer_count=1,
+        use_gpu=False,
+        added_env={},
+        flags={},
+        limits=Limits(5.0, 30.0, 60.0, None, 60.0),
+        nodes=tuple(node(i) for i in range(nodes)),
+    )
+
+
+def placed(p: Plan, nodes: list[Node]) -> dict[str, int]:
+    return {process.key: process.node for process in job.place(p, nodes).processes}
+
+
+def test_a_total_goes_round_the_nodes() -> None:
+    p = plan(pservers=Count("total", 2), trainers=Count("total", 4))
+    assert placed(p, [node(i) for i in range(3)]) == {
+        "pserver/0": 0, "pserver/1": 1, "trainer/0": 0, "trainer/1": 1, "trainer/2": 2, "trainer/3": 0,
+    }  # fmt: skip
+
+
+def test_a_count_per_node_or_rank_stays_together() -> None:
+    p = plan(pservers=Count("per_node", 1), trainers=Count("per_rank", 1))
+    assert placed(p, [node(0, ranks=2), node(1)]) == {
+        "pserver/0": 0, "pserver/1": 1, "trainer/0": 0, "trainer/1": 0, "trainer/2": 1,
+    }  # fmt: skip
+
+
+def test_log_names_have_the_rank_for_further_processes_of_a_node() -> None:
+    p = plan(pservers=Count("total", 1), trainers=Count("total", 3))
+    logs = {x.key: x.log for x in job.place(p, [node(0), node(1)]).processes}
+    assert logs == {
+        "pserver/0": "/ws0/log/server.log",
+        "trainer/0": "/ws0/log/train.log",
+        "trainer/1": "/ws1/log/train.log",
+        "trainer/2": "/ws0/log/train.2.log",
+    }
+
+
+@given(
+    st.integers(1, 5),
+    st.integers(0, 7),
+    st.integers(1, 7),
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.integers(-9, 9),
+)
+def test_no_two_processes_of_an_address_share_a_port(
+    nodes: int, pservers: int, trainers: int, dense: int, sparse: int, further: int
+) -> None:
+    p = plan(server="script", pservers=Count("total", pservers), trainers=Count("total", trainers))
+    p = p._replace(ports_num=dense, ports_num_for_sparse=sparse)
+    where = job.place(p, [node(i, addr=f"127.0.0.{i % 2 + 1}") for i in range(nodes)])
+    ports = job.propose_ports(where, 7164, 7164 + further)
+    owner = {x.key: where.nodes[x.node].addr for x in where.processes} | {job.GLOO: where.nodes[0].addr}
+    used = [(owner[key], port) for key, values in ports.items() for port in values]
+    assert len(used) == len(set(used))
+    assert all(len(ports[x.key]) == dense + sparse for x in where.of("pserver"))
+    assert all(ports[key][0] >= 7164 + further for key in ports if not key.startswith("pserver"))
+
+
+def test_trainers_without_pservers_have_ports_of_their_own() -> None:
+    """Other frameworks need a port where their ranks meet: that of trainer 0 is free, unlike a fixed one."""
+    p = plan(server="none", pservers=Count("total", 0), trainers=Count("total", 3))
+    where = job.place(p, [node(i, addr=f"10.0.0.{i + 1}") for i in range(2)])
+    ports = job.propose_ports(where, 7164, 20000)
+    assert ports == {"trainer/0": (20000,), "trainer/1": (20000,), "trainer/2": (20001,)}
+    contract = job.bind(where, Facts(("10.0.0.1", "10.0.0.2"), ("/run", "/run"), ports)).starts[1].contract
+    assert contract["PADDLE_TRAINER_ENDPOINTS"] == "10.0.0.1:20000,10.0.0.2:20000,10.0.0.1:20001"
+    assert contract["PADDLE_PORT"] == "20000" and contract["PADDLE_GLOO_HTTP_ENDPOINT"] == ""
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2))
+def test_the_runtime_reads_the_endpoints_that_the_launcher_wrote(
+    pservers: int, nodes: int, dense: int, sparse: int
+) -> None:
+    p = plan(pservers=Count("total", pservers), trainers=Count("total", 1))
+    p = p._replace(ports_num=dense, ports_num_for_sparse=sparse)
+    where = job.place(p, [node(i, addr=f"10.0.0.{i + 1}") for i in range(nodes)])
+    ports = job.propose_ports(where, 7164, 20000)
+    bound = job.bind(
+        where, Facts(tuple(n.addr for n in where.nodes), tuple("/run" for _ in where.nodes), ports)
+    )
+    trainer = bound.starts[-1].contract
+    args = env.init_args(trainer)
+    endpoints = env.pserver_endpoints(
+        args["pservers"], args["port"], args["ports_num"], args["ports_num_for_sparse"]
+    )
+    listed = trainer["PADDLE_PSERVERS_IP_PORT_LIST"].split(",")
+    assert [f"{host}:{port}" for host, port in endpoints] == listed
+    for start in bound.starts[:-1]:
+        own = f"{start.contract['POD_IP']}:{start.contract['PADDLE_PORT']}"
+        assert listed[int(start.contract["PSLAUNCH_RANK"])] == own
+
+
+def test_a_dry_run_has_symbols_for_what_only_nodes_know() -> None:
+    p = plan(pservers=Count("total", 2), trainers=Count("total", 1))
+    where = job.place(p, [node(0), node(1, addr="")])
+    bound = job.bind(where, Facts.symbolic(where))
+    trainer = bound.starts[-1].contract
+    assert (
+        trainer["PADDLE_PSERVERS_IP_PORT_LIST"] == "127.0.0.1:{pserver:0.port},{node:1.addr}:{pserver:1.port}"
+    )
+    assert bound.starts[-1].argv == ("python", "train.py", "a b", "$x")
+    assert "--port={pserver:0.port}" in bound.starts[0].argv
+
+
+def test_a_given_port_is_literal_in_a_dry_run() -> None:
+    p = plan(pservers=Count("total", 2), trainers=Count("total", 1), port=8000)
+    where = job.place(p, [node(0)])
+    trainer = job.bind(where, Facts.symbolic(where)).starts[-1].contract
+    assert trainer["PADDLE_PSERVERS_IP_PORT_LIST"] == "127.0.0.1:8000,127.0.0.1:8003"
+    assert trainer["PADDLE_INIT_PORT"] == "8000"
+
+
+@pytest.mark.parametrize("server", ["bundled", "script"])
+def test_pservers_are_started_as_the_mode_says(server: str) -> None:
+    p = plan(server=server, pservers=Count("total", 1), trainers=Count("total", 1))
+    where = job.place(p, [node(0)])
+    start = job.bind(where, Facts.symbolic(where)).starts[0]
+    assert start.keep_ports == (server == "bundled")
+    assert (start.argv == ("serve",)) == (server == "script")
+    assert bool(start.contract["PADDLE_TRAINER_ENDPOINTS"]) == (server == "script")

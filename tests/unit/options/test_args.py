@@ -1,0 +1,144 @@
+"""Whose word is whose on a command line."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslaunch.errors import SpecError
+from pslaunch.options.args import ELSEWHERE, Split, nearest, split_command_line
+from pslaunch.runtime.shared.env import TRAINER_FLAGS
+
+OPTIONS = {"server_num": True, "server": True, "env": True, "json": False, "conf": True, "help": False}
+NAMES = [*OPTIONS, *TRAINER_FLAGS]
+
+words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+plain_words = words.filter(lambda w: not w.startswith("-"))
+foreign_names = st.from_regex(r"[a-z][a-z0-9_.-]{0,14}", fullmatch=True).filter(
+    lambda n: n.replace("-", "_") not in (*NAMES, *ELSEWHERE) and nearest(n.replace("-", "_"), NAMES) is None
+)
+foreign = st.one_of(
+    foreign_names.map(lambda n: f"--{n}"), st.builds(lambda n, v: f"--{n}={v}", foreign_names, words)
+)
+
+
+def split(*line: str) -> Split:
+    return split_command_line(line, OPTIONS)
+
+
+@given(st.lists(foreign), plain_words, st.lists(words))
+def test_what_follows_the_program_is_its_own(before: list[str], program: str, after: list[str]) -> None:
+    found = split("--server_num", "2", *before, program, *after)
+    assert found.ours == ("--server_num=2",)
+    assert found.forwarded == tuple(before)
+    assert found.program == program
+    assert found.program_args == tuple(after)
+
+
+@given(st.lists(foreign), st.lists(words))
+def test_two_dashes_end_ours(before: list[str], after: list[str]) -> None:
+    found = split(*before, "--", *after)
+    program_follows = bool(after) and not after[0].startswith("-")
+    assert found.forwarded == tuple(before)
+    assert found.program == (after[0] if program_follows else None)
+    assert found.program_args == tuple(after[1:] if program_follows else after)
+
+
+@given(st.lists(words))
+def test_no_word_is_lost_and_none_is_invented(line: list[str]) -> None:
+    try:
+        found = split(*line)
+    except SpecError as e:
+        assert str(e)
+        return
+    rest = [] if found.program is None else [found.program]
+    tail = [*rest, *found.program_args]
+    assert line[len(line) - len(tail) :] == tail
+    head = " ".join(line[: len(line) - len(tail)])
+    for name, value in found.trainer_flags.items():
+        assert name in head.replace("-", "_") and (value in head or value == "True")
+    for word in found.forwarded:
+        assert word in head
+
+
+@given(st.sampled_from([name for name, valued in OPTIONS.items() if valued]), words)
+def test_a_value_survives_byte_for_byte(name: str, value: str) -> None:
+    assert split(f"--{name}={value}").ours == (f"--{name}={value}",)
+    if not value.startswith("--"):
+        assert split(f"--{name}", value).ours == (f"--{name}={value}",)
+
+
+def test_dashes_and_underscores_are_the_same() -> None:
+    assert split("--server-num=3", "--num-passes", "4").ours == ("--server_num=3",)
+    assert split("--num-passes", "4").trainer_flags == {"num_passes": "4"}
+
+
+def test_negative_numbers_are_values() -> None:
+    assert split("--server_num", "-1").ours == ("--server_num=-1",)
+
+
+def test_trainer_flags_are_split_off() -> None:
+    found = split("--num_passes=3", "--save_dir", "out", "--no_save", "train.py", "--num_passes=9")
+    assert found.trainer_flags == {"num_passes": "3", "save_dir": "out", "no_save": "True"}
+    assert found.program_args == ("--num_passes=9",)
+    assert split("--local=false").trainer_flags == {"local": "false"}
+
+
+def test_only_a_bare_true_or_false_flag_leaves_the_next_word_alone() -> None:
+    found = split("--local", "train.py")
+    assert (found.trainer_flags, found.program) == ({"local": "True"}, "train.py")
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [
+        ("--json", "--json"),
+        ("--json=yes", "--json"),
+        ("--json=0", "--json=False"),
+        ("--json=", "--json=False"),
+    ],
+)
+def test_a_flag_may_be_turned_off(word: str, ours: str) -> None:
+    assert split(word, "train.py") == Split(ours=(ours,), program="train.py")
+
+
+def test_env_may_be_repeated() -> None:
+    assert split("--env", "A=1", "--env=B").ours == ("--env=A=1", "--env=B")
+
+
+def test_config_is_no_near_miss_of_conf() -> None:
+    assert split("--config=v1.py").forwarded == ("--config=v1.py",)
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        (["--server_nums", "2"], ["--server_nums", "--server_num"]),
+        (["--servers=a:1"], ["--servers", "--server"]),
+        (["--pservers", "2"], ["--pservers", "it is --server_num"]),
+        (["-s", "3"], ["-s", "it is --server_num"]),
+        (["--num-servers=3"], ["--num-servers", "it is --server_num"]),
+        (["--num_pass=2"], ["--num_pass", "--num_passes"]),
+        (["--confg=x"], ["--confg", "--conf"]),
+        (["-n", "3"], ["-n", "two dashes"]),
+        (["-x"], ["-x"]),
+        (["-server_num=2"], ["-server_num=2"]),
+        (["-"], ["-"]),
+        (["---x"], ["---x"]),
+        (["--=3"], ["--=3"]),
+        (["--server_num"], ["--server_num", "value"]),
+        (["--server_num", "--json"], ["--server_num", "value", "--json"]),
+        (["--server_num", "--"], ["--server_num", "value"]),
+        (["--json=maybe"], ["--json", "maybe"]),
+        (["--no_json"], ["--no_json", "is --json=false meant?"]),
+        (["--server_num=1", "--server-num=2"], ["--server_num", "twice"]),
+        (["--num_passes=1", "--num_passes=1"], ["--num_passes", "twice"]),
+        (["--num_passes=0"], ["--num_passes=0"]),
+        (["--num_passes", "train.py"], ["--num_passes", "train.py"]),
+        (["--local=maybe"], ["--local", "maybe"]),
+    ],
+)
+def test_what_can_not_be_meant_is_an_error_that_names_it(line: list[str], names: list[str]) -> None:
+    with pytest.raises(SpecError) as caught:
+        split(*line)
+    for name in names:
+        assert name in str(caught.value)

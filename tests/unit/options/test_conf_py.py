@@ -1,0 +1,253 @@
+"""conf.py: published ones are read as they are, and every wrong one is told with file, line and name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pslaunch.errors import SpecError
+from pslaunch.options.conf_py import KEYS, near_names, read_conf
+from pslaunch.options.kinds import Layer, Value
+from pslaunch.options.options import options_of
+from pslaunch.options.sources import CONF as FILE
+from support.pages import rows, words
+
+# With the names and the forms of the first pages' conf.py, and of the second generation's.
+FIRST = """# Cluster of the first pages.
+HOSTS = [
+        "root@192.168.100.17",
+        "root@192.168.100.18:9090",
+        ]
+
+\'\'\'
+where workspaces go
+\'\'\'
+
+#a folder of every node
+ROOT_DIR = "/home/paddle"
+
+\'\'\'
+the network
+\'\'\'
+#interface
+PADDLE_NIC = "eth0"
+#first port
+PADDLE_PORT = 7164
+#ports for dense parameters
+PADDLE_PORTS_NUM = 2
+#ports for sparse ones
+PADDLE_PORTS_NUM_FOR_SPARSE = 2
+
+#for all processes
+LD_LIBRARY_PATH="/usr/local/cuda/lib64:/usr/lib64"
+"""
+SECOND = (
+    FIRST.replace("PADDLE_PORTS_NUM = 2", "PADDLE_PORTS_NUM = 1") + '#on a GPU?\nPADDLE_USE_GPU = "False"\n'
+)
+
+
+def read(folder: Path, source: str | bytes) -> Layer:
+    path = folder / FILE
+    path.write_bytes(source if isinstance(source, bytes) else source.encode())
+    return read_conf(path, FILE)
+
+
+def test_numbers_may_be_text(tmp_path: Path) -> None:
+    layer = read(tmp_path, "HOSTS = ['a']\nPADDLE_PORT = '7164'\nPADDLE_PORTS_NUM = 'x'\n")
+    assert [v.text for name in ("port", "ports_num") for v in layer[name]] == [
+        "7164",
+        "x",
+    ]  # judged as options are
+
+
+@pytest.mark.parametrize(("source", "ports_num"), [(FIRST, "2"), (SECOND, "1")])
+def test_a_published_conf(tmp_path: Path, source: str, ports_num: str) -> None:
+    found = read(tmp_path, source)
+    assert found["hosts"] == [
+        Value("root@192.168.100.17", "conf.py:3"), Value("root@192.168.100.18:9090", "conf.py:4"),
+    ]  # fmt: skip
+    assert found["root_dir"] == [Value("/home/paddle", "conf.py:12: ROOT_DIR")]
+    assert found["ports_num"] == [Value(ports_num, "conf.py:22: PADDLE_PORTS_NUM")]
+    assert {name: values[0].text for name, values in found.items() if name not in ("hosts", "ports_num")} == {
+        "root_dir": "/home/paddle", "nics": "eth0", "port": "7164", "ports_num_for_sparse": "2",
+        "env": "LD_LIBRARY_PATH=/usr/local/cuda/lib64:/usr/lib64",
+        **({"use_gpu": "False"} if source == SECOND else {}),
+    }  # fmt: skip
+
+
+def test_it_is_python_in_a_namespace_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source = """
+import os.path
+from pathlib import Path
+names = [f"node{i}" for i in range(3)]
+HOSTS = ["root@" + name for name in names]
+BASE = Path("/data")
+ROOT_DIR = os.path.join(str(BASE), __name__)
+RATE, DEBUG, WORD, _HIDDEN, Mixed = 0.5, True, "a b\\n$x", "no", "no"
+DETAILS = {"rack": 7}
+def JOB(): return ROOT_DIR
+print(__file__, "\\d")
+"""
+    found = read(tmp_path, source)
+    assert [value.text for value in found["hosts"]] == ["root@node0", "root@node1", "root@node2"]
+    assert {value.label for value in found["hosts"]} == {"conf.py:5"}
+    assert found["root_dir"][0].text == "/data/conf"
+    assert [value.text for value in found["env"]] == ["RATE=0.5", "DEBUG=True", "WORD=a b\n$x"]
+    assert capfd.readouterr() == ("", f"{tmp_path / FILE} \\d\n"), "our output stays ours"
+
+
+def test_it_may_import_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for folder, host in (("one", "a"), ("two", "b")):
+        (tmp_path / folder / "rack").mkdir(parents=True)
+        (tmp_path / folder / "rack/__init__.py").write_text("from rack.names import NAME\n")
+        (tmp_path / folder / "rack/names.py").write_text(f"NAME = {host!r}\n")
+        (tmp_path / folder / "space").mkdir()
+        (tmp_path / folder / "lib").mkdir()
+        (tmp_path / folder / f"lib/from_{folder}.py").touch()
+        source = f"""
+import sys, space
+from rack import NAME
+HOSTS = [NAME]
+sys.path.append({str(tmp_path / folder / "lib")!r})
+import from_{folder}
+"""
+        found = read(tmp_path / folder, source)
+        assert [value.text for value in found["hosts"]] == [host]
+        assert str(tmp_path / folder) not in sys.path and not {"rack", "rack.names", "space"} & set(
+            sys.modules
+        )
+        assert f"from_{folder}" in sys.modules, "what came from elsewhere may not stand being loaded again"
+    assert not list(tmp_path.rglob("__pycache__"))
+    with pytest.raises(SpecError, match=r"^conf.py:1: ZeroDivisionError"):
+        (tmp_path / "wrong.py").write_text("1 / 0\n")
+        read(tmp_path, "import wrong\n")
+    assert str(tmp_path) not in sys.path
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("HOSTS = [\n'a',\n", "conf.py:1: SyntaxError: '[' was never closed"),
+        ("print 'hello'", "conf.py:1: SyntaxError: Missing parentheses"),
+        ("x = 1\nHOSTS = nodes()\n", "conf.py:2: NameError: name 'nodes' is not defined"),
+        ("def f():\n    return 1 / 0\n\nPORT = f()\n", "conf.py:2: ZeroDivisionError: division by zero"),
+        (
+            "import json\njson.loads('{')\n",
+            "conf.py:2: json.decoder.JSONDecodeError: Expecting property name",
+        ),
+        ("import no_such_module", "conf.py:1: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("exit(3)", "conf.py:1: SystemExit: 3"),
+        (b"A = '\xff'", "SyntaxError"),
+        (b"A = 1\0", "null bytes"),
+        ("eval('1 +')", "conf.py:1: SyntaxError: invalid syntax"),
+    ],
+)
+def test_an_error_in_it_is_told_with_its_line_and_words(
+    tmp_path: Path, source: str | bytes, told: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        read(tmp_path, source)
+    assert str(caught.value).startswith("conf.py") and told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("\nPADDLE_PORTS = 1", "conf.py:2: PADDLE_PORTS is no name of conf.py; is PADDLE_PORT meant?"),
+        ("PADDLE_PORT_NUM = 1", "is PADDLE_PORTS_NUM meant?"),
+        ("PADDLE_NICS = 'eth0'", "conf.py:1: PADDLE_NICS is no name of conf.py; is PADDLE_NIC meant?"),
+        ("PADDLE_XYZZY = ''", "conf.py:1: PADDLE_XYZZY is no name of conf.py; there are HOSTS, ROOT_DIR"),
+        ("HOSTS = 'a'", "conf.py:1: HOSTS='a': a list is meant"),
+        ("HOSTS = []", "conf.py:1: HOSTS names no host"),
+        ("HOSTS = [\n 'a',\n 3]", "conf.py:3: HOSTS has 3, which is no text"),
+        ("HOSTS = {'a'}", "conf.py:1: HOSTS={'a'}: a list is meant"),
+        ("if True:\n    PADDLE_PORT = [7164]", "conf.py:2: PADDLE_PORT=[7164]: a whole number is meant"),
+        ("PADDLE_PORT = 7164.0", "PADDLE_PORT=7164.0: a whole number is meant"),
+        ("PADDLE_PORT = True", "PADDLE_PORT=True: a whole number is meant"),
+        ("PADDLE_PORTS_NUM = None", "PADDLE_PORTS_NUM=None: a whole number is meant"),
+        ("PADDLE_USE_GPU = []", "PADDLE_USE_GPU=[]: true or false is meant"),
+        ("PADDLE_NIC = None", "PADDLE_NIC=None: text is meant"),
+        ("PADDLE_PORT = 10**5000", "PADDLE_PORT=<int>: a whole number is meant"),
+        (
+            "class A:\n    def __repr__(self): return 1/0\nROOT_DIR = A()",
+            "conf.py:3: ROOT_DIR=<A>: text is meant",
+        ),
+        ("ROOT_DIR = 7", "ROOT_DIR=7: text is meant"),
+        ("JOB_NAME = ['x' * 90]", f"JOB_NAME=['{'x' * 55}...: text is meant"),
+        ("PADDLE_WITH_GLOO = []", "PADDLE_WITH_GLOO=[]: text or a number is meant"),
+        ("hosts = ['a']", "conf.py:1: hosts: is HOSTS meant?"),
+        ("HOST = ['a']", "conf.py:1: HOST: is HOSTS meant?"),
+    ],
+)
+def test_a_wrong_name_or_type_is_told_with_its_line(tmp_path: Path, source: str, told: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        read(tmp_path, source)
+    assert str(caught.value).startswith("conf.py:") and told in str(caught.value)
+
+
+def test_the_line_of_the_last_assignment_is_told(tmp_path: Path) -> None:
+    found = read(
+        tmp_path, "PADDLE_PORT = 1\nfor PADDLE_PORT in (2, 3):\n    pass\nJOB_NAME = PADDLE_NIC = 'x'\n"
+    )
+    assert found["port"] == [Value("3", "conf.py:2: PADDLE_PORT")]
+    assert found["nics"] == [Value("x", "conf.py:4: PADDLE_NIC")]
+
+
+def test_variables_of_programs_may_be_set(tmp_path: Path) -> None:
+    found = read(tmp_path, "PADDLE_WITH_GLOO = 1\nPADDLE_DATA_HOME = '/d'\nPADDLE_INIT_SEED = 3\n")
+    assert [v.text for v in found["env"]] == [
+        "PADDLE_WITH_GLOO=1",
+        "PADDLE_DATA_HOME=/d",
+        "PADDLE_INIT_SEED=3",
+    ]
+    assert found["env"][0].label == "conf.py:1:"
+
+
+def test_a_variable_that_may_be_meant_for_the_cluster_is_told(tmp_path: Path) -> None:
+    found = read(tmp_path, "ROOTDIR = '/d'\nLD_LIBRARY_PATH = '/l'\nHOST = 'a'\nGROUP = 1\n")
+    assert near_names([*found["env"], Value("HOST=b", "--env"), Value("HOST=c", "pslaunch.toml:1: env")]) == [
+        "conf.py:1: ROOTDIR is a variable for the programs, not ROOT_DIR",
+        "conf.py:3: HOST is a variable for the programs, not HOSTS",
+    ]
+
+
+def test_what_can_be_no_variable_is_told_in_one_line(tmp_path: Path) -> None:
+    source = """
+import math as M
+from pathlib import Path as P
+def F(): pass
+RANGE = range(3)
+HOSTS = [f"n{i}" for i in RANGE]
+ROOT = P("/d")
+EMPTY = None
+small = []
+KEPT = 1.5
+"""
+    (tmp_path / "conf.py").write_text(source)
+    told: list[str] = []
+    found = read_conf(tmp_path / "conf.py", "conf.py", told.append)
+    assert [v.text for v in found["env"]] == ["KEPT=1.5"]
+    assert told == [
+        "conf.py:5: RANGE, conf.py:7: ROOT, conf.py:8: EMPTY: no text or number, so no variable for the "
+        "programs"
+    ]
+    (tmp_path / "conf.py").write_text("HOSTS = ['a']\nKEPT = 'x'\n")
+    read_conf(tmp_path / "conf.py", "conf.py", told.append)
+    assert len(told) == 1
+
+
+def test_a_file_that_is_not_there_is_told_as_it_was_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"^my/conf.py can't be read: No such file"):
+        read_conf(tmp_path / "my/conf.py", "my/conf.py")
+
+
+def test_the_page_has_every_name() -> None:
+    said = {
+        words(name)[0]: words(option)[0].removeprefix("--")
+        for name, option, _ in rows("options.md", "conf.py")
+    }
+    assert said == dict(KEYS)
+    assert set(KEYS.values()) <= set(options_of("fabric"))

@@ -1,0 +1,105 @@
+"""How pservers are started, read from the program's text."""
+
+from pathlib import Path
+
+import pytest
+
+from pslaunch.options.detect import choose_server, detect_server
+
+
+def look(ws: Path, **files: str) -> tuple[str, str]:
+    for name, text in files.items():
+        path = ws / f"{name.replace('__', '/').replace('INIT', '__init__')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return detect_server(ws / "train.py", ws)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import fleet\nif fleet.is_server(): fleet.run_server()",
+        "from fleet import run_server\nrun_server()",
+        "import os\nrole = os.environ['TRAINING_ROLE']",
+        "import os\nrole = os.getenv('TRAINING_ROLE', 'TRAINER')",
+    ],
+)
+def test_a_program_that_asks_for_its_role_is_a_script(tmp_path: Path, text: str) -> None:
+    kind, why = look(tmp_path, train=text)
+    assert kind == "script"
+    assert "train.py:" in why
+
+
+def test_any_other_is_bundled(tmp_path: Path) -> None:
+    text = '"""Says TRAINING_ROLE and is_server in words."""\n# run_server\nimport numpy, os\n'
+    kind, why = look(tmp_path, train=text)
+    assert kind == "bundled"
+    assert "train.py" in why
+
+
+@pytest.mark.parametrize(
+    ("train", "module"),
+    [
+        ("import lib", "lib"),
+        ("from lib import go", "lib"),
+        ("import pkg.deep.mod", "pkg__deep__mod"),
+        ("from pkg import mod", "pkg__mod"),
+        ("from pkg import thing", "pkg__INIT"),
+        ("def f():\n    import lib", "lib"),
+    ],
+)
+def test_modules_of_the_workspace_are_read_too(tmp_path: Path, train: str, module: str) -> None:
+    kind, why = look(tmp_path, **{"train": train, module: "x.is_server()"})
+    assert kind == "script"
+    assert "is_server" in why
+
+
+def test_relative_imports_and_circles_are_followed(tmp_path: Path) -> None:
+    kind, why = look(
+        tmp_path,
+        train="import pkg.a",
+        pkg__INIT="",
+        pkg__a="from . import b\nimport train",
+        pkg__b="from .a import x\nfrom ... import nothing\nfrom .c import y",
+        pkg__c="run_server()",
+    )
+    assert (kind, why) == ("script", "pkg/c.py:1 asks for its role (run_server)")
+
+
+def test_modules_outside_the_workspace_are_not(tmp_path: Path) -> None:
+    ws = tmp_path / "ws"
+    ws.mkdir()
+    (tmp_path / "lib.py").write_text("is_server()")
+    assert look(ws, train="import lib")[0] == "bundled"
+
+
+@pytest.mark.parametrize("text", [b"print 'python 2'", b"\xff\xfe", b"a\0b", b"(" * 5000, b"if"])
+def test_what_can_not_be_read_is_bundled_and_says_so(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "train.py").write_bytes(text)
+    kind, why = detect_server(tmp_path / "train.py", tmp_path)
+    assert kind == "bundled"
+    assert "can't be read" in why and "--server" in why
+
+
+def test_an_unreadable_module_is_named(tmp_path: Path) -> None:
+    kind, why = look(tmp_path, train="import lib", lib="print 1")
+    assert kind == "bundled"
+    assert "lib.py" in why
+
+
+def test_another_executable_is_bundled_and_says_so(tmp_path: Path) -> None:
+    kind, why = detect_server(tmp_path / "train.sh", tmp_path)
+    assert kind == "bundled"
+    assert "not read" in why
+
+
+def test_warnings_about_the_program_are_its_own_affair(tmp_path: Path) -> None:
+    assert look(tmp_path, train="x = '\\d' is 'y'")[0] == "bundled"
+
+
+def test_what_the_user_says_wins(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("is_server()")
+    assert choose_server("auto", 1, tmp_path, "train.py")[0] == "script"
+    assert choose_server("bundled", 1, tmp_path, "train.py")[0] == "bundled"
+    assert choose_server("script", None, tmp_path, "train.py")[0] == "script"
+    assert choose_server("auto", 0, tmp_path, "train.py")[0] == "none"

@@ -1,0 +1,243 @@
+"""Hosts as users write them: every way to name one, and every wrong one told with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslaunch.errors import SpecError
+from pslaunch.options.hosts import MAX_HOSTS, Host, choose, named, parse_hosts, split_list
+from pslaunch.options.kinds import Value
+
+
+def parse(*words: str) -> list[Host]:
+    return parse_hosts(words, "conf.py:3")
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "user", "port"),
+    [
+        ("node1", "node1", None, None),
+        ("root@192.168.100.17", "192.168.100.17", "root", None),
+        ("root@192.168.100.17:9090", "192.168.100.17", "root", 9090),
+        (" gpu_box.example.org:2222\n", "gpu_box.example.org", None, 2222),
+        ("[::1]", "::1", None, None),
+        ("me@[FE80::0:1%eth0]:22", "fe80::1%eth0", "me", 22),
+        ("a@corp.org@node1", "node1", "a@corp.org", None),
+        ("CORP\\a@bücher", "bücher", "CORP\\a", None),
+    ],
+)
+def test_a_host_in_every_form(word: str, name: str, user: str | None, port: int | None) -> None:
+    assert parse(word) == [Host(name, user, port, 1, "conf.py:3")]
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("node[08-11]", ["node08", "node09", "node10", "node11"]),
+        ("node[1-2,7]", ["node1", "node2", "node7"]),
+        ("r[1-2]n[3-4].lan", ["r1n3.lan", "r1n4.lan", "r2n3.lan", "r2n4.lan"]),
+        ("[3-4]", ["3", "4"]),
+        ("node[5]", ["node5"]),
+    ],
+)
+def test_ranges(word: str, names: list[str]) -> None:
+    assert [host.name for host in parse(word)] == names
+    assert {(host.user, host.port) for host in parse(f"u@{word}:7")} == {("u", 7)}
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("", "names no host"),
+        ("root@", "names no host"),
+        ("@node1", "'' is no user"),
+        ("a b@c", "'a b'"),
+        ("-oProxyCommand=x@y", "no user's name"),
+        ("-oProxyCommand=x", "no host's name"),
+        ("a/b", "no host's name"),
+        ("node 1", "no host's name"),
+        ("::1", "brackets"),
+        ("fe80::1:22", "brackets"),
+        ("[::zz]", "no IPv6"),
+        ("[::1]x:2", "brackets"),
+        ("[::1]x", "no host's name"),
+        ("node:", "port ''"),
+        ("node:0", "'0'"),
+        ("node:65536", "'65536'"),
+        ("node:ssh", "'ssh'"),
+        ("node[a-b]", r"\[a-b\] is no range"),
+        ("node[]", "no range"),
+        ("node[1-", "no host's name"),
+        ("node[9-1]", "backwards"),
+        ("node1]", "no host's name"),
+        ("node[1-99999999]", f"more than {MAX_HOSTS}"),
+        ("n[1-4000]x[1-4000]", f"{MAX_HOSTS} hosts at most"),
+        ("n\0de", "no host's name"),
+        ("a" + "[1-9]" * 20, f"{MAX_HOSTS} hosts at most"),
+    ],
+)
+def test_a_wrong_host_is_told_with_its_place(word: str, says: str) -> None:
+    with pytest.raises(SpecError, match=says) as caught:
+        parse("fine", word)
+    assert str(caught.value).startswith("conf.py:3: ")
+
+
+def test_a_host_named_k_times_is_one_node_that_counts_k() -> None:
+    found = parse("b", "a:22", "b", "a", "b")
+    assert [(host.address, host.times) for host in found] == [("b", 3), ("a:22", 1), ("a", 1)]
+    assert [host.times for host in parse("n[1-2]", "n[2-3]")] == [1, 2, 1]
+
+
+def test_one_host_with_two_users_names_both() -> None:
+    with pytest.raises(SpecError, match=r"conf.py:9: 'me@a' was named as 'a' before \(conf.py:8\)"):
+        parse_hosts(["a", "me@a"], ["conf.py:8", "conf.py:9"])
+
+
+NAMES = st.from_regex(r"[a-z][a-z0-9.-]{0,9}", fullmatch=True)
+HOSTS = st.tuples(
+    NAMES | st.ip_addresses(v=4).map(str) | st.ip_addresses(v=6).map(str),
+    st.none() | st.from_regex(r"[a-z_][a-z0-9_.-]{0,9}", fullmatch=True),
+    st.none() | st.integers(1, 65535),
+).map(lambda fields: Host(*fields))
+
+
+@given(HOSTS)
+def test_text_is_read_as_the_same_host(host: Host) -> None:
+    assert parse_hosts([host.text], "") == [host]
+
+
+@given(st.lists(HOSTS, min_size=1, max_size=5, unique_by=lambda host: host.address), st.data())
+def test_a_host_is_found_by_its_text_whoever_logs_in_there(hosts: list[Host], data: st.DataObject) -> None:
+    one = data.draw(st.sampled_from(hosts))
+    assert named(hosts, one.text, "it") is named(hosts, one._replace(user="another").text, "it") is one
+
+
+def test_a_host_that_is_not_there_is_told_with_those_that_are() -> None:
+    with pytest.raises(SpecError, match=r"^node 1 \(a:22\) is not among .* here: b, me@a; --hosts"):
+        named(parse("b", "me@a"), "a:22", "node 1 (a:22)")
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_hosts_or_an_error(text: str) -> None:
+    try:
+        found = parse_hosts([text], "here")
+    except SpecError as e:
+        assert str(e).startswith("here: ")
+    else:
+        assert all(not host.name.startswith("-") and host.name == host.name.strip() for host in found)
+        assert parse_hosts([host.text for host in found], "here") == [
+            Host(h.name, h.user, h.port, 1, "here") for h in found
+        ] or any(host.times > 1 for host in found)
+
+
+@given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=20))
+def test_counts_are_how_often_names_stand(names: list[str]) -> None:
+    found = parse_hosts(names, "")
+    assert [host.name for host in found] == list(dict.fromkeys(names))
+    assert [host.times for host in found] == [names.count(host.name) for host in found]
+
+
+def test_lists_keep_ranges_together() -> None:
+    assert split_list("a, n[1-2,4],,u@[::1]:2") == ["a", "n[1-2,4]", "u@[::1]:2"]
+    assert split_list("a@n[1,2]@b", "@,") == ["a", "n[1,2]", "b"]
+
+
+CLUSTER = parse("root@n1", "n2:22", "n2:23", "n[3-4]", "[::1]:22")
+
+
+def chosen(hosts: Sequence[Host], include: Sequence[str], exclude: Sequence[str]) -> list[str]:
+    """The addresses of those that are left."""
+    both = ([Value(text, f"--{name}") for text in words] for name, words in
+            (("include", include), ("exclude", exclude)))  # fmt: skip
+    return [host.address for host in choose(hosts, *both)]
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "left"),
+    [
+        ([], [], "n1 n2:22 n2:23 n3 n4 [::1]:22"),
+        (["n4@n1"], [], "n1 n4"),
+        (["n[3-4],n1"], [], "n1 n3 n4"),
+        (["n4", "n1"], ["n1"], "n4"),
+        (["n2"], [], "n2:22 n2:23"),
+        (["root@n1,n4"], [], "n1 n4"),
+        (["n2:23"], [], "n2:23"),
+        ([], ["n2@[::1]"], "n1 n3 n4"),
+        ([], ["[::1]:22@n[1-3]"], "n4"),
+    ],
+)
+def test_include_and_exclude(include: list[str], exclude: list[str], left: str) -> None:
+    assert chosen(CLUSTER, include, exclude) == left.split()
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "says"),
+    [
+        (["n1@nn3"], [], "--include=n1@nn3: nn3 is not among the hosts; is n3 meant?"),
+        ([], ["elsewhere"], "--exclude=elsewhere: elsewhere is not among the hosts: n1, n2:22, n2"),
+        (["n1"], ["n3"], "--exclude=n3: n3 is not among the hosts: n1"),
+        (["n1:0"], [], "the port '0'"),
+        (["@"], [], "--include=@ names no host"),
+        ([], ["n[1-4]@[::1]"], "leaves no host"),
+    ],
+)
+def test_a_name_that_is_not_there_is_told(include: list[str], exclude: list[str], says: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        chosen(CLUSTER, include, exclude)
+    assert says in str(caught.value)
+
+
+WITH_USERS = parse("root@n[1-3]", "root@m:22", "gpu@n4", "gpu", "n5")
+
+
+@pytest.mark.parametrize(
+    ("include", "left"),
+    [
+        ("root@n[1-2]", "n1 n2"),
+        ("root@n[2-3],n5", "n2 n3 n5"),
+        ("root@m", "m:22"),
+        ("root@m:22,gpu@n4", "m:22 n4"),
+        ("gpu@n1", "n1 gpu"),
+        ("n1@n[4-5]", "n1 n4 n5"),
+    ],
+)
+def test_ranges_with_a_user_are_hosts_as_they_were_named(include: str, left: str) -> None:
+    assert chosen(WITH_USERS, [include], []) == left.split()
+    assert {*chosen(WITH_USERS, [], [include]), *left.split()} == {host.address for host in WITH_USERS}
+
+
+def test_a_range_with_a_user_beyond_the_hosts_is_told() -> None:
+    with pytest.raises(
+        SpecError, match=r"--include=root@n\[1-4\]: root@n4 is not among the hosts; is root@n"
+    ):
+        chosen(WITH_USERS, ["root@n[1-4]"], [])
+    with pytest.raises(SpecError, match="--include=me@n1: me is not among the hosts"):
+        chosen(WITH_USERS, ["me@n1"], [])
+
+
+def test_a_name_that_is_not_there_is_told_with_its_place() -> None:
+    for include, exclude, says in (
+        (["n9"], ["n1"], "p.toml:3: include=n9: n9 is not"),
+        ([], ["n1", "n1"], "p.toml:4: exclude=n1@n1 leaves"),
+    ):
+        with pytest.raises(SpecError, match=f"^{says}"):
+            choose(
+                parse("n1"),
+                [Value(text, "p.toml:3: include") for text in include],
+                [Value(text, "p.toml:4: exclude") for text in exclude],
+            )
+
+
+@given(st.lists(HOSTS, min_size=1, max_size=8, unique_by=lambda h: h.address), st.data())
+def test_what_is_included_and_what_is_excluded_are_all(hosts: list[Host], data: st.DataObject) -> None:
+    picked = data.draw(st.lists(st.sampled_from(hosts), min_size=1, unique=True))
+    words = ["@".join(host.address for host in picked)]
+    inside = chosen(hosts, words, [])
+    assert {h.address for h in picked} <= set(inside)
+    if len(inside) < len(hosts):
+        outside = chosen(hosts, [], words)
+        assert sorted([*inside, *outside]) == sorted(host.address for host in hosts)

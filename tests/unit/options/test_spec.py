@@ -1,0 +1,299 @@
+"""JobSpec can't be invalid, and a command line becomes one by the defaults of all backends."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from pslaunch.errors import SpecError
+from pslaunch.options.args import Split
+from pslaunch.options.kinds import Value
+from pslaunch.options.options import options_of
+from pslaunch.options.sources import Given
+from pslaunch.options.spec import JobSpec, Package, check_values, local_spec
+from pslaunch.runtime.shared import env
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Path:
+    """A workspace `ws` with a program `train.py`, in a folder of its own."""
+    folder = tmp_path / "ws"
+    folder.mkdir()
+    (folder / "train.py").write_text("print(1)\n")
+    return folder
+
+
+def make(
+    cwd: Path,
+    split: Split | None = None,
+    envs: Sequence[str] = (),
+    environ: Mapping[str, str] = MappingProxyType({}),
+    /,
+    **given: str,
+) -> JobSpec:
+    values = {name: [Value(text, f"--{name}")] for name, text in given.items()}
+    values["env"] = [Value(word, "--env") for word in envs]
+    split = split or Split()
+    return local_spec(
+        Given(options_of("local"), values, split.trainer_flags), split, cwd=cwd, environ=environ
+    )
+
+
+def spec(*, workspace: str = "/ws", **fields: Any) -> JobSpec:
+    return JobSpec(backend="local", job_name="w", workspace=Path(workspace), **fields)
+
+
+def check(**fields: Any) -> None:
+    check_values(spec(**fields))
+
+
+@pytest.mark.parametrize(("folder", "why"), [("a\nb", "control characters"), ("/", "no name")])
+def test_a_workspace_that_can_not_name_the_job(ws: Path, folder: str, why: str) -> None:
+    (ws / folder).mkdir(exist_ok=True)
+    split = Split(program=str(ws / "train.py"))
+    with pytest.raises(SpecError, match=f"the workspace .*{why}.*--job_name"):
+        make(ws, split, job_workspace=folder)
+    assert make(ws, split, job_workspace=folder, job_name="w").job_name == "w"
+
+
+def test_logs_that_can_not_be_made(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SpecError, match=r"can't be made: .*/train.py is not a folder"):
+        make(ws, log_dir="train.py/deep/log")
+    monkeypatch.setattr(os, "access", lambda path, mode: not (mode & os.W_OK and Path(path) == ws))
+    with pytest.raises(SpecError, match=r"--log_dir='deep/log' can't be written: .*permission"):
+        make(ws, log_dir="deep/log")
+
+
+def test_defaults(ws: Path) -> None:
+    found = make(ws)
+    assert found == JobSpec(
+        backend="local", job_name="ws", workspace=ws.resolve(), program="train.py", server_num=1, worker_num=1
+    )
+    assert found.command == (sys.executable, "train.py")
+
+
+def test_every_option_arrives(ws: Path) -> None:
+    split = Split(
+        forwarded=("--lr=1",), program="train.py", program_args=("a b",), trainer_flags={"num_passes": "3"}
+    )
+    found = make(
+        ws.parent, split, ["A=b=c", "HOME"], {"HOME": "/h", "PATH": "/usr/bin:/bin"},
+        job_workspace="ws", job_name="my job", server="script", server_num="2", worker_num="3",
+        trainer_count="4", use_gpu="True", port="7164", ports_num="2", ports_num_for_sparse="1",
+        python=sys.executable, log_dir="logs", grace="0", lost_after="9.5", stall_after="7",
+        stall_timeout="90",
+    )  # fmt: skip
+    assert found == JobSpec(
+        backend="local", job_name="my job", workspace=ws.resolve(), program="train.py", server="script",
+        program_args=("--lr=1", "a b"), trainer_flags={"num_passes": "3"}, server_num=2, worker_num=3,
+        trainer_count=4, use_gpu=True, port=7164, ports_num=2, ports_num_for_sparse=1,
+        env={"A": "b=c", "HOME": "/h"}, python=sys.executable, log_dir=ws.parent / "logs",
+        grace_s=0.0, lost_after_s=9.5, stall_after_s=7.0, stall_timeout_s=90.0,
+    )  # fmt: skip
+
+
+def test_workspace_is_the_folder_of_the_program(ws: Path) -> None:
+    found = make(ws.parent, Split(program="ws/train.py"))
+    assert (found.workspace, found.program, found.job_name) == (ws.resolve(), "train.py", "ws")
+
+
+def test_dispatch_package_is_used_in_place(ws: Path) -> None:
+    found = make(ws.parent, job_dispatch_package="ws")
+    assert (found.workspace, found.package, found.program) == (
+        ws.resolve(),
+        Package(folder=ws.resolve()),
+        "train.py",
+    )
+
+
+def test_program_is_looked_for_in_the_workspace_then_here(ws: Path) -> None:
+    (ws / "sub").mkdir()
+    (ws / "sub" / "t.py").touch()
+    (ws.parent / "outside.py").touch()
+    options = {"job_workspace": "ws"}
+    assert make(ws.parent, Split(program="sub/t.py"), **options).program == "sub/t.py"
+    assert make(ws.parent, Split(program="ws/sub/t.py"), **options).program == "sub/t.py"
+    assert make(ws.parent, Split(program=str(ws / "train.py")), **options).program == "train.py"
+    assert make(ws.parent, Split(program="outside.py"), **options).program == str(ws.parent / "outside.py")
+
+
+def test_links_to_the_workspace_are_followed(ws: Path) -> None:
+    link = ws.parent / "link"
+    link.symlink_to(ws)
+    found = make(ws.parent, Split(program="link/train.py"), job_workspace="link")
+    assert (found.workspace, found.program) == (ws.resolve(), "train.py")
+
+
+def test_an_executable_is_run_as_it_is(ws: Path) -> None:
+    (ws / "run.sh").write_text("#!/bin/sh\n")
+    (ws / "run.sh").chmod(0o755)
+    found = make(ws, Split(program="run.sh", program_args=("x",)))
+    assert found.command == ("./run.sh", "x")
+    assert spec(program="/bin/echo").command == ("/bin/echo",)
+
+
+def test_python_is_found_as_a_shell_would(ws: Path) -> None:
+    folder = ws.parent / "bin"
+    folder.mkdir()
+    (folder / "mypython").symlink_to(sys.executable)
+    assert make(ws, None, (), {"PATH": str(folder)}, python="mypython").python == str(folder / "mypython")
+    assert make(ws.parent, Split(program="ws/train.py"), python="bin/mypython").python == str(
+        folder / "mypython"
+    )
+
+
+@pytest.mark.parametrize("text", ["False", "false", "0", "no", "off"])
+def test_false_is_false_in_every_spelling(ws: Path, text: str) -> None:
+    assert make(ws, use_gpu=text).use_gpu is False
+
+
+def test_use_gpu_is_passed_on_to_other_programs(ws: Path) -> None:
+    assert make(ws, use_gpu="1", server="script").use_gpu is True
+    (ws / "train.py").write_text("fleet.is_server()")
+    assert make(ws, use_gpu="1").use_gpu is True
+
+
+def test_use_gpu_with_the_bundled_runtime_names_what_there_is(ws: Path) -> None:
+    with pytest.raises(SpecError, match=r"--use_gpu=1: .*with_gpu OFF"):
+        make(ws, use_gpu="1")
+
+
+@pytest.mark.parametrize(("how", "text"), [({"server_num": "0"}, ""), ({}, "fleet.is_server()")])
+def test_use_gpu_with_a_program_of_the_bundled_runtime_names_where(
+    ws: Path, how: dict[str, str], text: str
+) -> None:
+    (ws / "train.py").write_text(f"import os\nimport pslaunch.runtime as paddle\n{text}\n")
+    with pytest.raises(SpecError, match=r"--use_gpu=1: .*with_gpu OFF.*train.py:2 imports it"):
+        make(ws, use_gpu="1", **how)
+    assert make(ws, use_gpu="1", server="script").use_gpu, "whoever says so has another one for it"
+    for other in ("try:\n    import pslaunch.runtime\nexcept ImportError:\n    pass", "import pslaunch"):
+        (ws / "train.py").write_text(f"{other}\n{text}\n")
+        assert make(ws, use_gpu="1", **how).use_gpu is True
+
+
+BAD_VALUES = (
+    *("server_num=-1", "server_num=two", "server_num=1.5", "server_num=", "server_num=5000"),
+    *("worker_num=0", "worker_num=-3", "trainer_count=0", "ports_num=0", "ports_num_for_sparse=-1"),
+    *("port=0", "port=65536", "port=http", "port=65535.0", f"server_num={'9' * 5000}"),
+    *("grace=-1", "grace=5s", "grace=inf", "grace=nan", "lost_after=1", "stall_after=0", "stall_timeout=0"),
+    *("server=both", "use_gpu=maybe", "python=no-such-python", "python=", "python=./no/python"),
+    *("job_name=", "job_name=a/b", "job_name=..", "job_name=a\nb", f"job_name={'x' * 300}"),
+    *("log_dir=train.py", "log_dir=", "job_workspace=nowhere", "job_workspace=train.py", "job_workspace="),
+    *("job_dispatch_package=nowhere", f"job_dispatch_package={'x' * 5000}"),
+)
+
+
+@pytest.mark.parametrize("option", BAD_VALUES, ids=lambda option: repr(option[:30]))
+def test_a_bad_value_is_named_with_its_option(ws: Path, option: str) -> None:
+    name, _, text = option.partition("=")
+    with pytest.raises(SpecError) as caught:
+        make(ws, **{name: text})
+    assert f"--{name}=" in str(caught.value)
+    assert text[:20] in str(caught.value) or repr(text)[1:-1] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("NOPE", "no such variable"), ("=x", "no variable's name"), ("A B=1", "no variable's name"),
+        ("PADDLE_INIT_PORT=1", "use --port"), ("PSLAUNCH_RANK=1", "contract"), ("TRAINING_ROLE", "contract"),
+    ],
+)  # fmt: skip
+def test_a_bad_variable_is_named(ws: Path, word: str, says: str) -> None:
+    with pytest.raises(SpecError, match=says) as caught:
+        make(ws, None, [word])
+    assert word.partition("=")[0] in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(env.contract_names()))
+def test_no_variable_of_the_contract_can_be_set(name: str) -> None:
+    with pytest.raises(SpecError, match=name):
+        check(env={name: "x"})
+
+
+def test_a_variable_given_twice_is_an_error(ws: Path) -> None:
+    with pytest.raises(SpecError, match="--env A is given twice"):
+        make(ws, None, ["A=1", "A=2"])
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [("gone.py", r"'gone\.py' is not there"), ("", "'' is not there"), (".", "not a file"),
+     ("data.txt", "not executable"), ("a\0b", "a.x00b"), ("x" * 5000, "not there")],
+)  # fmt: skip
+def test_a_bad_program_is_named(ws: Path, program: str, says: str) -> None:
+    (ws / "data.txt").touch()
+    for given in ({}, {"job_workspace": str(ws)}):
+        with pytest.raises(SpecError, match=says):
+            make(ws, Split(program=program), **given)
+
+
+def test_the_folder_of_a_command_is_no_workspace(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, beside = ws / "run", ws / "job.py"
+    for file in (command, beside):
+        file.touch(0o755)
+    monkeypatch.setenv("PATH", f"relative:{ws}")
+    with pytest.raises(SpecError, match=r"run is a command, .*; give .* --job_workspace=DIR"):
+        make(ws.parent, Split(program=str(command)))
+    assert make(ws.parent, Split(program=str(beside))).workspace == ws.resolve()
+    assert make(ws, Split(program=str(command)), job_workspace=str(ws)).workspace == ws.resolve()
+
+
+def test_no_program_at_all(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"'train\.py' is not there"):
+        make(tmp_path)
+
+
+def test_a_value_taken_for_the_program_is_explained(ws: Path) -> None:
+    with pytest.raises(SpecError, match=r"--lr=0\.1"):
+        make(ws, Split(forwarded=("--lr",), program="0.1", program_args=("train.py",)))
+
+
+def test_both_job_options_are_an_error(ws: Path) -> None:
+    with pytest.raises(SpecError, match="--job_workspace=ws and --job_dispatch_package=ws"):
+        make(ws.parent, job_workspace="ws", job_dispatch_package="ws")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("port", "3"), ("ports_num", "3"), ("ports_num_for_sparse", "3"), ("server", "script")],
+)
+def test_an_option_without_effect_is_an_error(ws: Path, option: str, value: str) -> None:
+    with pytest.raises(SpecError, match=f"--{option}={value} has no effect"):
+        make(ws, server_num="0", **{option: value})
+
+
+@pytest.mark.parametrize("how", [{"server": "script"}, {"server_num": "0"}])
+def test_the_time_of_bundled_pservers_without_any_is_an_error(ws: Path, how: dict[str, str]) -> None:
+    with pytest.raises(SpecError, match="--trainer_timeout=9 has no effect where no pserver is bundled"):
+        make(ws, None, trainer_timeout="9", **how)
+    assert make(ws, trainer_timeout="9").trainer_timeout_s == 9.0
+
+
+def test_python_without_a_python_program_is_an_error(ws: Path) -> None:
+    (ws / "run").touch(0o755)
+    with pytest.raises(SpecError, match=r"--python=.* has no effect"):
+        make(ws, Split(program="run"), python=sys.executable)
+
+
+def test_ports_beyond_the_last_are_an_error() -> None:
+    with pytest.raises(SpecError, match="--port=65530"):
+        check(port=65530, server_num=2, ports_num=3, ports_num_for_sparse=1)
+
+
+def test_one_way_to_say_a_trainer_flag() -> None:
+    with pytest.raises(SpecError, match="--num_passes and --env PADDLE_INIT_NUM_PASSES"):
+        check(trainer_flags={"num_passes": "1"}, env={"PADDLE_INIT_NUM_PASSES": "2"})
+    with pytest.raises(SpecError, match="--passes"):
+        check(trainer_flags={"passes": "1"})
+
+
+def test_paths_are_absolute() -> None:
+    with pytest.raises(SpecError, match="workspace=ws"):
+        check(workspace="ws")
+    with pytest.raises(SpecError, match="log_dir=log"):
+        check(log_dir=Path("log"))

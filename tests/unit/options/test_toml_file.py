@@ -1,0 +1,234 @@
+"""pslaunch.toml: the same keys, checks and messages as the command line; and what wins where both speak."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given as arbitrary
+from hypothesis import strategies as st
+
+from pslaunch.errors import SpecError
+from pslaunch.options.args import split_command_line
+from pslaunch.options.kinds import Value, shown
+from pslaunch.options.options import OPTIONS, options_of
+from pslaunch.options.sources import Given, gather, merge
+from pslaunch.runtime.shared.env import TRAINER_FLAGS
+from support.pages import section
+
+
+def gathered(folder: Path, text: str, *line: str, backend: str = "local", conf: str = "") -> Given:
+    if text:
+        (folder / "pslaunch.toml").write_text(text)
+    if conf:
+        (folder / "conf.py").write_text(conf)
+    ours = options_of(backend)
+    repeatable = {name for name, option in ours.items() if option.repeatable}
+    split = split_command_line(line, {n: o.valued for n, o in ours.items()}, repeatable)
+    return gather(backend, split, folder)
+
+
+def texts(values: Sequence[Value]) -> list[str]:
+    return [value.text for value in values]
+
+
+def test_flag_then_section_then_top_then_conf_then_default(tmp_path: Path) -> None:
+    toml = "grace = 1\nlost-after = 11\nport = 8001\n[local]\ngrace = 2\n"
+    conf = "PADDLE_PORT = 9001\nPADDLE_PORTS_NUM = 4\n"
+    found = gathered(tmp_path, toml, "--stall_after=9", "--conf=conf.py", conf=conf)
+    assert [found.read(name) for name in ("stall_after", "grace", "lost_after", "port", "ports_num")] == [
+        9.0, 2.0, 11.0, 8001, 4,
+    ]  # fmt: skip
+    assert found.read("ports_num_for_sparse") == 0
+    assert found.one("grace") == Value("2", "pslaunch.toml:5: grace")
+    assert found.files == ("pslaunch.toml", "conf.py")
+    assert gathered(tmp_path, "", "--grace=3").read("grace") == 3.0
+
+
+def test_what_is_for_another_backend_is_left_alone(tmp_path: Path) -> None:
+    toml = "root_dir = '/r'\ngrace = 1\n[fabric]\ngrace = 2\nworker_num = 7\n[k8s]\nlater = true\n"
+    local = gathered(tmp_path, toml)
+    assert (local.one("root_dir"), local.read("grace"), local.read("worker_num")) == (None, 1.0, 1)
+    fabric = gathered(tmp_path, toml, backend="fabric")
+    assert (fabric.read("root_dir"), fabric.read("grace"), fabric.read("worker_num")) == ("/r", 2.0, 7)
+
+
+def test_values_of_every_kind(tmp_path: Path) -> None:
+    toml = """
+server = "script"
+use_gpu = true
+grace = 2.5
+detach = true
+json = false
+num_passes = 3
+no-save = true
+save_dir = "out"
+env = ["A=1", "HOME"]
+[fabric]
+hosts = ["a", "b[1-2]:22"]
+env = { A = 2, "B C" = "x y", D = true }
+"""
+    found = gathered(tmp_path, toml, "--num_passes=4", backend="fabric")
+    assert [found.read(n) for n in ("server", "use_gpu", "grace", "detach", "json")] == [
+        "script", True, 2.5, True, False,
+    ]  # fmt: skip
+    assert found.trainer_flags == {"num_passes": "4", "no_save": "True", "save_dir": "out"}
+    assert texts(found.all("hosts")) == ["a", "b[1-2]:22"]
+    assert texts(found.all("env")) == ["A=2", "B C=x y", "D=True", "HOME"]
+
+
+@pytest.mark.parametrize("name", ["detach", "json", "use_gpu"])
+def test_what_is_true_or_false_may_be_said_as_everywhere(tmp_path: Path, name: str) -> None:
+    for text, value in (("'False'", False), ("0", False), ("'off'", False), ("'yes'", True), ("1", True)):
+        assert gathered(tmp_path, f"{name} = {text}\n").read(name) is value
+
+
+def test_the_flag_that_is_named_as_a_section_stands_in_one(tmp_path: Path) -> None:
+    assert gathered(tmp_path, "[local]\nlocal = '0'\n").trainer_flags == {"local": "0"}
+
+
+def test_variables_of_all_places_come_together(tmp_path: Path) -> None:
+    toml = 'env = ["A=top", "B=top"]\n[local]\nenv = ["A=own"]\n'
+    conf = "A = B = C = 'conf'\nPADDLE_INIT_SAVE_DIR = 'conf'\n"
+    found = gathered(tmp_path, toml, "--env=D=line", "--conf=conf.py", "--save_dir=x", conf=conf)
+    assert sorted(texts(found.all("env"))) == ["A=own", "B=top", "C=conf", "D=line"]
+
+
+def test_a_workspace_on_the_command_line_is_not_held_against_a_package_in_the_file(tmp_path: Path) -> None:
+    found = gathered(tmp_path, "job_dispatch_package = 'ws'\n", "--job_workspace=.")
+    assert "job_workspace" in found and "job_dispatch_package" not in found
+    both = gathered(tmp_path, "job_dispatch_package = 'ws'\njob_workspace = 'w'\n")
+    assert "job_workspace" in both and "job_dispatch_package" in both
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("\nprt = 1\n", "pslaunch.toml:2: prt is no option; is port meant?"),
+        ("xyzzy = 1\n", "pslaunch.toml:1: xyzzy is no option"),
+        ("[fabirc]\nport = 1\n", "pslaunch.toml:1: fabirc is no option; is fabric meant?"),
+        ("[local]\n\nworkers_num = 2\n", "pslaunch.toml:3: workers_num is no option; is worker_num meant?"),
+        ("[local]\nroot_dir = '/'\n", "pslaunch.toml:2: root_dir is no option of pslaunch local"),
+        ("local.nodez = 2\n", "pslaunch.toml:1: nodez is no option; is nodes meant?"),
+        ("local = { nodez = 2 }\n", "pslaunch.toml:1: nodez is no option"),
+        ("local = 3\n", "pslaunch.toml:1: local is no section"),
+        ("server-num = 1\nserver_num = 2\n", "pslaunch.toml:2: server_num is given twice"),
+        ("server_num = '2'\n", "pslaunch.toml:1: server_num='2': a whole number is meant"),
+        ("server_num = true\n", "server_num=True: a whole number is meant"),
+        ("server_num = 2.0\n", "server_num=2.0: a whole number is meant"),
+        ("port = [1]\n", "port=[1]: a whole number is meant"),
+        ("grace = '5s'\n", "grace='5s': a number of seconds is meant"),
+        ("detach = 2\n", "detach=2: true or false is meant"),
+        ("connect = 'maybe'\n", "connect='maybe': true or false is meant"),
+        ("json = 0.0\n", "json=0.0: true or false is meant"),
+        ("[fabric]\nserver_numm = 0\n", "pslaunch.toml:2: server_numm is no option; is server_num meant?"),
+        ("[fabric]\nport = 'x'\n", "pslaunch.toml:2: port='x': a whole number is meant"),
+        ("fabric = 3\n", "pslaunch.toml:1: fabric is no section"),
+        ("server = 1\n", "server=1: one of auto, bundled, script is meant"),
+        ("env = [1]\n", "env=[1]: text, or a list of texts is meant"),
+        ("[env]\nA = []\n", "pslaunch.toml:1: env A=[]: text or a number is meant"),
+        ("job_name = ['a']\n", "job_name=['a']: text is meant"),
+        ("num_passes = 'x'\n", "pslaunch.toml:1: num_passes='x'"),
+        ("num_passes = []\n", "pslaunch.toml:1: num_passes=[]"),
+        ("port = \n", "pslaunch.toml:1: Invalid value"),
+        ("a = 1\na = 2\n", "pslaunch.toml:2: Cannot overwrite a value"),
+        ("port = 7\n[local", "pslaunch.toml"),
+        (f"port = {'9' * 30}\n", "port=999999999999999999999999999999: a whole number is meant"),
+        (f"port = {'9' * 5000}\n", "Exceeds the limit"),
+        (f"port = {'[' * 5000}\n", "pslaunch.toml: maximum recursion depth"),
+        ("port = 1979-05-27\n", "port=datetime.date(1979, 5, 27): a whole number is meant"),
+        ("grace = [nan]\n", "grace=[nan]: a number of seconds is meant"),
+    ],
+)
+def test_a_wrong_key_or_value_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        gathered(tmp_path, text)
+    assert str(caught.value).startswith("pslaunch.toml") and told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "toml"),
+    [
+        ("port=0", "port = 0"),
+        ("grace=-1", "grace = -1"),
+        ("server=both", "server = 'both'"),
+        ("worker_num=0",) * 2,
+    ],
+)
+def test_a_value_that_is_not_allowed_is_told_in_the_same_words(tmp_path: Path, line: str, toml: str) -> None:
+    name = line.partition("=")[0]
+    with pytest.raises(SpecError) as on_line:
+        gathered(tmp_path, "", f"--{line}").read(name)
+    with pytest.raises(SpecError) as in_file:
+        gathered(tmp_path, f"\n{toml}\n").read(name)
+    assert str(in_file.value) == str(on_line.value).replace(f"--{name}", f"pslaunch.toml:2: {name}")
+
+
+def test_a_file_that_can_not_be_read(tmp_path: Path) -> None:
+    (tmp_path / "pslaunch.toml").write_bytes(b"a = '\xff'")
+    with pytest.raises(SpecError, match=r"pslaunch.toml is not UTF-8"):
+        gathered(tmp_path, "")
+    (tmp_path / "pslaunch.toml").unlink()
+    (tmp_path / "pslaunch.toml").mkdir()
+    with pytest.raises(SpecError, match=r"pslaunch.toml can't be read: Is a directory"):
+        gathered(tmp_path, "")
+
+
+def test_conf_is_looked_for_on_fabric_only(tmp_path: Path) -> None:
+    conf = "HOSTS = ['a']\nPADDLE_PORT = 9001\nPADDLE_NIC = 'eth0'\n"
+    assert gathered(tmp_path, "", conf=conf).one("port") is None
+    named = gathered(tmp_path, "conf = 'conf.py'\n")
+    assert (named.read("port"), named.files) == (9001, ("pslaunch.toml", "conf.py"))
+    (tmp_path / "pslaunch.toml").unlink()
+    assert texts(gathered(tmp_path, "", backend="fabric").all("hosts")) == ["a"]
+    (tmp_path / "other.py").write_text("HOSTS = ['b']\n")
+    found = gathered(tmp_path, "", "--conf=other.py", backend="fabric")
+    assert found.all("hosts") == [Value("b", "other.py:1")]
+    assert texts(gathered(tmp_path, "", "--hosts=c", backend="fabric").all("hosts")) == ["c"]
+
+
+def test_the_page_shows_a_file_that_is_read(tmp_path: Path) -> None:
+    toml = re.search(r"```toml\n(.*?)```", section("options.md", "pslaunch.toml"), re.DOTALL)
+    assert toml
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster/conf.py").write_text("HOSTS = ['a']\n")
+    found = gathered(tmp_path, toml[1], backend="fabric")
+    assert texts(found.all("hosts")) == ["a"] and found.trainer_flags == {"num_passes": "5"}
+
+
+def test_no_option_has_a_trainers_flags_name() -> None:
+    assert not {option.name for option in OPTIONS} & set(TRAINER_FLAGS)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@arbitrary(values)
+def test_any_value_of_a_file_is_read_or_is_told(value: object) -> None:
+    for option in OPTIONS:
+        text = option.kind.to_text(value)
+        with contextlib.suppress(SpecError):
+            option.kind.check(option.kind.read(text or "", "x"), "x")
+    assert len(shown(value)) <= 60
+
+
+layers = st.lists(
+    st.dictionaries(
+        st.sampled_from(["port", "grace", "server"]),
+        st.builds(Value, st.text(), st.text()).map(lambda v: [v]),
+    )
+)
+
+
+@arbitrary(layers)
+def test_the_highest_place_that_gives_an_option_wins(places: list[dict[str, list[Value]]]) -> None:
+    merged = merge(places)
+    for name in {name for place in places for name in place}:
+        assert merged[name] == next(place[name] for place in places if name in place)

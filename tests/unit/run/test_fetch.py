@@ -1,0 +1,168 @@
+"""What comes back from nodes is written below the folder that was named, and nowhere else."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from pslaunch.errors import FileError
+from pslaunch.node.later.relay import NOTES, pieces
+from pslaunch.run.fetch import Fetched, unpack
+
+
+def stream(fill: Callable[[tarfile.TarFile], None]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        fill(archive)
+    return buffer.getvalue()
+
+
+def entry(name: str, data: bytes = b"", **fields: object) -> Callable[[tarfile.TarFile], None]:
+    def fill(archive: tarfile.TarFile) -> None:
+        info = tarfile.TarInfo(name)
+        info.size = len(data)
+        for key, value in fields.items():
+            setattr(info, key, value)
+        archive.addfile(info, io.BytesIO(data))
+
+    return fill
+
+
+def fetched(pieces: Iterable[bytes], folder: Path) -> Fetched:
+    found = Fetched([], [])
+    unpack(iter(pieces), folder, found)
+    return found
+
+
+def both(*fills: Callable[[tarfile.TarFile], None]) -> Callable[[tarfile.TarFile], None]:
+    def fill_all(archive: tarfile.TarFile) -> None:
+        for fill in fills:
+            fill(archive)
+
+    return fill_all
+
+
+def test_files_come_whole_in_pieces_of_any_size(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 300
+    fill = both(
+        entry("pass-0", type=tarfile.DIRTYPE, mode=0o755), entry("pass-0/w", data, mode=0o640, mtime=12)
+    )
+    whole = stream(fill)
+    for size in (1000, 512, len(whole)):
+        found = fetched([whole[i : i + size] for i in range(0, len(whole), size)], tmp_path / "out")
+        assert found.left_out == [] and found.brought == [
+            str(tmp_path / "out/pass-0"),
+            str(tmp_path / "out/pass-0/w"),
+        ]
+        path = tmp_path / "out/pass-0/w"
+        assert (
+            path.read_bytes() == data and path.stat().st_mtime == 12 and path.stat().st_mode & 0o777 == 0o640
+        )
+
+
+@pytest.mark.parametrize("name", ["../out", "a/../../out", "/etc/pslaunch-was-here"])
+def test_a_path_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FileError, match="outside"):
+        fetched([stream(entry(name, b"x"))], tmp_path / "in")
+    assert not (tmp_path / "out").exists() and not Path("/etc/pslaunch-was-here").exists()
+
+
+def test_a_link_that_leads_out_is_left_out_and_one_that_stays_is_made(tmp_path: Path) -> None:
+    links = both(
+        entry("bad", type=tarfile.SYMTYPE, linkname="/etc"),
+        entry("good", type=tarfile.SYMTYPE, linkname="file"),
+        entry("file", b"1"),
+        entry("device", type=tarfile.CHRTYPE),
+        entry("pipe", type=tarfile.FIFOTYPE),
+    )
+    found = fetched([stream(links)], tmp_path)
+    assert found.brought == [f"{tmp_path}/{name}" for name in ("good", "file")]
+    assert found.left_out == [
+        f"{tmp_path}/bad is a link that leads out, to /etc",
+        *(f"{tmp_path}/{name} is no file, folder or link" for name in ("device", "pipe")),
+    ]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "good"]
+    assert (tmp_path / "good").read_bytes() == b"1"
+
+
+def test_a_file_comes_without_its_folder(tmp_path: Path) -> None:
+    found = fetched([stream(entry("old/older/new", b"1"))], tmp_path / "out")
+    assert found == ([f"{tmp_path}/out/old/older/new"], [])
+    assert (tmp_path / "out/old/older/new").read_bytes() == b"1"
+
+
+def test_notes_of_a_node_are_told_and_not_written(tmp_path: Path) -> None:
+    text = b"a, b: of an earlier job, left in /ws/output\ns: no file, folder or link\nc: cut\nand\nmore"
+    notes = [entry("notes", text, type=NOTES), entry("notes", b"of many", type=NOTES)]
+    found = fetched([stream(both(*notes, entry("file", b"1"), notes[1]))], tmp_path)
+    assert found.left_out == text.decode().split("\n")[:3]
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_notes_with_the_longest_names_are_told_whole(tmp_path: Path) -> None:
+    lines = [", ".join(n * 4000 for n in "abc") + f": {what} {'p' * 4000}" for what in ("1", "2", "3")]
+    found = fetched([stream(entry("notes", "\n".join(lines).encode(), type=NOTES))], tmp_path)
+    assert found.left_out == lines
+
+
+def test_a_link_in_the_folder_is_no_way_out(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "in/way").symlink_to(tmp_path / "out")
+    with pytest.raises(FileError, match="outside"):
+        fetched([stream(entry("way/file", b"x"))], tmp_path / "in")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_what_is_no_archive_or_half_of_one_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="no tar stream"):
+        fetched([b"x" * 2000], tmp_path)
+    with pytest.raises(FileError, match="no tar stream"):
+        fetched([stream(entry("file", b"x" * 5000))[:3000]], tmp_path)
+    assert not (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"mtime": "1e300"}, {"mtime": "nan"}, {"path": "a\0b"}], ids=["time", "no time", "name"]
+)
+def test_what_no_file_can_have_is_an_error(tmp_path: Path, fields: dict[str, str]) -> None:
+    with pytest.raises(FileError, match="no tar stream"):
+        fetched([stream(entry("a", b"x", pax_headers=fields))], tmp_path / "out")
+
+
+def test_links_in_a_circle_come_as_often_as_they_are_fetched(tmp_path: Path) -> None:
+    circle = stream(both(*(entry(a, type=tarfile.SYMTYPE, linkname=b) for a, b in ("ab", "ba", "cc"))))
+    for _ in range(2):
+        fetched([circle], tmp_path / "out")
+    assert (tmp_path / "out/c").readlink() == Path("c")
+    with pytest.raises(FileError):
+        fetched([stream(entry("a/x", b"x"))], tmp_path / "out")
+
+
+def test_a_file_with_the_longest_name_comes_and_half_of_one_leaves_nothing(tmp_path: Path) -> None:
+    name = "n" * 255
+    whole = stream(entry(name, b"x" * 5000))
+    with pytest.raises(FileError):
+        fetched([whole[:3000]], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    fetched([whole], tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_all_names_of_a_file_come_with_its_content(tmp_path: Path) -> None:
+    (tmp_path / "output/pass-0").mkdir(parents=True)
+    (tmp_path / "output/pass-0/w").write_bytes(b"values")
+    for second in ("last", "pass-0/x"):
+        (tmp_path / "output" / second).hardlink_to(tmp_path / "output/pass-0/w")
+    command = [sys.executable, "-P", "-m", "pslaunch.node", "pack", str(tmp_path / "output")]
+    packed = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+    found = fetched(pieces(io.BytesIO(packed)), tmp_path / "here")
+    assert found.left_out == []
+    files = [path for path in map(Path, found.brought) if path.is_file()]
+    assert len(files) == 3 and all(path.read_bytes() == b"values" for path in files)

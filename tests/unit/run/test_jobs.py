@@ -1,0 +1,307 @@
+"""Which job is meant, and how jobs are listed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslaunch.backends.local import NODE
+from pslaunch.errors import HostError, NodeLostError, PslaunchError, SpecError
+from pslaunch.node import codes
+from pslaunch.node.later import record, relay
+from pslaunch.node.logs import MAX_LINE_CHARS
+from pslaunch.run import jobs
+
+Note = Callable[..., None]
+
+
+@pytest.fixture
+def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Note]:
+    """Writes a record; heads of those that run answer."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    head = socket.socket(socket.AF_UNIX)
+    head.bind(str(tmp_path / "head"))
+    head.listen()
+
+    def write(job: str, state: str, *, end: str = ".json", **fields: Any) -> None:
+        path = Path(record.folder(os.environ)) / (job + end)
+        fixed = {"job": job, "backend": "local", "nodes": 1, "started": 0.0, "processes": []}
+        record.Record(str(path), fixed).write(**{"state": state, "socket": str(tmp_path / "head"), **fields})
+
+    with head:
+        yield write
+
+
+def test_the_only_one_that_runs_is_meant_where_that_matters(note: Note) -> None:
+    note("train-1", "ended", code=3)
+    note("train-2", "running")
+    assert jobs.find("train", running=True)["job"] == "train-2"
+    assert jobs.find("train-1", running=True)["job"] == "train-1"
+    with pytest.raises(SpecError) as e:
+        jobs.find("train")
+    first, *lines = str(e.value).splitlines()
+    assert "'train'" in first and [line.split()[:2] for line in lines] == [
+        ["train-1", "ended"],
+        ["train-2", "running"],
+    ]
+    note("train-3", "running")
+    with pytest.raises(SpecError):
+        jobs.find("train", running=True)
+
+
+def test_a_job_that_can_not_be_asked_for_may_run_and_says_why(
+    note: Note, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreached(*_: object) -> object:
+        raise HostError("node1", "connecting", "timed out\nafter 10 s")
+
+    monkeypatch.setattr(jobs, "_elsewhere", unreached)
+    monkeypatch.setattr(jobs, "reach_from_data", lambda data: data)
+    note("train-1", "running")
+    note("train-2", record.ELSEWHERE, reach={})
+    with pytest.raises(SpecError, match="unknown"):
+        jobs.find("train", running=True)
+    out = io.StringIO()
+    jobs.show_jobs(out, as_json=False)
+    told = next(line for line in out.getvalue().splitlines() if line.startswith("train-2"))
+    assert "unknown" in told and told.endswith("node1: connecting failed: timed out after 10 s")
+
+
+ANOTHERS = {"hosts": [{"another": "version"}]}
+OF_ANOTHER = r"another version of pslaunch .* --conf conf.py"
+
+
+@pytest.mark.parametrize("reach", [{"reach": ANOTHERS}, {}])
+def test_a_job_elsewhere_that_another_version_noted_may_run(note: Note, reach: dict[str, Any]) -> None:
+    note("train-1", "running")
+    note("train-2", record.ELSEWHERE, **reach)
+    out = io.StringIO()
+    jobs.show_jobs(out, as_json=False)
+    assert [line.split()[:2] for line in out.getvalue().splitlines()] == [
+        ["train-1", "running"],
+        ["train-2", "unknown"],
+    ]
+    with pytest.raises(SpecError, match=OF_ANOTHER):
+        jobs.stop("train-2", out, kill=False)
+    with pytest.raises(SpecError, match=OF_ANOTHER):
+        jobs.show_logs("train-2", None, out, follow=False, as_json=False)
+
+
+def test_an_end_that_another_version_noted_is_an_end(note: Note) -> None:
+    places = [{"another": "version"}]
+    processes = [{"process": "trainer/0", "node": 0, "state": "exited", "log": "train.log"}]
+    note("train-1", "running")
+    note("train-2", "ended", code=3, reason="it failed", reach=ANOTHERS, processes=processes)
+    note("train-3", "ended", code=0, reason="all ended", places=places, processes=processes)
+    assert jobs.find("train", running=True)["job"] == "train-1"
+    out = io.StringIO()
+    jobs.show_status("train-2", out, as_json=False)
+    assert jobs.stop("train-2", out, kill=False) == 0
+    assert out.getvalue().splitlines() == [
+        "train-2  ended: it failed (exit code 3)",
+        "  trainer/0 on node 0  exited",
+        "train-2 is not running: ended",
+    ]
+    for job in ("train-2", "train-3"):
+        with pytest.raises(SpecError, match=OF_ANOTHER):
+            jobs.fetch(job, Path(), out)
+
+
+def test_a_job_that_is_led_where_it_was_started_has_both_records(note: Note) -> None:
+    note("train-1", record.ELSEWHERE, end=record.POINTER, reach=ANOTHERS)
+    note("train-1", "running", workspace="/here")
+    (job,) = jobs.all_jobs()
+    assert (job["state"], job["workspace"]) == ("running", "/here")
+    note("train-1", "ended", code=3)
+    for _ in "12":
+        (job,) = jobs.all_jobs()
+        assert (job["state"], job["code"]) == ("ended", 3) and isinstance(job["error"], SpecError)
+    pointer = Path(record.folder(os.environ)) / f"train-1{record.POINTER}"
+    assert json.loads(pointer.read_text())["code"] == 3
+
+
+def test_a_node_tells_of_jobs_that_it_leads(note: Note) -> None:
+    note("led", "running")
+    note("another", "ended", end=record.POINTER, code=0, reach=ANOTHERS)
+    note("started", record.ELSEWHERE, end=record.POINTER, reach=ANOTHERS)
+    note("old", record.ELSEWHERE)
+    answer = subprocess.run([*NODE, "records"], stdout=subprocess.PIPE, check=True).stdout
+    told = b"".join(relay.pieces(io.BytesIO(answer))).splitlines()
+    assert [json.loads(line)["job"] for line in told] == ["led"]
+
+
+def test_a_job_that_a_machine_with_the_same_folder_leads_is_not_lost(note: Note, tmp_path: Path) -> None:
+    note("train-1", "running", host="another", socket=str(tmp_path / "no"))
+    note("train-2", "running", host=socket.gethostname(), socket=str(tmp_path / "no"))
+    assert [r["state"] for r in jobs.all_jobs()] == ["unknown", "lost"]
+    with pytest.raises(SpecError, match="job train-1: it is led on another: ask there"):
+        jobs.stop("train-1", io.StringIO(), kill=False)
+
+
+def show(command: str, out: io.StringIO) -> int:
+    """What `pslaunch COMMAND train-1` does."""
+    if command == "stop":
+        return jobs.stop("train-1", out, kill=False)
+    if command == "status":
+        jobs.show_status("train-1", out, as_json=False)
+        return 0
+    return jobs.show_logs("train-1", None, out, follow=command == "logs -f", as_json=False)
+
+
+COMMANDS = ("stop", "status", "logs", "logs -f")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_head_that_says_nothing_is_no_end_and_no_answer(
+    note: Note, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr(jobs, "LOST_AFTER_S", 0.2)
+    note("train-1", "running")  # its head takes connections and no more
+    out = io.StringIO()
+    with pytest.raises(NodeLostError, match="the head of job train-1 was lost: ") as e:
+        show(command, out)
+    assert str(e.value).endswith("; whether the job ends is not known") == (command == "stop")
+    assert not out.getvalue()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_job_that_ends_before_its_head_is_asked_has_ended(note: Note, tmp_path: Path, command: str) -> None:
+    (tmp_path / "train.log").write_text("a line\n")
+    process = {"process": "trainer/0", "node": 0, "state": "exited", "log": str(tmp_path / "train.log")}
+    ending = {"socket": str(tmp_path / "ending"), "processes": [process]}
+
+    def end() -> None:
+        head.accept()[0].close()  # who looks whether it runs
+        asking = head.accept()[0]
+        note("train-1", "ended", code=0, reason="all ended", **ending)
+        asking.close()
+
+    with socket.socket(socket.AF_UNIX) as head, ThreadPoolExecutor() as aside:
+        head.bind(str(tmp_path / "ending"))
+        head.listen()
+        note("train-1", "running", **ending)
+        ended, out = aside.submit(end), io.StringIO()
+        assert show(command, out) == 0
+        ended.result()
+    assert out.getvalue() == {
+        "stop": "train-1 has ended\n",
+        "status": "train-1  ended: all ended (exit code 0)\n  trainer/0 on node 0  exited\n",
+    }.get(command, "trainer/0 | a line\n")
+
+
+def test_logs_of_a_job_that_has_ended_as_json(note: Note, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("one\n" + "x" * MAX_LINE_CHARS + "yz\n")
+    process = {"process": "trainer/0", "node": 0, "state": "exited", "log": str(log)}
+    note("train-1", "ended", code=0, processes=[process])
+    for follow in (False, True):
+        out = io.StringIO()
+        assert jobs.show_logs("train-1", None, out, follow=follow, as_json=True) == 0
+        of_it = {"event": "line", "process": "trainer/0"}
+        assert [json.loads(line) for line in out.getvalue().splitlines()] == [
+            {**of_it, "text": "one"},
+            {**of_it, "text": "x" * MAX_LINE_CHARS, "more": True},
+            {**of_it, "text": "yz"},
+        ]
+
+
+@pytest.mark.parametrize(
+    ("state", "fields", "code"),
+    [("ended", {"code": 0}, 0), ("ended", {"code": 7}, 7), ("lost", {}, codes.NODE_LOST)],
+)
+def test_who_follows_a_job_that_is_over_gets_its_code(
+    note: Note, tmp_path: Path, state: str, fields: dict[str, int], code: int
+) -> None:
+    (tmp_path / "train.log").write_text("a line\n")
+    process = {"process": "trainer/0", "node": 0, "log": str(tmp_path / "train.log")}
+    note("train-1", state, processes=[process], **fields)
+    for command, given in (("logs", 0), ("logs -f", code)):
+        out = io.StringIO()
+        assert (show(command, out), out.getvalue()) == (given, "trainer/0 | a line\n")
+    note("train-1", state, processes=[{**process, "state": jobs.WAITING}], **fields)
+    for command, given in (("logs", codes.FAILED), ("logs -f", code or codes.FAILED)):
+        with pytest.raises(PslaunchError, match="ended before its programs ran") as e:
+            show(command, io.StringIO())
+        assert e.value.exit_code == given
+
+
+def test_an_end_that_is_noted_while_somebody_looks_is_an_end(
+    note: Note, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(_r: object) -> bool:
+        note("train-1", "ended", code=0)
+        return False
+
+    monkeypatch.setattr(record, "_answers", ends)
+    note("train-1", "running")
+    assert jobs.find("train-1")["state"] == "ended"
+
+
+def test_a_job_that_its_first_host_does_not_know_is_asked_for_again(
+    note: Note, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[dict[str, Any]] = []
+    monkeypatch.setattr(jobs, "_elsewhere", lambda *_: known)
+    monkeypatch.setattr(jobs, "reach_from_data", lambda data: data)
+    note("train-1", record.ELSEWHERE, end=record.POINTER, reach={})
+    for _ in "12":
+        assert jobs.find("train-1")["state"] == "unknown"
+    with pytest.raises(SpecError, match="train-1: its first host does not know it any more"):
+        jobs.stop("train-1", io.StringIO(), kill=False)
+    known.append({"job": "train-1", "state": "ended", "code": 3})
+    assert jobs.find("train-1")["code"] == 3
+    known.clear()
+    assert jobs.find("train-1")["code"] == 3  # noted here
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"state": "ended"},
+        {"state": "running", "socket": "/no"},
+        {"state": "lost", "end": record.POINTER, "reach": ANOTHERS},
+        {"state": record.ELSEWHERE, "end": record.POINTER, "reach": ANOTHERS, record.FORGOTTEN: True},
+    ],
+)
+def test_of_jobs_that_are_over_the_last_are_kept(note: Note, fields: dict[str, Any]) -> None:
+    note("running", "running", started=0.0)
+    note("elsewhere", record.ELSEWHERE, end=record.POINTER, reach=ANOTHERS, started=0.0)
+    for number in range(record.KEPT + 5):
+        note(f"over-{number}", started=1.0 + number, **fields)
+    left = [f"over-{number}" for number in range(5, record.KEPT + 5)]
+    for _ in "12":
+        read = [r["job"] for r in record.read_all(record.folder(os.environ))]
+        assert sorted(read[:2]) == ["elsewhere", "running"] and read[2:] == left
+    assert len(list(Path(record.folder(os.environ)).iterdir())) == record.KEPT + 2
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"job": "train-2", "state": "running"}', "no JSON"])
+def test_what_is_no_record_hides_no_job(note: Note, text: str) -> None:
+    note("train-1", "running")
+    (Path(record.folder(os.environ)) / "other.json").write_text(text)
+    out = io.StringIO()
+    jobs.show_jobs(out, as_json=False)
+    assert out.getvalue().startswith("train-1  running") and len(out.getvalue().splitlines()) == 1
+
+
+def test_no_jobs_are_told_with_what_to_do(note: Note, capsys: pytest.CaptureFixture[str]) -> None:
+    for as_json in (False, True):
+        jobs.show_jobs(io.StringIO(), as_json=as_json)
+        assert "no jobs are known here; --conf conf.py asks a cluster" in capsys.readouterr().err
+    with pytest.raises(SpecError, match="no jobs are known here; --conf"):
+        jobs.find("train")
+    note("train-1", "ended", code=0)
+    out = io.StringIO()
+    jobs.show_jobs(out, as_json=True)
+    assert json.loads(out.getvalue())["job"] == "train-1" and not capsys.readouterr().err

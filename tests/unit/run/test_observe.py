@@ -1,0 +1,127 @@
+"""The launcher's end of a line to a head on a node."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node import codes
+from pslaunch.node.head.events import MAX_EVENTS
+from pslaunch.node.job import Package
+from pslaunch.node.line.wire import Data, Line, Message
+from pslaunch.node.loop import Loop
+from pslaunch.run.observe import SLOW_S, RemoteHead
+from pslaunch.ship.package import Folder
+from support.process import open_below
+
+
+def both_ends(
+    loop: Loop,
+    *,
+    name: str = "node 0",
+    supply: Folder | None = None,
+    on_message: Callable[[Message], None] = lambda _m: None,
+    on_data: Callable[[Data], None] = lambda _d: None,
+) -> tuple[RemoteHead, Line]:
+    """The launcher's end of a line, and what the head has of it."""
+    near, far = (s.detach() for s in socket.socketpair())
+    head = RemoteHead(loop, near, near, name=name, lost_after_s=30, supply=supply)
+    line = Line(
+        loop, far, far, lost_after_s=30, on_message=on_message, on_lost=lambda _why: None, on_data=on_data
+    )
+    return head, line
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("first", ["head", "launcher"])
+def test_a_line_that_ends_while_the_package_is_sent_keeps_nothing_open(tmp_path: Path, first: str) -> None:
+    (tmp_path / "large").write_bytes(os.urandom(12_000_000))
+    loop, threads = Loop(), threading.active_count()
+    come: list[Data] = []
+    head, line = both_ends(loop, supply=Folder(loop, Package(str(tmp_path))), on_data=come.append)
+    line.send({"type": "wants"})
+    loop.run(lambda: head._sender is not None)
+    line.send({"type": "lacks", "manifest": False, "files": [0, 1], "offsets": {}})
+    loop.run(lambda: bool(come))
+    assert tmp_path / "large" in open_below(tmp_path)
+    (line if first == "head" else head).close()
+    loop.run(lambda: not open_below(tmp_path) and threading.active_count() == threads)
+    assert head.done == (first == "head")
+    for end in (line, head):
+        end.close()
+    loop.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_head_that_asks_for_what_is_not_there_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "small").write_text("small")
+    loop = Loop()
+    head, line = both_ends(loop, supply=Folder(loop, Package(str(tmp_path))))
+    line.send({"type": "wants"})
+    loop.run(lambda: head._sender is not None)
+    line.send({"type": "lacks", "manifest": False, "files": [7, 1], "offsets": {}})
+    loop.run(lambda: head.done)
+    (event,) = head.events(0)[0]
+    assert head.code == codes.NODE_LOST and "1 files from number 7 on" in event["reason"]
+    line.close()
+    loop.close()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_head_that_does_not_answer_a_request_to_end_is_told(answers: bool) -> None:
+    now_s = 0.0
+    loop = Loop(clock=lambda: now_s)
+    come: list[str] = []
+    head, line = both_ends(loop, name="node 0 (n)", on_message=lambda m: come.append(m["type"]))
+    said: list[str] = []
+    head.on_slow = said.append
+    head.stop(2, "interrupted")
+    loop.run(lambda: "stop" in come)
+    # What was on its way before it began to hang is no answer.
+    line.send({"type": "events", "events": [{"n": 0, "time": 0.0, "event": "note", "text": "early"}]})
+    if answers:
+        line.send({"type": "stopping"})
+    loop.run(lambda: bool(head.events(0)[0]) and answers == ("stopping" in head.answers))
+    now_s = SLOW_S + 0.1
+    loop.run_once(0.0)
+    text = "node 0 (n) was told to end the job, and does not answer; asked once more, it gets 8 s"
+    assert said == ([] if answers else [text])
+    for end in (line, head):
+        end.close()
+    loop.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_head_that_leaves_once_the_job_is_over_is_not_lost() -> None:
+    loop = Loop()
+    head, line = both_ends(loop)
+    line.send({"type": "over", "code": codes.PEER})
+    line.close()
+    loop.run(lambda: head.done)
+    loop.run_once(0.1)  # as where results are fetched after that
+    assert head.code == codes.PEER and not head.events(0)[0]
+    loop.close()
+
+
+@pytest.mark.timeout(60)
+def test_what_is_missing_is_told_also_where_it_was_forgotten_here() -> None:
+    loop = Loop()
+    head, line = both_ends(loop)
+    numbers = range(1, MAX_EVENTS + 2)  # all that a head remembers, and one
+    for first in numbers[::1000]:
+        some = [{"n": n, "time": 0.0, "event": "note", "text": ""} for n in numbers if 0 <= n - first < 1000]
+        line.send({"type": "events", "events": some})
+    line.send({"type": "status"})
+    loop.run(lambda: "status" in head.answers)
+    events, cursor = head.events(0)
+    assert (events[0]["n"], events[0]["missing"], cursor) == (1, 2, numbers[-1] + 1)
+    assert [e["n"] for e in events[1:]] == list(numbers[1:]) and head.events(cursor) == ([], cursor)
+    for end in (line, head):
+        end.close()
+    loop.close()

@@ -1,0 +1,172 @@
+"""The launcher's side of a job: what it says while nodes are being reached."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from pslaunch.backends.base import Line
+from pslaunch.backends.local import LocalBackend
+from pslaunch.errors import EndedEarlyError, FileError, HostError, HostsError
+from pslaunch.node import codes
+from pslaunch.node.job import Limits, Node
+from pslaunch.options.hosts import Host
+from pslaunch.options.spec import JobSpec, Reach
+from pslaunch.plan import make_plan
+from pslaunch.run import session
+
+
+class Reaching(LocalBackend):
+    """Its nodes do not answer. It is interrupted meanwhile, and stops only when that was told."""
+
+    def __init__(self, out: Heard) -> None:
+        super().__init__()
+        self._out = out
+
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[Line]:
+        self._reach(nodes)
+
+    def start_head(self, node: Node, limits: Limits) -> Line:
+        self._reach([node])
+
+    def _reach(self, nodes: Sequence[Node]) -> NoReturn:
+        os.kill(os.getpid(), signal.SIGINT)
+        self._out.told_in_time = self._out.told.wait(10)
+        raise HostsError([HostError(node.name, "connect", "given up") for node in nodes], len(nodes))
+
+
+class Heard(io.StringIO):
+    """Output that notices a line of the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = threading.Event()
+        self.told_in_time = False
+
+    def write(self, text: str) -> int:
+        if "ending" in text:
+            self.told.set()
+        return super().write(text)
+
+
+def job(name: str, workspace: Path, head: str) -> JobSpec:
+    return JobSpec(
+        backend="local", job_name=name, workspace=workspace, head="node" if head == "node" else "launcher"
+    )
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("head", ["launcher", "node"])
+def test_an_interruption_is_answered_while_nodes_are_being_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
+    (tmp_path / "train.py").write_text("print('never')")
+    spec = job("slow", tmp_path, head)
+    out = Heard()
+    monkeypatch.setattr(session, "load_backend", lambda *_: Reaching(out))
+    if head == "node":
+        with pytest.raises(EndedEarlyError):
+            session._run(spec, make_plan(spec, "slow-1"), as_json=False, out=out)
+        said = "ending: interrupted (Ctrl+C); localhost is not waited for any longer"
+    else:
+        assert session._run(spec, make_plan(spec, "slow-1"), as_json=False, out=out) == (codes.INT, False)
+        said = "ending the job: interrupted (Ctrl+C) (KILL after 5 s)"
+    assert out.told_in_time, out.getvalue()
+    assert said in out.getvalue()
+
+
+class Unread(session.Watch):
+    """Says something at once, and tells when it was found that nobody can read it."""
+
+    found = threading.Event()
+
+    def __init__(self, *words: Any) -> None:
+        super().__init__(*words)
+        self.say("nobody reads this")
+
+    def _break(self, e: OSError) -> None:
+        super()._break(e)
+        self.found.set()
+
+
+class Waiting(LocalBackend):
+    """Its nodes are there once the output is known to be broken."""
+
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[Line]:
+        assert Unread.found.wait(10)
+        return super().start(nodes, limits)
+
+    def start_head(self, node: Node, limits: Limits) -> Line:
+        assert Unread.found.wait(10)
+        return super().start_head(node, limits)
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("head", ["launcher", "node"])
+def test_output_that_breaks_before_there_is_a_head_ends_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
+    (tmp_path / "train.py").write_text("import time; time.sleep(15); open('ran', 'w')")
+    spec = job("unread", tmp_path, head)
+    monkeypatch.setattr(session, "load_backend", lambda *_: Waiting())
+    monkeypatch.setattr(session, "Watch", Unread)
+    Unread.found.clear()
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    kept = os.dup(1)  # gets /dev/null
+    try:
+        with os.fdopen(write_fd, "w") as out, pytest.raises(FileError, match="can't be written: Broken pipe"):
+            session._run(spec, make_plan(spec, "unread-1"), as_json=False, out=out)
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize(
+    ("head", "where"),
+    [
+        *(
+            (head, where)
+            for head in ("launcher", "node")
+            for where in ("views.make_view.make_view", "run.session.Watch.begin")
+        ),
+        ("launcher", "node.head.head.Head.attach"),
+        ("node", "run.observe.RemoteHead.lead"),
+    ],
+)
+def test_what_fails_while_a_job_begins_ends_its_nodes_without_a_grace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, where: str
+) -> None:
+    (tmp_path / "train.py").write_text("open('ran', 'w')")
+    spec = job("failed", tmp_path, head)._replace(grace_s=60.0)
+
+    def fail(*_: Any, **__: Any) -> NoReturn:
+        raise OSError("no descriptors")
+
+    monkeypatch.setattr(f"pslaunch.{where}", fail)
+    with pytest.raises(OSError, match="no descriptors"):
+        session._run(spec, make_plan(spec, "failed-1"), as_json=False, out=io.StringIO())
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_job_elsewhere_that_could_not_be_found_from_here_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reaches(*_: object) -> NoReturn:
+        pytest.fail("hosts are reached")
+
+    monkeypatch.setattr(session, "load_backend", reaches)
+    spec = job("far", tmp_path, "node")._replace(detach=True, reach=Reach((Host("node1"),), "~"))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.raises(FileError, match=f"find the job: {tmp_path}/file/.*: Not a directory"):
+        session.run(spec, as_json=False)

@@ -1,0 +1,119 @@
+"""docs/checkpoint.md against the code, and files that are not what they should be."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslaunch.runtime import _core
+from pslaunch.runtime.pserver import checkpoint, saving
+from support.pages import rows, words
+
+pytestmark = pytest.mark.asan
+
+PAGE = "checkpoint.md"
+HEADER = saving.Header(
+    job_id="job",
+    epoch=3,
+    run=2**63,
+    pserver=1,
+    pservers=2,
+    port=0,
+    ports_num=1,
+    ports_num_for_sparse=0,
+    num_gradient_servers=2,
+    finished=True,
+)
+FORMS = {"u32": "I", "u64": "Q", "f32": "f"}
+
+
+def layout(heading: str) -> str:
+    """The documented fields as a struct's format; offsets are checked."""
+    form = "<"
+    for offset, kind, _ in rows(PAGE, heading):
+        if kind in FORMS:
+            assert int(offset) == struct.calcsize(form)
+            form += FORMS[kind]
+    return form
+
+
+def test_the_layouts_are_the_documented_ones() -> None:
+    assert layout("An object") == checkpoint.HEAD.format
+    assert layout("What describes an object") == checkpoint.CREATE.format
+    constants = _core.protocol()
+    assert checkpoint.HEAD.size == constants["PS_SAVE_HEAD_BYTES"]
+    assert checkpoint.CREATE.size == constants["PS_CREATE_BYTES"]
+    assert constants["PS_SAVE_TORN"] == checkpoint.TORN
+    file = rows(PAGE, "The file")
+    assert words(file[0][2])[0].encode() == saving.MAGIC
+    assert [row[0] for row in file[:4]] == ["0", "8", "12", str(saving.START.size)]
+    assert file[1][2].endswith(f": {saving.VERSION}")
+    assert file[-1][1] == f"{saving.DIGEST_BYTES} bytes"
+
+
+def test_the_header_is_the_documented_one() -> None:
+    assert [words(name)[0] for name, _ in rows(PAGE, "The header")] == [
+        f.name for f in dataclasses.fields(saving.Header)
+    ]
+
+
+def test_a_header_comes_back() -> None:
+    raw = HEADER.encode()
+    assert len(raw) % 8 == 0
+    assert saving.Header.decode(raw + b"more") == (HEADER, len(raw))
+    assert HEADER.name == "shard-00001-000.bin"
+
+
+@given(st.integers(0, len(HEADER.encode()) - 1))
+def test_a_header_that_is_cut_off_is_an_error(n: int) -> None:
+    with pytest.raises(ValueError):
+        saving.Header.decode(HEADER.encode()[:n])
+
+
+def write(folder: Path, content: bytes) -> Path:
+    """A file with a good digest."""
+    path = folder / HEADER.name
+    path.write_bytes(content + hashlib.sha256(content).digest())
+    return path
+
+
+def test_another_version_is_named(tmp_path: Path) -> None:
+    raw = bytearray(HEADER.encode())
+    raw[8] = 9
+    with pytest.raises(checkpoint.CheckpointError, match="version 9, this is version 1"):
+        checkpoint.read(write(tmp_path, bytes(raw)))
+
+
+@given(st.binary(min_size=1, max_size=300))
+def test_objects_that_make_no_sense_are_an_error(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("bad")
+    with pytest.raises(checkpoint.CheckpointError, match="shard-00001"):
+        checkpoint.read(write(folder, HEADER.encode() + data))
+
+
+def test_files_of_a_training_belong_together(tmp_path: Path) -> None:
+    with pytest.raises(checkpoint.CheckpointError, match="no saved shards"):
+        checkpoint.load(tmp_path)
+    write(tmp_path, HEADER.encode())
+    with pytest.raises(checkpoint.CheckpointError, match=r"shard-00000-000\.bin: missing"):
+        checkpoint.load(tmp_path)
+    other = dataclasses.replace(HEADER, run=1, pserver=0).encode()
+    (tmp_path / "shard-00000-000.bin").write_bytes(other + hashlib.sha256(other).digest())
+    with pytest.raises(checkpoint.CheckpointError, match="not of one training"):
+        checkpoint.load(tmp_path)
+
+
+def test_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert checkpoint.main([]) == 2
+    assert checkpoint.main([str(tmp_path)]) == 1
+    (tmp_path / HEADER.name).mkdir()
+    assert checkpoint.main([str(tmp_path)]) == 74
+    assert "no saved shards" in capsys.readouterr().err

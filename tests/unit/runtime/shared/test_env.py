@@ -1,0 +1,254 @@
+"""The environment contract: written, composed and read back."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pslaunch.runtime.settings import resolve
+from pslaunch.runtime.shared import env
+
+GOLDEN = Path(__file__).parents[3] / "golden"
+
+names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True)
+values = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+floats = st.floats(0, 1e30, allow_subnormal=False)
+
+
+def contract(role: str, rank: int, *, script: bool) -> env.Contract:
+    """A process of a job with 2 pservers and 2 trainers on one node."""
+    return env.Contract(
+        job_id="w2v-1a2b", epoch=0, role=role, rank=rank, local_rank=rank, node_id=0, nodes=["127.0.0.1"],
+        workspace="/ws", log_dir="/ws/log", output_dir="/ws/output", progress=f"/run/{role}-{rank}.sock",
+        secret_file="/run/secret", trainers=2, trainer_count=1, use_gpu=False, port=7164, ports_num=1,
+        ports_num_for_sparse=1, pservers=[("127.0.0.1", 7164), ("127.0.0.1", 7166)], stall_after_s=60.0,
+        trainer_endpoints=[("127.0.0.1", 7168), ("127.0.0.1", 7169)] if script else [],
+        gloo_endpoint=("127.0.0.1", 7170) if script else None, gloo_path="/run/gloo" if script else "",
+        flags={"num_passes": "3"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("PADDLE_INIT_NUM_PASES", "PADDLE_INIT_NUM_PASSES"),
+        ("PADDLE_INIT_num_pases", "PADDLE_INIT_NUM_PASSES"),
+        ("PADDLE_INIT_NUM_PASSES", ""),
+        ("PADDLE_INIT_num_passes", "PADDLE_INIT_NUM_PASSES"),
+        ("PADDLE_INIT_RACK", ""),
+        ("PADDLE_INIT_", ""),
+        ("NUM_PASES", ""),
+        ("MY_PADDLE_INIT_NUM_PASES", ""),
+    ],
+)
+def test_what_a_variable_of_init_may_have_meant(name: str, near: str) -> None:
+    assert env.near_init_var(name) == near
+
+
+@pytest.mark.parametrize("mode", ["bundled", "script"])
+def test_the_contract_of_two_and_two(mode: str) -> None:
+    lines = []
+    for role in (env.PSERVER, env.TRAINER):
+        for rank in range(2):
+            found = env.contract_environ(contract(role, rank, script=mode == "script"))
+            lines += [f"[{role}/{rank}]", *(f"{name}={value}" for name, value in sorted(found.items())), ""]
+    assert "\n".join(lines) == (GOLDEN / f"contract_{mode}.txt").read_text()
+
+
+def test_a_server_finds_itself_in_the_list() -> None:
+    for role, variable in (
+        (env.PSERVER, "PADDLE_PSERVERS_IP_PORT_LIST"),
+        (env.TRAINER, "PADDLE_TRAINER_ENDPOINTS"),
+    ):
+        for rank in range(2):
+            found = env.contract_environ(contract(role, rank, script=True))
+            assert found[variable].split(",").index(f"{found['POD_IP']}:{found['PADDLE_PORT']}") == rank
+
+
+def test_the_runtime_reads_what_the_launcher_wrote() -> None:
+    found = env.contract_environ(contract(env.TRAINER, 1, script=False))
+    args, job = env.init_args(found), env.read_job(found)
+    assert (args["trainer_id"], args["num_gradient_servers"], args["num_passes"]) == (1, 2, 3)
+    assert (args["use_gpu"], args["secret_file"], args["stall_after"]) == (False, "/run/secret", 60.0)
+    assert (job.launched, job.role, job.rank, job.nodes) == (True, env.TRAINER, 1, ("127.0.0.1",))
+    listed = env.pserver_endpoints(
+        args["pservers"], args["port"], args["ports_num"], args["ports_num_for_sparse"]
+    )
+    assert [env.join_addr(*e) for e in listed] == found["PADDLE_PSERVERS_IP_PORT_LIST"].split(",")
+
+
+def test_without_a_launcher_there_is_no_job() -> None:
+    assert env.read_job({}).launched is False
+    assert env.init_args({"HOME": "/"}) == {}
+
+
+@given(st.dictionaries(names, values), st.dictionaries(names, values))
+def test_compose_keeps_every_value_byte_for_byte(inherited: dict[str, str], added: dict[str, str]) -> None:
+    written = env.contract_environ(contract(env.TRAINER, 0, script=False))
+    found = env.compose(inherited, added, written)
+    ours = env.contract_names() | env.PROXIES
+    expected = {**env.DEFAULTS, **{k: v for k, v in inherited.items() if k not in ours}, **added, **written}
+    assert found == expected
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.dictionaries(names.map(lambda n: f"X_{n}"), values, max_size=8))
+def test_values_reach_a_process_byte_for_byte(added: dict[str, str]) -> None:
+    found = env.compose({"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}, added, {})
+    code = (
+        "import os, sys; sys.stdout.buffer.write(b'\\0'.join(k + b'=' + v for k, v in os.environb.items()))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], env=found, stdout=subprocess.PIPE, check=True).stdout
+    seen = dict(word.split(b"=", 1) for word in out.split(b"\0"))
+    assert {k.encode(): v.encode() for k, v in added.items()}.items() <= seen.items()
+
+
+def test_stale_variables_never_reach_a_program() -> None:
+    stale = {
+        "PADDLE_TRAINER_ID": "7",
+        "PSLAUNCH_LISTEN_FDS": "3",
+        "OMPI_COMM_WORLD_RANK": "7",
+        "https_proxy": "x",
+    }
+    found = env.compose(
+        {**stale, "HOME": "/h"}, {}, env.contract_environ(contract(env.PSERVER, 0, script=False))
+    )
+    assert not found.keys() & stale.keys()
+    assert found["HOME"] == "/h"
+
+
+def test_mpirun_reaches_trainers_and_no_pserver() -> None:
+    inherited = {"PMIX_RANK": "0", "OMPI_MCA_x": "1", "PRTE_y": "2"}
+    for role, reaches in ((env.TRAINER, True), (env.PSERVER, False)):
+        found = env.compose(inherited, {}, env.contract_environ(contract(role, 0, script=False)))
+        assert (inherited.items() <= found.items()) is reaches
+        assert bool(inherited.keys() & found.keys()) is reaches
+
+
+def test_a_proxy_that_was_given_stays() -> None:
+    assert env.compose({"http_proxy": "a"}, {"http_proxy": "b"}, {})["http_proxy"] == "b"
+    assert env.compose({"PYTHONHASHSEED": "5"}, {}, {})["PYTHONHASHSEED"] == "5"
+
+
+def test_gloo_is_the_users_choice() -> None:
+    """Without it the workers of a Fleet program do not wait for each other, and its barriers do nothing."""
+    written = env.contract_environ(contract(env.TRAINER, 0, script=True))
+    assert env.compose({}, {}, written)["PADDLE_WITH_GLOO"] == "0"
+    assert env.compose({"PADDLE_WITH_GLOO": "2"}, {}, written)["PADDLE_WITH_GLOO"] == "2"
+    assert env.compose({}, {"PADDLE_WITH_GLOO": "1"}, written)["PADDLE_WITH_GLOO"] == "1"
+
+
+@given(st.sampled_from(["True", "true", "TRUE", " on ", "yes", "1", 1, True]))
+def test_true_in_every_spelling(value: object) -> None:
+    assert env.parse_bool(value, "x") is True
+
+
+@given(st.sampled_from(["False", "false", "FALSE", " off ", "no", "0", "", 0, False, None]))
+def test_false_in_every_spelling(value: object) -> None:
+    assert env.parse_bool(value, "x") is False
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (env.parse_bool, "maybe"),
+        (env.parse_int, "1.5"),
+        (env.parse_int, "-1"),
+        (env.parse_int, ""),
+        (env.parse_port, "0"),
+        (env.parse_port, "65536"),
+        (env.parse_count, "0"),
+        (env.parse_float, "-1"),
+        (env.parse_float, "nan"),
+        (env.parse_float, "inf"),
+        (env.parse_float, "x"),
+        (env.split_addr, "host"),
+        (env.split_addr, ":80"),
+        (env.split_addr, "host:x"),
+        (env.split_addr, "[::1]"),
+    ],
+)
+def test_what_can_not_be_read_is_named(read: object, text: str) -> None:
+    assert callable(read)
+    with pytest.raises(env.EnvError, match="SOME_NAME"):
+        read(text, "SOME_NAME")
+
+
+@given(st.one_of(st.ip_addresses().map(str), st.just("node-7.example")), st.integers(1, 65535))
+def test_addresses_survive(host: str, port: int) -> None:
+    assert env.split_addr(env.join_addr(host, port), "x") == (host, port)
+
+
+def test_symbols_of_a_dry_run_are_no_ipv6() -> None:
+    assert env.join_addr("{node:0.addr}", "{pserver:0.port}") == "{node:0.addr}:{pserver:0.port}"
+
+
+@given(st.integers(1, 4), st.integers(0, 4), st.integers(1, 5))
+def test_pservers_at_one_address_have_blocks_of_ports(dense: int, sparse: int, count: int) -> None:
+    found = env.pserver_endpoints(",".join(["10.0.0.1", "10.0.0.2"] * count), 7164, dense, sparse)
+    firsts = [port for host, port in found if host == "10.0.0.1"]
+    assert firsts == [7164 + k * (dense + sparse) for k in range(count)]
+    assert [port for host, port in found if host == "10.0.0.2"] == firsts
+
+
+def test_a_pserver_may_name_its_own_port() -> None:
+    environ = {"PADDLE_INIT_PSERVERS": "127.0.0.1:7465,ps1,[::1]:7200", "PADDLE_INIT_PORT": "7300"}
+    found = resolve({}, environ)
+    assert found.endpoints == [("127.0.0.1", 7465), ("ps1", 7300), ("::1", 7200)]
+    with pytest.raises(env.EnvError, match=r"pservers=.* is not from 1 to 65535"):
+        resolve({}, {"PADDLE_INIT_PSERVERS": "127.0.0.1:74650"})
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9), floats, floats)
+def test_progress_survives(pass_id: int, batch: int, cost: float, rate: float) -> None:
+    numbers: dict[str, int | float | str] = {"pass": pass_id, "batch": batch, "cost": cost}
+    sent = env.format_progress(**numbers, samples_per_s=rate, state="two words")
+    [found] = env.parse_progress(sent)
+    assert (found["pass"], found["batch"], found["state"]) == (pass_id, batch, "two_words")
+    assert found["cost"] == pytest.approx(cost, rel=1e-6)
+    assert found["samples_per_s"] == pytest.approx(rate, rel=1e-6)
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e999"])
+def test_progress_is_finite_or_absent(number: str) -> None:
+    assert env.format_progress(batch=1, cost=float(number)) == b"batch=1"
+    assert env.parse_progress(f"batch=1 cost={number}".encode()) == [{"batch": 1}]
+
+
+@given(st.text(max_size=100))
+def test_why_survives_but_for_what_cannot_be_printed(text: str) -> None:
+    [found] = env.parse_progress(env.format_progress(why=text, batch=1))
+    kept = text.encode("utf-8", "replace").decode()
+    assert found == {"why": "".join(c if c.isprintable() else " " for c in kept), "batch": 1}
+
+
+@given(st.text(min_size=150))
+def test_why_is_bounded_and_ends_with_a_whole_character(text: str) -> None:
+    sent = env.format_progress(why=text * 5, batch=1)
+    assert len(sent) <= env.MAX_WHY_BYTES + len("why= batch=1") <= env.MAX_PROGRESS_BYTES
+    [found] = env.parse_progress(sent)
+    kept = (text * 5).encode("utf-8", "replace").decode()
+    whole = "".join(c if c.isprintable() else " " for c in kept)
+    assert whole.startswith(str(found["why"]))
+    assert found["why"]
+
+
+def test_why_in_words() -> None:
+    assert env.format_progress(why="100% of\nit") == b"why=100%25%20of%0Ait"
+    assert env.parse_progress(b"why=50%zz%20%C3%A4%") == [{"why": "50%zz \u00e4%"}]
+
+
+@given(st.binary(max_size=3000))
+def test_any_datagram_is_read_without_an_error(datagram: bytes) -> None:
+    for report in env.parse_progress(datagram):
+        assert report.keys() <= env.PROGRESS_FIELDS.keys()
+
+
+def test_log_names() -> None:
+    assert env.output_log(env.TRAINER, 5, 0) == "train.log"
+    assert env.output_log(env.TRAINER, 5, 2) == "train.5.log"
+    assert env.info_log(env.PSERVER, 1, 1) == "paddle_pserver2.1.INFO"

@@ -1,0 +1,63 @@
+"""Block placement: every value has one place, shards have alike, and counting goes on over parameters."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslaunch.runtime import blocks
+from pslaunch.runtime.blocks import BLOCK_FLOATS, Piece, place
+
+pytestmark = pytest.mark.asan
+
+SIZES = st.integers(0, 20 * BLOCK_FLOATS)
+SHARDS = st.integers(1, 9)
+
+
+@given(SIZES, st.integers(0, 100), SHARDS)
+def test_pieces_cover_the_parameter_once(size: int, first: int, shards: int) -> None:
+    pieces = sorted(place(size, first, shards), key=lambda p: p.start)
+    at = 0
+    for piece in pieces:
+        assert piece.start == at
+        assert piece.length > 0
+        assert 0 <= piece.shard < shards
+        at += piece.length
+    assert at == size
+
+
+@given(st.lists(SIZES, max_size=6), SHARDS)
+def test_blocks_of_all_parameters_are_dealt_evenly(sizes: list[int], shards: int) -> None:
+    blocks_on = [0] * shards
+    first = 0
+    for size in sizes:
+        for piece in place(size, first, shards):
+            blocks_on[piece.shard] += blocks.count_blocks(piece.length)
+        first += blocks.count_blocks(size)
+    assert max(blocks_on) - min(blocks_on) <= 1
+
+
+@given(SIZES, st.integers(0, 100), SHARDS)
+def test_pieces_stand_in_the_order_of_shards(size: int, first: int, shards: int) -> None:
+    pieces = place(size, first, shards)
+    assert pieces == sorted(pieces, key=lambda p: (p.shard, p.start))
+
+
+def test_one_shard_has_it_in_one_piece() -> None:
+    assert place(3 * BLOCK_FLOATS + 1, 5, 1) == [Piece(0, 0, 3 * BLOCK_FLOATS + 1)]
+
+
+def test_placement_is_as_it_was() -> None:
+    """Changing it changes which pserver has what: fine for the bits, not for snapshots."""
+    assert place(2 * BLOCK_FLOATS + 5, 1, 2) == [
+        Piece(0, BLOCK_FLOATS, BLOCK_FLOATS),
+        Piece(1, 0, BLOCK_FLOATS),
+        Piece(1, 2 * BLOCK_FLOATS, 5),
+    ]
+
+
+@pytest.mark.parametrize(("size", "first", "shards"), [(-1, 0, 1), (1, -1, 1), (1, 0, 0)])
+def test_numbers_that_make_no_sense(size: int, first: int, shards: int) -> None:
+    with pytest.raises(ValueError):
+        place(size, first, shards)

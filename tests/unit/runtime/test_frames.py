@@ -1,0 +1,111 @@
+"""The frame header as Python sees it, and docs/protocol.md against the constants of the code."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslaunch.runtime import _core, blocks, handshake
+from pslaunch.runtime.pserver import threads as shards
+
+pytestmark = pytest.mark.asan
+
+DOC = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
+CONSTANTS = _core.protocol()
+OPS = {name.removeprefix("op "): number for name, number in CONSTANTS.items() if name.startswith("op ")}
+U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+
+
+@st.composite
+def headers(draw: st.DrawFn) -> dict[str, int]:
+    """Headers that a decoder must take."""
+    return {
+        "op": OPS["PUSH"],
+        "epoch": draw(U32),
+        "trainer": draw(st.integers(0, CONSTANTS["PS_MAX_TRAINERS"] - 1)),
+        "incarnation": draw(U64),
+        "sequence": draw(U64),
+        "object": draw(st.integers(0, CONSTANTS["PS_MAX_OBJECTS"] - 1)),
+        "flags": draw(st.integers(0, 3)),
+        "version": draw(U64),
+        "length": draw(st.integers(0, CONSTANTS["PS_MAX_DENSE_BYTES"])),
+        "count": draw(U32),
+    }
+
+
+@given(headers())
+def test_both_ways(h: dict[str, int]) -> None:
+    assert _core.decode_header(_core.encode_header(**h)) == h
+
+
+@given(headers(), st.integers(0, 63))
+def test_a_prefix_waits(h: dict[str, int], n: int) -> None:
+    assert _core.decode_header(_core.encode_header(**h)[:n]) is None
+
+
+@given(headers(), st.integers(0, 511))
+def test_a_flipped_bit_is_an_error(h: dict[str, int], bit: int) -> None:
+    raw = bytearray(_core.encode_header(**h))
+    raw[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(ValueError):
+        _core.decode_header(bytes(raw))
+
+
+@given(st.binary(min_size=64, max_size=80))
+def test_other_bytes_are_an_error(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        _core.decode_header(data)
+
+
+FIELDS = "magic version op epoch trainer incarnation sequence object flags object_version length count check"
+
+
+def test_the_layout_is_the_documented_one() -> None:
+    rows = re.findall(r"^\| (\d+) \| u(\d+) \| `(\w+)`", DOC, re.MULTILINE)
+    assert [name for _, _, name in rows] == FIELDS.split()
+    at = 0
+    for offset, bits, _ in rows:
+        assert int(offset) == at
+        at += int(bits) // 8
+    assert at == CONSTANTS["PS_HEADER_BYTES"]
+    raw = _core.encode_header(
+        op=5,
+        epoch=6,
+        trainer=7,
+        incarnation=8,
+        sequence=9,
+        object=10,
+        flags=3,
+        version=12,
+        length=13,
+        count=14,
+    )
+    sizes = {"16": "H", "32": "I", "64": "Q"}
+    found = struct.unpack("<" + "".join(sizes[bits] for _, bits, _ in rows), raw)
+    assert found[:12] == (CONSTANTS["PS_MAGIC"], CONSTANTS["PS_VERSION"], 5, 6, 7, 8, 9, 10, 3, 12, 13, 14)
+
+
+def test_operations_are_the_documented_ones() -> None:
+    assert {n: int(k) for k, n in re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", DOC, re.MULTILINE)} == OPS
+
+
+def test_limits_are_the_documented_ones() -> None:
+    documented = {
+        n: int(k.replace(",", "")) for n, k in re.findall(r"^\| `(\w+)` \| ([\d,]+) \|", DOC, re.MULTILINE)
+    }
+    expected = {n: k for n, k in CONSTANTS.items() if n.startswith("PS_MAX")}
+    expected |= {name: getattr(handshake, name) for name in ("MAX_BODY_BYTES", "MAX_UNPROVEN")}
+    expected["TIMEOUT_S"] = int(handshake.TIMEOUT_S)
+    expected["BLOCK_FLOATS"] = blocks.BLOCK_FLOATS
+    assert documented == expected
+
+
+def test_records_between_threads_have_one_size() -> None:
+    assert shards.EVENT.size == CONSTANTS["event bytes"]
+    assert shards.MAIL.size == CONSTANTS["mail bytes"]
+    assert CONSTANTS["PS_MAIL_SAVE"] == shards.SAVE

@@ -1,0 +1,190 @@
+"""The handshake: who proves what, what is compared, and bytes that come in any pieces or are not ours."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslaunch.runtime.handshake import PLANE, Hello, Refused, ServerSide, compare, greet, silent
+from pslaunch.runtime.shared.prove import ADDRESSES, HEAD, IN_FULL, SUM_UP_S, Kind, Refusals, message
+
+pytestmark = pytest.mark.asan
+
+HELLO = Hello(
+    trainer_id=1,
+    num_gradient_servers=2,
+    ports_num=1,
+    ports_num_for_sparse=0,
+    incarnation=2**64 - 1,
+    epoch=0,
+    pserver=0,
+    pservers=1,
+    shard=0,
+)
+
+
+def accept_all(hello: Hello) -> str:
+    return ""
+
+
+def talk(side: ServerSide, secret: bytes, hello: Hello = HELLO) -> None:
+    """Both sides over a socket pair; raises what the client's raises."""
+    ours, theirs = socket.socketpair()
+
+    def serve() -> None:
+        while data := theirs.recv(4096):
+            theirs.sendall(side.feed(data))
+            if side.hello or side.failure:
+                return
+
+    with ours, theirs:
+        ours.settimeout(10)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            greet(ours, secret, hello)
+        finally:
+            ours.shutdown(socket.SHUT_WR)
+            thread.join()
+
+
+@pytest.mark.parametrize("secret", [b"", b"of the job"])
+def test_equal_secrets_are_welcome(secret: bytes) -> None:
+    side = ServerSide(secret, accept_all)
+    talk(side, secret)
+    assert side.hello == HELLO
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(b"a", b"b"), (b"", b"b"), (b"a", b"")])
+def test_other_secrets_are_refused_by_both(theirs: bytes, ours: bytes) -> None:
+    side = ServerSide(theirs, accept_all)
+    with pytest.raises(Refused, match="secret"):
+        talk(side, ours)
+    assert side.hello is None
+
+
+def test_a_trainer_without_the_secret_is_refused_by_the_server() -> None:
+    side = ServerSide(b"secret", accept_all)
+    side.feed(message(Kind.NONCE, b"n" * 32))
+    answer = side.feed(message(Kind.PROOF, b"m" * 32 + HELLO.to_json()))
+    assert HEAD.unpack_from(answer)[2] == Kind.REFUSED
+    assert "secret" in side.failure
+
+
+def test_a_proof_of_another_conversation_is_refused() -> None:
+    first, second = ServerSide(b"s", accept_all), ServerSide(b"s", accept_all)
+    nonce = b"n" * 32
+    challenge = first.feed(message(Kind.NONCE, nonce))[HEAD.size :]
+    second.feed(message(Kind.NONCE, nonce))
+    text = HELLO.to_json()
+    proof = message(Kind.PROOF, PLANE.mac(b"s", b"trainer", nonce + challenge[:32], text) + text)
+    second.feed(proof)
+    assert second.hello is None
+    first.feed(proof)
+    assert first.hello == HELLO
+
+
+def test_the_reason_of_a_refusal_reaches_the_trainer() -> None:
+    with pytest.raises(Refused, match="ports_num is 1 at trainer 1 and 2 at the pserver"):
+        talk(ServerSide(b"", lambda h: compare(h, dataclasses.replace(HELLO, ports_num=2), "a:1")), b"")
+
+
+@given(st.lists(st.integers(1, 50)))
+def test_pieces_of_any_size_say_the_same(sizes: list[int]) -> None:
+    side = ServerSide(b"", accept_all)
+    nonce = message(Kind.NONCE, b"n" * 32)
+    answer, at = b"", 0
+    for size in [*sizes, len(nonce)]:
+        answer += side.feed(nonce[at : at + size]) if at < len(nonce) else b""
+        at += size
+    assert HEAD.unpack_from(answer)[2] == Kind.CHALLENGE
+
+
+@given(st.binary(max_size=300))
+def test_other_bytes_are_refused_or_wait(data: bytes) -> None:
+    side = ServerSide(b"", accept_all)
+    side.feed(data)
+    assert side.hello is None
+
+
+@given(st.integers(0, 8 * (HEAD.size + 32) - 1))
+def test_a_flipped_bit_never_gets_in(bit: int) -> None:
+    raw = bytearray(message(Kind.NONCE, b"n" * 32))
+    raw[bit // 8] ^= 1 << bit % 8
+    side = ServerSide(b"", accept_all)
+    side.feed(bytes(raw))
+    assert side.hello is None
+
+
+@pytest.mark.parametrize(
+    ("begin", "name"), [(b"PRI * HTTP/2.0\r\n\r\nSM", "gRPC"), (b"PRPC\0\0\0\0", "brpc"), (b"GET / HT", "")]
+)
+def test_foreign_protocols_are_known(begin: bytes, name: str) -> None:
+    side = ServerSide(b"", accept_all)
+    side.feed(begin)
+    assert side.foreign == name
+    assert side.failure
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"{}", b"7", b"[" * 4000, HELLO.to_json().replace(b": 1", b': "1"'), b"\xff"]
+)
+def test_a_hello_that_is_none_is_refused(text: bytes) -> None:
+    side = ServerSide(b"", accept_all)
+    challenge = side.feed(message(Kind.NONCE, b"n" * 32))[HEAD.size :]
+    nonces = b"n" * 32 + challenge[:32]
+    side.feed(message(Kind.PROOF, PLANE.mac(b"", b"trainer", nonces, text) + text))
+    assert side.hello is None
+    assert side.failure
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        (
+            "num_gradient_servers",
+            3,
+            "num_gradient_servers is 2 at trainer 1 and 3 at the pserver h:1 (option",
+        ),
+        ("ports_num_for_sparse", 1, "ports_num_for_sparse is 0 at trainer 1 and 1 at the pserver h:1"),
+        ("epoch", 4, "epoch"),
+        ("shard", 1, "number"),
+    ],
+)
+def test_both_values_are_named(name: str, value: int, said: str) -> None:
+    assert said in compare(HELLO, dataclasses.replace(HELLO, **{name: value}), "h:1")
+
+
+def test_an_id_beyond_the_trainers_is_named() -> None:
+    assert "num_gradient_servers" in compare(dataclasses.replace(HELLO, trainer_id=2), HELLO, "h:1")
+    assert compare(HELLO, HELLO, "h:1") == ""
+
+
+def test_of_a_flood_of_refusals_the_first_are_said_and_the_others_counted() -> None:
+    refusals = Refusals()
+    assert [refusals.in_full("a", 0.0) for _ in range(IN_FULL + 3)] == [True] * IN_FULL + [False] * 3
+    assert refusals.in_full("b", 1.0)
+    assert refusals.sums(SUM_UP_S - 0.1) == []
+    assert refusals.sums(SUM_UP_S) == ["... and 3 more from a in the last minute"]
+    assert refusals.sums(2 * SUM_UP_S) == []
+    assert refusals.in_full("a", 2 * SUM_UP_S)
+
+
+def test_a_flood_from_ever_new_addresses_is_counted_as_one() -> None:
+    refusals = Refusals()
+    said = sum(refusals.in_full(f"10.0.{i // 250}.{i % 250}", 0.0) for i in range(10_000))
+    assert said == ADDRESSES + IN_FULL
+    more = 10_000 - said
+    assert refusals.sums(SUM_UP_S) == [f"... and {more} more from other addresses in the last minute"]
+
+
+def test_a_pserver_that_is_gone_is_not_silent_one_that_is_stopped_is() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stopped:
+        address = stopped.getsockname()[:2]
+        assert silent(address, 0.2)
+    assert not silent(address, 5.0)

@@ -1,0 +1,276 @@
+"""Every kernel against its numpy oracle, bit for bit, in every build of it; and what it refuses."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from pslaunch.runtime import _core, reference
+
+pytestmark = pytest.mark.asan
+
+F32 = npt.NDArray[np.float32]
+METHODS = [reference.SGD, reference.MOMENTUM, reference.ADAGRAD]
+ISAS = [0, 1, 2]
+
+floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
+rates = st.floats(0, 4, width=32)
+vectors = hnp.arrays(np.float32, st.integers(0, 75), elements=floats, fill=st.nothing())
+u64 = st.integers(0, 2**64 - 1)
+
+
+def same_bits(a: F32, b: F32) -> bool:
+    """Whether all bits are equal, but for those of a NaN."""
+    nan = np.isnan(a) & np.isnan(b)
+    return bool(np.all((a.view(np.uint32) == b.view(np.uint32)) | nan))
+
+
+def arrays(n: int, seed: int = 1) -> tuple[F32, F32, F32]:
+    """Value, slots (not negative) and gradient of n items."""
+    rng = np.random.default_rng(seed)
+    value, slots, grad = rng.standard_normal((3, n)).astype(np.float32)
+    return value.copy(), np.abs(slots), grad.copy()
+
+
+@given(
+    value=vectors,
+    data=st.data(),
+    hyper=st.tuples(rates, rates, rates, rates),
+    method=st.sampled_from(METHODS),
+)
+def test_optimizer_is_its_oracle(
+    value: F32, data: st.DataObject, hyper: tuple[float, float, float, float], method: int
+) -> None:
+    like = hnp.arrays(np.float32, value.shape, elements=floats)
+    grad, slots = data.draw(like), np.abs(data.draw(like))
+    want_value, want_slots = value.copy(), slots.copy()
+    with np.errstate(all="ignore"):
+        reference.optim_apply(method, want_value, want_slots if method else None, grad, *hyper)
+    for isa in ISAS:
+        got_value, got_slots = value.copy(), slots.copy()
+        _core.optim_apply(method, got_value, got_slots if method else None, grad, *hyper, isa=isa)
+        assert same_bits(got_value, want_value)
+        assert same_bits(got_slots, want_slots)
+
+
+@given(acc=vectors, data=st.data())
+def test_add_is_its_oracle(acc: F32, data: st.DataObject) -> None:
+    g = data.draw(hnp.arrays(np.float32, acc.shape, elements=floats))
+    want = acc.copy()
+    with np.errstate(over="ignore"):
+        reference.add(want, g)
+    for isa in ISAS:
+        got = acc.copy()
+        _core.add(got, g, isa)
+        assert same_bits(got, want)
+
+
+@given(n=st.integers(0, 99), cut=st.integers(0, 99), start=st.integers(0, 9), method=st.sampled_from(METHODS))
+def test_bits_do_not_depend_on_how_values_are_cut(n: int, cut: int, start: int, method: int) -> None:
+    value, slots, grad = (a[min(start, n) :] for a in arrays(n))
+    whole, parts = value.copy(), value.copy()
+    whole_slots, part_slots = slots.copy(), slots.copy()
+    _core.optim_apply(method, whole, whole_slots if method else None, grad, 0.1, 0.9, 0.01, 1e-6)
+    for part in (slice(None, cut), slice(cut, None)):
+        own = part_slots[part] if method else None
+        _core.optim_apply(method, parts[part], own, grad[part], 0.1, 0.9, 0.01, 1e-6)
+    assert same_bits(whole, parts)
+    assert same_bits(whole_slots, part_slots)
+
+
+@given(data=st.data(), n=st.integers(1, 70), dim=st.integers(0, 19), method=st.sampled_from(METHODS))
+def test_sparse_is_its_oracle(data: st.DataObject, n: int, dim: int, method: int) -> None:
+    rows = np.array(data.draw(st.lists(st.integers(0, n - 1), unique=True)), dtype=np.uint64)
+    value, slots, grad = (a.reshape(n, dim) for a in arrays(n * dim))
+    grad = grad[: len(rows)].copy()
+    want_value, want_slots = value.copy(), slots.copy()
+    reference.sparse_apply(
+        method, want_value, want_slots if method else None, rows, grad, 0.1, 0.9, 1e-3, 1e-6
+    )
+    _core.sparse_apply(method, value, slots if method else None, rows, grad, 0.1, 0.9, 1e-3, 1e-6)
+    assert same_bits(value, want_value)
+    assert same_bits(slots, want_slots)
+
+
+@pytest.mark.parametrize("rows", [[0, 0], [2, 1, 2], [4], [0, 2**64 - 1], [3, 1, 4]])
+def test_sparse_writes_nothing_for_bad_rows(rows: list[int]) -> None:
+    value, slots, grad = (a.reshape(4, 3) for a in arrays(12))
+    before = value.copy(), slots.copy()
+    numbers = np.array(rows, dtype=np.uint64)
+    with pytest.raises(ValueError, match=r"^rows\[\d\]"):
+        _core.sparse_apply(2, value, slots, numbers, grad[: len(rows)], 0.1, 0.0, 0.0, 1e-6)
+    assert same_bits(value, before[0])
+    assert same_bits(slots, before[1])
+
+
+def test_sparse_checks_shapes() -> None:
+    value, slots, grad = (a.reshape(4, 3) for a in arrays(12))
+    rows = np.arange(4, dtype=np.uint64)
+    hyper = (0.1, 0.0, 0.0, 1e-6)
+    with pytest.raises(ValueError, match=r"grad is \[3, 3\], but rows and value need \[4, 3\]"):
+        _core.sparse_apply(2, value, slots, rows, grad[:3], *hyper)
+    with pytest.raises(ValueError, match=r"grad is \[6, 2\]"):
+        _core.sparse_apply(2, value, slots, rows, grad.reshape(6, 2), *hyper)
+    with pytest.raises(ValueError, match="value: 2 dimensions are needed, it has 1"):
+        _core.sparse_apply(2, value.reshape(-1), slots, rows, grad, *hyper)
+    with pytest.raises(ValueError, match="rows: 1 dimensions"):
+        _core.sparse_apply(2, value, slots, rows.reshape(2, 2), grad, *hyper)
+    with pytest.raises(TypeError, match="rows: items must be uint64"):
+        _core.sparse_apply(2, value, slots, rows.astype(np.int64), grad, *hyper)
+
+
+def call(value: Any, slots: Any, grad: Any, *, method: int = 2, lr: float = 0.1, isa: int = 0) -> None:
+    _core.optim_apply(method, value, slots, grad, lr, 0.0, 0.0, 1e-6, isa)
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize(
+    "wrong", [np.zeros(8), np.zeros(8, "i4"), np.zeros(8, ">f4"), b"x" * 32, None, 1.0, [1.0]]
+)
+def test_wrong_items_are_refused(place: int, wrong: Any) -> None:
+    given_arrays: list[Any] = list(arrays(8))
+    given_arrays[place] = wrong
+    error: type[Exception] = ValueError if place == 1 and wrong is None else TypeError
+    if isinstance(wrong, bytes) and place < 2:
+        error = BufferError  # read-only comes first
+    with pytest.raises(error):
+        call(*given_arrays)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_wrong_layouts_are_refused(place: int) -> None:
+    raw = np.zeros(33, np.uint8)[1:]
+    strided, short, misaligned = np.zeros(16, "f4")[::2], np.zeros(7, "f4"), raw.view("f4")
+    if misaligned.ctypes.data % 4 == 0:
+        misaligned = np.zeros(36, np.uint8)[2:34].view("f4")
+    for wrong in (strided, short, misaligned):
+        given_arrays = list(arrays(8))
+        given_arrays[place] = wrong
+        with pytest.raises((ValueError, BufferError)):
+            call(*given_arrays)
+
+
+def test_read_only_results_are_refused_and_read_only_gradients_are_fine() -> None:
+    value, slots, grad = arrays(8)
+    grad.flags.writeable = False
+    call(value, slots, grad)
+    value.flags.writeable = False
+    with pytest.raises((ValueError, BufferError)):
+        call(value, slots, grad)
+
+
+def test_overlap_is_refused() -> None:
+    memory = np.arange(24, dtype=np.float32)
+    a, b, c = memory[:8], memory[7:15], memory[15:23]
+    with pytest.raises(ValueError, match="value and slots share memory"):
+        call(a, b, c)
+    with pytest.raises(ValueError, match="slots and grad share memory"):
+        call(c, a, b)
+    with pytest.raises(ValueError, match="acc and g share memory"):
+        _core.add(a, a)
+    with pytest.raises(ValueError, match="out and keys share memory"):
+        _core.init_rows(memory[:8].reshape(4, 2), memory[:8].view(np.uint64), 1, 2, 0, 0.0, 1.0)
+    assert memory.tolist() == list(range(24))
+    call(memory[:8], memory[8:16], memory[16:])  # neighbours are no overlap
+
+
+def test_bad_numbers_are_refused() -> None:
+    value, slots, grad = arrays(8)
+    with pytest.raises(ValueError, match="method 3 is not known"):
+        call(value, slots, grad, method=3)
+    with pytest.raises(ValueError, match="not known"):
+        call(value, slots, grad, method=-1)
+    with pytest.raises(ValueError, match="not all finite"):
+        call(value, slots, grad, lr=float("nan"))
+    with pytest.raises(ValueError, match="epsilon -1 is negative"):
+        _core.optim_apply(2, value, slots, grad, 0.1, 0.0, 0.0, -1.0)
+    with pytest.raises(ValueError, match="isa 3"):
+        call(value, slots, grad, isa=3)
+    with pytest.raises(ValueError, match="slots has 8 items, but value with this method needs 0"):
+        call(value, slots, grad, method=0)
+
+
+@given(keys=st.lists(u64, max_size=9), dim=st.integers(0, 19), seed=u64, table=u64, kind=st.integers(0, 1))
+def test_initializer_is_its_oracle(keys: list[int], dim: int, seed: int, table: int, kind: int) -> None:
+    numbers = np.array(keys, dtype=np.uint64)
+    got, want = np.full((2, len(keys), dim), np.nan, np.float32)
+    for mean, std in ((0.0, 1.0), (-0.3, 0.02), (7.0, 0.0)):
+        _core.init_rows(got, numbers, seed, table, kind, mean, std)
+        reference.init_rows(want, numbers, seed, table, kind, mean, std)
+        assert same_bits(got, want)
+
+
+def initial(n: int, dim: int, *, kind: int, seed: int = 1, name: str = "w") -> F32:
+    out = np.empty((n, dim), np.float32)
+    _core.init_rows(out, np.arange(n, dtype=np.uint64), seed, _core.table_id(name), kind, 0.0, 1.0)
+    return out
+
+
+@pytest.mark.parametrize(("kind", "std", "fourth"), [(0, 1.0, 2.9), (1, 3**-0.5, 1.8)])
+def test_initial_values_are_spread_as_promised(kind: int, std: float, fourth: float) -> None:
+    out = initial(4000, 50, kind=kind).astype(np.float64)
+    assert abs(out.mean()) < 0.01
+    assert abs(out.std() - std) < 0.01
+    assert abs((out**4).mean() / std**4 - fourth) < 0.05  # Irwin-Hall of 12: 3 - 1.2/12
+    assert np.abs(np.corrcoef(out[:, :6].T) - np.eye(6)).max() < 0.06  # columns are independent
+    assert abs(np.corrcoef(out[:-1].ravel(), out[1:].ravel())[0, 1]) < 0.01  # and so are rows
+    assert len(np.unique(out[:, 0])) > 3900
+
+
+def test_initial_values_depend_on_seed_table_key_and_column_alone() -> None:
+    base = initial(8, 5, kind=0)
+    assert same_bits(base[:, :3].copy(), initial(8, 3, kind=0))
+    assert same_bits(base[:4], initial(4, 5, kind=0))
+    for other in (initial(8, 5, kind=0, seed=2), initial(8, 5, kind=0, name="v")):
+        assert not np.any(base == other)
+
+
+def test_initial_values_never_change() -> None:
+    """Bits of saved models hang on these: a change here is a break."""
+    assert initial(2, 2, kind=0).ravel().tolist() == NORMAL_BITS
+    assert initial(2, 2, kind=1).ravel().tolist() == UNIFORM_BITS
+
+
+NORMAL_BITS = [0.1837158203125, 0.06488037109375, 0.260406494140625, 1.411163330078125]
+UNIFORM_BITS = [0.5597113370895386, 0.5898596048355103, 0.7888609170913696, 0.5399359464645386]
+
+
+def test_initializer_refuses() -> None:
+    out, keys = np.zeros((4, 3), np.float32), np.arange(4, dtype=np.uint64)
+    with pytest.raises(OverflowError):
+        _core.init_rows(out, keys, -1, 0, 0, 0.0, 1.0)
+    with pytest.raises(OverflowError):
+        _core.init_rows(out, keys, 0, 2**64, 0, 0.0, 1.0)
+    with pytest.raises(ValueError, match="kind 2"):
+        _core.init_rows(out, keys, 0, 0, 2, 0.0, 1.0)
+    with pytest.raises(ValueError, match="std -1"):
+        _core.init_rows(out, keys, 0, 0, 0, 0.0, -1.0)
+    with pytest.raises(ValueError, match="keys has 3 items"):
+        _core.init_rows(out, keys[:3], 0, 0, 0, 0.0, 1.0)
+    assert not out.any()
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("", 0xCBF29CE484222325), ("a", 0xAF63DC4C8601EC8C), ("foobar", 0x85944171F73967E8)],
+)
+def test_table_id_is_fnv1a(name: str, number: int) -> None:
+    assert _core.table_id(name) == reference.table_id(name) == number
+
+
+@given(st.text())
+def test_table_id_is_its_oracle(name: str) -> None:
+    assert _core.table_id(name) == reference.table_id(name)
+
+
+def test_features_are_true_of_this_machine() -> None:
+    flags = Path("/proc/cpuinfo").read_text().split()
+    assert _core.features()["avx2"] is (platform.machine() == "x86_64" and "avx2" in flags)

@@ -1,0 +1,114 @@
+"""Layers: names, shapes, parameters shared by name, and errors that say what is wrong."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import pslaunch.runtime as paddle
+from pslaunch.runtime.network import Network, collect_params, topological
+from support.models import ngram_cost
+
+pytestmark = pytest.mark.asan
+
+
+def word(name: str = "w", size: int = 10) -> paddle.layer.Layer:
+    return paddle.layer.data(name=name, type=paddle.data_type.integer_value(size))
+
+
+def vector(name: str = "x", size: int = 4) -> paddle.layer.Layer:
+    return paddle.layer.data(name=name, type=paddle.data_type.dense_vector(size))
+
+
+def test_parameters_in_the_order_of_layers() -> None:
+    parameters = paddle.parameters.create(ngram_cost(words=50, emb=8, hidden=16))
+    assert parameters.names() == ["_proj", "_hidden.w0", "_hidden.wbias", "_predict.w0", "_predict.wbias"]
+    shapes = [parameters.get_shape(name) for name in parameters.names()]
+    assert shapes == [(50, 8), (32, 16), (1, 16), (16, 50), (1, 50)]
+
+
+def test_names_of_v2() -> None:
+    fc = paddle.layer.fc(input=[vector("a"), vector("b")], size=3)
+    names = [config.name for config in fc.params]
+    assert names == [f"_{fc.name}.w0", f"_{fc.name}.w1", f"_{fc.name}.wbias"]
+    assert fc.name.startswith("__fc_layer_")
+    assert fc.act == "tanh"
+    assert len(paddle.layer.fc(input=vector(), size=3, bias_attr=False).params) == 1
+
+
+def test_data_layers_are_in_the_order_of_their_definition() -> None:
+    assert [layer.name for layer in Network(ngram_cost()).data_layers] == ["w0", "w1", "w2", "w3", "w4"]
+    label, late, early = word("label", 5), word("late"), word("early")
+    both = [paddle.layer.embedding(input=one, size=2) for one in (early, late)]
+    guess = paddle.layer.fc(input=paddle.layer.concat(input=both), size=5, act=paddle.activation.Softmax())
+    cost = paddle.layer.classification_cost(input=guess, label=label)
+    assert [layer.name for layer in Network(cost).data_layers] == ["label", "late", "early"]
+
+
+def test_what_a_table_can_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"at most 2\*\*32"):
+        paddle.layer.embedding(input=word(size=2**32 + 1), size=2)
+
+
+def test_softmax_is_not_dropped() -> None:
+    half = paddle.attr.Extra(drop_rate=0.5)
+    with pytest.raises(ValueError, match="Softmax"):
+        paddle.layer.fc(input=vector(), size=3, act=paddle.activation.Softmax(), layer_attr=half)
+
+
+def test_first_values() -> None:
+    fc = paddle.layer.fc(input=vector(size=16), size=3, bias_attr=paddle.attr.Param(learning_rate=2))
+    weight, bias = fc.params
+    assert (weight.kind, weight.mean, weight.std) == ("normal", 0.0, 1 / math.sqrt(16))
+    assert (bias.mean, bias.std, bias.learning_rate) == (0.0, 0.0, 2.0)
+    uniform = paddle.attr.Param(initial_min=-1.0, initial_max=3.0)
+    (table,) = paddle.layer.embedding(input=word(), size=2, param_attr=uniform).params
+    assert (table.kind, table.mean, table.std) == ("uniform", 1.0, 2.0)
+
+
+def test_one_name_one_parameter() -> None:
+    attr = paddle.attr.Param(name="shared")
+    first = paddle.layer.fc(input=vector(size=4), size=4, param_attr=attr, bias_attr=False)
+    second = paddle.layer.fc(input=first, size=4, param_attr=attr, bias_attr=False)
+    assert list(collect_params(topological([second]))) == ["shared"]
+    third = paddle.layer.fc(input=second, size=5, param_attr=attr, bias_attr=False)
+    with pytest.raises(ValueError, match=r"parameter shared: .* needs \(4, 5\)"):
+        collect_params(topological([third]))
+    other = paddle.attr.Param(name="shared", learning_rate=3.0)
+    fourth = paddle.layer.fc(input=second, size=4, param_attr=other, bias_attr=False)
+    with pytest.raises(ValueError, match="gives it other attributes"):
+        collect_params(topological([fourth]))
+
+
+def test_wrong_inputs_are_named() -> None:
+    with pytest.raises(ValueError, match="input w is no vector"):
+        paddle.layer.fc(input=word(), size=3)
+    with pytest.raises(ValueError, match="input x is not a data layer of integer_value"):
+        paddle.layer.embedding(input=vector(), size=3)
+    scores = paddle.layer.fc(input=vector(), size=10, act=paddle.activation.Softmax())
+    with pytest.raises(ValueError, match=r"label l is not integer_value\(10\)"):
+        paddle.layer.classification_cost(input=scores, label=word("l", 11))
+    plain = paddle.layer.fc(input=vector(), size=10, act=paddle.activation.Linear())
+    with pytest.raises(ValueError, match="has linear, not Softmax"):
+        paddle.layer.classification_cost(input=plain, label=word())
+    with pytest.raises(TypeError, match="is not an activation"):
+        paddle.layer.fc(input=vector(), size=3, act="sigmoid")
+    with pytest.raises(ValueError, match="sparse_update is for embeddings"):
+        paddle.layer.fc(input=vector(), size=3, param_attr=paddle.attr.Param(sparse_update=True))
+
+
+def test_what_is_not_there_is_an_error() -> None:
+    with pytest.raises(ValueError, match="l1_rate"):
+        paddle.attr.Param(l1_rate=0.1)
+    for momentum in (-0.3, 1.7):
+        with pytest.raises(ValueError, match="momentum"):
+            paddle.attr.Param(momentum=momentum)
+    with pytest.raises(ValueError, match="learning_rate"):
+        paddle.attr.Param(learning_rate=-1.0)
+    with pytest.raises(ValueError, match=r"drop_rate=1\.5"):
+        paddle.attr.Extra(drop_rate=1.5)
+    with pytest.raises(ValueError, match="initial_min is not below"):
+        paddle.attr.Param(initial_min=1.0, initial_max=1.0)
+    assert paddle.attr.ParamAttr is paddle.attr.Param
+    assert paddle.attr.ExtraAttr is paddle.attr.Extra

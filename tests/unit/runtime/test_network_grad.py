@@ -1,0 +1,156 @@
+"""Every layer's gradient against finite differences, and the row arithmetic against numpy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import pslaunch.runtime as paddle
+from pslaunch.runtime.arrays import F32, Ids, sum_rows, unique_rows
+from pslaunch.runtime.network import Network, StepResult
+from pslaunch.runtime.ops import Draw
+
+pytestmark = pytest.mark.asan
+
+SAMPLES = 7
+DRAW = Draw(seed=1, trainer=0, step=3)
+Layer = paddle.layer.Layer
+
+
+def vector(name: str, size: int) -> Layer:
+    return paddle.layer.data(name=name, type=paddle.data_type.dense_vector(size))
+
+
+def ids(name: str, size: int) -> Layer:
+    return paddle.layer.data(name=name, type=paddle.data_type.integer_value(size))
+
+
+def regression(act: object) -> Layer:
+    hidden = paddle.layer.fc(input=[vector("x", 4), vector("y", 3)], size=5, act=act, name="h")
+    out = paddle.layer.fc(input=hidden, size=2, act=paddle.activation.Linear(), name="o")
+    return paddle.layer.square_error_cost(input=out, label=vector("t", 2))
+
+
+def embeddings(act: object) -> Layer:
+    attr = paddle.attr.Param(name="table", initial_std=0.5)
+    both = [paddle.layer.embedding(input=ids(name, 6), size=3, param_attr=attr) for name in ("a", "b")]
+    joined = paddle.layer.concat(input=[*both, vector("x", 2)], act=act)
+    scores = paddle.layer.fc(input=joined, size=4, act=paddle.activation.Softmax(), name="s")
+    return paddle.layer.classification_cost(input=scores, label=ids("label", 4))
+
+
+def softmax_read_twice(_: object) -> Layer:
+    scores = paddle.layer.fc(input=vector("x", 4), size=3, act=paddle.activation.Softmax(), name="s")
+    again = paddle.layer.concat(input=[scores, scores], act=paddle.activation.Softmax())
+    return paddle.layer.cross_entropy_cost(input=again, label=ids("label", 6))
+
+
+def dropped(act: object) -> Layer:
+    hidden = paddle.layer.fc(
+        input=vector("x", 4), size=8, act=act, name="h", layer_attr=paddle.attr.Extra(drop_rate=0.5)
+    )
+    attr = paddle.attr.Param(name="shared")
+    once = paddle.layer.fc(input=hidden, size=8, act=act, name="i", param_attr=attr)
+    twice = paddle.layer.fc(input=once, size=8, act=act, name="j", param_attr=attr)
+    return paddle.layer.square_error_cost(input=twice, label=vector("t", 8))
+
+
+def inputs_of(network: Network, rng: np.random.Generator) -> dict[str, F32 | Ids]:
+    found: dict[str, F32 | Ids] = {}
+    for layer in network.data_layers:
+        if layer.type is not None and layer.type.kind == "integer":
+            found[layer.name] = rng.integers(0, layer.size, SAMPLES)
+        else:
+            found[layer.name] = rng.standard_normal((SAMPLES, layer.size)).astype(np.float32)
+    return found
+
+
+ACTS = ("Linear", "Sigmoid", "Tanh", "Softmax")
+
+
+@pytest.mark.parametrize(
+    ("build", "act"),
+    [
+        *itertools.product((regression, embeddings), ACTS),
+        *itertools.product((dropped,), ACTS[:-1]),
+        (softmax_read_twice, "Softmax"),
+    ],
+)
+def test_gradient(build: Callable[[object], Layer], act: str) -> None:
+    network = Network(build(getattr(paddle.activation, act)()))
+    rng = np.random.default_rng(0)
+    inputs = inputs_of(network, rng)
+    params = {
+        name: (rng.standard_normal(config.shape) * 0.5).astype(np.float32)
+        for name, config in network.params.items()
+    }
+
+    def step() -> StepResult:
+        return network.step(inputs, SAMPLES, params, lambda name, keys: params[name][keys], DRAW)
+
+    result = step()
+    grads = {name: grad.copy() for name, grad in result.dense.items()}
+    for name, (keys, rows) in result.sparse.items():
+        grads[name] = np.zeros_like(params[name])
+        grads[name][keys] = rows
+    for name, values in params.items():
+        for place in np.ndindex(*values.shape):
+            kept = values[place]
+            values[place] = kept + 1e-2
+            high = step().cost
+            values[place] = kept - 1e-2
+            slope = (high - step().cost) / 2e-2
+            values[place] = kept
+            assert grads[name][place] == pytest.approx(slope, rel=2e-2, abs=2e-2), (name, place)
+
+
+def test_relu() -> None:
+    network = Network(regression(paddle.activation.Relu()))
+    params = {name: np.ones(config.shape, np.float32) for name, config in network.params.items()}
+    inputs = {
+        "x": np.array([[1, 1, 1, 1], [-9, 0, 0, 0]], np.float32),
+        "y": np.ones((2, 3), np.float32),
+        "t": np.zeros((2, 2), np.float32),
+    }
+    result = network.step(inputs, 2, params, lambda name, keys: params[name], DRAW)
+    # The first sample's units are 8, its outputs 5 * 8 + 1; the second one's units are off, its outputs 1.
+    assert result.cost == 2 * 41**2 + 2 * 1**2
+    np.testing.assert_array_equal(result.dense["_h.wbias"], np.full((1, 5), 2 * 41 * 2, np.float32))
+
+
+def test_dropout_is_v2s() -> None:
+    hidden = paddle.layer.fc(
+        input=vector("x", 4),
+        size=4096,
+        act=paddle.activation.Linear(),
+        bias_attr=paddle.attr.Param(initial_mean=1.0, initial_std=0.0),
+        layer_attr=paddle.attr.Extra(drop_rate=0.25),
+    )
+    network = Network(paddle.layer.square_error_cost(input=hidden, label=vector("t", 4096)))
+    params = {name: np.full(c.shape, c.mean, np.float32) for name, c in network.params.items()}
+    inputs = {"x": np.zeros((1, 4), np.float32), "t": np.zeros((1, 4096), np.float32)}
+
+    def cost(draw: Draw | None) -> float:
+        return network.step(inputs, 1, params, lambda name, keys: params[name], draw).cost
+
+    assert cost(DRAW) == cost(DRAW) == pytest.approx(0.75 * 4096, rel=0.05)  # 1 where kept
+    assert cost(DRAW) != cost(Draw(seed=1, trainer=1, step=3))
+    assert cost(None) == pytest.approx(0.75**2 * 4096)  # all scaled
+
+
+@given(hnp.arrays(np.int64, st.integers(1, 60), elements=st.integers(0, 9) | st.integers(0, 2**32 - 1)))
+def test_rows(ids: Ids) -> None:
+    rows = unique_rows(ids)
+    keys, index = np.unique(ids, return_inverse=True)
+    np.testing.assert_array_equal(rows.keys, keys.astype(np.uint64))
+    np.testing.assert_array_equal(rows.index, index)
+    grads = np.arange(2 * ids.size, dtype=np.float32).reshape(-1, 2)
+    expected = np.zeros((len(keys), 2), np.float32)
+    np.add.at(expected, index, grads)
+    np.testing.assert_array_equal(sum_rows(rows, grads), expected)

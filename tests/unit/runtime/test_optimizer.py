@@ -1,0 +1,53 @@
+"""Optimizers: how the optimizer's numbers and a parameter's go together."""
+
+from __future__ import annotations
+
+import pytest
+
+from pslaunch.runtime import optimizer
+from pslaunch.runtime.param_config import ParamConfig
+
+pytestmark = pytest.mark.asan
+
+
+def config(
+    *, learning_rate: float = 1.0, momentum: float | None = None, decay: float | None = None
+) -> ParamConfig:
+    return ParamConfig(name="p", rows=1, cols=1, learning_rate=learning_rate, momentum=momentum, decay=decay)
+
+
+def test_adagrad_with_l2() -> None:
+    adagrad = optimizer.AdaGrad(learning_rate=3e-3, regularization=optimizer.L2Regularization(8e-4))
+    rule = adagrad.rule(config(learning_rate=2.0))
+    assert (rule.method, rule.learning_rate, rule.decay, rule.epsilon) == ("adagrad", 6e-3, 8e-4, 1e-6)
+    assert adagrad.rule(config(decay=0.0)).decay == 0.0
+
+
+def test_momentum() -> None:
+    assert optimizer.Momentum(momentum=0.9).rule(config()).method == "momentum"
+    assert optimizer.Momentum(momentum=0).rule(config()).method == "sgd"
+    assert optimizer.Momentum().rule(config()).slots == 0
+    own = optimizer.Momentum(momentum=0.9).rule(config(momentum=0.5))
+    assert (own.momentum, own.slots) == (0.5, 1)
+    assert optimizer.SGD().rule(config()).learning_rate == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"learnin_rate": 1}, "no option learnin_rate; did you mean learning_rate"),
+        ({"model_average": object()}, "model_average"),
+        ({"gradient_clipping_threshold": 25}, "gradient_clipping_threshold=25"),
+        ({"is_async": True}, "is_async=True"),
+        ({"learning_rate": -1}, "learning_rate=-1"),
+        ({"regularization": 0.1}, "is not L2Regularization"),
+    ],
+)
+def test_what_is_not_there_is_an_error(options: dict[str, object], text: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=text):
+        optimizer.AdaGrad(**options)
+
+
+def test_adagrad_has_no_momentum() -> None:
+    with pytest.raises(ValueError, match=r"parameter p: optimizer\.AdaGrad has no momentum"):
+        optimizer.AdaGrad().rule(config(momentum=0.9))

@@ -1,0 +1,144 @@
+"""Parameters: values by name, and v2's tar file, byte by byte."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pslaunch.runtime as paddle
+from pslaunch.runtime import param_config, settings
+from pslaunch.runtime.param_config import ParamConfig
+from pslaunch.runtime.parameters import Parameters
+from support.models import ngram_cost
+
+pytestmark = pytest.mark.asan
+
+
+@pytest.fixture
+def parameters(monkeypatch: pytest.MonkeyPatch) -> Parameters:
+    monkeypatch.setattr(settings, "_current", None)
+    return paddle.parameters.create(ngram_cost())
+
+
+def tar_bytes(parameters: Parameters) -> bytes:
+    file = io.BytesIO()
+    parameters.to_tar(file)
+    return file.getvalue()
+
+
+def test_mapping(parameters: Parameters) -> None:
+    assert parameters.keys() == list(parameters)
+    assert parameters.has_key("_proj")
+    assert "_proj" in parameters
+    assert "nothing" not in parameters
+    assert len(parameters) == 5
+    with pytest.raises(KeyError, match="no parameter 'nothing'; there are _proj"):
+        parameters.get("nothing")
+
+
+def test_get_is_a_copy_and_set_copies(parameters: Parameters) -> None:
+    value = parameters["_proj"]
+    before = value.copy()
+    value[:] = 7
+    np.testing.assert_array_equal(parameters.get("_proj"), before)
+    parameters["_proj"] = value
+    value[:] = 8
+    assert parameters.get("_proj")[0, 0] == 7
+    with pytest.raises(ValueError, match=r"shape \(50, 8\), the value \(3,\)"):
+        parameters.set("_proj", [1, 2, 3])
+
+
+def test_first_values_depend_on_seed_and_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def value(seed: int) -> list[float]:
+        monkeypatch.setattr(settings, "_current", None)
+        settings.init(seed=seed)
+        cost = ngram_cost()
+        return [float(x) for x in paddle.parameters.create(cost)["_hidden.w0"].ravel()]
+
+    assert value(1) == value(1)
+    assert value(1) != value(2)
+    assert np.std(value(1)) == pytest.approx(32**-0.5, rel=0.15)
+
+
+def test_initializer() -> None:
+    attr = paddle.attr.Param(name="e", initializer=lambda name: np.arange(6, dtype=np.float32))
+    word = paddle.layer.data(name="w", type=paddle.data_type.integer_value(3))
+    made = paddle.parameters.create(paddle.layer.embedding(input=word, size=2, param_attr=attr))
+    assert made["e"].tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_tar_has_v2s_form(parameters: Parameters) -> None:
+    with tarfile.open(fileobj=io.BytesIO(tar_bytes(parameters))) as tar:
+        names = tar.getnames()
+        member = tar.extractfile("_proj")
+        assert member is not None
+        data = member.read()
+    assert names[:2] == ["_proj", "_proj.protobuf"]
+    assert data[:16] == struct.pack("<IIQ", 0, 4, 400)
+    np.testing.assert_array_equal(np.frombuffer(data[16:], "<f4").reshape(50, 8), parameters["_proj"])
+
+
+def test_tar_round_trip(parameters: Parameters) -> None:
+    data = tar_bytes(parameters)
+    other = Parameters.from_tar(io.BytesIO(data))
+    assert other.names() == parameters.names()
+    assert tar_bytes(other) == data
+    fresh = paddle.parameters.create(ngram_cost())
+    parameters["_proj"] = np.ones((50, 8))
+    fresh.init_from_tar(io.BytesIO(tar_bytes(parameters)), exclude_params=["_hidden.w0"])
+    assert fresh["_proj"].sum() == 400
+
+
+def test_save_is_whole_or_absent(parameters: Parameters, tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "parameters.tar"
+    parameters.save(path)
+    assert path.read_bytes() == tar_bytes(parameters)
+    assert [one.name for one in path.parent.iterdir()] == ["parameters.tar"]
+
+
+@given(data=st.data())
+def test_a_damaged_tar_is_a_value_error(data: st.DataObject) -> None:
+    made = Parameters({"a": ParamConfig(name="a", rows=2, cols=3)})
+    whole = bytearray(tar_bytes(made))
+    place = data.draw(st.integers(0, len(whole) - 1))
+    whole[place] ^= 1 << data.draw(st.integers(0, 7))
+    cut = data.draw(st.integers(0, len(whole)))
+    for broken in (bytes(whole), bytes(whole[:cut])):
+        try:
+            Parameters.from_tar(io.BytesIO(broken))
+        except ValueError:
+            continue
+
+
+@given(
+    st.builds(
+        ParamConfig,
+        name=st.text(min_size=1, max_size=20),
+        rows=st.integers(1, 2**40),
+        cols=st.integers(1, 2**20),
+        kind=st.sampled_from(["normal", "uniform"]),
+        mean=st.floats(-10, 10),
+        std=st.floats(0, 10),
+        learning_rate=st.floats(0, 10),
+        momentum=st.none() | st.floats(0, 1),
+        decay=st.none() | st.floats(0, 1),
+        is_static=st.booleans(),
+        sparse=st.booleans(),
+    )
+)
+def test_config_round_trip(config: ParamConfig) -> None:
+    assert param_config.decode(param_config.encode(config)) == config
+
+
+def test_config_bytes_are_protobufs() -> None:
+    encoded = param_config.encode(ParamConfig(name="p", rows=300, cols=2, std=0.5))
+    assert encoded.startswith(b"\x0a\x01p\x10\xd8\x04")  # field 1, bytes; field 2, 600
+    assert b"\x31" + struct.pack("<d", 0.5) in encoded  # field 6, double
+    assert b"\x48\xac\x02\x48\x02" in encoded  # field 9 twice, not packed

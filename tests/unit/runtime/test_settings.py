@@ -1,0 +1,109 @@
+"""init(): arguments over environment, errors that name what is wrong, and becoming the pserver."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from dataclasses import fields
+
+import pytest
+
+from pslaunch.runtime import settings
+from pslaunch.runtime.settings import pserver_argv, resolve
+from pslaunch.runtime.shared import env
+
+
+def test_every_argument_is_a_field() -> None:
+    assert {f.name for f in fields(settings.Settings)} - {"job", "flags"} == set(env.INIT_ARGS)
+
+
+def test_defaults() -> None:
+    found = resolve({}, {})
+    assert (found.port, found.ports_num, found.ports_num_for_sparse) == (7164, 1, 0)
+    assert (found.trainer_count, found.num_gradient_servers, found.seed) == (1, 1, 1)
+
+
+def test_arguments_win_over_the_environment() -> None:
+    environ = {"PADDLE_INIT_PORT": "8000", "PADDLE_INIT_TRAINER_COUNT": "3"}
+    found = resolve({"port": 9000}, environ)
+    assert (found.port, found.trainer_count) == (9000, 3)
+
+
+def test_flags_of_the_environment_win_over_arguments() -> None:
+    found = resolve({"num_passes": 3, "save_dir": "a"}, {"PADDLE_INIT_NUM_PASSES": "7"})
+    assert (found.num_passes, found.save_dir) == (7, "a")
+
+
+@pytest.mark.parametrize("word", ["False", "0", 0, False, "no"])
+def test_text_forms_of_false(word: object) -> None:
+    assert resolve({"use_gpu": word}, {}).use_gpu is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"trainer_cuont": 2}, "no argument trainer_cuont; did you mean trainer_count"),
+        ({"blue": 2}, "no argument blue"),
+        ({"use_gpu": True}, "with_gpu OFF"),
+        ({"use_gpu": "1"}, "with_gpu OFF"),
+        ({"port": "x"}, "port='x' is not a whole number"),
+        ({"port": 70000}, "port=70000 is not from 1 to 65535"),
+        ({"trainer_id": 1}, "trainer_id=1 is not below num_gradient_servers=1"),
+        ({"pservers": "host:port"}, "pservers='port' is not a whole number"),
+    ],
+)
+def test_errors_name_the_argument(arguments: dict[str, object], text: str) -> None:
+    with pytest.raises((TypeError, env.EnvError), match=text):
+        resolve(arguments, {})
+
+
+def test_repeated_addresses_have_blocks_of_ports() -> None:
+    arguments = {"pservers": "10.0.0.1,10.0.0.1", "ports_num": 2, "ports_num_for_sparse": 1}
+    assert resolve(arguments, {}).endpoints == [("10.0.0.1", 7164), ("10.0.0.1", 7167)]
+
+
+def test_in_the_role_pserver_the_program_becomes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[list[str]] = []
+    monkeypatch.setenv("TRAINING_ROLE", "PSERVER")
+    monkeypatch.setenv("PADDLE_PORT", "6001")
+    monkeypatch.setenv("POD_IP", "127.0.0.2")
+    monkeypatch.setattr(settings, "_current", None)
+    monkeypatch.setattr(settings, "_become_pserver", called.append)
+    settings.init(num_gradient_servers=2, ports_num=2)
+    assert called == [
+        [
+            *(sys.executable, "-P", "-m", "pslaunch.runtime.pserver", "--port=6001", "--ports_num=2"),
+            *("--ports_num_for_sparse=0", "--num_gradient_servers=2", "--host=127.0.0.2"),
+        ]
+    ]
+
+
+def test_the_pserver_gets_secret_and_log_folder() -> None:
+    argv = pserver_argv(resolve({"log_dir": "l"}, {"PSLAUNCH_SECRET_FILE": "/s"}), {})
+    assert argv[-2:] == ["--secret_file=/s", "--log_dir=l"]
+    assert "--port=7164" in argv
+
+
+def test_a_variable_that_is_nearly_one_of_init_is_told() -> None:
+    environ = {
+        **os.environ,
+        "PADDLE_INIT_TRAINER_COUN": "2",
+        "PADDLE_INIT_RACK": "1",
+        "PADDLE_INIT_SEED": "3",
+    }
+    argv = [sys.executable, "-c", "import pslaunch.runtime as paddle; paddle.init()"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, env=environ)
+    told = "the variable PADDLE_INIT_TRAINER_COUN has no effect; is PADDLE_INIT_TRAINER_COUNT meant?\n"
+    assert done.stderr == told
+
+
+def test_init_pins_blas_to_one_thread() -> None:
+    code = (
+        "import pslaunch.runtime as paddle; paddle.init(); import threadpoolctl; "
+        "print([pool['num_threads'] for pool in threadpoolctl.threadpool_info()])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    pools = ast.literal_eval(done.stdout)
+    assert pools and set(pools) == {1}

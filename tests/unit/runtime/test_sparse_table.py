@@ -1,0 +1,239 @@
+"""The C core's sparse table, called as C, against its numpy oracle: any calls in any order, bit for bit."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, byref, c_char, c_float, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from pslaunch.runtime import _core, reference
+
+pytestmark = pytest.mark.asan
+
+F32 = npt.NDArray[np.float32]
+U64 = npt.NDArray[np.uint64]
+EINVAL, ELIMIT = -1, -7
+
+
+class Err(ctypes.Structure):
+    _fields_: ClassVar[Any] = [("code", c_int), ("sys", c_int), ("text", c_char * 256)]
+
+
+class Optim(ctypes.Structure):
+    _fields_: ClassVar[Any] = [
+        ("method", c_uint32),
+        ("learning_rate", c_float),
+        ("momentum", c_float),
+        ("decay", c_float),
+        ("epsilon", c_float),
+    ]
+
+
+class Init(ctypes.Structure):
+    _fields_: ClassVar[Any] = [
+        ("seed", c_uint64),
+        ("table", c_uint64),
+        ("kind", c_uint32),
+        ("mean", c_float),
+        ("std", c_float),
+    ]
+
+
+def load() -> ctypes.CDLL:
+    """The core's own functions: the extension module is a shared library like any other."""
+    assert _core.__file__ is not None
+    lib = ctypes.CDLL(_core.__file__)
+    lib.ps_sparse_new.argtypes = [POINTER(c_void_p), c_uint32, POINTER(Optim), POINTER(Init), POINTER(Err)]
+    lib.ps_sparse_free.argtypes = [c_void_p]
+    lib.ps_sparse_free.restype = None
+    lib.ps_sparse_read.argtypes = [c_void_p, c_void_p, c_size_t, c_void_p]
+    lib.ps_sparse_read.restype = None
+    for name in ("ps_sparse_add", "ps_sparse_set"):
+        getattr(lib, name).argtypes = [c_void_p, c_void_p, c_void_p, c_size_t, POINTER(Err)]
+    lib.ps_sparse_commit.argtypes = [c_void_p]
+    lib.ps_sparse_commit.restype = None
+    for name in ("ps_sparse_rows", "ps_sparse_bytes"):
+        getattr(lib, name).argtypes = [c_void_p]
+        getattr(lib, name).restype = c_size_t
+    return lib
+
+
+LIB = load()
+
+
+class Table:
+    """A C table with the arguments of its oracle."""
+
+    def __init__(self, like: reference.SparseTable) -> None:
+        self.dim, self.at, self.err = like.dim, c_void_p(), Err()
+        optim = Optim(like.method, like.lr, like.momentum, like.decay, like.epsilon)
+        init = Init(like.seed, like.table, like.kind, like.mean, like.std)
+        code = LIB.ps_sparse_new(byref(self.at), like.dim, byref(optim), byref(init), byref(self.err))
+        if code != 0:
+            raise ValueError(code, self.err.text.decode())
+
+    def read(self, keys: U64) -> F32:
+        out = np.empty((len(keys), self.dim), np.float32)
+        LIB.ps_sparse_read(self.at, keys.ctypes.data, len(keys), out.ctypes.data)
+        return out
+
+    def add(self, keys: U64, grads: F32) -> None:
+        assert (
+            LIB.ps_sparse_add(self.at, keys.ctypes.data, grads.ctypes.data, len(keys), byref(self.err)) == 0
+        )
+
+    def set(self, keys: U64, values: F32) -> None:
+        assert (
+            LIB.ps_sparse_set(self.at, keys.ctypes.data, values.ctypes.data, len(keys), byref(self.err)) == 0
+        )
+
+    def commit(self) -> None:
+        LIB.ps_sparse_commit(self.at)
+
+    def rows(self) -> int:
+        return int(LIB.ps_sparse_rows(self.at))
+
+    def bytes(self) -> int:
+        return int(LIB.ps_sparse_bytes(self.at))
+
+    def free(self) -> None:
+        LIB.ps_sparse_free(self.at)
+
+
+# A few keys that meet often, the extremes, and any others.
+one_key = st.integers(0, 40) | st.sampled_from([2**32, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
+some_keys = st.lists(one_key, max_size=80).map(lambda keys: np.array(keys, dtype=np.uint64))
+
+
+class SparseMachine(RuleBasedStateMachine):
+    """Does the same to a C table and to its oracle."""
+
+    table: Table | None = None
+
+    @initialize(
+        dim=st.integers(1, 40), method=st.integers(0, 2), kind=st.integers(0, 1), seed=st.integers(0, 9)
+    )
+    def create(self, dim: int, method: int, kind: int, seed: int) -> None:
+        self.model = reference.SparseTable(
+            dim=dim, method=method, lr=0.1, momentum=0.9, decay=1e-3, seed=seed, table=77, kind=kind, std=0.5
+        )
+        self.table = Table(self.model)
+        self.rng = np.random.default_rng(seed)
+
+    def floats(self, keys: U64) -> F32:
+        return self.rng.standard_normal((len(keys), self.model.dim)).astype(np.float32)
+
+    @rule(keys=some_keys)
+    def push(self, keys: U64) -> None:
+        assert self.table
+        grads = self.floats(keys)
+        self.table.add(keys, grads)
+        self.model.add(keys, grads)
+
+    @rule(keys=some_keys)
+    def set(self, keys: U64) -> None:
+        assert self.table
+        values = self.floats(keys)
+        self.table.set(keys, values)
+        self.model.set(keys, values)
+
+    @rule()
+    def commit(self) -> None:
+        assert self.table
+        self.table.commit()
+        self.model.commit()
+
+    @rule(keys=some_keys)
+    def read(self, keys: U64) -> None:
+        assert self.table
+        assert self.table.read(keys).tobytes() == self.model.read(keys).tobytes()
+
+    @invariant()
+    def same_rows(self) -> None:
+        if self.table:
+            assert self.table.rows() == len(self.model.rows)
+            keys = np.array(list(self.model.rows), dtype=np.uint64)
+            assert self.table.read(keys).tobytes() == self.model.read(keys).tobytes()
+
+    def teardown(self) -> None:
+        if self.table:
+            self.table.free()
+
+
+SparseMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=15, deadline=None)
+TestSparseTable = SparseMachine.TestCase
+
+
+def adagrad(**other: Any) -> reference.SparseTable:
+    return reference.SparseTable(**{"dim": 8, "method": reference.ADAGRAD, "lr": 0.1, "std": 0.1} | other)
+
+
+def test_order_of_keys_does_not_matter() -> None:
+    keys = np.arange(500, dtype=np.uint64) ** np.uint64(5)
+    grads = np.random.default_rng(1).standard_normal((500, 8)).astype(np.float32)
+    order = np.random.default_rng(2).permutation(500)
+    there, shuffled = Table(adagrad()), Table(adagrad())
+    for _ in range(3):
+        there.add(keys, grads)
+        shuffled.add(keys[order].copy(), grads[order].copy())
+        there.commit()
+        shuffled.commit()
+    assert there.read(keys).tobytes() == shuffled.read(keys).tobytes()
+    there.free()
+    shuffled.free()
+
+
+def test_reads_during_a_step_see_the_values_from_before_it() -> None:
+    table, keys = Table(adagrad()), np.array([5, 6], dtype=np.uint64)
+    before = table.read(keys)
+    assert table.rows() == 0  # reading makes no row
+    table.add(keys, np.ones((2, 8), np.float32))
+    assert table.read(keys).tobytes() == before.tobytes()
+    table.commit()
+    assert np.all(table.read(keys) < before)
+    after = table.read(keys)
+    table.commit()  # an empty step
+    assert table.read(keys).tobytes() == after.tobytes()
+    table.free()
+
+
+def test_many_rows_stay_findable_and_memory_is_bounded() -> None:
+    table, n = Table(adagrad(method=reference.SGD, std=0.0)), 100_000
+    keys = np.arange(n, dtype=np.uint64) * np.uint64(2**20)  # low bits alone would all collide
+    ones = np.ones((n, 8), np.float32)
+    table.add(keys, ones)
+    table.commit()
+    assert table.rows() == n
+    assert np.all(table.read(keys) == np.float32(-0.1))
+    held = table.bytes()
+    for _ in range(5):
+        table.add(keys, ones)
+        table.commit()
+    assert table.bytes() == held < n * 8 * 4 * 5
+    table.free()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"dim": 0}, {"dim": 2**20 + 1}, {"method": 3}, {"lr": np.nan}, {"std": -1.0}, {"kind": 2}]
+)
+def test_tables_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError) as caught:
+        Table(adagrad(**wrong))
+    assert caught.value.args[0] == EINVAL
+    assert caught.value.args[1]
+
+
+def test_sizes_that_no_memory_has_are_refused_before_anything_is_read() -> None:
+    table = Table(adagrad())
+    for n in (2**32, 2**62, 2**64 - 1):
+        for call in (LIB.ps_sparse_add, LIB.ps_sparse_set):
+            assert call(table.at, None, None, n, byref(table.err)) == ELIMIT
+    assert table.rows() == 0
+    table.free()

@@ -1,0 +1,250 @@
+"""Training in one process: it learns, it repeats bit for bit, and it tells what it does."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pslaunch.runtime as paddle
+from pslaunch.runtime import progress, settings
+from pslaunch.runtime.parameters import Parameters
+from pslaunch.runtime.shared.env import EnvError
+from support.models import digest, ngram_cost, ngrams
+from support.progress import heard
+
+pytestmark = pytest.mark.asan
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No settings of another test, and log/ in a folder of this one."""
+    monkeypatch.setattr(settings, "_current", None)
+    monkeypatch.chdir(tmp_path)
+
+
+def train(
+    *, passes: int = 1, batch: int = 16, threads: int = 1, sparse: bool = False, drop_rate: float = 0.0
+) -> tuple[Parameters, list[object]]:
+    paddle.init(use_gpu="False", trainer_count=threads, log_period=2)
+    cost = ngram_cost(sparse=sparse, drop_rate=drop_rate)
+    parameters = paddle.parameters.create(cost)
+    adagrad = paddle.optimizer.AdaGrad(
+        learning_rate=1e-1, regularization=paddle.optimizer.L2Regularization(8e-4)
+    )
+    trainer = paddle.trainer.SGD(cost, parameters, adagrad, is_local=True)
+    events: list[object] = []
+    trainer.train(paddle.batch(ngrams(400), batch), passes, events.append)
+    return parameters, events
+
+
+def test_it_learns() -> None:
+    _, events = train(passes=30)
+    costs = [one.cost for one in events if isinstance(one, paddle.event.EndPass)]
+    assert costs[0] > 3.5
+    assert costs[-1] < 0.6 * costs[0]
+
+
+def test_same_bits_again() -> None:
+    first, second = (train(threads=2, drop_rate=0.5)[0] for _ in range(2))
+    assert digest(first) == digest(second)
+
+
+def test_sparse_update_gives_the_bits_of_a_dense_one() -> None:
+    dense, sparse = train()[0], train(sparse=True)[0]
+    for name in dense.names():
+        np.testing.assert_array_equal(dense[name], sparse[name])
+
+
+def test_threads_change_rounding_at_most() -> None:
+    one, three = train()[0], train(threads=3)[0]
+    for name in one.names():
+        np.testing.assert_allclose(one[name], three[name], rtol=1e-3, atol=1e-5)
+
+
+def test_events_come_in_order() -> None:
+    _, events = train(batch=150)
+    iterations = [
+        type(one).__name__ + str(one.batch_id)
+        for one in events
+        if isinstance(one, paddle.event.BeginIteration | paddle.event.EndIteration)
+    ]
+    assert isinstance(events[0], paddle.event.BeginPass)
+    assert isinstance(events[-1], paddle.event.EndPass)
+    expected = [f"{kind}Iteration{i}" for i in range(3) for kind in ("Begin", "End")]
+    assert iterations == expected
+    last = events[-2]
+    assert isinstance(last, paddle.event.EndIteration)
+    assert 0.0 <= last.metrics["classification_error_evaluator"] <= 1.0
+
+
+def test_test_measures_without_learning() -> None:
+    paddle.init()
+    cost = ngram_cost(drop_rate=0.5)
+    parameters = paddle.parameters.create(cost)
+    trainer = paddle.trainer.SGD(cost, parameters, paddle.optimizer.SGD(learning_rate=0.1))
+    before = digest(parameters)
+    result = trainer.test(paddle.batch(ngrams(100), 32))
+    assert result.cost == pytest.approx(np.log(50), rel=0.1)
+    assert digest(parameters) == before
+
+
+def test_the_log_has_the_numbers(tmp_path: Path) -> None:
+    train(batch=100)
+    text = (tmp_path / "log" / "paddle_trainer.INFO").read_text()
+    assert "Pass=0 Batch=2 samples=200 AvgCost=" in text
+    assert "samples/s=" in text
+    assert "classification_error_evaluator=" in text
+
+
+@pytest.mark.parametrize(("period", "batches"), [(1, [1, 2, 3, 4]), (3, [3]), (100, [])])
+def test_log_period_sets_the_lines_of_the_log_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    period: int,
+    batches: list[int],
+) -> None:
+    monkeypatch.setenv("PADDLE_INIT_LOG_PERIOD", str(period))
+    monkeypatch.setattr(progress, "PERIOD_S", 1000.0)
+    with heard(tmp_path) as reports:
+        _, events = train(batch=100)  # four batches
+        assert [one["batch"] for one in reports()] == [0, 3]
+    lines = (tmp_path / "log" / "paddle_trainer.INFO").read_text()
+    assert [int(n) for n in re.findall(r"Pass=0 Batch=(\d+) ", lines)] == batches
+    assert lines.count("Pass=0 end:") == 1
+    assert "Batch=" not in capsys.readouterr().err
+    assert sum(isinstance(e, paddle.event.EndIteration) for e in events) == 4
+
+
+def test_each_pass_ends_with_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(progress, "PERIOD_S", 1000.0)
+    with heard(tmp_path) as reports:
+        _, events = train(passes=2, batch=100)  # four batches a pass
+        found = reports()
+    costs = [e.cost for e in events if isinstance(e, paddle.event.EndIteration) and e.batch_id == 3]
+    ends = [(one["pass"], one["cost"]) for one in found if one["batch"] == 3]
+    assert ends == [(i, float(f"{cost:.7g}")) for i, cost in enumerate(costs)]
+
+
+def test_a_pass_without_samples_is_said_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    paddle.init()
+    cost = ngram_cost()
+    trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD())
+    batches = iter([[(0, 0, 0, 0, 0)]])
+    trainer.train(lambda: batches, 3)
+    said = capsys.readouterr().err
+    assert said.count("trainer 0 has no samples in pass 1: its reader gave no batch; reader() must") == 1
+    assert said.count("no samples") == 1
+    assert (tmp_path / "log" / "paddle_trainer.INFO").read_text().count("has no samples in pass 1") == 1
+
+
+def test_passes_that_train_nothing_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="num_passes=-1 is negative"):
+        train(passes=-1)
+    assert train(passes=0)[1] == []
+    assert "num_passes=0: nothing is trained" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's own
+def test_a_cost_that_is_not_finite_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    paddle.init()
+    x = paddle.layer.data(name="x", type=paddle.data_type.dense_vector(1))
+    y = paddle.layer.data(name="y", type=paddle.data_type.dense_vector(1))
+    cost = paddle.layer.square_error_cost(input=paddle.layer.fc(input=x, size=1), label=y)
+    trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD())
+    trainer.train(lambda: iter([[([1.0], [0.0])], [([1.0], [1e30])], [([1.0], [1e30])]]))
+    assert capsys.readouterr().err.count("the cost is inf from pass 0, batch 1 on") == 1
+
+
+def test_a_wrong_id_names_the_layer() -> None:
+    paddle.init()
+    cost = ngram_cost()
+    trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD())
+    with pytest.raises(ValueError, match=r"data layer w4: sample 1 of the batch has the id 50"):
+        trainer.train(lambda: iter([[(0, 0, 0, 0, 0), (0, 0, 0, 0, 50)]]))
+
+
+def test_feeding_names_places() -> None:
+    paddle.init()
+    cost = ngram_cost()
+    trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD())
+    samples = [(4, 3, 2, 1, 0)]
+    straight = trainer.test(lambda: iter([samples])).cost
+    feeding = {f"w{i}": 4 - i for i in range(5)}
+    assert trainer.test(lambda: iter([[(0, 1, 2, 3, 4)]]), feeding).cost == straight
+    with pytest.raises(ValueError, match="feeding does not name the data layers w4"):
+        trainer.test(lambda: iter([samples]), ["w0", "w1", "w2", "w3"])
+
+
+def test_flags_of_the_environment_win(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PADDLE_INIT_NUM_PASSES", "2")
+    monkeypatch.setenv("PADDLE_INIT_SAVE_DIR", str(tmp_path / "model"))
+    _, events = train(passes=5)
+    assert sum(isinstance(one, paddle.event.EndPass) for one in events) == 2
+    assert "num_passes=2 is given, in place of the program's 5" in capsys.readouterr().err
+    assert (tmp_path / "model" / "pass-00001" / "parameters.tar").is_file()
+
+
+def test_pservers_are_wanted_or_the_program_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    paddle.init(pservers="127.0.0.1")
+    cost = ngram_cost()
+    trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD())
+    trainer.train(paddle.batch(ngrams(20), 10))
+    assert "THIS TRAINER TRAINS ALONE" in capsys.readouterr().err
+    paddle.init()
+    with pytest.raises(EnvError, match="no pservers are given"):
+        paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD(), is_local=False)
+
+
+def test_by_hand_it_says_what_became_of_the_parameters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    train(passes=2)
+    assert (
+        capsys.readouterr().err.count("nothing has saved its parameters yet: PADDLE_INIT_SAVE_DIR=DIR") == 1
+    )
+    monkeypatch.setenv("PADDLE_INIT_SAVE_DIR", str(tmp_path / "model"))
+    train()
+    said = capsys.readouterr().err
+    assert "nothing has saved" not in said
+    assert f"parameters of pass 0 are in {tmp_path}/model/pass-00000/parameters.tar" in said
+
+
+def test_a_program_that_saves_by_itself_is_not_told_how(capsys: pytest.CaptureFixture[str]) -> None:
+    paddle.init()
+    cost = ngram_cost()
+    parameters = paddle.parameters.create(cost)
+    trainer = paddle.trainer.SGD(cost, parameters, paddle.optimizer.SGD())
+
+    def save(e: object) -> None:
+        if isinstance(e, paddle.event.EndPass):
+            trainer.save_parameter_to_tar(io.BytesIO())
+
+    trainer.train(paddle.batch(ngrams(20), 10), 1, save)
+    assert "saved" not in capsys.readouterr().err
+
+
+def test_the_model_goes_to_the_jobs_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PSLAUNCH_JOB_ID", "j")
+    monkeypatch.setenv("PSLAUNCH_OUTPUT_DIR", str(tmp_path / "output"))
+    parameters, _ = train()
+    with (tmp_path / "output" / "parameters.tar").open("rb") as f:
+        assert digest(Parameters.from_tar(f)) == digest(parameters)
+    assert [path.name for path in (tmp_path / "output").iterdir()] == ["parameters.tar"]
+
+
+def test_what_is_no_number_is_no_right_answer() -> None:
+    paddle.init(use_gpu="False")
+    cost = ngram_cost()
+    parameters = paddle.parameters.create(cost)
+    for name in parameters.names():
+        parameters[name] = parameters[name] * np.nan
+    trainer = paddle.trainer.SGD(cost, parameters, paddle.optimizer.SGD(), is_local=True)
+    result = trainer.test(paddle.batch(ngrams(40), 20))
+    assert result.metrics["classification_error_evaluator"] == 1.0

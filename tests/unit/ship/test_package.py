@@ -1,0 +1,188 @@
+"""The folder that is sent: what stays here, what can't go, links to what is mounted on the nodes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node import codes
+from pslaunch.node.codes import Refusal
+from pslaunch.node.dispatch import manifest as manifest_module
+from pslaunch.node.dispatch.data_shards import Shards
+from pslaunch.node.dispatch.manifest import Entry, decode, encode
+from pslaunch.node.dispatch.sender import Source
+from pslaunch.node.dispatch.staging import Incoming
+from pslaunch.node.job import Package
+from pslaunch.node.line.wire import Data
+from pslaunch.ship import package as package_module
+from pslaunch.ship.package import look
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "ws"
+    (path / "data/deep").mkdir(parents=True)
+    for name in ("train.py", "data/a.txt", "data/b.bin", "data/deep/c.bin", "data/deep/keep.bin"):
+        (path / name).write_text(name)
+    return path
+
+
+def paths(package: Package) -> list[str]:
+    return [e.path for e in look(package, {}).entries]
+
+
+def test_what_the_ignore_file_names_stays_here(folder: Path) -> None:
+    (folder / ".pslaunchignore").write_text("# not these\n*.bin\n!keep.bin\n/data/a.*\n")
+    assert paths(Package(str(folder))) == [
+        ".pslaunchignore", "data", "data/deep", "data/deep/keep.bin", "train.py",
+    ]  # fmt: skip
+
+
+def test_a_folder_that_is_left_out_is_left_out_whole(folder: Path) -> None:
+    (folder / ".pslaunchignore").write_text("data/\n")
+    (folder / "data/deep/far").symlink_to("/etc")  # would be refused
+    assert paths(Package(str(folder))) == [".pslaunchignore", "train.py"]
+
+
+LIST = """
+import sys
+from pslaunch.node.job import Package
+from pslaunch.ship.package import look
+print(*(e.path for e in look(Package(sys.argv[1]), {}).entries), file=sys.stderr)
+"""
+
+
+def test_the_launchers_own_output_stays_here(folder: Path) -> None:
+    """As of `pslaunch … > job.log` in the workspace: it grows while it is sent."""
+    with (folder / "job.log").open("w") as log:
+        argv = [sys.executable, "-c", LIST, str(folder)]
+        done = subprocess.run(argv, stdout=log, stderr=subprocess.PIPE, text=True, check=True)
+    assert "train.py" in done.stderr.split() and "job.log" not in done.stderr.split()
+
+
+def test_links_that_lead_out_are_all_named_with_the_way(folder: Path) -> None:
+    (folder / "one").symlink_to("/etc")
+    (folder / "data/two").symlink_to("../../elsewhere")
+    with pytest.raises(Refusal) as e:
+        look(Package(str(folder)), {})
+    assert e.value.code == codes.USAGE
+    for word in ("one is a link that leads out, to /etc", "data/two is a link", "--link NAME=PATH"):
+        assert word in str(e.value)
+
+
+def test_a_link_to_what_is_mounted_takes_the_place_of_what_is_here(folder: Path) -> None:
+    (folder / "one").symlink_to("/etc")
+    package = Package(str(folder), links={"one": "/mnt/one", "data/deep": "/mnt/deep", "new/er": "/mnt/x"})
+    entries = look(package, {}).entries
+    links = {e.path: e.content for e in entries if e.kind == "m"}
+    assert links == package.links
+    assert [e.path for e in entries] == [
+        "data", "data/a.txt", "data/b.bin", "data/deep", "new", "new/er", "one", "train.py",
+    ]  # fmt: skip
+    assert decode(encode(entries)) == entries
+
+
+def test_a_link_below_a_file_is_refused(folder: Path) -> None:
+    package = Package(str(folder), links={"train.py/x": "/mnt"}, link_label="p.toml:3: link")
+    with pytest.raises(Refusal, match=r"^p.toml:3: link train\.py/x=/mnt: train\.py is no folder of"):
+        look(package, {})
+
+
+def test_hashes_of_a_folder_that_can_not_be_written_are_kept_elsewhere(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    for path in folder.rglob("*"):
+        os.utime(path, (1, 1))
+    look(Package(str(folder)), {"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    assert not (folder / ".pslaunch").exists() and (tmp_path / "cache/pslaunch").is_dir()
+
+
+LISTING = ".pslaunch/listing"
+
+
+@pytest.fixture
+def listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """The folder's manifest, which is remembered."""
+    (folder / "link").symlink_to("data")
+    monkeypatch.setattr(manifest_module, "SETTLED_NS", -1)  # as if all files were older
+    manifest = look(Package(str(folder)), {}).manifest
+    assert (folder / LISTING).read_bytes().endswith(manifest)
+    return manifest
+
+
+def test_a_folder_that_nobody_touched_is_listed_without_reading_it(
+    folder: Path, listed: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(package_module, "read", None)
+    again = look(Package(str(folder)), {})
+    assert again.manifest == listed and again.entries == decode(listed)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda f: (f / "train.py").write_text("another"),
+        lambda f: (f / "train.py").chmod(0o700),
+        lambda f: (f / "data").chmod(0o700),
+        lambda f: (f / "train.py").unlink(),
+        lambda f: (f / "new").touch(),
+        lambda f: ((f / "link").unlink(), (f / "link").symlink_to("train.py")),
+        lambda f: (f / ".pslaunchignore").write_text("train.py"),
+    ],
+)
+def test_every_change_of_a_folder_is_listed(
+    folder: Path, listed: bytes, change: Callable[[Path], object]
+) -> None:
+    change(folder)
+    assert look(Package(str(folder)), {}).entries != decode(listed)
+
+
+def test_what_is_remembered_is_of_this_very_package(folder: Path, listed: bytes) -> None:
+    assert look(Package(str(folder), links={"mnt": "/mnt"}), {}).manifest != listed
+    assert look(Package(str(folder)), {}).manifest == listed
+    (folder / LISTING).write_bytes((folder / LISTING).read_bytes()[:-1])
+    assert look(Package(str(folder)), {}).manifest == listed
+
+
+def test_a_pattern_that_fits_no_file_is_refused(folder: Path) -> None:
+    (folder / "data/x-0").write_text("x")
+    with pytest.raises(Refusal, match=r"--shard=x-\{\} fits no file in .*/ws") as e:
+        look(Package(str(folder), shards=("data/x-{}", "x-{}")), {})
+    assert e.value.code == codes.USAGE
+    with pytest.raises(Refusal, match=r"^p.toml:2: shard=x-\{\} fits no file"):
+        look(Package(str(folder), shards=("x-{}",), shard_label="p.toml:2: shard"), {})
+
+
+def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
+    folder = tmp_path / "ws"
+    folder.mkdir()
+    for i in range(4):
+        (folder / f"x-{i}").write_text(f"shard {i}")
+    (folder / "same-as-1").write_text("shard 1")
+    source = look(Package(str(folder)), {})
+    of = Shards(["x-{}"])
+    node = Incoming(str(tmp_path / "node0"), lambda entries: of.split(entries, 2)({0}))
+    wants = node.look(source.manifest)
+    assert {source.entries[w.file].path for w in wants} == {"same-as-1", "x-0", "x-2", "x-3"}
+    for want in wants:
+        node.take([Data(want.file, 0, (folder / source.entries[want.file].path).read_bytes())])
+    node.place()
+    assert sorted(p.name for p in (tmp_path / "node0").glob("[!.]*")) == ["same-as-1", "x-0", "x-2"]
+    forward = Source(str(tmp_path / "node0"), node.listed, str(tmp_path / "node0/.pslaunch/dispatch/staged"))
+    for e in forward.part(of.split(forward.entries, 2)({1})).entries:
+        assert read(forward, e) == (folder / e.path).read_bytes()
+    node.close()
+    again = Incoming(str(tmp_path / "node0"), lambda entries: of.split(entries, 2)({0}))
+    assert again.look(source.manifest) == []  # a second time nothing travels
+    again.close()
+
+
+def read(source: Source, e: Entry) -> bytes:
+    with os.fdopen(source.open(e), "rb") as f:
+        return f.read()

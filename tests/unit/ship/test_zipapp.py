@@ -1,0 +1,95 @@
+"""Node code travels alone: standard library only, whatever is installed where it lands."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pslaunch.ship.zipapp import list_sources, make_zipapp
+from support.node_app import greet
+
+
+def imported(name: str, path: Path) -> Iterator[str]:
+    package = name.removesuffix(".py").split("/")[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            yield ".".join([*base, *([node.module] if node.module else [])])
+
+
+@pytest.mark.parametrize(("name", "path"), list_sources().items(), ids=list_sources())
+def test_imports_only_the_standard_library_and_itself(name: str, path: Path) -> None:
+    for found in imported(name, path):
+        itself = found in ("pslaunch", "pslaunch.runtime") or found.startswith(
+            ("pslaunch.node", "pslaunch.runtime.shared")
+        )
+        assert itself or found.partition(".")[0] in sys.stdlib_module_names, found
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    """The zipapp, as a file."""
+    (tmp_path / "app.pyz").write_bytes(make_zipapp())
+    return tmp_path / "app.pyz"
+
+
+def test_its_keeper_greets(app: Path) -> None:
+    argv = [sys.executable, "-I", "-S", str(app), "keeper", "5", "1"]
+    greeting, said = greet(argv)
+    assert b'"type":"hello"' in greeting
+    assert b"the head is gone" in said
+
+
+def test_it_loads_no_numpy_and_none_of_the_launcher(app: Path) -> None:
+    code = "import pslaunch.node.agent.boot, pslaunch.node.head.head, sys; print(*sorted(sys.modules))"
+    code = f"import sys; sys.path.insert(0, {str(app)!r}); {code}"
+    argv = [sys.executable, "-I", "-S", "-c", code]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {
+        "numpy",
+        "typer",
+        "rich",
+        "pslaunch.cli",
+        "pslaunch.options",
+        "asyncio",
+        "tempfile",
+        "logging",
+    }
+
+
+# Says whether the modules came compiled, and what a traceback shows.
+FROM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+{first}
+from pslaunch.node.dispatch import manifest
+import traceback
+print(zipimport._compile_source is not compile_source or not compiled, bool(manifest.__file__))
+try:
+    manifest.digest(None)
+except TypeError:
+    print(traceback.format_exc())
+"""
+WATCH = """
+import zipimport
+compiled, compile_source = [], zipimport._compile_source
+zipimport._compile_source = lambda *args: compiled.append(args[0]) or compile_source(*args)
+"""
+ANOTHER_PYTHON = "import _frozen_importlib_external as e; e.MAGIC_NUMBER = e._RAW_MAGIC_NUMBER = b'none'"
+
+
+@pytest.mark.parametrize("first", ["", ANOTHER_PYTHON], ids=["our Python", "another Python"])
+def test_a_python_of_our_version_compiles_nothing(app: Path, first: str) -> None:
+    code = f"{WATCH}{FROM.format(first=first)}\nprint('compiled:', len(compiled))"
+    argv = [sys.executable, "-I", "-S", "-c", code, str(app)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert ("compiled: 0" in done.stdout) == (not first)
+    assert "pslaunch/node/dispatch/manifest.py" in done.stdout and "return blake2b(data" in done.stdout

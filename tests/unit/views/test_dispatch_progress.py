@@ -1,0 +1,129 @@
+"""How far a dispatch is, in words and in the views."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from pslaunch.views.dispatch_progress import Sending, percent, show_bytes, state_of
+from pslaunch.views.live import LiveView
+from pslaunch.views.view import PlainView
+
+
+def event(node: int | None, received: int, of: int, time: float = 0.0, **more: object) -> dict[str, object]:
+    return {"event": "dispatch", "node": node, "state": "sending", "files": 1, "received": received,
+            "bytes": of, "time": time, "source": None, **more}  # fmt: skip
+
+
+def test_all_nodes_together() -> None:
+    sending = Sending()
+    assert sending.over
+    sending.note(event(1, 0, 4_000_000, 10.0))
+    sending.note(event(2, 500_000, 4_000_000, 11.0))
+    sending.note(event(1, 1_500_000, 4_000_000, 12.0))
+    assert sending.text() == "25 % of 8.0 MB to 2 nodes, 1.0 MB/s, 6 s left"
+    sending.note(event(2, 4_000_000, 4_000_000, 12.0, state="done"))
+    assert sending.text() == "68 % of 8.0 MB to 2 nodes (1 has it), 2.8 MB/s, 1 s left"
+    sending.note(event(None, 0, 8_000_000))
+    assert sending.over
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (999_949, "999.9 kB"), (999_950, "1.0 MB"),
+     (3_400_000_000, "3.4 GB"), (10**16, "10000.0 TB")],
+)  # fmt: skip
+def test_sizes(n: int, text: str) -> None:
+    assert show_bytes(n) == text
+
+
+def test_never_all_before_the_end() -> None:
+    assert percent(999_999, 1_000_000) == "99 %" and percent(0, 0) == "100 %"
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [({}, "sending 45 %"), ({"source": 0}, "45 % from node 0"), ({"state": "waiting"}, "waiting"),
+     ({"state": "placing"}, "putting in place"), ({"state": "done"}, "done")],
+)  # fmt: skip
+def test_one_node(more: dict[str, object], text: str) -> None:
+    assert state_of(event(1, 45, 100, **more)) == text  # type: ignore[arg-type]
+
+
+def test_plain_lines_now_and_then_and_at_the_end() -> None:
+    out, now = io.StringIO(), [0.0]
+    view = PlainView(out, lambda: now[0])
+    for s in range(12):
+        now[0] = float(s)
+        view.event(event(1, s * 1_000_000, 20_000_000, s))
+    view.event(event(None, 0, 20_000_000, 12.0, state="done", nodes=1, elapsed_s=12.0))
+    assert out.getvalue().splitlines() == [
+        "pslaunch | sending: 50 % of 20.0 MB to 1 node, 1.0 MB/s, 10 s left",
+        "pslaunch | sent 1 file, 20.0 MB, that 1 node lacked, in 12.0 s",
+    ]
+
+
+JOB = {
+    "event": "job", "job": "w2v-1", "nodes": [{"id": i, "name": f"host[{i}]"} for i in range(20)],
+    "processes": [{"process": f"trainer/{i}", "node": i, "log": "train.log"} for i in range(20)],
+    "backend": "fabric", "workspace": "/ws", "server": "bundled", "why": "given",
+}  # fmt: skip
+
+
+def bars(columns: int, nodes: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What stands below the output on a terminal of this size, once 10 s of a dispatch are over."""
+    for name, value in {"TERM": "xterm", "COLUMNS": str(columns), "LINES": "24"}.items():
+        monkeypatch.setenv(name, value)
+    now = [0.0]
+    view = LiveView(io.StringIO(), lambda: now[0])
+    try:
+        view.event(JOB)
+        for s in range(11):
+            now[0] = float(s)
+            for node in range(nodes):
+                view.event(event(node, s * 1_000_000, 20_000_000, s, source=0 if node else None))
+        view.event(event(0, 20_000_000, 20_000_000, 10, state="done"))
+        paper = Console(file=io.StringIO(), width=columns, no_color=True)
+        rows = [row.rstrip() for row in _drawn(view, paper).splitlines()]
+        view.event(event(None, 0, 20_000_000, 12.0, state="done", nodes=1, elapsed_s=12.0))
+        assert "trainer/0" in _drawn(view, paper)
+        return rows
+    finally:
+        view.close()
+
+
+def _drawn(view: LiveView, paper: Console) -> str:
+    with paper.capture() as captured:
+        paper.print(view.shown())
+    return captured.get()
+
+
+def test_bars_say_how_much_how_fast_how_long_and_what_each_node_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, title, _, whole, second, first = bars(120, 2, monkeypatch)
+    assert title == "w2v-1: sending"
+    assert whole.startswith("all nodes") and whole.endswith("1 of 2 done") and "━" in whole
+    assert "30.0/40.0 MB" in whole and re.search(r"\d\.\d MB/s +0:00:\d\d", whole)
+    assert second.startswith("host[1]") and second.endswith("50 % from node 0")
+    assert "10.0/20.0 MB" in second and "1.0 MB/s" in second and "0:00:10" in second
+    assert first.startswith("host[0]") and first.endswith("done")
+
+
+def test_many_nodes_leave_room_and_those_that_wait_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = bars(120, 20, monkeypatch)
+    assert 10 < len(rows) < 24 and rows[3].startswith("all nodes")
+    assert not any("host[0]" in row for row in rows)
+
+
+@pytest.mark.parametrize("columns", range(40, 120, 5))
+def test_bars_fit_narrow_terminals(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = bars(columns, 2, monkeypatch)
+    assert len(rows) == 6 and rows[4].startswith("host[1]") and rows[4].endswith("50 % from node 0")
+    assert not any("…" in row for row in rows)
+
+
+def test_one_node_has_one_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = bars(100, 1, monkeypatch)
+    assert len(rows) == 4 and rows[3].startswith("host[0]")

@@ -1,0 +1,394 @@
+"""Three renderings of one stream of events."""
+
+import io
+import json
+import os
+import pty
+import re
+import termios
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from pslaunch.views.live import LiveView
+from pslaunch.views.make_view import make_view
+from pslaunch.views.view import JsonView, PlainView, Said, Transcript, clean, how_it_ended, show_s
+
+JOB = {
+    "event": "job", "job": "w2v-1a2b", "name": "w2v", "epoch": 0, "workspace": "/ws", "backend": "local",
+    "server": "bundled", "why": "train.py does not ask for its role",
+    "nodes": [{"id": 0, "name": "localhost"}],
+    "processes": [
+        {"process": "pserver/0", "node": 0, "log": "/ws/log/server.log"},
+        {"process": "trainer/0", "node": 0, "log": "/ws/log/train.log"},
+        {"process": "trainer/1", "node": 0, "log": "/ws/log/train.1.log"},
+    ],
+}  # fmt: skip
+FAILURE = {
+    "what": "trainer/1", "node": 0, "code": 3, "signal": None, "text": "", "log": "/ws/log/train.1.log",
+    "tail": ["Traceback:", "ValueError: x"], "advice": "look at the log",
+}  # fmt: skip
+RUNNING = {"event": "process", "process": "trainer/1", "node": 0, "state": "running", "pid": 12}
+EXITED = {**RUNNING, "state": "exited", "code": 3, "signal": None, "text": ""}
+PROGRESS = {"event": "progress", "process": "trainer/1"}
+HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+FAILED = {"event": "end", "code": 3, "reason": "trainer/1 failed", "elapsed_s": 65.0, "failure": FAILURE}
+
+
+def line(process: str, text: str, *, more: bool = False) -> dict[str, Any]:
+    return {"event": "line", "process": process, "text": text, "more": more}
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def plain(*events: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> list[str]:
+    out = io.StringIO()
+    view = PlainView(out, clock)
+    for e in events:
+        view.event(e)
+    view.close()
+    return out.getvalue().splitlines()
+
+
+def test_the_first_lines_say_what_runs_where() -> None:
+    text = "\n".join(plain(JOB)[:3])
+    for word in (
+        "w2v-1a2b",
+        "localhost",
+        "/ws",
+        "bundled",
+        "does not ask for its role",
+        "2 trainers",
+        "1 pserver",
+    ):
+        assert word in text
+
+
+def test_prefixes_are_aligned() -> None:
+    lines = plain(JOB, line("trainer/1", "hello"), line("pserver/0", "there"))
+    assert lines[-2:] == ["trainer/1 | hello", "pserver/0 | there"]
+    assert all(text[9:12] == " | " for text in lines)
+
+
+def test_a_long_line_goes_on_under_its_mark_and_is_never_mixed() -> None:
+    lines = plain(
+        JOB,
+        line("trainer/0", "aaa", more=True),
+        line("trainer/1", "x"),
+        line("trainer/0", "bbb"),
+        line("trainer/0", "c"),
+    )
+    assert lines[-4:] == ["trainer/0 | aaa", "trainer/1 | x", "trainer/0 + bbb", "trainer/0 | c"]
+
+
+@given(st.text(st.characters()))
+def test_nothing_that_a_terminal_obeys_gets_out(text: str) -> None:
+    shown = clean(text, "ascii")
+    assert all(c == "\t" or " " <= c <= "~" for c in shown)
+    assert not any((ord(c) < 32 and c != "\t") or 127 <= ord(c) < 160 for c in clean(text))
+
+
+@given(st.text(st.characters(exclude_categories=["Cc", "Cs"])))
+def test_other_text_is_shown_as_it_is(text: str) -> None:
+    assert clean(text) == text
+
+
+def test_the_last_block_is_something_to_act_on() -> None:
+    block = plain(JOB, FAILED)[3:]
+    assert [text[12:] for text in block] == [
+        "FAILED: trainer/1 on node 0 (localhost) ended with exit code 3",
+        "  log: /ws/log/train.1.log, which ends with:",
+        "    Traceback:",
+        "    ValueError: x",
+        "  what to do: look at the log",
+        "failed after 1 min 05 s, exit code 3",
+    ]
+
+
+def test_a_failure_without_process_log_or_tail() -> None:
+    lost = {"what": "node 1", "node": None, "code": None, "signal": None, "text": "silent for 30 s"}
+    block = plain(JOB, {"event": "end", "code": 76, "reason": "", "elapsed_s": 40.0, "failure": lost})[3:]
+    assert [text[12:] for text in block] == [
+        "FAILED: node 1: silent for 30 s",
+        "failed after 40.0 s, exit code 76",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (
+            {"text": "was killed by SIGSEGV", "code": 139, "signal": "SIGSEGV"},
+            "trainer/1 on node 0 (localhost)",
+        ),
+        ({"text": "was lost: its line was closed", "code": 76, "what": "node 0 (box)"}, "node 0 (box)"),
+    ],
+)
+def test_a_failure_is_told_once_and_its_node_too(failure: dict[str, Any], said: str) -> None:
+    block = plain(JOB, {**FAILED, "failure": {**FAILURE, **failure}})[3:]
+    assert block[0][12:] == f"FAILED: {said}: {failure['text']}"
+
+
+def test_success_is_one_line() -> None:
+    end = {
+        "event": "end",
+        "code": 0,
+        "reason": "all trainers ended with 0",
+        "elapsed_s": 3.0,
+        "failure": None,
+    }
+    assert plain(JOB, end)[3:] == ["pslaunch  | done after 3.0 s: all trainers ended with 0"]
+
+
+def test_an_interruption_is_no_failure() -> None:
+    end = {"event": "end", "code": 130, "reason": "interrupted", "elapsed_s": 3.0, "failure": None}
+    assert plain(JOB, end)[3:] == ["pslaunch  | ended after 3.0 s, exit code 130: interrupted"]
+
+
+def test_plain_progress_comes_every_ten_seconds_for_each_process() -> None:
+    clock = Clock()
+    out = io.StringIO()
+    view = PlainView(out, clock)
+    report = {"event": "progress", "pass": 0, "batch": 7, "cost": 5.25, "samples_per_s": 1234.5}
+    for second in range(31):
+        clock.now_s = 100.0 + second
+        for process in ("trainer/0", "trainer/1"):
+            view.event({**report, "process": process, "batch": second})
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 6
+    assert lines[0] == "pslaunch | trainer/0: pass 0, batch 10, cost 5.250, 1234 samples/s"
+
+
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        (
+            {"event": "node", "node": 0, "state": "lost", "text": "line closed"},
+            ["node 0", "lost", "line closed"],
+        ),
+        (RUNNING, ["trainer/1", "pid 12"]),
+        ({**EXITED, "code": 137, "signal": "SIGKILL"}, ["trainer/1", "signal 9 (SIGKILL)"]),
+        ({"event": "gap", "process": "trainer/0", "bytes": 77}, ["trainer/0", "77", "/ws/log/train.log"]),
+        ({"event": "note", "level": "warning", "text": "slow"}, ["warning: slow"]),
+        ({"event": "ending", "why": "Ctrl+C", "grace_s": 5.0}, ["Ctrl+C", "5 s"]),
+    ],
+)
+def test_each_event_says_what_it_knows(event: Mapping[str, Any], says: list[str]) -> None:
+    text = plain(JOB, event)[-1]
+    for word in says:
+        assert word in text
+
+
+def test_unknown_events_are_left_out() -> None:
+    assert Transcript().lines({"event": "from the future"}) == []
+
+
+def test_colour_is_for_prefixes_and_errors() -> None:
+    out = io.StringIO()
+    PlainView(out, time.monotonic, colour=True).event({"event": "note", "level": "error", "text": "bad"})
+    assert out.getvalue().startswith("\x1b[") and out.getvalue().endswith("\x1b[0m\n")
+
+
+def test_json_is_one_object_a_line() -> None:
+    out = io.StringIO()
+    view = JsonView(out)
+    events = [{"n": 1, **JOB}, {"n": 2, **line("trainer/0", "a\nb\u2028")}, {"n": 3, "cost": float("nan")}]
+    for e in events:
+        view.event(e)
+    view.tick(0.0)
+    view.close()
+    found = [json.loads(text) for text in out.getvalue().split("\n")[:-1]]
+    assert found == [*events[:2], {"n": 3, "cost": "nan"}]
+
+
+def test_endings_in_words() -> None:
+    assert how_it_ended(0, None) == "with exit code 0"
+    assert how_it_ended(139, "SIGSEGV") == "by signal 11 (SIGSEGV)"
+    assert [show_s(s) for s in (0.04, 59.94, 61, 7500)] == ["0.0 s", "59.9 s", "1 min 01 s", "2 h 05 min"]
+
+
+def test_make_view_fits_the_place() -> None:
+    out = io.StringIO()
+    assert isinstance(make_view(json=True, out=out, clock=time.monotonic), JsonView)
+    assert isinstance(make_view(json=False, out=out, clock=time.monotonic), PlainView)
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What a terminal of 100 columns gets."""
+    for name, value in {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}.items():
+        monkeypatch.setenv(name, value)
+    return io.StringIO()
+
+
+def new(screen: io.StringIO) -> str:
+    """What came since the last call."""
+    text = screen.getvalue()
+    screen.seek(0)
+    screen.truncate()
+    return text
+
+
+def test_live_view(screen: io.StringIO) -> None:
+    clock = Clock()
+    view = LiveView(screen, clock)
+    for e in (JOB, RUNNING, line("trainer/1", "hello \x1b[2J"), {**PROGRESS, "cost": 5.5}):
+        view.event(e)
+    clock.now_s += 2.0
+    view.tick(clock.now_s)
+    text = new(screen)
+    for word in ("hello \\x1b[2J", "process", "trainer/1", "running", "5.500", "2.0 s", HIDE_CURSOR):
+        assert word in text
+    view.event(line("trainer/1", "waits"))
+    view.tick(clock.now_s + 0.1)
+    assert new(screen) == ""
+    view.event(EXITED)
+    view.event(FAILED)
+    text = new(screen)
+    assert text.index("waits") < text.index(SHOW_CURSOR) < text.index("FAILED: trainer/1")
+    assert "exit 3" in text
+    view.close()
+    view.close()
+
+
+def shown(columns: int, lines: int, monkeypatch: pytest.MonkeyPatch, *events: Mapping[str, Any]) -> list[str]:
+    """The table as it would be drawn on a terminal of this size."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", str(lines))
+    monkeypatch.setenv("TERM", "xterm")
+    view = LiveView(io.StringIO(), Clock())
+    try:
+        for e in events:
+            view.event(e)
+        paper = Console(file=io.StringIO(), width=columns, no_color=True)
+        with paper.capture() as captured:
+            paper.print(view.table())
+        return captured.get().splitlines()
+    finally:
+        view.close()
+
+
+@pytest.mark.parametrize("columns", range(40, 100, 4))
+def test_a_narrow_table_has_fewer_columns_and_whole_names(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = {**PROGRESS, "pass": 12, "batch": 123456, "cost": 5.25, "samples_per_s": 1234567.0}
+    events = ({**JOB, "job": "w2v"}, RUNNING, report, {**PROGRESS, "state": "connected"})
+    lines = shown(columns, 30, monkeypatch, *events)
+    cells = [re.split(r"\s{2,}", text.strip()) for text in lines]
+    row = next(found for found in cells if "trainer/1" in found)
+    assert row[0] == "trainer/1" and "running" in row and "5.250" in row
+    assert not any("…" in text for text in lines)
+    assert len(row) == len(next(found for found in cells if "process" in found))
+    assert ("1,234,567" in row) or columns < 76
+
+
+@pytest.mark.parametrize("height", [10, 24])
+def test_more_processes_than_lines_show_trainers_first(height: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"{role}/{rank}" for role in ("pserver", "trainer") for rank in range(20)]
+    job = {**JOB, "processes": [{"process": name, "node": 0, "log": "/l"} for name in names]}
+    lines = shown(100, height, monkeypatch, job)
+    assert len(lines) < height
+    assert "trainer/0" in "".join(lines) and "pserver/0" not in "".join(lines)
+    assert any(f"and {40 - (height - 7)} more" in text for text in lines)
+
+
+@pytest.mark.parametrize(
+    ("event", "state"),
+    [
+        ({"code": 0, "signal": None}, "exit 0"),
+        ({"code": 143, "signal": "SIGTERM"}, "SIGTERM"),
+    ],
+)
+def test_the_state_of_a_process_that_ended(
+    event: dict[str, Any], state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = shown(100, 30, monkeypatch, JOB, RUNNING, {**EXITED, **event}, {**PROGRESS, "state": "finished"})
+    assert state in next(text for text in lines if "trainer/1" in text)
+
+
+def test_a_long_reason_is_told_once() -> None:
+    text = "can't listen on 127.0.0.1:7164: Address already in use, held by pid 12"
+    failure = {**FAILURE, "what": "node 0 (localhost)", "text": text, "log": "", "tail": [], "advice": ""}
+    why = f"node 0 (localhost) {text}"
+    end = {"event": "end", "code": 69, "reason": why, "elapsed_s": 1.0, "failure": failure}
+    lines = plain(JOB, {"event": "ending", "why": why, "grace_s": 5.0}, end)[3:]
+    assert [line[12:] for line in lines] == [
+        "ending the job: node 0 (localhost) can't listen on 127.0.0.1:7164 (KILL after 5 s)",
+        f"FAILED: node 0 (localhost): {text}",
+        "failed after 1.0 s, exit code 69",
+    ]
+
+
+def test_a_node_that_is_named_as_its_host_is_not_named_twice() -> None:
+    ready = {"event": "node", "node": 0, "state": "ready", "text": "localhost"}
+    assert len(plain(JOB, ready)) == 3
+    assert plain(JOB, {**ready, "text": "box"})[-1].endswith("node 0 (localhost) ready: box")
+
+
+def test_live_view_does_not_keep_many_lines(screen: io.StringIO) -> None:
+    view = LiveView(screen, Clock())
+    view.event(JOB)
+    for n in range(1200):
+        view.event(line("trainer/0", f"line {n}"))
+    assert "line 900" in screen.getvalue()
+    view.close()
+    assert "line 1199" in screen.getvalue()
+
+
+def test_a_long_line_is_left_to_the_terminal_to_fold(screen: io.StringIO) -> None:
+    view = LiveView(screen, time.monotonic)
+    view.event(JOB)
+    view.event(line("trainer/0", "word " * 100))
+    view.close()
+    assert "word " * 100 in screen.getvalue()
+
+
+def test_live_view_closes_without_an_end(screen: io.StringIO) -> None:
+    view = LiveView(screen, time.monotonic)
+    view.event(JOB)
+    view.event(line("trainer/0", "last words"))
+    view.close()
+    text = new(screen)
+    assert "last words" in text and SHOW_CURSOR in text
+
+
+def test_live_view_closes_where_nothing_can_be_written(screen: io.StringIO) -> None:
+    view = LiveView(screen, time.monotonic)
+    view.event(JOB)
+    view.event(line("trainer/0", "last words"))
+    screen.close()
+    view.close()
+
+
+@pytest.mark.parametrize(
+    ("columns", "term", "kind"),
+    [(100, "xterm", LiveView), (30, "xterm", PlainView), (100, "dumb", PlainView)],
+)
+def test_live_is_for_terminals_that_can(columns: int, term: str, kind: type) -> None:
+    main, side = pty.openpty()
+    try:
+        termios.tcsetwinsize(side, (30, columns))
+        with os.fdopen(side, "w") as out:
+            view = make_view(json=False, out=out, clock=time.monotonic, environ={"TERM": term})
+            assert isinstance(view, kind)
+            view.close()
+    finally:
+        os.close(main)
+
+
+def test_said_is_prefixed_by_who() -> None:
+    assert Transcript().columns(Said("trainer/0", "x")) == ("trainer/0 | ", "x")
