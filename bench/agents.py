@@ -21,7 +21,7 @@ from typing import Any
 
 from pslaunch.node.head.head import Head
 from pslaunch.node.job import Count, Limits, Node, Plan, Role, place
-from pslaunch.node.line.wire import Line, Message, Output
+from pslaunch.node.line.wire import Message, MessageLine, Output
 from pslaunch.node.loop import Loop
 from pslaunch.runtime.shared.env import TRAINER
 from turns import Table, beside_python, fresh_folder, user_environ
@@ -79,7 +79,7 @@ class Peer:
         self.number = number
         self.numbers: dict[str, int] = {}
         self.done = False
-        self.line = Line(
+        self.line = MessageLine(
             loop, fd, fd, lost_after_s=LIMIT_S, on_message=self._answer, on_lost=lambda _: self._close()
         )
 

@@ -14,8 +14,7 @@ from .node import job
 from .node.job import Count, Facts, Install, Limits, Node, Package, Placed, Plan, Role
 from .options.detect import choose_server
 from .options.locate import DEFAULT_PROGRAM
-from .options.spec import JobSpec, Reach
-from .options.spec import Package as Sent
+from .options.spec import JobSpec, PackageSpec, Reach
 
 # -P: a file of the workspace must not shadow a module of the pserver.
 BUNDLED_PSERVER = ("-P", "-m", "pslaunch.runtime.pserver")
@@ -96,7 +95,7 @@ def remote_nodes(spec: JobSpec, reach: Reach) -> tuple[Node, ...]:
     )
 
 
-def _sent(package: Sent | None) -> Package | None:
+def _sent(package: PackageSpec | None) -> Package | None:
     if package is None:
         return None
     return Package(

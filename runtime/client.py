@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, blocks, handshake
-from .kernel_numbers import KINDS, METHODS, Kind, Method
+from .kernel_numbers import KINDS, METHODS, InitialKind, Method
 from .shared import env
 
 F32 = npt.NDArray[np.float32]
@@ -61,7 +61,7 @@ class Optim:
 class Init:
     """How rows of a table begin; std 0: all values are `mean`."""
 
-    kind: Kind
+    kind: InitialKind
     mean: float
     std: float
 

@@ -10,7 +10,7 @@ from . import publish
 __all__ = ["InputType", "dense_vector", "integer_value"]
 publish(__name__, __all__)
 
-Kind = Literal["integer", "dense"]
+DataKind = Literal["integer", "dense"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class InputType:
     """One input: `integer`, an id from 0 to dim - 1, or `dense`, a vector of `dim` numbers."""
 
     dim: int
-    kind: Kind
+    kind: DataKind
 
     def __post_init__(self) -> None:
         if self.dim < 1:

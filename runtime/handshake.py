@@ -154,7 +154,7 @@ def silent(address: tuple[str, int], limit_s: float) -> bool:
     """
     try:
         with socket.create_connection(address, timeout=limit_s) as sock:
-            sock.sendall(prove.message(prove.Kind.NONCE, os.urandom(prove.NONCE_BYTES)))
+            sock.sendall(prove.message(prove.MessageKind.NONCE, os.urandom(prove.NONCE_BYTES)))
             sock.recv(1)
     except ConnectionError:
         return False

@@ -6,5 +6,5 @@ from typing import Literal
 
 Method = Literal["sgd", "momentum", "adagrad"]
 METHODS: dict[Method, int] = {"sgd": 0, "momentum": 1, "adagrad": 2}
-Kind = Literal["normal", "uniform"]
-KINDS: dict[Kind, int] = {"normal": 0, "uniform": 1}
+InitialKind = Literal["normal", "uniform"]
+KINDS: dict[InitialKind, int] = {"normal": 0, "uniform": 1}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .attr import Initializer, ParameterAttribute
-from .kernel_numbers import Kind
+from .kernel_numbers import InitialKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +22,7 @@ class ParamConfig:
     name: str
     rows: int
     cols: int
-    kind: Kind = "normal"
+    kind: InitialKind = "normal"
     mean: float = 0.0
     std: float = 0.0
     learning_rate: float = 1.0
@@ -43,7 +43,7 @@ def make_config(name: str, rows: int, cols: int, attr: ParameterAttribute, *, bi
     Where `attr` says nothing: a weight is normal with mean 0 and std 1/sqrt(rows), v2's "smart"
     initial value; a bias is 0. (v2 gives a bias whose attribute names no initial value a std of 1.)
     """
-    kind: Kind = "normal"
+    kind: InitialKind = "normal"
     mean, std = 0.0, 0.0 if bias else 1.0 / math.sqrt(rows)
     if attr.initial_min is not None and attr.initial_max is not None:
         kind = "uniform"

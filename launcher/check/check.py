@@ -16,14 +16,14 @@ from typing import Any, Final, TextIO, TypeVar
 from pslaunch.runtime.shared.env import PSERVER
 
 from .. import __version__
-from ..backends.base import Line as Started
+from ..backends.base import Line
 from ..backends.fabric import FabricBackend
 from ..errors import STOP_SIGNALS, EndedEarlyError, HostError, PreflightError, PslaunchError
 from ..node import codes, job
 from ..node.dispatch.head_side import of_nodes
 from ..node.job import Facts, Node, Placed, Plan
 from ..node.line import reach
-from ..node.line.wire import NONSENSE, Line, Message
+from ..node.line.wire import NONSENSE, Message, MessageLine
 from ..node.loop import Loop
 from ..options.imports import imported
 from ..options.locate import DEFAULT_PROGRAM
@@ -85,9 +85,9 @@ def examine(spec: JobSpec, failed: Mapping[int, HostError]) -> tuple[list[Seen],
     try:
         tried = [node for node in plan.nodes if node.id not in failed]
         started = looking.aside(lambda: backend.try_start(tried, plan.limits))
-        opened: dict[int, Started | HostError] = dict(failed)
+        opened: dict[int, Line | HostError] = dict(failed)
         opened.update(zip((n.id for n in tried), started, strict=True))
-        looking.attach([x for x in opened.values() if isinstance(x, Started)], plan.limits.lost_after_s)
+        looking.attach([x for x in opened.values() if isinstance(x, Line)], plan.limits.lost_after_s)
         looking.look(lambda node: question(spec, wanted, placed, node))
         looking.try_network(plan.port or 0)
         looking.end()
@@ -228,7 +228,7 @@ class StoppedError(Exception):
 class Asked:
     """One host that was reached: its line, and its last answer of each type."""
 
-    def __init__(self, loop: Loop, started: Started, lost_after_s: float) -> None:
+    def __init__(self, loop: Loop, started: Line, lost_after_s: float) -> None:
         self.node, self.name, self._diagnosis = started.node.id, started.node.name, started.diagnosis
         self.answers: dict[str, Message] = {}
         self.addrs: list[str] = []
@@ -239,7 +239,9 @@ class Asked:
         self.clock_off_s = 0.0
         self._sent = 0.0, 0.0  # when: by the clock, and by one that nobody sets
         fds = started.read_fd, started.write_fd
-        self.line = Line(loop, *fds, lost_after_s=lost_after_s, on_message=self._hear, on_lost=self._lose)
+        self.line = MessageLine(
+            loop, *fds, lost_after_s=lost_after_s, on_message=self._hear, on_lost=self._lose
+        )
 
     def send(self, message: Message) -> None:
         self._sent = time.time(), time.monotonic()
@@ -301,7 +303,7 @@ class Looking:
             raise over[0]
         return found
 
-    def attach(self, started: Sequence[Started], lost_after_s: float) -> None:
+    def attach(self, started: Sequence[Line], lost_after_s: float) -> None:
         """Take the lines to agents."""
         self._asked = [Asked(self._loop, one, lost_after_s) for one in started]
 

@@ -17,7 +17,7 @@ MAX_CLOCK_OFF_S: Final = 2.0
 MIN_MEMORY_BYTES: Final = 1 << 30
 
 
-class Kind(NamedTuple):
+class FindingKind(NamedTuple):
     """A kind of finding: the column in which it shows, how bad it is, and what to do about it."""
 
     column: str
@@ -25,131 +25,131 @@ class Kind(NamedTuple):
     advice: str
 
 
-KINDS: Final[Mapping[str, Kind]] = {
-    "name": Kind(
+KINDS: Final[Mapping[str, FindingKind]] = {
+    "name": FindingKind(
         "reached", "problem",
         "mend the host's name in HOSTS, or its block in ~/.ssh/config; ssh -G HOST shows what "
         "counts",
     ),
-    "connect": Kind(
+    "connect": FindingKind(
         "reached", "problem",
         "is it switched on, does sshd listen on this port, does a firewall let us through? ssh -v "
         "HOST says more",
     ),
-    "start": Kind(
+    "start": FindingKind(
         "reached", "problem",
         "ssh HOST true must work without a question: look at its login files, its limits, and its "
         "temporary folder",
     ),
-    "silent": Kind(
+    "silent": FindingKind(
         "reached", "problem",
         "look at the host's load and its network, then check again",
     ),
-    "host key": Kind(
+    "host key": FindingKind(
         "key", "problem",
         "compare the host's key with what its administrator says; --host_key_policy=accept_new "
         "takes unknown ones, ssh-keygen -R HOST forgets an old one",
     ),
-    "key": Kind(
+    "key": FindingKind(
         "key", "problem",
         "ssh-copy-id HOST puts your key there; ssh-add -l shows the keys of your agent",
     ),
-    "no Python": Kind(
+    "no Python": FindingKind(
         "python", "problem",
         "install Python 3.9 or later there (apt-get install python3), or say where it is: "
         "--agent_python",
     ),
-    "Python of the programs": Kind(
+    "Python of the programs": FindingKind(
         "python", "problem",
         "--python names one that every host has",
     ),
-    "no workspace": Kind(
+    "no workspace": FindingKind(
         "disk", "problem",
         "--job_workspace names a folder that every host has; --job_dispatch_package sends one",
     ),
-    "no program": Kind(
+    "no program": FindingKind(
         "disk", "problem",
         "name a program that is in the workspace of every host",
     ),
-    "no link": Kind(
+    "no link": FindingKind(
         "disk", "warning",
         "mount it there, or name a path that every host has: --link NAME=PATH",
     ),
-    "no rights": Kind(
+    "no rights": FindingKind(
         "disk", "problem",
         "give the user the right to write there, or choose another ROOT_DIR (--root_dir), or "
         "--log_dir",
     ),
-    "in use": Kind(
+    "in use": FindingKind(
         "disk",
         "problem",
         "wait for that job, end it (pslaunch stop), or choose another --log_dir or --job_name",
     ),
-    "disk full": Kind(
+    "disk full": FindingKind(
         "disk", "problem",
         "free some space, or choose a ROOT_DIR (--root_dir) on a larger disk",
     ),
-    "disk nearly full": Kind(
+    "disk nearly full": FindingKind(
         "disk", "warning",
         "what the package needs anew must fit beside what is there: free some space",
     ),
-    "no interface": Kind(
+    "no interface": FindingKind(
         "address", "problem",
         "PADDLE_NIC (--nics) names an interface that every host has; without it, one is found",
     ),
-    "busy port": Kind(
+    "busy port": FindingKind(
         "ports", "problem",
         "end what holds it, or give another --port (PADDLE_PORT); without one, a free one is found",
     ),
-    "missing modules": Kind(
+    "missing modules": FindingKind(
         "imports", "problem",
         "install them there, or --install brings a virtual environment with pslaunch and the "
         "workspace's requirements.txt, or --python names a Python that has them",
     ),
-    "missing later": Kind(
+    "missing later": FindingKind(
         "imports", "warning",
         "a function of the program imports them: install them if it is called",
     ),
-    "no venv": Kind(
+    "no venv": FindingKind(
         "imports", "problem",
         "--install needs them: apt-get install python3-venv, or --agent_python names a Python that "
         "has them",
     ),
-    "old Python": Kind(
+    "old Python": FindingKind(
         "imports", "problem",
         "pslaunch's own runtime needs Python 3.11 or later: --agent_python names it for --install",
     ),
-    "other pslaunch": Kind(
+    "other pslaunch": FindingKind(
         "imports", "warning",
         "install the same version there as here, or let --install do it",
     ),
-    "no way": Kind(
+    "no way": FindingKind(
         "network", "problem",
         "open the nodes' network to each other for the ports of the job, or name the interface that"
         " they share: PADDLE_NIC (--nics)",
     ),
-    "little memory": Kind(
+    "little memory": FindingKind(
         "memory", "warning",
         "end what uses it, or leave the host out: --exclude",
     ),
-    "clock": Kind(
+    "clock": FindingKind(
         "clock", "warning",
         "set the clocks by NTP: times in logs can't be compared",
     ),
-    "proxies": Kind(
+    "proxies": FindingKind(
         "system", "warning",
         "the programs don't get these variables; --env NAME=VALUE gives them one",
     ),
-    "other numpy": Kind(
+    "other numpy": FindingKind(
         "imports", "warning",
         "results may differ in their last bits from those of equal hosts: install the same numpy "
         "everywhere",
     ),
-    "other Python": Kind(
+    "other Python": FindingKind(
         "python", "warning",
         "install the same Python everywhere, or let --python name one that all have",
     ),
-    "other processor": Kind(
+    "other processor": FindingKind(
         "system", "warning",
         "results may differ in their last bits from those of equal hosts: use hosts of one kind",
     ),

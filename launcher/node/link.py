@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from . import job
-    from .line.wire import Line
+    from .line.wire import MessageLine
 
 
 class Link:
     """The head's side of one node: its line and what it has answered."""
 
-    def __init__(self, node: job.Node, line: Line, diagnosis: Callable[[], str]) -> None:
+    def __init__(self, node: job.Node, line: MessageLine, diagnosis: Callable[[], str]) -> None:
         self.node, self.line, self.diagnosis = node, line, diagnosis
         self.host = node.name
         self.run_dir = ""

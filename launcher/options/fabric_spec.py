@@ -18,7 +18,7 @@ from .hosts import Host, choose, parse_hosts, split_list
 from .kinds import Value
 from .locate import DEFAULT_PROGRAM, folder_here, folder_to_make, program_in
 from .sources import Given, gather
-from .spec import JobSpec, Package, Reach, check_spec, common_options, job_name, no_effect
+from .spec import JobSpec, PackageSpec, Reach, check_spec, common_options, job_name, no_effect
 
 MAX_NIC_BYTES: Final = 15  # of the kernel
 
@@ -101,7 +101,7 @@ def _path_there(value: Value) -> str:
     return posixpath.normpath(path)
 
 
-def _package(given: Given, split: Split, cwd: Path) -> tuple[Package | None, Path, str]:
+def _package(given: Given, split: Split, cwd: Path) -> tuple[PackageSpec | None, Path, str]:
     """What is sent, the workspace (here where it is sent, else on the hosts), the program in it."""
     package, workspace = given.one("job_dispatch_package"), given.one("job_workspace")
     if package and workspace:
@@ -115,7 +115,7 @@ def _package(given: Given, split: Split, cwd: Path) -> tuple[Package | None, Pat
         if PurePosixPath(program).is_absolute():
             raise SpecError(f"the program {program} is not in {folder}, and only that is sent to the hosts")
         shards, links = given.all("shard"), given.all("link")
-        sent = Package(folder=folder, shards=tuple(map(_shard, shards)), links=_links(links))
+        sent = PackageSpec(folder=folder, shards=tuple(map(_shard, shards)), links=_links(links))
         sent = sent._replace(shard_label=shards[0].label) if shards else sent
         sent = sent._replace(link_label=links[0].label) if links else sent
         return sent, folder, program

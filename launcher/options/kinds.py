@@ -53,7 +53,7 @@ def plain(value: object) -> str | None:
 # --- What an option's text may be; `label`: as in Value. ---
 
 
-class Kind(Protocol):
+class OptionKind(Protocol):
     """How a value is read from text, checked, and taken from a file that has types."""
 
     @property

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_TIMEOUT_S
 
-from .kinds import Choice, Flag, Kind, Number, Seconds, Text, Truth
+from .kinds import Choice, Flag, Number, OptionKind, Seconds, Text, Truth
 
 MAX_PROCESSES: Final = 4096  # of one role
 MAX_THREADS: Final = 1024
@@ -22,7 +22,7 @@ class Option(NamedTuple):
     """One option of some backends; where they differ in it, it stands here once for each."""
 
     name: str
-    kind: Kind
+    kind: OptionKind
     help: str
     metavar: str = ""
     default: Any = None

@@ -54,7 +54,7 @@ def reach_from_data(data: Any) -> Reach:
         raise SpecError(OF_ANOTHER) from None
 
 
-class Package(NamedTuple):
+class PackageSpec(NamedTuple):
     """What is sent to the nodes."""
 
     folder: Path  # here
@@ -74,7 +74,7 @@ class JobSpec(NamedTuple):
     job_name: str
     workspace: Path  # where something is sent: the folder that is; else the folder on the nodes
     reach: Reach | None = None  # None: this machine
-    package: Package | None = None  # None: the workspace is on the nodes already
+    package: PackageSpec | None = None  # None: the workspace is on the nodes already
     program: str | None = None  # a path inside the workspace, or absolute; None: DEFAULT_PROGRAM
     program_args: tuple[str, ...] = ()
     trainer_flags: Mapping[str, str] = {}
@@ -194,7 +194,7 @@ def local_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, s
         backend="local",
         job_name=job_name(given, workspace),
         workspace=workspace,
-        package=Package(folder=workspace) if "job_dispatch_package" in given else None,
+        package=PackageSpec(folder=workspace) if "job_dispatch_package" in given else None,
         program=program,
         program_args=(*split.forwarded, *split.program_args),
         trainer_flags=given.trainer_flags,

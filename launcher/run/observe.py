@@ -11,7 +11,7 @@ from ..node.dispatch.head_side import Supply, in_words
 from ..node.dispatch.sender import Sender, Source
 from ..node.head.events import Event, Recent
 from ..node.job import Placed, to_data
-from ..node.line.wire import Line, Message
+from ..node.line.wire import Message, MessageLine
 from ..node.loop import Aside, Loop
 
 SLOW_S = 1.0  # for a head to show that it heard a request to end
@@ -68,7 +68,7 @@ class RemoteHead:
         self.told = False  # whether it has said anything
         self.on_slow: Callable[[str], None] = lambda _text: None  # what to tell while it does not answer
         self.answers: dict[str, Message] = {}
-        self._line = Line(
+        self._line = MessageLine(
             loop, read_fd, write_fd, lost_after_s=lost_after_s, on_message=self._heard, on_lost=self._lost
         )
 

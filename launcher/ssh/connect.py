@@ -39,7 +39,7 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its erro
 class Connector:
     """Makes connections, with what all of them share: known hosts, passphrases."""
 
-    def __init__(self, host_keys: hostkeys.Keeper, passphrases: Passphrases) -> None:
+    def __init__(self, host_keys: hostkeys.HostKeyChecker, passphrases: Passphrases) -> None:
         self._host_keys, self._passphrases = host_keys, passphrases
         self.cancel = threading.Event()  # every attempt ends soon
         self._lock = threading.Lock()
@@ -159,7 +159,7 @@ class Connector:
 class _Check:
     """Takes the place of paramiko's MissingHostKeyPolicy; no key is known to paramiko itself."""
 
-    def __init__(self, settings: Settings, host_keys: hostkeys.Keeper, deadline: Deadline) -> None:
+    def __init__(self, settings: Settings, host_keys: hostkeys.HostKeyChecker, deadline: Deadline) -> None:
         self._settings, self._host_keys, self._deadline = settings, host_keys, deadline
 
     def missing_host_key(self, _client: Any, _name: str, key: Any) -> None:

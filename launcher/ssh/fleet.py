@@ -46,7 +46,7 @@ class Fleet:
         """
         self._reach, self._ask, self._give_up = reach, ask, give_up
         self._config = Config()
-        self._host_keys = hostkeys.Keeper(reach.host_key_policy, ask)
+        self._host_keys = hostkeys.HostKeyChecker(reach.host_key_policy, ask)
         self._lock = threading.Lock()
         self._connections: dict[tuple[Settings, ...], Future[fabric.Connection]] = {}
         self._doors: dict[tuple[tuple[Settings, ...], str, int], threading.Semaphore] = {}

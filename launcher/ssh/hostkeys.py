@@ -25,7 +25,7 @@ Verdict = Literal["known", "unknown", "changed", "revoked"]
 HOW = "answer at a terminal, give --host_key_policy accept_new, or connect once with: ssh {name}"
 
 
-class Entry(NamedTuple):
+class KnownHost(NamedTuple):
     """One line of a known_hosts file."""
 
     names: str
@@ -59,7 +59,7 @@ def _hash_fits(names: str, address: str) -> bool:
     return hmac.compare_digest(hmac.digest(salt, address.lower().encode(), "sha1"), digest)
 
 
-def read(paths: Iterable[str]) -> Iterator[Entry]:
+def read(paths: Iterable[str]) -> Iterator[KnownHost]:
     """All lines of these files that can be understood; a file that is not there is none."""
     for path in paths:
         try:
@@ -75,10 +75,10 @@ def read(paths: Iterable[str]) -> Iterator[Entry]:
                 key = base64.b64decode(words[2])
             except binascii.Error:
                 continue
-            yield Entry(words[0], words[1], key, marker, f"{path}:{number}")
+            yield KnownHost(words[0], words[1], key, marker, f"{path}:{number}")
 
 
-def about(settings: Settings) -> list[Entry]:
+def about(settings: Settings) -> list[KnownHost]:
     """The lines about a host. As ssh does, those without a port count where the port has none of its own."""
     entries = [*read(settings.user_known_hosts), *read(settings.global_known_hosts)]
     own = [entry for entry in entries if entry.covers(settings.address)]
@@ -87,7 +87,9 @@ def about(settings: Settings) -> list[Entry]:
     return [entry for entry in entries if entry.covers(settings.hostname) and not settings.host_key_alias]
 
 
-def judge(entries: Sequence[Entry], address: str, key_type: str, key: bytes) -> tuple[Verdict, Entry | None]:
+def judge(
+    entries: Sequence[KnownHost], address: str, key_type: str, key: bytes
+) -> tuple[Verdict, KnownHost | None]:
     """What the known lines about a host say of the key that it showed, and the line that says so."""
     for entry in entries:
         if entry.marker == "@revoked" and entry.key == key:
@@ -119,7 +121,7 @@ def line(settings: Settings, key_type: str, key: bytes) -> str:
     return f"{name} {key_type} {base64.b64encode(key).decode()}\n"
 
 
-class Keeper:
+class HostKeyChecker:
     """Checks the key of every hop; asks one question at a time."""
 
     def __init__(self, policy: Policy | None, ask: Callable[[str], str] | None) -> None:
@@ -177,7 +179,7 @@ def _remember(path: str, entry: str) -> None:
         return
 
 
-def key_types(entries: Iterable[Entry], offered: Sequence[str]) -> list[str]:
+def key_types(entries: Iterable[KnownHost], offered: Sequence[str]) -> list[str]:
     """The algorithms in the order to ask for them: those of known keys first, so that no other is shown."""
     known = {entry.key_type for entry in entries if not entry.marker}
     known |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in known else set()

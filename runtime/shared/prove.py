@@ -30,7 +30,7 @@ IN_FULL = 20  # of what is to be said of one address within this time
 ADDRESSES = 100  # that are told apart then
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """What a message is."""
 
     NONCE = 1  # client: nonce
@@ -61,13 +61,13 @@ class Plane(NamedTuple):
         return f"the {whose}'s secret is not the {other}'s" + (f" ({self.advice})" if self.advice else "")
 
 
-def message(kind: Kind, body: bytes) -> bytes:
+def message(kind: MessageKind, body: bytes) -> bytes:
     """One message; a body that is too long is cut off."""
     body = body[:MAX_BODY_BYTES]
     return HEAD.pack(MAGIC, VERSION, kind, len(body)) + body
 
 
-def take_message(buffer: bytes) -> tuple[Kind, bytes, int] | None:
+def take_message(buffer: bytes) -> tuple[MessageKind, bytes, int] | None:
     """Kind, body and length of the message at the start; None if it isn't whole. Raises Refused."""
     if not MAGIC.startswith(buffer[: len(MAGIC)]):
         raise Refused(f"not pslaunch's protocol: it begins with {buffer[:16]!r}")
@@ -80,11 +80,11 @@ def take_message(buffer: bytes) -> tuple[Kind, bytes, int] | None:
         raise Refused(
             f"handshake version {version} on one side, {VERSION} on the other: equal versions of pslaunch"
         )
-    if length > MAX_BODY_BYTES or kind not in Kind.__members__.values():
+    if length > MAX_BODY_BYTES or kind not in MessageKind.__members__.values():
         raise Refused(f"a handshake message of kind {kind} and {length} bytes")
     if len(buffer) < HEAD.size + length:
         return None
-    return Kind(kind), buffer[HEAD.size : HEAD.size + length], HEAD.size + length
+    return MessageKind(kind), buffer[HEAD.size : HEAD.size + length], HEAD.size + length
 
 
 class Refusals:
@@ -131,7 +131,7 @@ class Server:
                 answer += more
         except (Refused, ValueError, RecursionError) as e:
             self.failure = str(e)
-            answer += message(Kind.REFUSED, self.failure.encode())
+            answer += message(MessageKind.REFUSED, self.failure.encode())
         return answer
 
     def _step(self) -> bytes:
@@ -140,11 +140,11 @@ class Server:
             return b""
         kind, body, used = taken
         self.buffer = self.buffer[used:]
-        if kind is Kind.NONCE and not self.nonces and len(body) == NONCE_BYTES:
+        if kind is MessageKind.NONCE and not self.nonces and len(body) == NONCE_BYTES:
             nonce = os.urandom(NONCE_BYTES)
             self.nonces = body + nonce
-            return message(Kind.CHALLENGE, nonce + self._mac(self._plane.server.encode()))
-        if kind is Kind.PROOF and self.nonces and not self.proved:
+            return message(MessageKind.CHALLENGE, nonce + self._mac(self._plane.server.encode()))
+        if kind is MessageKind.PROOF and self.nonces and not self.proved:
             return self._prove(body[:MAC_BYTES], body[MAC_BYTES:])
         raise Refused(f"an unexpected handshake message {kind.name}")
 
@@ -155,7 +155,7 @@ class Server:
         if why := self._accept(text):
             raise Refused(why)
         self.proved = True
-        return message(Kind.WELCOME, self._mac(b"welcome", text))
+        return message(MessageKind.WELCOME, self._mac(b"welcome", text))
 
     def _mac(self, who: bytes, text: bytes = b"") -> bytes:
         return self._plane.mac(self._secret, who, self.nonces, text)
@@ -169,7 +169,7 @@ def _wait(sock: socket.socket, end_s: float) -> None:
     sock.settimeout(left_s)
 
 
-def _receive(sock: socket.socket, plane: Plane, expected: Kind, end_s: float) -> bytes:
+def _receive(sock: socket.socket, plane: Plane, expected: MessageKind, end_s: float) -> bytes:
     buffer = b""
     while True:
         taken = take_message(buffer)
@@ -182,7 +182,7 @@ def _receive(sock: socket.socket, plane: Plane, expected: Kind, end_s: float) ->
             raise ConnectionError(f"the {plane.server} closed the connection while it was greeted")
         buffer += data
     kind, body, _ = taken
-    if kind is Kind.REFUSED:
+    if kind is MessageKind.REFUSED:
         raise Refused(body.decode("utf-8", "replace"))
     if kind is not expected:
         raise Refused(f"the {plane.server} answers {kind.name} in place of {expected.name}")
@@ -198,14 +198,14 @@ def dial(sock: socket.socket, plane: Plane, secret: bytes, text: bytes, end_s: f
     """
     nonce = os.urandom(NONCE_BYTES)
     _wait(sock, end_s)
-    sock.sendall(message(Kind.NONCE, nonce))
-    body = _receive(sock, plane, Kind.CHALLENGE, end_s)
+    sock.sendall(message(MessageKind.NONCE, nonce))
+    body = _receive(sock, plane, MessageKind.CHALLENGE, end_s)
     nonces, proof = nonce + body[:NONCE_BYTES], body[NONCE_BYTES:]
     if not hmac.compare_digest(proof, plane.mac(secret, plane.server.encode(), nonces)):
         raise Refused(plane.differ(plane.server, plane.client))
     _wait(sock, end_s)
-    sock.sendall(message(Kind.PROOF, plane.mac(secret, plane.client.encode(), nonces, text) + text))
-    proof = _receive(sock, plane, Kind.WELCOME, end_s)
+    sock.sendall(message(MessageKind.PROOF, plane.mac(secret, plane.client.encode(), nonces, text) + text))
+    proof = _receive(sock, plane, MessageKind.WELCOME, end_s)
     if not hmac.compare_digest(proof, plane.mac(secret, b"welcome", nonces, text)):
         raise Refused(f"the {plane.server}'s welcome is not of this job")
     return nonces

@@ -69,7 +69,7 @@ def huge_lengths(dial: Dial, rng: random.Random) -> list[str]:
     """The greatest length that a handshake can name, and frames of 2**63 bytes before any handshake."""
     names = []
     for begin in (
-        prove.HEAD.pack(prove.MAGIC, prove.VERSION, prove.Kind.NONCE, 0xFFFF),
+        prove.HEAD.pack(prove.MAGIC, prove.VERSION, prove.MessageKind.NONCE, 0xFFFF),
         struct.pack("<IHHIIQQIIQQII", 0x314C5350, 1, 4, 0, 1, 1, 1, 0, 0, 0, HUGE, 0, 0),
     ):
         sock = dial()

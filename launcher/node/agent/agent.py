@@ -23,7 +23,7 @@ from pslaunch.runtime.shared import busyport, env
 from .. import codes, ports, procs
 from ..codes import Refusal, code_of
 from ..ending import Ending
-from ..line.wire import Data, Line, Message
+from ..line.wire import Data, Message, MessageLine
 from ..loop import Loop
 from ..procs import BEAT_S, KILL_LIMIT_S, complain, reap
 from ..silence import Silence
@@ -77,7 +77,7 @@ class Agent:
         )
         loop.watch(keeper_fd, read=self._hear_keeper)
         loop.every(BEAT_S, self._beat)
-        self.line = Line(
+        self.line = MessageLine(
             loop,
             *line_fds,
             lost_after_s=lost_after_s,

@@ -19,7 +19,7 @@ from .. import codes, logs, ports, procs
 from ..line.wire import MAX_OUTPUT_BYTES, Output
 
 if TYPE_CHECKING:
-    from ..line.wire import Line
+    from ..line.wire import MessageLine
     from ..loop import Loop
 
 READ_BYTES = MAX_OUTPUT_BYTES
@@ -32,7 +32,7 @@ class Owner(Protocol):
     """What a program needs of the agent that started it."""
 
     loop: Loop
-    line: Line
+    line: MessageLine
     held: dict[str, list[socket.socket]]  # bound ports of programs that have not started
 
     def trouble(self, key: str, code: int, text: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ..line import gate
 from ..line.gate import Gate, Seals
-from ..line.wire import NONSENSE, Line, Message
+from ..line.wire import NONSENSE, Message, MessageLine
 from ..loop import Aside, Loop
 from .receiver import Receiver
 from .sender import Sender, Source
@@ -25,7 +25,7 @@ class Serving:
 
     def __init__(self, loop: Loop, addr: str, secret: bytes, source: Source) -> None:
         self._loop, self._source, self._aside = loop, source, Aside(loop)
-        self._peers: dict[Line, Sender] = {}
+        self._peers: dict[MessageLine, Sender] = {}
         self._gate = Gate(
             loop, addr, secret, check=_wants_files, admit=self._admit, refused=lambda _why: None
         )
@@ -41,7 +41,7 @@ class Serving:
             except NONSENSE:
                 self._drop(line)
 
-        line = Line(
+        line = MessageLine(
             self._loop,
             fd,
             fd,
@@ -57,7 +57,7 @@ class Serving:
 
         self._peers[line] = Sender(self._aside, self._source, line, failed=failed, offer=False)
 
-    def _drop(self, line: Line) -> None:
+    def _drop(self, line: MessageLine) -> None:
         line.close()
         if sender := self._peers.pop(line, None):
             self._aside.do(sender.close, lambda _failed: None)
@@ -81,7 +81,7 @@ class Fetching:
         self, loop: Loop, receiver: Receiver, addrs: Sequence[str], port: int, secret: bytes
     ) -> None:
         self._loop, self._receiver, self._closed = loop, receiver, False
-        self._line: Line | None = None
+        self._line: MessageLine | None = None
         reached: list[tuple[int, Seals]] = []
         text = json.dumps({"files": True}).encode()
         loop.aside(
@@ -90,7 +90,7 @@ class Fetching:
         )
 
     def _begin(self, fd: int, seals: Seals) -> None:
-        self._line = Line(
+        self._line = MessageLine(
             self._loop,
             fd,
             fd,

@@ -19,7 +19,7 @@ from .receiver import FIRST_BYTES, THE_MANIFEST, WINDOW_BYTES
 from .staging import Want
 
 if TYPE_CHECKING:
-    from ..line.wire import Line
+    from ..line.wire import MessageLine
 
 BATCH_BYTES = 256 * 1024  # read at once; two of them wait at most
 
@@ -114,7 +114,7 @@ class Sender:
         self,
         aside: Aside,
         source: Source,
-        line: Line,
+        line: MessageLine,
         *,
         failed: Callable[[Exception], None],
         offer: bool = True,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .. import codes, job, logs
 from ..dispatch.head_side import Dispatch, Supply
 from ..ending import NEVER, Signal
-from ..line.wire import Line, Message, Output
+from ..line.wire import Message, MessageLine, Output
 from ..link import Link
 from ..loop import Loop, Timer
 from ..silence import Silence
@@ -125,7 +125,7 @@ class Head:
         seals: tuple[Seal, Seal] | None = None,
     ) -> None:
         """Take over the line to this node's agent. `diagnosis` tells what its side said on its way out."""
-        line = Line(
+        line = MessageLine(
             self._loop,
             read_fd,
             write_fd,

@@ -23,7 +23,7 @@ from ..later import record
 from ..line import reach
 from ..line.gate import Gate, Seals
 from ..line.listener import Listening
-from ..line.wire import NONSENSE, Data, Line, Message
+from ..line.wire import NONSENSE, Data, Message, MessageLine
 from ..loop import Loop
 from .head import Head
 
@@ -35,7 +35,7 @@ class Observer:
     """One who looks on: its line, and how far it has been told."""
 
     def __init__(self) -> None:
-        self.line: Line | None = None
+        self.line: MessageLine | None = None
         self.cursor: int | None = None  # the next event it gets, once it follows
         self.told_over = False
 
@@ -84,7 +84,7 @@ class Lead:
     def _observe(self, read_fd: int, write_fd: int) -> Observer:
         observer = Observer()
         self._observers.append(observer)  # before its line can break
-        observer.line = Line(
+        observer.line = MessageLine(
             self._loop,
             read_fd,
             write_fd,

@@ -164,7 +164,7 @@ class Decoder:
         return message
 
 
-class Line:
+class MessageLine:
     """One peer on a loop: sends and receives without blocking, keeps alive, notices loss.
 
     `on_message` gets each message after a good hello, `on_output` each piece of output, `on_data` each piece

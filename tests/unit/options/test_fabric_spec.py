@@ -14,7 +14,7 @@ from pslaunch.options.hosts import Host
 from pslaunch.options.kinds import Seconds
 from pslaunch.options.options import OPTIONS, options_of
 from pslaunch.options.sources import Given, gather
-from pslaunch.options.spec import JobSpec, Package, Reach, notes
+from pslaunch.options.spec import JobSpec, PackageSpec, Reach, notes
 
 CONF = """
 HOSTS = ["root@n1", "n2:22", "root@n1"]
@@ -54,7 +54,7 @@ def test_a_published_conf_and_a_package(here: Path) -> None:
         job_name="ws",
         workspace=(here / "ws").resolve(),
         program="train.py",
-        package=Package(folder=(here / "ws").resolve()),
+        package=PackageSpec(folder=(here / "ws").resolve()),
         reach=Reach(
             hosts=(Host("n1", "root", None, 2, "conf.py:2"), Host("n2", None, 22, 1, "conf.py:2")),
             root_dir="/data/jobs",
@@ -148,7 +148,7 @@ def test_what_is_sent_prepared_and_fetched(here: Path) -> None:
         "--setup=module load x; y", "--setup=true",
         "--fetch_output=out", "--fetch_logs=deep/logs",
     )  # fmt: skip
-    assert spec.package == Package(
+    assert spec.package == PackageSpec(
         folder=here / "ws", shards=("data/*-{:05d}", "x/{}"), links={"data/big": "/mnt/big", "m": "/m"}
     )
     assert (spec.install, spec.wheel, spec.wheelhouse) == (True, here / "p.whl", here / "house")

@@ -14,7 +14,7 @@ from pslaunch.options.args import Split
 from pslaunch.options.kinds import Value
 from pslaunch.options.options import options_of
 from pslaunch.options.sources import Given
-from pslaunch.options.spec import JobSpec, Package, check_values, local_spec
+from pslaunch.options.spec import JobSpec, PackageSpec, check_values, local_spec
 from pslaunch.runtime.shared import env
 
 
@@ -105,7 +105,7 @@ def test_dispatch_package_is_used_in_place(ws: Path) -> None:
     found = make(ws.parent, job_dispatch_package="ws")
     assert (found.workspace, found.package, found.program) == (
         ws.resolve(),
-        Package(folder=ws.resolve()),
+        PackageSpec(folder=ws.resolve()),
         "train.py",
     )
 

@@ -13,7 +13,7 @@ import pytest
 from pslaunch.node import codes
 from pslaunch.node.head.events import MAX_EVENTS
 from pslaunch.node.job import Package
-from pslaunch.node.line.wire import Data, Line, Message
+from pslaunch.node.line.wire import Data, Message, MessageLine
 from pslaunch.node.loop import Loop
 from pslaunch.run.observe import SLOW_S, RemoteHead
 from pslaunch.ship.package import Folder
@@ -27,11 +27,11 @@ def both_ends(
     supply: Folder | None = None,
     on_message: Callable[[Message], None] = lambda _m: None,
     on_data: Callable[[Data], None] = lambda _d: None,
-) -> tuple[RemoteHead, Line]:
+) -> tuple[RemoteHead, MessageLine]:
     """The launcher's end of a line, and what the head has of it."""
     near, far = (s.detach() for s in socket.socketpair())
     head = RemoteHead(loop, near, near, name=name, lost_after_s=30, supply=supply)
-    line = Line(
+    line = MessageLine(
         loop, far, far, lost_after_s=30, on_message=on_message, on_lost=lambda _why: None, on_data=on_data
     )
     return head, line

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.runtime.handshake import PLANE, Hello, Refused, ServerSide, compare, greet, silent
-from pslaunch.runtime.shared.prove import ADDRESSES, HEAD, IN_FULL, SUM_UP_S, Kind, Refusals, message
+from pslaunch.runtime.shared.prove import ADDRESSES, HEAD, IN_FULL, SUM_UP_S, MessageKind, Refusals, message
 
 pytestmark = pytest.mark.asan
 
@@ -70,19 +70,19 @@ def test_other_secrets_are_refused_by_both(theirs: bytes, ours: bytes) -> None:
 
 def test_a_trainer_without_the_secret_is_refused_by_the_server() -> None:
     side = ServerSide(b"secret", accept_all)
-    side.feed(message(Kind.NONCE, b"n" * 32))
-    answer = side.feed(message(Kind.PROOF, b"m" * 32 + HELLO.to_json()))
-    assert HEAD.unpack_from(answer)[2] == Kind.REFUSED
+    side.feed(message(MessageKind.NONCE, b"n" * 32))
+    answer = side.feed(message(MessageKind.PROOF, b"m" * 32 + HELLO.to_json()))
+    assert HEAD.unpack_from(answer)[2] == MessageKind.REFUSED
     assert "secret" in side.failure
 
 
 def test_a_proof_of_another_conversation_is_refused() -> None:
     first, second = ServerSide(b"s", accept_all), ServerSide(b"s", accept_all)
     nonce = b"n" * 32
-    challenge = first.feed(message(Kind.NONCE, nonce))[HEAD.size :]
-    second.feed(message(Kind.NONCE, nonce))
+    challenge = first.feed(message(MessageKind.NONCE, nonce))[HEAD.size :]
+    second.feed(message(MessageKind.NONCE, nonce))
     text = HELLO.to_json()
-    proof = message(Kind.PROOF, PLANE.mac(b"s", b"trainer", nonce + challenge[:32], text) + text)
+    proof = message(MessageKind.PROOF, PLANE.mac(b"s", b"trainer", nonce + challenge[:32], text) + text)
     second.feed(proof)
     assert second.hello is None
     first.feed(proof)
@@ -97,12 +97,12 @@ def test_the_reason_of_a_refusal_reaches_the_trainer() -> None:
 @given(st.lists(st.integers(1, 50)))
 def test_pieces_of_any_size_say_the_same(sizes: list[int]) -> None:
     side = ServerSide(b"", accept_all)
-    nonce = message(Kind.NONCE, b"n" * 32)
+    nonce = message(MessageKind.NONCE, b"n" * 32)
     answer, at = b"", 0
     for size in [*sizes, len(nonce)]:
         answer += side.feed(nonce[at : at + size]) if at < len(nonce) else b""
         at += size
-    assert HEAD.unpack_from(answer)[2] == Kind.CHALLENGE
+    assert HEAD.unpack_from(answer)[2] == MessageKind.CHALLENGE
 
 
 @given(st.binary(max_size=300))
@@ -114,7 +114,7 @@ def test_other_bytes_are_refused_or_wait(data: bytes) -> None:
 
 @given(st.integers(0, 8 * (HEAD.size + 32) - 1))
 def test_a_flipped_bit_never_gets_in(bit: int) -> None:
-    raw = bytearray(message(Kind.NONCE, b"n" * 32))
+    raw = bytearray(message(MessageKind.NONCE, b"n" * 32))
     raw[bit // 8] ^= 1 << bit % 8
     side = ServerSide(b"", accept_all)
     side.feed(bytes(raw))
@@ -136,9 +136,9 @@ def test_foreign_protocols_are_known(begin: bytes, name: str) -> None:
 )
 def test_a_hello_that_is_none_is_refused(text: bytes) -> None:
     side = ServerSide(b"", accept_all)
-    challenge = side.feed(message(Kind.NONCE, b"n" * 32))[HEAD.size :]
+    challenge = side.feed(message(MessageKind.NONCE, b"n" * 32))[HEAD.size :]
     nonces = b"n" * 32 + challenge[:32]
-    side.feed(message(Kind.PROOF, PLANE.mac(b"", b"trainer", nonces, text) + text))
+    side.feed(message(MessageKind.PROOF, PLANE.mac(b"", b"trainer", nonces, text) + text))
     assert side.hello is None
     assert side.failure
 

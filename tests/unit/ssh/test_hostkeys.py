@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.errors import HostError
-from pslaunch.ssh.hostkeys import Keeper, Policy, about, fingerprint, judge, key_types
+from pslaunch.ssh.hostkeys import HostKeyChecker, Policy, about, fingerprint, judge, key_types
 from pslaunch.ssh.settings import Settings
 from support.sshd import needs_openssh
 
@@ -77,7 +77,7 @@ def test_hashed_names(known: Path, host: Callable[..., Settings]) -> None:
     assert not about(host(port=2201))
 
 
-def refusal(settings: Settings, keeper: Keeper, key: bytes = KEY) -> str:
+def refusal(settings: Settings, keeper: HostKeyChecker, key: bytes = KEY) -> str:
     with pytest.raises(HostError) as caught:
         keeper.check(settings, TYPE, key)
     assert caught.value.step == "host key"
@@ -87,7 +87,7 @@ def refusal(settings: Settings, keeper: Keeper, key: bytes = KEY) -> str:
 @pytest.mark.parametrize("kind", [TYPE, "ssh-rsa"])
 def test_a_changed_key_names_file_and_line(known: Path, host: Callable[..., Settings], kind: str) -> None:
     write(known, "# first", f"node {text(OTHER, kind)}")
-    said = refusal(host(), Keeper("accept_new", lambda _q: "yes"))
+    said = refusal(host(), HostKeyChecker("accept_new", lambda _q: "yes"))
     assert f"{known}:2 has another" in said
     assert f"ssh-keygen -R 'node' -f {known}" in said
     assert known.read_text().count("\n") == 2
@@ -95,12 +95,12 @@ def test_a_changed_key_names_file_and_line(known: Path, host: Callable[..., Sett
 
 def test_a_line_without_a_port_says_nothing_against_a_key(known: Path, host: Callable[..., Settings]) -> None:
     write(known, f"node {text(OTHER)}")
-    Keeper("accept_new", None).check(host(port=2200), TYPE, KEY)
+    HostKeyChecker("accept_new", None).check(host(port=2200), TYPE, KEY)
 
 
 def test_a_revoked_key_is_refused_whatever_else_is_known(known: Path, host: Callable[..., Settings]) -> None:
     write(known, f"node {text()}", f"@revoked * {text()}")
-    assert f"{known}:2 revokes" in refusal(host(strict="no"), Keeper("accept_new", None))
+    assert f"{known}:2 revokes" in refusal(host(strict="no"), HostKeyChecker("accept_new", None))
 
 
 @needs_openssh
@@ -109,19 +109,19 @@ def test_accept_new_writes_to_the_first_file(
     known: Path, host: Callable[..., Settings], hashed: bool
 ) -> None:
     settings = host(port=2200, hash_known_hosts=hashed)
-    Keeper("accept_new", None).check(settings, TYPE, KEY)
+    HostKeyChecker("accept_new", None).check(settings, TYPE, KEY)
     assert known.read_text().startswith("|1|" if hashed else "[node]:2200 ssh-ed25519 ")
     found = subprocess.run(
         ["ssh-keygen", "-F", "[node]:2200", "-f", str(known)], capture_output=True, text=True, check=True
     )
     assert "found: line 1" in found.stdout
-    refusal(settings, Keeper("accept_new", None), OTHER)
+    refusal(settings, HostKeyChecker("accept_new", None), OTHER)
 
 
 def test_a_last_line_without_its_end_is_not_continued(known: Path, host: Callable[..., Settings]) -> None:
     write(known)
     known.write_text(f"other {text()}")
-    Keeper("accept_new", None).check(host(), TYPE, KEY)
+    HostKeyChecker("accept_new", None).check(host(), TYPE, KEY)
     assert known.read_text() == f"other {text()}\nnode {text()}\n"
 
 
@@ -148,7 +148,7 @@ def test_an_unknown_key(
         asked.append(question)
         return str(answer)
 
-    keeper = Keeper(policy, ask if answer else None)
+    keeper = HostKeyChecker(policy, ask if answer else None)
     if accepted:
         keeper.check(host(strict=strict), TYPE, KEY)
     else:
@@ -158,12 +158,12 @@ def test_an_unknown_key(
 
 
 def test_without_a_terminal_the_message_says_how_to_get_it(host: Callable[..., Settings]) -> None:
-    assert "--host_key_policy accept_new" in refusal(host(), Keeper(None, None))
+    assert "--host_key_policy accept_new" in refusal(host(), HostKeyChecker(None, None))
 
 
 def test_strict_no_takes_a_changed_key_as_ssh_does(known: Path, host: Callable[..., Settings]) -> None:
     write(known, f"node {text(OTHER)}")
-    Keeper(None, None).check(host(strict="no"), TYPE, KEY)
+    HostKeyChecker(None, None).check(host(strict="no"), TYPE, KEY)
 
 
 @needs_openssh

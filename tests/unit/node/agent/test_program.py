@@ -14,17 +14,17 @@ from typing import Any, cast
 import pytest
 
 from pslaunch.node.agent.program import Program
-from pslaunch.node.line.wire import Line, Message, Output
+from pslaunch.node.line.wire import Message, MessageLine, Output
 from pslaunch.node.loop import Loop
 
 
 @contextlib.contextmanager
-def running(tmp_path: Path, *argv: str) -> Iterator[tuple[Program, Line]]:
+def running(tmp_path: Path, *argv: str) -> Iterator[tuple[Program, MessageLine]]:
     """A program, and the line on which it is reported; nobody reads there."""
     loop = Loop()
     ours, theirs = socket.socketpair()
     fd = ours.detach()
-    line = Line(loop, fd, fd, lost_after_s=60, on_message=lambda _m: None, on_lost=lambda _why: None)
+    line = MessageLine(loop, fd, fd, lost_after_s=60, on_message=lambda _m: None, on_lost=lambda _why: None)
     agent = SimpleNamespace(loop=loop, line=line, held={}, trouble=lambda *_: None)
     order = {
         "key": "trainer/0", "role": "trainer", "log": str(tmp_path / "log"), "cwd": str(tmp_path),

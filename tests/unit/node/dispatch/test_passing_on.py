@@ -17,7 +17,7 @@ from pslaunch.node.dispatch.head_side import PASS_ON_BYTES, Dispatch, of_nodes
 from pslaunch.node.dispatch.manifest import Entry, Hashes, decode, scan
 from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
-from pslaunch.node.line.wire import Data, Line, Message
+from pslaunch.node.line.wire import Data, Message, MessageLine
 from pslaunch.node.link import Link
 from pslaunch.node.loop import Loop
 
@@ -59,7 +59,7 @@ class Desk:
         self.events: list[dict[str, Any]] = []
         self.come = [0] * nodes  # bytes of files, to each node
         self.source = Source(str(folder), scan(str(folder), Hashes(f"{folder}.hashes")).entries)
-        self._lines: list[Line] = []
+        self._lines: list[MessageLine] = []
         for node, told in zip(self.placed.nodes, self.told, strict=True):
             head, there = (self._line(s.detach(), told, node.id) for s in socket.socketpair())
             self.links[node.id] = Link(node, head, lambda: "")
@@ -73,7 +73,7 @@ class Desk:
         self.dispatch = Dispatch(self.loop, self, self)
         self.dispatch.begin(lambda: self.over.append(True))
 
-    def _line(self, fd: int, told: list[str], node: int) -> Line:
+    def _line(self, fd: int, told: list[str], node: int) -> MessageLine:
         def heard(m: Message) -> None:
             told.append(m["type"])
 
@@ -81,7 +81,7 @@ class Desk:
             self.come[node] += len(piece.data)
             self.dispatch.received(self.links[node], {"bytes": len(piece.data)})
 
-        return Line(self.loop, fd, fd, lost_after_s=30, on_message=heard, on_lost=print, on_data=take)
+        return MessageLine(self.loop, fd, fd, lost_after_s=30, on_message=heard, on_lost=print, on_data=take)
 
     def get(
         self,

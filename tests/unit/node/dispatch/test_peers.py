@@ -15,7 +15,7 @@ from pslaunch.node.dispatch.receiver import Receiver
 from pslaunch.node.dispatch.sender import Sender, Source
 from pslaunch.node.line import gate
 from pslaunch.node.line.gate import Seals
-from pslaunch.node.line.wire import Data, Line, Message
+from pslaunch.node.line.wire import Data, Message, MessageLine
 from pslaunch.node.loop import Aside, Loop
 from support.process import open_below
 
@@ -34,8 +34,8 @@ class Nodes:
         self.come, self.gone = 0, False
         self.stop_after_bytes = 2 * SIZE
         head, node = near.detach(), far.detach()
-        self.head = Line(self.loop, head, head, lost_after_s=30, on_message=self.heard, on_lost=print)
-        self.node = Line(
+        self.head = MessageLine(self.loop, head, head, lost_after_s=30, on_message=self.heard, on_lost=print)
+        self.node = MessageLine(
             self.loop, node, node, lost_after_s=30, on_message=self.ordered, on_lost=print,
             on_data=lambda piece: self.receiver.take(piece),
         )  # fmt: skip
@@ -139,7 +139,7 @@ def test_nothing_is_kept_of_a_peer_that_goes_while_it_is_served(
     loop.run(lambda: bool(reached))
     fd, seals = reached[0]
     come: list[Data] = []
-    line = Line(
+    line = MessageLine(
         loop, fd, fd, lost_after_s=30, on_message=lambda _m: None, on_lost=lambda _why: None,
         on_data=come.append, seals=seals,
     )  # fmt: skip

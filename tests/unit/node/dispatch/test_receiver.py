@@ -19,7 +19,14 @@ from pslaunch.node.dispatch.manifest import Entry, Hashes, ManifestError, digest
 from pslaunch.node.dispatch.receiver import THE_MANIFEST, Receiver, in_runs
 from pslaunch.node.dispatch.sender import Sender, Source
 from pslaunch.node.dispatch.staging import Incoming, Want
-from pslaunch.node.line.wire import MAX_CONTROL_BYTES, MAX_DATA_BYTES, Data, Line, Message, encode_control
+from pslaunch.node.line.wire import (
+    MAX_CONTROL_BYTES,
+    MAX_DATA_BYTES,
+    Data,
+    Message,
+    MessageLine,
+    encode_control,
+)
 from pslaunch.node.loop import Aside, Loop
 from support.process import open_below
 
@@ -62,8 +69,8 @@ class Ends:
         self.sending = Aside(self.loop)
         self.sender = Sender(self.sending, source, self.head, failed=self.failures.append)
 
-    def line(self, fd: int, heard: Any) -> Line:
-        return Line(
+    def line(self, fd: int, heard: Any) -> MessageLine:
+        return MessageLine(
             self.loop, fd, fd, lost_after_s=30, on_message=heard, on_lost=lambda _why: None, on_data=self.take
         )
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pslaunch.node.line import gate, wire
 from pslaunch.node.line.gate import Gate, Seals
 from pslaunch.node.line.seal import Seal
-from pslaunch.node.line.wire import Decoder, Line, Message, WireError, encode_control
+from pslaunch.node.line.wire import Decoder, Message, MessageLine, WireError, encode_control
 from pslaunch.node.loop import Loop
 from pslaunch.runtime.shared import prove
 from support.clock import own_s
@@ -123,8 +123,8 @@ def test_who_knows_the_secret_gets_a_line_that_both_sides_understand(guarded: Gu
     assert text == b"welcome" and isinstance(result[0], tuple)
     heard: list[Message] = []
 
-    def line(fd: int, seals: Seals) -> Line:
-        return Line(
+    def line(fd: int, seals: Seals) -> MessageLine:
+        return MessageLine(
             guarded.loop,
             fd,
             fd,
@@ -186,7 +186,7 @@ def test_who_comes_after_a_thousand_that_never_speak_gets_in(
 
 def test_who_drips_is_not_heard_for_longer_than_the_limit() -> None:
     enough = threading.Event()
-    answer = prove.message(prove.Kind.CHALLENGE, bytes(prove.NONCE_BYTES + prove.MAC_BYTES))
+    answer = prove.message(prove.MessageKind.CHALLENGE, bytes(prove.NONCE_BYTES + prove.MAC_BYTES))
 
     def drip(listener: socket.socket) -> None:
         with listener.accept()[0] as sock, contextlib.suppress(OSError):

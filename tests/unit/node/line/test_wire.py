@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.node.line import wire
-from pslaunch.node.line.wire import Decoder, Line, Message, Output, WireError, encode_control, encode_output
+from pslaunch.node.line.wire import (
+    Decoder,
+    Message,
+    MessageLine,
+    Output,
+    WireError,
+    encode_control,
+    encode_output,
+)
 from pslaunch.node.loop import Loop
 
 messages = st.dictionaries(
@@ -123,7 +131,7 @@ class Peers:
         self.outputs: list[Output] = []
         self.lost: list[str] = []
         fd = ours.detach()
-        self.line = Line(
+        self.line = MessageLine(
             self.loop,
             fd,
             fd,
@@ -164,7 +172,7 @@ def test_an_hour_in_which_nobody_has_anything_to_say_is_no_silence() -> None:
     for sock in socket.socketpair():
         fd = sock.detach()
         lines.append(
-            Line(loop, fd, fd, lost_after_s=3.0, on_message=lambda _message: None, on_lost=lost.append)
+            MessageLine(loop, fd, fd, lost_after_s=3.0, on_message=lambda _message: None, on_lost=lost.append)
         )
     for second in range(3600):
         now_s[0] = float(second)
@@ -184,7 +192,7 @@ class Patient:
         self.loop = Loop(clock=lambda: self.now_s)
         sock, self.raw = socket.socketpair()
         fd = sock.detach()
-        self._line = Line(
+        self._line = MessageLine(
             self.loop,
             fd,
             fd,
@@ -252,7 +260,7 @@ def test_what_was_said_before_the_other_side_left_is_heard() -> None:
     (our_read, their_write), (their_read, our_write) = os.pipe(), os.pipe()
     os.write(their_write, encode(wire.hello()) + encode({"type": "over"}))
     os.close(their_read)
-    line = Line(
+    line = MessageLine(
         loop,
         our_read,
         our_write,
