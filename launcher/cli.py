@@ -386,7 +386,7 @@ def _complain(command: str, message: str, code: int) -> int:
 
 
 def _tell(ctx: Any, said: Sequence[str]) -> None:
-    """What is done with the words of the command line, where that may not be what was meant."""
+    """Print notes to standard error."""
     for text in said:
         _complain(ctx.command_path, f"note: {text}", codes.OK)
 

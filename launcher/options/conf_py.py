@@ -11,7 +11,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -70,17 +70,6 @@ def read_conf(path: Path, name: str, tell: Callable[[str], None] = lambda _text:
     if left_out:
         tell(f"{', '.join(left_out)}: no text or number, so no variable for the programs")
     return layer
-
-
-def near_names(given: Sequence[Value]) -> list[str]:
-    """What to tell of variables for the programs whose names are nearly those of the cluster."""
-    said = []
-    for value in given:
-        name = value.text.partition("=")[0]
-        near = nearest(name, KEYS, cutoff=0.85)
-        if near and value.label.endswith(":"):
-            said.append(f"{value.label} {name} is a variable for the programs, not {near}")
-    return said
 
 
 def _run(source: bytes, path: Path, name: str) -> tuple[ast.Module, dict[str, Any]]:

@@ -2,14 +2,13 @@
 
 A program that asks for its role (`is_server`, `run_server`, `TRAINING_ROLE`) wants to be started in both
 roles, the Fleet way: "script". Any other is a trainer only, the v2 way: "bundled".
-In the same way: whether a program looks at its arguments, and whether it takes the trainer's flags.
 """
 
 from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -17,12 +16,6 @@ Server = Literal["auto", "bundled", "script"]
 ServerKind = Literal["bundled", "script", "none"]
 
 ROLE_NAMES: Final = frozenset({"is_server", "run_server"})
-ARGUMENT_NAMES: Final = frozenset({"argv", "orig_argv", "parse_args", "parse_known_args"})
-ARGUMENT_MODULES: Final = frozenset(
-    {"argparse", "getopt", "optparse", "click", "typer", "fire", "absl", "docopt", "gflags", "hydra", "tyro"}
-)
-RUNTIMES: Final = ("pslaunch.runtime", "paddle.v2")
-FLAG_VARIABLES: Final = "PADDLE_INIT_"  # how those of the trainer's flags begin
 ROLE_VARIABLE: Final = "TRAINING_ROLE"
 MAX_FILES: Final = 500  # of a workspace that are looked at
 MAX_BYTES: Final = 4 << 20  # of one file
@@ -61,60 +54,6 @@ def detect_server(program: Path, workspace: Path) -> tuple[Literal["bundled", "s
         "bundled",
         f"{program.name} does not ask for its role (is_server, run_server, TRAINING_ROLE){blind}",
     )
-
-
-def reads_arguments(program: Path, workspace: Path) -> bool:
-    """Whether `program`, or what it imports from `workspace`, looks at its arguments; True where unknown."""
-    return _has(program, workspace, _names_arguments)
-
-
-def takes_flags(program: Path, workspace: Path) -> bool:
-    """Whether `program`, or what it imports from `workspace`, takes the trainer's flags; True where unknown.
-
-    A v2 runtime does in its `init()`, and so may a program that reads the variables itself.
-    """
-    return _has(program, workspace, _names_runtime)
-
-
-def _has(program: Path, workspace: Path, wanted: Callable[[ast.AST], bool]) -> bool:
-    """Whether `wanted` is true of anything in the program or in what it imports; True where unknown."""
-    if program.suffix != ".py":
-        return True
-    unread: list[str] = []
-    try:
-        modules = [module for _, module in walk(program, parse(program), workspace, unread)]
-    except UNREADABLE:
-        return True
-    return bool(unread) or any(wanted(node) for module in modules for node in ast.walk(module))
-
-
-def _names_runtime(node: ast.AST) -> bool:
-    match node:
-        case ast.Import(names=names):
-            return any(_is_runtime(alias.name) for alias in names)
-        case ast.ImportFrom(module=str(module), names=names, level=0):
-            return any(_is_runtime(f"{module}.{alias.name}") for alias in names)
-        case ast.Constant(value=str(text)):
-            return text.startswith(FLAG_VARIABLES) or _is_runtime(text)
-        case _:
-            return False
-
-
-def _is_runtime(module: str) -> bool:
-    return any(f"{module}.".startswith(f"{name}.") for name in RUNTIMES)
-
-
-def _names_arguments(node: ast.AST) -> bool:
-    match node:
-        case ast.Attribute(attr=name) | ast.Name(id=name):
-            return name in ARGUMENT_NAMES
-        case ast.Import(names=names):
-            return any(alias.name.partition(".")[0] in ARGUMENT_MODULES for alias in names)
-        case ast.ImportFrom(module=module, names=names):
-            of_sys = module == "sys" and any(alias.name in (*ARGUMENT_NAMES, "*") for alias in names)
-            return of_sys or (module or "").partition(".")[0] in ARGUMENT_MODULES
-        case _:
-            return False
 
 
 UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)

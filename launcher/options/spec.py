@@ -19,7 +19,7 @@ from pslaunch.runtime.shared import env as contract
 from ..errors import SpecError
 from ..node.job import PYTHON
 from .args import Split
-from .detect import Server, choose_server, reads_arguments, takes_flags
+from .detect import Server, choose_server
 from .hosts import Host
 from .kinds import Flag, Text, Value
 from .locate import DEFAULT_PROGRAM, folder_to_make, locate, name_of
@@ -205,44 +205,11 @@ def local_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, s
 
 
 def notes(spec: JobSpec, given: Given, split: Split, environ: Mapping[str, str]) -> list[str]:
-    """What to tell about words of the command line, and of the shell, that may have been meant otherwise."""
+    """Return what of the command line, files and shell has an effect that the user would not see."""
     program = spec.program or DEFAULT_PROGRAM
     said = [f"options also from {' and '.join(given.files)}"] if given.files else []
-    if given.files:
-        from .conf_py import near_names  # only where a file was read
-
-        said += [*given.left_out, *near_names(given.all("env"))]
-    said += _near_variables(given.all("env"))
     said += [f"{', '.join(split.forwarded)} goes to {program}"] if split.forwarded else []
-    flags = [name for name in map(_option_name, split.program_args) if name in contract.TRAINER_FLAGS]
-    if flags and not reads_arguments(spec.workspace / program, spec.workspace):
-        words = ", ".join(f"--{name}" for name in flags)
-        said.append(
-            f"{words} after {program} is the program's own, and it does not seem to read arguments; "
-            f"for the trainer it stands before {program}"
-        )
-    if split.trainer_flags and not _takes_flags(spec):
-        words = ", ".join(f"--{name}" for name in split.trainer_flags)
-        said.append(
-            f"{program} does not seem to use pslaunch's runtime, which {words} would be for; "
-            f"what is meant for the program itself stands after {program}"
-        )
-    return said + _unfetched(spec, given) + _unsent(spec, environ)
-
-
-def _near_variables(values: Sequence[Value]) -> list[str]:
-    """Variables that are nearly those of `init()`, and that it does not know."""
-    named = [(value.label, value.text.partition("=")[0]) for value in values]
-    near = [(label, name, contract.near_init_var(name)) for label, name in named]
-    return [
-        f"{label} {name} is no variable of init(); is {meant} meant?" for label, name, meant in near if meant
-    ]
-
-
-def _takes_flags(spec: JobSpec) -> bool:
-    program = spec.program or DEFAULT_PROGRAM
-    kind, _ = choose_server(spec.server, spec.server_num, spec.workspace, program)
-    return kind == "bundled" or takes_flags(spec.workspace / program, spec.workspace)
+    return [*said, *given.left_out, *_unfetched(spec, given), *_unsent(spec, environ)]
 
 
 def _unfetched(spec: JobSpec, given: Given) -> list[str]:
@@ -266,10 +233,6 @@ def _unsent(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:
         f"{', '.join(names)} of this shell does not reach the hosts, whose bits may then differ from those "
         f"of pslaunch local: {' '.join(f'--env {name}' for name in names)}"
     ]
-
-
-def _option_name(word: str) -> str:
-    return word.removeprefix("--").partition("=")[0].replace("-", "_") if word.startswith("--") else ""
 
 
 def common_options(given: Given, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -333,12 +296,11 @@ def check_spec(spec: JobSpec, given: Given) -> None:
 
 
 def _imports_runtime(spec: JobSpec) -> str:
-    """Where the program imports our runtime for certain: `train.py:3`; else nothing."""
+    """Return the place where the program imports our runtime for certain, `train.py:3`; else nothing."""
     from .imports import imported  # seldom needed
 
     program = spec.workspace / (spec.program or DEFAULT_PROGRAM)
-    place = imported(program, spec.workspace).needed.get("pslaunch", "")
-    return place if takes_flags(program, spec.workspace) else ""
+    return imported(program, spec.workspace).needed.get("pslaunch", "")
 
 
 def no_effect(given: Given, name: str, why: str) -> None:

@@ -183,36 +183,19 @@ def _spec_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> JobSpec:
 
 
 @pytest.mark.parametrize(
-    ("line", "program", "told"),
+    ("line", "notes"),
     [
-        ("--badopt --lr=1 train.py", "", ["--badopt, --lr=1 goes to train.py"]),
-        ("train.py --num_passes=1 --lr=2", "import paddle", ["--num_passes after train.py"]),
-        ("train.py --num-passes=1", "from sys import argv", []),
-        ("train.py --num-passes=1", "import argparse", []),
-        ("train.py --lr=1", "", []),
-        ("--num_passes=1 train.py", "", []),
-        (
-            "--num_passes=1 --save-dir=x train.py",
-            "fleet.is_server()",
-            ["which --num_passes, --save_dir would be for"],
-        ),
-        ("--env PADDLE_INIT_TRAINER_COUN=2", "", ["is PADDLE_INIT_TRAINER_COUNT meant?"]),
-        ("--env PADDLE_INIT_RACK=2 --env PADDLE_INIT_SEED=3 --env PADDLE_TRAINER_COUN=4", "", []),
-        ("--server_num=0 --no_save train.py", "", ["which --no_save would be for"]),
-        ("--server_num=0 --no_save train.py", "import pslaunch.runtime as paddle", []),
-        ("--no_save train.py", "fleet.is_server(); from pslaunch import runtime", []),
-        ("--no_save train.py", "fleet.is_server(); import paddle.v2 as paddle", []),
-        ("--no_save train.py", "fleet.is_server(); environ['PADDLE_INIT_NO_SAVE']", []),
+        ("--badopt --lr=1 train.py", "pslaunch local: note: --badopt, --lr=1 goes to train.py\n"),
+        ("train.py --num_passes=1 --lr=2", ""),
+        ("--num_passes=1 --env PADDLE_INIT_TRAINER_COUN=2 train.py", ""),
     ],
 )
-def test_words_that_may_be_meant_otherwise_are_told(
-    ws: Path, capsys: pytest.CaptureFixture[str], line: str, program: str, told: list[str]
+def test_notes_tell_which_words_go_on_to_the_program_and_guess_nothing(
+    ws: Path, capsys: pytest.CaptureFixture[str], line: str, notes: str
 ) -> None:
-    (ws / "train.py").write_text(program)
     assert run("local", "--dry_run", "--json", *line.split()) == 0
     out, err = capsys.readouterr()
-    assert json.loads(out)
-    assert len(err.splitlines()) == len(told) and all(text in err for text in told)
+    assert json.loads(out) and err == notes
 
 
 def test_a_plan_of_a_local_job_imports_nothing_of_other_backends(ws: Path) -> None:

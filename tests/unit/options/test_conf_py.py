@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.errors import SpecError
-from pslaunch.options.conf_py import KEYS, near_names, read_conf
+from pslaunch.options.conf_py import KEYS, read_conf
 from pslaunch.options.kinds import Layer, Value
 from pslaunch.options.options import options_of
 from pslaunch.options.sources import CONF as FILE
@@ -204,14 +204,6 @@ def test_variables_of_programs_may_be_set(tmp_path: Path) -> None:
         "PADDLE_INIT_SEED=3",
     ]
     assert found["env"][0].label == "conf.py:1:"
-
-
-def test_a_variable_that_may_be_meant_for_the_cluster_is_told(tmp_path: Path) -> None:
-    found = read(tmp_path, "ROOTDIR = '/d'\nLD_LIBRARY_PATH = '/l'\nHOST = 'a'\nGROUP = 1\n")
-    assert near_names([*found["env"], Value("HOST=b", "--env"), Value("HOST=c", "pslaunch.toml:1: env")]) == [
-        "conf.py:1: ROOTDIR is a variable for the programs, not ROOT_DIR",
-        "conf.py:3: HOST is a variable for the programs, not HOSTS",
-    ]
 
 
 def test_what_can_be_no_variable_is_told_in_one_line(tmp_path: Path) -> None:
