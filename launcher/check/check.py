@@ -1,6 +1,6 @@
 """`pslaunch check`: looks at all hosts of a job at once, says of each all that is wrong, and starts nothing.
 
-Agents are started as for a job; they look (node/look.py), try each other's doors, and end.
+Agents are started as for a job; they inspect their nodes (node/agent/inspect.py), try each other, and end.
 """
 
 from __future__ import annotations
@@ -81,25 +81,25 @@ def examine(spec: JobSpec, failed: Mapping[int, HostError]) -> tuple[list[Seen],
     wanted = wanted_of(spec, plan.server)
     sent = sent_bytes(placed)
     backend, loop = FabricBackend(spec.reach), Loop()
-    looking = Looking(loop)
+    inspection = Inspection(loop)
     try:
         tried = [node for node in plan.nodes if node.id not in failed]
-        started = looking.aside(lambda: backend.try_start(tried, plan.limits))
+        started = inspection.aside(lambda: backend.try_start(tried, plan.limits))
         opened: dict[int, Line | HostError] = dict(failed)
         opened.update(zip((n.id for n in tried), started, strict=True))
-        looking.attach([x for x in opened.values() if isinstance(x, Line)], plan.limits.lost_after_s)
-        looking.look(lambda node: question(spec, wanted, placed, node))
-        looking.try_network(plan.port or 0)
-        looking.end()
+        inspection.attach([x for x in opened.values() if isinstance(x, Line)], plan.limits.lost_after_s)
+        inspection.ask_facts(lambda node: question(spec, wanted, placed, node))
+        inspection.try_network(plan.port or 0)
+        inspection.end()
     except StoppedError as e:
         number = signal.Signals(e.args[0])
         raise EndedEarlyError(number, STOP_SIGNALS[number]) from e
     finally:
-        looking.close()
+        inspection.close()
         backend.close()
         loop.close()
     errors = {node: x for node, x in opened.items() if isinstance(x, HostError)}
-    seen = [looking.seen(Seen(host=n.name, failed=errors.get(n.id)), n.id) for n in plan.nodes]
+    seen = [inspection.seen(Seen(host=n.name, failed=errors.get(n.id)), n.id) for n in plan.nodes]
     seen = [sensible(one, wanted, size) for one, size in zip(seen, sent, strict=True)]
     return seen, find(seen, wanted, sent)
 
@@ -184,7 +184,7 @@ def question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> Messag
     if spec.log_dir is not None:
         paths["log_dir"] = here.log_dir
     return {
-        "type": "look",
+        "type": "inspect",
         "nic": plan.nic,
         "paths": paths,
         "lock": f"{here.state_dir}/lock",
@@ -255,7 +255,7 @@ class Asked:
             self.clock_off_s = float(message["time"]) - began_s - (time.monotonic() - since_s) / 2
         elif kind in ("refused", "trouble"):
             self.lost = self.lost or str(message["text"])
-        elif kind == "looked":
+        elif kind == "inspected":
             facts = message["facts"]
             self.addrs = [str(addr) for addr in facts["addrs"]]
             self.free_port = next((_port(port) for port, why in facts["ports"].items() if not why), 0)
@@ -275,11 +275,11 @@ class Asked:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.answers["looked"]["facts"]
+        found: Mapping[str, Any] = self.answers["inspected"]["facts"]
         return found
 
 
-class Looking:
+class Inspection:
     """Asks the hosts that were reached, stage after stage: all answer one question before the next."""
 
     def __init__(self, loop: Loop) -> None:
@@ -307,10 +307,10 @@ class Looking:
         """Take the lines to agents."""
         self._asked = [Asked(self._loop, one, lost_after_s) for one in started]
 
-    def look(self, question: Callable[[int], Message]) -> None:
+    def ask_facts(self, question: Callable[[int], Message]) -> None:
         """Facts and clocks: `question` gives what a node is asked."""
         secret = os.urandom(32).hex()
-        self._ask(lambda one: {**question(one.node), "node": one.node, "secret": secret}, "looked")
+        self._ask(lambda one: {**question(one.node), "node": one.node, "secret": secret}, "inspected")
 
     def try_network(self, port: int = 0) -> None:
         """Every node tries the others' doors, at the port of a pserver where one is free, else at `port`."""
@@ -349,7 +349,7 @@ class Looking:
             return one
         return one._replace(
             lost=asked.lost,
-            facts=asked.facts if "looked" in asked.answers else None,
+            facts=asked.facts if "inspected" in asked.answers else None,
             clock_off_s=asked.clock_off_s,
             addr=self._chosen.get(node, ""),
             cut_off=self._cut_off.get(node, ""),

@@ -190,7 +190,7 @@ class Seen(NamedTuple):
     host: str
     failed: HostError | None = None  # why it could not be reached
     lost: str = ""  # why it did not answer
-    facts: Mapping[str, Any] | None = None  # as node/look.py gives them
+    facts: Mapping[str, Any] | None = None  # as node/agent/inspect.py gives them
     clock_off_s: float = 0.0  # its clock minus ours
     addr: str = ""  # by which the others reach it; empty: none was found, or none is needed
     cut_off: str = ""  # who could not reach it

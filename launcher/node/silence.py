@@ -1,6 +1,6 @@
 """How long a peer has been silent, in time in which it could have been heard."""
 
-PAUSE_S = 2.0  # between two looks, which come once a second, it is this process that stood still
+PAUSE_S = 2.0  # between two measurements, which come once a second, it is this process that stood still
 
 
 class Silence:
@@ -16,12 +16,12 @@ class Silence:
 
     def heard(self, now_s: float) -> None:
         """It has given a sign of life."""
-        self.heard_s = self._looked_s = now_s
+        self.heard_s = self._measured_s = now_s
         self._pause_s = 0.0
 
-    def look(self, now_s: float) -> float:
+    def measure(self, now_s: float) -> float:
         """Seconds of silence by now."""
-        since_s, self._looked_s = now_s - self._looked_s, now_s
+        since_s, self._measured_s = now_s - self._measured_s, now_s
         if since_s > PAUSE_S and not self._pause_s:
             self._pause_s = since_s
         return now_s - self.heard_s - self._pause_s

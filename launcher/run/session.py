@@ -87,14 +87,14 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     try:
         code, began = _run(spec, plan, as_json=as_json, out=out)
     except HostsError as e:
-        if _look(spec, e.failed):
+        if _inspect_hosts(spec, e.failed):
             raise e.told_above() from e
         raise
     except PreflightError:  # of the node that was to lead
-        _look(spec, [])
+        _inspect_hosts(spec, [])
         raise
     if not began and code not in NO_LOOK:
-        _look(spec, [])
+        _inspect_hosts(spec, [])
     return code
 
 
@@ -108,7 +108,7 @@ def _make_room(spec: JobSpec) -> None:
             raise SpecError(f"--{name}={folder}: the folder can't be made: {e.strerror}") from None
 
 
-def _look(spec: JobSpec, failed: Sequence[HostError]) -> bool:
+def _inspect_hosts(spec: JobSpec, failed: Sequence[HostError]) -> bool:
     """Nothing was started: say what is wrong with the hosts, all of it. Whether that includes `failed`."""
     if not spec.reach:
         return False

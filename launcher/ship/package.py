@@ -48,7 +48,7 @@ class Folder:
         self._failure: Exception | None = None
         self._asked: list[tuple[Callable[[Source], None], Callable[[Exception], None]]] = []
         aside = Aside(loop)
-        aside.do(self._look, self._looked)
+        aside.do(self._list, self._listed)
         aside.close()
 
     def get(
@@ -62,10 +62,10 @@ class Folder:
         self._asked.append((then, failed))
         self._answer()
 
-    def _look(self) -> None:
-        self._source = look(self._package, self._environ)
+    def _list(self) -> None:
+        self._source = list_package(self._package, self._environ)
 
-    def _looked(self, failure: Exception | None) -> None:
+    def _listed(self, failure: Exception | None) -> None:
         self._failure = failure
         self._answer()
 
@@ -80,14 +80,17 @@ class Folder:
                 failed(self._failure)
 
 
-def look(package: Package, environ: Mapping[str, str]) -> Source:
+def list_package(package: Package, environ: Mapping[str, str]) -> Source:
     """List and hash the folder. Raises Refusal where something in it can't be sent, OSError."""
     walked = {
         "": _walk(package),
         **{name: _with_linked_files(walk(folder, links_out=True)) for name, folder in package.extras.items()},
     }
-    looks = [repr(sorted(package.links.items())).encode(), *(w.look() for w in walked.values())]
-    listing = Listing(_cache(package.folder, environ, "listing"), digest(b"\0\0\0".join(looks)))
+    fingerprints = [
+        repr(sorted(package.links.items())).encode(),
+        *(w.take_fingerprint() for w in walked.values()),
+    ]
+    listing = Listing(_cache(package.folder, environ, "listing"), digest(b"\0\0\0".join(fingerprints)))
     if not package.shards and listing.manifest:
         return Source(package.folder, listing.manifest, extras=package.extras, known=listing.digest)
     entries: list[Entry] = []
@@ -140,18 +143,18 @@ def _with_linked_files(walked: Walked) -> Walked:
 class Listing:
     """The manifest of a package as it was listed last, for as long as it looks the same; it may be lost."""
 
-    def __init__(self, path: str, look: str) -> None:
-        self._path, self._look = path, look
+    def __init__(self, path: str, fingerprint: str) -> None:
+        self._path, self._fingerprint = path, fingerprint
         self.manifest = b""  # nothing where it looks otherwise now
         with contextlib.suppress(OSError), Path(path).open("rb") as f:
             kept, _, self.digest = f.readline().decode("ascii", "replace").strip().partition(" ")
-            if kept == look:
+            if kept == fingerprint:
                 manifest = f.read()
                 self.manifest = manifest if digest(manifest) == self.digest else b""
 
     def keep(self, manifest: bytes) -> None:
         """Remember it."""
-        write_beside(self._path, f"{self._look} {digest(manifest)}\n".encode() + manifest)
+        write_beside(self._path, f"{self._fingerprint} {digest(manifest)}\n".encode() + manifest)
 
 
 def _check_shards(package: Package, entries: list[Entry]) -> None:

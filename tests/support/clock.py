@@ -30,9 +30,9 @@ class _Taken:
     def _tick(self) -> None:
         while True:
             time.sleep(_TICK_S)
-            self.look()
+            self.read()
 
-    def look(self) -> tuple[float, float]:
+    def read(self) -> tuple[float, float]:
         """Now, and the seconds that were taken by now."""
         with self._lock:
             now_s, stolen_s = time.monotonic(), _stolen_s()
@@ -55,13 +55,13 @@ def _taken() -> _Taken:
 
 def own_s() -> float:
     """Seconds that this machine has had."""
-    now_s, taken_s = _taken().look()
+    now_s, taken_s = _taken().read()
     return now_s - taken_s
 
 
 def taken_s() -> float:
     """Seconds that others have had; differences count."""
-    return _taken().look()[1]
+    return _taken().read()[1]
 
 
 class Patience:

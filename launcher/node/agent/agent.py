@@ -194,18 +194,18 @@ class Agent:
         if self._filling:
             self._filling.take(piece)
 
-    def _order_look(self, m: Message) -> None:
+    def _order_inspect(self, m: Message) -> None:
         """Say what this node is and has; nothing of a job comes after that but `door` and `reach`."""
-        from .inspect import look
+        from .inspect import inspect_node
 
         self._node, self._secret = int(m["node"]), bytes.fromhex(m["secret"])
         self.line.send({"type": "clock", "time": time.time()})
         facts: Message = {}
 
         def done(e: Exception | None) -> None:
-            self._answer(lambda: self.line.send({"type": "looked", "facts": facts}), e)
+            self._answer(lambda: self.line.send({"type": "inspected", "facts": facts}), e)
 
-        self.loop.aside(lambda: facts.update(look(m)), done)
+        self.loop.aside(lambda: facts.update(inspect_node(m)), done)
 
     def _order_door(self, m: Message) -> None:
         """Let others try by which addresses they reach this node, at this port if it can be had."""
@@ -335,7 +335,7 @@ class Agent:
     def _beat(self) -> None:
         with contextlib.suppress(OSError):
             os.write(self._keeper_fd, b".")
-        silent_s = self._keeper_silence.look(self.loop.now())
+        silent_s = self._keeper_silence.measure(self.loop.now())
         if silent_s >= self._lost_after_s and self._ending is None:
             keeper = procs.read_proc(self._keeper_pid)
             if keeper and os.getppid() == self._keeper_pid:  # still our parent, so the pid is its own

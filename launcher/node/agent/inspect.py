@@ -41,8 +41,8 @@ print(json.dumps({"executable": sys.executable, "version": sys.version.split()[0
 """
 
 
-def look(order: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts; `order` names what is looked for: interface, paths, files, ports, Python, modules."""
+def inspect_node(order: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts; `order` names what to inspect: interface, paths, files, ports, Python, modules."""
     addrs, interface_error = [], ""
     try:
         addrs = reach.candidates(order["nic"])

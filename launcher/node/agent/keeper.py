@@ -83,7 +83,7 @@ class Keeper:
                 return code, f"the agent was ended by {name}" if name else ""
             with contextlib.suppress(OSError):
                 self._line.send(b".")
-            if silence.look(time.monotonic()) >= self._lost_after_s:
+            if silence.measure(time.monotonic()) >= self._lost_after_s:
                 os.kill(self._agent, signal.SIGKILL)
                 os.waitpid(self._agent, 0)
                 return 128 + signal.SIGKILL, f"the agent was silent for {self._lost_after_s:g} s"

@@ -41,7 +41,7 @@ class FromLauncher:
 
         source: list[Source] = []
 
-        def look() -> None:
+        def list_workspace() -> None:
             entries = receiver.entries
             if not entries and first.dispatched:  # all was here at a glance
                 entries = listed(first.workspace)
@@ -54,7 +54,7 @@ class FromLauncher:
             if failure:
                 failed(failure)
             else:
-                self._loop.aside(look, lambda e: failed(e) if e else then(source[0]))
+                self._loop.aside(list_workspace, lambda e: failed(e) if e else then(source[0]))
 
         receiver = Receiver(
             self._loop,

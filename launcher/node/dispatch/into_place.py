@@ -197,8 +197,10 @@ class Survey:
         self.lacking: list[int] = []  # places in the manifest of files whose content is not there
         self.off = False  # a folder, link, mode or time is not as it should be
         self.intact: dict[str, str] = {}  # where a content is that some file lacks, by its hash
-        self.looks: list[str] = []  # path and look (seen.py) of each entry, where all is there
-        self.certain = True  # whether another look would tell of any change
+        self.fingerprints: list[
+            str
+        ] = []  # path and fingerprint (unchanged.py) of each entry, where all is there
+        self.certain = True  # whether other fingerprints would tell of any change
         self.unfit: list[str] = []  # folders that can't be filled, and why
         self.conflicts: list[str] = []  # what programs put where the package has something of another kind
 
@@ -228,18 +230,18 @@ def survey(workspace: str, entries: Sequence[Entry], old: Sequence[Entry], hashe
                 found.lacking.append(i)
             else:
                 have[content] = e.path
-                found.looks += e.path, key
+                found.fingerprints += e.path, key
                 found.off |= st.st_mode & 0o777 != e.mode or st.st_mtime_ns != e.mtime_ns
         elif e.kind == "d":
             if not st or not stat.S_ISDIR(st.st_mode):
                 missing.add(e.path)
             found.off |= e.path in missing or (st is not None and st.st_mode & 0o777 != e.mode)
-            found.looks += e.path, f"d{e.mode:o}"
+            found.fingerprints += e.path, f"d{e.mode:o}"
         else:
             found.off |= not st or not stat.S_ISLNK(st.st_mode) or os.readlink(path) != e.content
-            found.looks += e.path, f"l{e.content}"
+            found.fingerprints += e.path, f"l{e.content}"
     if found.lacking or found.off:
-        _look_around(workspace, entries, old, hashes, found, have)
+        _search_copies(workspace, entries, old, hashes, found, have)
         found.conflicts = _conflicts(workspace, others, old)
         found.unfit = _unfit(workspace, sorted({entries[i].path.rpartition("/")[0] for i in found.lacking}))
     return found
@@ -252,7 +254,7 @@ def _lstat(path: str) -> os.stat_result | None:
         return None
 
 
-def _look_around(
+def _search_copies(
     workspace: str,
     entries: Sequence[Entry],
     old: Sequence[Entry],

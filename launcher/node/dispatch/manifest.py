@@ -237,8 +237,8 @@ class Walked(NamedTuple):
     others: list[Entry]  # folders and links
     problems: list[str]
 
-    def look(self) -> bytes:
-        """What changes when somebody changes anything of it."""
+    def take_fingerprint(self) -> bytes:
+        """Return what changes when somebody changes anything of it."""
         names = [self.root, *self.problems, *(path for path, _ in self.files)]
         names += [f"{e.path}\0{e.kind}{e.mode:o}\0{e.content}" for e in self.others]
         keys = [

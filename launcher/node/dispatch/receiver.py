@@ -52,7 +52,10 @@ class Receiver:
         self._incoming: Incoming | None = None
         self.digest, self._size = "", 0  # of the manifest
         self._manifest: bytearray | None = None  # as it comes
-        self._looked: tuple[str, list[Want]] = "", []  # what the last package would lack by now
+        self._foreseen: tuple[str, list[Want]] = (
+            "",
+            [],
+        )  # digest of the last package, and what is lacking of it by now
         self._pieces: list[Data] = []
         self._waiting_bytes = 0  # in our memory
         self._free_bytes = 0  # of it, not granted again so far
@@ -62,16 +65,16 @@ class Receiver:
         self.entries: list[Entry] = []  # the package, once it has come; nothing where it was here already
 
     def expect(self) -> None:
-        """Look at the workspace while the package is still being listed: often it is the last one again."""
+        """Compare the workspace while the package is still being listed: often it is the last one again."""
 
-        def look() -> None:
+        def compare() -> None:
             self._incoming = Incoming(self._workspace, self._mine)
             if known := self._incoming.glance():
-                self._looked = known, []
+                self._foreseen = known, []
             elif own := self._incoming.own():
-                self._looked = digest(own), self._incoming.look(own)
+                self._foreseen = digest(own), self._incoming.list_lacking(own)
 
-        self._aside.do(look, lambda _failed: None)  # what is wrong is told when it matters
+        self._aside.do(compare, lambda _failed: None)  # what is wrong is told when it matters
 
     def offered(self, m: Message) -> None:
         """A package: its manifest's hash and length. Asks for the manifest, or for what is lacking."""
@@ -84,32 +87,32 @@ class Receiver:
             return
         own = [b""]
 
-        def look() -> None:
+        def read_own() -> None:
             if self._incoming is None:
                 self._incoming = Incoming(self._workspace, self._mine)
-            if self._looked[0] != self.digest:
+            if self._foreseen[0] != self.digest:
                 own[0] = self._incoming.own()
 
-        def looked() -> None:
-            if self._looked[0] == self.digest:
-                self._found(self._looked[1])
+        def ask() -> None:
+            if self._foreseen[0] == self.digest:
+                self._found(self._foreseen[1])
             elif digest(own[0]) == self.digest:
-                self._look(own[0])
+                self._compare_workspace(own[0])
             else:
                 self._want_manifest()
 
-        self._do(look, looked)
+        self._do(read_own, ask)
 
     def _want_manifest(self) -> None:
         self._manifest = bytearray()
         self._say({"type": "lacks", "manifest": True, "files": [], "offsets": {}, "alone": True})
 
-    def _look(self, manifest: bytes) -> None:
+    def _compare_workspace(self, manifest: bytes) -> None:
         wants: list[Want] = []
         incoming = self._incoming
         assert incoming is not None
 
-        self._do(lambda: wants.extend(incoming.look(manifest)), lambda: self._found(wants))
+        self._do(lambda: wants.extend(incoming.list_lacking(manifest)), lambda: self._found(wants))
 
     def _found(self, wants: Sequence[Want]) -> None:
         self._ask(wants)
@@ -171,7 +174,7 @@ class Receiver:
 
     def _have(self, manifest: bytes) -> None:
         if not self._in_place:
-            self._look(manifest)
+            self._compare_workspace(manifest)
             return
         try:
             self.entries = decode(manifest)

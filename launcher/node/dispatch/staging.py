@@ -47,7 +47,7 @@ class Incoming:
         self._guests: dict[str, int] = {}  # contents that are for others alone
         self._lacking: list[int] = []
         self._off = False
-        self._unchanged, self._looks = False, list[str]()
+        self._unchanged, self._fingerprints = False, list[str]()
         self._intact: dict[str, str] = {}
         # What is in staged/ and was verified, by its name; with mode and time of this path, if of any.
         self._sure: dict[str, str] = {}
@@ -64,8 +64,8 @@ class Incoming:
         self._unchanged = bool(known)
         return known
 
-    def look(self, manifest: bytes) -> list[Want]:
-        """What is to be sent so that the workspace can be as in this manifest.
+    def list_lacking(self, manifest: bytes) -> list[Want]:
+        """List what is to be sent so that the workspace can be as in this manifest.
 
         Raises Refusal where there is no room, or programs put something else into its way.
         """
@@ -85,7 +85,7 @@ class Incoming:
             where, why = self._store.workspace, "; ".join(found.unfit[:MAX_NAMED])
             raise Refusal(codes.IO, f"{where} can't be filled: {why}; {LINK_ADVICE}")
         self._lacking, self._off, self._intact = found.lacking, found.off, found.intact
-        self._looks = found.looks if found.certain else []
+        self._fingerprints = found.fingerprints if found.certain else []
         self._there = self._store.staged()
         place = {e.path: i for i, e in enumerate(self.listed)} if self._mine else {}
         wanted = sorted([*((place.get(e.path, i), e) for i, e in self._distinct()), *self._of_others()])
@@ -272,7 +272,7 @@ class Incoming:
         if self._unchanged:
             return
         if not self._lacking and not self._off and self._data == self.own():
-            self._keep_looks()
+            self._keep_fingerprints()
         else:
             self._dress_all()
             put_in_place(self._store, self._data, self.entries, self._guests)
@@ -328,10 +328,10 @@ class Incoming:
             with contextlib.suppress(OSError):
                 unchanged.note(self._store, self.entries, self._hashes)
 
-    def _keep_looks(self) -> None:
-        if self._looks and not self._mine:
+    def _keep_fingerprints(self) -> None:
+        if self._fingerprints and not self._mine:
             with contextlib.suppress(OSError):
-                unchanged.keep(self._store, self._looks)
+                unchanged.keep(self._store, self._fingerprints)
                 self._unchanged = True
 
     def close(self) -> None:

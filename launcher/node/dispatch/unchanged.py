@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from .into_place import MANIFEST, Store
 from .manifest import Entry, Hashes, digest, key_of, without_gc
 
-SEEN = "seen"  # the manifest's digest, how much follows, its look; then path and look of each entry
+SEEN = "seen"  # digest of the manifest, how much follows, its fingerprint; then path and fingerprint of each
 
 
 def glance(store: Store) -> str:
@@ -23,8 +23,8 @@ def glance(store: Store) -> str:
     try:
         if about != _about(store, known, len(rest)):
             return ""
-        for path, look in zip(rest[::2], rest[1::2]):
-            if _look(f"{store.workspace}/{path}") != look:
+        for path, fingerprint in zip(rest[::2], rest[1::2]):
+            if _take_fingerprint(f"{store.workspace}/{path}") != fingerprint:
                 return ""
     except OSError:
         return ""
@@ -34,31 +34,31 @@ def glance(store: Store) -> str:
 @without_gc()
 def note(store: Store, entries: Sequence[Entry], hashes: Hashes) -> None:
     """Look at all, and keep it if all is right and nothing of it changes. Raises OSError."""
-    looks: list[str] = []
+    fingerprints: list[str] = []
     for e in entries:
-        look = _look(f"{store.workspace}/{e.path}")
+        fingerprint = _take_fingerprint(f"{store.workspace}/{e.path}")
         if e.kind == "f":
-            right = hashes.used(look) == e.content
+            right = hashes.used(fingerprint) == e.content
         else:
-            right = look == (f"d{e.mode:o}" if e.kind == "d" else f"l{e.content}")
+            right = fingerprint == (f"d{e.mode:o}" if e.kind == "d" else f"l{e.content}")
         if not right or hashes.stop:
             return
-        looks += e.path, look
-    keep(store, looks)
+        fingerprints += e.path, fingerprint
+    keep(store, fingerprints)
 
 
-def keep(store: Store, looks: Sequence[str]) -> None:
-    """Keep path and look of all that the manifest here names. Raises OSError."""
-    about = _about(store, digest(store.read(MANIFEST)), len(looks))
-    store.write(SEEN, os.fsencode("\0".join((about, *looks))))
+def keep(store: Store, fingerprints: Sequence[str]) -> None:
+    """Keep path and fingerprint of all that the manifest here names. Raises OSError."""
+    about = _about(store, digest(store.read(MANIFEST)), len(fingerprints))
+    store.write(SEEN, os.fsencode("\0".join((about, *fingerprints))))
 
 
 def _about(store: Store, known: str, size: int) -> str:
-    return f"{known} {size} {_look(os.path.join(store.path, MANIFEST))}"
+    return f"{known} {size} {_take_fingerprint(os.path.join(store.path, MANIFEST))}"
 
 
-def _look(path: str) -> str:
-    """What changes when somebody changes what is at `path`."""
+def _take_fingerprint(path: str) -> str:
+    """Return what changes when somebody changes what is at `path`."""
     st = os.lstat(path)
     if stat.S_ISREG(st.st_mode):
         return key_of(st)

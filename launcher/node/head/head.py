@@ -148,7 +148,7 @@ class Head:
 
     def _run_on(self) -> None:
         self._ran_s = now = self._loop.now()
-        if self._expected and self._expected.look(now) >= self.placed.plan.limits.lost_after_s:
+        if self._expected and self._expected.measure(now) >= self.placed.plan.limits.lost_after_s:
             self._expected = None
             self._miss_nodes()
 

@@ -20,7 +20,7 @@ from ..silence import Silence
 if TYPE_CHECKING:
     from .seal import Seal
 
-WIRE_VERSION = 6
+WIRE_VERSION = 7
 HEADER = struct.Struct("<IBB")
 MAX_FRAME_BYTES = 64 * 1024
 MAX_BODY_BYTES = MAX_FRAME_BYTES - HEADER.size
@@ -344,7 +344,7 @@ class MessageLine:
         if not self.open:
             return
         now = self._loop.now()
-        silent_s = self.silence.look(now)
+        silent_s = self.silence.measure(now)
         limit_s = max(self.lost_after_s, self._first_after_s)
         if silent_s >= limit_s:
             self._lose(f"nothing was heard for {now - self.silence.heard_s:.0f} s")

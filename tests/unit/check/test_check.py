@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pslaunch.backends.base import Line
-from pslaunch.check.check import Looking, sensible
+from pslaunch.check.check import Inspection, sensible
 from pslaunch.check.findings import Seen, Wanted, find
 from pslaunch.node.job import Node
 from pslaunch.node.line import wire
@@ -52,8 +52,8 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return made
 
 
-def looked(facts: Any) -> Message:
-    return {"type": "looked", "facts": facts}
+def inspected(facts: Any) -> Message:
+    return {"type": "inspected", "facts": facts}
 
 
 def opened(port: Any) -> Message:
@@ -68,15 +68,15 @@ def asked(*answers: Message) -> Seen:
     with theirs:
         for message in (wire.hello(), *answers, {"type": "finished"}):
             theirs.sendall(b"".join(encode_control(message)))
-        looking = Looking(loop)
+        inspection = Inspection(loop)
         node = Node(0, "a", "", "/ws", "/ws/log", "/ws/output", "/ws/.pslaunch")
-        looking.attach([Line(node, read_fd, read_fd, lambda: "")], 30.0)
-        looking.look(lambda _node: {"type": "look"})
-        looking.try_network()
-        looking.end()
-        looking.close()
+        inspection.attach([Line(node, read_fd, read_fd, lambda: "")], 30.0)
+        inspection.ask_facts(lambda _node: {"type": "inspect"})
+        inspection.try_network()
+        inspection.end()
+        inspection.close()
         loop.close()
-    return looking.seen(Seen(host="a"), 0)
+    return inspection.seen(Seen(host="a"), 0)
 
 
 REACHED: Message = {"type": "reached", "reached": []}
@@ -84,7 +84,7 @@ REACHED: Message = {"type": "reached", "reached": []}
 
 @pytest.mark.timeout(60)
 def test_answers_that_are_right() -> None:
-    seen = asked(looked(FACTS), opened(7164), REACHED)
+    seen = asked(inspected(FACTS), opened(7164), REACHED)
     assert not seen.lost and seen.facts == FACTS
     assert sensible(seen, Wanted(), 0) == seen
 
@@ -93,16 +93,16 @@ def test_answers_that_are_right() -> None:
 @pytest.mark.parametrize(
     ("answers", "kind"),
     [
-        ([{"type": "looked"}], "looked"),
-        ([looked([])], "looked"),
-        ([looked(changed("addrs", 3))], "looked"),
-        ([looked(changed("addrs", []))], "looked"),
-        ([looked(changed("ports", {"many": ""}))], "looked"),
-        ([looked(FACTS), {"type": "opened"}], "opened"),
-        ([looked(FACTS), opened("door")], "opened"),
-        ([looked(FACTS), opened(1 << 40)], "opened"),
-        ([looked(FACTS), opened(7164), {"type": "reached", "reached": 7}], "reached"),
-        ([looked(FACTS), opened(7164), {"type": "reached", "reached": [[9, "10.0.0.9"]]}], "reached"),
+        ([{"type": "inspected"}], "inspected"),
+        ([inspected([])], "inspected"),
+        ([inspected(changed("addrs", 3))], "inspected"),
+        ([inspected(changed("addrs", []))], "inspected"),
+        ([inspected(changed("ports", {"many": ""}))], "inspected"),
+        ([inspected(FACTS), {"type": "opened"}], "opened"),
+        ([inspected(FACTS), opened("door")], "opened"),
+        ([inspected(FACTS), opened(1 << 40)], "opened"),
+        ([inspected(FACTS), opened(7164), {"type": "reached", "reached": 7}], "reached"),
+        ([inspected(FACTS), opened(7164), {"type": "reached", "reached": [[9, "10.0.0.9"]]}], "reached"),
     ],
 )
 def test_an_answer_that_can_not_be_right_is_a_finding(answers: list[Message], kind: str) -> None:

@@ -9,18 +9,18 @@ from pslaunch.node.silence import Silence
 
 @pytest.mark.parametrize("between_s", [0.05, 1.0, 2.0, 3.0, 6.0])
 def test_who_looks_seldom_or_often_notices_whoever_is_gone(between_s: float) -> None:
-    silence, looks = Silence(0.0), 1
-    while silence.look(between_s * looks) < 30:
-        looks += 1
-    assert between_s * looks < 30 + 2 * between_s
+    silence, count = Silence(0.0), 1
+    while silence.measure(between_s * count) < 30:
+        count += 1
+    assert between_s * count < 30 + 2 * between_s
 
 
 def test_a_pause_of_our_own_leaves_others_the_time_they_had() -> None:
     silence = Silence(0.0)
-    assert silence.look(1.0) == 1
-    assert silence.look(100.0) == 1
-    assert silence.look(101.0) == 2
+    assert silence.measure(1.0) == 1
+    assert silence.measure(100.0) == 1
+    assert silence.measure(101.0) == 2
     silence.heard(101.5)
     assert silence.heard_s == 101.5
-    assert silence.look(102.0) == 0.5
-    assert silence.look(200.0) == 0.5
+    assert silence.measure(102.0) == 0.5
+    assert silence.measure(200.0) == 0.5

@@ -7,7 +7,7 @@ import pytest
 from pslaunch.options.detect import choose_server, detect_server
 
 
-def look(ws: Path, **files: str) -> tuple[str, str]:
+def detect_in(ws: Path, **files: str) -> tuple[str, str]:
     for name, text in files.items():
         path = ws / f"{name.replace('__', '/').replace('INIT', '__init__')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -25,14 +25,14 @@ def look(ws: Path, **files: str) -> tuple[str, str]:
     ],
 )
 def test_a_program_that_asks_for_its_role_is_a_script(tmp_path: Path, text: str) -> None:
-    kind, why = look(tmp_path, train=text)
+    kind, why = detect_in(tmp_path, train=text)
     assert kind == "script"
     assert "train.py:" in why
 
 
 def test_any_other_is_bundled(tmp_path: Path) -> None:
     text = '"""Says TRAINING_ROLE and is_server in words."""\n# run_server\nimport numpy, os\n'
-    kind, why = look(tmp_path, train=text)
+    kind, why = detect_in(tmp_path, train=text)
     assert kind == "bundled"
     assert "train.py" in why
 
@@ -49,13 +49,13 @@ def test_any_other_is_bundled(tmp_path: Path) -> None:
     ],
 )
 def test_modules_of_the_workspace_are_read_too(tmp_path: Path, train: str, module: str) -> None:
-    kind, why = look(tmp_path, **{"train": train, module: "x.is_server()"})
+    kind, why = detect_in(tmp_path, **{"train": train, module: "x.is_server()"})
     assert kind == "script"
     assert "is_server" in why
 
 
 def test_relative_imports_and_circles_are_followed(tmp_path: Path) -> None:
-    kind, why = look(
+    kind, why = detect_in(
         tmp_path,
         train="import pkg.a",
         pkg__INIT="",
@@ -70,7 +70,7 @@ def test_modules_outside_the_workspace_are_not(tmp_path: Path) -> None:
     ws = tmp_path / "ws"
     ws.mkdir()
     (tmp_path / "lib.py").write_text("is_server()")
-    assert look(ws, train="import lib")[0] == "bundled"
+    assert detect_in(ws, train="import lib")[0] == "bundled"
 
 
 @pytest.mark.parametrize("text", [b"print 'python 2'", b"\xff\xfe", b"a\0b", b"(" * 5000, b"if"])
@@ -82,7 +82,7 @@ def test_what_can_not_be_read_is_bundled_and_says_so(tmp_path: Path, text: bytes
 
 
 def test_an_unreadable_module_is_named(tmp_path: Path) -> None:
-    kind, why = look(tmp_path, train="import lib", lib="print 1")
+    kind, why = detect_in(tmp_path, train="import lib", lib="print 1")
     assert kind == "bundled"
     assert "lib.py" in why
 
@@ -94,7 +94,7 @@ def test_another_executable_is_bundled_and_says_so(tmp_path: Path) -> None:
 
 
 def test_warnings_about_the_program_are_its_own_affair(tmp_path: Path) -> None:
-    assert look(tmp_path, train="x = '\\d' is 'y'")[0] == "bundled"
+    assert detect_in(tmp_path, train="x = '\\d' is 'y'")[0] == "bundled"
 
 
 def test_what_the_user_says_wins(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pslaunch.node.codes import Refusal
 from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.job import Package
-from pslaunch.ship.package import look
+from pslaunch.ship.package import list_package
 
 
 def test_a_further_folder_is_part_of_the_package(tmp_path: Path) -> None:
@@ -19,7 +19,9 @@ def test_a_further_folder_is_part_of_the_package(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
     (workspace / "a").write_text("of the workspace")
     (wheels / "below/w.whl").write_text("a wheel")
-    source = look(Package(str(workspace), extras={"own": str(wheels)}), {"XDG_CACHE_HOME": str(tmp_path)})
+    source = list_package(
+        Package(str(workspace), extras={"own": str(wheels)}), {"XDG_CACHE_HOME": str(tmp_path)}
+    )
     assert [e.path for e in source.entries] == ["a", "own", "own/below", "own/below/w.whl", "zz"]
     assert contents(source) == {"a": "of the workspace", "own/below/w.whl": "a wheel"}
 
@@ -31,7 +33,9 @@ def test_a_link_to_a_file_elsewhere_is_sent_as_the_file(tmp_path: Path) -> None:
     (tmp_path / "elsewhere.whl").write_text("a wheel")
     (wheels / "a.whl").symlink_to("../elsewhere.whl")
     (wheels / "b.whl").symlink_to("a.whl")
-    source = look(Package(str(workspace), extras={"own": str(wheels)}), {"XDG_CACHE_HOME": str(tmp_path)})
+    source = list_package(
+        Package(str(workspace), extras={"own": str(wheels)}), {"XDG_CACHE_HOME": str(tmp_path)}
+    )
     assert contents(source) == {"own/a.whl": "a wheel", "own/b.whl": "a wheel"}
     for e in source.entries:
         if e.kind == "f":
@@ -47,7 +51,7 @@ def test_what_of_a_further_folder_can_not_be_sent_is_named(tmp_path: Path) -> No
     (wheels / "etc").symlink_to("/etc")
     os.mkfifo(wheels / "pipe")
     with pytest.raises(Refusal) as e:
-        look(Package(str(workspace), extras={"own": str(wheels)}), {"XDG_CACHE_HOME": str(tmp_path)})
+        list_package(Package(str(workspace), extras={"own": str(wheels)}), {"XDG_CACHE_HOME": str(tmp_path)})
     for words in (
         f"{wheels} can't be sent",
         "gone.whl is a link that leads out, to /no/such.whl",

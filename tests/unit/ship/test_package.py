@@ -20,7 +20,7 @@ from pslaunch.node.dispatch.staging import Incoming
 from pslaunch.node.job import Package
 from pslaunch.node.line.wire import Data
 from pslaunch.ship import package as package_module
-from pslaunch.ship.package import look
+from pslaunch.ship.package import list_package
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def paths(package: Package) -> list[str]:
-    return [e.path for e in look(package, {}).entries]
+    return [e.path for e in list_package(package, {}).entries]
 
 
 def test_what_the_ignore_file_names_stays_here(folder: Path) -> None:
@@ -52,8 +52,8 @@ def test_a_folder_that_is_left_out_is_left_out_whole(folder: Path) -> None:
 LIST = """
 import sys
 from pslaunch.node.job import Package
-from pslaunch.ship.package import look
-print(*(e.path for e in look(Package(sys.argv[1]), {}).entries), file=sys.stderr)
+from pslaunch.ship.package import list_package
+print(*(e.path for e in list_package(Package(sys.argv[1]), {}).entries), file=sys.stderr)
 """
 
 
@@ -69,7 +69,7 @@ def test_links_that_lead_out_are_all_named_with_the_way(folder: Path) -> None:
     (folder / "one").symlink_to("/etc")
     (folder / "data/two").symlink_to("../../elsewhere")
     with pytest.raises(Refusal) as e:
-        look(Package(str(folder)), {})
+        list_package(Package(str(folder)), {})
     assert e.value.code == codes.USAGE
     for word in ("one is a link that leads out, to /etc", "data/two is a link", "--link NAME=PATH"):
         assert word in str(e.value)
@@ -78,7 +78,7 @@ def test_links_that_lead_out_are_all_named_with_the_way(folder: Path) -> None:
 def test_a_link_to_what_is_mounted_takes_the_place_of_what_is_here(folder: Path) -> None:
     (folder / "one").symlink_to("/etc")
     package = Package(str(folder), links={"one": "/mnt/one", "data/deep": "/mnt/deep", "new/er": "/mnt/x"})
-    entries = look(package, {}).entries
+    entries = list_package(package, {}).entries
     links = {e.path: e.content for e in entries if e.kind == "m"}
     assert links == package.links
     assert [e.path for e in entries] == [
@@ -90,7 +90,7 @@ def test_a_link_to_what_is_mounted_takes_the_place_of_what_is_here(folder: Path)
 def test_a_link_below_a_file_is_refused(folder: Path) -> None:
     package = Package(str(folder), links={"train.py/x": "/mnt"}, link_label="p.toml:3: link")
     with pytest.raises(Refusal, match=r"^p.toml:3: link train\.py/x=/mnt: train\.py is no folder of"):
-        look(package, {})
+        list_package(package, {})
 
 
 def test_hashes_of_a_folder_that_can_not_be_written_are_kept_elsewhere(
@@ -99,7 +99,7 @@ def test_hashes_of_a_folder_that_can_not_be_written_are_kept_elsewhere(
     monkeypatch.setattr(os, "access", lambda *_: False)
     for path in folder.rglob("*"):
         os.utime(path, (1, 1))
-    look(Package(str(folder)), {"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    list_package(Package(str(folder)), {"XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert not (folder / ".pslaunch").exists() and (tmp_path / "cache/pslaunch").is_dir()
 
 
@@ -111,7 +111,7 @@ def listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """The folder's manifest, which is remembered."""
     (folder / "link").symlink_to("data")
     monkeypatch.setattr(manifest_module, "SETTLED_NS", -1)  # as if all files were older
-    manifest = look(Package(str(folder)), {}).manifest
+    manifest = list_package(Package(str(folder)), {}).manifest
     assert (folder / LISTING).read_bytes().endswith(manifest)
     return manifest
 
@@ -120,7 +120,7 @@ def test_a_folder_that_nobody_touched_is_listed_without_reading_it(
     folder: Path, listed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(package_module, "read", None)
-    again = look(Package(str(folder)), {})
+    again = list_package(Package(str(folder)), {})
     assert again.manifest == listed and again.entries == decode(listed)
 
 
@@ -140,23 +140,23 @@ def test_every_change_of_a_folder_is_listed(
     folder: Path, listed: bytes, change: Callable[[Path], object]
 ) -> None:
     change(folder)
-    assert look(Package(str(folder)), {}).entries != decode(listed)
+    assert list_package(Package(str(folder)), {}).entries != decode(listed)
 
 
 def test_what_is_remembered_is_of_this_very_package(folder: Path, listed: bytes) -> None:
-    assert look(Package(str(folder), links={"mnt": "/mnt"}), {}).manifest != listed
-    assert look(Package(str(folder)), {}).manifest == listed
+    assert list_package(Package(str(folder), links={"mnt": "/mnt"}), {}).manifest != listed
+    assert list_package(Package(str(folder)), {}).manifest == listed
     (folder / LISTING).write_bytes((folder / LISTING).read_bytes()[:-1])
-    assert look(Package(str(folder)), {}).manifest == listed
+    assert list_package(Package(str(folder)), {}).manifest == listed
 
 
 def test_a_pattern_that_fits_no_file_is_refused(folder: Path) -> None:
     (folder / "data/x-0").write_text("x")
     with pytest.raises(Refusal, match=r"--shard=x-\{\} fits no file in .*/ws") as e:
-        look(Package(str(folder), shards=("data/x-{}", "x-{}")), {})
+        list_package(Package(str(folder), shards=("data/x-{}", "x-{}")), {})
     assert e.value.code == codes.USAGE
     with pytest.raises(Refusal, match=r"^p.toml:2: shard=x-\{\} fits no file"):
-        look(Package(str(folder), shards=("x-{}",), shard_label="p.toml:2: shard"), {})
+        list_package(Package(str(folder), shards=("x-{}",), shard_label="p.toml:2: shard"), {})
 
 
 def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
@@ -165,10 +165,10 @@ def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
     for i in range(4):
         (folder / f"x-{i}").write_text(f"shard {i}")
     (folder / "same-as-1").write_text("shard 1")
-    source = look(Package(str(folder)), {})
+    source = list_package(Package(str(folder)), {})
     of = Shards(["x-{}"])
     node = Incoming(str(tmp_path / "node0"), lambda entries: of.split(entries, 2)({0}))
-    wants = node.look(source.manifest)
+    wants = node.list_lacking(source.manifest)
     assert {source.entries[w.file].path for w in wants} == {"same-as-1", "x-0", "x-2", "x-3"}
     for want in wants:
         node.take([Data(want.file, 0, (folder / source.entries[want.file].path).read_bytes())])
@@ -179,7 +179,7 @@ def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
         assert read(forward, e) == (folder / e.path).read_bytes()
     node.close()
     again = Incoming(str(tmp_path / "node0"), lambda entries: of.split(entries, 2)({0}))
-    assert again.look(source.manifest) == []  # a second time nothing travels
+    assert again.list_package(source.manifest) == []  # a second time nothing travels
     again.close()
 
 

@@ -46,11 +46,11 @@ def test_split_looks_at_each_file_once_for_all_nodes(monkeypatch: pytest.MonkeyP
     looked: list[str] = []
     number = shards.number
 
-    def look(path: str) -> int | None:
+    def record_number(path: str) -> int | None:
         looked.append(path)
         return number(path)
 
-    monkeypatch.setattr(shards, "number", look)
+    monkeypatch.setattr(shards, "number", record_number)
     part = shards.split(entries, 7)
     got = [part({rank, 6}) for rank in range(7)]
     assert len(looked) == len([e for e in entries if e.kind != "d"])

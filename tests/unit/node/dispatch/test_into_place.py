@@ -64,7 +64,7 @@ def dispatch(source: Path, workspace: Path) -> list[int]:
     """Do what both ends do, without a line between them; returns the files that were sent."""
     entries = package(source)
     incoming = Incoming(str(workspace))
-    wants = incoming.look(encode(entries))
+    wants = incoming.list_lacking(encode(entries))
     for want in wants:
         content = (source / entries[want.file].path).read_bytes()
         assert incoming.take([Data(want.file, want.offset, content[want.offset :])]) == []
@@ -275,7 +275,7 @@ def test_a_copy_of_what_changes_meanwhile_leaves_nothing_that_is_believed(tmp_pa
     ws = tmp_path / "ws"
     dispatch(tmp_path / "old", ws)
     incoming = Incoming(str(ws))
-    assert incoming.look(encode(package(tmp_path / "new"))) == []  # it is there already, as a
+    assert incoming.list_lacking(encode(package(tmp_path / "new"))) == []  # it is there already, as a
     (ws / "a").write_text("EVILxxxx")
     with pytest.raises(Refusal, match="came with another content"):
         incoming.place()
@@ -302,7 +302,7 @@ def test_an_empty_file_is_as_the_last_manifest_says(tmp_path: Path) -> None:
     (ws / "run.sh").unlink()
     incoming = Incoming(str(ws))
     for source in ("old", "new"):  # as a receiver does that looks before it knows what is offered
-        assert incoming.look(encode(package(tmp_path / source))) == []
+        assert incoming.list_lacking(encode(package(tmp_path / source))) == []
     incoming.place()
     incoming.close()
     assert state(ws) == state(tmp_path / "new")

@@ -279,7 +279,7 @@ ENTRIES = [
 @pytest.fixture
 def incoming(tmp_path: Path) -> Iterator[Incoming]:
     made = Incoming(str(tmp_path / "ws"))
-    assert [w.file for w in made.look(encode(ENTRIES))] == [0, 1]
+    assert [w.file for w in made.list_lacking(encode(ENTRIES))] == [0, 1]
     yield made
     made.close()
 
@@ -389,7 +389,7 @@ def test_no_room_is_known_before_anything_is_written(tmp_path: Path) -> None:
     ws.mkdir()
     (ws / "old").write_text("old")
     with pytest.raises(Refusal, match=r"bytes free and the package needs 4,611,686,0") as e:
-        Incoming(str(ws)).look(encode([Entry("a", "f", 0o644, 2**62, 0, digest(b"x"))]))
+        Incoming(str(ws)).list_lacking(encode([Entry("a", "f", 0o644, 2**62, 0, digest(b"x"))]))
     assert e.value.code == codes.IO and (ws / "old").read_text() == "old"
 
 

@@ -34,7 +34,7 @@ def store(tmp_path: Path, package: bytes) -> Store:
     """A workspace to which it has come."""
     incoming = Incoming(str(tmp_path / "ws"))
     contents = {digest(text): text for text in (b"first", b"second")}
-    for want in incoming.look(package):
+    for want in incoming.list_lacking(package):
         incoming.take([Data(want.file, 0, contents[incoming.listed[want.file].content])])
     incoming.place()
     incoming.remember()
@@ -88,7 +88,7 @@ def test_every_change_takes_more_than_a_glance(store: Store, change: Callable[[P
 
 def test_nothing_is_kept_of_what_is_not_right(store: Store, package: bytes) -> None:
     incoming = Incoming(store.workspace)
-    incoming.look(package)
+    incoming.list_lacking(package)
     incoming.place()
     rewrite(Path(store.workspace) / "data/a\nb")
     incoming.remember()

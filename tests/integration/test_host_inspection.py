@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.backends.local import LocalBackend
-from pslaunch.check.check import Looking, StoppedError
+from pslaunch.check.check import Inspection, StoppedError
 from pslaunch.check.findings import Seen
 from pslaunch.node.agent.inspect import lock_holder
 from pslaunch.node.job import Limits, Node
@@ -32,7 +32,7 @@ BEAT = HEADER.pack(0, HEARTBEAT, 0)
 
 def question(_node: int) -> Message:
     nothing: Message = {
-        "type": "look",
+        "type": "inspect",
         "nic": "",
         "paths": {},
         "files": [],
@@ -50,10 +50,10 @@ def here(tmp_path: Path) -> Node:
 
 
 @pytest.fixture
-def looking(here: Node) -> Iterator[Looking]:
+def inspection(here: Node) -> Iterator[Inspection]:
     """Two agents on this machine."""
     backend, loop = LocalBackend(), Loop()
-    one = Looking(loop)
+    one = Inspection(loop)
     one.attach(backend.start([here, here._replace(id=1, name="b")], LIMITS), LIMITS.lost_after_s)
     yield one
     one.close()
@@ -61,25 +61,25 @@ def looking(here: Node) -> Iterator[Looking]:
     loop.close()
 
 
-def test_two_nodes_that_reach_each_other(looking: Looking) -> None:
-    looking.look(question)
-    looking.try_network()
-    looking.end()
+def test_two_nodes_that_reach_each_other(inspection: Inspection) -> None:
+    inspection.ask_facts(question)
+    inspection.try_network()
+    inspection.end()
     for node, name in enumerate("ab"):
-        seen = looking.seen(Seen(host=name), node)
+        seen = inspection.seen(Seen(host=name), node)
         assert seen.facts is not None and not seen.lost and not seen.cut_off and seen.addr
         assert seen.facts["programs"]["missing"] == ["no_such_thing"]
         assert abs(seen.clock_off_s) < 1
 
 
-def test_an_agent_that_is_killed(looking: Looking) -> None:
-    looking.look(question)
+def test_an_agent_that_is_killed(inspection: Inspection) -> None:
+    inspection.ask_facts(question)
     ours = leaks.processes_of_the_test()
     agent = next(pid for pid, words in ours.items() if "pslaunch.node" in words and parent_of(pid) in ours)
     os.kill(agent, signal.SIGKILL)
-    looking.try_network()
-    looking.end()
-    seen = [looking.seen(Seen(host=name), node) for node, name in enumerate("ab")]
+    inspection.try_network()
+    inspection.end()
+    seen = [inspection.seen(Seen(host=name), node) for node, name in enumerate("ab")]
     assert len([one for one in seen if "the line was closed" in one.lost]) == 1
     assert len([one for one in seen if not one.lost]) == 1
 
@@ -124,7 +124,7 @@ def locks() -> str:
     return Path("/proc/locks").read_text()
 
 
-def test_a_signal_ends_it(looking: Looking) -> None:
+def test_a_signal_ends_it(inspection: Inspection) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     with pytest.raises(StoppedError, match=str(int(signal.SIGTERM))):
-        looking.look(question)
+        inspection.ask_facts(question)
