@@ -179,7 +179,7 @@ def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
         assert read(forward, e) == (folder / e.path).read_bytes()
     node.close()
     again = Incoming(str(tmp_path / "node0"), lambda entries: of.split(entries, 2)({0}))
-    assert again.list_package(source.manifest) == []  # a second time nothing travels
+    assert again.list_lacking(source.manifest) == []  # a second time nothing travels
     again.close()
 
 
