@@ -26,7 +26,7 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
     argv, here = spec.command, spec.reach is None
     roles = [Role(TRAINER, _count(spec, spec.worker_num), argv)]
     if server != "none":
-        bundled = (sys.executable if here else job.PYTHON, *BUNDLED_PSERVER)
+        bundled = (sys.executable if here else spec.python or job.PYTHON, *BUNDLED_PSERVER)
         roles.insert(0, Role(PSERVER, _count(spec, spec.server_num), argv if server == "script" else bundled))
     return Plan(
         job_id=job_id,

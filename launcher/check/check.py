@@ -191,7 +191,7 @@ def question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> Messag
         "files": [] if wanted.sent else [f"{here.workspace}/{spec.program or DEFAULT_PROGRAM}"],
         "links": sorted(set(plan.package.links.values())) if plan.package else [],
         "ports": ports_of(placed, node),
-        "python": "" if spec.install else spec.python or "",
+        "python": spec.python or "",
         "modules": [*wanted.modules, *wanted.later],
         "packages": PACKAGES,
         "env": dict(plan.added_env),

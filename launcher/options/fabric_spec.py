@@ -41,7 +41,7 @@ def fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, 
         program=program,
         program_args=(*split.forwarded, *split.program_args),
         trainer_flags=given.trainer_flags,
-        python=given.read("python"),
+        python=None if options["install"] else given.read("python"),
         log_dir=Path(_path_there(log_dir)) if log_dir else None,
         **_preparing(given, cwd),
         **options,
@@ -202,6 +202,10 @@ def _check_fabric_effects(spec: JobSpec, given: Given) -> None:
     if spec.install and install and not spec.package:
         raise SpecError(
             f"{install.label} needs --job_dispatch_package: the wheels go along with what is sent"
+        )
+    if spec.install:
+        no_effect(
+            given, "python", "with --install; --agent_python names the Python that makes its environment"
         )
     for name in ("wheel", "wheelhouse") if not spec.install else ():
         no_effect(given, name, "without --install")

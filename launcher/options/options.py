@@ -179,7 +179,7 @@ OPTIONS: Final[Sequence[Option]] = (
     ),
     Option(
         name="python", metavar="FILE", kind=Text(), says="the host's own", backends=FABRIC,
-        help="Interpreter of .py programs on the hosts.",
+        help="Interpreter of bundled pservers and .py programs on the hosts.",
     ),
     Option(
         name="log_dir", metavar="DIR", kind=Text(), says="log/ of the workspace",

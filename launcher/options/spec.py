@@ -278,9 +278,9 @@ def check_spec(spec: JobSpec, given: Given) -> None:
     if spec.server_num == 0:
         for name in ("server", "port", "ports_num", "ports_num_for_sparse", "stall_after", "stall_timeout"):
             no_effect(given, name, "without pservers (--server_num=0)")
-    if not (spec.program or DEFAULT_PROGRAM).endswith(".py"):
-        no_effect(given, "python", f"on {spec.program}, which is no .py program")
     kind, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program or DEFAULT_PROGRAM)
+    if not (spec.program or DEFAULT_PROGRAM).endswith(".py") and not (spec.reach and kind == "bundled"):
+        no_effect(given, "python", f"on {spec.program}, which is no .py program")
     if kind != "bundled":
         no_effect(given, "trainer_timeout", f"where no pserver is bundled: {why}")
     value = given.one("use_gpu")

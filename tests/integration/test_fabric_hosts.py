@@ -14,6 +14,7 @@ import pytest
 from pslaunch.node import codes
 from support.jobs import PSLAUNCH, FabricPlace, finished, running, until_nothing_runs
 from support.others import NO_BULLSEYE, bullseye_root
+from support.trainings import TRAIN
 from testbed import Host, Hosts
 from testbed.host import PLAIN
 
@@ -73,6 +74,25 @@ def test_a_user_without_rights_has_the_same_guards(
         os.kill({"launcher": job.launcher.pid, "keeper": keeper, "agent": agent}[who], signal.SIGKILL)
         until_nothing_runs(10.0)
         assert who == "launcher" or job.launcher.wait() == codes.NODE_LOST
+
+
+def test_pservers_and_programs_run_in_an_environment_that_python_names(
+    hosts: Hosts, workspace: Path, install: tuple[str, ...]
+) -> None:
+    """No other Python of the host has pslaunch; `check` tests the same one."""
+    (workspace / "train.py").write_text("import sys\nprint(sys.prefix)\n")
+    place = FabricPlace(hosts, on=[hosts[0]])
+    code, job = finished(place, workspace, "--server_num=0", *install)
+    assert code == codes.OK, job.launcher.output()
+    (there,) = job.lines("trainer/0")
+    python = f"--python={there}/bin/python"
+    quiet = "import types; sitecustomize = types.SimpleNamespace(moment=str)"
+    (workspace / "train.py").write_text(TRAIN.replace("import sitecustomize", quiet))
+    code, job = finished(place, workspace, python)
+    assert code == codes.OK, job.launcher.output()
+    argv = place.command(workspace, [python], [])
+    at = argv.index("fabric")
+    subprocess.run([*argv[:at], "check", *argv[at:]], check=True, capture_output=True)
 
 
 def test_a_job_through_a_bastion(make_hosts: Callable[..., Hosts], package: Path) -> None:

@@ -95,3 +95,14 @@ def test_a_dry_run_for_people_names_every_process_and_symbol(tmp_path: Path) -> 
     text = render(planned("local-two-by-two", tmp_path / "ws"))
     for words in ("pserver/1 on node 0", "trainer/1 on node 0", "{pserver:1.port}", "log/train.1.log"):
         assert words in text
+
+
+def test_a_bundled_pserver_on_hosts_runs_with_the_given_python(tmp_path: Path) -> None:
+    def argvs(*words: str) -> list[str]:
+        spec = spec_of("fabric", "v2", ["--hosts=a", "--job_dispatch_package=.", *words], tmp_path)
+        return [role.argv[0] for role in make_plan(spec, "JOB").roles]
+
+    (tmp_path / "run.sh").touch(0o755)
+    assert argvs("--python=~/env/bin/python") == ["~/env/bin/python"] * 2
+    assert argvs("--server=bundled", "--python=/p", "run.sh") == ["/p", "./run.sh"]
+    assert argvs() == argvs("--install") == ["{python}"] * 2

@@ -199,6 +199,7 @@ def test_what_is_sent_prepared_and_fetched(here: Path) -> None:
             "--wheel='ws/train.py' is not the file of a wheel",
         ),
         (["--hosts=a", "--install", "--wheelhouse=nowhere"], "--wheelhouse='nowhere' is not there"),
+        (["--hosts=a", "--install", "--python=/p"], "--python=/p has no effect with --install"),
         (["--hosts=a", "--setup="], "--setup='' is empty"),
         (["--hosts=a", "--fetch_logs=p.whl"], "--fetch_logs='p.whl' is not a folder"),
         (["--hosts=a", "--fetch_output=o", "--detach"], "--fetch_output=o has no effect with --detach"),
