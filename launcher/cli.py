@@ -145,63 +145,30 @@ Conf = Annotated[
         show_default=False,
     ),
 ]
-Several = list[str] | None
-Hosts = Annotated[
-    Several,
-    typer.Option(
-        "--hosts",
-        metavar="LIST",
-        help="Ask the first of these hosts: user@host:port,node[01-64],... [default: HOSTS of conf.py]",
-        show_default=False,
-    ),
-]
-Include = Annotated[
-    Several,
-    typer.Option(
-        "--include",
-        metavar="LIST",
-        help="Ask the first of these of the hosts. [default: all hosts]",
-        show_default=False,
-    ),
-]
-Exclude = Annotated[
-    Several,
-    typer.Option(
-        "--exclude",
-        metavar="LIST",
-        help="Ask the first that is not among these of the hosts. [default: none]",
-        show_default=False,
-    ),
-]
 
 
-def _reach(ctx: Any, conf: Text, hosts: Several, include: Several, exclude: Several) -> Reach | None:
-    """How hosts are reached, where an option names them."""
-    said = {"conf": None if conf is None else [conf], "hosts": hosts, "include": include, "exclude": exclude}
-    line = [f"--{name}={text}" for name, texts in said.items() for text in texts or ()]
-    if not line:
+def _reach(ctx: Any, conf: Text) -> Reach | None:
+    """Return how the hosts of a conf.py are reached; None without one."""
+    if conf is None:
         return None
     from pathlib import Path
 
     from .options.fabric_spec import reach_of
 
     with usage_errors(ctx):
-        return reach_of(line, Path.cwd())
+        return reach_of(conf, Path.cwd())
 
 
 @app.command(cls=PlainCommand)
 def jobs(
     ctx: typer.Context,
     conf: Conf = None,
-    hosts: Hosts = None,
-    include: Include = None,
-    exclude: Exclude = None,
     json: Json = False,
 ) -> None:
     """List jobs that go on by themselves, and how earlier ones ended."""
     from .run.jobs import show_jobs
 
-    show_jobs(sys.stdout, as_json=json, reach=_reach(ctx, conf, hosts, include, exclude))
+    show_jobs(sys.stdout, as_json=json, reach=_reach(ctx, conf))
 
 
 @app.command(cls=PlainCommand)
@@ -209,15 +176,12 @@ def status(
     ctx: typer.Context,
     job: Job,
     conf: Conf = None,
-    hosts: Hosts = None,
-    include: Include = None,
-    exclude: Exclude = None,
     json: Json = False,
 ) -> None:
     """Say how a job and each of its processes stand."""
     from .run.jobs import show_status
 
-    show_status(job, sys.stdout, as_json=json, reach=_reach(ctx, conf, hosts, include, exclude))
+    show_status(job, sys.stdout, as_json=json, reach=_reach(ctx, conf))
 
 
 @app.command(cls=PlainCommand)
@@ -235,15 +199,12 @@ def logs(
         typer.Option("--follow", "-f", help="Go on until the job ends. [default: off]", show_default=False),
     ] = False,
     conf: Conf = None,
-    hosts: Hosts = None,
-    include: Include = None,
-    exclude: Exclude = None,
     json: Json = False,
 ) -> None:
     """Print the output of a job's processes."""
     from .run.jobs import show_logs
 
-    reach = _reach(ctx, conf, hosts, include, exclude)
+    reach = _reach(ctx, conf)
     raise typer.Exit(show_logs(job, process, sys.stdout, follow=follow, as_json=json, reach=reach))
 
 
@@ -253,15 +214,12 @@ def stop(
     job: Job,
     kill: Annotated[bool, flag_option("kill", "At once, without TERM and grace.")] = False,
     conf: Conf = None,
-    hosts: Hosts = None,
-    include: Include = None,
-    exclude: Exclude = None,
     json: Json = False,
 ) -> None:
     """End a job, and wait for its end."""
     from .run.jobs import stop as stop_job
 
-    reach = _reach(ctx, conf, hosts, include, exclude)
+    reach = _reach(ctx, conf)
     raise typer.Exit(stop_job(job, sys.stdout, kill=kill, as_json=json, reach=reach))
 
 
@@ -273,9 +231,6 @@ def fetch(
         str, typer.Argument(metavar="DIR", help="Gets output/, and log/ with a folder for each node.")
     ],
     conf: Conf = None,
-    hosts: Hosts = None,
-    include: Include = None,
-    exclude: Exclude = None,
     json: Json = False,
 ) -> None:
     """Bring what a job has left on its nodes: its output and all logs."""
@@ -283,7 +238,7 @@ def fetch(
 
     from .run.jobs import fetch as fetch_job
 
-    reach = _reach(ctx, conf, hosts, include, exclude)
+    reach = _reach(ctx, conf)
     raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, as_json=json, reach=reach))
 
 

@@ -51,12 +51,9 @@ def fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, 
     return spec
 
 
-def reach_of(line: Sequence[str], cwd: Path) -> Reach:
-    """How hosts are reached, for jobs that run there already; `line`: options that say which hosts.
-
-    Raises SpecError.
-    """
-    return _reach(gather("fabric", Split(ours=tuple(line)), cwd))
+def reach_of(conf: str, cwd: Path) -> Reach:
+    """Return how the hosts of a conf.py are reached, for jobs that run there already. Raises SpecError."""
+    return _reach(gather("fabric", Split(ours=(f"--conf={conf}",)), cwd))
 
 
 def _reach(given: Given) -> Reach:

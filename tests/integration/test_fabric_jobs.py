@@ -110,27 +110,27 @@ def test_nodes_are_found_by_their_names_wherever_they_stand_among_the_hosts(
     )
     own = Shell(hosts, tmp_path / "own")
     job = detached(own, hosts, workspace, *QUICK, "--exclude=node1")
-    conf = tmp_path / "conf.py"
-    conf.write_text("HOSTS = ['node1', 'node3', 'node2']\nROOT_DIR = '/somewhere'\n")
 
-    def another(*options: str) -> Shell:
-        return Shell(hosts, tmp_path / "another machine", f"--conf={conf}", *options)
+    def another(*names: str) -> Shell:
+        conf = tmp_path / f"{'-'.join(names)}.py"
+        conf.write_text(f"HOSTS = {list(names)}\nROOT_DIR = '/somewhere'\n")
+        return Shell(hosts, tmp_path / "another machine", f"--conf={conf}")
 
-    every = another("--hosts=node[2-3],node1")
-    done = another().run("status", job)
+    every = another("node2", "node3", "node1")
+    done = another("node1", "node3", "node2").run("status", job)
     assert done.returncode == codes.USAGE and "node1, the first of the hosts" in done.stderr
-    assert f"{job}  running" in another("--include=node2").ok("jobs")
+    assert f"{job}  running" in another("node2").ok("jobs")
     assert "has ended" in every.ok("stop", job)
 
     assert every.ok("status", job).startswith(f"{job}  ended")
-    for shell in (own, every, another("--hosts=node2", "--hosts=node1,root@node3")):
+    for shell in (own, every, another("node2", "node1", "root@node3")):
         assert [shell.ok("logs", job, f"trainer/{i}") for i in range(2)] == ["0\n", "1\n"]
     every.ok("fetch", job, str(tmp_path / "got"))
     logs = {p.parent.name: p.read_text() for p in (tmp_path / "got").rglob("train.log")}
     assert logs == {"0-node2": "0", "1-node3": "1"}
 
     for words in (("logs", job), ("fetch", job, str(tmp_path / "less"))):
-        done = another("--include=node2").run(*words)
+        done = another("node2").run(*words)
         assert done.returncode == codes.USAGE and done.stdout == (
             "trainer/0 | 0\n" if "logs" in words else ""
         )
