@@ -20,7 +20,7 @@ from pathlib import Path
 
 from .. import handshake
 from ..progress import Progress
-from ..shared import env
+from ..shared import env, peer
 from . import ports, saving
 from .pserver_options import Options, parse_options
 from .roster import Roster
@@ -77,6 +77,7 @@ class Pserver:
         self._term = False  # TERM came; set by the signal's handler, which may do nothing else
         self._code: int | None = None
         self._foreign: tuple[float, str] | None = None  # since when, and what
+        self._guessed = False
         self._failures: list[BaseException | None] = []  # of the shards, once they have ended
         self._progress = Progress(os.environ.get("PSLAUNCH_PROGRESS", ""))
 
@@ -245,13 +246,13 @@ class Pserver:
             self._rest(listener, port)  # whoever waits there is served in turn, a flood or not
             return
         try:
-            sock, peer = listener.accept()
+            sock, name = listener.accept()
         except OSError as e:
             if e.errno in EXHAUSTED and not self._drop_oldest():
                 self._log.line(f"no connection is accepted for {REST_S:g} s: {e.strerror}")
                 self._rest(listener, port)
             return
-        addr = env.join_addr(peer[0], peer[1])
+        addr = env.join_addr(name[0], name[1])
         sock.setblocking(False)
         me = env.join_addr(*sock.getsockname()[:2])
         side = handshake.ServerSide(self._options.secret, lambda hello: self._accept(hello, port, addr, me))
@@ -286,6 +287,7 @@ class Pserver:
         return why
 
     def _on_bytes(self, u: _Unproven) -> None:
+        answer = b""
         try:
             data = u.sock.recv(handshake.MAX_BODY_BYTES)
             if data and not u.closing:
@@ -295,7 +297,9 @@ class Pserver:
             return
         except OSError:
             data = b""
-        if u.side.hello is not None and data:
+        if answer and u.side.failure:
+            self._on_refused(u)  # also where it did not wait for the answer
+        elif u.side.hello is not None and data:
             self._selector.unregister(u.sock)
             del self._unproven[u]
             self._shards[u.port].deliver(u.sock, u.side.hello.trainer_id, u.side.hello.incarnation)
@@ -303,8 +307,6 @@ class Pserver:
             if not u.closing:
                 self._tell_of(u.addr, f"{u.addr} left before it had proved itself")
             self._forget(u)
-        elif u.side.failure and not u.closing:
-            self._on_refused(u)
 
     def _on_refused(self, u: _Unproven) -> None:
         """Let the other side read why before the connection is closed."""
@@ -313,18 +315,25 @@ class Pserver:
         with contextlib.suppress(OSError):
             u.sock.shutdown(socket.SHUT_WR)
         self._tell_of(u.addr, f"refused {u.addr}: {u.side.failure}", aloud=True)
-        if u.side.foreign and self._foreign is None and self._of_job(u.sock):
-            text = (
-                f"{u.addr} speaks {u.side.foreign}, not pslaunch's protocol: the program brings its own "
-                "parameter server; start the job with --server script"
-            )
-            self._foreign = time.monotonic(), text
+        if u.side.foreign:
+            self._on_foreign(u)
 
-    def _of_job(self, sock: socket.socket) -> bool:
-        with contextlib.suppress(OSError):
-            host = sock.getpeername()[0]
-            return ports.is_loopback(host) or host in self._options.nodes
-        return False
+    def _on_foreign(self, u: _Unproven) -> None:
+        """A program that brings its own protocol: evidence if it is our user's, else a guess.
+
+        Anybody can send a few bytes; only our own user's program shows which job this is.
+        """
+        speaks = f"{u.addr} speaks {u.side.foreign}, not pslaunch's protocol"
+        if self._foreign is None and peer.find_user(u.sock) == os.geteuid():
+            why = "the program brings its own parameter server; start the job with --server script"
+            self._foreign = time.monotonic(), f"{speaks}: {why}"
+        elif not self._met and not self._guessed and self._may_be_of_job(u.addr):
+            self._guessed = True
+            self._say(f"{speaks}: if it is a program of this job, start the job with --server script")
+
+    def _may_be_of_job(self, addr: str) -> bool:
+        host = addr.rpartition(":")[0].strip("[]")
+        return ports.is_loopback(host) or host in self._options.nodes
 
     def _make_room(self) -> bool:
         """Room for one more, where need be at the cost of the one that takes longest to say who it is."""

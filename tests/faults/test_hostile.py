@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import re
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -211,3 +214,31 @@ def test_a_trainer_that_has_proved_itself_can_not_harm_others() -> None:
         c.create_dense("v", 10, optim)  # the others are served
         assert peak_mib(found.processes[0].pid) - before_mib < MEMORY_MIB
         found.processes[0].expect("refused trainer 1")
+
+
+GRPC = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+AS_NOBODY = f"""
+import encodings.idna, os, socket, sys  # all before another user may read nothing here
+os.setuid(65534)
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as sock:
+    sock.sendall({GRPC!r})
+    while sock.recv(4096): pass
+"""
+
+
+@pytest.mark.parametrize("who", ["another user", "one that has gone"])
+def test_a_foreign_protocol_is_a_guess_where_anybody_may_speak_it(who: str) -> None:
+    with cluster() as found:
+        port = found.endpoints[0][1]
+        if who == "another user":
+            if os.geteuid() != 0:
+                pytest.skip("becomes another user")
+            subprocess.run([sys.executable, "-c", AS_NOBODY, str(port)], check=True)
+        else:
+            with socket.create_connection(("127.0.0.1", port)) as sock:
+                sock.sendall(GRPC)
+        found.processes[0].expect("speaks gRPC, .*if it is a program of this job, .*--server script")
+        with found.client(0) as c:
+            c.finish()
+        assert found.codes() == [0]
+        assert "brings its own" not in found.processes[0].output()
