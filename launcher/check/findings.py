@@ -47,8 +47,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
     ),
     "host key": FindingKind(
         "key", "problem",
-        "compare the host's key with what its administrator says; --host_key_policy=accept_new "
-        "takes unknown ones, ssh-keygen -R HOST forgets an old one",
+        "before you do that, compare the key with what the host's administrator says",
     ),
     "key": FindingKind(
         "key", "problem",

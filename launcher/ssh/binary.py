@@ -19,11 +19,10 @@ from .askpass import Askpass
 from .attempt import RETRY_FIRST_S, RETRY_LAST_S, SLICE_S, Deadline, RefusedError, failed_start
 from .boot import COMMAND, Boot, NoMarkerError, wait_for_marker
 from .channel import STDERR_S, BinaryChannel, Tail, keep_tail
-from .hostkeys import HOW, Policy
+from .hostkeys import ADVICE
 from .settings import Settings
 
 _SSH_FAILED = 255
-_STRICT = {"accept_new": "accept-new", "reject": "yes", "ask": "ask"}
 _STEPS = (
     ("host key", re.compile(r"host key|HOST IDENTIFICATION|REVOKED", re.IGNORECASE)),
     ("resolve", re.compile(r"Could not resolve|Bad configuration|bad configuration", re.IGNORECASE)),
@@ -32,7 +31,7 @@ _STEPS = (
 _BUSY = re.compile(r"kex_exchange_identification|banner exchange|Connection (reset|closed) by")
 
 
-def command(ssh: str, settings: Settings, policy: Policy, limit_s: float, *, asks: bool) -> list[str]:
+def command(ssh: str, settings: Settings, limit_s: float, *, asks: bool) -> list[str]:
     """The words that start it. `asks`: there is somebody to answer its questions."""
     options = {
         "BatchMode": "no" if asks else "yes",
@@ -42,9 +41,8 @@ def command(ssh: str, settings: Settings, policy: Policy, limit_s: float, *, ask
         "RemoteCommand": "none",
         "ConnectTimeout": str(max(1, int(settings.connect_timeout_s or limit_s))),
         "ServerAliveInterval": str(settings.keepalive_s),
+        "StrictHostKeyChecking": settings.strict,
     }
-    if settings.strict == "ask":
-        options["StrictHostKeyChecking"] = _STRICT[policy]
     argv = [ssh, "-T"]
     for name, value in options.items():
         argv += ["-o", f"{name}={value}"]
@@ -56,7 +54,6 @@ def command(ssh: str, settings: Settings, policy: Policy, limit_s: float, *, ask
 def start(
     ssh: str,
     settings: Settings,
-    policy: Policy,
     booted: Boot,
     limit_s: float,
     cancel: threading.Event,
@@ -64,7 +61,7 @@ def start(
 ) -> BinaryChannel:
     """Connect and boot. Raises HostError; a connection that closed before its banner is tried again."""
     deadline = Deadline((settings.connect_timeout_s or limit_s) + limit_s, cancel)
-    argv = command(ssh, settings, policy, limit_s, asks=askpass is not None)
+    argv = command(ssh, settings, limit_s, asks=askpass is not None)
     pause_s = RETRY_FIRST_S
     while True:
         try:
@@ -141,7 +138,7 @@ def _end(process: subprocess.Popen[bytes], writer: threading.Thread, said: threa
 def _refused(settings: Settings, tail: Tail) -> HostError:
     words = tail.text()
     step = next((step for step, pattern in _STEPS if pattern.search(words)), "connect")
-    if step == "host key" and settings.strict == "ask" and "No " in words:
-        words += f"; {HOW.format(name=settings.name)}"
+    if step == "host key" and re.search("No .* key is known", words):
+        words += f"; {ADVICE}"
     error = RefusedError if step == "authenticate" else HostError
     return error(settings.name, step, f"ssh: {words or 'no reason given'}")

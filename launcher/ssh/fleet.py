@@ -45,8 +45,8 @@ class Fleet:
         `give_up`: whoever waits for an answer gets none, soon.
         """
         self._reach, self._ask, self._give_up = reach, ask, give_up
-        self._config = Config()
-        self._host_keys = hostkeys.HostKeyChecker(reach.host_key_policy, ask)
+        self._config = Config(reach.host_key_policy)
+        self._host_keys = hostkeys.HostKeyChecker(ask)
         self._lock = threading.Lock()
         self._connections: dict[tuple[Settings, ...], Future[fabric.Connection]] = {}
         self._doors: dict[tuple[tuple[Settings, ...], str, int], threading.Semaphore] = {}
@@ -155,9 +155,9 @@ class Fleet:
         with self._lock:
             if self._ask and not self._askpass and not self._closed:
                 self._askpass = Askpass(self._ask)
-        how = (self._host_keys.policy, booted, self._reach.connect_timeout_s, self._shared.cancel)
+        limit_s, cancel = self._reach.connect_timeout_s, self._shared.cancel
         with self._door((), route.hops[0]):  # each goes all the way by itself
-            return binary.start(self._config.ssh, route.target, *how, self._askpass)
+            return binary.start(self._config.ssh, route.target, booted, limit_s, cancel, self._askpass)
 
     def _route(self, host: Host) -> Route:
         route = self._config.route(host.name, host.user, host.port)

@@ -12,6 +12,7 @@ import fnmatch
 import hashlib
 import hmac
 import os
+import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,9 +21,8 @@ from typing import Literal, NamedTuple
 from ..errors import HostError
 from .settings import Settings
 
-Policy = Literal["ask", "accept_new", "reject"]
 Verdict = Literal["known", "unknown", "changed", "revoked"]
-HOW = "answer at a terminal, give --host_key_policy accept_new, or connect once with: ssh {name}"
+ADVICE = "--host_key_policy=accept_new takes it, --host_key_policy=ask asks at a terminal"
 
 
 class KnownHost(NamedTuple):
@@ -124,8 +124,7 @@ def line(settings: Settings, key_type: str, key: bytes) -> str:
 class HostKeyChecker:
     """Checks the key of every hop; asks one question at a time."""
 
-    def __init__(self, policy: Policy | None, ask: Callable[[str], str] | None) -> None:
-        self.policy: Policy = policy or ("ask" if ask else "reject")
+    def __init__(self, ask: Callable[[str], str] | None) -> None:
         self._ask = ask
         self._lock = threading.Lock()
 
@@ -140,19 +139,15 @@ class HostKeyChecker:
             if verdict == "revoked":
                 raise self._error(settings, f"{shown}, which {where} revokes")
             if verdict == "changed":
-                forget = f"ssh-keygen -R '{settings.address}' -f {where.rpartition(':')[0]}"
+                forget = shlex.join(["ssh-keygen", "-R", settings.address, "-f", where.rpartition(":")[0]])
                 why = "someone may be in between, or the host was made anew; in that case"
                 raise self._error(settings, f"{shown}, but {where} has another: {why}: {forget}")
             self._unknown(settings, key_type, key, shown)
 
     def _unknown(self, settings: Settings, key_type: str, key: bytes, shown: str) -> None:
-        if settings.strict == "yes":
-            raise self._error(settings, f"{shown}, which is not known, and StrictHostKeyChecking is yes")
-        policy = "accept_new" if settings.strict == "accept-new" else self.policy
-        if policy == "ask" and self._ask and self._is_yes(self._ask, settings, shown):
-            policy = "accept_new"
-        if policy != "accept_new":
-            raise self._error(settings, f"{shown}, which is not known; {HOW.format(name=settings.name)}")
+        asks = self._ask if settings.strict == "ask" else None
+        if settings.strict != "accept-new" and not (asks and self._is_yes(asks, settings, shown)):
+            raise self._error(settings, f"{shown}, which is not known; {ADVICE}")
         if settings.user_known_hosts:
             _remember(settings.user_known_hosts[0], line(settings, key_type, key))
 

@@ -33,6 +33,7 @@ _ONLY_SSH = (
     "nohostauthenticationforlocalhost",
 )
 _STRICT = {"true": "yes", "false": "no", "off": "no"}  # as -G prints them
+_OF_POLICY = {"accept_new": "accept-new", "reject": "yes", "ask": "ask"}
 _DEFAULT_KEYS = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
 
 
@@ -246,7 +247,9 @@ def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
 class Config:
     """Looks hosts up; asks OpenSSH where it is here. Raises SpecError where its user has no name."""
 
-    def __init__(self) -> None:
+    def __init__(self, host_key_policy: str | None = None) -> None:
+        """`host_key_policy`: the user's own word, which wins over ssh's configuration."""
+        self._strict = _OF_POLICY[host_key_policy] if host_key_policy else ""
         self.ssh = shutil.which("ssh")
         self._home = str(Path.home())
         try:
@@ -285,7 +288,7 @@ class Config:
             found = settings_of(name, values, home=self._home, local_user=self._user, environ=os.environ)
         except ValueError as e:
             raise HostError(name, "resolve", f"its settings: {e}") from None
-        found = found._replace(user_given=user, port_given=port)
+        found = found._replace(user_given=user, port_given=port, strict=self._strict or found.strict)
         if not found.only_ssh:
             found = found._replace(only_ssh=keys.needs_ssh(found.identity_files))
         return found

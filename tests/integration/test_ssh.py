@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+import shlex
 import signal
 import socket
 import subprocess
@@ -24,7 +25,7 @@ from pslaunch.errors import HostError, HostRightsError, HostsError
 from pslaunch.node.job import Limits, Node
 from pslaunch.options.hosts import Host
 from pslaunch.options.spec import Reach
-from pslaunch.ssh.channel import BinaryChannel, Channel
+from pslaunch.ssh.channel import BinaryChannel, Channel, ParamikoChannel
 from pslaunch.ssh.connect import Connector
 from pslaunch.ssh.fleet import Fleet
 from support.sshd import Client, Sshd, greets, hang_up, make_client, make_key, make_sshd, public, reaching
@@ -180,8 +181,15 @@ def test_a_changed_key_refuses_with_file_and_line(client: Client, fleet: Callabl
     (channel,) = fleet().open(hosts("node"), [KEEPER])
     words = refused(channel, "host key")
     assert f"{client.known_hosts}:2 has another" in words
-    assert "ssh-keygen -R" in words
     assert client.ssh("node").returncode == 255
+    client.known_hosts.rename(known := client.folder / "my known hosts")
+    client.known_hosts = known
+    client.configure(f'Host node\n  UserKnownHostsFile "{known}"')
+    words = refused(fleet().open(hosts("node"), [KEEPER])[0], "host key")
+    subprocess.run(shlex.split(words[words.index("ssh-keygen -R") :]), check=True, capture_output=True)
+    accepts = fleet(reaching(host_key_policy="accept_new"))
+    greets(accepts.open(hosts("node"), [KEEPER])[0], ParamikoChannel)
+    assert client.known_hosts.read_text().endswith(f" {public(client.sshd.host_key)}\n")
 
 
 def test_what_paramiko_can_not_do_goes_over_ssh(client: Client, fleet: Callable[..., Fleet]) -> None:

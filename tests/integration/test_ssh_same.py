@@ -147,6 +147,19 @@ def test_an_unknown_host_key(client: Client) -> None:
     assert client.known_hosts.read_text().strip() == f"{client.sshd.address} {public(client.sshd.host_key)}"
 
 
+@pytest.mark.parametrize(("more", "kind"), [("", ParamikoChannel), ("  ForwardAgent yes", BinaryChannel)])
+def test_the_given_policy_wins_over_the_configuration(client: Client, more: str, kind: type[Channel]) -> None:
+    client.know("")
+    client.configure(f"Host node\n  StrictHostKeyChecking yes\n{more}")
+    assert "--host_key_policy=accept_new" in neither(client).detail
+    assert reach(how=reaching(host_key_policy="accept_new")) is kind
+    client.know("")
+    client.configure(f"Host node\n  StrictHostKeyChecking no\n{more}")
+    with pytest.raises(HostError, match="host key"):
+        reach(how=reaching(host_key_policy="reject"))
+    assert both(client) is kind
+
+
 def test_an_unknown_host_key_over_the_ssh_binary(client: Client) -> None:
     client.know("")
     client.configure("Host node\n  ForwardAgent yes")
