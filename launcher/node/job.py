@@ -9,12 +9,13 @@ from __future__ import annotations
 import os.path
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 from pslaunch.runtime.shared import env
 from pslaunch.runtime.shared.env import PSERVER, TRAINER, Endpoint, Port
 
-GLOO = "gloo"
+GLOO, MASTER = "gloo", "master"  # ports on node 0 that are no process's own
 PYTHON = "{python}"  # first word of an argv: the Python of the node
 FIRST_PORT = 7164  # v2's default; a job whose user gave no port looks upward from here
 
@@ -140,7 +141,7 @@ class Facts(NamedTuple):
 
     addrs: tuple[str, ...]  # of each node
     run_dirs: tuple[str, ...]  # of each node: sockets and secret of this run
-    ports: Mapping[str, tuple[Port, ...]]  # by process key, and GLOO
+    ports: Mapping[str, tuple[Port, ...]]  # by process key, and GLOO, MASTER
 
     @staticmethod
     def symbolic(placed: Placed) -> Facts:
@@ -251,7 +252,8 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
     """Ports for all that listens: pserver k of an address has the k-th block from `first`.
 
     Where pservers are not bundled each trainer has a port, and in script mode Gloo one, from `first_other`,
-    again counted by address, past those of the pservers there.
+    again counted by address, past those of the pservers there. MASTER's is no other's at any address: where
+    nodes are one machine, PyTorch listens at all of them.
     """
     plan = placed.plan
     block = plan.ports_num + plan.ports_num_for_sparse
@@ -272,6 +274,9 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
             port = of_pservers.stop
         next_other[addr] = port + 1
         ports[key] = (port,)
+    if placed.of(TRAINER):
+        used = {port for taken in ports.values() for port in taken}
+        ports[MASTER] = (next(port for port in count(first_other) if port not in used),)
     return ports
 
 
@@ -287,6 +292,7 @@ def bind(placed: Placed, facts: Facts) -> Bound:
         tuple(_endpoint(facts, p.key, p.node) for p in placed.of(PSERVER)),
         tuple(_endpoint(facts, p.key, p.node) for p in trainers if placed.plan.server != "bundled"),
         len(trainers),
+        Counter(p.node for p in trainers),
     )
     return Bound(placed, facts.addrs, tuple(_start(placed, facts, peers, p) for p in placed.processes))
 
@@ -297,6 +303,7 @@ class _Peers(NamedTuple):
     pservers: tuple[Endpoint, ...]
     trainers: tuple[Endpoint, ...]  # that listen
     trainers_num: int
+    trainers_of_node: Counter[int]
 
 
 def _endpoint(facts: Facts, key: str, node: int) -> Endpoint:
@@ -332,8 +339,13 @@ def _start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -> Sta
         trainer_endpoints=peers.trainers,
         gloo_endpoint=_endpoint(facts, GLOO, 0) if script else None,
         gloo_path=f"{run_dir}/gloo" if script else "",
+        master=_endpoint(facts, MASTER, 0) if peers.trainers_num else ("", 0),
+        local_trainers=peers.trainers_of_node[process.node],
         flags=plan.flags,
     )
+    written = env.contract_environ(contract)
+    for name in env.TORCH_NAMES & plan.added_env.keys():
+        written.pop(name, None)
     bundled = process.role == PSERVER and not script
     argv = process.argv + (_bundled_options(plan, facts, peers, process) if bundled else ())
     if argv[0] == PYTHON:
@@ -345,7 +357,7 @@ def _start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -> Sta
         argv=argv,
         cwd=node.workspace,
         added_env=plan.added_env,
-        contract=env.contract_environ(contract),
+        contract=written,
         log=process.log,
         keep_ports=bundled,
     )

@@ -148,7 +148,7 @@ def check_env_name(name: str, label: str) -> None:
     """Raises SpecError where a user can't set the variable."""
     if not re.fullmatch(r"[^\s=\0]+", name):
         raise SpecError(f"{label} {name!r} is no variable's name")
-    if name in contract.contract_names():
+    if name in contract.contract_names() - contract.TORCH_NAMES:
         option = name.removeprefix("PADDLE_INIT_").lower()
         instead = f"; use --{option}" if option in options_of("local") else ""
         raise SpecError(f"{label} {name} belongs to the contract that pslaunch writes itself{instead}")

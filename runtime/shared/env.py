@@ -222,6 +222,8 @@ class Contract(NamedTuple):
     trainer_endpoints: Sequence[Endpoint] = ()
     gloo_endpoint: Endpoint | None = None
     gloo_path: str = ""
+    master: Endpoint = ("", 0)  # of torch.distributed, on the node of trainer 0
+    local_trainers: int = 1  # on this process's node
     flags: Mapping[str, str] = MappingProxyType({})  # TRAINER_FLAGS given to the launcher
 
 
@@ -232,7 +234,7 @@ def _addresses(endpoints: tuple[Endpoint, ...]) -> str:
 
 
 def contract_environ(c: Contract) -> dict[str, str]:
-    """The variables of one process: four families that say the same (docs/environment.md)."""
+    """The variables of one process: five families that say the same (docs/environment.md)."""
     trainer = c.role == TRAINER
     own = list(c.trainer_endpoints if trainer else c.pservers)
     own_port = own[c.rank][1] if c.rank < len(own) else ""
@@ -279,10 +281,20 @@ def contract_environ(c: Contract) -> dict[str, str]:
         env["OMPI_COMM_WORLD_SIZE"] = str(c.trainers)
         env["FLAGS_selected_gpus"] = "0"
         env["FLAGS_selected_xpus"] = "0"
+        env["RANK"] = str(c.rank)
+        env["WORLD_SIZE"] = str(c.trainers)
+        env["LOCAL_RANK"] = str(c.local_rank)
+        env["LOCAL_WORLD_SIZE"] = str(c.local_trainers)
+        env["GROUP_RANK"] = str(c.node_id)
+        env["MASTER_ADDR"], env["MASTER_PORT"] = c.master[0], str(c.master[1])
         env.update({init_var(name): text for name, text in c.flags.items()})
     return env
 
 
+# As torchrun sets them. Their names are common: what the user gives wins.
+TORCH_NAMES = frozenset(
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+)
 _TRAINER_ONLY = (
     "PADDLE_INIT_TRAINER_ID",
     "PADDLE_TRAINER_ID",
@@ -290,6 +302,7 @@ _TRAINER_ONLY = (
     "OMPI_COMM_WORLD_SIZE",
     "FLAGS_selected_gpus",
     "FLAGS_selected_xpus",
+    *TORCH_NAMES,
 )
 LISTEN_FDS = "PSLAUNCH_LISTEN_FDS"  # descriptors of a bundled pserver's bound ports, dense ports first
 PROXIES = frozenset(
@@ -301,7 +314,8 @@ _MPI_FAMILIES = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
 
 
 def contract_names() -> frozenset[str]:
-    """Every variable that the contract owns: a user can't set these, a stale one is removed."""
+    """Return every variable that the contract owns: a stale one is removed, and a user can't set one that is
+    not of TORCH_NAMES."""
     sample = Contract(
         "", 0, PSERVER, 0, 0, 0, [""], "", "", "", "", "", 1, 1, False, 1, 1, 0, [], 0.0
     )  # fmt: skip

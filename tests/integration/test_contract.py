@@ -76,12 +76,14 @@ def test_every_process_sees_the_contract(place: Place, workspace: Path) -> None:
             got["PADDLE_INIT_TRAINER_ID"]
             == got["PADDLE_TRAINER_ID"]
             == got["OMPI_COMM_WORLD_RANK"]
+            == got["RANK"]
             == str(rank)
         )
         assert (
             got["PADDLE_INIT_NUM_GRADIENT_SERVERS"]
             == got["PADDLE_TRAINERS_NUM"]
             == got["OMPI_COMM_WORLD_SIZE"]
+            == got["WORLD_SIZE"]
             == "3"
         )
         assert got["TRAINING_ROLE"] == "TRAINER" and got["PADDLE_INIT_TRAINER_COUNT"] == "2"
@@ -325,5 +327,10 @@ def shown(events: list[Event]) -> dict[str, str]:
 
 def endpoints(environ: dict[str, str]) -> set[int]:
     """Every port that a job in script mode was given."""
-    names = ("PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_GLOO_HTTP_ENDPOINT")
+    names = (
+        "PADDLE_PSERVERS_IP_PORT_LIST",
+        "PADDLE_TRAINER_ENDPOINTS",
+        "PADDLE_GLOO_HTTP_ENDPOINT",
+        "MASTER_PORT",
+    )
     return {int(end.rpartition(":")[2]) for name in names for end in environ[name].split(",")}

@@ -1,4 +1,4 @@
-"""A PyTorch program under `pslaunch local`: the launcher is of use without the runtime and pservers."""
+"""A program of torch.distributed, unchanged: the launcher is of use without the runtime and pservers."""
 
 from __future__ import annotations
 
@@ -7,23 +7,37 @@ from pathlib import Path
 
 import pytest
 
-from support.jobs import LocalPlace, finished, until_nothing_runs
+from support.jobs import FabricPlace, LocalPlace, Place, finished, until_nothing_runs
 from support.others import program, torch_python
+from testbed import Hosts
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_two_ranks_over_gloo_end_with_the_same_weights(workspace: Path, nodes: int) -> None:
+def weights_of_ranks(place: Place, workspace: Path, count: int) -> list[str]:
+    """Train with `count` trainers and no pserver; return each rank's weights."""
+    python = torch_python()
     name = program("torch_train.py", workspace)
-    options = [f"--python={torch_python()}", "--server_num=0", "--worker_num=2"]
-    code, job = finished(LocalPlace(nodes), workspace, *options, program=[name], timeout_s=90)
+    options = [f"--python={python}", "--server_num=0", f"--worker_num={count}"]
+    code, job = finished(place, workspace, *options, program=[name], timeout_s=90)
     assert code == 0, job.launcher.output()
-    results = {}
-    for rank in (0, 1):
+    results = []
+    for rank in range(count):
         text = "\n".join(job.lines(f"trainer/{rank}"))
-        found = re.search(rf"^rank {rank} of 2: loss (\S+) -> (\S+), weights (\[.*\])$", text, re.MULTILINE)
+        shape = rf"^rank {rank} of {count}: loss (\S+) -> (\S+), weights (\[.*\])$"
+        found = re.search(shape, text, re.MULTILINE)
         assert found and float(found[2]) < float(found[1]), text
-        results[rank] = found[3]
-    assert results[0] == results[1]
+        results.append(found[3])
     until_nothing_runs(2.0)
+    return results
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_ranks_of_torch_on_this_machine_end_with_the_same_weights(workspace: Path, nodes: int) -> None:
+    weights = weights_of_ranks(LocalPlace(nodes), workspace, 3)
+    assert weights == [weights[0]] * 3
+
+
+def test_ranks_of_torch_on_hosts_end_with_the_same_weights(hosts: Hosts, workspace: Path) -> None:
+    weights = weights_of_ranks(FabricPlace(hosts), workspace, 3)
+    assert weights == [weights[0]] * 3

@@ -1,17 +1,12 @@
-"""A sum learned by PyTorch, gradients averaged over gloo: a program that knows its launcher in one place."""
-
-import os
+"""A sum learned by PyTorch, gradients averaged over gloo: written for torchrun."""
 
 import torch
 import torch.distributed as dist
 
 STEPS, BATCH = 50, 16
 
-# The line of its own: the ranks meet on node 0, at the first trainer's port.
-first = os.environ["PADDLE_TRAINER_ENDPOINTS"].split(",")[0]
-os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = first.rsplit(":", 1)
-rank, size = int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"])
-dist.init_process_group("gloo", rank=rank, world_size=size)
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(rank)
 model = torch.nn.Linear(4, 1)
 for parameter in model.parameters():

@@ -246,10 +246,10 @@ class Opening:
         self._refused_ports = False
         # Who holds a port takes long to find out, and matters only where no other will be proposed.
         last = placed.plan.port is not None or self._port_tries >= PORT_TRIES
-        node_of = {**{p.key: p.node for p in placed.processes}, job.GLOO: 0}
+        node_of = {p.key: p.node for p in placed.processes}
         wanted: dict[int, dict[str, list[int]]] = {}
         for key, ports in self._bound_ports.items():
-            wanted.setdefault(node_of[key], {})[key] = list(ports)
+            wanted.setdefault(node_of.get(key, 0), {})[key] = list(ports)
 
         def question(link: Link) -> Message | None:
             own = wanted.get(link.node.id)

@@ -1,11 +1,11 @@
-"""docs/environment.md and runtime/env.py say the same."""
+"""docs/environment.md and runtime/shared/env.py say the same."""
 
 from pslaunch.runtime.shared import env
 from support import pages
 from support.pages import words as names
 
 PAGE = (pages.DOCS / "environment.md").read_text()
-FAMILIES = ("v2", "Fleet", "MPI", "Ours")
+FAMILIES = ("v2", "Fleet", "MPI", "torch", "Ours")
 
 
 def rows(heading: str) -> list[list[str]]:

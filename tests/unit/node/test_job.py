@@ -85,9 +85,12 @@ def test_no_two_processes_of_an_address_share_a_port(
     p = p._replace(ports_num=dense, ports_num_for_sparse=sparse)
     where = job.place(p, [node(i, addr=f"127.0.0.{i % 2 + 1}") for i in range(nodes)])
     ports = job.propose_ports(where, 7164, 7164 + further)
-    owner = {x.key: where.nodes[x.node].addr for x in where.processes} | {job.GLOO: where.nodes[0].addr}
+    owner = {x.key: where.nodes[x.node].addr for x in where.processes} | dict.fromkeys(
+        (job.GLOO, job.MASTER), where.nodes[0].addr
+    )
     used = [(owner[key], port) for key, values in ports.items() for port in values]
     assert len(used) == len(set(used))
+    assert [port for _, port in used].count(ports[job.MASTER][0]) == 1  # at whatever address
     assert all(len(ports[x.key]) == dense + sparse for x in where.of("pserver"))
     assert all(ports[key][0] >= 7164 + further for key in ports if not key.startswith("pserver"))
 
@@ -97,7 +100,7 @@ def test_trainers_without_pservers_have_ports_of_their_own() -> None:
     p = plan(server="none", pservers=Count("total", 0), trainers=Count("total", 3))
     where = job.place(p, [node(i, addr=f"10.0.0.{i + 1}") for i in range(2)])
     ports = job.propose_ports(where, 7164, 20000)
-    assert ports == {"trainer/0": (20000,), "trainer/1": (20000,), "trainer/2": (20001,)}
+    assert ports == {"trainer/0": (20000,), "trainer/1": (20000,), "trainer/2": (20001,), "master": (20002,)}
     contract = job.bind(where, Facts(("10.0.0.1", "10.0.0.2"), ("/run", "/run"), ports)).starts[1].contract
     assert contract["PADDLE_TRAINER_ENDPOINTS"] == "10.0.0.1:20000,10.0.0.2:20000,10.0.0.1:20001"
     assert contract["PADDLE_PORT"] == "20000" and contract["PADDLE_GLOO_HTTP_ENDPOINT"] == ""
@@ -124,6 +127,31 @@ def test_the_runtime_reads_the_endpoints_that_the_launcher_wrote(
     for start in bound.starts[:-1]:
         own = f"{start.contract['POD_IP']}:{start.contract['PADDLE_PORT']}"
         assert listed[int(start.contract["PSLAUNCH_RANK"])] == own
+
+
+@pytest.mark.parametrize("server", ["bundled", "script", "none"])
+def test_trainers_have_what_torchrun_sets(server: str) -> None:
+    p = plan(server=server, pservers=Count("total", int(server != "none")), trainers=Count("total", 3))
+    where = job.place(p, [node(i, addr=f"10.0.0.{i + 1}") for i in range(2)])
+    ports = job.propose_ports(where, 7164, 20000)
+    starts = job.bind(where, Facts(("10.0.0.1", "10.0.0.2"), ("/run", "/run"), ports)).starts
+    found = [s.contract for s in starts if s.role == "trainer"]
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+    assert [[c[name] for name in names] for c in found] == [
+        ["0", "3", "0", "2", "0"], ["1", "3", "0", "1", "1"], ["2", "3", "1", "2", "0"],
+    ]  # fmt: skip
+    meet = {(c["MASTER_ADDR"], c["MASTER_PORT"]) for c in found}
+    assert meet == {("10.0.0.1", str(ports[job.MASTER][0]))}
+    assert not any(env.TORCH_NAMES & s.contract.keys() for s in starts if s.role == "pserver")
+
+
+def test_torch_variables_of_the_user_win() -> None:
+    given = {"MASTER_PORT": "29500", "RANK": "7"}
+    p = plan(pservers=Count("total", 1), trainers=Count("total", 1))._replace(added_env=given)
+    where = job.place(p, [node(0)])
+    trainer = job.bind(where, Facts.symbolic(where)).starts[-1]
+    assert {**trainer.added_env, **trainer.contract}.items() >= given.items()
+    assert trainer.contract["MASTER_ADDR"] == "127.0.0.1"
 
 
 def test_a_dry_run_has_symbols_for_what_only_nodes_know() -> None:

@@ -28,6 +28,7 @@ def contract(role: str, rank: int, *, script: bool) -> env.Contract:
         ports_num_for_sparse=1, pservers=[("127.0.0.1", 7164), ("127.0.0.1", 7166)], stall_after_s=60.0,
         trainer_endpoints=[("127.0.0.1", 7168), ("127.0.0.1", 7169)] if script else [],
         gloo_endpoint=("127.0.0.1", 7170) if script else None, gloo_path="/run/gloo" if script else "",
+        master=("127.0.0.1", 7171), local_trainers=2,
         flags={"num_passes": "3"},
     )  # fmt: skip
 
@@ -113,6 +114,8 @@ def test_stale_variables_never_reach_a_program() -> None:
         "PSLAUNCH_LISTEN_FDS": "3",
         "OMPI_COMM_WORLD_RANK": "7",
         "https_proxy": "x",
+        "RANK": "7",
+        "MASTER_ADDR": "elsewhere",
     }
     found = env.compose(
         {**stale, "HOME": "/h"}, {}, env.contract_environ(contract(env.PSERVER, 0, script=False))
