@@ -52,10 +52,13 @@ class Agent:
         grace_s: float,
         first_after_s: float = 0.0,
         seals: Seals | None = None,
+        secret: bytes = b"",
     ) -> None:
+        """`secret`: the job's, where a line that has proved it (`seals`) will not bring it."""
         self.loop, self._run_dir, self._grace_s = loop, run_dir, grace_s
         self._keeper_fd, self._keeper_pid, self._lost_after_s = keeper_fd, os.getppid(), lost_after_s
         self._keeper_silence = Silence(loop.now())
+        self._secret = secret
         self.held: dict[str, list[socket.socket]] = {}
         self._furnishing: Message | None = None  # the order that is being carried out
         self._door: Door | None = None
@@ -118,7 +121,9 @@ class Agent:
 
     def _order_prepare(self, m: Message) -> None:
         """Folders, lock, node files, secret; answers with what only the node knows."""
-        self._node, self._secret = int(m["node"]), bytes.fromhex(m["secret"])
+        self._node = int(m["node"])
+        if m["secret"] is not None:
+            self._secret = bytes.fromhex(m["secret"])
         addrs = [m["addr"]] if m["addr"] else _own_addrs(m["nic"])
         self._lost_after_s = self.line.lost_after_s = float(m["lost_after_s"])
         self._grace_s = float(m["grace_s"])

@@ -33,10 +33,10 @@ def main(mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: 
     procs.become_subreaper()
     os.mkdir(run_dir, 0o700)
     fds = _take_standard_streams()
-    loop, seals, lead = Loop(), None, None
+    loop, seals, secret, lead = Loop(), None, b"", None
     if mode == "dial":
         _until_told(fds[0], keeper_fd, max(lost_after_s, FIRST_WORD_S))
-        fds, seals = _dial(*fds, lost_after_s)
+        fds, seals, secret = _dial(*fds, lost_after_s)
     elif mode == "lead":
         from ..head.on_node import Lead
 
@@ -53,6 +53,7 @@ def main(mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: 
         grace_s=grace_s,
         first_after_s=FIRST_WORD_S if mode == "serve" else 0.0,
         seals=seals,
+        secret=secret,
     )
     if lead is None:
         loop.run(lambda: agent.code is not None and agent.line.idle)
@@ -78,7 +79,7 @@ def _until_told(read_fd: int, keeper_fd: int, limit_s: float) -> None:
         os.write(keeper_fd, b".")
 
 
-def _dial(read_fd: int, write_fd: int, lost_after_s: float) -> tuple[tuple[int, int], Seals]:
+def _dial(read_fd: int, write_fd: int, lost_after_s: float) -> tuple[tuple[int, int], Seals, bytes]:
     """Read where the head is, and go there; who started us needs our standard streams no more."""
     from ..line import gate
 
@@ -86,10 +87,9 @@ def _dial(read_fd: int, write_fd: int, lost_after_s: float) -> tuple[tuple[int, 
     with os.fdopen(read_fd, "rb", buffering=0) as f:
         where = json.loads(f.readline(MAX_DIAL_BYTES))
     text = json.dumps({"node": where["node"]}).encode()
-    fd, seals = gate.dial(
-        where["addrs"], int(where["port"]), bytes.fromhex(where["secret"]), text, lost_after_s
-    )
-    return (fd, fd), seals
+    secret = bytes.fromhex(where["secret"])
+    fd, seals = gate.dial(where["addrs"], int(where["port"]), secret, text, lost_after_s)
+    return (fd, fd), seals, secret
 
 
 def _take_standard_streams() -> tuple[int, int]:

@@ -86,7 +86,7 @@ class Opening:
                 "log_dir": n.log_dir,
                 "output_dir": n.output_dir,
                 "state_dir": n.state_dir,
-                "secret": self._secret,
+                "secret": None if link.line.sealed else self._secret,
                 "addr": n.addr,
                 "nic": plan.nic,
                 "nodes": len(self._desk.placed.nodes),

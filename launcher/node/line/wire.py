@@ -20,7 +20,7 @@ from ..silence import Silence
 if TYPE_CHECKING:
     from .seal import Seal
 
-WIRE_VERSION = 7
+WIRE_VERSION = 8
 HEADER = struct.Struct("<IBB")
 MAX_FRAME_BYTES = 64 * 1024
 MAX_BODY_BYTES = MAX_FRAME_BYTES - HEADER.size
@@ -241,6 +241,11 @@ class MessageLine:
         """Send the frames that `source` gives whenever nothing else waits; once it gave none, draw again."""
         self._source = source
         self._write()
+
+    @property
+    def sealed(self) -> bool:
+        """Whether strangers can reach the line: its other side has proved that it knows the job's secret."""
+        return self._seal is not None
 
     @property
     def idle(self) -> bool:
