@@ -1,4 +1,4 @@
-"""Answers from a node: whole ones are told from those that were cut off or changed."""
+"""Answers from a node: whole ones are told from those that were cut off."""
 
 from __future__ import annotations
 
@@ -41,15 +41,11 @@ def test_a_file_comes_whole(file: Path) -> None:
     assert b"".join(pieces(io.BytesIO(answer("read", str(file))))) == file.read_bytes()
 
 
-def test_what_was_cut_off_or_changed_is_no_answer(file: Path) -> None:
+def test_an_answer_that_was_cut_off_is_an_error(file: Path) -> None:
     whole = answer("read", str(file))
-    for cut in (0, 3, 4, 1000, PIECE_BYTES + 4, len(whole) - 33, len(whole) - 1):
+    for cut in (0, 3, 4, 1000, PIECE_BYTES + 4, len(whole) - 5, len(whole) - 1):
         with pytest.raises(EOFError, match="cut off"):
             list(pieces(io.BytesIO(whole[:cut])))
-    changed = bytearray(whole)
-    changed[100] ^= 1
-    with pytest.raises(EOFError, match="changed"):
-        list(pieces(io.BytesIO(changed)))
     with pytest.raises(EOFError, match="a piece of"):
         list(pieces(io.BytesIO(b"\xff\xff\xff\xff")))
 
