@@ -11,10 +11,11 @@ from typing import Any, Final, Literal, NamedTuple
 
 from ..errors import HostError
 from ..node import codes
+from ..views.dispatch_progress import show_bytes
 
 Level = Literal["ok", "warning", "problem"]
 MAX_CLOCK_OFF_S: Final = 2.0
-MIN_MEMORY_BYTES: Final = 1 << 30
+MIN_MEMORY_BYTES: Final = 10**9
 
 
 class FindingKind(NamedTuple):
@@ -308,12 +309,3 @@ def _differences(seen: Sequence[Seen]) -> Iterator[Finding]:
             first, usual = told[0]
             if value != usual:
                 yield Finding(i, kind, f"{value} there, {usual} on {seen[first].host}")
-
-
-def show_bytes(n: float) -> str:
-    """A size with the unit that suits it: 3.4 GiB."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if n < 1024:
-            return f"{n:.0f} {unit}" if unit == "bytes" or n >= 100 else f"{n:.1f} {unit}"
-        n /= 1024
-    return f"{n:.1f} TiB"

@@ -8,8 +8,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TextIO
 
+from ..node.listing import show_few
+from ..views.dispatch_progress import show_bytes
 from ..views.view import clean
-from .findings import KINDS, OF_REACHING, Finding, Level, Seen, show_bytes
+from .findings import KINDS, OF_REACHING, Finding, Level, Seen
 
 COLUMNS: Final = (
     *("host", "reached", "key", "python", "system", "disk", "address"),
@@ -167,17 +169,12 @@ def _cells(one: Seen, *, others: int) -> dict[str, str]:
         "system": f"{facts['libc'] or 'libc?'}, {facts['machine']}, {facts['cores']} cores",
         "disk": "no rights" if workspace["error"] else _free(workspace["free_bytes"]),
         "address": one.addr or next(iter(facts["addrs"]), "none"),
-        "ports": f"{_few(busy)} busy" if busy else "free" if facts["ports"] else "none needed",
-        "imports": f"no {_few(programs['missing'])}" if programs["missing"] else "ok",
+        "ports": f"{show_few(busy, MAX_NAMES)} busy" if busy else "free" if facts["ports"] else "none needed",
+        "imports": f"no {show_few(programs['missing'], MAX_NAMES)}" if programs["missing"] else "ok",
         "memory": _free(memory.get("available")),
         "clock": f"{one.clock_off_s:+.1f} s",
         "network": "cut off" if one.cut_off else "ok" if one.addr and others else UNKNOWN,
     }  # fmt: skip
-
-
-def _few(names: Sequence[str]) -> str:
-    more = len(names) - MAX_NAMES
-    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _free(n: int | None) -> str:

@@ -1,4 +1,4 @@
-"""What is in a folder, in lines that tell later what was added to it."""
+"""The contents of a folder in lines that tell later what was added to it, and few of many names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 # Files of the state folder: whose logs and output there are, also once the job has ended; and what was in
 # output/ before it, after a line that says before which job.
@@ -14,8 +14,14 @@ OWNER = "job"
 EARLIER = "earlier"
 
 
-def listed(folder: str) -> Iterator[str]:
-    """What is in a folder, in lines of JSON: path there, kind, and what tells a file from others.
+def show_few(names: Sequence[str], most: int, between: str = ", ") -> str:
+    """Return the first of many names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return between.join(names[:most]) + more
+
+
+def list_folder(folder: str) -> Iterator[str]:
+    """Return lines of JSON about all in a folder: path there, kind, and the signs that tell files apart.
 
     What goes away meanwhile is passed over.
     """

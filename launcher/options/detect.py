@@ -18,7 +18,7 @@ ServerKind = Literal["bundled", "script", "none"]
 ROLE_NAMES: Final = frozenset({"is_server", "run_server"})
 ROLE_VARIABLE: Final = "TRAINING_ROLE"
 MAX_FILES: Final = 500  # of a workspace that are looked at
-MAX_BYTES: Final = 4 << 20  # of one file
+MAX_BYTES: Final = 4_000_000  # of one file
 
 
 def choose_server(
@@ -63,7 +63,7 @@ def parse(path: Path) -> ast.Module:
     with path.open("rb") as f:
         source = f.read(MAX_BYTES + 1)
     if len(source) > MAX_BYTES:
-        raise ValueError(f"larger than {MAX_BYTES >> 20} MiB")
+        raise ValueError(f"larger than {MAX_BYTES // 1_000_000} MB")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a program's "\d" is its own affair
         return ast.parse(source, str(path))

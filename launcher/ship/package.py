@@ -14,12 +14,12 @@ from ..node.codes import Refusal
 from ..node.dispatch.data_shards import Shards
 from ..node.dispatch.manifest import (
     KEPT,
+    MAX_NAMED,
     Entry,
     Found,
     Hashes,
     Walked,
     digest,
-    few,
     key_of,
     read,
     walk,
@@ -29,6 +29,7 @@ from ..node.dispatch.sender import Source
 from ..node.dispatch.staging import LINK_ADVICE
 from ..node.job import Package
 from ..node.line.wire import Message
+from ..node.listing import show_few
 from ..node.loop import Aside, Loop
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _own(package: Package, found: Found) -> list[Entry]:
 def _refuse(folder: str, problems: list[str], advice: str) -> None:
     """Say what of a folder can't be sent, where there is any."""
     if problems:
-        raise Refusal(codes.USAGE, f"{folder} can't be sent: {few(problems, '; ')}{advice}")
+        raise Refusal(codes.USAGE, f"{folder} can't be sent: {show_few(problems, MAX_NAMED, '; ')}{advice}")
 
 
 def _with_linked_files(walked: Walked) -> Walked:

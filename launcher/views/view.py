@@ -87,9 +87,9 @@ class Transcript:
     def _on_dispatch(self, e: Event) -> Iterator[Said]:
         if e["node"] is not None or not e["files"]:
             return
-        count = f"{e['files']:,} file{'s' if e['files'] != 1 else ''}, {show_bytes(e['bytes'])},"
+        count = f"{e['files']:,} file{'s' if e['files'] != 1 else ''}, {show_bytes(e['bytes'])}"
         where = f"{e['nodes']} node{'s' if e['nodes'] != 1 else ''}"
-        yield Said(OURS, f"sent {count} that {where} lacked, in {show_s(e['elapsed_s'])}")
+        yield Said(OURS, f"sent {count}, to {where}, in {show_s(e['elapsed_s'])}")
 
     def _on_process(self, e: Event) -> Iterator[Said]:
         process = e["process"]

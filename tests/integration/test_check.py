@@ -140,7 +140,7 @@ def test_several_things_wrong_with_one_host(hosts: Hosts, plain: Path) -> None:
     assert set(problems["node3"]) == {*everywhere, "no rights", "disk full"}
     assert found(told, "warning")["node1"]["no link"] == "/mnt/corpus is not there"
     assert "/usr/bin/python9: No such file" in problems["node1"]["Python of the programs"]
-    assert "1.0 MiB are free, the package has 3.0 MiB" in problems["node2"]["disk full"]
+    assert "1.0 MB are free, the package has 3.1 MB" in problems["node2"]["disk full"]
     assert "Read-only file system" in problems["node3"]["no rights"]
 
 

@@ -15,7 +15,7 @@ from pslaunch.runtime.shared import env
 
 from .. import codes
 from ..codes import Refusal, code_of
-from ..listing import EARLIER, OWNER, listed
+from ..listing import EARLIER, OWNER, list_folder
 
 if TYPE_CHECKING:
     from ..dispatch.node_side import Answer
@@ -159,7 +159,7 @@ class Premises:
             return
         # Where that can't be written, all that is in output/ will count as the job's.
         self._loop.aside(
-            lambda: self._put(EARLIER, listed(self.paths["output_dir"])),
+            lambda: self._put(EARLIER, list_folder(self.paths["output_dir"])),
             lambda _failed: self._answer(self._ready, None),
         )
 

@@ -10,7 +10,7 @@ from .. import codes, job
 from ..codes import Refusal
 from ..line.wire import Data, Message
 from ..loop import Loop
-from .into_place import STAGED, listed
+from .into_place import STAGED, read_entries
 from .receiver import Receiver
 from .sender import Source
 
@@ -44,7 +44,7 @@ class FromLauncher:
         def list_workspace() -> None:
             entries = receiver.entries
             if not entries and first.dispatched:  # all was here at a glance
-                entries = listed(first.workspace)
+                entries = read_entries(first.workspace)
             others = os.path.join(first.workspace, ".pslaunch", "dispatch", STAGED)
             source.append(Source(first.workspace, entries, others))
             if source[0].digest != receiver.digest:

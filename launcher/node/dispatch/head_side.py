@@ -10,9 +10,10 @@ from pslaunch.runtime.shared.env import TRAINER
 from .. import codes, job
 from ..codes import Refusal, code_of
 from ..line.wire import NONSENSE
+from ..listing import show_few
 from ..loop import Aside, Loop
 from .data_shards import Shards
-from .manifest import few
+from .manifest import MAX_NAMED
 from .sender import Sender, Source
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Dispatch:
             hosts = [self._desk.links[node].host for node, other in sorted(first.items()) if other == owner]
             if len(hosts) > 1:
                 text = (
-                    f"{package.shard_label}: {few(hosts)} share one folder; "
+                    f"{package.shard_label}: {show_few(hosts, MAX_NAMED)} share one folder; "
                     "each of their trainers sees the files of all of them there"
                 )
                 self._desk.tell("note", level="warning", text=text)

@@ -168,8 +168,8 @@ def finish(workspace: str) -> None:
         store.close()
 
 
-def listed(workspace: str) -> list[Entry]:
-    """What the last dispatch put into a workspace. Raises OSError."""
+def read_entries(workspace: str) -> list[Entry]:
+    """Return the entries that the last dispatch put into a workspace. Raises OSError."""
     store = Store(workspace)
     try:
         return store.entries(MANIFEST)

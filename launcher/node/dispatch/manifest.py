@@ -213,12 +213,6 @@ def write_beside(path: str, data: bytes) -> None:
             os.unlink(beside)
 
 
-def few(names: Sequence[str], between: str = ", ") -> str:
-    """The first of them, and how many more there are."""
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return between.join(names[:MAX_NAMED]) + more
-
-
 # --- looking at a folder ---
 
 

@@ -50,7 +50,7 @@ class Filling:
 
     def serve(self, m: Message) -> None:
         """Pass the package on to others."""
-        from .into_place import listed
+        from .into_place import read_entries
         from .peers import Serving
         from .sender import Source
 
@@ -62,7 +62,7 @@ class Filling:
                 self._say({"type": "serving", "port": self._serving.port})
 
         self._loop.aside(
-            lambda: source.append(Source(self._workspace, self._entries or listed(self._workspace))),
+            lambda: source.append(Source(self._workspace, self._entries or read_entries(self._workspace))),
             lambda failed: self._answer(begin, failed),
         )
 

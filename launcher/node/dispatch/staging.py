@@ -16,9 +16,10 @@ from typing import NamedTuple
 from .. import codes
 from ..codes import Refusal
 from ..line.wire import Data
+from ..listing import show_few
 from . import unchanged
 from .into_place import HASHES, MANIFEST, Store, dress, put_in_place, stage_names, survey
-from .manifest import MAX_NAMED, Entry, Hashes, ManifestError, decode, digest, encode, few, new_hash
+from .manifest import MAX_NAMED, Entry, Hashes, ManifestError, decode, digest, encode, new_hash
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PART = ".part"
@@ -140,8 +141,8 @@ class Incoming:
         return False
 
     def _in_the_way(self, paths: Sequence[str]) -> str:
-        where = self._store.workspace
-        return f"programs put {few(paths)} into {where}, where the package has something else: move it away"
+        found, where = show_few(paths, MAX_NAMED), self._store.workspace
+        return f"programs put {found} into {where}, where the package has something else: move it away"
 
     def _check_room(self, need: int) -> None:
         room = os.fstatvfs(self._store.fd)

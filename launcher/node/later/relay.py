@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, BinaryIO, Callable
 
 from .. import codes
-from ..listing import EARLIER, OWNER, listed
+from ..listing import EARLIER, OWNER, list_folder, show_few
 from ..procs import complain
 from . import record
 
@@ -145,15 +145,15 @@ def pack(
 ) -> None:
     """What is in a folder, as a tar stream, each name with its content; nothing where it is not there.
 
-    What is left out or was cut is told in an entry of the type NOTES at the end, in lines for people. What is
-    `before`, as `listed` has it, is left out, and what goes away meanwhile passed over, as are folders at the
-    top whose name is in `without`.
+    An entry of the type NOTES at the end says in lines for people what is left out or was cut. What is
+    `before`, as `list_folder` has it, is left out, and what goes away meanwhile passed over, as are folders
+    at the top whose name is in `without`.
     """
     _check_owner(path, *whose)
     path = os.path.expanduser(path)
     told: dict[str, list[str]] = {}
     with tarfile.open(fileobj=answer, mode="w|") as archive:
-        for line in listed(path):
+        for line in list_folder(path):
             inner, kind = json.loads(line)[:2]
             if inner.split("/")[0] in without:
                 continue
@@ -177,7 +177,8 @@ def pack(
             if what:
                 told.setdefault(what, []).append(inner)
         if told:
-            notes = "\n".join(f"{_few(told[what])}: {what}" for what in told)
+            few = [(show_few(sorted(names), MAX_NAMES), why) for why, names in told.items()]
+            notes = "\n".join(f"{names}: {why}".replace("\n", "\\n") for names, why in few)
             data = notes.encode("utf-8", "backslashreplace")
             info = tarfile.TarInfo("notes")
             info.type, info.size = NOTES, len(data)
@@ -196,13 +197,6 @@ class Padded(io.BufferedReader):
 
     def read(self, size: int) -> bytes:  # type: ignore[override] # tar says how much
         return super().read(size).ljust(size, b"\0")
-
-
-def _few(names: list[str]) -> str:
-    more = len(names) - MAX_NAMES
-    return ", ".join(sorted(names)[:MAX_NAMES]).replace("\n", "\\n") + (
-        f" and {more} more" if more > 0 else ""
-    )
 
 
 class OthersFiles(Exception):

@@ -62,7 +62,7 @@ def test_plain_lines_now_and_then_and_at_the_end() -> None:
     view.event(event(None, 0, 20_000_000, 12.0, state="done", nodes=1, elapsed_s=12.0))
     assert out.getvalue().splitlines() == [
         "pslaunch | sending: 50 % of 20.0 MB to 1 node, 1.0 MB/s, 10 s left",
-        "pslaunch | sent 1 file, 20.0 MB, that 1 node lacked, in 12.0 s",
+        "pslaunch | sent 1 file, 20.0 MB, to 1 node, in 12.0 s",
     ]
 
 

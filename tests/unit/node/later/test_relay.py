@@ -298,7 +298,7 @@ def test_a_file_that_is_renamed_before_it_is_opened_is_passed_over(
 ) -> None:
     (tmp_path / "model.part").write_text("w")
     (tmp_path / "params").write_text("v")
-    seen = listing.listed
+    seen = listing.list_folder
 
     def late(folder: str) -> Iterator[str]:
         for found in [*seen(folder)]:
@@ -306,7 +306,7 @@ def test_a_file_that_is_renamed_before_it_is_opened_is_passed_over(
                 (tmp_path / "model.part").rename(tmp_path / "model")
             yield found
 
-    monkeypatch.setattr(relay, "listed", late)
+    monkeypatch.setattr(relay, "list_folder", late)
     assert packed(tmp_path, lambda: None, 0) == {"params": b"v"}
 
 
