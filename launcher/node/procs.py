@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 BEAT_S = 1.0  # between keeper and agent, both ways
 KILL_LIMIT_S = 1.5
+_LOOK_EVERY_S = 0.05  # at all of /proc, which takes milliseconds
+WHY_LEFT = "it waits in the kernel, is another user's, or forks faster than it can be killed"
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -104,24 +106,61 @@ def send_group(leader: int, number: int) -> None:
         os.killpg(leader, number)
 
 
-def kill_descendants(limit_s: float) -> tuple[int, list[Proc]]:
-    """SIGKILL to all below this process, again and again until none is left.
+def kill_descendants(limit_s: float) -> tuple[int, dict[int, int], list[int]]:
+    """SIGKILL to all below this subreaper, again and again until it has no child at all.
 
-    Returns how many were killed and which could not be within the limit. Does not reap what is
-    waited for elsewhere: zombies count as gone.
+    Returns how many were killed, the wait status of each child that ended, and the pids of what could not
+    be ended within the limit. A process that forks and ends at once is in no list of /proc when that has been
+    read; but it is our child by then, and the kernel counts our children without a gap.
     """
-    me = os.getpid()
-    killed: set[tuple[int, int]] = set()
-    end_s = time.monotonic() + limit_s
+    me, count = os.getpid(), 0
+    told: set[int] = set()
+    ended: dict[int, int] = {}
+    end_s = look_s = time.monotonic()
+    end_s += limit_s
     while True:
-        left = descendants(me)
-        for proc in left:
-            if send(proc, signal.SIGKILL):
-                killed.add((proc.pid, proc.start))
-        if not left or time.monotonic() >= end_s:
-            return len(killed), left
-        # The kernel takes a moment to end them and to hand us their orphans; nothing tells us when.
-        time.sleep(0.005)
+        reaped = reap()
+        ended.update(reaped)
+        told -= reaped.keys()
+        now_s = time.monotonic()
+        if not has_children():
+            return count, ended, []
+        if now_s >= end_s:
+            return count, ended, [proc.pid for proc in descendants(me)] or _children()
+        # Our own children first: they are found and told within microseconds, before they fork again.
+        # Their pids are their own, since only we wait for them.
+        fresh = set(_children()) - told
+        for pid in fresh:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+                count += 1
+        told |= fresh
+        if now_s >= look_s:  # all the others: also what is below a process that can't be ended
+            look_s = now_s + _LOOK_EVERY_S
+            for proc in descendants(me):
+                if proc.pid not in told and send(proc, signal.SIGKILL):
+                    told.add(proc.pid)
+                    count += 1
+        elif not fresh:
+            time.sleep(0.001)  # the kernel takes a moment to end them; nothing tells us when
+
+
+def _children() -> list[int]:
+    """Return the pids of our children, as the kernel lists them for each thread; none where it does not."""
+    found: list[int] = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children", encoding="ascii") as f:
+            found += map(int, f.read().split())
+    return found
+
+
+def has_children() -> bool:
+    """Return False only where this process has no child at all, not even one that has ended."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def describe_exit(status: int) -> tuple[int, str]:

@@ -69,7 +69,7 @@ class Agent:
         self._can_not_start = False  # one program could not be; the job ends
         self._premises: Premises | None = None
         self._ending: Ending | None = None  # our own, once nobody is there to order one
-        self._killed, self._left = 0, list[procs.Proc]()
+        self._killed, self._left = 0, list[int]()
         self.code: int | None = None
         os.set_blocking(keeper_fd, False)
         loop.on_signals(
@@ -297,7 +297,7 @@ class Agent:
     def _order_finish(self, _m: Message) -> None:
         """The job is over: nothing of it may be left here."""
         self._clean()
-        left = [str(p.pid) for p in self._left]
+        left = [str(pid) for pid in self._left]
         self.line.send({"type": "finished", "killed": self._killed, "left": left}, in_order=True)
         self.code = codes.OK
 
@@ -308,14 +308,13 @@ class Agent:
         self.line.send({"type": "trouble", "key": key, "code": code, "text": text})
 
     def _children(self) -> None:
-        self._reap()
+        self._reap(reap())
         if self._furnishing and self._programs[self._furnishing["key"]].ended:
             self._furnished()
         if self._ending and self.code is None:
             self._carry_on()
 
-    def _reap(self) -> None:
-        ended = reap()
+    def _reap(self, ended: dict[int, int]) -> None:
         for program in self._programs.values():
             if program.process and program.process.pid in ended:
                 program.exited(ended[program.process.pid])
@@ -383,8 +382,8 @@ class Agent:
         """Kill what is left below us, give back ports, lock and files."""
         if self._filling:
             self._filling.stop()
-        self._killed, self._left = procs.kill_descendants(KILL_LIMIT_S)
-        self._reap()
+        self._killed, ended, self._left = procs.kill_descendants(KILL_LIMIT_S)
+        self._reap(ended)
         for program in self._programs.values():
             program.finish()
         self._close_doors()

@@ -30,21 +30,20 @@ def run_dir_name() -> str:
     return os.path.join(base, f"pslaunch-{os.urandom(6).hex()}")
 
 
-def end_descendants(grace_s: float) -> list[procs.Proc]:
-    """TERM to all below us, KILL after the grace; returns what could not be ended."""
+def end_descendants(grace_s: float) -> list[int]:
+    """TERM to all below us, KILL after the grace; returns the pids of what could not be ended."""
     end_s = time.monotonic() + grace_s
     told: set[tuple[int, int]] = set()
     while time.monotonic() < end_s:
-        left = procs.descendants(os.getpid())
-        if not left:
-            return []
-        for proc in left:
+        for proc in procs.descendants(os.getpid()):
             if (proc.pid, proc.start) not in told:
                 told.add((proc.pid, proc.start))
                 procs.send(proc, signal.SIGTERM)
         procs.reap()
+        if not procs.has_children():
+            return []
         time.sleep(0.02)  # what is not our child gives no sign when it ends
-    return procs.kill_descendants(procs.KILL_LIMIT_S)[1]
+    return procs.kill_descendants(procs.KILL_LIMIT_S)[2]
 
 
 class Keeper:
@@ -144,9 +143,8 @@ def main(argv: Sequence[str]) -> int:
         os.close(1)  # the head hears at once that this node is lost; we go on cleaning
         if stat.S_ISFIFO(os.fstat(2).st_mode):  # sshd's: a line over SSH closes with both
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    left = end_descendants(0.0 if clean else grace_s)
-    for proc in left:
-        procs.complain(f"keeper: process {proc.pid} can't be ended (state {proc.state})")
+    for pid in end_descendants(0.0 if clean else grace_s):
+        procs.complain(f"keeper: process {pid} can't be ended: {procs.WHY_LEFT}")
     if os.path.lexists(run_dir):  # an agent that ends by itself takes it with it
         import shutil  # a third of what all of ours takes to import
 

@@ -15,6 +15,7 @@ from ..ending import NEVER, Signal
 from ..line.wire import Message, MessageLine, Output
 from ..link import Link
 from ..loop import Loop, Timer
+from ..procs import WHY_LEFT
 from ..silence import Silence
 from .events import Event, Recent
 from .startup import Opening, setup_key
@@ -330,7 +331,7 @@ class Head:
     def _on_finished(self, link: Link, m: Message) -> None:
         self._owing.discard(link.node.id)
         if m["left"]:
-            text = f"{link.host}: process {', '.join(m['left'])} can't be ended; it waits in the kernel"
+            text = f"{link.host}: process {', '.join(m['left'])} can't be ended: {WHY_LEFT}"
             self.tell("note", level="error", text=text)
         elif m["killed"]:
             count = "process" if m["killed"] == 1 else "processes"
