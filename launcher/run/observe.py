@@ -10,6 +10,7 @@ from ..node import codes
 from ..node.dispatch.head_side import Supply, in_words
 from ..node.dispatch.sender import Sender, Source
 from ..node.head.events import Event, Recent
+from ..node.head.supervise import lost_advice
 from ..node.job import Placed, to_data
 from ..node.line.wire import Message, MessageLine
 from ..node.loop import Aside, Loop
@@ -56,6 +57,7 @@ class RemoteHead:
         supply: Supply | None = None,
     ) -> None:
         self._loop, self._name, self._diagnosis = loop, name, diagnosis
+        self._job_id = "JOB_ID"  # until it leads one
         self._supply = supply
         self._sender: Sender | None = None  # of the package to the node of the head
         self._aside: Aside | None = None  # where it reads
@@ -107,7 +109,7 @@ class RemoteHead:
 
     def _give_up(self) -> None:
         if not self.done:
-            self._lost(f"asked twice to end, it did not for {GIVE_UP_S:g} s; what guards it there will")
+            self._lost(f"asked twice to end, it did not for {GIVE_UP_S:g} s; its keeper will")
 
     @property
     def refusal(self) -> str:
@@ -121,6 +123,7 @@ class RemoteHead:
 
         detach: only where later shells will find the job.
         """
+        self._job_id = placed.plan.job_id
         self._line.send({"type": "lead", "placed": to_data(placed), "secret": secret, "detach": detach})
         answer = self.ask("leading")
         return int(answer.get("port", 0)), tuple(answer.get("addrs", ()))
@@ -221,9 +224,8 @@ class RemoteHead:
         self._code = code
 
     def _failure(self, text: str) -> dict[str, Any]:
-        advice = "look at that machine; what runs there and elsewhere is ended by what guards it"
         return {"what": self._name, "node": 0, "code": codes.NODE_LOST, "text": text, "signal": "", "log": "",
-                "tail": [], "advice": advice}  # fmt: skip
+                "tail": [], "advice": lost_advice(self._job_id)}  # fmt: skip
 
     def _tell(self, event: str, **fields: Any) -> None:
         self._keep({"n": self._next, "time": round(time.time(), 3), "event": event, **fields})

@@ -6,13 +6,17 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import Place, running
+from support import leaks
+from support.faults import control
+from support.jobs import Place, finished, running
 from support.process import poll_until
+from support.trainings import STUBBORN
 
 GRACE_S, EXTRA_S = 1.0, 2.0
 OPTIONS = ("--server_num=0", f"--grace={GRACE_S}", "--lost_after=60")
@@ -71,3 +75,40 @@ def is_closed(reader: int) -> bool:
         return os.read(reader, 1) == b""
     except BlockingIOError:
         return False
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """Kill these at once: none of them gets a turn meanwhile."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
+
+
+@pytest.mark.parametrize("place", ["local", "local_led"], indirect=True)
+def test_killing_all_that_is_called_pslaunch_ends_the_job(place: Place, workspace: Path) -> None:
+    (workspace / "train.py").write_text(STUBBORN.replace('os.write(1, b"told\\n")', "os.mkdir('told')"))
+    with control() as ctl, running(place, workspace, *OPTIONS, env=ctl.env()) as job:
+        job.until_printed("hidden", ["trainer/0"])
+        found = [pid for pid, words in ctl.processes().items() if "pslaunch" in words]
+        assert job.launcher.pid in found and job.guards("trainer/0")[1] in found
+        kill_all(found)
+        ctl.until_gone(GRACE_S + EXTRA_S)
+        assert (workspace / "told").exists()  # TERM came before KILL
+
+
+@pytest.mark.parametrize("place", ["local", "local_led"], indirect=True)
+def test_killing_both_guards_leaves_a_command_that_ends_the_job(place: Place, workspace: Path) -> None:
+    before = leaks.our_files()
+    (workspace / "train.py").write_text(STUBBORN)
+    with control() as ctl, running(place, workspace, *OPTIONS, env=ctl.env()) as job:
+        job.until_printed("hidden", ["trainer/0"])
+        kill_all(job.guards("trainer/0"))
+        assert job.launcher.wait() == codes.NODE_LOST
+        assert ctl.processes()  # nobody is left who would end them
+        subprocess.run(["sh", "-c", job.end()["failure"]["advice"].partition("too: ")[2]], check=True)
+        ctl.until_gone(EXTRA_S)
+    (run_dir,) = leaks.our_files() - before
+    assert (Path(os.environ["TMPDIR"]) / run_dir / "secret").exists()
+    (workspace / "train.py").write_text("")
+    assert finished(place, workspace, *OPTIONS)[0] == codes.OK
+    assert leaks.our_files() == before

@@ -130,6 +130,7 @@ class Agent:
         self._premises = Premises(
             self.loop,
             m,
+            run_dir=self._run_dir,
             hand_over=self._hand_over,
             answer=self._answer,
             ready=lambda: self._prepared(addrs, filled=bool(m["filled"])),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Callable
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 FOLDERS = ("workspace", "log_dir", "output_dir", "state_dir")
 SHARED_WAIT_S = 2.0  # for another node of this job to write its name into a lock that they share
 AGAIN_S = 0.1
+MAX_LOCK_BYTES = 400  # job, node, run folder
+RUN_DIR_NAME = re.compile(r"/.*/pslaunch-[0-9a-f]{12}")  # as keeper.run_dir_name makes it
 JOURNAL_PATH = ".pslaunch/dispatch/journal"  # into_place.py's, which is not loaded where there is none
 
 
@@ -36,12 +39,14 @@ class Premises:
         loop: Loop,
         order: Message,
         *,
+        run_dir: str,
         hand_over: Callable[[int], None],
         answer: Answer,
         ready: Callable[[], None],
     ) -> None:
         self._loop, self._hand_over, self._answer, self._ready = loop, hand_over, answer, ready
         self._job_id, self._node, self._nodes = order["job_id"], int(order["node"]), int(order["nodes"])
+        self._run_dir = run_dir
         self.paths: dict[str, str] = {name: os.path.expanduser(order[name]) for name in FOLDERS}
         self.dispatched = bool(order["dispatched"])
         self.shared: int | None = None  # with which node, that was first
@@ -62,7 +67,7 @@ class Premises:
             for name in ("log_dir", "state_dir"):
                 self._make(self.paths[name])
             holder = self._lock()
-            job_id, _, first = (holder or "").partition("\n")
+            job_id, first = f"{holder or ''}\n\n".split("\n")[:2]
             if job_id != self._job_id or not first.isdigit() or self.shared is not None:
                 break
             self.shared = int(first)  # once more, with folders of this node's own
@@ -96,15 +101,16 @@ class Premises:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            other = os.read(fd, 200).decode("utf-8", "replace").strip()
+            other = os.read(fd, MAX_LOCK_BYTES).decode("utf-8", "replace").strip()
             os.close(fd)
             return other
         first = self._before_us() if self._nodes > 1 and self.shared is None else None
         if first is not None:
             os.close(fd)
             return first
+        _remove_left_run_dir(os.read(fd, MAX_LOCK_BYTES))
         os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{self._job_id}\n{self._node}\n".encode(), 0)
+        os.pwrite(fd, f"{self._job_id}\n{self._node}\n{self._run_dir}\n".encode(), 0)
         os.fsync(fd)  # other hosts may look
         self._lock_fd = fd
         # The keeper holds it too: while it still ends what we leave, no other job may come in here.
@@ -179,6 +185,15 @@ class Premises:
         os.makedirs(os.path.dirname(beside), exist_ok=True)
         write(beside, "".join(f"{addr}\n" for addr in addrs))
         os.replace(beside, os.path.join(self.workspace, "nodes"))
+
+
+def _remove_left_run_dir(lock: bytes) -> None:
+    """Remove the run folder of the job that was here before, where nobody was left alive to do so."""
+    path = os.fsdecode((lock + b"\n\n\n").split(b"\n")[2])
+    if os.path.lexists(path) and RUN_DIR_NAME.fullmatch(path) and os.lstat(path).st_uid == os.geteuid():
+        import shutil  # a third of what all of ours takes to import
+
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def write(path: str, text: str, mode: int = 0o644) -> None:

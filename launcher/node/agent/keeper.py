@@ -133,6 +133,7 @@ def main(argv: Sequence[str]) -> int:
             with contextlib.suppress(OSError):
                 sys.stderr.flush()
             os._exit(code)
+    procs.rename(f"keeper of {agent}")  # `pkill -f pslaunch` ends launcher and agent, and we their programs
     theirs.close()
     os.close(0)
     code, why = Keeper(agent, ours, lost_after_s).wait()

@@ -19,7 +19,7 @@ from ..procs import WHY_LEFT
 from ..silence import Silence
 from .events import Event, Recent
 from .startup import Opening, setup_key
-from .supervise import LOST_ADVICE, Exit, Failure, Finish, Member, Supervisor
+from .supervise import Exit, Failure, Finish, Member, Supervisor, lost_advice
 
 if TYPE_CHECKING:
     from ..line.seal import Seal
@@ -52,6 +52,7 @@ class Head:
         self._loop, self.placed, self._wall = loop, placed, wall_clock
         plan = placed.plan
         self._started_s = loop.now()
+        self._lost_advice = lost_advice(plan.job_id)
         self.links: dict[int, Link] = {}
         self._numbers = {p.key: i for i, p in enumerate(placed.processes)}
         # Whose output an agent's number means: after the processes, what makes each node ready.
@@ -159,7 +160,7 @@ class Head:
         text = f"its agent never came to port {self._port} of node 0"
         for node in [n for n in self.placed.nodes if n.id not in self.links]:
             self.tell("node", node=node.id, state="lost", text=text)
-            self._supervisor.node_lost(node.id, node.name, text, self._loop.now())
+            self._supervisor.node_lost(node.id, node.name, text, self._loop.now(), self._lost_advice)
         self._decide()
 
     def _lost(self, link: Link, reason: str) -> None:
@@ -172,7 +173,7 @@ class Head:
         text = f"its agent: {reason}" + (f"; {said}" if said else "")
         if not self._finishing:
             self.tell("node", node=link.node.id, state="lost", text=text)
-            self._supervisor.node_lost(link.node.id, link.host, text, self._loop.now())
+            self._supervisor.node_lost(link.node.id, link.host, text, self._loop.now(), self._lost_advice)
         self._decide()
 
     def _heard(self, link: Link, message: Message) -> None:
@@ -231,7 +232,7 @@ class Head:
         what = key if member else f"node {link.node.id} ({link.host})"
         code, text, advice = int(m["code"]), str(m["text"]), ""
         if code == codes.NODE_LOST:
-            text, advice = f"was lost: {text}", LOST_ADVICE
+            text, advice = f"was lost: {text}", self._lost_advice
         log = member.log if member else ""
         failure = Failure(what, link.node.id, code, text, log=log, advice=advice)
         self._supervisor.trouble(failure, self._loop.now())

@@ -16,7 +16,12 @@ from ..ending import NEVER, Ending, Signal
 
 LOOK_FURTHER_S = 1.0  # a failure that explains the first one may be heard of a moment later
 _NO_MODULE = r"No module named '([\w.]+)'"
-LOST_ADVICE = "look at that machine; what ran there is ended by what guards it there"
+
+
+def lost_advice(job_id: str) -> str:
+    """Return the advice for a node that was lost: who ends what ran there, and the command if nobody does."""
+    by_hand = f"grep -lsz '^PSLAUNCH_JOB_ID={job_id}$' /proc/[0-9]*/environ | cut -d/ -f3 | xargs -r kill -9"
+    return f"look at that machine; its keeper ends what ran there, or, if that was killed too: {by_hand}"
 
 
 class Finish(NamedTuple):
@@ -144,8 +149,8 @@ class Supervisor:
         elif not self._trainers_left and not self.failure and self._retire_s == NEVER:
             self._retire(now_s)
 
-    def node_lost(self, node: int, name: str, reason: str, now_s: float) -> None:
-        """A node's agent or its line is gone; its processes are being ended by what guards them there."""
+    def node_lost(self, node: int, name: str, reason: str, now_s: float, advice: str = "") -> None:
+        """A node's agent or its line is gone; its processes are being ended by its keeper."""
         for key, member in self.members.items():
             if member.node == node:
                 self._gone(key)
@@ -155,7 +160,7 @@ class Supervisor:
                 node,
                 codes.NODE_LOST,
                 f"was lost: {reason}",
-                advice=LOST_ADVICE,
+                advice=advice,
             ),
             now_s,
         )

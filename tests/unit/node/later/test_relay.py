@@ -174,7 +174,9 @@ def begin(loop: Loop, workspace: Path, job_id: str) -> Premises:
         assert failed is None
         work()
 
-    made = Premises(loop, order, hand_over=lambda _: None, answer=go_on, ready=lambda: ready.append(True))
+    made = Premises(
+        loop, order, run_dir="", hand_over=lambda _: None, answer=go_on, ready=lambda: ready.append(True)
+    )
     made.enter()
     loop.run(lambda: bool(ready))
     return made
