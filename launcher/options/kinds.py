@@ -15,7 +15,7 @@ class Value(NamedTuple):
     """One value of an option, as text."""
 
     text: str
-    label: str  # "--port", "pslaunch.toml:3: port", "conf.py:12: PADDLE_PORT"
+    label: str  # "--port", "pslaunch.toml: [local].port", "conf.py:12: PADDLE_PORT"
 
     @property
     def shown(self) -> str:

@@ -77,10 +77,8 @@ def told_of(here: Path, *line: str) -> list[str]:
 def test_a_file_that_wants_results_of_a_job_that_goes_on_is_told_how(here: Path) -> None:
     (here / "pslaunch.toml").write_text("fetch_output = 'model'\nfetch_logs = 'logs'\n")
     said = told_of(here, WS, "--hosts=a", "--detach")
-    assert [
-        s for s in said if s.startswith("pslaunch.toml:1: fetch_output=model has no effect with --detach")
-    ]
-    assert [s for s in said if s.startswith("pslaunch.toml:2: fetch_logs=logs") and "fetch JOB logs" in s]
+    assert [s for s in said if s.startswith("pslaunch.toml: fetch_output=model has no effect with --detach")]
+    assert [s for s in said if s.startswith("pslaunch.toml: fetch_logs=logs") and "fetch JOB logs" in s]
     assert not [s for s in told_of(here, WS, "--hosts=a") if "fetch" in s]
 
 
@@ -287,11 +285,11 @@ def test_a_flag_of_the_line_wins_over_the_file(
 @pytest.mark.parametrize(
     ("toml", "line", "told"),
     [
-        ("detach = true", ["--head=launcher"], "--head=launcher together with pslaunch.toml:1: detach:"),
+        ("detach = true", ["--head=launcher"], "--head=launcher together with pslaunch.toml: detach:"),
         (
             "head = 'launcher'\ndetach = true",
             [],
-            "pslaunch.toml:1: head=launcher together with pslaunch.toml:2: detach:",
+            "pslaunch.toml: head=launcher together with pslaunch.toml: detach:",
         ),
     ],
 )
@@ -308,13 +306,13 @@ def test_what_comes_from_a_file_is_named_by_its_place(here: Path) -> None:
     (here / "pslaunch.toml").write_text("shard = ['a-{}']\n[fabric]\nlink = 'x=/y'\ninclude = 'a'\n")
     package = make(here, WS, "--hosts=a,b").package
     assert package and (package.shard_label, package.link_label) == (
-        "pslaunch.toml:1: shard",
-        "pslaunch.toml:3: link",
+        "pslaunch.toml: shard",
+        "pslaunch.toml: [fabric].link",
     )
-    with pytest.raises(SpecError, match=r"^pslaunch.toml:4: include=a: a is not among the hosts: b"):
+    with pytest.raises(SpecError, match=r"^pslaunch.toml: \[fabric\].include=a: a is not among the hosts: b"):
         make(here, WS, "--hosts=b")
     (here / "pslaunch.toml").write_text("\ninstall = true\n")
-    with pytest.raises(SpecError, match=r"^pslaunch.toml:2: install needs --job_dispatch_package"):
+    with pytest.raises(SpecError, match=r"^pslaunch.toml: install needs --job_dispatch_package"):
         make(here, "--hosts=b", "--job_workspace=/w")
 
 

@@ -43,7 +43,7 @@ def test_flag_then_section_then_top_then_conf_then_default(tmp_path: Path) -> No
         9.0, 2.0, 11.0, 8001, 4,
     ]  # fmt: skip
     assert found.read("ports_num_for_sparse") == 0
-    assert found.one("grace") == Value("2", "pslaunch.toml:5: grace")
+    assert found.one("grace") == Value("2", "pslaunch.toml: [local].grace")
     assert found.files == ("pslaunch.toml", "conf.py")
     assert gathered(tmp_path, "", "--grace=3").read("grace") == 3.0
 
@@ -107,43 +107,49 @@ def test_a_workspace_on_the_command_line_is_not_held_against_a_package_in_the_fi
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("\nprt = 1\n", "pslaunch.toml:2: prt is no option; is port meant?"),
-        ("xyzzy = 1\n", "pslaunch.toml:1: xyzzy is no option"),
-        ("[fabirc]\nport = 1\n", "pslaunch.toml:1: fabirc is no option; is fabric meant?"),
-        ("[local]\n\nworkers_num = 2\n", "pslaunch.toml:3: workers_num is no option; is worker_num meant?"),
-        ("[local]\nroot_dir = '/'\n", "pslaunch.toml:2: root_dir is no option of pslaunch local"),
-        ("local.nodez = 2\n", "pslaunch.toml:1: nodez is no option; is nodes meant?"),
-        ("local = { nodez = 2 }\n", "pslaunch.toml:1: nodez is no option"),
-        ("local = 3\n", "pslaunch.toml:1: local is no section"),
-        ("server-num = 1\nserver_num = 2\n", "pslaunch.toml:2: server_num is given twice"),
-        ("server_num = '2'\n", "pslaunch.toml:1: server_num='2': a whole number is meant"),
-        ("server_num = true\n", "server_num=True: a whole number is meant"),
-        ("server_num = 2.0\n", "server_num=2.0: a whole number is meant"),
-        ("port = [1]\n", "port=[1]: a whole number is meant"),
-        ("grace = '5s'\n", "grace='5s': a number of seconds is meant"),
-        ("detach = 2\n", "detach=2: true or false is meant"),
-        ("connect = 'maybe'\n", "connect='maybe': true or false is meant"),
-        ("json = 0.0\n", "json=0.0: true or false is meant"),
-        ("[fabric]\nserver_numm = 0\n", "pslaunch.toml:2: server_numm is no option; is server_num meant?"),
-        ("[fabric]\nport = 'x'\n", "pslaunch.toml:2: port='x': a whole number is meant"),
-        ("fabric = 3\n", "pslaunch.toml:1: fabric is no section"),
-        ("server = 1\n", "server=1: one of auto, bundled, script is meant"),
-        ("env = [1]\n", "env=[1]: text, or a list of texts is meant"),
-        ("[env]\nA = []\n", "pslaunch.toml:1: env A=[]: text or a number is meant"),
-        ("job_name = ['a']\n", "job_name=['a']: text is meant"),
-        ("num_passes = 'x'\n", "pslaunch.toml:1: num_passes='x'"),
-        ("num_passes = []\n", "pslaunch.toml:1: num_passes=[]"),
-        ("port = \n", "pslaunch.toml:1: Invalid value"),
-        ("a = 1\na = 2\n", "pslaunch.toml:2: Cannot overwrite a value"),
+        ("\nprt = 1\n", "pslaunch.toml: prt is no option; did you mean port?"),
+        ("xyzzy = 1\n", "pslaunch.toml: xyzzy is no option"),
+        ("[fabirc]\nport = 1\n", "pslaunch.toml: fabirc is no option; did you mean fabric?"),
+        (
+            "[local]\n\nworkers_num = 2\n",
+            "pslaunch.toml: [local].workers_num is no option; did you mean worker_num?",
+        ),
+        ("[local]\nroot_dir = '/'\n", "pslaunch.toml: [local].root_dir is no option of pslaunch local"),
+        ("local.nodez = 2\n", "pslaunch.toml: [local].nodez is no option; did you mean nodes?"),
+        ("local = { nodez = 2 }\n", "pslaunch.toml: [local].nodez is no option"),
+        ("local = 3\n", "pslaunch.toml: local is no section"),
+        ("server-num = 1\nserver_num = 2\n", "pslaunch.toml: server_num is given twice"),
+        ("server_num = '2'\n", "pslaunch.toml: server_num='2': expected a whole number"),
+        ("server_num = true\n", "server_num=True: expected a whole number"),
+        ("server_num = 2.0\n", "server_num=2.0: expected a whole number"),
+        ("port = [1]\n", "port=[1]: expected a whole number"),
+        ("grace = '5s'\n", "grace='5s': expected a number of seconds"),
+        ("detach = 2\n", "detach=2: expected true or false"),
+        ("connect = 'maybe'\n", "connect='maybe': expected true or false"),
+        ("json = 0.0\n", "json=0.0: expected true or false"),
+        (
+            "[fabric]\nserver_numm = 0\n",
+            "pslaunch.toml: [fabric].server_numm is no option; did you mean server_num?",
+        ),
+        ("[fabric]\nport = 'x'\n", "pslaunch.toml: [fabric].port='x': expected a whole number"),
+        ("fabric = 3\n", "pslaunch.toml: fabric is no section"),
+        ("server = 1\n", "server=1: expected one of auto, bundled, script"),
+        ("env = [1]\n", "env=[1]: expected text, or a list of texts"),
+        ("[env]\nA = []\n", "pslaunch.toml: env A=[]: expected text or a number"),
+        ("job_name = ['a']\n", "job_name=['a']: expected text"),
+        ("num_passes = 'x'\n", "pslaunch.toml: num_passes='x'"),
+        ("num_passes = []\n", "pslaunch.toml: num_passes=[]"),
+        ("port = \n", "pslaunch.toml: Invalid value"),
+        ("a = 1\na = 2\n", "pslaunch.toml: Cannot overwrite a value (at line 2"),
         ("port = 7\n[local", "pslaunch.toml"),
-        (f"port = {'9' * 30}\n", "port=999999999999999999999999999999: a whole number is meant"),
+        (f"port = {'9' * 30}\n", "port=999999999999999999999999999999: expected a whole number"),
         (f"port = {'9' * 5000}\n", "Exceeds the limit"),
         (f"port = {'[' * 5000}\n", "pslaunch.toml: maximum recursion depth"),
-        ("port = 1979-05-27\n", "port=datetime.date(1979, 5, 27): a whole number is meant"),
-        ("grace = [nan]\n", "grace=[nan]: a number of seconds is meant"),
+        ("port = 1979-05-27\n", "port=datetime.date(1979, 5, 27): expected a whole number"),
+        ("grace = [nan]\n", "grace=[nan]: expected a number of seconds"),
     ],
 )
-def test_a_wrong_key_or_value_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:
+def test_a_wrong_key_or_value_is_told_with_its_place(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(SpecError) as caught:
         gathered(tmp_path, text)
     assert str(caught.value).startswith("pslaunch.toml") and told in str(caught.value)
@@ -164,7 +170,7 @@ def test_a_value_that_is_not_allowed_is_told_in_the_same_words(tmp_path: Path, l
         gathered(tmp_path, "", f"--{line}").read(name)
     with pytest.raises(SpecError) as in_file:
         gathered(tmp_path, f"\n{toml}\n").read(name)
-    assert str(in_file.value) == str(on_line.value).replace(f"--{name}", f"pslaunch.toml:2: {name}")
+    assert str(in_file.value) == str(on_line.value).replace(f"--{name}", f"pslaunch.toml: {name}")
 
 
 def test_a_file_that_can_not_be_read(tmp_path: Path) -> None:
