@@ -66,7 +66,7 @@ class HostsError(PslaunchError):
     def told_above(self) -> HostsError:
         """The same, of hosts of which all has been said already."""
         short = HostsError(self.failed, self.asked)
-        short.args = (f"{len(self.failed)} of {self.asked} hosts can't be used, as said above",)
+        short.args = ("no program was started",)
         return short
 
 

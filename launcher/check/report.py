@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TextIO
 
 from ..node.listing import show_few
+from ..options.hosts import parse_hosts
 from ..views.dispatch_progress import show_bytes
 from ..views.view import clean
 from .findings import KINDS, OF_REACHING, Finding, Level, Seen
@@ -66,23 +67,26 @@ def as_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterator[dict[
 
 
 def advised(finding: Finding, host: str) -> str:
-    """What to do, to be pasted where the host's name is one that ssh takes as it is."""
-    return finding.advice if ":" in host else re.sub(r"\bHOST\b", lambda _: host, finding.advice)
+    """What to do, with commands that reach this host when they are pasted."""
+    (named,) = parse_hosts([host], host)
+    return re.sub(r"\bHOST\b", lambda _: named.ssh_words, finding.advice)
 
 
 def said(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
-    """A line for each finding, problems first, each with what to do; then their number."""
+    """A line for each finding, with the hosts that have it and what to do, problems first; then a count."""
     lines = []
     for level in ("problem", "warning"):
+        same: dict[Finding, list[str]] = {}
+        for f in findings:
+            if f.level == level:
+                same.setdefault(f._replace(node=0), []).append(seen[f.node].host)
         lines += [
-            f"{WORDS[f.level]} {seen[f.node].host}: {f.kind}: {f.text}; "
-            f"what to do: {advised(f, seen[f.node].host)}"
-            for f in findings
-            if f.level == level
+            f"{WORDS[f.level]} {', '.join(hosts)}: {f.kind}: {f.text}; what to do: {advised(f, hosts[0])}"
+            for f, hosts in same.items()
         ]
     bad = {f.node for f in findings if f.level == "problem"}
-    hosts = "1 host" if len(seen) == 1 else f"{len(seen)} hosts"
-    return [*lines, f"{len(bad)} of {hosts} can't be used" if bad else f"{hosts} can be used"]
+    count = "1 host" if len(seen) == 1 else f"{len(seen)} hosts"
+    return [*lines, f"{len(bad)} of {count} can't be used" if bad else f"{count} can be used"]
 
 
 def aligned(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
@@ -103,13 +107,15 @@ def _draw(seen: Sequence[Seen], findings: Sequence[Finding], out: TextIO, *, col
     console = Console(file=out, no_color=not colour, highlight=False, markup=False, emoji=False)
     rows = table(seen, findings)
     shown = fitting(rows, console.width)
-    drawn = Table(*(COLUMNS[i] for i in shown), box=SIMPLE_HEAD, pad_edge=False)
+    drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for i in shown:
+        drawn.add_column(COLUMNS[i], no_wrap=True)
     for row in rows:
         cells = ((clean(row[i][0], encoding), row[i][1]) for i in shown)
         drawn.add_row(*(Text(MARKS[level] + text, style=STYLES[level]) for text, level in cells))
     console.print(drawn)
     hidden = [name for i, name in enumerate(COLUMNS) if i not in shown]
-    left_out = f"too narrow for {', '.join(hidden)}, where nothing is wrong: --json, or | cat, has all of it"
+    left_out = f"too narrow for {', '.join(hidden)}: --json, or | cat, has all of it"
     for line in [*([left_out] if hidden else []), *said(seen, findings)]:
         style = next((STYLES[level] for level, word in WORDS.items() if word and line.startswith(word)), "")
         console.print(Text(clean(line, encoding), style=style), soft_wrap=True)
@@ -135,7 +141,7 @@ def table(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[list[tuple[
 
 
 def fitting(rows: Sequence[Sequence[tuple[str, Level]]], width: int) -> list[int]:
-    """The columns for a terminal of this width: what is not wrong anywhere is left out where it is narrow."""
+    """The columns for a terminal of this width: where it is narrow, first what is not wrong anywhere goes."""
     widths = [
         max(map(len, column)) + GAP
         for column in zip(
@@ -143,8 +149,9 @@ def fitting(rows: Sequence[Sequence[tuple[str, Level]]], width: int) -> list[int
         )
     ]
     shown = list(range(len(COLUMNS)))
-    for i in map(COLUMNS.index, DROPPED):
-        if sum(widths[k] for k in shown) > width and all(row[i][1] == "ok" for row in rows):
+    dropped = map(COLUMNS.index, DROPPED)
+    for i in sorted(dropped, key=lambda i: any(row[i][1] != "ok" for row in rows)):
+        if sum(widths[k] for k in shown) - GAP > width:
             shown.remove(i)
     return shown
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -43,6 +44,12 @@ class Host(NamedTuple):
         """`host:port`, which tells two hosts apart."""
         name = f"[{self.name}]" if ":" in self.name else self.name
         return name if self.port is None else f"{name}:{self.port}"
+
+    @property
+    def ssh_words(self) -> str:
+        """The words after `ssh` that lead to it, as a shell takes them."""
+        port = [] if self.port is None else ["-p", str(self.port)]
+        return shlex.join([*port, f"{self.user}@{self.name}" if self.user else self.name])
 
 
 def parse_hosts(words: Sequence[str], where: str | Sequence[str]) -> list[Host]:

@@ -239,7 +239,7 @@ def test_a_failed_start_shows_the_table(hosts: Hosts, plain: Path) -> None:
     lines = done.stderr.splitlines()
     assert "PROBLEM node2: no Python: " in done.stderr and "PROBLEM node3: key: " in done.stderr
     assert next(line for line in lines if line.startswith("node1 ")).split()[1:3] == ["yes", "ok"]
-    assert lines[-1] == "pslaunch: 2 of 3 hosts can't be used, as said above"
+    assert lines[-1] == "pslaunch: no program was started"
 
 
 def test_a_start_that_fails_later_shows_it_too(hosts: Hosts, plain: Path) -> None:

@@ -167,14 +167,14 @@ def test_a_warning_is_no_failure() -> None:
 
 
 def test_the_table_and_the_lines_below_it() -> None:
-    seen = [GOOD, Seen(host="b\x1b", lost="the line was closed")]
+    seen = [GOOD, Seen(host="b", lost="the line was\x1b closed")]
     out = io.StringIO()
     tell(seen, find(seen, WANTED, [0, 0]), out, as_json=False)
     head, a, b, said, last = out.getvalue().splitlines()
     assert head.split() == list(COLUMNS)
     assert a.split()[:4] == ["a", "yes", "ok", "3.11.2"]
     assert "!no" in b and "?" in b
-    assert said.endswith(f": silent: the line was closed; what to do: {KINDS['silent'].advice}")
+    assert said.endswith(f": silent: the line was\\x1b closed; what to do: {KINDS['silent'].advice}")
     assert last == "1 of 2 hosts can't be used"
     assert "\x1b" not in out.getvalue()
 
@@ -183,16 +183,29 @@ def test_the_table_and_the_lines_below_it() -> None:
     ("host", "told"),
     [
         ("me@b", "ssh-copy-id me@b puts"),
-        ("me@b:2222", "ssh-copy-id HOST puts"),
-        ("a\\1", "ssh-copy-id a\\1 puts"),
+        ("me@b:2222", "ssh-copy-id -p 2222 me@b puts"),
+        ("[fd00::3]:22", "ssh-copy-id -p 22 fd00::3 puts"),
+        ("d\\me@a", "ssh-copy-id 'd\\me@a' puts"),
     ],
 )
-def test_what_to_do_names_the_host_where_ssh_takes_the_name(host: str, told: str) -> None:
+def test_what_to_do_is_a_command_that_reaches_the_host(host: str, told: str) -> None:
     seen = [Seen(host=host, failed=HostError(host, "authenticate", "denied"))]
     for as_json in (False, True):
         out = io.StringIO()
         tell(seen, find(seen, WANTED, [0]), out, as_json=as_json)
         assert told in out.getvalue().replace("\\\\", "\\")
+
+
+def test_a_problem_of_several_hosts_is_said_once() -> None:
+    seen = [Seen(host=name, lost="gone") for name in ("a", "b")] + [Seen(host="c", lost="other")]
+    out = io.StringIO()
+    tell(seen, find(seen, WANTED, [0] * 3), out, as_json=False)
+    lines = out.getvalue().splitlines()[4:]
+    assert [line.split("; ")[0] for line in lines] == [
+        "PROBLEM a, b: silent: gone",
+        "PROBLEM c: silent: other",
+        "3 of 3 hosts can't be used",
+    ]
 
 
 class Terminal(io.StringIO):
@@ -215,10 +228,27 @@ def test_a_terminal_gets_what_fits_and_all_that_is_wrong(
     assert set(COLUMNS) - set(lines[0]) >= set(gone)
     assert {"host", "reached", "key", "ports"} <= set(lines[0]) and (gone or lines[0] == list(COLUMNS))
     hidden = [name for name in COLUMNS if name not in lines[0]]
-    note = f"too narrow for {', '.join(hidden)}, where nothing is wrong: --json, or | cat, has all of it"
+    note = f"too narrow for {', '.join(hidden)}: --json, or | cat, has all of it"
     assert (note in text.splitlines()) == bool(gone) and ("too narrow" in text) == bool(gone)
     assert any(line[0] == "b" and "!7164" in line and "busy" in line for line in lines)
     assert any(line[:2] == ["PROBLEM", "b:"] for line in lines) and lines[-1][:3] == ["1", "of", "2"]
+
+
+def test_no_cell_breaks_on_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    wrong = facts(
+        memory__available=1, proxies=["http_proxy"], interface_error="none", ports__7164="x: busy",
+        programs__missing=["some_long_name", "another"], folders__workspace__error="/r: denied",
+    )  # fmt: skip
+    host = "somebody@node17.cluster.example.org:2222"
+    seen, out = [Seen(host=host, facts=wrong, clock_off_s=99, cut_off="cut")], Terminal()
+    tell(seen, find(seen, WANTED, [0]), out, as_json=False, environ={"TERM": "xterm", "NO_COLOR": "1"})
+    text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    lines = [line.strip() for line in text.splitlines()]
+    at = next(i for i, line in enumerate(lines) if line.startswith("host "))
+    assert lines[at + 2].startswith(f"{host} ") and not lines[at + 3], "one line for one host"
+    assert max(map(len, lines[at : at + 3])) <= 80
+    assert lines[at + 4].startswith("too narrow for ")
 
 
 def test_one_object_a_host() -> None:
