@@ -99,7 +99,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
     ),
     "busy port": FindingKind(
         "ports", "problem",
-        "end what holds it, or give another --port (PADDLE_PORT); without one, a free one is found",
+        "give another --port (PADDLE_PORT), or end what holds it; without --port, a free one is found",
     ),
     "missing modules": FindingKind(
         "imports", "problem",

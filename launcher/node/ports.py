@@ -10,6 +10,8 @@ import errno
 import socket
 from collections.abc import Mapping, Sequence
 
+from pslaunch.runtime.shared import busyport
+
 BACKLOG = 1024
 
 
@@ -17,7 +19,7 @@ class BusyPort(Exception):
     """A port of a proposal can't be had."""
 
     def __init__(self, key: str, addr: str, port: int, error: OSError, mark: str = "") -> None:
-        super().__init__(f"{addr}:{port}: {error.strerror}")
+        super().__init__(f"{addr}:{port}: {busyport.explain(error, port)}")
         self.mark = mark  # of another job, which may not listen there yet
         self.key, self.addr, self.port, self.busy = key, addr, port, error.errno == errno.EADDRINUSE
 

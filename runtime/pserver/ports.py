@@ -30,15 +30,17 @@ def listen(host: str, port: int) -> socket.socket:
     that nobody knows.
     """
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        family, _, _, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
     except socket.gaierror as e:
         raise env.EnvError(f"--host={host}: {e.strerror}") from e
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as e:
-        why = (e.strerror or str(e)).partition(" (while ")[0]  # Python says the address once more
-        text = f"port {port} at {host} can't be listened on: {why}"
+        text = f"port {port} at {host} can't be listened on: {busyport.explain(e, port)}"
         if e.errno == errno.EADDRINUSE:
-            who = busyport.holder(port)
+            who = busyport.holder(str(where[0]), port)
             by = f", held by {who}" if who else ""
             text = f"port {port} at {host} is busy{by}; choose another one with --port"
         raise PortError(text) from e

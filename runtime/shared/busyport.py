@@ -1,4 +1,4 @@
-"""Who holds a busy port of this machine: shared by agents and pservers.
+"""Why a port of this machine can't be had, and who holds it: shared by agents and pservers.
 
 Standard library only, Python 3.9 or later: it travels to any node, as env.py does.
 """
@@ -6,17 +6,34 @@ Standard library only, Python 3.9 or later: it travels to any node, as env.py do
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import socket
+import struct
 
 MAX_COMMAND_CHARS = 100
+_MAPPED = bytes(10) + b"\xff\xff"  # of an IPv4 address among those of IPv6
+_ANY, _ANY_IPV4 = bytes(16), _MAPPED + bytes(4)
 
 
-def holder(port: int, mark: str = "") -> str:
-    """Who listens on a TCP port, as far as we may see: `pid 12 (redis-server *:7164)`, or "".
+def explain(error: OSError, port: int) -> str:
+    """Return why the system did not let us listen at this port: in its words, and which rights that needs."""
+    why = (error.strerror or str(error)).partition(" (while ")[0]  # Python says the address once more
+    if error.errno != errno.EACCES:
+        return why
+    first = 1024
+    with contextlib.suppress(OSError), open("/proc/sys/net/ipv4/ip_unprivileged_port_start") as f:
+        first = int(f.read())
+    setting = "net.ipv4.ip_unprivileged_port_start"
+    return f"{why}: only root may listen below port {first} ({setting})" if port < first else why
 
-    Where nobody does: who holds this abstract Unix socket.
+
+def holder(addr: str, port: int, mark: str = "") -> str:
+    """Return who keeps us from listening at an address, as far as we may see: `pid 12 (redis-server *:7164)`.
+
+    Where nobody listens: who holds this abstract Unix socket. Empty where nobody is found.
     """
-    sockets = _listening(port) or _bound(mark)
+    sockets = _listening(_packed(addr), port) or _bound(mark)
     if not sockets:
         return ""
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -26,16 +43,33 @@ def holder(port: int, mark: str = "") -> str:
     return ""
 
 
-def _listening(port: int) -> set[str]:
-    """The sockets that listen there, in the words of /proc/PID/fd."""
-    found = set()
+def _packed(addr: str) -> bytes:
+    """Return an address as 16 bytes; an empty one is all of this machine's."""
+    if ":" in addr:
+        return socket.inet_pton(socket.AF_INET6, addr.partition("%")[0])
+    return _MAPPED + socket.inet_pton(socket.AF_INET, addr) if addr else _ANY
+
+
+def _listening(addr: bytes, port: int) -> set[str]:
+    """Return the sockets that keep others from listening there, in the words of /proc/PID/fd.
+
+    At this very address, if there is one; else at all addresses, or at any where all are wanted.
+    """
+    here, anywhere = set(), set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError), open(table, encoding="ascii") as f:
             for line in f:
                 words = line.split()
-                if len(words) > 9 and words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
-                    found.add(f"socket:[{words[9]}]")
-    return found
+                if len(words) <= 9 or words[3] != "0A" or int(words[1].rpartition(":")[2], 16) != port:
+                    continue
+                raw = bytes.fromhex(words[1].partition(":")[0])  # words of 32 bits, as this machine has them
+                other = struct.pack(f"!{len(raw) // 4}I", *struct.unpack(f"={len(raw) // 4}I", raw))
+                other = other if len(other) == 16 else _MAPPED + other
+                if other == addr:
+                    here.add(f"socket:[{words[9]}]")
+                elif _ANY in (addr, other) or (_ANY_IPV4 in (addr, other) and addr[:12] == other[:12]):
+                    anywhere.add(f"socket:[{words[9]}]")
+    return here or anywhere
 
 
 def _bound(mark: str) -> set[str]:

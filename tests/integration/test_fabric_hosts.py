@@ -76,6 +76,15 @@ def test_a_user_without_rights_has_the_same_guards(
         assert who == "launcher" or job.launcher.wait() == codes.NODE_LOST
 
 
+def test_a_user_without_rights_is_told_which_ports_need_them(hosts: Hosts, workspace: Path) -> None:
+    (workspace / "train.py").write_text(SHOW)
+    user = {host.plain_user() for host in hosts}.pop()
+    code, job = finished(FabricPlace(hosts, user=user, on=[hosts[0]]), workspace, "--port=80")
+    failure = job.end()["failure"]
+    assert code == codes.SERVICE and ":80: Permission denied: only root may" in failure["text"]
+    assert failure["advice"] == "give another --port"
+
+
 def test_pservers_and_programs_run_in_an_environment_that_python_names(
     hosts: Hosts, workspace: Path, install: tuple[str, ...]
 ) -> None:

@@ -255,7 +255,7 @@ class Agent:
                     "port": e.port,
                     "busy": e.busy,
                     "text": str(e),
-                    "holder": busyport.holder(e.port, e.mark) if m["last"] else "",
+                    "holder": busyport.holder(e.addr, e.port, e.mark) if m["last"] else "",
                 }
             )
             return

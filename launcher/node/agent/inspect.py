@@ -107,7 +107,7 @@ def port_state(addr: str, port: int) -> str:
         marks = ports.mark_all(addr, wanted)
         ports.close_all(ports.bind_all(addr, wanted))
     except ports.BusyPort as e:
-        held = busyport.holder(port, e.mark)
+        held = busyport.holder(addr, port, e.mark)
         return f"{e}, held by {held}" if held else str(e)
     finally:
         ports.close_all({"": marks})

@@ -264,7 +264,9 @@ class Opening:
         given = self._desk.placed.plan.port is not None and str(m["key"]).startswith(PSERVER)
         by = f", held by {m['holder']}" if m["holder"] else ""
         if given or not m["busy"] or self._port_tries >= PORT_TRIES:
-            advice = "end what holds it, or give another --port" if given else "give a --port"
+            advice = "give another --port" if given else "give a --port"
+            if given and m["busy"]:
+                advice = f"end what holds it, or {advice}"
             self._refused(link, codes.SERVICE, f"can't listen on {m['text']}{by}", advice)
             return
         self._port_tries += 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from pslaunch.node.agent.inspect import port_state
 from pslaunch.node.ports import BusyPort, bind_all, close_all, mark_all
 from pslaunch.runtime.pserver import ports
 from pslaunch.runtime.shared.busyport import holder
+from support.process import started
 
 
 def free_port() -> int:
@@ -41,7 +45,7 @@ def test_one_busy_port_refuses_the_whole_proposal_and_its_holder_is_named() -> N
             bind_all("127.0.0.1", {"pserver/0": [free], "pserver/1": [busy]})
         assert (e.value.key, e.value.port, e.value.busy) == ("pserver/1", busy, True)
         assert "Address already in use" in str(e.value)
-        assert f"pid {os.getpid()} " in holder(busy)
+        assert f"pid {os.getpid()} " in holder("127.0.0.1", busy)
         close_all(bind_all("127.0.0.1", {"again": [free]}))  # nothing was kept
 
 
@@ -52,7 +56,7 @@ def test_a_marked_port_is_refused_to_others_until_the_mark_is_gone() -> None:
         mark_all("127.0.0.1", {"trainer/0": [second], "trainer/1": [first]})
     assert (e.value.key, e.value.port, e.value.busy) == ("trainer/1", first, True)
     assert "another job on this machine" in str(e.value)
-    assert f"pid {os.getpid()} " in holder(first, e.value.mark)  # nobody listens there yet
+    assert f"pid {os.getpid()} " in holder("127.0.0.1", first, e.value.mark)  # nobody listens there yet
     assert f"held by pid {os.getpid()} " in port_state("127.0.0.1", first)
     close_all({"": mark_all("127.0.0.2", {"pserver/0": [first]})})  # each address has its own
     close_all({"": marks})
@@ -89,4 +93,63 @@ def test_a_port_keeps_its_backlog_when_it_changes_hands() -> None:
 
 
 def test_nobody_holds_a_free_port() -> None:
-    assert holder(free_port()) == ""
+    assert holder("127.0.0.1", free_port()) == ""
+
+
+LISTEN = """
+import signal, socket, sys
+sock = socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET)
+if sys.argv[1] == "::":
+    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+sock.bind((sys.argv[1], int(sys.argv[2])))
+sock.listen()
+print("listens", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "held", "elsewhere"),
+    [
+        ("127.0.0.2", "127.0.0.2", "127.0.0.1"),
+        ("127.0.0.2", "127.0.0.2", "::1"),
+        ("::1", "::1", "127.0.0.1"),
+        ("127.0.0.1", "0.0.0.0", "::1"),
+        ("127.0.0.1", "::", ""),
+        ("", "127.0.0.3", ""),
+    ],
+)
+def test_the_holder_is_who_listens_at_the_wanted_address(wanted: str, held: str, elsewhere: str) -> None:
+    port = free_port()
+    listen = [sys.executable, "-c", LISTEN]
+    with contextlib.ExitStack() as stack:
+        guilty = stack.enter_context(started([*listen, held, str(port)]))
+        guilty.expect("listens")
+        if elsewhere:
+            assert holder(elsewhere, port) == ""
+            other = stack.enter_context(started([*listen, elsewhere, str(port)]))
+            other.expect("listens")
+            assert holder(elsewhere, port).startswith(f"pid {other.pid} ")
+        assert holder(wanted, port).startswith(f"pid {guilty.pid} ")
+
+
+BIND_WITHOUT_RIGHTS = """
+import os, sys
+from pslaunch.node.ports import BusyPort, bind_all
+if os.geteuid() == 0:
+    os.setuid(65534)
+try:
+    bind_all("127.0.0.1", {"pserver/0": [int(sys.argv[1])]})
+except BusyPort as e:
+    print(e.busy, e)
+"""
+
+
+def test_a_port_that_needs_rights_says_so() -> None:
+    first = int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text())
+    if not first:
+        pytest.skip("here anybody may listen at any port")
+    argv = [sys.executable, "-P", "-c", BIND_WITHOUT_RIGHTS, str(first - 1)]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    words = f"127.0.0.1:{first - 1}: Permission denied: only root may listen below port {first} "
+    assert said == f"False {words}(net.ipv4.ip_unprivileged_port_start)\n"
