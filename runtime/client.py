@@ -197,6 +197,8 @@ class Client:
                 left.append(i)
                 refused = refused or isinstance(e, ConnectionRefusedError)
                 last = e.strerror or str(e)
+                if isinstance(e, TimeoutError):
+                    last += " (it or its machine is stopped, or strangers keep its port busy; its log tells)"
                 if isinstance(e, socket.gaierror):
                     last = self._name_unknown(self._shards[i].host, last, told)
         return left, last, refused
@@ -272,10 +274,9 @@ class Client:
             else:
                 raise ClientError(f"pserver {self._shards[i].addr}: {text}")
 
-    @staticmethod
-    def _ask(shard: _Shard, began_s: float) -> None:
+    def _ask(self, shard: _Shard, began_s: float) -> None:
         """One that waits for other trainers answers a stranger; raises PeerVanished where nobody does."""
-        if handshake.silent((shard.host, shard.port), ATTEMPT_S):
+        if handshake.silent((shard.host, shard.port), self._secret, ATTEMPT_S):
             silent_s = time.monotonic() - began_s
             raise PeerVanished(
                 f"pserver {shard.pserver} at {shard.addr} has answered nothing for {silent_s:.0f} s, nor a "

@@ -14,12 +14,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 
 from .shared import prove
-from .shared.prove import MAX_BODY_BYTES, MAX_UNPROVEN, PATIENCE_S, TIMEOUT_S, Refusals, Refused
+from .shared.prove import MAX_BODY_BYTES, TIMEOUT_S, Refusals, Refused
 
 __all__ = [
     "MAX_BODY_BYTES",
-    "MAX_UNPROVEN",
-    "PATIENCE_S",
     "PLANE",
     "TIMEOUT_S",
     "Hello",
@@ -123,6 +121,11 @@ class ServerSide:
         """Why it was refused, once it was."""
         return self._server.failure
 
+    @property
+    def knows_secret(self) -> bool:
+        """Whether its first words were of one who knows the job's secret."""
+        return bool(self._server.nonces)
+
     def feed(self, data: bytes) -> bytes:
         """What to send in answer to these bytes."""
         answer = self._server.feed(data)
@@ -147,14 +150,14 @@ def greet(sock: socket.socket, secret: bytes, hello: Hello) -> None:
     prove.dial(sock, PLANE, secret, hello.to_json(), time.monotonic() + limit_s)
 
 
-def silent(address: tuple[str, int], limit_s: float) -> bool:
+def silent(address: tuple[str, int], secret: bytes, limit_s: float) -> bool:
     """Whether nobody is at work there: one that is stopped takes connections, but says nothing.
 
     One that is gone is not silent: its connections break, which says more.
     """
     try:
         with socket.create_connection(address, timeout=limit_s) as sock:
-            sock.sendall(prove.message(prove.MessageKind.NONCE, os.urandom(prove.NONCE_BYTES)))
+            sock.sendall(PLANE.knock(secret, os.urandom(prove.NONCE_BYTES)))
             sock.recv(1)
     except ConnectionError:
         return False

@@ -21,6 +21,7 @@ from pathlib import Path
 from .. import handshake
 from ..progress import Progress
 from ..shared import env, peer
+from ..shared.places import MAX_UNPROVEN, Places
 from . import ports, saving
 from .pserver_options import Options, parse_options
 from .roster import Roster
@@ -67,7 +68,8 @@ class Pserver:
         waits = [s for s in (options.stall_after_s, options.stall_timeout_s) if s]
         self._shards = [Shard(i, options, min(waits, default=0.0)) for i in range(options.ports)]
         self._selector = selectors.DefaultSelector()
-        self._unproven: dict[_Unproven, None] = {}  # the oldest first
+        self._unproven: Places[_Unproven] = Places()
+        self._crowded = False  # strangers have taken all places before
         self._refusals = handshake.Refusals()
         self._resting: dict[socket.socket, tuple[int, float]] = {}  # listeners: port, until when
         self._present = -1
@@ -167,7 +169,7 @@ class Pserver:
 
     def _stop(self) -> None:
         """Close everything and end the shards, which save themselves first if they are to."""
-        for u in list(self._unproven):
+        for u in self._unproven:
             self._forget(u)
         for line in self._refusals.sums(float("inf")):
             self._log.line(line)
@@ -248,7 +250,7 @@ class Pserver:
         try:
             sock, name = listener.accept()
         except OSError as e:
-            if e.errno in EXHAUSTED and not self._drop_oldest():
+            if e.errno in EXHAUSTED and not self._drop_one():
                 self._log.line(f"no connection is accepted for {REST_S:g} s: {e.strerror}")
                 self._rest(listener, port)
             return
@@ -256,9 +258,11 @@ class Pserver:
         sock.setblocking(False)
         me = env.join_addr(*sock.getsockname()[:2])
         side = handshake.ServerSide(self._options.secret, lambda hello: self._accept(hello, port, addr, me))
-        u = _Unproven(sock, side, port, addr, time.monotonic() + handshake.TIMEOUT_S)
-        self._unproven[u] = None
+        now_s = time.monotonic()
+        u = _Unproven(sock, side, port, addr, now_s + handshake.TIMEOUT_S)
+        self._unproven.add(u, name[0], now_s)
         self._selector.register(sock, selectors.EVENT_READ, u)
+        self._on_bytes(u)  # who is of the job has said who it is by now
 
     def _rest(self, listener: socket.socket, port: int) -> None:
         """Accept no connection for a moment."""
@@ -301,12 +305,14 @@ class Pserver:
             self._on_refused(u)  # also where it did not wait for the answer
         elif u.side.hello is not None and data:
             self._selector.unregister(u.sock)
-            del self._unproven[u]
+            self._unproven.remove(u)
             self._shards[u.port].deliver(u.sock, u.side.hello.trainer_id, u.side.hello.incarnation)
         elif not data:
             if not u.closing:
                 self._tell_of(u.addr, f"{u.addr} left before it had proved itself")
             self._forget(u)
+        elif u.side.knows_secret:
+            self._unproven.keep(u)
 
     def _on_refused(self, u: _Unproven) -> None:
         """Let the other side read why before the connection is closed."""
@@ -336,22 +342,26 @@ class Pserver:
         return ports.is_loopback(host) or host in self._options.nodes
 
     def _make_room(self) -> bool:
-        """Room for one more, where need be at the cost of the one that takes longest to say who it is."""
-        return len(self._unproven) < handshake.MAX_UNPROVEN or self._drop_oldest()
+        """Make room for one more, where need be at the cost of another; return whether there is any."""
+        return len(self._unproven) < MAX_UNPROVEN or self._drop_one()
 
-    def _drop_oldest(self) -> bool:
-        """Whether there was one that had its time to say who it is."""
-        oldest = next(iter(self._unproven), None)
-        if oldest is None or time.monotonic() < oldest.until_s - handshake.TIMEOUT_S + handshake.PATIENCE_S:
+    def _drop_one(self) -> bool:
+        """Return whether there was one that could be asked to go."""
+        u = self._unproven.find_next_to_go(time.monotonic())
+        if u is None:
             return False
-        if not oldest.closing:
-            self._tell_of(oldest.addr, f"{oldest.addr} dropped: it did not prove itself, and others wait")
-        self._forget(oldest)
+        if not u.closing:
+            text = f"{u.addr} dropped: it did not prove itself, and others wait"
+            if not self._crowded:
+                text += "; strangers take the places of trainers, which may delay these"
+            self._tell_of(u.addr, text, aloud=not self._crowded)
+            self._crowded = True
+        self._forget(u)
         return True
 
     def _forget(self, u: _Unproven) -> None:
         self._selector.unregister(u.sock)
-        del self._unproven[u]
+        self._unproven.remove(u)
         u.sock.close()
 
     # -- events of the shards

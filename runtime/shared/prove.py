@@ -17,14 +17,12 @@ from enum import IntEnum
 from typing import NamedTuple
 
 MAGIC = b"PSHS"
-VERSION = 1
+VERSION = 2
 HEAD = struct.Struct("<4sBBH")  # magic, version, kind, length of the body
 MAX_BODY_BYTES = 4096
 NONCE_BYTES = 32
 MAC_BYTES = 32
 TIMEOUT_S = 10.0  # from the first byte expected to the welcome
-MAX_UNPROVEN = 64  # connections at once that have not proved themselves
-PATIENCE_S = 0.5  # after which one of them makes room where there are more
 SUM_UP_S = 60.0
 IN_FULL = 20  # of what is to be said of one address within this time
 ADDRESSES = 100  # that are told apart then
@@ -33,7 +31,7 @@ ADDRESSES = 100  # that are told apart then
 class MessageKind(IntEnum):
     """What a message is."""
 
-    NONCE = 1  # client: nonce
+    NONCE = 1  # client: nonce, MAC
     CHALLENGE = 2  # server: nonce, MAC
     PROOF = 3  # client: MAC, text of the plane
     WELCOME = 4  # server: MAC
@@ -55,6 +53,10 @@ class Plane(NamedTuple):
     def mac(self, secret: bytes, who: bytes, nonces: bytes, text: bytes = b"") -> bytes:
         """HMAC-SHA256 under the secret: who proves what to whom, so that no message serves twice."""
         return hmac.digest(secret, self.label + b"\0" + who + b"\0" + nonces + text, "sha256")
+
+    def knock(self, secret: bytes, nonce: bytes) -> bytes:
+        """Return the first message: who knows the secret shows it before anything is kept for it."""
+        return message(MessageKind.NONCE, nonce + self.mac(secret, b"knock", nonce))
 
     def differ(self, whose: str, other: str) -> str:
         """That the secrets differ, in words."""
@@ -118,7 +120,7 @@ class Server:
         """`accept` gets the client's text, which is proved, and says "" or why it is refused."""
         self._plane, self._secret, self._accept = plane, secret, accept
         self.buffer = b""  # what has come and was not taken yet
-        self.nonces = b""
+        self.nonces = b""  # once it has shown that it knows the secret, which others may have said before
         self.proved = False
         self.failure = ""  # once refused
 
@@ -140,9 +142,11 @@ class Server:
             return b""
         kind, body, used = taken
         self.buffer = self.buffer[used:]
-        if kind is MessageKind.NONCE and not self.nonces and len(body) == NONCE_BYTES:
-            nonce = os.urandom(NONCE_BYTES)
-            self.nonces = body + nonce
+        if kind is MessageKind.NONCE and not self.nonces and len(body) == NONCE_BYTES + MAC_BYTES:
+            plane, theirs, nonce = self._plane, body[:NONCE_BYTES], os.urandom(NONCE_BYTES)
+            if not hmac.compare_digest(body[NONCE_BYTES:], plane.mac(self._secret, b"knock", theirs)):
+                raise Refused(plane.differ(plane.client, plane.server))
+            self.nonces = theirs + nonce
             return message(MessageKind.CHALLENGE, nonce + self._mac(self._plane.server.encode()))
         if kind is MessageKind.PROOF and self.nonces and not self.proved:
             return self._prove(body[:MAC_BYTES], body[MAC_BYTES:])
@@ -198,7 +202,7 @@ def dial(sock: socket.socket, plane: Plane, secret: bytes, text: bytes, end_s: f
     """
     nonce = os.urandom(NONCE_BYTES)
     _wait(sock, end_s)
-    sock.sendall(message(MessageKind.NONCE, nonce))
+    sock.sendall(plane.knock(secret, nonce))
     body = _receive(sock, plane, MessageKind.CHALLENGE, end_s)
     nonces, proof = nonce + body[:NONCE_BYTES], body[NONCE_BYTES:]
     if not hmac.compare_digest(proof, plane.mac(secret, plane.server.encode(), nonces)):

@@ -20,7 +20,7 @@ from pslaunch.runtime.client import Optim
 from pslaunch.runtime.shared import prove
 from support.faults import control, peak_mib
 from support.jobs import LocalPlace, running
-from support.process import poll_until
+from support.process import Started, poll_until, started
 from support.pservers import cluster
 from support.trainings import TRAIN
 
@@ -133,14 +133,38 @@ def test_a_training_goes_on(workspace: Path, rng: random.Random) -> None:
         assert re.search(r"\.\.\. and \d+ more from 127.0.0.1 in the last minute", log)
 
 
-def test_a_trainer_gets_in_among_a_thousand_that_never_speak() -> None:
-    with cluster(trainers=1) as found, contextlib.ExitStack() as stack:
-        for _ in range(1000):
-            dialer(stack, found.endpoints[0][1])()
+FLOOD = """
+import selectors, socket, sys
+address, many = ("127.0.0.1", int(sys.argv[1])), 2000
+selector = selectors.DefaultSelector()
+def call():
+    sock = socket.socket()
+    sock.setblocking(False)
+    sock.connect_ex(address)
+    selector.register(sock, selectors.EVENT_READ)
+for _ in range(many): call()
+print("they come", flush=True)
+while True:
+    for key, _ in selector.select():  # closed: it comes again
+        selector.unregister(key.fileobj)
+        key.fileobj.close()
+        call()
+"""
+
+
+def flood(port: int) -> contextlib.AbstractContextManager[Started]:
+    """Two thousand connections that say nothing, and come again whenever they are closed."""
+    return started([sys.executable, "-c", FLOOD, str(port)])
+
+
+def test_a_trainer_gets_in_through_a_flood_that_never_speaks() -> None:
+    with cluster(trainers=1) as found, flood(found.endpoints[0][1]) as strangers:
+        strangers.expect("they come")
         with found.client(0, connect_timeout_s=5.0) as c:  # less than what the silent ones have
             c.connect()
             c.finish()
         assert found.codes() == [0]
+        found.processes[0].expect("127.0.0.1:.* strangers take the places of trainers")
 
 
 def listening_port(pid: int) -> int:
@@ -151,7 +175,7 @@ def listening_port(pid: int) -> int:
     return port
 
 
-def test_agents_get_in_among_a_thousand_that_never_speak(workspace: Path) -> None:
+def test_agents_get_in_through_a_flood_that_never_speaks(workspace: Path) -> None:
     (workspace / "train.py").write_text(TRAIN)
     # The launcher is held when node 0 leads, before it starts the others, whose agents dial.
     with (
@@ -162,9 +186,7 @@ def test_agents_get_in_among_a_thousand_that_never_speak(workspace: Path) -> Non
         held = ctl.held()
         (keeper,) = children(job.launcher.pid)
         (agent,) = children(keeper)
-        dial = dialer(stack, listening_port(agent))
-        for _ in range(1000):
-            dial()
+        stack.enter_context(flood(listening_port(agent))).expect("they come")
         held.tell()
         assert job.launcher.wait() == 0, job.launcher.output()
         notes = [e["text"] for e in job.events() if e["event"] == "note"]

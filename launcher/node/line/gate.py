@@ -1,7 +1,7 @@
 """The gate of a head that listens: who dials must prove the job's secret before it gets a line.
 
-Bounded in time and in the number of those who have not proved themselves: more wait in the listener's
-backlog. Whoever fails is told to the head in words and has no further effect.
+Bounded in time and in the number of those who have not proved themselves (places.py). Whoever fails is told
+to the head in words and has no further effect.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from pslaunch.runtime.shared import prove
+from pslaunch.runtime.shared import places, prove
 
-from ..loop import Loop, Timer
+from ..loop import Loop
 from . import reach
 from .listener import Listening
 from .seal import Seal
@@ -21,7 +21,7 @@ from .seal import Seal
 PLANE = prove.Plane(b"pslaunch control plane", "head", "agent", advice="is it an agent of another job?")
 TRY_S = 3.0  # for one of several addresses
 MIN_TRY_S = 0.1
-SUM_UP_S = 5.0  # between two looks at what was not said in full
+TICK_S = 1.0
 Seals = tuple[Seal, Seal]
 
 
@@ -34,8 +34,8 @@ def seals(secret: bytes, nonces: bytes, *, head: bool) -> Seals:
 class _Caller:
     """A connection that has not proved itself."""
 
-    def __init__(self, sock: socket.socket, host: str, port: int, server: prove.Server, limit: Timer) -> None:
-        self.sock, self.host, self.port, self.server, self.limit = sock, host, port, server, limit
+    def __init__(self, sock: socket.socket, host: str, port: int, server: prove.Server, until_s: float):
+        self.sock, self.host, self.port, self.server, self.until_s = sock, host, port, server, until_s
 
 
 class Gate:
@@ -57,26 +57,23 @@ class Gate:
     ) -> None:
         self._loop, self._secret = loop, secret
         self._check, self._admit, self._refused = check, admit, refused
-        self._callers: dict[_Caller, None] = {}  # the oldest first
+        self._callers: places.Places[_Caller] = places.Places()
         self._refusals = prove.Refusals()
         listener = reach.listen(addr, port)
         self.port = int(listener.getsockname()[1])
         self._listening = Listening(loop, listener, self._take, self._make_room)
         self._open = True
-        self._sum_up()
+        self._tick()
 
     def _make_room(self) -> float:
-        """Room for one more, where need be at the cost of the one that takes longest to prove itself.
-
-        Returns how many seconds that one still has.
-        """
-        if len(self._callers) < prove.MAX_UNPROVEN:
+        """Make room for one more, at the cost of another if need be; return for how long nobody has to go."""
+        if len(self._callers) < places.MAX_UNPROVEN:
             return 0.0
-        oldest = next(iter(self._callers))
-        had_s = self._loop.now() - (oldest.limit.at_s - prove.TIMEOUT_S)
-        if had_s >= prove.PATIENCE_S:
-            self._drop(oldest, "it did not prove itself, and others wait")
-        return max(0.0, prove.PATIENCE_S - had_s)
+        caller = self._callers.find_next_to_go(self._loop.now())
+        if caller is None:
+            return places.PATIENCE_S
+        self._drop(caller, "it did not prove itself, and others wait")
+        return 0.0
 
     def _take(self, sock: socket.socket, address: tuple[str, int]) -> None:
         sock.setblocking(False)
@@ -87,16 +84,11 @@ class Gate:
             return self._check(text)
 
         server = prove.Server(PLANE, self._secret, accept)
-        late = f"it did not prove itself within {prove.TIMEOUT_S:g} s"
-        caller = _Caller(
-            sock,
-            address[0],
-            address[1],
-            server,
-            self._loop.call_after(prove.TIMEOUT_S, lambda: self._drop(caller, late)),
-        )
-        self._callers[caller] = None
+        now_s = self._loop.now()
+        caller = _Caller(sock, address[0], address[1], server, now_s + prove.TIMEOUT_S)
+        self._callers.add(caller, caller.host, now_s)
         self._loop.watch(sock.fileno(), read=lambda: self._hear(caller, proved))
+        self._hear(caller, proved)  # who is of the job has said who it is by now
 
     def _hear(self, caller: _Caller, proved: bytearray) -> None:
         try:
@@ -122,10 +114,11 @@ class Gate:
             caller.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keys = seals(self._secret, caller.server.nonces, head=True)
             self._admit(bytes(proved), caller.sock.detach(), keys)
+        elif caller.server.nonces:
+            self._callers.keep(caller)
 
     def _forget(self, caller: _Caller) -> None:
-        caller.limit.cancel()
-        del self._callers[caller]
+        self._callers.remove(caller)
         self._loop.watch(caller.sock.fileno())
         self._listening.go_on()
 
@@ -136,16 +129,20 @@ class Gate:
             if self._refusals.in_full(caller.host, self._loop.now()):
                 self._refused(f"{caller.host}:{caller.port}: {why}")
 
-    def _sum_up(self) -> None:
-        """Now and then say what was not said in full."""
-        for line in self._refusals.sums(self._loop.now()):
+    def _tick(self) -> None:
+        """Drop who had its time; now and then say how much was not said in full."""
+        now_s = self._loop.now()
+        for caller in self._callers:
+            if now_s >= caller.until_s:
+                self._drop(caller, f"it did not prove itself within {prove.TIMEOUT_S:g} s")
+        for line in self._refusals.sums(now_s):
             self._refused(line)
         if self._open:
-            self._loop.call_after(SUM_UP_S, self._sum_up)
+            self._loop.call_after(TICK_S, self._tick)
 
     def close(self) -> None:
         self._open = False
-        for caller in list(self._callers):
+        for caller in self._callers:
             self._forget(caller)
             caller.sock.close()
         self._listening.close()

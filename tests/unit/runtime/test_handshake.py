@@ -70,17 +70,24 @@ def test_other_secrets_are_refused_by_both(theirs: bytes, ours: bytes) -> None:
 
 def test_a_trainer_without_the_secret_is_refused_by_the_server() -> None:
     side = ServerSide(b"secret", accept_all)
-    side.feed(message(MessageKind.NONCE, b"n" * 32))
+    side.feed(PLANE.knock(b"secret", b"n" * 32))  # as a trainer has said it on another connection
     answer = side.feed(message(MessageKind.PROOF, b"m" * 32 + HELLO.to_json()))
     assert HEAD.unpack_from(answer)[2] == MessageKind.REFUSED
     assert "secret" in side.failure
 
 
+@pytest.mark.parametrize("first", [b"n" * 32, b"n" * 64])
+def test_first_words_without_the_secret_are_refused_at_once(first: bytes) -> None:
+    side = ServerSide(b"secret", accept_all)
+    side.feed(message(MessageKind.NONCE, first))
+    assert side.failure and not side.knows_secret
+
+
 def test_a_proof_of_another_conversation_is_refused() -> None:
     first, second = ServerSide(b"s", accept_all), ServerSide(b"s", accept_all)
     nonce = b"n" * 32
-    challenge = first.feed(message(MessageKind.NONCE, nonce))[HEAD.size :]
-    second.feed(message(MessageKind.NONCE, nonce))
+    challenge = first.feed(PLANE.knock(b"s", nonce))[HEAD.size :]
+    second.feed(PLANE.knock(b"s", nonce))
     text = HELLO.to_json()
     proof = message(MessageKind.PROOF, PLANE.mac(b"s", b"trainer", nonce + challenge[:32], text) + text)
     second.feed(proof)
@@ -97,7 +104,7 @@ def test_the_reason_of_a_refusal_reaches_the_trainer() -> None:
 @given(st.lists(st.integers(1, 50)))
 def test_pieces_of_any_size_say_the_same(sizes: list[int]) -> None:
     side = ServerSide(b"", accept_all)
-    nonce = message(MessageKind.NONCE, b"n" * 32)
+    nonce = PLANE.knock(b"", b"n" * 32)
     answer, at = b"", 0
     for size in [*sizes, len(nonce)]:
         answer += side.feed(nonce[at : at + size]) if at < len(nonce) else b""
@@ -112,9 +119,9 @@ def test_other_bytes_are_refused_or_wait(data: bytes) -> None:
     assert side.hello is None
 
 
-@given(st.integers(0, 8 * (HEAD.size + 32) - 1))
+@given(st.integers(0, 8 * (HEAD.size + 64) - 1))
 def test_a_flipped_bit_never_gets_in(bit: int) -> None:
-    raw = bytearray(message(MessageKind.NONCE, b"n" * 32))
+    raw = bytearray(PLANE.knock(b"", b"n" * 32))
     raw[bit // 8] ^= 1 << bit % 8
     side = ServerSide(b"", accept_all)
     side.feed(bytes(raw))
@@ -136,7 +143,7 @@ def test_foreign_protocols_are_known(begin: bytes, name: str) -> None:
 )
 def test_a_hello_that_is_none_is_refused(text: bytes) -> None:
     side = ServerSide(b"", accept_all)
-    challenge = side.feed(message(MessageKind.NONCE, b"n" * 32))[HEAD.size :]
+    challenge = side.feed(PLANE.knock(b"", b"n" * 32))[HEAD.size :]
     nonces = b"n" * 32 + challenge[:32]
     side.feed(message(MessageKind.PROOF, PLANE.mac(b"", b"trainer", nonces, text) + text))
     assert side.hello is None
@@ -186,5 +193,5 @@ def test_a_flood_from_ever_new_addresses_is_counted_as_one() -> None:
 def test_a_pserver_that_is_gone_is_not_silent_one_that_is_stopped_is() -> None:
     with socket.create_server(("127.0.0.1", 0)) as stopped:
         address = stopped.getsockname()[:2]
-        assert silent(address, 0.2)
-    assert not silent(address, 5.0)
+        assert silent(address, b"", 0.2)
+    assert not silent(address, b"", 5.0)

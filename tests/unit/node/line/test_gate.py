@@ -166,9 +166,8 @@ def test_noise_is_dropped_and_the_gate_goes_on(guarded: Guarded, noise: bytes) -
 def test_who_comes_after_a_thousand_that_never_speak_gets_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(prove, "PATIENCE_S", 0.01)
     monkeypatch.setattr(prove, "SUM_UP_S", 1.0)
-    monkeypatch.setattr(gate, "SUM_UP_S", 0.1)
+    monkeypatch.setattr(gate, "TICK_S", 0.1)
     with contextlib.closing(Guarded()) as guarded, contextlib.ExitStack() as stack:
         for _ in range(1000):
             stack.enter_context(socket.create_connection(("127.0.0.1", guarded.gate.port)))

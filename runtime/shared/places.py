@@ -1,0 +1,77 @@
+"""Places for connections that have not proved themselves: so many at once, and none for who only takes them.
+
+Standard library only, Python 3.9 or later. Pure: pservers and gates do what is said here.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+MAX_UNPROVEN = 64  # connections at once that have not proved themselves
+PATIENCE_S = 0.5  # after which one that knows the secret makes room, too
+
+T = TypeVar("T")
+
+
+class Place(NamedTuple):
+    """Who has it: from which source, since when."""
+
+    source: str
+    since_s: float
+
+
+class Places(Generic[T]):
+    """Connections in their places, the oldest first. A silent one gives up its place to any newcomer."""
+
+    def __init__(self) -> None:
+        self._places: dict[T, Place] = {}
+        self._silent: dict[T, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(list(self._places))
+
+    def __contains__(self, who: T) -> bool:
+        return who in self._places
+
+    def add(self, who: T, host: str, now_s: float) -> None:
+        """Give a place to a connection from this host."""
+        self._places[who] = Place(find_source(host), now_s)
+        self._silent[who] = None
+
+    def keep(self, who: T) -> None:
+        """Let it keep its place for a while: it knows the job's secret."""
+        self._silent.pop(who, None)
+
+    def remove(self, who: T) -> None:
+        self._silent.pop(who, None)
+        del self._places[who]
+
+    def find_next_to_go(self, now_s: float) -> T | None:
+        """Return who has to make room: the oldest of the source with the most places, silent if possible.
+
+        Who is of the job sends its first bytes at once: silence is a stranger's. None: let others wait.
+        """
+        counts: dict[str, int] = {}
+        candidates = self._silent or self._places
+        for who in candidates:
+            source = self._places[who].source
+            counts[source] = counts.get(source, 0) + 1
+        most = max(counts.values(), default=0)
+        for who in candidates:
+            source, since_s = self._places[who]
+            if counts[source] == most:
+                return who if self._silent or now_s - since_s >= PATIENCE_S else None
+        return None
+
+
+def find_source(host: str) -> str:
+    """Return what one stranger can't easily have many of: this machine, an IPv4 address, an IPv6 network."""
+    host = host.partition("%")[0].rpartition("::ffff:")[2]
+    if host == "::1" or host.startswith("127."):
+        return "this machine"
+    return socket.inet_pton(socket.AF_INET6, host)[:8].hex() if ":" in host else host
