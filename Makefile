@@ -28,7 +28,7 @@ CTEST := build/ctest-$(lastword $(subst /, ,$(CC)))
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 .DEFAULT_GOAL := help
-.PHONY: help train test faults hosts hosts-down asan lint typing ctest arm64 bench clean setup-train dev
+.PHONY: help train test faults hosts hosts-down asan lint typing ctest arm64 bench docs clean setup-train dev
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -72,7 +72,7 @@ lint: dev typing ## ruff, mypy strict, clang-format, C warnings as errors with g
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy -p pslaunch
-	$(BIN)/mypy tests .ci/setup.py $(wildcard examples/*/*.py bench/*.py)
+	$(BIN)/mypy tests .ci/setup.py $(wildcard docs/*.py examples/*/*.py bench/*.py)
 	$(BIN)/clang-format --dry-run -Werror $(CORE) $(BINDINGS) $(C_TESTS) $(C_PROGRAMS) $(HEADERS)
 	@for cc in $(COMPILERS); do for c in $(CORE) $(C_TESTS) $(C_PROGRAMS) $(BINDINGS); do \
 	    echo "$$cc $$c" && $$cc $(C_FLAGS) $(C_WARNINGS) -O3 -DPy_LIMITED_API=0x030B0000 -fPIC \
@@ -98,6 +98,9 @@ build/ctest-arm64: $(CORE) $(C_TESTS) $(HEADERS) Makefile
 
 bench: dev ## side-by-side measurements; those over SSH need root; see bench/README.md
 	@for what in launch agents push_pull ngram ssh; do $(BIN)/python bench/$$what.py || exit 1; done
+
+docs: dev ## write the tables of docs/options.md anew from the code
+	$(BIN)/python docs/make_tables.py
 
 clean: ## remove everything that was built, .venv/ and the example's workspace included
 	rm -rf .venv build dist .cache *.egg-info runtime/*.so $(WORKSPACE)

@@ -1,16 +1,13 @@
-"""docs/options.md and the code say the same, in both directions."""
+"""docs/options.md has the tables of the code, and what its text says of defaults and variables is so."""
 
 from __future__ import annotations
 
 import ast
 import re
 from pathlib import Path
-from typing import Any
 
-import pytest
-import typer
+import make_tables
 
-from pslaunch import cli
 from pslaunch.options.args import Split
 from pslaunch.options.options import options_of
 from pslaunch.options.sources import gather
@@ -21,37 +18,21 @@ from support.pages import rows, section, words
 
 ROOT = Path(__file__).parents[3]
 PAGE = "options.md"
-COMMANDS: dict[str, Any] = vars(typer.main.get_command(cli.app))["commands"]
 
 
-def row(name: str, metavar: str | None, text: str) -> list[str]:
-    """What the page must say of an option: all but the last cell, its ancestor."""
-    meaning, _, default = text.removesuffix("]").partition(" [default: ")
-    return [f"`--{name}{f' {metavar}' if metavar else ''}`", default, meaning]
-
-
-def options(command: str) -> list[list[str]]:
-    """The same of every option that the code knows."""
-    if command == "pserver":
-        actions = pserver_options._parser({})._actions
-        return [row(a.dest, str(a.metavar), a.help or "") for a in actions if a.dest != "help"]
-    return [
-        row(p.opts[0].removeprefix("--"), None if p.is_flag else p.metavar, p.help)
-        for p in COMMANDS[command].params
-        if p.param_type_name == "option"
+def test_the_tables_are_those_of_the_code() -> None:
+    page = make_tables.PAGE.read_text()
+    assert make_tables.render(page) == page, "make docs writes them anew"
+    assert re.findall("<!-- table: (.+) -->", page) == [
+        *("pslaunch local", "pslaunch fabric", "conf.py"),
+        *(f"pslaunch {name}" for name in make_tables.COMMANDS if name not in ("local", "fabric", "check")),
+        "init()",
     ]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_of_a_command_with_default_and_meaning(command: str) -> None:
-    said = rows(PAGE, f"pslaunch {command}")
-    assert [cells[:3] for cells in said] == options(command)
-    assert all(len(cells) == 4 and cells[3] for cells in said), "the ancestor's name, or a dash"
 
 
 def test_the_commands_are_all() -> None:
     headings = re.findall(r"^## pslaunch (\w+)$", (ROOT / "docs" / PAGE).read_text(), re.MULTILINE)
-    assert headings == list(COMMANDS)
+    assert headings == list(make_tables.COMMANDS)
 
 
 def test_what_only_hosts_have_is_told_in_their_own_page() -> None:
@@ -63,38 +44,22 @@ def test_what_only_hosts_have_is_told_in_their_own_page() -> None:
 def test_the_defaults_of_local_are_what_it_does(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     spec = local_spec(gather("local", Split(), tmp_path), Split(), cwd=tmp_path, environ={})
-    for name, default, _ in options("local"):
-        field = name.strip("`-").partition(" ")[0]
-        value = getattr(spec, field, getattr(spec, f"{field}_s", None))
+    for name, _, default, _ in make_tables.list_options("local"):
+        value = getattr(spec, name, getattr(spec, f"{name}_s", None))
         if re.fullmatch(r"[0-9.]+|True|False|auto", default):
             assert default == (f"{value:g}" if isinstance(value, float) else str(value)), name
 
 
 def test_the_defaults_of_pserver_are_what_it_does() -> None:
     parsed = pserver_options.parse_options([], {})
-    for name, default, _ in options("pserver"):
-        field = name.strip("`-").partition(" ")[0]
-        value = getattr(parsed, field, getattr(parsed, f"{field}_s", None))
+    for name, _, default, _ in make_tables.list_options("pserver"):
+        value = getattr(parsed, name, getattr(parsed, f"{name}_s", None))
         if re.fullmatch(r"[0-9.]+", default):
             assert float(default) == value, name
 
 
-def test_every_argument_of_init_with_its_default_and_meaning() -> None:
-    said = rows(PAGE, "init()")
-    assert [cells[:4] for cells in said] == [
-        [
-            f"`{name}`",
-            f"`{env.init_var(name)}`",
-            "" if arg.default in (None, "") else f"`{arg.default}`",
-            arg.meaning,
-        ]
-        for name, arg in env.INIT_ARGS.items()
-    ]
-    assert all(len(cells) == 5 and cells[4] for cells in said)
-
-
 def test_the_trainers_flags() -> None:
-    text = section(PAGE, "pslaunch local").rpartition("|\n")[2]
+    text = section(PAGE, "pslaunch local").rpartition("-->\n")[2]
     assert words(text) == [f"--{name}" for name in env.TRAINER_FLAGS]
 
 
