@@ -14,6 +14,10 @@ from .layer import Layer
 Feeding = Mapping[str, int] | Sequence[str] | None
 Batch = Sequence[Any]
 
+_ADVICE = (
+    "a batch is a list of samples, each a tuple: paddle.batch(reader, size) makes it of a reader's samples"
+)
+
 
 class Feeder:
     """Knows which item of a sample goes to which data layer.
@@ -31,28 +35,26 @@ class Feeder:
 
     def __call__(self, batch: Batch) -> dict[str, F32 | Ids]:
         """[n] ids or [n, dim] vectors by data layer; raises ValueError naming layer and sample."""
-        if len(batch) == 0:
+        try:
+            size = len(batch)
+        except TypeError:
+            raise ValueError(f"the reader gave {batch!r}; {_ADVICE}") from None
+        if size == 0:
             raise ValueError("the reader gave an empty batch")
         return self._ids(batch) if self._all_ids else self._columns(batch)
 
     def _ids(self, batch: Batch) -> dict[str, F32 | Ids]:
         table = _table(batch)
         if table.shape[1] < self._width:
-            raise ValueError(f"a sample has {table.shape[1]} items, the data layers want {self._width}")
+            raise ValueError(
+                f"a sample has {table.shape[1]} items, the data layers want {self._width}; {_ADVICE}"
+            )
         # One row for each layer, contiguous.
         ids = np.ascontiguousarray(table.T[[self._places[layer.name] for layer in self._layers]])
         if ids.min() < 0 or np.any(ids.max(axis=1) >= self._dims):
-            self._name_bad_id(ids)
+            for layer, column in zip(self._layers, ids, strict=True):
+                _check_ids(layer, column)
         return {layer.name: ids[i] for i, layer in enumerate(self._layers)}
-
-    def _name_bad_id(self, ids: Ids) -> None:
-        bad = (ids < 0) | (ids >= self._dims[:, None])
-        place, sample = (int(x) for x in np.argwhere(bad)[0])
-        layer = self._layers[place]
-        raise ValueError(
-            f"data layer {layer.name}: sample {sample} of the batch has the id {ids[place, sample]}, "
-            f"not from 0 to {layer.size - 1}"
-        )
 
     def _columns(self, batch: Batch) -> dict[str, F32 | Ids]:
         found: dict[str, F32 | Ids] = {}
@@ -61,23 +63,42 @@ class Feeder:
             try:
                 column = [sample[place] for sample in batch]
             except (IndexError, TypeError):
-                raise ValueError(f"data layer {layer.name}: a sample has no item {place}") from None
+                raise ValueError(
+                    f"data layer {layer.name}: a sample has no item {place}; {_ADVICE}"
+                ) from None
             found[layer.name] = self._column(layer, column)
         return found
 
     def _column(self, layer: Layer, column: list[Any]) -> F32 | Ids:
         if layer.type is not None and layer.type.kind == "integer":
-            ids: Ids = np.asarray(column, dtype=np.int64).reshape(1, -1)
-            if ids.shape[1] != len(column) or ids.min() < 0 or ids.max() >= layer.size:
-                raise ValueError(f"data layer {layer.name}: ids are single and from 0 to {layer.size - 1}")
-            return ids.reshape(-1)
+            try:
+                ids: Ids = np.asarray(column, dtype=np.int64).reshape(-1)
+            except (TypeError, ValueError) as e:
+                raise ValueError(f"data layer {layer.name}: its items are not single ids: {e}") from None
+            if len(ids) != len(column):
+                raise ValueError(f"data layer {layer.name}: its items are not single ids")
+            _check_ids(layer, ids)
+            return ids
         try:
             values: F32 = np.asarray(column, dtype=np.float32)
         except ValueError as e:
             raise ValueError(f"data layer {layer.name}: its items are not vectors of one size: {e}") from None
         if values.size != len(column) * layer.size:
-            raise ValueError(f"data layer {layer.name}: items of {values.shape[1:]}, not dim {layer.size}")
+            advice = f"; {_ADVICE}" if values.ndim == 1 else ""
+            raise ValueError(
+                f"data layer {layer.name}: items of {values.shape[1:]}, not dim {layer.size}{advice}"
+            )
         return np.ascontiguousarray(values.reshape(len(column), layer.size))
+
+
+def _check_ids(layer: Layer, ids: Ids) -> None:
+    """Raises ValueError that names the first id [n] outside the layer's range."""
+    bad = np.flatnonzero((ids < 0) | (ids >= layer.size))
+    if bad.size:
+        raise ValueError(
+            f"data layer {layer.name}: sample {bad[0]} of the batch has the id {ids[bad[0]]}, "
+            f"not from 0 to {layer.size - 1}"
+        )
 
 
 def _table(batch: Batch) -> Ids:
@@ -88,7 +109,7 @@ def _table(batch: Batch) -> Ids:
             raise ValueError("the samples of a batch differ in their number of items")
         flat = np.fromiter(itertools.chain.from_iterable(batch), np.int64, len(batch) * width)
     except TypeError as e:
-        raise ValueError(f"a sample is not a tuple of whole numbers: {e}") from None
+        raise ValueError(f"a sample is not a tuple of whole numbers: {e}; {_ADVICE}") from None
     return flat.reshape(len(batch), width)
 
 
