@@ -35,8 +35,17 @@ class Desk(Protocol):
         """Whether the job ends already: then nothing more is asked."""
         ...
 
-    def fail(self, what: str, node: int, code: int, text: str, advice: str = "", log: str = "") -> None:
-        """End the job."""
+    def fail(
+        self,
+        what: str,
+        node: int,
+        code: int,
+        text: str,
+        advice: str = "",
+        log: str = "",
+        tail: Sequence[str] = (),
+    ) -> None:
+        """End the job. `tail`: the last lines of `log`."""
         ...
 
     def settle(self, nodes: Sequence[job.Node]) -> None:

@@ -19,6 +19,8 @@ Event = Mapping[str, Any]  # as the head made it; see docs/architecture.md, "Eve
 
 PROGRESS_EVERY_S: Final = 10.0  # between two progress lines of one process, where there is no live view
 OURS: Final = "pslaunch"
+# A reason and its details; a node, or a part of the job, is no reason without what follows it.
+_DETAILED: Final = re.compile(r"((?:(?:node \d+ \(\S*\)|the \w+): )?.*?)[:;] .*", re.DOTALL)
 
 # C0 but the tab, DEL, C1: what moves the cursor, rings, or changes the terminal's state.
 _CONTROL: Final = {c: f"\\x{c:02x}" for c in (*range(9), *range(10, 32), *range(127, 160))}
@@ -118,7 +120,7 @@ class Transcript:
         yield Said(OURS, e["text"] if level == "info" else f"{level}: {e['text']}", level)
 
     def _on_ending(self, e: Event) -> Iterator[Said]:
-        why = re.split("[:;] ", e["why"], maxsplit=1)[0]  # the details come with the end, once
+        why = _DETAILED.sub(r"\1", e["why"])  # the details come with the end, once
         yield Said(OURS, f"ending the job: {why} (KILL after {e['grace_s']:g} s)", "warning")
 
     def _on_end(self, e: Event) -> Iterator[Said]:

@@ -144,10 +144,22 @@ def test_a_firewall_with_the_given_port_open_is_enough(hosts: Hosts, workspace: 
     assert re.search(why, job.events()[-1]["reason"])
 
 
+def full_disk(host: Host) -> None:
+    host.small_disk(1 << 18)
+    host.run("sh", "-c", f"cat /dev/zero > {host.site.root}/ballast || true")
+
+
+def disk_that_can_only_be_read(host: Host) -> None:
+    host.small_disk(1 << 20)
+    host.run("mount", "-o", "remount,ro", str(host.site.root))
+
+
 FAULTS: dict[str, tuple[Callable[[Host], None], int, tuple[str, ...]]] = {
     "no python": (Host.no_python, codes.HOST, ("1 of 3 hosts", "node2", "Python 3.9")),
     "changed key": (Host.change_key, codes.HOST, ("1 of 3 hosts", "node2", "known_hosts:2")),
-    "full disk": (lambda host: host.small_disk(1 << 20), codes.IO, ("(node2)", "bytes free")),
+    "small disk": (lambda host: host.small_disk(1 << 20), codes.IO, ("(node2)", "bytes free")),
+    "full disk": (full_disk, codes.IO, ("(node2)", "/.pslaunch/lock: No space left on device")),
+    "read-only": (disk_that_can_only_be_read, codes.RIGHTS, ("(node2)", "/log can't be made", "--root_dir")),
     "no power": (Host.crash, codes.HOST, ("1 of 3 hosts", "node2")),
 }
 

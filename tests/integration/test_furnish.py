@@ -80,7 +80,7 @@ def test_what_can_not_be_had_is_named(node: Node) -> None:
 
 
 def test_what_pip_leaves_goes_with_the_run_folder(workspace: Path) -> None:
-    words = ("tmp=$TMPDIR", 'touch "$tmp/left"', 'echo "$tmp" > where', "exit 7")
+    words = ("tmp=$TMPDIR", 'touch "$tmp/left"', 'echo "$tmp" > where', "echo no such module: cuda", "exit 7")
     spec = JobSpec(backend="local", job_name="furnish", workspace=workspace, server_num=0)
     plan = make_plan(spec, "furnish-1")._replace(setup=("; ".join(words),))
     loop, backend = Loop(), LocalBackend()
@@ -97,6 +97,7 @@ def test_what_pip_leaves_goes_with_the_run_folder(workspace: Path) -> None:
     left = Path((workspace / "where").read_text().strip())
     assert left.parent.name.startswith("pslaunch-") and not left.parent.exists()
     assert end["failure"]["log"] == str(workspace / "log/setup.log")
+    assert end["failure"]["tail"][-1] == "no such module: cuda"
 
 
 def test_the_first_command_that_fails_ends_it(node: Node) -> None:

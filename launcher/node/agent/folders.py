@@ -5,11 +5,12 @@ Where nodes share a folder (NFS), the first of them has it; the others get folde
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Callable
 
 from pslaunch.runtime.shared import env
@@ -51,6 +52,10 @@ class Premises:
         self.dispatched = bool(order["dispatched"])
         self.shared: int | None = None  # with which node, that was first
         self._lock_fd = -1
+        # Copies of a simulated cluster are below its log folder; they alone know their address beforehand.
+        sent = self.dispatched and not order["addr"]
+        beside = sent and self.paths["log_dir"].startswith(f"{self.workspace}/")
+        self._option = "--root_dir" if beside else "--log_dir"  # decides where the folders are
         if not self.dispatched and not os.path.isdir(self.workspace):
             text = f"the workspace {self.workspace} is not a folder on {socket.gethostname()}"
             advice = "name one that is there (--job_workspace), or have it sent (--job_dispatch_package)"
@@ -85,7 +90,7 @@ class Premises:
         try:
             os.makedirs(path, exist_ok=True)
         except OSError as e:
-            text = f"the folder for logs {path} can't be made: {e.strerror}; choose another --log_dir"
+            text = f"the folder {path} can't be made: {e.strerror}; choose another {self._option}"
             raise Refusal(code_of(e), text) from None
 
     def leave(self) -> None:
@@ -97,7 +102,8 @@ class Premises:
 
     def _lock(self) -> str | None:
         """Take the lock, or say who has it: job and node."""
-        fd = os.open(os.path.join(self.paths["state_dir"], "lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        path = os.path.join(self.paths["state_dir"], "lock")
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -109,9 +115,10 @@ class Premises:
             os.close(fd)
             return first
         _remove_left_run_dir(os.read(fd, MAX_LOCK_BYTES))
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{self._job_id}\n{self._node}\n{self._run_dir}\n".encode(), 0)
-        os.fsync(fd)  # other hosts may look
+        with _naming(path):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{self._job_id}\n{self._node}\n{self._run_dir}\n".encode(), 0)
+            os.fsync(fd)  # other hosts may look
         self._lock_fd = fd
         # The keeper holds it too: while it still ends what we leave, no other job may come in here.
         self._hand_over(fd)
@@ -134,7 +141,7 @@ class Premises:
     def _settle(self) -> None:
         """The folders are ours: finish what a cut dispatch has left."""
         if self.dispatched:
-            os.makedirs(self.workspace, exist_ok=True)
+            self._make(self.workspace)
         if self.shared is None and os.path.lexists(os.path.join(self.workspace, JOURNAL_PATH)):
             from ..dispatch import into_place
             from ..dispatch.manifest import ManifestError
@@ -173,7 +180,7 @@ class Premises:
         """A file of the state folder, with our job in its first line."""
         path = os.path.join(self.paths["state_dir"], name)
         beside = f"{path}-{self._node}"
-        with open(beside, "w", encoding="utf-8") as f:
+        with _naming(path), open(beside, "w", encoding="utf-8") as f:
             f.write(f"{self._job_id}\n")
             f.writelines(lines)
         os.replace(beside, path)
@@ -199,5 +206,15 @@ def _remove_left_run_dir(lock: bytes) -> None:
 def write(path: str, text: str, mode: int = 0o644) -> None:
     """A file that has this text, and nothing of what it had before."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(fd, "w", encoding="utf-8") as f:
+    with _naming(path), os.fdopen(fd, "w", encoding="utf-8") as f:
         f.write(text)
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Name the file in errors of writing, which the system leaves to who knows it."""
+    try:
+        yield
+    except OSError as e:
+        e.filename = e.filename or path
+        raise

@@ -213,9 +213,19 @@ class Head:
         """Whether the job ends, or has failed already."""
         return bool(self._supervisor.why or self._supervisor.failure)
 
-    def fail(self, what: str, node: int, code: int, text: str, advice: str = "", log: str = "") -> None:
+    def fail(
+        self,
+        what: str,
+        node: int,
+        code: int,
+        text: str,
+        advice: str = "",
+        log: str = "",
+        tail: Sequence[str] = (),
+    ) -> None:
         """End the job for something that is no process's exit."""
-        self._supervisor.trouble(Failure(what, node, code, text, log=log, advice=advice), self._loop.now())
+        failure = Failure(what, node, code, text, log=log, tail=tuple(tail), advice=advice)
+        self._supervisor.trouble(failure, self._loop.now())
         self._loop.call_after(0.0, self._decide)  # it may be no message that brought it
 
     # --- running ---

@@ -156,12 +156,12 @@ class Opening:
         """The program that makes a node ready has ended."""
         if how.code == codes.OK:
             return
-        *before, said = how.tail or ("it said nothing",)
+        *tail, said = how.tail or ("it said nothing",)
         advice = said.removeprefix(ADVICE) if said.startswith(ADVICE) else ""
-        if advice and before:
-            said = before[-1]
+        if advice and tail:
+            said = tail.pop()
         log = f"{link.node.log_dir}/{SETUP_LOG}"
-        self._refused(link, how.code, f"can't be made ready: {said}", advice, log)
+        self._refused(link, how.code, f"can't be made ready: {said}", advice, log, tail)
 
     def _on_furnished(self, link: Link, m: Message) -> None:
         link.node = link.node._replace(python=str(m["python"]) or link.node.python)
@@ -293,5 +293,7 @@ class Opening:
     def _on_refused(self, link: Link, m: Message) -> None:
         self._refused(link, int(m["code"]), str(m["text"]))
 
-    def _refused(self, link: Link, code: int, text: str, advice: str = "", log: str = "") -> None:
-        self._desk.fail(f"node {link.node.id} ({link.host})", link.node.id, code, text, advice, log)
+    def _refused(
+        self, link: Link, code: int, text: str, advice: str = "", log: str = "", tail: Sequence[str] = ()
+    ) -> None:
+        self._desk.fail(f"node {link.node.id} ({link.host})", link.node.id, code, text, advice, log, tail)

@@ -323,14 +323,28 @@ def test_the_state_of_a_process_that_ended(
 def test_a_long_reason_is_told_once() -> None:
     text = "can't listen on 127.0.0.1:7164: Address already in use, held by pid 12"
     failure = {**FAILURE, "what": "node 0 (localhost)", "text": text, "log": "", "tail": [], "advice": ""}
-    why = f"node 0 (localhost) {text}"
+    why = f"node 0 (localhost): {text}"
     end = {"event": "end", "code": 69, "reason": why, "elapsed_s": 1.0, "failure": failure}
     lines = plain(JOB, {"event": "ending", "why": why, "grace_s": 5.0}, end)[3:]
     assert [line[12:] for line in lines] == [
-        "ending the job: node 0 (localhost) can't listen on 127.0.0.1:7164 (KILL after 5 s)",
+        "ending the job: node 0 (localhost): can't listen on 127.0.0.1:7164 (KILL after 5 s)",
         f"FAILED: node 0 (localhost): {text}",
         "failed after 1.0 s, exit code 69",
     ]
+
+
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        ("the package: it changes while it is sent: x", "the package: it changes while it is sent"),
+        ("node 1 (root@h:22) was lost: its agent: the line closed", "node 1 (root@h:22) was lost"),
+        ("trainer/1 ended with 3: ValueError: no", "trainer/1 ended with 3"),
+        ("interrupted (Ctrl+C)", "interrupted (Ctrl+C)"),
+    ],
+)
+def test_the_end_is_announced_with_its_reason(why: str, told: str) -> None:
+    (said,) = plain(JOB, {"event": "ending", "why": why, "grace_s": 5.0})[3:]
+    assert said.endswith(f"ending the job: {told} (KILL after 5 s)")
 
 
 def test_a_node_that_is_named_as_its_host_is_not_named_twice() -> None:

@@ -92,7 +92,7 @@ class Desk:
     ) -> None:
         then(self.source)
 
-    def fail(self, what: str, node: int, code: int, text: str, advice: str = "", log: str = "") -> None:
+    def fail(self, what: str, node: int, code: int, text: str, *_: object, **__: object) -> None:
         self.failed.append(text)
 
     def settle(self, nodes: Sequence[job.Node]) -> None: ...
