@@ -45,7 +45,7 @@ test: dev ctest ## all tests that this machine can run: C under ASan and UBSan, 
 
 faults: dev ## every ending, N times (default 1), each time with another seed
 	@for seed in $$(seq $(N)); do echo "seed $$seed"; \
-	    $(PYTEST) -q --max-suite-reruns=0 --seed=$$seed tests/faults $(PYTEST_ARGS) || exit 1; done
+	    $(PYTEST) -q --seed=$$seed tests/faults $(PYTEST_ARGS) || exit 1; done
 
 hosts: N = 3
 hosts: dev ## N hosts (default 3) with sshd on this machine, to try `pslaunch fabric`; needs root, Linux, openssh-server

@@ -13,7 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from support import clock, furnished, guard, leaks
+from support import furnished, guard, leaks
 from support.jobs import PLACES, FabricPlace, LocalPlace, Place
 from support.process import poll_until
 from support.wheelhouse import make_wheelhouse
@@ -23,22 +23,15 @@ from testbed import Hosts, why_not
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
 
-AWAY_S = 0.5  # of a test's time: where others had more of it, its failure says nothing of the code
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--require`, `--seed` and `--doubt`."""
+    """Add `--require` and `--seed`."""
     parser.addoption("--seed", type=int, default=1, help="of what the tests of faults choose by chance")
     parser.addoption(
         "--require",
         default="",
         metavar="all|MARKER,...",
         help="a skip is a failure: of any test, or of tests with one of these markers",
-    )
-    parser.addoption(
-        "--doubt",
-        action="store_true",
-        help="try what fails again, also on a machine that seems to be all ours; the summary names it",
     )
 
 
@@ -61,26 +54,6 @@ def pytest_configure(config: pytest.Config) -> None:
         guarding.communicate()
 
     config.add_cleanup(end)
-
-
-_begun: list[float] = [0.0]  # what others had of this machine when the test began
-
-
-def _machine_was_away() -> bool:
-    return clock.taken_s() - _begun[0] > AWAY_S
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """What failed while the machine was taken away is tried again, and named in the summary."""
-    doubt = config.getoption("--doubt")
-    again = pytest.mark.flaky(reruns=1 if doubt else 2, condition=True if doubt else _machine_was_away)
-    for item in items:
-        item.add_marker(again)
-
-
-def pytest_runtest_logstart() -> None:
-    """Each attempt has its own time."""
-    _begun[0] = clock.taken_s()
 
 
 def _required(config: pytest.Config, names: set[str]) -> bool:
