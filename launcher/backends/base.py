@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..options.spec import Reach
 
 CLOSE_EXTRA_S = 2.0
+LAST_WORDS_S = 0.5  # for a node whose job ended in the last moment to end its line too
 
 
 class Line(NamedTuple):
@@ -75,8 +76,8 @@ class Backend(Protocol):
         """From another thread: nodes that are being reached shall fail soon. Never raises."""
         ...
 
-    def hurry(self) -> None:
-        """`close` shall not wait for a grace: all was killed."""
+    def ends_within(self, limit_s: float) -> None:
+        """The whole job ends within `limit_s`: `close` waits no longer than that and two seconds more."""
         ...
 
     def release(self) -> None:

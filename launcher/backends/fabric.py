@@ -23,7 +23,7 @@ from ..options.hosts import Host, named
 from ..ssh.channel import Channel
 from ..ssh.fleet import Fleet
 from ..ssh.prompt import Prompt
-from .base import CLOSE_EXTRA_S, Backend, Dial, Line
+from .base import CLOSE_EXTRA_S, LAST_WORDS_S, Backend, Dial, Line
 from .local import LocalBackend
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class FabricBackend:
         ask = self._prompt.ask if on_terminal else None
         self._reach, self._fleet = reach, Fleet(reach, ask=ask, give_up=self._prompt.give_up)
         self._channels: list[Channel] = []
-        self._grace_s = 0.0
+        self._grace_s, self._end_s = 0.0, float("inf")
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[Line]:
         channels = self._open(nodes, limits, "serve")
@@ -110,8 +110,8 @@ class FabricBackend:
     def cancel(self) -> None:
         self._fleet.cancel()
 
-    def hurry(self) -> None:
-        self._grace_s = 0.0
+    def ends_within(self, limit_s: float) -> None:
+        self._end_s = min(self._end_s, time.monotonic() + limit_s + CLOSE_EXTRA_S)
 
     def release(self) -> None:
         self._prompt.give_up()
@@ -121,7 +121,8 @@ class FabricBackend:
     def close(self) -> None:
         """Wait for what still ends on the hosts; the head has closed their lines by now."""
         self._prompt.give_up()
-        end_s = time.monotonic() + self._grace_s + CLOSE_EXTRA_S
+        self.ends_within(self._grace_s)
+        end_s = max(self._end_s, time.monotonic() + LAST_WORDS_S)
         for channel in self._channels:
             channel.wait(max(0.0, end_s - time.monotonic()))
         self._channels.clear()

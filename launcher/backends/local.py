@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from ..errors import FileError, ServiceError
 from ..node.job import Limits, Node
-from .base import CLOSE_EXTRA_S, Dial, Line
+from .base import CLOSE_EXTRA_S, LAST_WORDS_S, Dial, Line
 
 if TYPE_CHECKING:
     from ..options.spec import Reach
@@ -34,7 +34,7 @@ class LocalBackend:
 
     def __init__(self, _reach: Reach | None = None) -> None:
         self._keepers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
-        self._grace_s = 0.0
+        self._grace_s, self._end_s = 0.0, float("inf")
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[Line]:
         lines: list[Line] = []
@@ -114,8 +114,8 @@ class LocalBackend:
     def cancel(self) -> None:
         """Nothing here takes its time."""
 
-    def hurry(self) -> None:
-        self._grace_s = 0.0
+    def ends_within(self, limit_s: float) -> None:
+        self._end_s = min(self._end_s, time.monotonic() + limit_s + CLOSE_EXTRA_S)
 
     def release(self) -> None:
         for keeper, said in self._keepers:
@@ -125,7 +125,8 @@ class LocalBackend:
 
     def close(self) -> None:
         """Wait for the keepers, whose lines the head has closed by now."""
-        end_s = time.monotonic() + self._grace_s + CLOSE_EXTRA_S
+        self.ends_within(self._grace_s)
+        end_s = max(self._end_s, time.monotonic() + LAST_WORDS_S)
         for keeper, said in self._keepers:
             try:
                 keeper.wait(max(0.0, end_s - time.monotonic()))

@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterable
 from typing import Callable, Optional
 
+from .silence import PAUSE_S
+
 Callback = Callable[[], None]
 Done = Callable[[Optional[Exception]], None]
 
@@ -80,6 +82,11 @@ class Aside:
             os.close(self._write_fd)
 
 
+def _uptime() -> float:
+    """Return seconds since the machine was started, its sleep included; a monotonic clock leaves that out."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Loop:
     """Calls back for ready descriptors first, due timers after.
 
@@ -87,8 +94,12 @@ class Loop:
     meanwhile before it judges their silence.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.now = clock
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, uptime: Callable[[], float] = _uptime
+    ) -> None:
+        self.now, self._uptime = clock, uptime
+        self._round_s = uptime()  # when the last round had waited
+        self._stood_s, self._stood_until_s = 0.0, float("-inf")
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
@@ -158,10 +169,18 @@ class Loop:
                 if callback:
                     callback()
 
+    def stood_s(self, within_s: float) -> float:
+        """Return how long this process or machine stood still last, if that ended within so many seconds."""
+        return self._stood_s if self._uptime() - self._stood_until_s <= within_s else 0.0
+
     def run_once(self, limit_s: float = 3600.0) -> None:
         """Wait for the next thing to happen, at most `limit_s`, and handle it."""
         due = self._timers[0][0] - self.now() if self._timers else limit_s
-        for key, mask in self._selector.select(max(0.0, min(due, limit_s))):
+        wait_s = max(0.0, min(due, limit_s))
+        ready, began_s, self._round_s = self._selector.select(wait_s), self._round_s, self._uptime()
+        if self._round_s - began_s - wait_s > PAUSE_S:
+            self._stood_s, self._stood_until_s = self._round_s - began_s - wait_s, self._round_s
+        for key, mask in ready:
             read, write = key.data
             # A callback may have stopped the watching of a descriptor that was ready in the same round.
             if mask & selectors.EVENT_READ and read and self._watched(key.fd, read, 0):

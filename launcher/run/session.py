@@ -154,6 +154,7 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
         view = make_view(json=as_json, out=cast(TextIO, outlet), clock=time.monotonic)
         at_end.callback(view.close)
         watch = Watch(loop, view, outlet)
+        watch.on_ending = backend.ends_within
         remote = (
             _head_on_node(loop, backend, plan, watch, starting, at_end, detach=spec.detach) if led else None
         )
@@ -385,7 +386,7 @@ def _stop_on_signals(loop: Loop, backend: Backend, stop: Callable[[int, str], No
 
     def ask(number: int, why: str) -> None:
         if came:
-            backend.hurry()
+            backend.ends_within(0.0)
         came.append(number)
         stop(number, why)
 
@@ -401,6 +402,7 @@ class Watch:
         self._cursor = 0
         self._gaps: dict[str, Event] = {}  # what was left out for a slow reader, by process
         self._broken: OSError | None = None
+        self.on_ending: Callable[[float], None] = lambda _grace_s: None
         self.any_began = False  # whether any process has been started
         self.any_ran = False  # whether anything has, what makes a node ready included
         self._waited_for: set[str] | None = None  # processes that have not run yet, once the job is known
@@ -442,7 +444,9 @@ class Watch:
         for event in events:
             self.any_began |= event["event"] == "process"
             self.any_ran |= event["event"] in ("process", "line")
-            if event["event"] == "job":
+            if event["event"] == "ending":
+                self.on_ending(event["grace_s"])
+            elif event["event"] == "job":
                 self._waited_for = {p["process"] for p in event["processes"]}
             elif event["event"] == "process" and self._waited_for:
                 self._waited_for.discard(event["process"])

@@ -176,10 +176,6 @@ def expected_codes(case: Case, place: Place) -> set[int]:
         return {codes.INT}  # as it was asked to end before
     if case.how in ("TERM", "INT") and case.who == "launcher":
         return {codes.SIGNAL_BASE + SIGNALS[case.how]}
-    if case.how in ("TERM", "INT") and place.led and case.node == 0:
-        # The node that decides was asked to end; not yet in `before`.
-        by = SIGNALS["TERM"] if case.who == "keeper" else SIGNALS[case.how]
-        return {codes.SIGNAL_BASE + by} | ({codes.NODE_LOST} if case.when == "before" else set())
     return {codes.NODE_LOST}
 
 
@@ -206,6 +202,8 @@ def check(place: Place, workspace: Path, case: Case, rng: random.Random) -> None
             os.kill(stopped[0], signal.SIGCONT)
         code = this.job.launcher.wait()
         assert code in expected_codes(case, place), this.job.launcher.output()
+        if stopped and code == codes.NODE_LOST:
+            assert "this side did not run for" in this.job.end()["reason"], this.job.launcher.output()
         if case.who != "launcher" and code == codes.NODE_LOST:
             end = this.job.end()
             # Before programs run, and at a line, it is whichever node came first.

@@ -93,7 +93,7 @@ class Agent:
 
     def asked_to_end(self, number: int) -> None:
         """A signal to the agent itself."""
-        self._give_up(f"the agent was asked to end ({signal.Signals(number).name})")
+        self._give_up(why_asked(number))
 
     # --- orders ---
 
@@ -401,6 +401,11 @@ class Agent:
             self._door = None
         if self._filling:
             self._filling.close()
+
+
+def why_asked(number: int) -> str:
+    """Return the reason of an end after a signal to an agent."""
+    return f"the agent was asked to end ({signal.Signals(number).name})"
 
 
 def own_argv() -> list[str]:

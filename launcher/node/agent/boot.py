@@ -6,14 +6,13 @@ import functools
 import json
 import os
 import select
-import signal
 import socket
 import time
 from typing import TYPE_CHECKING
 
-from .. import procs
+from .. import codes, procs
 from ..loop import Loop
-from .agent import END_SIGNALS, Agent
+from .agent import END_SIGNALS, Agent, why_asked
 
 if TYPE_CHECKING:
     from ..head.on_node import Lead
@@ -59,14 +58,16 @@ def main(mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: 
         loop.run(lambda: agent.code is not None and agent.line.idle)
         return agent.code or 0
     for number in END_SIGNALS:
-        why = f"the head's node was asked to end ({signal.Signals(number).name})"
-        loop.on_signals({number: functools.partial(_end_led, lead, agent, number, why)})
+        loop.on_signals({number: functools.partial(_end_led, lead, agent, number)})
     loop.run(lambda: agent.code is not None and agent.line.idle and lead.over, after_each=[lead.push])
     return agent.code or 0
 
 
-def _end_led(lead: Lead, agent: Agent, number: int, why: str) -> None:
-    if not lead.stop(number, why):
+def _end_led(lead: Lead, agent: Agent, number: int) -> None:
+    """The head here ends the whole job, if it has one."""
+    if lead.leads:
+        agent.trouble("", codes.NODE_LOST, why_asked(number))
+    else:
         agent.asked_to_end(number)
 
 

@@ -72,12 +72,10 @@ class Lead:
         )
         return told or self._loop.now() >= self._over_s + SAY_GOODBYE_S
 
-    def stop(self, number: int, reason: str) -> bool:
-        """Ask the head to end the job; False where there is none yet."""
-        if self._head is None:
-            return False
-        self._head.stop(number, reason)
-        return True
+    @property
+    def leads(self) -> bool:
+        """Whether there is a job that its head can end."""
+        return self._head is not None
 
     # --- observers ---
 

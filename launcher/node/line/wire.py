@@ -362,6 +362,9 @@ class MessageLine:
     def _lose(self, reason: str) -> None:
         if self.open:
             self.close()
+            stood_s = self._loop.stood_s(self.lost_after_s)
+            if stood_s >= self.lost_after_s / 2:  # the other side may have given us up meanwhile
+                reason += f"; this side did not run for {stood_s:.0f} s (stopped, or the machine asleep?)"
             self._on_lost(reason)
 
     def close(self) -> None:

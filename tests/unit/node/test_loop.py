@@ -44,6 +44,19 @@ def test_signals_are_handled_in_the_loop_and_handlers_are_given_back() -> None:
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
 
 
+def test_a_pause_is_known_for_a_while_though_its_clock_stood_too() -> None:
+    uptime_s = 0.0
+    loop = Loop(clock=lambda: 7.0, uptime=lambda: uptime_s)  # a machine that sleeps
+    loop.run_once(0.0)
+    assert loop.stood_s(within_s=5) == 0
+    uptime_s = 60.0
+    loop.run_once(0.0)
+    assert loop.stood_s(within_s=5) == 60
+    uptime_s = 66.0
+    assert loop.stood_s(within_s=5) == 0
+    loop.close()
+
+
 def test_an_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     loop = Loop()
