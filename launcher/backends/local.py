@@ -1,7 +1,4 @@
-"""The local backend: a keeper and its agent on this machine, over the wire that every other one uses.
-
-A user waits for every import before a keeper is started: what only an end or a later shell needs comes then.
-"""
+"""The local backend: a keeper and its agent on this machine, over the wire that every other one uses."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from ..errors import FileError, ServiceError
+from ..node import procs
 from ..node.job import Limits, Node
 from .base import CLOSE_EXTRA_S, LAST_WORDS_S, Dial, Line
 
@@ -63,8 +62,6 @@ class LocalBackend:
                 keeper.stdin.close()
 
     def head_line(self, record: Mapping[str, Any]) -> tuple[int, int]:
-        import socket
-
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.connect(str(record["socket"]))
@@ -133,8 +130,6 @@ class LocalBackend:
             except subprocess.TimeoutExpired:
                 # Killing it would take a guard away from what its agent started, unless it is stopped and
                 # guards nothing: then its agent, if there is one, does the ending.
-                from ..node import procs
-
                 found = procs.read_proc(keeper.pid)
                 with contextlib.suppress(ProcessLookupError):
                     keeper.send_signal(signal.SIGKILL if found and found.state in "Tt" else signal.SIGTERM)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Sequence
-
-from . import GC_THRESHOLD
 
 
 def main(argv: Sequence[str]) -> int | str:
     """What `sys.exit` takes."""
-    gc.set_threshold(GC_THRESHOLD)
     mode, words = (argv[0], argv[1:]) if argv else ("", argv)
     if mode == "keeper":
         from .agent import keeper

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from ..errors import SpecError
+from ..node.dispatch.manifest import KEPT
 from .args import Split
 from .hosts import Host, choose, parse_hosts, split_list
 from .kinds import Value
@@ -163,8 +164,6 @@ def _links(values: Sequence[Value]) -> dict[str, str]:
 
 
 def _check_inside(name: str, value: Value) -> None:
-    from ..node.dispatch.manifest import KEPT  # what reads files is seldom needed here
-
     path = posixpath.normpath(name) if name else "."
     if path == "." or path.startswith(("/", "../")) or path == ".." or not path.isprintable():
         raise SpecError(f"{value.shown}: {name!r} is not inside the workspace")

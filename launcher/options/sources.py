@@ -9,8 +9,10 @@ from typing import Any, Final
 from pslaunch.runtime.shared.env import init_var
 
 from .args import Split
+from .conf_py import read_conf
 from .kinds import Layer, Value
 from .options import Option, options_of
+from .toml_file import read_settings
 
 CONF: Final = "conf.py"
 SETTINGS: Final = "pslaunch.toml"
@@ -58,18 +60,13 @@ def gather(backend: str, split: Split, cwd: Path) -> Given:
     """What was given for a job of this backend; files of `cwd` are looked for. Raises SpecError."""
     layers, flags, files = [_line_layer(split)], dict(split.trainer_flags), list[str]()
     left_out: list[str] = []
-    # What reads a file is imported where there is one: most jobs have none, and wait for every import.
     if (cwd / SETTINGS).exists():
-        from .toml_file import read_settings
-
         own, common, more = read_settings(cwd / SETTINGS, backend)
         layers += [own, common]
         flags = {**more, **flags}
         files.append(SETTINGS)
     named = merge(layers).get("conf")
     if named or (backend == "fabric" and (cwd / CONF).exists()):
-        from .conf_py import read_conf
-
         name = named[0].text if named else CONF
         known = options_of(backend)
         layers.append({k: v for k, v in read_conf(cwd / name, name, left_out.append).items() if k in known})

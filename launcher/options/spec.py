@@ -21,6 +21,7 @@ from ..node.job import PYTHON
 from .args import Split
 from .detect import Server, choose_server
 from .hosts import Host
+from .imports import imported
 from .kinds import Flag, Text, Value
 from .locate import DEFAULT_PROGRAM, folder_to_make, locate, name_of
 from .options import DEFAULT, options_of
@@ -297,8 +298,6 @@ def check_spec(spec: JobSpec, given: Given) -> None:
 
 def _imports_runtime(spec: JobSpec) -> str:
     """Return the place where the program imports our runtime for certain, `train.py:3`; else nothing."""
-    from .imports import imported  # seldom needed
-
     program = spec.workspace / (spec.program or DEFAULT_PROGRAM)
     return imported(program, spec.workspace).needed.get("pslaunch", "")
 

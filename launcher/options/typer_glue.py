@@ -10,7 +10,9 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from .. import __version__
 from ..errors import SpecError
+from .args import nearest, split_command_line
 from .options import OPTIONS, Option, options_of
 
 PLANNED: Final = {"mpi": "an Open MPI cluster", "k8s": "Kubernetes"}
@@ -46,8 +48,6 @@ class Commands(TyperGroup):
         if not args or args[0] in HELP_NAMES:
             _help(ctx)
         if args[0] == "--version":
-            from .. import __version__
-
             typer.echo(f"pslaunch {__version__}")
             ctx.exit()
         if args[0] in PLANNED:
@@ -61,8 +61,6 @@ class Commands(TyperGroup):
                 f"it would start, and {ctx.command_path} fabric looks at hosts that are reached by SSH"
             )
         if args[0] not in self.commands:
-            from .args import nearest
-
             near = nearest(args[0].strip("-").lower(), self.commands, cutoff=0.5)
             meant = f"; is {near!r} meant?" if near else f"; there are {', '.join(self.commands)}"
             ctx.fail(f"no command {args[0]!r}{meant}")
@@ -79,8 +77,6 @@ class JobCommand(TyperCommand):
     """A command that starts a job: the words that are not ours go to the trainer and the program."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from .args import split_command_line
-
         ours = options_of(str(self.name))
         options = {name: option.valued for name, option in ours.items()}
         repeatable = {name for name, option in ours.items() if option.repeatable}

@@ -28,11 +28,13 @@ from ..errors import (
 )
 from ..node import codes
 from ..node.job import Facts, Node, Plan, place, to_data
+from ..node.later import record
 from ..node.loop import Loop
 from ..options.spec import JobSpec, Reach
 from ..plan import dry_run as plan_as_data
 from ..plan import make_plan, render
 from ..views.async_writer import Outlet
+from ..views.make_view import make_view
 
 if TYPE_CHECKING:
     from ..node.dispatch.head_side import Supply
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
     from .observe import HeadView, RemoteHead
 
 TICK_S = 0.125
-AT_ONCE_S = 0.02  # for nodes that start without a network
 # Ends that say nothing of a host, or name it already: what then goes on is to be over soon.
 NO_LOOK = (codes.OK, codes.USAGE, codes.INT, codes.TERM, codes.HUP, codes.NODE_LOST)
 T = TypeVar("T")
@@ -147,10 +148,6 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
             starting = Begun(loop, lambda: backend.start(plan.nodes, limits))
         at_end.callback(backend.close)
         at_end.callback(_leave, starting, backend)
-        starting.soon()
-        # Nodes take longer to come up than what waits for them to be imported: that is done meanwhile.
-        from ..views.make_view import make_view
-
         view = make_view(json=as_json, out=cast(TextIO, outlet), clock=time.monotonic)
         at_end.callback(view.close)
         watch = Watch(loop, view, outlet)
@@ -199,10 +196,6 @@ class Begun(Generic[T]):
                 done.set()
 
         loop.aside(run, self._over.append)
-
-    def soon(self) -> None:
-        """Give it a moment: what takes no longer is not kept from it by our own imports."""
-        self._done.wait(AT_ONCE_S)
 
     def leave(self, cut: Callable[[], None]) -> T | None:
         """What it has brought; where it is not over yet, `cut` ends it soon."""
@@ -363,8 +356,6 @@ def _fetch(
 
 def _remember(plan: Plan, reach: Reach) -> Path:
     """Note where a job is led that is not led on this machine, for later shells. Raises FileError."""
-    from ..node.later import record
-
     path = Path(record.folder(os.environ)) / (plan.job_id + record.POINTER)
     fixed = {"job": plan.job_id, "name": plan.name, "backend": plan.backend, "nodes": len(plan.nodes),
              "started": round(time.time(), 3), "reach": to_data(reach)}  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import subprocess
@@ -145,8 +146,6 @@ def _write_all(fd: int, data: bytes) -> bool:
 
 
 def _widen(fd: int) -> None:
-    import fcntl
-
     fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
 

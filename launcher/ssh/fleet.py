@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import HostError, HostRightsError
 from ..ship.zipapp import make_zipapp
-from . import hostkeys
+from . import binary, hostkeys
+from .askpass import Askpass
 from .attempt import Deadline, RefusedError
 from .boot import Boot, make_boot
 from .channel import Channel
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from ..options.hosts import Host
     from ..options.spec import Reach
-    from .askpass import Askpass
     from .connect import Connector
 
 DESCRIPTORS = 10  # of a connection and its channel, and more than that
@@ -148,9 +148,6 @@ class Fleet:
         return connect.start(connection, route.target, booted, deadline)
 
     def _by_ssh(self, route: Route, booted: Boot) -> Channel:
-        from . import binary
-        from .askpass import Askpass
-
         assert self._config.ssh is not None and self._shared is not None
         with self._lock:
             if self._ask and not self._askpass and not self._closed:

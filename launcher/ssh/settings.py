@@ -6,6 +6,7 @@ Without it they come from the files as Fabric reads them, and a directive that w
 
 from __future__ import annotations
 
+import fnmatch
 import getpass
 import os
 import re
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import HostError, SpecError
-from . import keys
+from . import files, keys
 
 SSH_G_LIMIT_S = 10.0  # `Match exec` may run something slow
 MAX_JUMPS = 8
@@ -189,8 +190,6 @@ def _files(lines: Iterable[str], home: str) -> tuple[str, ...]:
 
 def _sent(values: Values, environ: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     """The variables that SendEnv and SetEnv give to the other side."""
-    import fnmatch
-
     patterns = [word for line in values.get("sendenv", ()) for word in line.replace(",", " ").split()]
     for name, value in environ.items():
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
@@ -309,8 +308,6 @@ class Config:
         return parse(done.stdout.decode("utf-8", "surrogateescape"))
 
     def _read_files(self, name: str, user: str | None, port: int | None) -> Values:
-        from . import files
-
         values: dict[str, Sequence[str]] = {
             "identityfile": [f"~/.ssh/{key}" for key in _DEFAULT_KEYS],
             "userknownhostsfile": ["~/.ssh/known_hosts ~/.ssh/known_hosts2"],

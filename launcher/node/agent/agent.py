@@ -11,6 +11,7 @@ import errno
 import functools
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -23,6 +24,7 @@ from pslaunch.runtime.shared import busyport, env
 from .. import codes, ports, procs
 from ..codes import Refusal, code_of
 from ..ending import Ending
+from ..line import reach
 from ..line.wire import Data, Message, MessageLine
 from ..loop import Loop
 from ..procs import BEAT_S, KILL_LIMIT_S, complain, reap
@@ -33,7 +35,6 @@ from .program import Program
 if TYPE_CHECKING:
     from ..dispatch.node_side import Filling
     from ..line.gate import Seals
-    from ..line.reach import Door
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -61,7 +62,7 @@ class Agent:
         self._secret = secret
         self.held: dict[str, list[socket.socket]] = {}
         self._furnishing: Message | None = None  # the order that is being carried out
-        self._door: Door | None = None
+        self._door: reach.Door | None = None
         self._filling: Filling | None = None
         self._marks: list[socket.socket] = []  # of all our ports, to the end of the job
         self._programs: dict[str, Program] = {}
@@ -215,8 +216,6 @@ class Agent:
 
     def _order_door(self, m: Message) -> None:
         """Let others try by which addresses they reach this node, at this port if it can be had."""
-        from ..line import reach
-
         self._door = reach.Door(self.loop, reach.word(self._secret, self._node), int(m["port"]))
         self.line.send({"type": "opened", "port": self._door.port})
 
@@ -227,8 +226,6 @@ class Agent:
 
     def _order_reach(self, m: Message) -> None:
         """Try the doors of others; slow ones are waited for aside."""
-        from ..line import reach
-
         reached: list[tuple[int, str]] = []
 
         def work() -> None:
@@ -391,8 +388,6 @@ class Agent:
         ports.close_all({**self.held, "": self._marks})
         if self._premises:
             self._premises.leave()
-        import shutil  # a third of what all of ours takes to import
-
         shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper does it too, where it is still there
 
     def _close_doors(self) -> None:
@@ -417,8 +412,6 @@ def own_argv() -> list[str]:
 
 
 def _own_addrs(nic: str) -> list[str]:
-    from ..line import reach
-
     try:
         return reach.candidates(nic)
     except LookupError as e:

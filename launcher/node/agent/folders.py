@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import re
+import shutil
 import socket
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Callable
@@ -198,8 +199,6 @@ def _remove_left_run_dir(lock: bytes) -> None:
     """Remove the run folder of the job that was here before, where nobody was left alive to do so."""
     path = os.fsdecode((lock + b"\n\n\n").split(b"\n")[2])
     if os.path.lexists(path) and RUN_DIR_NAME.fullmatch(path) and os.lstat(path).st_uid == os.geteuid():
-        import shutil  # a third of what all of ours takes to import
-
         shutil.rmtree(path, ignore_errors=True)
 
 

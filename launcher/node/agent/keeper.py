@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import socket
 import stat
@@ -147,7 +148,5 @@ def main(argv: Sequence[str]) -> int:
     for pid in end_descendants(0.0 if clean else grace_s):
         procs.complain(f"keeper: process {pid} can't be ended: {procs.WHY_LEFT}")
     if os.path.lexists(run_dir):  # an agent that ends by itself takes it with it
-        import shutil  # a third of what all of ours takes to import
-
         shutil.rmtree(run_dir, ignore_errors=True)
     return code

@@ -137,7 +137,7 @@ def test_output_that_breaks_before_there_is_a_head_ends_the_job(
         *(
             (head, where)
             for head in ("launcher", "node")
-            for where in ("views.make_view.make_view", "run.session.Watch.begin")
+            for where in ("run.session.make_view", "run.session.Watch.begin")
         ),
         ("launcher", "node.head.head.Head.attach"),
         ("node", "run.observe.RemoteHead.lead"),
