@@ -39,9 +39,10 @@ class Progress:
         """Send a state: `connected`, `finished`. Waits a moment where the queue is full: states count."""
         self._send(env.format_progress(**self._last, state=state), wait_s=STATE_WAIT_S)
 
-    def why(self, text: str) -> None:
-        """Say why this process is about to end without success, so that nobody has to guess."""
-        self._send(env.format_progress(why=text), wait_s=STATE_WAIT_S)
+    def why(self, text: str, blames: str = "") -> None:
+        """Say why this process is about to end without success, and which other process is the cause."""
+        fields = {"blames": blames, "why": text} if blames else {"why": text}
+        self._send(env.format_progress(**fields), wait_s=STATE_WAIT_S)
 
     def _send(self, datagram: bytes, *, wait_s: float = 0.0) -> None:
         if not self._path:

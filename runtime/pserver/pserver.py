@@ -74,7 +74,7 @@ class Pserver:
         self._resting: dict[socket.socket, tuple[int, float]] = {}  # listeners: port, until when
         self._present = -1
         self._met = False  # a trainer of ours was here
-        self._stalls: dict[int, tuple[float, str]] = {}  # shard -> since when, what
+        self._stalls: dict[int, tuple[float, int, str]] = {}  # shard -> since when, trainer, in words
         self._place: tuple[int, int] | None = None  # in the trainers' list of pservers, and its length
         self._term = False  # TERM came; set by the signal's handler, which may do nothing else
         self._code: int | None = None
@@ -95,7 +95,7 @@ class Pserver:
         if self._refusals.in_full(addr.rpartition(":")[0], time.monotonic()):
             self._say(text) if aloud else self._log.line(text)
 
-    def _end(self, code: int, why: str) -> None:
+    def _end(self, code: int, why: str, blames: str = "") -> None:
         if self._code is not None:
             return
         self._code = code
@@ -104,7 +104,7 @@ class Pserver:
                 print(f"pslaunch pserver: {why}", file=sys.stderr, flush=True)
             self._log.line(why)
         if code not in (0, EX_TERM):
-            self._progress.why(why)
+            self._progress.why(why, blames)
 
     def _announce(self) -> None:
         open_beyond = set()
@@ -380,7 +380,7 @@ class Pserver:
             self._roster.finished(trainer, shard)
             self._log.line(f"trainer {trainer} finished at {port}")
         elif kind == STALLED:
-            self._stalls[shard] = (time.monotonic() - number / 1000, text)
+            self._stalls[shard] = (time.monotonic() - number / 1000, trainer, text)
             self._say(f"{text} for {number / 1000:.0f} s")
         elif kind == RESUMED:
             self._stalls.pop(shard, None)
@@ -424,10 +424,11 @@ class Pserver:
             self._end(EX_TERM, "TERM: saving")
         if why := self._roster.verdict(now_s):
             self._end(EX_TEMPFAIL, why)
-        for since_s, text in list(self._stalls.values()):
+        for since_s, trainer, text in list(self._stalls.values()):
             limit_s = self._options.stall_timeout_s
             if limit_s is not None and now_s - since_s >= limit_s:
-                self._end(EX_TEMPFAIL, f"{text} for {now_s - since_s:.0f} s (option --stall_timeout)")
+                why = f"{text} for {now_s - since_s:.0f} s (option --stall_timeout)"
+                self._end(EX_TEMPFAIL, why, f"{env.TRAINER}/{trainer}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

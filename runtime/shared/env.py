@@ -449,6 +449,7 @@ PROGRESS_FIELDS: Mapping[str, Callable[[str], int | float | str]] = {
     "cost": float,
     "samples_per_s": float,
     "state": str,  # trainer: connected, finished; pserver: connected (its first trainer), finished (all)
+    "blames": str,  # the process that the next one is about
     "why": quoted,  # just before a process of ours ends without success by its own decision
 }
 MAX_WHY_BYTES = 600

@@ -125,7 +125,7 @@ def expected(case: Case, *, by_kernel: bool) -> tuple[int, str, str]:
         return codes.INT, "", "interrupted"
     if case.how == "STOP":
         if case.who == "trainer/1":
-            return codes.PEER, "pserver/0", "waits for trainer 1"
+            return codes.PEER, "trainer/1", "waits for trainer 1"
         return codes.PEER, "trainer/0", "pserver 0 at"
     if case.how == "oom" and by_kernel:
         return 137, case.who, "killed for memory"

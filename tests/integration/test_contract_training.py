@@ -136,12 +136,14 @@ def test_a_trainer_that_leaves_with_0_while_another_waits_is_a_failure(place: Pl
 def test_a_stalled_step_ends_the_job_where_that_was_asked_for_and_names_the_trainer(
     place: Place, workspace: Path
 ) -> None:
-    write(workspace, hook="signal.pause() if os.environ['PSLAUNCH_RANK'] == '1' else None")
+    write(workspace, hook="os.environ['PSLAUNCH_RANK'] == '1' and (print('asleep'), signal.pause())")
     limits = ("--stall_after=0.5", "--stall_timeout=4")  # trainer 1 may come this much earlier than trainer 0
     code, job = finished(place, workspace, *QUICK, "--worker_num=2", *limits)
     assert code == codes.PEER
     failure = job.end()["failure"]
-    assert failure["what"] == "pserver/0" and "waits for trainer 1" in failure["text"], job.launcher.output()
+    assert failure["what"] == "trainer/1" and "waits for trainer 1" in failure["text"], job.launcher.output()
+    assert place.seen_here(failure["node"], failure["log"]) == job.log_of("trainer/1")
+    assert "asleep" in failure["tail"]
 
 
 def test_interrupting_a_training_leaves_nothing(place: Place, workspace: Path) -> None:

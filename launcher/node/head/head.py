@@ -248,7 +248,8 @@ class Head:
         if fields.get("state") in ("connected", "finished"):
             self._supervisor.progress(str(m["key"]), fields["state"])
         if "why" in fields:
-            self._supervisor.explained(str(m["key"]), str(fields["why"]))
+            blames = str(fields.get("blames", ""))
+            self._supervisor.explained(str(m["key"]), str(fields["why"]), blames)
         self.tell("progress", process=m["key"], **fields)
 
     def _on_exited(self, link: Link, m: Message) -> None:

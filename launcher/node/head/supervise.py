@@ -49,18 +49,6 @@ class Failure(NamedTuple):
         of_process = "/" in self.what or self.text.startswith("was lost")
         return f"{self.what} {self.text}" if of_process else f"{self.what}: {self.text}"
 
-    @property
-    def rank(self) -> int:
-        """A lost node explains a failed process, and both explain one whose peer vanished.
-
-        Trainers miss a pserver that ends because of another trainer, and so are explained by it.
-        """
-        if self.code == codes.NODE_LOST:
-            return 0
-        if self.code != codes.PEER:
-            return 1
-        return 3 if self.what.startswith(f"{TRAINER}/") else 2
-
 
 class Exit(NamedTuple):
     """How a process ended, as its agent saw it."""
@@ -79,6 +67,7 @@ class Member:
         self.role, self.node, self.log = role, node, log
         self.state = ""  # as its runtime reports it: connected, finished
         self.why = ""  # what its runtime says of its failure
+        self.blames = ""  # the process that this is about
         self.exit: Exit | None = None
 
 
@@ -169,9 +158,9 @@ class Supervisor:
         """The order to start it was not carried out."""
         self._gone(key)
 
-    def explained(self, key: str, why: str) -> None:
-        """What the process's runtime says of its failure before it ends."""
-        self.members[key].why = why
+    def explained(self, key: str, why: str, blames: str = "") -> None:
+        """What the process's runtime says of its failure before it ends, and which process it blames."""
+        self.members[key].why, self.members[key].blames = why, blames
 
     @property
     def unreached(self) -> bool:
@@ -191,7 +180,7 @@ class Supervisor:
             return []
         self._look_for_absent(now_s)
         looked = now_s >= self._failed_s + LOOK_FURTHER_S
-        if self.failure and (self.failure.rank < 2 or looked):
+        if self.failure and (self._rank(self.failure) < 2 or looked):
             self._look_for_leaving()
             self._end_all(self.failure.why, now_s)
         elif now_s >= self._retire_s:
@@ -218,6 +207,9 @@ class Supervisor:
 
     def _verdict(self) -> Result:
         if self.failure:
+            member = self.members.get(self.failure.what)
+            if member and member.exit:  # who was blamed has ended since
+                self.failure = self.failure._replace(tail=member.exit.tail)
             return Result(self.failure.code, self.failure.why, self.failure)
         if self._stopped_by:
             return Result(self._stopped_by, self.why)
@@ -254,8 +246,20 @@ class Supervisor:
             return  # what goes wrong while a user's request is carried out is not the reason of the end
         if self.failure is None:
             self.failure, self._failed_s = failure, now_s
-        elif failure.rank < self.failure.rank and now_s <= self._failed_s + LOOK_FURTHER_S:
+        elif self._rank(failure) < self._rank(self.failure) and now_s <= self._failed_s + LOOK_FURTHER_S:
             self.failure = failure
+
+    def _rank(self, failure: Failure) -> int:
+        """Return 0 for a lost node, which explains a failed process (1); both explain a vanished peer (2, 3).
+
+        Trainers that miss a pserver (3) are explained by it, and by the trainer that it blames (2).
+        """
+        if failure.code == codes.NODE_LOST:
+            return 0
+        if failure.code != codes.PEER:
+            return 1
+        blamed = any(member.blames == failure.what for member in self.members.values())
+        return 3 if failure.what.startswith(f"{TRAINER}/") and not blamed else 2
 
     def _blame(self, member: Member, how: Exit) -> str:
         """Why this exit is a failure, in words that follow the process's name; "" where it is none."""
@@ -287,7 +291,7 @@ class Supervisor:
     def _look_for_leaving(self) -> None:
         """A pserver that has said why it ends and still saves explains trainers that miss it."""
         leaving = [k for k, role in self.alive.items() if role == PSERVER and self.members[k].why]
-        if self.failure and self.failure.rank == 3 and not self._ending_all and leaving:
+        if self.failure and self._rank(self.failure) == 3 and not self._ending_all and leaving:
             self.failure = self._failure(leaving[0], f"is ending: {self.members[leaving[0]].why}")
 
     def _failure(self, key: str, text: str) -> Failure:
@@ -299,6 +303,10 @@ class Supervisor:
                 "a program that does not serve by itself in role PSERVER is started with --server bundled"
             )
         code = how.code or codes.PEER
+        if code == codes.PEER and member.blames in self.members:
+            other, text = self.members[member.blames], f"keeps others waiting: {member.why}"
+            advice = "its log may tell what it does; where it is only slow, give a longer --stall_timeout"
+            return Failure(member.blames, other.node, code, text, log=other.log, advice=advice)
         return Failure(key, member.node, code, text, how.signal, member.log, how.tail, advice)
 
 

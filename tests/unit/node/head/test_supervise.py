@@ -171,14 +171,19 @@ def test_a_vanished_peer_is_secondary_to_what_is_heard_within_a_second() -> None
 
 def test_a_pserver_that_ends_because_of_a_trainer_explains_the_trainers_that_miss_it() -> None:
     why = "step 1 waits for trainer 1 for 9 s (option --stall_timeout)"
-    s = job()
-    s.explained("pserver/0", why)
-    s.exited("trainer/0", Exit(codes.PEER), 1.0)  # the pserver's process takes longer to its end
-    s.exited("pserver/0", Exit(codes.PEER), 1.9)
-    s.actions(2.0)
-    assert s.failure is not None and s.failure.why == f"pserver/0 ended with 75: {why}"
+    s = job(nodes=2)
+    s.explained("pserver/0", why, "trainer/1")
+    s.exited("trainer/0", Exit(codes.PEER, tail=("missed",)), 1.0)  # the pserver takes longer to its end
+    s.exited("pserver/0", Exit(codes.PEER, tail=("waited",)), 1.9)
+    assert s.actions(2.0) == [Signal(("trainer/1",), TERM)]
+    s.exited("trainer/1", Exit(143, "SIGTERM", asked=True, tail=("asleep",)), 3.0)
+    s.actions(3.0)
+    assert s.result is not None and s.result.reason == f"trainer/1 keeps others waiting: {why}"
+    failure = s.result.failure
+    assert failure is not None and (failure.what, failure.node, failure.code) == ("trainer/1", 1, codes.PEER)
+    assert (failure.log, failure.tail) == ("/log/train.1.log", ("asleep",))
     saving = job()
-    saving.explained("pserver/0", why)
+    saving.explained("pserver/0", why, "trainer/1")
     saving.exited("trainer/0", Exit(codes.PEER), 1.0)
     assert saving.actions(1.9) == []
     assert saving.actions(2.0) == [Signal(("trainer/1",), TERM)]
@@ -186,7 +191,7 @@ def test_a_pserver_that_ends_because_of_a_trainer_explains_the_trainers_that_mis
     saving.exited("trainer/1", Exit(143, "SIGTERM", asked=True), 4.0)
     saving.actions(4.0)
     assert saving.result is not None and saving.result.code == codes.PEER
-    assert saving.result.reason == f"pserver/0 is ending: {why}"
+    assert saving.result.reason == f"trainer/1 keeps others waiting: {why}"
 
 
 def test_a_vanished_peer_alone_ends_the_job_after_a_second() -> None:
