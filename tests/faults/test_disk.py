@@ -31,18 +31,38 @@ GONE_WITHIN_S = 1.0 + 2.0
 
 
 @contextlib.contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of 256 KiB at `folder`; skips where none may be mounted."""
-    folder.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(folder)], capture_output=True, text=True
-    )
+def mounted(folder: Path, *words: str) -> Iterator[Path]:
+    """Mount something at `folder`; skips where that is not allowed."""
+    mount = subprocess.run(["mount", *words, str(folder)], capture_output=True, text=True)
     if mount.returncode:
         pytest.skip(f"a file system can't be mounted here: {mount.stderr.strip()}")
     try:
         yield folder
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of 256 KiB at `folder`."""
+    folder.mkdir()
+    with mounted(folder, "-t", "tmpfs", "-o", "size=256k", "none"):
+        yield folder
+
+
+@pytest.mark.parametrize("place", ["local", "local_cluster"], indirect=True)
+def test_a_read_only_workspace_runs_with_another_log_dir(
+    place: Place, workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "train.py").write_text("import os\nprint(os.listdir('.'))\n")
+    logs = tmp_path / "logs"
+    with mounted(workspace, "--bind", str(workspace)):
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(workspace)], check=True)
+        code, job = finished(place, workspace, "--server_num=0", f"--log_dir={logs}")
+    assert code == 0, job.launcher.output()
+    assert job.lines("trainer/0") == ["['train.py']"]
+    assert (logs / "nodefile").read_text() == "0\n"
+    assert len((logs / "nodes").read_text().split()) == place.nodes
 
 
 def fill(disk: Path) -> None:

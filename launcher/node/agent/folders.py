@@ -165,8 +165,8 @@ class Premises:
         for name in os.listdir(log_dir):
             if env.is_log(name):  # of an earlier job: beside ours they would tell another story
                 os.unlink(os.path.join(log_dir, name))
-        own = self.workspace if self.shared is None else log_dir
-        write(os.path.join(own, "nodefile"), f"{self._node}\n")
+        folder = self._node_files() if self.shared is None else log_dir
+        write(os.path.join(folder, "nodefile"), f"{self._node}\n")
         os.makedirs(self.paths["output_dir"], exist_ok=True)
         if self._node:
             self._ready()
@@ -189,10 +189,15 @@ class Premises:
     def list_nodes(self, addrs: list[str]) -> None:
         """Write `nodes`. As a whole, since nodes may share the folder, and programs of one run before
         another has written it."""
-        beside = os.path.join(self.workspace, ".pslaunch", f"nodes-{self._node}")
+        folder = self._node_files()
+        beside = os.path.join(folder, ".pslaunch", f"nodes-{self._node}")
         os.makedirs(os.path.dirname(beside), exist_ok=True)
         write(beside, "".join(f"{addr}\n" for addr in addrs))
-        os.replace(beside, os.path.join(self.workspace, "nodes"))
+        os.replace(beside, os.path.join(folder, "nodes"))
+
+    def _node_files(self) -> str:
+        """Return the folder of `nodefile` and `nodes`: the workspace, or the logs' where it is read-only."""
+        return self.workspace if os.access(self.workspace, os.W_OK) else self.paths["log_dir"]
 
 
 def _remove_left_run_dir(lock: bytes) -> None:
