@@ -52,3 +52,9 @@ class Refusal(Exception):
 def code_of(e: OSError) -> int:
     """The exit code that fits what the system said."""
     return RIGHTS if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else IO
+
+
+def describe_error(e: OSError) -> str:
+    """Return what the system refused: the path, why, and what to do where a disk or a quota is full."""
+    text = f"can't use {e.filename}: {e.strerror}" if e.filename else str(e)
+    return f"{text}; free some space there" if e.errno in (errno.ENOSPC, errno.EDQUOT) else text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,7 +102,23 @@ def test_a_disk_that_is_full_before_the_start(place: Place, workspace: Path) -> 
         fill(disk)
         code, job = finished(place, workspace, *OPTIONS, f"--log_dir={disk}/log")
         assert code == codes.IO, job.launcher.output()
-        assert "No space left on device" in job.end()["reason"]
+        path = f"{disk}/log/.pslaunch/lock"
+        assert f"can't use {path}: No space left on device; free some space there" in job.end()["reason"]
+
+
+@pytest.mark.parametrize("variable", ["TMPDIR", "XDG_STATE_HOME"])
+def test_a_full_disk_beside_that_of_the_job(workspace: Path, place: Place, variable: str) -> None:
+    """The run folder has the job's secret and is named; what later shells would read is no reason to fail."""
+    (workspace / "train.py").write_text("pass")
+    with small_disk(Path(tempfile.gettempdir(), "small")) as disk:  # a run folder's path is short
+        fill(disk)
+        code, job = finished(place, workspace, "--server_num=0", env={variable: str(disk)})
+        if variable == "TMPDIR":
+            said = job.end()["reason"]
+            assert code == codes.IO and f"can't use {disk}/pslaunch-" in said
+            assert said.endswith("/secret: No space left on device; free some space there")
+        else:
+            assert code == 0, job.launcher.output()
 
 
 def test_a_disk_that_becomes_full_keeps_what_it_has(place: Place, workspace: Path) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from pslaunch.runtime.shared import busyport, env
 
 from .. import codes, ports, procs
-from ..codes import Refusal, code_of
+from ..codes import Refusal, code_of, describe_error
 from ..ending import Ending
 from ..line import reach
 from ..line.wire import Data, Message, MessageLine
@@ -114,8 +114,7 @@ class Agent:
         except Refusal as e:
             self.line.send({"type": "refused", "code": e.code, "text": str(e)})
         except OSError as e:
-            text = f"{e.filename}: {e.strerror}" if e.filename else str(e)
-            self.line.send({"type": "refused", "code": code_of(e), "text": text})
+            self.line.send({"type": "refused", "code": code_of(e), "text": describe_error(e)})
 
     def _order_hello(self, message: Message) -> None:
         """The wire has compared the versions already."""
