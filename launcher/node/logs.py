@@ -47,6 +47,7 @@ class LineSplitter:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace")
         self._clock = clock
         self._rest = ""
+        self._goes_on = False  # a piece of the unfinished line was given
         self._last_overwritten_s = float("-inf")
 
     def feed(self, data: bytes, *, final: bool = False) -> list[Text]:
@@ -59,9 +60,18 @@ class LineSplitter:
         while len(self._rest) > MAX_LINE_CHARS:
             found.append(Text(clean(self._rest[:MAX_LINE_CHARS]), more=True))
             self._rest = self._rest[MAX_LINE_CHARS:]
-        if final and self._rest:
+        goes_on = found[-1].more if found else self._goes_on
+        if final and (self._rest or goes_on):
             self._emit(found, self._rest.rstrip("\r"))
-            self._rest = ""
+            self._rest, goes_on = "", False
+        self._goes_on = goes_on
+        return found
+
+    def drop_line(self) -> list[Text]:
+        """Forget the unfinished line, whose end will not come; one that was given in part is ended."""
+        found = self.feed(b"", final=True) if self._goes_on else []
+        self._decode.reset()
+        self._rest = ""
         return found
 
     def _visible(self, found: list[Text], line: str) -> str:
@@ -69,9 +79,10 @@ class LineSplitter:
         at = line.rfind("\r", 0, len(line) - 1)
         if at < 0:
             return line
-        if self._clock() - self._last_overwritten_s >= OVERWRITTEN_EVERY_S:
+        state = line[:at].rstrip("\r").rpartition("\r")[2]
+        if state and self._clock() - self._last_overwritten_s >= OVERWRITTEN_EVERY_S:
             self._last_overwritten_s = self._clock()
-            self._emit(found, line[:at].rstrip("\r").rpartition("\r")[2])
+            self._emit(found, state)
         return line[at + 1 :]
 
     @staticmethod
@@ -80,6 +91,49 @@ class LineSplitter:
             found.append(Text(clean(line[:MAX_LINE_CHARS]), more=True))
             line = line[MAX_LINE_CHARS:]
         found.append(Text(clean(line)))
+
+
+class Stream:
+    """The output of one process as it arrives: its lines, and how many bytes are missing between two of them.
+
+    An unfinished line before what is missing, and the rest of a line behind it, are left out as well.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._splitter = LineSplitter(clock)
+        self._next = self._line = 0  # offsets: of what is to come, of the unfinished line's begin
+        self._missing_from: int | None = None
+
+    def feed(self, offset: int, data: bytes) -> list[Text | int]:
+        """Return the lines that are complete by now, and the number of missing bytes where some are."""
+        found = self._note_missing(offset)
+        self._next = offset + len(data)
+        if self._missing_from is not None:
+            end = re.search(rb"\n|\r(?=[^\n])", data)
+            if end is None:
+                return found
+            self._line = offset + end.end()
+            found.append(self._line - self._missing_from)
+            self._missing_from, data = None, data[end.end() :]
+        if ends := max(data.rfind(b"\n"), data.rfind(b"\r")) + 1:
+            self._line = self._next - len(data) + ends
+        return [*found, *self._splitter.feed(data)]
+
+    def end(self, offset: int) -> list[Text | int]:
+        """Return what is left once the output ends at this offset, or nothing before it will be shown."""
+        found = self._note_missing(offset)
+        self._next = self._line = offset
+        if self._missing_from is not None:
+            found.append(offset - self._missing_from)
+            self._missing_from = None
+        return [*found, *self._splitter.feed(b"", final=True)]
+
+    def _note_missing(self, offset: int) -> list[Text | int]:
+        if offset <= self._next or self._missing_from is not None:
+            return []
+        ended = self._splitter.drop_line()
+        self._missing_from = self._next if ended else self._line
+        return [*ended]
 
 
 def tail(path: str, lines: int = TAIL_LINES) -> tuple[str, ...]:

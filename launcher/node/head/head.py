@@ -30,14 +30,6 @@ SHOW_S = 1.0  # how long output is shown that comes after all programs have ende
 FINISH_MOST_S = 60.0  # for one that says other things: its answer comes behind the output of its programs
 
 
-class Stream:
-    """The output of one process as it arrives: what is missing, and its lines."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.splitter = logs.LineSplitter(clock)
-        self.next_offset = 0
-
-
 class Head:
     """Runs one placed job over the agents' lines; `done` once every node has answered the end."""
 
@@ -57,7 +49,7 @@ class Head:
         self._numbers = {p.key: i for i, p in enumerate(placed.processes)}
         # Whose output an agent's number means: after the processes, what makes each node ready.
         self._names = [*self._numbers, *(setup_key(n.id) for n in placed.nodes)]
-        self._streams = [Stream(loop.now) for _ in self._names]
+        self._streams = [logs.Stream(loop.now) for _ in self._names]
         self._supervisor = Supervisor(
             {p.key: Member(p.role, p.node, p.log) for p in placed.processes}, plan.limits.grace_s, plan.server
         )
@@ -255,8 +247,7 @@ class Head:
     def _on_exited(self, link: Link, m: Message) -> None:
         key = str(m["key"])
         stream = self._streams[self._names.index(key)]
-        self._gap(key, stream, int(m["written"]))
-        self._lines(key, stream.splitter.feed(b"", final=True))
+        self._show(key, stream.end(int(m["written"])))
         how = Exit(
             int(m["code"]), str(m["signal"]), bool(m["asked"]), bool(m["oom"]), tuple(map(str, m["tail"]))
         )
@@ -280,24 +271,19 @@ class Head:
         stream = self._streams[piece.process]
         if self._finishing and self._loop.now() > self._finish_s + SHOW_S:
             # Of something that was left behind, which may have said a million lines: the log has them.
-            self._gap(key, stream, piece.offset + len(piece.data))
+            self._show(key, stream.end(piece.offset + len(piece.data)))
             return
-        self._gap(key, stream, piece.offset)
-        stream.next_offset = piece.offset + len(piece.data)
         for at in range(0, len(piece.data), DRAIN_BYTES):
-            self._lines(key, stream.splitter.feed(piece.data[at : at + DRAIN_BYTES]))
+            self._show(key, stream.feed(piece.offset + at, piece.data[at : at + DRAIN_BYTES]))
             self.drain()
 
-    def _gap(self, key: str, stream: Stream, offset: int) -> None:
-        if offset > stream.next_offset:
-            self._lines(key, stream.splitter.feed(b"", final=True))  # what follows is no part of that line
-            self.tell("gap", process=key, bytes=offset - stream.next_offset)
-            stream.next_offset = offset
-
-    def _lines(self, key: str, texts: Iterable[logs.Text]) -> None:
-        for text in texts:
-            more = {"more": True} if text.more else {}
-            self.tell("line", process=key, text=text.text, **more)
+    def _show(self, key: str, found: Iterable[logs.Text | int]) -> None:
+        for item in found:
+            if isinstance(item, int):
+                self.tell("gap", process=key, bytes=item)
+            else:
+                more = {"more": True} if item.more else {}
+                self.tell("line", process=key, text=item.text, **more)
 
     # --- deciding and ending ---
 

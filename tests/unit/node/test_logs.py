@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.node import logs
-from pslaunch.node.logs import LineSplitter, Text, clean, tail
+from pslaunch.node.logs import LineSplitter, Stream, Text, clean, tail
 
 
 def split(pieces: list[bytes]) -> list[Text]:
@@ -50,6 +50,46 @@ def test_what_a_carriage_return_overwrites_is_left_out_but_for_one_state_every_f
     now = logs.OVERWRITTEN_EVERY_S
     assert splitter.feed(b"50%\r60%") == [Text("50%")]
     assert splitter.feed(b"\r100%\n")[-1] == Text("100%")
+
+
+def test_a_carriage_return_before_a_line_shows_no_empty_one() -> None:
+    assert split([b"\rone\n\r\rtwo\n", b"\r", b"three\n"]) == [Text("one"), Text("two"), Text("three")]
+
+
+def test_missing_output_begins_and_ends_between_lines() -> None:
+    stream = Stream(lambda: 0.0)
+    assert stream.feed(0, b"one\ntw") == [Text("one")]
+    assert stream.feed(100, b"f a line") == []
+    assert stream.feed(108, b"\nfive\nsi") == [109 - 4, Text("five")]
+    assert stream.end(116) == [Text("si")]
+    assert stream.end(120) == [4]
+
+
+def test_all_is_missing_where_no_line_ends_behind_it() -> None:
+    stream = Stream(lambda: 0.0)
+    assert stream.feed(0, b"on") == [] == stream.feed(50, b"rest")
+    assert stream.end(54) == [54]
+
+
+def test_a_line_that_was_shown_in_part_ends_before_what_is_missing() -> None:
+    stream = Stream(lambda: 0.0)
+    shown = stream.feed(0, b"x" * 10_000)
+    assert [text.more for text in shown if isinstance(text, Text)] == [True]
+    assert stream.feed(20_000, b"y\rz\n") == [Text("x" * 1808), 10_002, Text("z")]
+
+
+@given(st.lists(st.text("ab", max_size=4), min_size=1, max_size=30), st.data())
+def test_what_is_shown_and_what_is_missing_is_all_there_is(words: list[str], data: st.DataObject) -> None:
+    output = "".join(f"{word}\n" for word in words).encode()
+    stream, found, at = Stream(lambda: 0.0), [], 0
+    while at < len(output):
+        size = data.draw(st.integers(1, 5))
+        if data.draw(st.booleans()):
+            found += stream.feed(at, output[at : at + size])
+        at = min(at + size, len(output))
+    found += stream.end(at)
+    sizes = [x if isinstance(x, int) else len(x.text) + 1 for x in found]
+    assert sum(sizes) == len(output) and {x.text for x in found if isinstance(x, Text)} <= set(words)
 
 
 def test_a_long_line_comes_in_pieces_and_memory_stays_bounded() -> None:
