@@ -17,6 +17,7 @@ import typer
 
 from .errors import PslaunchError
 from .node import codes
+from .node.logs import clean_lines
 from .options.typer_glue import (
     HELP_NAMES,
     Commands,
@@ -115,7 +116,7 @@ def _run_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> None:
 
     if given.flag("dry_run"):
         connect = "connect" in given.options and given.flag("connect")
-        typer.echo(session.dry_run(spec, as_json=as_json, connect=connect))
+        typer.echo(clean_lines(session.dry_run(spec, as_json=as_json, connect=connect)))
         return
     raise typer.Exit(session.run(spec, as_json=as_json))
 
@@ -336,7 +337,7 @@ def _fill_standard_descriptors() -> None:
 def _complain(command: str, message: str, code: int) -> int:
     if sys.stderr is not None:  # else it is closed
         with contextlib.suppress(OSError):
-            print(f"{command}: " + "\n".join(map(_printable, message.split("\n"))), file=sys.stderr)
+            print(f"{command}: {clean_lines(message, sys.stderr.encoding or 'utf-8')}", file=sys.stderr)
     return code
 
 
@@ -344,7 +345,3 @@ def _tell(ctx: Any, said: Sequence[str]) -> None:
     """Print notes to standard error."""
     for text in said:
         _complain(ctx.command_path, f"note: {text}", codes.OK)
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TextIO
 
 from ..node.listing import show_few
+from ..node.logs import clean
 from ..options.hosts import parse_hosts
 from ..views.dispatch_progress import show_bytes
-from ..views.view import clean
 from .findings import KINDS, OF_REACHING, Finding, Level, Seen
 
 COLUMNS: Final = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import functools
 import re
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 MAX_LINE_CHARS = 8192  # a longer line is handed on in pieces
 OVERWRITTEN_EVERY_S = 5.0  # a progress bar that redraws itself by \r is shown this often
@@ -15,19 +15,40 @@ _TAIL_BYTES = 8192
 
 # Colours, cursor movements, titles: whole escape sequences, then whatever control characters are left.
 _ESCAPES = r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]"
-_CONTROLS = r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]"
+_BREAKS = r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+"
+_CONTROLS = r"[\x00-\x08\x0e-\x1f\x7f-\x9f]"
 
 
 @functools.lru_cache
-def _left_out() -> tuple[re.Pattern[str], re.Pattern[str]]:
+def _left_out() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
     """Compiled by whoever shows lines: an agent starts without."""
-    return re.compile(_ESCAPES), re.compile(_CONTROLS)
+    return re.compile(_ESCAPES), re.compile(_BREAKS), re.compile(_CONTROLS)
 
 
-def clean(text: str) -> str:
-    """`text` without control characters: nothing that a terminal would obey."""
-    escapes, controls = _left_out()
-    return controls.sub("", escapes.sub("", text))
+def clean(text: str, encoding: str = "utf-8") -> str:
+    """Return a line with nothing that a terminal would obey, nor what `encoding` lacks.
+
+    All that comes from elsewhere passes here before it is shown: output, names, and what hosts say.
+    """
+    if not (text.isascii() and text.isprintable()):
+        escapes, breaks, controls = _left_out()
+        text = controls.sub("", breaks.sub(" ", escapes.sub("", text)))
+        text = text.encode(encoding, "backslashreplace").decode(encoding)
+    return text
+
+
+def clean_lines(text: str, encoding: str = "utf-8") -> str:
+    """Return a text of several lines, each as `clean` has it."""
+    return "\n".join(clean(line, encoding) for line in text.split("\n"))
+
+
+def clean_all(value: Any) -> Any:
+    """Return data with all its texts as `clean` has them."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {clean_all(name): clean_all(v) for name, v in value.items()}
+    return [clean_all(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 class Text(NamedTuple):

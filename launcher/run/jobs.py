@@ -20,7 +20,6 @@ from ..node.line.wire import Message
 from ..node.loop import Loop
 from ..options.args import nearest
 from ..options.spec import OF_ANOTHER, Reach, reach_from_data
-from ..views.view import clean
 from .observe import RemoteHead
 
 LOST_AFTER_S = 10.0  # a head that does not answer a later shell for so long is called lost
@@ -204,7 +203,7 @@ def show_jobs(out: TextIO, *, as_json: bool, reach: Reach | None = None) -> None
     """One line a job."""
     found = all_jobs(reach)
     for r in found:
-        print(json.dumps(_news(r)) if as_json else _line(r), file=out)
+        _say(json.dumps(_news(r)) if as_json else _line(r), out)
     if not found:
         _tell(f"pslaunch jobs: {_no_jobs(reach)}")
 
@@ -219,7 +218,12 @@ def _line(r: Record) -> str:
 
 def _tell(text: str) -> None:
     if sys.stderr is not None:  # else it is closed
-        print(clean(text, sys.stderr.encoding or "utf-8"), file=sys.stderr)
+        _say(text, sys.stderr)
+
+
+def _say(text: str, out: TextIO) -> None:
+    """Print a line, fit for a terminal: nodes have said much of it."""
+    print(logs.clean(text, out.encoding or "utf-8"), file=out)
 
 
 def _news(r: Record) -> Message:
@@ -249,13 +253,13 @@ def show_status(word: str, out: TextIO, *, as_json: bool, reach: Reach | None = 
         return
     code = "" if status["code"] is None else f" (exit code {status['code']})"
     ended = "" if status["reason"] is None else f": {status['reason']}{code}"
-    print(f"{status['job']}  {status['state']}{ended}", file=out)
+    _say(f"{status['job']}  {status['state']}{ended}", out)
     never = {WAITING: "not started"} if status["state"] == "ended" else {}
     for process in status["processes"] or ():
         known = {k: v for k, v in process.items() if k not in ("process", "state", "log", "node")}
         state = process.get("state", "")
         line = f"  {process['process']} on node {process['node']}  {never.get(state, state)}"
-        print(" ".join([line, *(f"{k}={v}" for k, v in known.items())]), file=out)
+        _say(" ".join([line, *(f"{k}={v}" for k, v in known.items())]), out)
 
 
 def show_logs(
@@ -348,7 +352,7 @@ def _print_event(event: Mapping[str, Any], process: str | None, out: TextIO, *, 
     elif missing:
         _tell(event["text"])
     else:
-        print(event["text"] if process else f"{event['process']} | {event['text']}", file=out)
+        _say(event["text"] if process else f"{event['process']} | {event['text']}", out)
 
 
 def _print_files(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> int:
@@ -424,7 +428,7 @@ def fetch(word: str, folder: Path, out: TextIO, *, as_json: bool = False, reach:
     if as_json:
         print(json.dumps({"job": r["job"], "brought": brought, "left_out": found.left_out}), file=out)
     for path in () if as_json else brought:
-        print(clean(path, out.encoding or "utf-8"), file=out)
+        _say(path, out)
     for left_out in found.left_out:
         _tell(f"pslaunch fetch: not fetched: {left_out}")
     if output is None:
@@ -440,7 +444,7 @@ def stop(word: str, out: TextIO, *, kill: bool, as_json: bool = False, reach: Re
     told = f"{r['job']} is not running: {r['state']}"
     if r["state"] == "running":
         r, told = _stopped(r, reach, kill=kill), f"{r['job']} has ended"
-    print(json.dumps({key: r.get(key) for key in STOPPED}) if as_json else told, file=out)
+    _say(json.dumps({key: r.get(key) for key in STOPPED}) if as_json else told, out)
     return codes.OK
 
 

@@ -13,6 +13,7 @@ from ..node.head.events import Event, Recent
 from ..node.head.supervise import lost_advice
 from ..node.job import Placed, to_data
 from ..node.line.wire import Message, MessageLine
+from ..node.logs import clean_all
 from ..node.loop import Aside, Loop
 
 SLOW_S = 1.0  # for a head to show that it heard a request to end
@@ -144,7 +145,8 @@ class RemoteHead:
     def status(self) -> Message:
         """How the job stands; {} where the head does not answer."""
         self._line.send({"type": "status"})
-        return self.ask("status")
+        answer: Message = clean_all(self.ask("status"))
+        return answer
 
     def ask(self, kind: str) -> Message:
         """Wait for the answer of this kind; {} if the line is lost, or the head refuses."""

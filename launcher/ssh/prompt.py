@@ -8,6 +8,8 @@ import sys
 import termios
 import threading
 
+from ..node.logs import clean_lines
+
 SLICE_S = 0.2  # to notice that nobody wants the answer any more
 MAX_BYTES = 4096
 
@@ -39,7 +41,7 @@ class Prompt:
             silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
             termios.tcsetattr(fd, termios.TCSAFLUSH, silent)
             try:
-                os.write(fd, question.encode("utf-8", "surrogateescape"))
+                os.write(fd, clean_lines(question).encode())  # a host may have put it
                 return self._line(fd).decode("utf-8", "surrogateescape")
             finally:
                 termios.tcsetattr(fd, termios.TCSAFLUSH, before)

@@ -13,6 +13,7 @@ import signal as signals
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol, TextIO
 
+from ..node.logs import clean
 from .dispatch_progress import Sending, show_bytes
 
 Event = Mapping[str, Any]  # as the head made it; see docs/architecture.md, "Events"
@@ -21,9 +22,6 @@ PROGRESS_EVERY_S: Final = 10.0  # between two progress lines of one process, whe
 OURS: Final = "pslaunch"
 # A reason and its details; a node, or a part of the job, is no reason without what follows it.
 _DETAILED: Final = re.compile(r"((?:(?:node \d+ \(\S*\)|the \w+): )?.*?)[:;] .*", re.DOTALL)
-
-# C0 but the tab, DEL, C1: what moves the cursor, rings, or changes the terminal's state.
-_CONTROL: Final = {c: f"\\x{c:02x}" for c in (*range(9), *range(10, 32), *range(127, 160))}
 
 
 class View(Protocol):
@@ -153,11 +151,6 @@ class Transcript:
     def _node(self, node: Any) -> str:
         name = self._nodes.get(node)
         return f"node {node} ({name})" if name else f"node {node}"
-
-
-def clean(text: str, encoding: str = "utf-8") -> str:
-    """`text` with nothing that a terminal would obey or `encoding` lacks; output comes cleaned already."""
-    return text.translate(_CONTROL).encode(encoding, "backslashreplace").decode(encoding)
 
 
 def how_it_ended(code: int | None, signal: str | None) -> str:

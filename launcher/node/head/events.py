@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from ..logs import clean_all
+
 Event = dict[str, Any]
 MAX_EVENTS = 20_000  # older ones are forgotten; an observer sees the gap in the numbers
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # as many lines of 400 characters; of longer ones it is fewer
@@ -29,7 +31,8 @@ class Recent:
         self._bytes = 0
 
     def add(self, event: Event) -> None:
-        """Remember it, and forget what is too much; the last one always stays."""
+        """Remember it, fit to be shown, and forget what is too much; the last one always stays."""
+        event = clean_all(event)
         size = size_of(event)
         self._events.append((event, size))
         self._bytes += size

@@ -174,7 +174,7 @@ def test_the_table_and_the_lines_below_it() -> None:
     assert head.split() == list(COLUMNS)
     assert a.split()[:4] == ["a", "yes", "ok", "3.11.2"]
     assert "!no" in b and "?" in b
-    assert said.endswith(f": silent: the line was\\x1b closed; what to do: {KINDS['silent'].advice}")
+    assert said.endswith(f": silent: the line was closed; what to do: {KINDS['silent'].advice}")
     assert last == "1 of 2 hosts can't be used"
     assert "\x1b" not in out.getvalue()
 

@@ -20,6 +20,7 @@ from pslaunch.node import codes
 from pslaunch.node.later import record, relay
 from pslaunch.node.logs import MAX_LINE_CHARS
 from pslaunch.run import jobs
+from support.spoilt import find_obeyed, spoil
 
 Note = Callable[..., None]
 
@@ -74,6 +75,17 @@ def test_a_job_that_can_not_be_asked_for_may_run_and_says_why(
     jobs.show_jobs(out, as_json=False)
     told = next(line for line in out.getvalue().splitlines() if line.startswith("train-2"))
     assert "unknown" in told and told.endswith("node1: connecting failed: timed out after 10 s")
+
+
+@pytest.mark.parametrize("state", ["ended", "unknown", "lost"])
+def test_records_are_shown_without_what_a_terminal_obeys(note: Note, state: str) -> None:
+    process = {"process": "trainer/0", "node": "0", "state": "running", "log": "log", "cost": "1"}
+    known = spoil({"state": state, "reason": "so", "code": "0", "nodes": "1", "processes": [process]})
+    note("train-1", **known)
+    out = io.StringIO()
+    jobs.show_jobs(out, as_json=False)
+    jobs.show_status("train-1", out, as_json=False)
+    assert "train-1" in out.getvalue() and not find_obeyed(out.getvalue())
 
 
 ANOTHERS = {"hosts": [{"another": "version"}]}

@@ -15,9 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from pslaunch.node.head.events import Recent
+from pslaunch.node.logs import clean
 from pslaunch.views.live import LiveView
 from pslaunch.views.make_view import make_view
-from pslaunch.views.view import JsonView, PlainView, Said, Transcript, clean, how_it_ended, show_s
+from pslaunch.views.view import JsonView, PlainView, Said, Transcript, how_it_ended, show_s
+from support.spoilt import find_obeyed, spoil
 
 JOB = {
     "event": "job", "job": "w2v-1a2b", "name": "w2v", "epoch": 0, "workspace": "/ws", "backend": "local",
@@ -101,7 +104,40 @@ def test_nothing_that_a_terminal_obeys_gets_out(text: str) -> None:
     assert not any((ord(c) < 32 and c != "\t") or 127 <= ord(c) < 160 for c in clean(text))
 
 
-@given(st.text(st.characters(exclude_categories=["Cc", "Cs"])))
+SPOILT: tuple[dict[str, Any], ...] = (
+    JOB,
+    {"event": "node", "node": 0, "state": "lost", "text": "its agent"},
+    {"event": "dispatch", "node": 0, "state": "stored", "source": "1", "bytes": 99, "received": 9},
+    {"event": "note", "level": "warning", "text": "look"},
+    {**RUNNING, "text": "again"},
+    {**PROGRESS, "state": "connected", "pass": "0", "batch": "7"},
+    line("trainer/1", "said"),
+    {"event": "gap", "process": "trainer/1", "bytes": 7},
+    {**EXITED, "text": "so", "signal": "SIGTERM"},
+    {"event": "ending", "why": "it ends", "grace_s": 5.0},
+    FAILED,
+    {**FAILED, "code": 0, "failure": None},
+)
+
+
+@pytest.mark.parametrize("kind", [PlainView, JsonView, LiveView])
+def test_what_hosts_say_in_any_field_is_shown_without_what_a_terminal_obeys(
+    kind: type, screen: io.StringIO
+) -> None:
+    recent = Recent()  # what every head and every observer remember, and views are shown
+    for n, e in enumerate(SPOILT):
+        recent.add(spoil({**e, "n": n, "time": 0.0}))
+    clock = Clock()
+    view = JsonView(screen) if kind is JsonView else kind(screen, clock)
+    for e in recent.since(0):
+        view.event(e)
+        clock.now_s += 20.0
+        view.tick(clock.now_s)
+    view.close()
+    assert "trainer/1" in screen.getvalue() and not find_obeyed(screen.getvalue())
+
+
+@given(st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"])))
 def test_other_text_is_shown_as_it_is(text: str) -> None:
     assert clean(text) == text
 
@@ -250,7 +286,7 @@ def test_live_view(screen: io.StringIO) -> None:
     clock.now_s += 2.0
     view.tick(clock.now_s)
     text = new(screen)
-    for word in ("hello \\x1b[2J", "process", "trainer/1", "running", "5.500", "2.0 s", HIDE_CURSOR):
+    for word in ("hello ", "process", "trainer/1", "running", "5.500", "2.0 s", HIDE_CURSOR):
         assert word in text
     view.event(line("trainer/1", "waits"))
     view.tick(clock.now_s + 0.1)
