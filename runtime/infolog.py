@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -70,7 +71,9 @@ class InfoLog:
                 f"{level}{stamp}.{int(now % 1 * 1e6):06d} {os.getpid():5d} trainer] {one_line}\n"
             )
         except OSError as e:
-            self._file = None
+            file, self._file = self._file, None
+            with contextlib.suppress(OSError):  # what it holds back can't be written either
+                file.close()
             self._lost(e)
 
     def _lost(self, error: OSError) -> None:

@@ -24,6 +24,7 @@ from .updater import LocalUpdater, Updater
 
 MODEL_NAME = "parameters.tar"
 VANISHED_CODE = 75  # os.EX_TEMPFAIL: ended because a peer vanished; the launcher looks for the first cause
+NOT_SAVED_CODE = 74  # os.EX_IOERR
 NOT_REACHED_CODE = 69  # os.EX_UNAVAILABLE
 REFUSED_CODE = 78  # os.EX_CONFIG: trainer and pserver disagree
 NOT_SAVED = (
@@ -186,7 +187,13 @@ class Run:
             self.log.say(NOT_SAVED)
 
     def _save(self, parameters: Parameters, pass_id: int, path: Path) -> None:
-        parameters.save(path)
+        try:
+            parameters.save(path)
+        except OSError as e:
+            why = f"{path.absolute()} could not be saved: {e.strerror or e}"
+            self.progress.why(why)
+            self.log.warn(f"{why}; trainer {self.settings.trainer_id} ends with {NOT_SAVED_CODE}")
+            raise SystemExit(NOT_SAVED_CODE) from e
         self.log.say(f"parameters of pass {pass_id} are in {path.absolute()}")
 
 

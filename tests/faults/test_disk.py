@@ -14,6 +14,7 @@ import pytest
 from pslaunch.node import codes
 from support.faults import control
 from support.jobs import Place, finished, running
+from support.trainings import TRAIN
 
 TALKS = """
 import os, signal, sitecustomize
@@ -132,3 +133,18 @@ def test_a_disk_that_becomes_full_keeps_what_it_has(place: Place, workspace: Pat
             assert "No space left on device" in job.end()["reason"]
             log = (disk / "log/train.1.log").read_bytes()
             assert len(log) > 100_000 and set(log.split(b"\n")[:-1]) == {b"more than the disk can take"}
+
+
+def test_a_disk_that_is_full_when_the_model_is_saved_ends_the_job_and_names_the_file(
+    place: Place, workspace: Path
+) -> None:
+    (workspace / "train.py").write_text(TRAIN)
+    with small_disk(workspace / "output") as disk, control() as ctl:
+        fill(disk)
+        code, job = finished(place, workspace, "--grace=1", env=ctl.env())
+        assert code == codes.IO, job.launcher.output()
+        failure = job.end()["failure"]
+        assert failure["what"] == "trainer/0"
+        assert f"{disk}/parameters.tar could not be saved: No space left on device" in failure["text"]
+        assert "Traceback" not in job.launcher.output()
+        assert [path.name for path in disk.iterdir()] == ["ballast"]

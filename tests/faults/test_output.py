@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.faults import LineProxy, control, peak_mib
-from support.jobs import PSLAUNCH, SOON_LOST, Job, Place, parent_of, running
+from support.jobs import PSLAUNCH, SOON_LOST, Job, Place, finished, parent_of, running
 from support.process import poll_until
 
 MIB = 1 << 20
@@ -106,3 +106,29 @@ def test_a_reader_that_pauses_does_not_end_the_job(workspace: Path, options: tup
             launcher.wait()
             launcher.stdout.close()
         assert (workspace / "log/train.log").read_text().count("\n") == 20_000
+
+
+LOUD_AT_TERM = """
+import os, signal
+if os.environ["TRAINING_ROLE"] == "PSERVER":
+    def traceback(*_):
+        os.write(1, b"C++ Traceback (most recent call last):\\n" * 100)
+        os._exit(1)
+    signal.signal(signal.SIGTERM, traceback)
+    print("serving", flush=True)
+    open("ready", "w").close()
+    while True:
+        signal.pause()
+open("ready").close()
+"""
+
+
+def test_what_a_server_says_to_its_end_after_a_good_job_is_in_its_log_alone(
+    place: Place, workspace: Path
+) -> None:
+    (workspace / "train.py").write_text(LOUD_AT_TERM)
+    os.mkfifo(workspace / "ready")
+    code, job = finished(place, workspace, "--server=script")
+    assert code == 0 and job.lines("pserver/0") == ["serving"]
+    assert [e["bytes"] for e in job.events() if e["event"] == "gap"] == [3900]
+    assert (workspace / "log/server.log").read_text().count("C++ Traceback") == 100

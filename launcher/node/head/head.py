@@ -269,6 +269,8 @@ class Head:
             return
         key = self._names[piece.process]
         stream = self._streams[piece.process]
+        if key in self._numbers and self._supervisor.has_had_its_say(key):
+            return  # told with its exit, as a gap
         if self._finishing and self._loop.now() > self._finish_s + SHOW_S:
             # Of something that was left behind, which may have said a million lines: the log has them.
             self._show(key, stream.end(piece.offset + len(piece.data)))

@@ -168,6 +168,11 @@ class Supervisor:
         pservers = [m for m in self.members.values() if m.role == PSERVER]
         return self.server == "bundled" and bool(pservers) and not any(m.state for m in pservers)
 
+    def has_had_its_say(self, key: str) -> bool:
+        """Return whether a process is a script's pserver that was told to end, since the job went well."""
+        ended_well = self._retire_s < NEVER and not self.failure and not self._stopped_by
+        return ended_well and self.server == "script" and self.members[key].role == PSERVER
+
     def trouble(self, failure: Failure, now_s: float) -> None:
         """Something other than an exit failed: a port, a log that can't be written, a start."""
         self._fail(failure, now_s)
