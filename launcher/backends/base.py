@@ -5,6 +5,7 @@ contract suite (tests/integration/test_contract.py) holds every backend to:
 
 1. `start` returns once every node has an agent or has an error; the lines are in the order of `nodes`.
 2. A line is two descriptors that carry bytes both ways, unchanged, without a terminal in between.
+   While `start` still works on other nodes, it beats on the lines that are there.
 3. A line whose launcher end is closed closes on the node, also when the launcher is killed.
 4. `Line.diagnosis` says what the node's side told on its way out: its exit, its last words.
 5. `close` ends and waits for what `start` started on this side, within the grace and two seconds

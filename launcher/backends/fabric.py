@@ -19,6 +19,7 @@ from ..errors import FileError, HostError, HostsError, SpecError
 from ..node import codes
 from ..node.job import Limits, Node
 from ..node.later import relay
+from ..node.line import wire
 from ..options.hosts import Host, named
 from ..ssh.channel import Channel
 from ..ssh.fleet import Fleet
@@ -143,7 +144,9 @@ class FabricBackend:
     def _try(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Channel | HostError]:
         self._grace_s = limits.grace_s
         argv = ["keeper", str(limits.lost_after_s), str(limits.grace_s), mode]
-        opened = self._fleet.open([self._reach.hosts[node.id] for node in nodes], [argv] * len(nodes))
+        hosts = [self._reach.hosts[node.id] for node in nodes]
+        beat = b" " if mode == "dial" else wire.BEAT  # JSON may have blanks before it
+        opened = self._fleet.open(hosts, [argv] * len(nodes), beat)
         self._channels += [c for c in opened if isinstance(c, Channel)]
         return opened
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import resource
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import HostError, HostRightsError
+from ..node.line.wire import HEARTBEAT_S
 from ..ship.zipapp import make_zipapp
 from . import binary, hostkeys
 from .askpass import Askpass
@@ -55,20 +58,24 @@ class Fleet:
         self._askpass: Askpass | None = None
         self._closed = self._cancelled = False
 
-    def open(self, hosts: Sequence[Host], argvs: Sequence[Sequence[str]]) -> list[Channel | HostError]:
+    def open(
+        self, hosts: Sequence[Host], argvs: Sequence[Sequence[str]], beat: bytes = b""
+    ) -> list[Channel | HostError]:
         """Start `pslaunch.node` with these words on every host, in the order of `hosts`.
 
-        A host that fails is a HostError in its place, a HostRightsError where keys were refused.
+        A host that fails is a HostError in its place, a HostRightsError where keys were refused. `beat` is
+        said on each line at once and every second, until all hosts have been tried.
         """
         _allow_descriptors(len(hosts))
         if not self._config.ssh:
             self._prepare()  # paramiko reads the configuration then, and one thread must load it
-        with ThreadPoolExecutor(max(1, min(self._reach.max_connections, len(hosts)))) as pool:
+        threads = max(1, min(self._reach.max_connections, len(hosts)))
+        with _beating(beat) as beaten, ThreadPoolExecutor(threads) as pool:
             try:
                 # This asks ssh, while the libraries load.
                 routes = [pool.submit(self._route, host) for host in hosts]
                 self._prepare()
-                return list(pool.map(self._try, hosts, argvs, routes))
+                return list(pool.map(functools.partial(self._try, beaten), hosts, argvs, routes))
             except BaseException:  # Ctrl+C: the pool is left once its threads have ended
                 self.cancel()
                 raise
@@ -112,7 +119,9 @@ class Fleet:
         if self._cancelled:
             self._shared.give_up()
 
-    def _try(self, host: Host, argv: Sequence[str], route: Future[Route]) -> Channel | HostError:
+    def _try(
+        self, beaten: Callable[[int], None], host: Host, argv: Sequence[str], route: Future[Route]
+    ) -> Channel | HostError:
         try:
             channel = self._open(route.result(), argv)
         except HostError as e:
@@ -124,6 +133,7 @@ class Fleet:
         with self._lock:
             if not self._closed:
                 self._channels.append(channel)
+                beaten(channel.write_fd)
                 return channel
         channel.close()
         return HostError(host.name, "connect", "the job is being ended")
@@ -203,6 +213,34 @@ class Fleet:
         with self._lock:
             key = (way, to.hostname, to.port)
             return self._doors.setdefault(key, threading.Semaphore(PER_DOOR))
+
+
+@contextlib.contextmanager
+def _beating(beat: bytes) -> Iterator[Callable[[int], None]]:
+    """Take descriptors of lines, and say on them that this side lives, whatever other threads wait for."""
+    fds: list[int] = []
+    over = threading.Event()
+
+    def say(fd: int) -> None:
+        with contextlib.suppress(OSError):
+            os.write(fd, beat)
+
+    def add(fd: int) -> None:
+        say(fd)
+        fds.append(fd)
+
+    def run() -> None:
+        while not over.wait(HEARTBEAT_S):
+            for fd in list(fds):
+                say(fd)
+
+    thread = threading.Thread(target=run, name="ssh-beat", daemon=True)
+    thread.start()
+    try:
+        yield add
+    finally:
+        over.set()
+        thread.join()
 
 
 def _allow_descriptors(hosts: int) -> None:

@@ -21,7 +21,7 @@ from support import leaks
 from support.beside import NAME, STRANGER, Inhabited, inhabited
 from support.clock import own_s
 from support.faults import Control, control
-from support.jobs import PSLAUNCH, Job, Place, parent_of, running
+from support.jobs import PSLAUNCH, FabricPlace, Job, Place, parent_of, running
 from support.process import poll_until
 from support.trainings import STUBBORN
 from testbed import Host, Hosts, why_not
@@ -315,6 +315,32 @@ def test_a_free_job_goes_on_without_its_launcher_and_ends_from_any_machine(
         describe=lambda: f"left: {inhabited_hosts.left()}",
         timeout_s=GRACE_S + EXTRA_S + SLACK_S,
     )
+
+
+@pytest.mark.parametrize("head", ["launcher", "node"])
+def test_agents_hear_the_launcher_while_a_host_is_still_being_reached(
+    make_hosts: Callable[..., Hosts], workspace: Path, head: str
+) -> None:
+    """Those that don't end after --lost_after; the others wait as long as it takes."""
+    (workspace / "train.py").write_text(TICKING)
+    hosts = make_hosts(4)
+    _, cut, waiting, silent = hosts
+    silent.freeze()
+    place = FabricPlace(hosts, f"--head={head}")
+    options = ("--connect_timeout=600", f"--lost_after={LOST_AFTER_S}", "--grace=1", "--server_num=0")
+    with running(place, workspace, *options) as job:
+        poll_until(
+            lambda: len(cut.processes()) == len(waiting.processes()) == 2, describe="keepers and agents"
+        )
+        cut.cut_off()
+        poll_until(
+            lambda: not cut.processes(),
+            describe=lambda: f"left: {cut.processes()}",
+            timeout_s=LOST_AFTER_S + GRACE_S + EXTRA_S + SLACK_S,
+        )
+        assert len(waiting.processes()) == 2
+        job.launcher.proc.send_signal(signal.SIGINT)
+        assert job.launcher.wait() == codes.INT, job.launcher.output()
 
 
 @pytest.mark.parametrize(("place", "node"), [("fabric", 2), ("fabric_led", 0)], indirect=["place"])

@@ -51,7 +51,6 @@ class Agent:
         *,
         lost_after_s: float,
         grace_s: float,
-        first_after_s: float = 0.0,
         seals: Seals | None = None,
         secret: bytes = b"",
     ) -> None:
@@ -85,7 +84,6 @@ class Agent:
             loop,
             *line_fds,
             lost_after_s=lost_after_s,
-            first_after_s=first_after_s,
             on_message=self._obey,
             on_lost=lambda reason: self._end_alone(f"the head is gone: {reason}"),
             on_data=self._take,

@@ -8,10 +8,11 @@ import os
 import select
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import codes, procs
 from ..loop import Loop
+from ..silence import Silence
 from .agent import END_SIGNALS, Agent, why_asked
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from ..line.gate import Seals
 
 MAX_DIAL_BYTES = 4096
-FIRST_WORD_S = 600.0  # for a launcher that still reaches other hosts, or asks its user for a passphrase
 
 
 def main(mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: float) -> int:
@@ -34,8 +34,8 @@ def main(mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: 
     fds = _take_standard_streams()
     loop, seals, secret, lead = Loop(), None, b"", None
     if mode == "dial":
-        _until_told(fds[0], keeper_fd, max(lost_after_s, FIRST_WORD_S))
-        fds, seals, secret = _dial(*fds, lost_after_s)
+        where = _hear_where(fds[0], keeper_fd, lost_after_s)
+        fds, seals, secret = _dial(*fds, where, lost_after_s)
     elif mode == "lead":
         from ..head.on_node import Lead
 
@@ -50,7 +50,6 @@ def main(mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: 
         fds,
         lost_after_s=lost_after_s,
         grace_s=grace_s,
-        first_after_s=FIRST_WORD_S if mode == "serve" else 0.0,
         seals=seals,
         secret=secret,
     )
@@ -71,22 +70,31 @@ def _end_led(lead: Lead, agent: Agent, number: int) -> None:
         agent.asked_to_end(number)
 
 
-def _until_told(read_fd: int, keeper_fd: int, limit_s: float) -> None:
-    """Wait for the word where the head is, or the end of the line; the keeper hears that we live."""
-    end_s = time.monotonic() + limit_s
-    while not select.select([read_fd], [], [], procs.BEAT_S)[0]:
-        if time.monotonic() >= end_s:
-            raise TimeoutError(f"nobody said for {limit_s:g} s where the head is")
+def _hear_where(read_fd: int, keeper_fd: int, lost_after_s: float) -> dict[str, Any]:
+    """Return where the head is, which a line of JSON says; spaces before it are the launcher's beat."""
+    said, silence = b"", Silence(time.monotonic())
+    while not said.endswith(b"\n"):
         os.write(keeper_fd, b".")
+        if select.select([read_fd], [], [], procs.BEAT_S)[0]:
+            silence.heard(time.monotonic())
+            piece = os.read(read_fd, MAX_DIAL_BYTES)
+            said = (said + piece).lstrip()
+            if not piece or len(said) > MAX_DIAL_BYTES:
+                raise EOFError("the launcher's line ended before it said where the head is")
+        elif silence.measure(time.monotonic()) >= lost_after_s:
+            raise TimeoutError(f"nothing was heard of the launcher for {lost_after_s:g} s")
+    where: dict[str, Any] = json.loads(said)
+    return where
 
 
-def _dial(read_fd: int, write_fd: int, lost_after_s: float) -> tuple[tuple[int, int], Seals, bytes]:
-    """Read where the head is, and go there; who started us needs our standard streams no more."""
+def _dial(
+    read_fd: int, write_fd: int, where: dict[str, Any], lost_after_s: float
+) -> tuple[tuple[int, int], Seals, bytes]:
+    """Go where the head is; who started us needs our standard streams no more."""
     from ..line import gate
 
     os.close(write_fd)
-    with os.fdopen(read_fd, "rb", buffering=0) as f:
-        where = json.loads(f.readline(MAX_DIAL_BYTES))
+    os.close(read_fd)
     text = json.dumps({"node": where["node"]}).encode()
     secret = bytes.fromhex(where["secret"])
     fd, seals = gate.dial(where["addrs"], int(where["port"]), secret, text, lost_after_s)

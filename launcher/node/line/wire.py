@@ -71,6 +71,9 @@ def _frame(kind: int, body: bytes, flags: int = 0) -> bytes:
     return HEADER.pack(len(body), kind, flags) + body
 
 
+BEAT = _frame(HEARTBEAT, b"")
+
+
 def encode_control(message: Message) -> list[bytes]:
     """The frames of one message; raises WireError above MAX_CONTROL_BYTES."""
     text = json.dumps(message, separators=(",", ":"), ensure_ascii=True).encode()
@@ -168,9 +171,8 @@ class MessageLine:
     """One peer on a loop: sends and receives without blocking, keeps alive, notices loss.
 
     `on_message` gets each message after a good hello, `on_output` each piece of output, `on_data` each piece
-    of a file, `on_lost` a reason, once: the line was closed, has been silent for `lost_after_s` (until the
-    first byte: for `first_after_s`, where that is longer), or spoke nonsense. After that nothing is sent or
-    received. The descriptors belong to the line.
+    of a file, `on_lost` a reason, once: the line was closed, has been silent for `lost_after_s`, or spoke
+    nonsense. After that nothing is sent or received. The descriptors belong to the line.
     """
 
     def __init__(
@@ -180,7 +182,6 @@ class MessageLine:
         write_fd: int,
         *,
         lost_after_s: float,
-        first_after_s: float = 0.0,
         on_message: Callable[[Message], None],
         on_lost: Callable[[str], None],
         on_output: Callable[[Output], None] = lambda _piece: None,
@@ -189,7 +190,7 @@ class MessageLine:
     ) -> None:
         """`seals`: of what is sent and of what comes, where strangers can reach the line."""
         self._loop, self._read_fd, self._write_fd = loop, read_fd, write_fd
-        self.lost_after_s, self._first_after_s = lost_after_s, first_after_s
+        self.lost_after_s = lost_after_s
         self._on_message, self._on_lost = on_message, on_lost
         self._on_output, self._on_data = on_output, on_data
         self._seal = seals[0] if seals else None
@@ -314,7 +315,6 @@ class MessageLine:
         if not data:
             self._lose("the line was closed")
             return
-        self._first_after_s = 0.0
         self.silence.heard(self._loop.now())
         try:
             for item in self._decoder.feed(data):
@@ -350,14 +350,13 @@ class MessageLine:
             return
         now = self._loop.now()
         silent_s = self.silence.measure(now)
-        limit_s = max(self.lost_after_s, self._first_after_s)
-        if silent_s >= limit_s:
+        if silent_s >= self.lost_after_s:
             self._lose(f"nothing was heard for {now - self.silence.heard_s:.0f} s")
             return
         if now - self._last_sent_s >= HEARTBEAT_S * 0.9 and not self._sending and not self._deaf:
-            self._control.append([_frame(HEARTBEAT, b"")])
+            self._control.append([BEAT])
             self._write()
-        self._loop.call_after(min(HEARTBEAT_S, max(0.05, limit_s - silent_s)), self._beat)
+        self._loop.call_after(min(HEARTBEAT_S, max(0.05, self.lost_after_s - silent_s)), self._beat)
 
     def _lose(self, reason: str) -> None:
         if self.open:

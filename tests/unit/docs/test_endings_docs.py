@@ -6,7 +6,6 @@ import inspect
 from pathlib import Path
 
 from pslaunch.node import codes, ending, procs
-from pslaunch.node.agent import boot
 from pslaunch.node.head import head, supervise
 from pslaunch.node.line import wire
 from pslaunch.options.args import Split
@@ -37,7 +36,6 @@ def test_times(tmp_path: Path) -> None:
         for value in (
             wire.HEARTBEAT_S,
             spec.lost_after_s,
-            boot.FIRST_WORD_S,
             spec.grace_s,
             supervise.LOOK_FURTHER_S,
             ending.KILL_WAIT_S,
