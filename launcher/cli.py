@@ -32,7 +32,7 @@ from .options.typer_glue import (
 
 if TYPE_CHECKING:
     from .options.sources import Given
-    from .options.spec import JobSpec, Reach
+    from .options.spec import Elsewhere, JobSpec
 
 BROKEN_PIPE: Final = codes.SIGNAL_BASE + 13
 CANT_WRITE: Final = "can't write to standard output"
@@ -70,7 +70,7 @@ def local(ctx: typer.Context, **_options: Any) -> None:
     (--num_passes=3, --log_period, --dot_period, --saving_period, --save_dir, --test_period, --local,
     --no_save) win over what the program says. Options may also stand in ./pslaunch.toml.
     """
-    from .options.spec import local_spec
+    from .options.local_spec import local_spec
 
     _run_job(ctx, local_spec)
 
@@ -148,16 +148,16 @@ Conf = Annotated[
 ]
 
 
-def _reach(ctx: Any, conf: Text) -> Reach | None:
-    """Return how the hosts of a conf.py are reached; None without one."""
+def _elsewhere(ctx: Any, conf: Text) -> Elsewhere | None:
+    """Return the node that is asked for jobs; None without a conf.py."""
     if conf is None:
         return None
     from pathlib import Path
 
-    from .options.fabric_spec import reach_of
+    from .options.fabric_spec import first_host
 
     with usage_errors(ctx):
-        return reach_of(conf, Path.cwd())
+        return first_host(conf, Path.cwd())
 
 
 @app.command(cls=PlainCommand)
@@ -169,7 +169,7 @@ def jobs(
     """List jobs that go on by themselves, and how earlier ones ended."""
     from .run.jobs import show_jobs
 
-    show_jobs(sys.stdout, as_json=json, reach=_reach(ctx, conf))
+    show_jobs(sys.stdout, as_json=json, elsewhere=_elsewhere(ctx, conf))
 
 
 @app.command(cls=PlainCommand)
@@ -182,7 +182,7 @@ def status(
     """Say how a job and each of its processes stand."""
     from .run.jobs import show_status
 
-    show_status(job, sys.stdout, as_json=json, reach=_reach(ctx, conf))
+    show_status(job, sys.stdout, as_json=json, elsewhere=_elsewhere(ctx, conf))
 
 
 @app.command(cls=PlainCommand)
@@ -205,8 +205,8 @@ def logs(
     """Print the output of a job's processes."""
     from .run.jobs import show_logs
 
-    reach = _reach(ctx, conf)
-    raise typer.Exit(show_logs(job, process, sys.stdout, follow=follow, as_json=json, reach=reach))
+    elsewhere = _elsewhere(ctx, conf)
+    raise typer.Exit(show_logs(job, process, sys.stdout, follow=follow, as_json=json, elsewhere=elsewhere))
 
 
 @app.command(cls=PlainCommand)
@@ -220,8 +220,8 @@ def stop(
     """End a job, and wait for its end."""
     from .run.jobs import stop as stop_job
 
-    reach = _reach(ctx, conf)
-    raise typer.Exit(stop_job(job, sys.stdout, kill=kill, as_json=json, reach=reach))
+    elsewhere = _elsewhere(ctx, conf)
+    raise typer.Exit(stop_job(job, sys.stdout, kill=kill, as_json=json, elsewhere=elsewhere))
 
 
 @app.command(cls=PlainCommand)
@@ -239,8 +239,8 @@ def fetch(
 
     from .run.jobs import fetch as fetch_job
 
-    reach = _reach(ctx, conf)
-    raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, as_json=json, reach=reach))
+    elsewhere = _elsewhere(ctx, conf)
+    raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, as_json=json, elsewhere=elsewhere))
 
 
 @app.command(cls=PassCommand, add_help_option=False, options_metavar="[OPTIONS]")

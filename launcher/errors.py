@@ -16,7 +16,7 @@ PslaunchError            1   base; anything that has no better home
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from .node import codes
@@ -56,11 +56,12 @@ class HostsError(PslaunchError):
 
     exit_code = codes.HOST
 
-    def __init__(self, failed: Sequence[HostError], asked: int) -> None:
-        lines = "".join(f"\n  {e}" for e in failed)
+    def __init__(self, failed: Mapping[int, HostError], asked: int) -> None:
+        """`failed`: by node."""
+        lines = "".join(f"\n  {e}" for e in failed.values())
         super().__init__(f"{len(failed)} of {asked} hosts can't be used:{lines}")
-        self.failed, self.asked = tuple(failed), asked
-        if all(isinstance(e, RightsError) for e in failed):
+        self.failed, self.asked = dict(failed), asked
+        if all(isinstance(e, RightsError) for e in failed.values()):
             self.exit_code = codes.RIGHTS
 
     def told_above(self) -> HostsError:

@@ -3,38 +3,48 @@
 A backend knows nothing about pservers, trainers, logs or restarts. What it promises, and what the
 contract suite (tests/integration/test_contract.py) holds every backend to:
 
-1. `start` returns once every node has an agent or has an error; the lines are in the order of `nodes`.
-2. A line is two descriptors that carry bytes both ways, unchanged, without a terminal in between.
+1. `start` returns once every node has an agent or has an error. Nodes that are declared come in their order;
+   where none is declared, the agents that came say which nodes there are.
+2. A line is two descriptors that carry bytes both ways, unchanged, without a terminal in between. Over TCP it
+   has seals: whoever is at its other end has proved a secret of the job.
    While `start` still works on other nodes, it beats on the lines that are there.
 3. A line whose launcher end is closed closes on the node, also when the launcher is killed.
 4. `Line.diagnosis` says what the node's side told on its way out: its exit, its last words.
-5. `close` ends and waits for what `start` started on this side, within the grace and two seconds
+5. `ended` tells that what carried all agents is gone, if there is such a thing: the job ends then, with 76.
+6. `close` ends and waits for what `start` started on this side, within the grace and two seconds
    more; it may be called twice and never raises.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from ..errors import SpecError
+from ..errors import HostError, SpecError
 from ..node.job import Limits, Node
 
 if TYPE_CHECKING:
-    from ..options.spec import Reach
+    from ..node.line.gate import Seals
 
 CLOSE_EXTRA_S = 2.0
 LAST_WORDS_S = 0.5  # for a node whose job ended in the last moment to end its line too
+OF_ANOTHER = "another version of pslaunch has noted where it runs: ask by that one, or by --conf conf.py"
 
 
 class Line(NamedTuple):
-    """A line to one node's agent. Whoever takes the descriptors closes them."""
+    """A line to an agent or to a head. Whoever takes the descriptors closes them."""
 
-    node: Node
     read_fd: int
     write_fd: int
-    diagnosis: Callable[[], str]
+    diagnosis: Callable[[], str] = str
+    seals: Seals | None = None  # None: nobody else can reach it
+
+    def close(self) -> None:
+        """Give up a line that nobody has taken: an agent ends when nobody holds its line."""
+        for fd in {self.read_fd, self.write_fd}:
+            os.close(fd)
 
 
 class Dial(NamedTuple):
@@ -45,13 +55,28 @@ class Dial(NamedTuple):
     secret: str  # hexadecimal
 
 
+class Ended(NamedTuple):
+    """How a backend tells that what carried the job is gone."""
+
+    fd: int  # readable from then on; the backend's own
+    words: Callable[[], str]  # what is gone, and why
+
+
 class Backend(Protocol):
     """Starts agents where a job runs."""
 
     name: str
+    ended: Ended | None  # from `start` on; None: each line tells for itself
 
-    def start(self, nodes: Sequence[Node], limits: Limits) -> list[Line]:
-        """Put an agent on every node. Raises PslaunchError; then nothing of it is left running."""
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
+        """Put an agent on every node, or where none is given on those that the backend finds.
+
+        Raises PslaunchError; then nothing of it is left running.
+        """
+        ...
+
+    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[Line | HostError]:
+        """As `start`, but a node that can't have an agent is an error in its place, and the others go on."""
         ...
 
     def start_head(self, node: Node, limits: Limits) -> Line:
@@ -62,14 +87,18 @@ class Backend(Protocol):
         """Put agents on the other nodes; they dial the head. Raises PslaunchError."""
         ...
 
-    def head_line(self, record: Mapping[str, Any]) -> tuple[int, int]:
-        """From any later shell: descriptors of a line to the head of a running job. Raises OSError."""
+    def head_line(self, record: Mapping[str, Any]) -> Line:
+        """From any later shell: an observer's line to the head of a running job. Raises OSError."""
         ...
 
-    def ask(self, node: Node | None, words: Sequence[str]) -> Iterator[bytes]:
-        """What a mode of node/relay.py answers on a node, checked to be whole. Raises PslaunchError.
+    def records(self) -> Iterator[bytes]:
+        """The records of the jobs that node 0 knows, one JSON object a line. Raises PslaunchError."""
+        ...
 
-        A node is found by its name: hosts may stand in another order by now. None: on the first host.
+    def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        """What a mode of node/later/relay.py answers on a node, checked to be whole. Raises PslaunchError.
+
+        The node is found by its name: hosts may stand in another order by now.
         """
         ...
 
@@ -90,25 +119,30 @@ class Backend(Protocol):
         ...
 
 
-BUILT_IN = {
-    "local": "pslaunch.backends.local:LocalBackend",
-    "fabric": "pslaunch.backends.fabric:fabric_backend",
-}
+class BackendModule(Protocol):
+    """What the module of a backend has. `reach`: as in Site; None where nobody knows it."""
+
+    def make_backend(self, reach: Any) -> Backend: ...
+
+    def to_data(self, reach: Any) -> Any:
+        """As JSON has it, for the record by which later shells find the job."""
+        ...
+
+    def from_data(self, data: Any) -> Any:
+        """The reach of a record. Raises SpecError where that is another version's."""
+        ...
 
 
-def load_backend(name: str, reach: Reach | None = None) -> Backend:
-    """The backend of this name, imported only now; others can add theirs as entry points.
+BUILT_IN = ("local", "fabric")
 
-    reach: how hosts are reached, for a backend that does it.
-    """
+
+def find_backend(name: str) -> BackendModule:
+    """Return the module of a backend, imported only now; others add theirs as entry points."""
     if name in BUILT_IN:
-        module, _, attribute = BUILT_IN[name].partition(":")
-        backend: Callable[[Reach | None], Backend] = getattr(importlib.import_module(module), attribute)
-        return backend(reach)
+        return cast(BackendModule, importlib.import_module(f".{name}", __package__))
     from importlib.metadata import entry_points
 
     added = entry_points(group="pslaunch.backends")
     if name not in added.names:
         raise SpecError(f"no backend {name!r}; there are: {', '.join(sorted({*BUILT_IN, *added.names}))}")
-    other: Callable[[Reach | None], Backend] = added[name].load()
-    return other(reach)
+    return cast(BackendModule, added[name].load())

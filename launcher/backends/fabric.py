@@ -13,29 +13,37 @@ import select
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import FileError, HostError, HostsError, SpecError
 from ..node import codes
-from ..node.job import Limits, Node
+from ..node.job import Limits, Node, to_data
 from ..node.later import relay
 from ..node.line import wire
+from ..options.fabric_spec import Reach
 from ..options.hosts import Host, named
 from ..ssh.channel import Channel
 from ..ssh.fleet import Fleet
 from ..ssh.prompt import Prompt
-from .base import CLOSE_EXTRA_S, LAST_WORDS_S, Backend, Dial, Line
+from .base import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Backend, Dial, Ended, Line
 from .local import LocalBackend
 
-if TYPE_CHECKING:
-    from ..options.spec import Reach
+__all__ = ["FabricBackend", "from_data", "make_backend", "to_data"]
 
 SILENT_S = 30.0  # a host that is asked something by a later shell has said nothing for so long
 
 
-def fabric_backend(reach: Reach | None) -> Backend:
-    """The backend; without a reach what a shell on node 0 itself can do."""
+def make_backend(reach: Reach | None) -> Backend:
+    """Return the backend; without a reach what a shell on node 0 itself can do."""
     return FabricBackend(reach) if reach else OnNode0()
+
+
+def from_data(data: Any) -> Reach:
+    """Return a Reach from what `to_data` made of it. Raises SpecError where that was another version's."""
+    try:
+        return Reach(**{**data, "hosts": tuple(Host(**h) for h in data["hosts"])})
+    except (KeyError, TypeError):
+        raise SpecError(OF_ANOTHER) from None
 
 
 class OnNode0(LocalBackend):
@@ -43,8 +51,8 @@ class OnNode0(LocalBackend):
 
     name = "fabric"
 
-    def ask(self, node: Node | None, words: Sequence[str]) -> Iterator[bytes]:
-        if node and node.id:
+    def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        if node.id:
             raise SpecError(f"how node {node.id} is reached is not known here: --conf conf.py tells it")
         return super().ask(node, words)
 
@@ -53,9 +61,9 @@ class FabricBackend:
     """Agents on hosts that are reached by SSH; a line closes with the connection, also when we are killed."""
 
     name = "fabric"
+    ended: Ended | None = None
 
-    def __init__(self, reach: Reach | None) -> None:
-        assert reach is not None
+    def __init__(self, reach: Reach) -> None:
         self._prompt = Prompt()
         on_terminal = sys.stdin is not None and sys.stdin.isatty()
         ask = self._prompt.ask if on_terminal else None
@@ -63,39 +71,39 @@ class FabricBackend:
         self._channels: list[Channel] = []
         self._grace_s, self._end_s = 0.0, float("inf")
 
-    def start(self, nodes: Sequence[Node], limits: Limits) -> list[Line]:
-        channels = self._open(nodes, limits, "serve")
-        return [_line(node, channel) for node, channel in zip(nodes, channels, strict=True)]
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
+        return list(zip(nodes, self._open(nodes, limits, "serve"), strict=True))
 
     def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[Line | HostError]:
-        """As `start`, but a node that can't have an agent is an error in its place, and the others go on."""
-        return [
-            channel if isinstance(channel, HostError) else _line(node, channel)
-            for node, channel in zip(nodes, self._try(nodes, limits, "serve"), strict=True)
-        ]
+        return self._try(nodes, limits, "serve")
 
     def start_head(self, node: Node, limits: Limits) -> Line:
-        return _line(node, self._open([node], limits, "lead")[0])
+        return self._open([node], limits, "lead")[0]
 
     def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
-        failed: list[HostError] = []
-        for node, channel in zip(nodes, self._open(nodes, limits, "dial"), strict=True):
-            os.close(channel.read_fd)
+        failed: dict[int, HostError] = {}
+        for node, line in zip(nodes, self._open(nodes, limits, "dial"), strict=True):
+            os.close(line.read_fd)
             try:
-                with os.fdopen(channel.write_fd, "wb") as f:
+                with os.fdopen(line.write_fd, "wb") as f:
                     f.write(json.dumps({**dial._asdict(), "node": node.id}).encode() + b"\n")
             except OSError as e:  # it ended before it could be told where to dial
-                text = channel.diagnosis() or e.strerror or str(e)
-                failed.append(HostError(self._reach.hosts[node.id].text, "start", text))
+                text = line.diagnosis() or e.strerror or str(e)
+                failed[node.id] = HostError(node.name, "start", text)
         if failed:
             raise HostsError(failed, len(nodes))
 
-    def head_line(self, record: Mapping[str, Any]) -> tuple[int, int]:
-        channel = self._run(self._reach.hosts[0], ["relay", str(record["socket"])])
-        return channel.read_fd, channel.write_fd
+    def head_line(self, record: Mapping[str, Any]) -> Line:
+        return _line(self._run(self._reach.hosts[0], ["relay", str(record["socket"])]))
 
-    def ask(self, node: Node | None, words: Sequence[str]) -> Iterator[bytes]:
-        asked = self._host(node) if node else self._reach.hosts[0]
+    def records(self) -> Iterator[bytes]:
+        return self._answer(self._reach.hosts[0], ["records"])
+
+    def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        host = named(self._reach.hosts, node.name, f"node {node.id} of the job ({node.name})")
+        return self._answer(host, words)
+
+    def _answer(self, asked: Host, words: Sequence[str]) -> Iterator[bytes]:
         channel, host = self._run(asked, words), asked.text
         os.close(channel.write_fd)
         with io.BufferedReader(_Answer(channel.read_fd)) as f:
@@ -129,30 +137,25 @@ class FabricBackend:
         self._channels.clear()
         self._fleet.close()
 
-    def _open(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Channel]:
+    def _open(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Line]:
         """An agent on each node. Raises HostsError, which names every host that failed; then none is left."""
         opened = self._try(nodes, limits, mode)
-        channels = [c for c in opened if isinstance(c, Channel)]
-        failed = [e for e in opened if isinstance(e, HostError)]
+        lines = [line for line in opened if isinstance(line, Line)]
+        failed = {n.id: e for n, e in zip(nodes, opened, strict=True) if isinstance(e, HostError)}
         if failed:
-            for channel in channels:  # their agents end when nobody holds the line
-                os.close(channel.read_fd)
-                os.close(channel.write_fd)
+            for line in lines:
+                line.close()
             raise HostsError(failed, len(nodes))
-        return channels
+        return lines
 
-    def _try(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Channel | HostError]:
+    def _try(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Line | HostError]:
         self._grace_s = limits.grace_s
         argv = ["keeper", str(limits.lost_after_s), str(limits.grace_s), mode]
         hosts = [self._reach.hosts[node.id] for node in nodes]
         beat = b" " if mode == "dial" else wire.BEAT  # JSON may have blanks before it
         opened = self._fleet.open(hosts, [argv] * len(nodes), beat)
         self._channels += [c for c in opened if isinstance(c, Channel)]
-        return opened
-
-    def _host(self, node: Node) -> Host:
-        """Raises SpecError."""
-        return named(self._reach.hosts, node.name, f"node {node.id} of the job ({node.name})")
+        return [c if isinstance(c, HostError) else _line(c) for c in opened]
 
     def _run(self, host: Host, argv: Sequence[str]) -> Channel:
         opened = self._fleet.open([host], [argv])[0]
@@ -186,5 +189,5 @@ class _Answer(io.RawIOBase):
         super().close()
 
 
-def _line(node: Node, channel: Channel) -> Line:
-    return Line(node, channel.read_fd, channel.write_fd, channel.diagnosis)
+def _line(channel: Channel) -> Line:
+    return Line(channel.read_fd, channel.write_fd, channel.diagnosis)

@@ -11,41 +11,59 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
-from ..errors import FileError, ServiceError
+from ..errors import FileError, HostError, ServiceError
 from ..node import procs
 from ..node.job import Limits, Node
-from .base import CLOSE_EXTRA_S, LAST_WORDS_S, Dial, Line
-
-if TYPE_CHECKING:
-    from ..options.spec import Reach
+from .base import CLOSE_EXTRA_S, LAST_WORDS_S, Dial, Ended, Line
 
 # -P: neither the working directory nor the workspace may shadow a module of the agent.
 NODE = (sys.executable, "-P", "-m", "pslaunch.node")
 _LAST_WORDS_BYTES = 2000
 
 
+def make_backend(_reach: None) -> LocalBackend:
+    return LocalBackend()
+
+
+def to_data(_reach: None) -> None:
+    """Nothing: the job has its own record on this machine."""
+
+
+def from_data(_data: object) -> None:
+    """Nothing: later shells are on this machine."""
+
+
 class LocalBackend:
     """Agents as children of the launcher; their lines are pipes, which close when the launcher dies."""
 
     name = "local"
+    ended: Ended | None = None
 
-    def __init__(self, _reach: Reach | None = None) -> None:
+    def __init__(self) -> None:
         self._keepers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
         self._grace_s, self._end_s = 0.0, float("inf")
 
-    def start(self, nodes: Sequence[Node], limits: Limits) -> list[Line]:
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
         lines: list[Line] = []
         try:
             for node in nodes:
                 lines.append(self._start(node, limits, "serve"))
         except ServiceError:
-            for line in lines:  # their agents end when nobody holds the line
-                os.close(line.read_fd)
-                os.close(line.write_fd)
+            for line in lines:
+                line.close()
             raise
-        return lines
+        return list(zip(nodes, lines, strict=True))
+
+    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[Line | HostError]:
+        def start(node: Node) -> Line | HostError:
+            try:
+                return self._start(node, limits, "serve")
+            except ServiceError as e:
+                return HostError(node.name, "start", str(e))
+
+        return [start(node) for node in nodes]
 
     def start_head(self, node: Node, limits: Limits) -> Line:
         return self._start(node, limits, "lead")
@@ -61,7 +79,7 @@ class LocalBackend:
             finally:
                 keeper.stdin.close()
 
-    def head_line(self, record: Mapping[str, Any]) -> tuple[int, int]:
+    def head_line(self, record: Mapping[str, Any]) -> Line:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.connect(str(record["socket"]))
@@ -69,9 +87,16 @@ class LocalBackend:
             sock.close()
             raise
         fd = sock.detach()
-        return fd, fd
+        return Line(fd, fd)
 
-    def ask(self, node: Node | None, words: Sequence[str]) -> Iterator[bytes]:
+    def records(self) -> Iterator[bytes]:
+        return self._answer(["records"])
+
+    def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        return self._answer(words)
+
+    @staticmethod
+    def _answer(words: Sequence[str]) -> Iterator[bytes]:
         from ..node.later import relay
 
         argv = [*NODE, *words]
@@ -92,7 +117,7 @@ class LocalBackend:
             except OSError as e:
                 raise ServiceError(_no_agent(node, e.strerror)) from e
         said = self._keepers[-1][1]
-        return Line(node, read_fd, write_fd, lambda: _last_words(said))
+        return Line(read_fd, write_fd, lambda: _last_words(said))
 
     def _keeper(self, node: Node, limits: Limits, mode: str, *, stdout: int) -> subprocess.Popen[bytes]:
         """Raises ServiceError."""

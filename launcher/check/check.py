@@ -16,14 +16,14 @@ from typing import Any, Final, TextIO, TypeVar
 from pslaunch.runtime.shared.env import PSERVER
 
 from .. import __version__
-from ..backends.base import Line
-from ..backends.fabric import FabricBackend
+from ..backends.base import Line, find_backend
 from ..errors import STOP_SIGNALS, EndedEarlyError, HostError, PreflightError, PslaunchError
 from ..node import codes, job
 from ..node.dispatch.head_side import of_nodes
 from ..node.job import Facts, Node, Placed, Plan
 from ..node.line import reach
 from ..node.line.wire import NONSENSE, Message, MessageLine
+from ..node.link import Round
 from ..node.loop import Loop
 from ..options.imports import imported
 from ..options.locate import DEFAULT_PROGRAM
@@ -55,23 +55,20 @@ def check(
     return exit_code(findings)
 
 
-def after_failed_start(spec: JobSpec, failed: Sequence[HostError]) -> bool:
-    """The table on stderr, as far as it can be had; whether it says all of `failed`.
+def after_failed_start(spec: JobSpec, failed: Mapping[int, HostError]) -> bool:
+    """Show the table on stderr, as far as it can be had; whether it says all of `failed`.
 
-    failed: hosts that were not reached just now.
+    failed: hosts, by node, that were not reached just now.
     """
-    assert spec.reach is not None
-    names = [host.name for host in spec.reach.hosts]
-    known = {names.index(e.host): e for e in failed if names.count(e.host) == 1}
     if sys.stderr is None:  # it is closed
         return False
     try:
-        code = check(spec, sys.stderr, failed=known)
+        code = check(spec, sys.stderr, failed=failed)
         if code == codes.OK:
             print("so the hosts are in order; what failed is said above", file=sys.stderr)
     except (PslaunchError, OSError):
         return False
-    return len(known) == len(failed)
+    return True
 
 
 def examine(spec: JobSpec, failed: Mapping[int, HostError]) -> tuple[list[Seen], list[Finding]]:
@@ -80,14 +77,15 @@ def examine(spec: JobSpec, failed: Mapping[int, HostError]) -> tuple[list[Seen],
     placed = job.place(plan, plan.nodes)
     wanted = wanted_of(spec, plan.server)
     sent = sent_bytes(placed)
-    backend, loop = FabricBackend(spec.reach), Loop()
+    backend, loop = find_backend(spec.backend).make_backend(spec.site.reach), Loop()
     inspection = Inspection(loop)
     try:
         tried = [node for node in plan.nodes if node.id not in failed]
         started = inspection.aside(lambda: backend.try_start(tried, plan.limits))
         opened: dict[int, Line | HostError] = dict(failed)
         opened.update(zip((n.id for n in tried), started, strict=True))
-        inspection.attach([x for x in opened.values() if isinstance(x, Line)], plan.limits.lost_after_s)
+        lines = [(n, x) for n in tried if isinstance(x := opened[n.id], Line)]
+        inspection.attach(lines, plan.limits.lost_after_s)
         inspection.ask_facts(lambda node: question(spec, wanted, placed, node))
         inspection.try_network(plan.port or 0)
         inspection.end()
@@ -143,16 +141,9 @@ def _with_facts(plan: Plan, node: Node, one: Seen) -> Node:
     assert facts is not None
     workspace = str(facts["folders"]["workspace"]["path"])
     logs = facts["folders"].get("log_dir")
-    log_dir = str(logs["path"]) if logs else f"{workspace}/log"
-    base = log_dir if logs else workspace
-    return node._replace(
-        addr=one.addr or str(facts["addrs"][0]),
-        workspace=workspace,
-        log_dir=log_dir,
-        output_dir=f"{base}/output",
-        state_dir=f"{base}/.pslaunch",
-        python="" if plan.install else str(facts["agent_python"]["executable"]),
-    )
+    python = "" if plan.install else str(facts["agent_python"]["executable"])
+    known = node._replace(addr=one.addr or str(facts["addrs"][0]), python=python)
+    return known.in_folder(workspace, str(logs["path"]) if logs else None)
 
 
 # --- What the job needs, and what is asked. ---
@@ -168,7 +159,7 @@ def wanted_of(spec: JobSpec, server: str) -> Wanted:
     if who:
         needed = {**{name: needed.get(name, who) for name in RUNTIME}, **needed}
     return Wanted(
-        sent=spec.package is not None,
+        sent=spec.site.package is not None,
         port_given=spec.port is not None,
         modules=dict.fromkeys(FOR_VENV, "--install") if spec.install else needed,
         later={} if spec.install else {name: where for name, where in later.items() if name not in needed},
@@ -228,8 +219,11 @@ class StoppedError(Exception):
 class Asked:
     """One host that was reached: its line, and its last answer of each type."""
 
-    def __init__(self, loop: Loop, started: Line, lost_after_s: float) -> None:
-        self.node, self.name, self._diagnosis = started.node.id, started.node.name, started.diagnosis
+    def __init__(
+        self, loop: Loop, node: Node, line: Line, lost_after_s: float, news: Callable[[Asked], None]
+    ) -> None:
+        """`news`: it has answered, or is lost."""
+        self.node, self.name, self._diagnosis, self._news = node.id, node.name, line.diagnosis, news
         self.answers: dict[str, Message] = {}
         self.addrs: list[str] = []
         self.free_port = self.door = 0
@@ -238,9 +232,14 @@ class Asked:
         self.lost = ""  # why it answers no more
         self.clock_off_s = 0.0
         self._sent = 0.0, 0.0  # when: by the clock, and by one that nobody sets
-        fds = started.read_fd, started.write_fd
         self.line = MessageLine(
-            loop, *fds, lost_after_s=lost_after_s, on_message=self._hear, on_lost=self._lose
+            loop,
+            line.read_fd,
+            line.write_fd,
+            lost_after_s=lost_after_s,
+            on_message=self._hear,
+            on_lost=self._lose,
+            seals=line.seals,
         )
 
     def send(self, message: Message) -> None:
@@ -268,10 +267,12 @@ class Asked:
             if not set(self.reached) <= {(node, addr) for node, addr, _ in self.doors}:
                 raise ValueError("it names doors that it was not to try")
         self.answers[kind] = message
+        self._news(self)
 
     def _lose(self, reason: str) -> None:
         if not self.lost and "finished" not in self.answers:
             self.lost = "; ".join(filter(None, (reason, self._diagnosis())))
+        self._news(self)
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -285,6 +286,7 @@ class Inspection:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._asked: list[Asked] = []
+        self._round, self._answer = Round(), ""
         self._chosen: dict[int, str] = {}
         self._cut_off: dict[int, str] = {}
         self._stopped_by = 0
@@ -303,9 +305,9 @@ class Inspection:
             raise over[0]
         return found
 
-    def attach(self, started: Sequence[Line], lost_after_s: float) -> None:
+    def attach(self, started: Sequence[tuple[Node, Line]], lost_after_s: float) -> None:
         """Take the lines to agents."""
-        self._asked = [Asked(self._loop, one, lost_after_s) for one in started]
+        self._asked = [Asked(self._loop, *one, lost_after_s, self._hear) for one in started]
 
     def ask_facts(self, question: Callable[[int], Message]) -> None:
         """Facts and clocks: `question` gives what a node is asked."""
@@ -360,18 +362,21 @@ class Inspection:
 
     def _ask(self, message: Callable[[Asked], Message], answer: str) -> None:
         """Ask all that answer, and wait for these answers, or for the limit; who is silent is lost then."""
-        waited = self._there()
+        waited, self._answer = self._there(), answer
+        self._round.ask([(one.node, one.send, message(one)) for one in waited], lambda: None)
         for one in waited:
-            one.send(message(one))
+            self._hear(one)
         end_s = self._loop.now() + STAGE_LIMIT_S
         timer = self._loop.call_at(end_s, lambda: None)
-        self._run(
-            lambda: self._loop.now() >= end_s or all(one.lost or answer in one.answers for one in waited)
-        )
+        self._run(lambda: self._loop.now() >= end_s or not self._round.missing)
         timer.cancel()
         for one in waited:
-            if answer not in one.answers and not one.lost:
+            if one.node in self._round.missing:
                 one.lost = f"it did not answer within {STAGE_LIMIT_S:g} s"
+
+    def _hear(self, one: Asked) -> None:
+        if one.lost or self._answer in one.answers:
+            self._round.answered(one.node)
 
     def _run(self, until: Callable[[], bool]) -> None:
         def over() -> bool:

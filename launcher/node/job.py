@@ -45,13 +45,23 @@ class Node(NamedTuple):
     id: int
     name: str
     addr: str
-    workspace: str
-    log_dir: str
-    output_dir: str
-    state_dir: str  # lock and caches
+    workspace: str = ""
+    log_dir: str = ""
+    output_dir: str = ""
+    state_dir: str = ""  # lock and caches
     ranks: int = 1
     dispatched: bool = False  # whether its workspace is filled from the package
     python: str = ""  # what PYTHON stands for there; empty until its agent has told
+
+    def in_folder(self, workspace: str, log_dir: str | None = None) -> Node:
+        """Return it with its programs in `workspace`; output and lock are beside the logs, if those move."""
+        base = log_dir or workspace
+        return self._replace(
+            workspace=workspace,
+            log_dir=log_dir or f"{workspace}/log",
+            output_dir=f"{base}/output",
+            state_dir=f"{base}/.pslaunch",
+        )
 
 
 class Limits(NamedTuple):
@@ -232,7 +242,7 @@ def place(plan: Plan, nodes: Sequence[Node]) -> Placed:
     processes: list[Process] = []
     for role in plan.roles:
         on_node: Counter[int] = Counter()
-        for rank, node in enumerate(_nodes_of(role.how_many, nodes)):
+        for rank, node in enumerate(deal(role.how_many, nodes)):
             local_rank = on_node[node.id]
             on_node[node.id] += 1
             log = os.path.join(node.log_dir, env.output_log(role.name, rank, local_rank))
@@ -240,7 +250,8 @@ def place(plan: Plan, nodes: Sequence[Node]) -> Placed:
     return Placed(plan, tuple(nodes), tuple(processes))
 
 
-def _nodes_of(count: Count, nodes: Sequence[Node]) -> list[Node]:
+def deal(count: Count, nodes: Sequence[Node]) -> list[Node]:
+    """Return the node of each process of a role, in order of ranks."""
     if count.rule == "total":
         return [nodes[i % len(nodes)] for i in range(count.n)]
     if count.rule == "per_node":

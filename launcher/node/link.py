@@ -1,13 +1,13 @@
-"""What the head knows of one node, and what the parts of a head ask of it."""
+"""What the head knows of one node, what the parts of a head ask of it, and a question to many nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from . import job
-    from .line.wire import MessageLine
+    from .line.wire import Message, MessageLine
 
 
 class Link:
@@ -22,6 +22,40 @@ class Link:
         self.reached: list[tuple[int, str]] = []  # what it could reach: a node, by an address
         self.gone = False
         self.shared: int | None = None  # the node that was first in its workspace, if that is another
+
+
+class Round:
+    """One question to many nodes at once: what comes next waits for the last answer."""
+
+    def __init__(
+        self,
+        missing: Iterable[int] = (),
+        then: Callable[[], None] = lambda: None,
+        *,
+        over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`over`: whether nothing comes next any more."""
+        self.missing = set(missing)  # whose answer is still to come
+        self._then, self._over = then, over
+
+    def ask(
+        self, asked: Sequence[tuple[int, Callable[[Message], Any], Message]], then: Callable[[], None]
+    ) -> None:
+        """Send each node its message; go on with `then` once all of them have answered."""
+        self.missing, self._then = {node for node, _, _ in asked}, then
+        for _, send, message in asked:
+            send(message)
+        self._go_on()
+
+    def answered(self, node: int) -> None:
+        """Take the answer of a node, or that none will come."""
+        self.missing.discard(node)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self.missing and not self._over():
+            then, self._then = self._then, lambda: None  # once, whatever comes late
+            then()
 
 
 class Desk(Protocol):

@@ -10,18 +10,32 @@ import posixpath
 import string
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 from ..errors import SpecError
 from ..node.dispatch.manifest import KEPT
+from ..node.job import Count, Node, Package
 from .args import Split
 from .hosts import Host, choose, parse_hosts, split_list
 from .kinds import Value
 from .locate import DEFAULT_PROGRAM, folder_here, folder_to_make, program_in
+from .options import DEFAULT
 from .sources import Given, gather
-from .spec import JobSpec, PackageSpec, Reach, check_spec, common_options, job_name, no_effect
+from .spec import Elsewhere, JobSpec, Site, check_spec, common_options, job_name, no_effect
 
 MAX_NIC_BYTES: Final = 15  # of the kernel
+
+
+class Reach(NamedTuple):
+    """How the hosts of a job are reached."""
+
+    hosts: tuple[Host, ...]
+    agent_python: str | None = None  # path of the Python for the agent there; None: it is looked for
+    connect_timeout_s: float = DEFAULT["connect_timeout"]
+    max_connections: int = DEFAULT["max_connections"]  # that are being opened at once
+    host_key_policy: Literal["ask", "accept_new", "reject"] | None = (
+        None  # None: ask where there is a terminal
+    )
 
 
 def fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
@@ -32,18 +46,30 @@ def fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, 
     options = common_options(given, environ)
     reach = _reach(given)
     package, workspace, program = _package(given, split, cwd)
-    log_dir = given.one("log_dir")
+    name, log_dir = job_name(given, workspace), given.one("log_dir")
+    logs = _path_there(log_dir) if log_dir else None
+    root_dir = given.one("root_dir")
+    root = _path_there(root_dir) if root_dir else given.read("root_dir")
+    folder = f"{root.rstrip('/')}/{name}" if package else str(workspace)
+    sent = package is not None
+    nodes = [Node(i, h.text, "", ranks=h.times, dispatched=sent) for i, h in enumerate(reach.hosts)]
     spec = JobSpec(
         backend="fabric",
-        job_name=job_name(given, workspace),
+        job_name=name,
         workspace=workspace,
-        reach=reach,
-        package=package,
+        site=Site(
+            tuple(node.in_folder(folder, logs) for node in nodes),
+            pservers=Count("per_rank", 1),
+            trainers=Count("per_rank", 1),
+            package=package,
+            nic=_nic(given),
+            reach=reach,
+        ),
         program=program,
         program_args=(*split.forwarded, *split.program_args),
         trainer_flags=given.trainer_flags,
         python=None if options["install"] else given.read("python"),
-        log_dir=Path(_path_there(log_dir)) if log_dir else None,
+        log_dir=Path(logs) if logs else None,
         **_preparing(given, cwd),
         **options,
     )
@@ -52,17 +78,15 @@ def fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, 
     return spec
 
 
-def reach_of(conf: str, cwd: Path) -> Reach:
-    """Return how the hosts of a conf.py are reached, for jobs that run there already. Raises SpecError."""
-    return _reach(gather("fabric", Split(ours=(f"--conf={conf}",)), cwd))
+def first_host(conf: str, cwd: Path) -> Elsewhere:
+    """Return the host that knows the jobs which run on those of a conf.py. Raises SpecError."""
+    reach = _reach(gather("fabric", Split(ours=(f"--conf={conf}",)), cwd))
+    return Elsewhere("fabric", reach, f"{reach.hosts[0].text}, the first of the hosts")
 
 
 def _reach(given: Given) -> Reach:
-    root_dir = given.one("root_dir")
     return Reach(
         hosts=tuple(_hosts(given)),
-        root_dir=_path_there(root_dir) if root_dir else given.read("root_dir"),
-        nic=_nic(given),
         agent_python=given.read("agent_python"),
         connect_timeout_s=given.read("connect_timeout"),
         max_connections=given.read("max_connections"),
@@ -81,10 +105,10 @@ def _hosts(given: Given) -> list[Host]:
     return choose(found, given.all("include"), given.all("exclude"))
 
 
-def _nic(given: Given) -> str | None:
+def _nic(given: Given) -> str:
     value = given.one("nics")
     if value is None:
-        return None
+        return ""
     name = value.text
     if not name or len(os.fsencode(name)) > MAX_NIC_BYTES or not name.isprintable() or set(name) & set(" /,"):
         raise SpecError(f"{value.shown} is not the name of one network interface, as eth0")
@@ -99,7 +123,7 @@ def _path_there(value: Value) -> str:
     return posixpath.normpath(path)
 
 
-def _package(given: Given, split: Split, cwd: Path) -> tuple[PackageSpec | None, Path, str]:
+def _package(given: Given, split: Split, cwd: Path) -> tuple[Package | None, Path, str]:
     """What is sent, the workspace (here where it is sent, else on the hosts), the program in it."""
     package, workspace = given.one("job_dispatch_package"), given.one("job_workspace")
     if package and workspace:
@@ -113,7 +137,7 @@ def _package(given: Given, split: Split, cwd: Path) -> tuple[PackageSpec | None,
         if PurePosixPath(program).is_absolute():
             raise SpecError(f"the program {program} is not in {folder}, and only that is sent to the hosts")
         shards, links = given.all("shard"), given.all("link")
-        sent = PackageSpec(folder=folder, shards=tuple(map(_shard, shards)), links=_links(links))
+        sent = Package(str(folder), shards=tuple(map(_shard, shards)), links=_links(links))
         sent = sent._replace(shard_label=shards[0].label) if shards else sent
         sent = sent._replace(link_label=links[0].label) if links else sent
         return sent, folder, program
@@ -192,10 +216,11 @@ def _wheel(value: Value, cwd: Path) -> Path:
 
 def _check_fabric_effects(spec: JobSpec, given: Given) -> None:
     """An option that has no effect is an error, where it stood on the command line."""
-    for name in ("shard", "link") if not spec.package else ():
+    sent = spec.site.package
+    for name in ("shard", "link") if not sent else ():
         no_effect(given, name, "where nothing is sent (--job_workspace)")
     install = given.one("install")
-    if spec.install and install and not spec.package:
+    if spec.install and install and not sent:
         raise SpecError(
             f"{install.label} needs --job_dispatch_package: the wheels go along with what is sent"
         )
@@ -207,7 +232,7 @@ def _check_fabric_effects(spec: JobSpec, given: Given) -> None:
         no_effect(given, name, "without --install")
     for name in ("fetch_output", "fetch_logs") if spec.detach else ():
         no_effect(given, name, "with --detach")
-    if not spec.package and not spec.install:
+    if not sent and not spec.install:
         no_effect(given, "root_dir", "where nothing is sent (--job_workspace)")
     if not given.flag("dry_run"):
         no_effect(given, "connect", "without --dry_run")

@@ -31,7 +31,7 @@ class Option(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Its name in JobSpec or Reach, where the unit is part of it."""
+        """Its name in JobSpec or a Reach, where the unit is part of it."""
         return f"{self.name}_s" if isinstance(self.kind, Seconds) else self.name
 
     @property

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -17,52 +17,36 @@ from typing import Any, Final, Literal, NamedTuple
 from pslaunch.runtime.shared import env as contract
 
 from ..errors import SpecError
-from ..node.job import PYTHON
+from ..node.job import PYTHON, Count, Node, Package, deal
 from .args import Split
 from .detect import Server, choose_server
-from .hosts import Host
 from .imports import imported
 from .kinds import Flag, Text, Value
-from .locate import DEFAULT_PROGRAM, folder_to_make, locate, name_of
+from .locate import DEFAULT_PROGRAM, name_of
 from .options import DEFAULT, options_of
 from .sources import Given
 
-OF_ANOTHER: Final = (
-    "another version of pslaunch has noted where it runs: ask by that one, or by --conf conf.py"
-)
 MAX_NAME_BYTES: Final = 200  # a job's name is a folder's name with room for suffixes
 
 
-class Reach(NamedTuple):
-    """How the hosts of a job are reached."""
+class Site(NamedTuple):
+    """The nodes of a job as its backend gives them to the plan, which knows no backend."""
 
-    hosts: tuple[Host, ...]
-    root_dir: str  # on the hosts; absolute, or begins with ~
-    nic: str | None = None  # the interface whose address others reach a host by
-    agent_python: str | None = None  # path of the Python for the agent there; None: it is looked for
-    connect_timeout_s: float = DEFAULT["connect_timeout"]
-    max_connections: int = DEFAULT["max_connections"]  # that are being opened at once
-    host_key_policy: Literal["ask", "accept_new", "reject"] | None = (
-        None  # None: ask where there is a terminal
-    )
+    nodes: tuple[Node, ...]  # none where their agents report them
+    pservers: Count  # where the user gave no number
+    trainers: Count
+    remote: bool = True  # on other machines: nothing of this shell is there, nor its Python
+    package: Package | None = None  # that nodes are filled from; None: they have the workspace already
+    nic: str = ""
+    reach: Any = None  # how the job is reached, for its backend alone; None: from this machine as it is
 
 
-def reach_from_data(data: Any) -> Reach:
-    """A Reach from what `to_data` made of it. Raises SpecError where that was another version's."""
-    try:
-        return Reach(**{**data, "hosts": tuple(Host(**h) for h in data["hosts"])})
-    except (KeyError, TypeError):
-        raise SpecError(OF_ANOTHER) from None
+class Elsewhere(NamedTuple):
+    """The node that a later shell asks for jobs, as its options name it."""
 
-
-class PackageSpec(NamedTuple):
-    """What is sent to the nodes."""
-
-    folder: Path  # here
-    shards: tuple[str, ...] = ()  # patterns: file i goes to the node of trainer i mod trainers alone
-    links: Mapping[str, str] = {}  # name in the workspace to a path on the nodes
-    shard_label: str = "--shard"  # what messages call them, by where they were said
-    link_label: str = "--link"
+    backend: str
+    reach: Any  # as in Site
+    shown: str  # what messages call it
 
 
 class JobSpec(NamedTuple):
@@ -74,8 +58,7 @@ class JobSpec(NamedTuple):
     backend: str
     job_name: str
     workspace: Path  # where something is sent: the folder that is; else the folder on the nodes
-    reach: Reach | None = None  # None: this machine
-    package: PackageSpec | None = None  # None: the workspace is on the nodes already
+    site: Site
     program: str | None = None  # a path inside the workspace, or absolute; None: DEFAULT_PROGRAM
     program_args: tuple[str, ...] = ()
     trainer_flags: Mapping[str, str] = {}
@@ -95,7 +78,6 @@ class JobSpec(NamedTuple):
     stall_after_s: float = DEFAULT["stall_after"]
     stall_timeout_s: float | None = None
     trainer_timeout_s: float = DEFAULT["trainer_timeout"]
-    nodes: int = 1  # simulated ones; 1 where there are hosts
     head: Literal["launcher", "node"] = DEFAULT["head"]  # where the job is decided
     detach: bool = False  # the job goes on without the launcher; then the head is on a node
     install: bool = False  # a virtual environment of the job on each node
@@ -118,24 +100,18 @@ class JobSpec(NamedTuple):
 def check_values(spec: JobSpec, port_label: str = "--port") -> None:
     """Raises SpecError where a value is not allowed. port_label: what a message calls the port."""
     _check_name(spec.job_name, "--job_name")
-    _check_fields(spec, spec.backend)
-    if spec.reach:
-        _check_fields(spec.reach, spec.backend)
+    for option in options_of(spec.backend).values():
+        value = getattr(spec, option.field, None)
+        if value is not None and not isinstance(value, (Path, Mapping, tuple)):
+            option.kind.check(value, f"--{option.name}")
     for name in ("workspace", "log_dir"):
         path = getattr(spec, name)
-        if path is not None and not path.is_absolute() and not (spec.reach and str(path)[:1] == "~"):
+        if path is not None and not path.is_absolute() and not (spec.site.remote and str(path)[:1] == "~"):
             raise SpecError(f"{name}={path} is not absolute")
     _check_flags(spec.trainer_flags, spec.env)
     for name in spec.env:
         check_env_name(name, "--env")
     _check_ports(spec, port_label)
-
-
-def _check_fields(what: JobSpec | Reach, backend: str) -> None:
-    for option in options_of(backend).values():
-        value = getattr(what, option.field, None)
-        if value is not None and not isinstance(value, (Path, Mapping, tuple)):
-            option.kind.check(value, f"--{option.name}")
 
 
 def _check_name(name: str, label: str) -> None:
@@ -151,7 +127,7 @@ def check_env_name(name: str, label: str) -> None:
         raise SpecError(f"{label} {name!r} is no variable's name")
     if name in contract.contract_names() - contract.TORCH_NAMES:
         option = name.removeprefix("PADDLE_INIT_").lower()
-        instead = f"; use --{option}" if option in options_of("local") else ""
+        instead = f"; use --{option}" if option in DEFAULT else ""
         raise SpecError(f"{label} {name} belongs to the contract that pslaunch writes itself{instead}")
 
 
@@ -166,11 +142,8 @@ def _check_flags(flags: Mapping[str, str], env: Mapping[str, str]) -> None:
 def _check_ports(spec: JobSpec, label: str) -> None:
     if spec.port is None or spec.server_num == 0:
         return
-    hosts = spec.reach.hosts if spec.reach else ()
-    if spec.server_num is None:
-        on_a_node = max((host.times for host in hosts), default=1)
-    else:
-        on_a_node = -(-spec.server_num // (len(hosts) or spec.nodes))
+    count = spec.site.pservers if spec.server_num is None else Count("total", spec.server_num)
+    on_a_node = max(Counter(node.id for node in deal(count, spec.site.nodes)).values(), default=1)
     last = spec.port + on_a_node * (spec.ports_num + spec.ports_num_for_sparse) - 1
     if last > 65535:
         raise SpecError(
@@ -179,30 +152,6 @@ def _check_ports(spec: JobSpec, label: str) -> None:
 
 
 # --- From what was given. ---
-
-
-def local_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
-    """The job of `pslaunch local`: what was given, and design defaults for all else.
-
-    cwd: absolute; relative paths start there. Raises SpecError; looks at files, changes nothing.
-    """
-    # The options first: a wrong one is named even where the program is wrong too.
-    options = common_options(given, environ)
-    options["python"] = _python_here(given.one("python"), cwd, environ)
-    options["log_dir"] = folder_to_make(given.one("log_dir"), cwd)
-    workspace, program = locate(given, split, cwd)
-    spec = JobSpec(
-        backend="local",
-        job_name=job_name(given, workspace),
-        workspace=workspace,
-        package=PackageSpec(folder=workspace) if "job_dispatch_package" in given else None,
-        program=program,
-        program_args=(*split.forwarded, *split.program_args),
-        trainer_flags=given.trainer_flags,
-        **options,
-    )
-    check_spec(spec, given)
-    return spec
 
 
 def notes(spec: JobSpec, given: Given, split: Split, environ: Mapping[str, str]) -> list[str]:
@@ -228,7 +177,7 @@ def _unfetched(spec: JobSpec, given: Given) -> list[str]:
 def _unsent(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:
     """What chooses the arithmetic of local programs, and does not reach the hosts."""
     names = [name for name in sorted(environ) if name.startswith("OPENBLAS_") and name not in spec.env]
-    if not spec.reach or not names:
+    if not spec.site.remote or not names:
         return []
     return [
         f"{', '.join(names)} of this shell does not reach the hosts, whose bits may then differ from those "
@@ -280,7 +229,7 @@ def check_spec(spec: JobSpec, given: Given) -> None:
         for name in ("server", "port", "ports_num", "ports_num_for_sparse", "stall_after", "stall_timeout"):
             no_effect(given, name, "without pservers (--server_num=0)")
     kind, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program or DEFAULT_PROGRAM)
-    if not (spec.program or DEFAULT_PROGRAM).endswith(".py") and not (spec.reach and kind == "bundled"):
+    if not (spec.program or DEFAULT_PROGRAM).endswith(".py") and not (spec.site.remote and kind == "bundled"):
         no_effect(given, "python", f"on {spec.program}, which is no .py program")
     if kind != "bundled":
         no_effect(given, "trainer_timeout", f"where no pserver is bundled: {why}")
@@ -325,14 +274,3 @@ def _added_env(words: Sequence[Value], environ: Mapping[str, str]) -> dict[str, 
             )
         added[name] = value if has_value else environ[name]
     return added
-
-
-def _python_here(value: Value | None, cwd: Path, environ: Mapping[str, str]) -> str:
-    if value is None:
-        return sys.executable
-    # The path is kept as it is, links included: a virtual environment is found by the link's place.
-    text = value.text
-    found = shutil.which(cwd / text if "/" in text else text, path=environ.get("PATH"))
-    if not text or found is None:
-        raise SpecError(f"{value.shown} is not an executable file or a command in PATH")
-    return str(cwd / found)

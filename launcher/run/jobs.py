@@ -12,19 +12,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..backends.base import Backend, load_backend
+from ..backends.base import OF_ANOTHER, Backend, find_backend
 from ..errors import NodeLostError, PslaunchError, SpecError
 from ..node import codes, job, logs
 from ..node.later import record
 from ..node.line.wire import Message
 from ..node.loop import Loop
 from ..options.args import nearest
-from ..options.spec import OF_ANOTHER, Reach, reach_from_data
+from ..options.spec import Elsewhere
 from .observe import RemoteHead
 
 LOST_AFTER_S = 10.0  # a head that does not answer a later shell for so long is called lost
 Record = Mapping[str, Any]
-LOCAL = ("path", "reach", "error")  # keys of a record that this machine has added
+ADDED = ("path", "reach", "error")  # keys of a record that this machine has added
 NOT_KNOWN = f"its first host does not know it any more; of those that are over it keeps {record.KEPT}"
 WAITING = "waiting"  # state of a process that was not started
 NEWS = (
@@ -34,14 +34,14 @@ NEWS = (
 STOPPED = ("job", "state", "code", "reason")  # what `stop` tells as JSON
 
 
-def all_jobs(reach: Reach | None = None) -> list[Record]:
+def all_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
     """The user's jobs, oldest first; `state` is running, ended, unknown, or lost where no head answers.
 
-    Those that this machine knows of, or with `reach` those that the first of its hosts knows of. A job that
-    was started from here and runs elsewhere is asked for there.
+    Those that this machine knows of, or those that are known elsewhere. A job that was started from here and
+    runs elsewhere is asked for there.
     """
-    if reach is not None:
-        return _elsewhere("fabric", reach)
+    if elsewhere is not None:
+        return _known_there(elsewhere.backend, elsewhere.reach)
     read = record.read_all(record.folder(os.environ))
     led = {r["job"]: r for r in read if not record.is_pointer(r)}  # here, or where the folder is shared
     found: list[Record] = []
@@ -63,14 +63,14 @@ def all_jobs(reach: Reach | None = None) -> list[Record]:
 def _with_reach(r: Record) -> Record:
     """What this machine noted of a job that was over; `error` says why its nodes can't be asked."""
     try:
-        return {**r, "reach": reach_from_data(r["reach"])} if "reach" in r else r
+        return {**r, "reach": find_backend(r["backend"]).from_data(r["reach"])} if "reach" in r else r
     except SpecError as e:
         return {**r, "reach": None, "error": e}
 
 
-def _elsewhere(backend: str, reach: Reach) -> list[Record]:
+def _known_there(backend: str, reach: object) -> list[Record]:
     with _backend({"backend": backend, "reach": reach}) as there:
-        text = b"".join(there.ask(None, ["records"]))
+        text = b"".join(there.records())
     return [{**json.loads(line), "reach": reach} for line in text.splitlines()]
 
 
@@ -78,8 +78,9 @@ def _follow(pointers: Sequence[Record]) -> list[Record]:
     """What node 0 says of jobs that were started from here; what is over is noted here too."""
     reach = None
     try:
-        reach = reach_from_data(pointers[0].get("reach"))
-        known = {r["job"]: r for r in _elsewhere(pointers[0]["backend"], reach)}
+        name = pointers[0]["backend"]
+        reach = find_backend(name).from_data(pointers[0].get("reach"))
+        known = {r["job"]: r for r in _known_there(name, reach)}
     except PslaunchError as e:
         return [
             {**r, "state": record.UNKNOWN, "reason": str(e), "processes": [], "reach": reach, "error": e}
@@ -102,25 +103,29 @@ def _note_end(pointer: Record, news: Record) -> None:
 
 
 def _note(pointer: Record, news: Record) -> None:
-    fixed = {k: v for k, v in {**pointer, **news}.items() if k not in LOCAL}
+    fixed = {k: v for k, v in {**pointer, **news}.items() if k not in ADDED}
     record.Record(pointer["path"], fixed).write(reach=pointer.get("reach"))
+
+
+def _make_backend(r: Record) -> Backend:
+    return find_backend(r["backend"]).make_backend(r.get("reach"))
 
 
 @contextlib.contextmanager
 def _backend(r: Record) -> Iterator[Backend]:
-    backend = load_backend(r["backend"], r.get("reach"))
+    backend = _make_backend(r)
     try:
         yield backend
     finally:
         backend.release()
 
 
-def find(word: str, reach: Reach | None = None, *, running: bool = False) -> Record:
+def find(word: str, elsewhere: Elsewhere | None = None, *, running: bool = False) -> Record:
     """The job of this id, or of an unmistakable beginning of one. Raises SpecError.
 
     running: of several, the only one that runs is meant.
     """
-    jobs = all_jobs(reach)
+    jobs = all_jobs(elsewhere)
     found = [r for r in jobs if r["job"] == word] or [r for r in jobs if r["job"].startswith(word)]
     if running and len(found) > 1:
         alive = [r for r in found if r["state"] in ("running", record.UNKNOWN)]
@@ -130,16 +135,16 @@ def find(word: str, reach: Reach | None = None, *, running: bool = False) -> Rec
     if found:
         raise SpecError("\n  ".join([f"{word!r} may be one of", *map(_line, found)]))
     if not jobs:
-        raise SpecError(f"no job {word!r}; {_no_jobs(reach)}")
+        raise SpecError(f"no job {word!r}; {_no_jobs(elsewhere)}")
     near = nearest(word, [r["job"] for r in jobs], cutoff=0.5)
-    there = f" on {reach.hosts[0].text}, the first of the hosts" if reach else ""
+    there = f" on {elsewhere.shown}" if elsewhere else ""
     hint = f"is {near!r} meant?" if near else "pslaunch jobs lists them"
     raise SpecError(f"no job {word!r}{there}; {hint}")
 
 
-def _find_reached(word: str, reach: Reach | None, *, running: bool = False) -> Record:
+def _find_reached(word: str, elsewhere: Elsewhere | None, *, running: bool = False) -> Record:
     """As `find`; raises why a job can't be asked for where it runs."""
-    r = find(word, reach, running=running)
+    r = find(word, elsewhere, running=running)
     if "error" in r or r["state"] == record.UNKNOWN:
         raise _why_unknown(r)
     return r
@@ -150,9 +155,9 @@ def _why_unknown(r: Record) -> PslaunchError:
     return error or SpecError(f"job {r['job']}: {r['reason']}")
 
 
-def _no_jobs(reach: Reach | None) -> str:
-    if reach is not None:
-        return f"no jobs are known to {reach.hosts[0].text}, the first of the hosts"
+def _no_jobs(elsewhere: Elsewhere | None) -> str:
+    if elsewhere is not None:
+        return f"no jobs are known to {elsewhere.shown}"
     return "no jobs are known here; --conf conf.py asks a cluster"
 
 
@@ -160,9 +165,9 @@ class _NoWordError(NodeLostError):
     """A head was lost before it told anything: its job may have ended since it was found."""
 
 
-def _over(r: Record, reach: Reach | None, why: NodeLostError) -> Record:
+def _over(r: Record, elsewhere: Elsewhere | None, why: NodeLostError) -> Record:
     """A job whose head was lost, as it is known now; raises `why` where it has not ended."""
-    again = find(r["job"], reach)
+    again = find(r["job"], elsewhere)
     if again["state"] in ("running", record.UNKNOWN):
         raise why
     return again
@@ -173,9 +178,9 @@ class _Head:
 
     def __init__(self, r: Record) -> None:
         self.loop = Loop()
-        self._backend = load_backend(r["backend"], r.get("reach"))
+        self._backend = _make_backend(r)
         try:
-            fds = self._backend.head_line(r)
+            line = self._backend.head_line(r)
         except OSError as e:
             self._end()
             raise _NoWordError(f"job {r['job']}: its head does not answer: {e.strerror}") from e
@@ -183,7 +188,7 @@ class _Head:
             self._end()
             raise
         name = f"the head of job {r['job']}"
-        self.head = RemoteHead(self.loop, *fds, name=name, lost_after_s=LOST_AFTER_S)
+        self.head = RemoteHead(self.loop, line, name=name, lost_after_s=LOST_AFTER_S)
 
     def _end(self) -> None:
         self._backend.release()
@@ -199,13 +204,13 @@ class _Head:
             raise (NodeLostError if self.head.told else _NoWordError)(self.head.lost)
 
 
-def show_jobs(out: TextIO, *, as_json: bool, reach: Reach | None = None) -> None:
+def show_jobs(out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None) -> None:
     """One line a job."""
-    found = all_jobs(reach)
+    found = all_jobs(elsewhere)
     for r in found:
         _say(json.dumps(_news(r)) if as_json else _line(r), out)
     if not found:
-        _tell(f"pslaunch jobs: {_no_jobs(reach)}")
+        _tell(f"pslaunch jobs: {_no_jobs(elsewhere)}")
 
 
 def _line(r: Record) -> str:
@@ -231,7 +236,7 @@ def _news(r: Record) -> Message:
     return {key: r.get(key) for key in NEWS}
 
 
-def _with_status(r: Record, reach: Reach | None) -> Record:
+def _with_status(r: Record, elsewhere: Elsewhere | None) -> Record:
     """With what the head of a job that runs says of it."""
     if r["state"] != "running":
         return r
@@ -239,15 +244,15 @@ def _with_status(r: Record, reach: Reach | None) -> Record:
         with _Head(r) as head:
             told = head.status()
     except NodeLostError as e:
-        return _over(r, reach, e)
+        return _over(r, elsewhere, e)
     logs_of = {p["process"]: p["log"] for p in r["processes"]}
     processes = [{**p, "log": logs_of.get(p["process"])} for p in told.get("processes") or r["processes"]]
     return {**r, **told, "processes": processes}
 
 
-def show_status(word: str, out: TextIO, *, as_json: bool, reach: Reach | None = None) -> None:
+def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None) -> None:
     """How a job and each of its processes stand."""
-    status = _news(_with_status(find(word, reach, running=True), reach))
+    status = _news(_with_status(find(word, elsewhere, running=True), elsewhere))
     if as_json:
         print(json.dumps(status), file=out)
         return
@@ -269,14 +274,14 @@ def show_logs(
     *,
     follow: bool,
     as_json: bool,
-    reach: Reach | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> int:
     """The lines of a job's processes, as its head remembers them; where it has forgotten some, and of an
     ended job, its files.
 
     Returns the exit code for the shell: with `follow` the job's own.
     """
-    r = _find_reached(word, reach, running=follow)
+    r = _find_reached(word, elsewhere, running=follow)
     known = [p["process"] for p in r["processes"]]
     if process and process not in known:
         raise SpecError(f"no process {process!r} in job {r['job']}; there are {', '.join(known)}")
@@ -287,8 +292,8 @@ def show_logs(
             if _print_told(r, process, out, as_json=as_json):
                 return codes.OK
         except _NoWordError as e:
-            r = _over(r, reach, e)
-    if not r["processes"]:
+            r = _over(r, elsewhere, e)
+    if not (r["processes"] and r.get("places")):
         raise _lost_track(r)
     ended = int(r.get("code", codes.NODE_LOST)) if follow else codes.OK
     if not _began(r):
@@ -362,12 +367,11 @@ def _print_files(r: Record, process: str | None, out: TextIO, *, as_json: bool) 
         for p in r["processes"]:
             if process not in (None, p["process"]):
                 continue
-            node = nodes[p["node"]] if nodes else None
-            whose = [node.state_dir, r["job"]] if node else []
+            node = nodes[p["node"]]
             try:
                 if p.get("state") == WAITING:
                     raise PslaunchError("it was not started")
-                for text in _lines(there.ask(node, ["read", p["log"], *whose])):
+                for text in _lines(there.ask(node, ["read", p["log"], node.state_dir, r["job"]])):
                     more = {"more": True} if text.more else {}
                     line = {"event": "line", "process": p["process"], "text": text.text, **more}
                     _print_event(line, process, out, as_json=as_json)
@@ -411,15 +415,17 @@ def _places(r: Record) -> list[job.Node]:
         raise SpecError(OF_ANOTHER) from None
 
 
-def fetch(word: str, folder: Path, out: TextIO, *, as_json: bool = False, reach: Reach | None = None) -> int:
+def fetch(
+    word: str, folder: Path, out: TextIO, *, as_json: bool = False, elsewhere: Elsewhere | None = None
+) -> int:
     """Bring what a job left into `output/` and `log/` of a folder. Returns 0."""
     from .fetch import fetch_results
 
-    r = _find_reached(word, reach)
+    r = _find_reached(word, elsewhere)
     nodes = _places(r)
     if not nodes:
         raise _lost_track(r)
-    r = _with_status(r, reach)
+    r = _with_status(r, elsewhere)
     # What its output folder has otherwise is of earlier jobs.
     output = folder / "output" if _began(r) else None
     with _backend(r) as there:
@@ -436,19 +442,21 @@ def fetch(word: str, folder: Path, out: TextIO, *, as_json: bool = False, reach:
     return codes.OK
 
 
-def stop(word: str, out: TextIO, *, kill: bool, as_json: bool = False, reach: Reach | None = None) -> int:
+def stop(
+    word: str, out: TextIO, *, kill: bool, as_json: bool = False, elsewhere: Elsewhere | None = None
+) -> int:
     """End a job and wait for its end; with `kill` at once. Returns 0 once it has ended."""
-    r = find(word, reach, running=True)
+    r = find(word, elsewhere, running=True)
     if r["state"] == record.UNKNOWN:
         raise _why_unknown(r)
     told = f"{r['job']} is not running: {r['state']}"
     if r["state"] == "running":
-        r, told = _stopped(r, reach, kill=kill), f"{r['job']} has ended"
+        r, told = _stopped(r, elsewhere, kill=kill), f"{r['job']} has ended"
     _say(json.dumps({key: r.get(key) for key in STOPPED}) if as_json else told, out)
     return codes.OK
 
 
-def _stopped(r: Record, reach: Reach | None, *, kill: bool) -> Record:
+def _stopped(r: Record, elsewhere: Elsewhere | None, *, kill: bool) -> Record:
     """A job that runs, ended. Raises NodeLostError where that is not known."""
     try:
         session = _Head(r)
@@ -459,7 +467,7 @@ def _stopped(r: Record, reach: Reach | None, *, kill: bool) -> Record:
             session.loop.run(lambda: head.done)
             events, _ = head.events(0)
     except NodeLostError as e:
-        over = _over(r, reach, NodeLostError(f"{e}; whether the job ends is not known"))
+        over = _over(r, elsewhere, NodeLostError(f"{e}; whether the job ends is not known"))
         if over["state"] != "ended":
             raise
         return over

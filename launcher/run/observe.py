@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ..backends.base import Line
 from ..node import codes
 from ..node.dispatch.head_side import Supply, in_words
 from ..node.dispatch.sender import Sender, Source
@@ -49,15 +50,13 @@ class RemoteHead:
     def __init__(
         self,
         loop: Loop,
-        read_fd: int,
-        write_fd: int,
+        line: Line,
         *,
         name: str,
         lost_after_s: float,
-        diagnosis: Callable[[], str] = lambda: "",
         supply: Supply | None = None,
     ) -> None:
-        self._loop, self._name, self._diagnosis = loop, name, diagnosis
+        self._loop, self._name, self._diagnosis = loop, name, line.diagnosis
         self._job_id = "JOB_ID"  # until it leads one
         self._supply = supply
         self._sender: Sender | None = None  # of the package to the node of the head
@@ -72,7 +71,13 @@ class RemoteHead:
         self.on_slow: Callable[[str], None] = lambda _text: None  # what to tell while it does not answer
         self.answers: dict[str, Message] = {}
         self._line = MessageLine(
-            loop, read_fd, write_fd, lost_after_s=lost_after_s, on_message=self._heard, on_lost=self._lost
+            loop,
+            line.read_fd,
+            line.write_fd,
+            lost_after_s=lost_after_s,
+            on_message=self._heard,
+            on_lost=self._lost,
+            seals=line.seals,
         )
 
     # --- the interface of a head ---

@@ -10,11 +10,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TextIO, TypeVar, cast
 
-from ..backends.base import CLOSE_EXTRA_S, Backend, Dial, Line, load_backend
+from ..backends.base import CLOSE_EXTRA_S, Backend, Dial, Line, find_backend
 from ..errors import (
     STOP_SIGNALS,
     EndedEarlyError,
@@ -27,16 +27,17 @@ from ..errors import (
     SpecError,
 )
 from ..node import codes
-from ..node.job import Facts, Node, Plan, place, to_data
+from ..node.job import Facts, Node, Plan, place
 from ..node.later import record
 from ..node.loop import Loop
-from ..options.spec import JobSpec, Reach
+from ..options.spec import JobSpec
 from ..plan import dry_run as plan_as_data
 from ..plan import make_plan, render
 from ..views.async_writer import Outlet
 from ..views.make_view import make_view
 
 if TYPE_CHECKING:
+    from ..backends.base import Ended
     from ..node.dispatch.head_side import Supply
     from ..node.head.events import Event
     from ..node.head.head import Head
@@ -47,6 +48,7 @@ TICK_S = 0.125
 # Ends that say nothing of a host, or name it already: what then goes on is to be over soon.
 NO_LOOK = (codes.OK, codes.USAGE, codes.INT, codes.TERM, codes.HUP, codes.NODE_LOST)
 T = TypeVar("T")
+Started = list[tuple[Node, Line]]
 
 
 def new_job_id(name: str) -> str:
@@ -83,8 +85,8 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     """
     _make_room(spec)
     plan = _with_wheels(make_plan(spec, new_job_id(spec.job_name)), spec)
-    if spec.detach and spec.reach:
-        _remember(plan, spec.reach).unlink()  # it is not led yet
+    if spec.detach and spec.site.reach is not None:
+        _remember(plan, spec.site.reach).unlink()  # it is not led yet
     try:
         code, began = _run(spec, plan, as_json=as_json, out=out)
     except HostsError as e:
@@ -92,10 +94,10 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
             raise e.told_above() from e
         raise
     except PreflightError:  # of the node that was to lead
-        _inspect_hosts(spec, [])
+        _inspect_hosts(spec, {})
         raise
     if not began and code not in NO_LOOK:
-        _inspect_hosts(spec, [])
+        _inspect_hosts(spec, {})
     return code
 
 
@@ -109,9 +111,9 @@ def _make_room(spec: JobSpec) -> None:
             raise SpecError(f"--{name}={folder}: the folder can't be made: {e.strerror}") from None
 
 
-def _inspect_hosts(spec: JobSpec, failed: Sequence[HostError]) -> bool:
+def _inspect_hosts(spec: JobSpec, failed: Mapping[int, HostError]) -> bool:
     """Nothing was started: say what is wrong with the hosts, all of it. Whether that includes `failed`."""
-    if not spec.reach:
+    if not (spec.site.remote and spec.site.nodes):
         return False
     from ..check.check import after_failed_start
 
@@ -135,15 +137,18 @@ def _with_wheels(plan: Plan, spec: JobSpec) -> Plan:
 
 def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tuple[int, bool]:
     """The exit code, and whether any program was started."""
-    loop, backend, outlet = Loop(), load_backend(spec.backend, spec.reach), Outlet(out or sys.stdout)
+    site = spec.site
+    backend = find_backend(spec.backend).make_backend(site.reach)
+    loop, outlet = Loop(), Outlet(out or sys.stdout)
     with contextlib.ExitStack() as at_end:
         at_end.callback(outlet.drain)
         at_end.callback(loop.close)
         # From here on a signal waits in the loop, which runs once somebody can end what was started.
         loop.on_signals({n: lambda: None for n in STOP_SIGNALS})
-        first, limits, led = plan.nodes[0], plan.limits, spec.head == "node"
+        limits, led = plan.limits, spec.head == "node"
         if led:
-            starting = Begun(loop, lambda: [backend.start_head(first, limits)])
+            first = plan.nodes[0]
+            starting = Begun(loop, lambda: [(first, backend.start_head(first, limits))])
         else:
             starting = Begun(loop, lambda: backend.start(plan.nodes, limits))
         at_end.callback(backend.close)
@@ -155,11 +160,13 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
         remote = (
             _head_on_node(loop, backend, plan, watch, starting, at_end, detach=spec.detach) if led else None
         )
-        if remote and spec.reach:
+        if remote and site.reach is not None:
             with contextlib.suppress(FileError):
-                _remember(plan, spec.reach)
+                _remember(plan, site.reach)
         head = remote or _head_here(loop, backend, plan, watch, starting, at_end)
         watch.begin(head)
+        if backend.ended:
+            _stop_if_gone(loop, backend.ended, head)
         if remote and spec.detach:
             watch.until(lambda: watch.all_run or head.done)
             if not head.done and remote.free():
@@ -173,10 +180,9 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
         if spec.fetch_output or spec.fetch_logs:
             fetched = _fetch(loop, spec, plan, backend, watch, _settled(plan, head))
             return head.code or fetched, watch.any_began
-        if spec.reach and head.code == codes.OK and not as_json:  # where `end` is the last line
-            watch.say(
-                f"output is in {plan.nodes[0].output_dir} on {plan.nodes[0].name}; --fetch_output brings it"
-            )
+        if site.remote and head.code == codes.OK and not as_json:  # where `end` is the last line
+            node_0 = (plan.nodes or _settled(plan, head))[0]
+            watch.say(f"output is in {node_0.output_dir} on {node_0.name}; --fetch_output brings it")
         return head.code, watch.any_began
 
 
@@ -223,28 +229,57 @@ def _head_here(
     backend: Backend,
     plan: Plan,
     watch: Watch,
-    starting: Begun[list[Line]],
+    starting: Begun[Started],
     at_end: contextlib.ExitStack,
 ) -> Head:
     from ..node.head.head import Head
 
-    head = Head(loop, place(plan, plan.nodes), os.urandom(32).hex(), time.time, _supply(loop, plan))
+    started = [] if plan.nodes else _wait_for_nodes(loop, backend, watch, starting, "what starts agents")
+    nodes = plan.nodes or [node for node, _ in started]
+    head = Head(loop, place(plan, nodes), os.urandom(32).hex(), time.time, _supply(loop, plan))
     at_end.callback(head.close)
     head.drain = watch.show
     _stop_on_signals(loop, backend, head.stop)
-    lines = starting.wait(lambda: head.done, functools.partial(_cut, backend, watch, head)) or []
-    while lines and not head.done:
-        line = lines[0]
-        head.attach(line.node, line.read_fd, line.write_fd, line.diagnosis)
-        lines.remove(line)
+    started = starting.wait(lambda: head.done, functools.partial(_cut, backend, watch, head)) or []
+    while started and not head.done:
+        node, line = started[0]
+        head.attach(node, *line)
+        started.pop(0)
     return head
 
 
-def _leave(starting: Begun[list[Line]], backend: Backend) -> None:
-    """Close the lines that no head has taken: an agent ends when nobody holds its line."""
-    for line in starting.leave(backend.cancel) or ():
-        os.close(line.read_fd)
-        os.close(line.write_fd)
+def _wait_for_nodes(
+    loop: Loop, backend: Backend, watch: Watch, starting: Begun[Started], shown: str
+) -> Started:
+    """Return what was started, where there can be no head before. Raises EndedEarlyError."""
+    asked: list[tuple[int, str]] = []
+
+    def ask(number: int, why: str) -> None:
+        if not asked:
+            watch.say(f"ending: {why}; {shown} is not waited for any longer")
+        asked.append((number, why))
+
+    _stop_on_signals(loop, backend, ask)
+    started = starting.wait(lambda: bool(asked), backend.cancel) or []
+    if asked:
+        raise EndedEarlyError(*asked[0])
+    return started
+
+
+def _stop_if_gone(loop: Loop, ended: Ended, head: HeadView) -> None:
+    """Have the job end once what carries it is gone, unless it ends already."""
+
+    def stop() -> None:
+        loop.watch(ended.fd)
+        head.stop(signal.SIGTERM, ended.words(), codes.NODE_LOST)
+
+    loop.watch(ended.fd, read=stop)
+
+
+def _leave(starting: Begun[Started], backend: Backend) -> None:
+    """Close the lines that no head has taken."""
+    for _, line in starting.leave(backend.cancel) or ():
+        line.close()
 
 
 def _cut(backend: Backend, watch: Watch, head: HeadView) -> None:
@@ -258,7 +293,7 @@ def _head_on_node(
     backend: Backend,
     plan: Plan,
     watch: Watch,
-    starting: Begun[list[Line]],
+    starting: Begun[Started],
     at_end: contextlib.ExitStack,
     *,
     detach: bool,
@@ -266,25 +301,12 @@ def _head_on_node(
     from .observe import RemoteHead
 
     first, secret = plan.nodes[0], os.urandom(32).hex()
-    asked: list[tuple[int, str]] = []
-
-    def ask(number: int, why: str) -> None:
-        if not asked:
-            watch.say(f"ending: {why}; {first.name} is not waited for any longer")
-        asked.append((number, why))
-
-    _stop_on_signals(loop, backend, ask)
-    lines = starting.wait(lambda: bool(asked), backend.cancel) or []
-    if asked:
-        raise EndedEarlyError(*asked[0])
-    line = lines.pop()
+    _, line = _wait_for_nodes(loop, backend, watch, starting, first.name).pop()
     head = RemoteHead(
         loop,
-        line.read_fd,
-        line.write_fd,
+        line,
         name=f"node 0 ({first.name})",
         lost_after_s=plan.limits.lost_after_s,
-        diagnosis=line.diagnosis,
         supply=_supply(loop, plan),
     )
     at_end.callback(head.close)
@@ -354,11 +376,12 @@ def _fetch(
     return codes.OK
 
 
-def _remember(plan: Plan, reach: Reach) -> Path:
+def _remember(plan: Plan, reach: object) -> Path:
     """Note where a job is led that is not led on this machine, for later shells. Raises FileError."""
     path = Path(record.folder(os.environ)) / (plan.job_id + record.POINTER)
+    data = find_backend(plan.backend).to_data(reach)
     fixed = {"job": plan.job_id, "name": plan.name, "backend": plan.backend, "nodes": len(plan.nodes),
-             "started": round(time.time(), 3), "reach": to_data(reach)}  # fmt: skip
+             "started": round(time.time(), 3), "reach": data}  # fmt: skip
     if why := record.Record(str(path), fixed).write(state=record.ELSEWHERE):
         raise FileError(f"later shells could not find the job: {why}")
     return path

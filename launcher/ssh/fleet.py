@@ -25,8 +25,8 @@ from .settings import Config, Route, Settings
 if TYPE_CHECKING:
     import fabric
 
+    from ..options.fabric_spec import Reach
     from ..options.hosts import Host
-    from ..options.spec import Reach
     from .connect import Connector
 
 DESCRIPTORS = 10  # of a connection and its channel, and more than that

@@ -19,6 +19,7 @@ from pslaunch.node import codes
 from pslaunch.node.job import Plan, place
 from pslaunch.node.later import record
 from pslaunch.node.loop import Loop
+from pslaunch.options.local_spec import local_site
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 from pslaunch.run.jobs import NEWS
@@ -308,13 +309,15 @@ def test_a_head_in_the_launcher_can_not_be_left(workspace: Path) -> None:
 @pytest.fixture
 def led(tmp_path: Path) -> Iterator[tuple[Loop, RemoteHead, Plan]]:
     """A head on a node that was given a job, which it will refuse."""
-    plan = make_plan(
-        JobSpec(backend="local", job_name="late", workspace=tmp_path / "no", head="node"), "late-1"
+    workspace = tmp_path / "no"
+    spec = JobSpec(
+        backend="local", job_name="late", workspace=workspace, site=local_site(workspace), head="node"
     )
+    plan = make_plan(spec, "late-1")
     loop, backend = Loop(), LocalBackend()
     try:
         line = backend.start_head(plan.nodes[0], plan.limits)
-        head = RemoteHead(loop, line.read_fd, line.write_fd, name="node 0", lost_after_s=10.0)
+        head = RemoteHead(loop, line, name="node 0", lost_after_s=10.0)
         assert head.lead(place(plan, plan.nodes), "00" * 32)[0]
         yield loop, head, plan
     finally:

@@ -221,12 +221,13 @@ ASKING = """
 import sys
 from pslaunch.backends import fabric
 from pslaunch.errors import HostError
+from pslaunch.node.job import Node
+from pslaunch.options.fabric_spec import Reach
 from pslaunch.options.hosts import parse_hosts
-from pslaunch.options.spec import Reach
 fabric.SILENT_S = 1.0
-backend = fabric.FabricBackend(Reach(hosts=tuple(parse_hosts(sys.argv[1:2], "here")), root_dir="~"))
+backend = fabric.FabricBackend(Reach(hosts=tuple(parse_hosts(sys.argv[1:2], "here"))))
 try:
-    print(b"".join(backend.ask(None, ["read", sys.argv[2]])))
+    print(b"".join(backend.ask(Node(0, sys.argv[1], ""), ["read", sys.argv[2]])))
 except HostError as e:
     print(e)
 backend.release()

@@ -87,7 +87,7 @@ def test_an_agent_that_is_killed(inspection: Inspection) -> None:
 def test_agents_wait_for_a_launcher_that_still_reaches_other_hosts(here: Node) -> None:
     backend, loop = LocalBackend(), Loop()
     with contextlib.closing(loop), contextlib.closing(backend):
-        (line,) = backend.start([here], LIMITS._replace(lost_after_s=3.0))
+        ((_, line),) = backend.start([here], LIMITS._replace(lost_after_s=3.0))
         said = b""
         while said.count(BEAT) < 4:  # by now it has been told nothing for longer than that
             said += (piece := os.read(line.read_fd, 4096))

@@ -19,12 +19,12 @@ from typing import Any, cast
 
 import pytest
 
-from pslaunch.backends.base import Dial
+from pslaunch.backends.base import Dial, Line
 from pslaunch.backends.fabric import FabricBackend
 from pslaunch.errors import HostError, HostRightsError, HostsError
 from pslaunch.node.job import Limits, Node
+from pslaunch.options.fabric_spec import Reach
 from pslaunch.options.hosts import Host
-from pslaunch.options.spec import Reach
 from pslaunch.ssh.channel import BinaryChannel, Channel, ParamikoChannel
 from pslaunch.ssh.connect import Connector
 from pslaunch.ssh.fleet import Fleet
@@ -94,22 +94,22 @@ def test_hosts_that_can_not_be_told_where_to_dial_are_all_named(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.configure("Host *\n  ForwardAgent yes")  # over the ssh binary, whose pipe breaks at once
-    backend = FabricBackend(Reach(hosts=tuple(hosts("a", "b")), root_dir="/nowhere"))
-    opened: list[Channel] = []
+    backend = FabricBackend(Reach(hosts=tuple(hosts("a", "b"))))
+    opened: list[Line] = []
 
-    def agents_that_end(nodes: Sequence[Node], _limits: Limits, _mode: str) -> list[Channel]:
+    def agents_that_end(nodes: Sequence[Node], _limits: Limits, _mode: str) -> list[Line]:
         limits = Limits(1.0, cast(float, "none"), 60.0, None, 60.0)
-        opened.extend(c for c in backend._try(nodes, limits, "dial") if isinstance(c, Channel))
-        for channel in opened:
+        opened.extend(line for line in backend._try(nodes, limits, "dial") if isinstance(line, Line))
+        for channel in backend._channels:
             assert channel.wait(20)
         return opened
 
     monkeypatch.setattr(backend, "_open", agents_that_end)
-    nodes = [Node(i, "", "", "/ws", "/ws/log", "/ws/output", "/ws/.pslaunch") for i in range(2)]
+    nodes = [Node(i, name, "").in_folder("/ws") for i, name in enumerate("ab")]
     with contextlib.closing(backend), pytest.raises(HostsError) as e:
         backend.start_dialing(nodes, Limits(1.0, 30.0, 60.0, None, 60.0), Dial(("127.0.0.1",), 1, "00"))
-    assert [one.host for one in e.value.failed] == ["a", "b"]
-    for fd in (fd for channel in opened for fd in (channel.read_fd, channel.write_fd)):
+    assert [one.host for one in e.value.failed.values()] == ["a", "b"]
+    for fd in (fd for line in opened for fd in (line.read_fd, line.write_fd)):
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
 

@@ -12,8 +12,8 @@ import paramiko
 import pytest
 
 from pslaunch.errors import HostError
+from pslaunch.options.fabric_spec import Reach
 from pslaunch.options.hosts import Host
-from pslaunch.options.spec import Reach
 from pslaunch.ssh.channel import Channel
 from pslaunch.ssh.fleet import Fleet
 from support.clock import own_s

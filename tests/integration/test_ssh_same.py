@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from pslaunch.errors import HostError
+from pslaunch.options.fabric_spec import Reach
 from pslaunch.options.hosts import Host
-from pslaunch.options.spec import Reach
 from pslaunch.ssh.channel import BinaryChannel, Channel, ParamikoChannel
 from pslaunch.ssh.fleet import Fleet
 from support.process import poll_until

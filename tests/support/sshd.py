@@ -17,7 +17,7 @@ import pytest
 
 from pslaunch.errors import HostError
 from pslaunch.node import procs
-from pslaunch.options.spec import Reach
+from pslaunch.options.fabric_spec import Reach
 from pslaunch.ssh.channel import Channel
 from support.leaks import MARK
 
@@ -29,7 +29,7 @@ needs_openssh = pytest.mark.skipif(
 
 def reaching(**how: Any) -> Reach:
     """How hosts are reached; the hosts themselves are given to `Fleet.open`."""
-    return Reach(hosts=(), root_dir="/nowhere", **how)
+    return Reach(hosts=(), **how)
 
 
 def make_key(path: Path, *options: str, kind: str = "ed25519", passphrase: str = "") -> Path:

@@ -16,6 +16,7 @@ from typer.main import get_command
 from pslaunch import __version__
 from pslaunch.cli import app, main
 from pslaunch.node import codes
+from pslaunch.node.job import Node
 from pslaunch.options.spec import JobSpec
 from pslaunch.run import session
 
@@ -283,8 +284,9 @@ def _ended_job(ws: Path) -> dict[str, str]:
     log = ws / "train.log"
     log.write_text("hello\n")
     process = {"process": "trainer/0", "node": 0, "log": str(log)}
+    places = [Node(0, "localhost", "")._asdict()]
     ended = {"job": "j-1", "state": "ended", "code": 0, "reason": "", "backend": "local", "nodes": 1,
-             "started": 1.0, "processes": [process]}  # fmt: skip
+             "started": 1.0, "processes": [process], "places": places}  # fmt: skip
     (records / "j-1.json").write_text(json.dumps(ended))
     return {**os.environ, "XDG_STATE_HOME": str(ws / "state")}
 

@@ -41,5 +41,5 @@ def test_host_error_keeps_its_parts() -> None:
 
 def test_hosts_that_all_refuse_our_keys_are_a_matter_of_rights() -> None:
     refused, down = HostRightsError("a", "authenticate", "no key"), HostError("b", "connect", "no route")
-    assert HostsError([refused], 3).exit_code == codes.RIGHTS
-    assert HostsError([refused, down], 3).exit_code == codes.HOST
+    assert HostsError({0: refused}, 3).exit_code == codes.RIGHTS
+    assert HostsError({0: refused, 2: down}, 3).exit_code == codes.HOST

@@ -13,9 +13,10 @@ import pytest
 from pslaunch.node.job import Facts, place
 from pslaunch.options.args import split_command_line
 from pslaunch.options.fabric_spec import fabric_spec
+from pslaunch.options.local_spec import local_spec
 from pslaunch.options.options import options_of
 from pslaunch.options.sources import gather
-from pslaunch.options.spec import JobSpec, local_spec
+from pslaunch.options.spec import JobSpec
 from pslaunch.plan import dry_run, make_plan, render
 
 GOLDEN = Path(__file__).parents[1] / "golden"

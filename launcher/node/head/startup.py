@@ -13,6 +13,7 @@ from pslaunch.runtime.shared.env import PSERVER, SETUP_LOG
 
 from .. import codes, job
 from ..line import reach
+from ..link import Round
 from ..logs import ADVICE
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ class Opening:
     def __init__(self, desk: Desk, secret: str, package: Dispatch) -> None:
         self._desk, self._secret, self._package = desk, secret, package
         plan = desk.placed.plan
-        self._next_stage: Callable[[], None] = self._prepare
-        self._missing = {n.id for n in desk.placed.nodes}  # whose last answer is still to come
+        nodes = [n.id for n in desk.placed.nodes]
+        self._round = Round(nodes, self._prepare, over=lambda: desk.ending)
         self._port, self._other_port, self._port_tries = plan.port or job.FIRST_PORT, job.FIRST_PORT, 0
         self._bound_ports: dict[str, tuple[int, ...]] = {}
         self._refused_ports = False
@@ -50,20 +51,12 @@ class Opening:
 
     def _ask_all(self, question: Callable[[Link], Message | None], then: Callable[[], None]) -> None:
         """Ask every node (None: nothing to ask of this one), and go on once all have answered."""
-        self._next_stage = then
-        asked = [(link, message) for link in self._desk.links.values() if (message := question(link))]
-        self._missing = {link.node.id for link, _ in asked}
-        for link, message in asked:
-            link.line.send(message)
-        self._go_on()
+        links = self._desk.links.values()
+        asked = [(x.node.id, x.line.send, message) for x in links if (message := question(x))]
+        self._round.ask(asked, then)
 
     def _answered(self, link: Link) -> None:
-        self._missing.discard(link.node.id)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if not self._missing and not self._desk.ending:
-            self._next_stage()
+        self._round.answered(link.node.id)
 
     # --- the stages ---
 
@@ -113,7 +106,6 @@ class Opening:
 
     def _settle_paths(self) -> None:
         self._settle()
-        self._next_stage = lambda: None
         self._package.begin(self._furnish)
 
     def _on_lacks(self, link: Link, m: Message) -> None:
@@ -287,7 +279,6 @@ class Opening:
             tuple(links[n.id].run_dir for n in placed.nodes),
             self._bound_ports,
         )
-        self._next_stage = lambda: None
         self._desk.start(job.bind(placed, facts))
 
     def _on_refused(self, link: Link, m: Message) -> None:

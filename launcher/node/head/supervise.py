@@ -117,8 +117,11 @@ class Supervisor:
     def stop(self, number: int, reason: str, now_s: float, code: int = 0) -> None:
         """A request to end: the first in order, the second at once. `number` is the signal it stands for.
 
-        code: the job's, where that of the signal would tell another story.
+        code: the job's, where that of the signal would tell another story: why the job can't go on, which
+        does not matter to one that ends already.
         """
+        if code and (self._ending_all or self.failure or self._retire_s < NEVER):
+            return
         if self._stopped_by:
             for ending in self._endings:
                 ending.kill_now(now_s)

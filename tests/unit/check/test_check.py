@@ -70,7 +70,7 @@ def asked(*answers: Message) -> Seen:
             theirs.sendall(b"".join(encode_control(message)))
         inspection = Inspection(loop)
         node = Node(0, "a", "", "/ws", "/ws/log", "/ws/output", "/ws/.pslaunch")
-        inspection.attach([Line(node, read_fd, read_fd, lambda: "")], 30.0)
+        inspection.attach([(node, Line(read_fd, read_fd))], 30.0)
         inspection.ask_facts(lambda _node: {"type": "inspect"})
         inspection.try_network()
         inspection.end()

@@ -9,9 +9,9 @@ from pslaunch.node import codes, ending, procs
 from pslaunch.node.head import head, supervise
 from pslaunch.node.line import wire
 from pslaunch.options.args import Split
+from pslaunch.options.local_spec import local_spec
 from pslaunch.options.options import MIN_LOST_AFTER_S
 from pslaunch.options.sources import gather
-from pslaunch.options.spec import local_spec
 from pslaunch.run import jobs, observe
 from pslaunch.runtime import client, handshake
 from pslaunch.runtime.pserver import pserver_options

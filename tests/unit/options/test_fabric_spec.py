@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from pslaunch.errors import SpecError
+from pslaunch.node.job import Count, Node, Package
 from pslaunch.options.args import Split, split_command_line
-from pslaunch.options.fabric_spec import fabric_spec
+from pslaunch.options.fabric_spec import Reach, fabric_spec
 from pslaunch.options.hosts import Host
 from pslaunch.options.kinds import Seconds
 from pslaunch.options.options import OPTIONS, options_of
 from pslaunch.options.sources import Given, gather
-from pslaunch.options.spec import JobSpec, PackageSpec, Reach, notes
+from pslaunch.options.spec import JobSpec, Site, notes
 
 CONF = """
 HOSTS = ["root@n1", "n2:22", "root@n1"]
@@ -49,16 +50,20 @@ WS = "--job_dispatch_package=ws"
 
 
 def test_a_published_conf_and_a_package(here: Path) -> None:
+    hosts = Host("n1", "root", None, 2, "conf.py:2"), Host("n2", None, 22, 1, "conf.py:2")
+    nodes = Node(0, "root@n1", "", ranks=2, dispatched=True), Node(1, "n2:22", "", dispatched=True)
     assert make(here, WS, conf=CONF) == JobSpec(
         backend="fabric",
         job_name="ws",
         workspace=(here / "ws").resolve(),
         program="train.py",
-        package=PackageSpec(folder=(here / "ws").resolve()),
-        reach=Reach(
-            hosts=(Host("n1", "root", None, 2, "conf.py:2"), Host("n2", None, 22, 1, "conf.py:2")),
-            root_dir="/data/jobs",
+        site=Site(
+            tuple(node.in_folder("/data/jobs/ws") for node in nodes),
+            pservers=Count("per_rank", 1),
+            trainers=Count("per_rank", 1),
+            package=Package(str((here / "ws").resolve())),
             nic="eth0",
+            reach=Reach(hosts),
         ),
         port=7164,
         env={"LD_LIBRARY_PATH": "/usr/lib64"},
@@ -92,8 +97,8 @@ def test_what_chooses_the_arithmetic_here_and_not_there_is_told(here: Path, opti
 
 def test_defaults_without_a_conf(here: Path) -> None:
     spec = make(here, WS, "--hosts=a,b[1-2]")
-    assert spec.reach and spec.reach.root_dir == "~/pslaunch" and spec.reach.nic is None
-    assert [host.text for host in spec.reach.hosts] == ["a", "b1", "b2"]
+    assert spec.site.nodes[0].workspace == "~/pslaunch/ws" and spec.site.nic == ""
+    assert [node.name for node in spec.site.nodes] == ["a", "b1", "b2"]
     assert (spec.server_num, spec.worker_num, spec.command) == (None, None, ("{python}", "train.py"))
 
 
@@ -106,11 +111,11 @@ def test_options_override_conf(here: Path) -> None:
         "--host_key_policy=accept-new", "--use_gpu=1", "--server=script",
     ]  # fmt: skip
     spec = make(here, WS, *line, conf=CONF)
-    assert spec.reach == Reach(
+    assert spec.site.reach == Reach(
         hosts=(Host("x", where="--hosts"), Host("y", where="--hosts")),
-        root_dir="~/r", nic="ib0", agent_python="/opt/py", connect_timeout_s=3.0, max_connections=2,
-        host_key_policy="accept_new",
+        agent_python="/opt/py", connect_timeout_s=3.0, max_connections=2, host_key_policy="accept_new",
     )  # fmt: skip
+    assert (spec.site.nodes[1].workspace, spec.site.nic) == ("~/r/j", "ib0")
     assert (spec.port, spec.job_name, spec.server_num, spec.worker_num, spec.use_gpu) == (
         8000,
         "j",
@@ -125,12 +130,12 @@ def test_options_override_conf(here: Path) -> None:
 
 def test_include_and_exclude_choose_among_the_hosts(here: Path) -> None:
     spec = make(here, WS, "--hosts=n[1-9]", "--include=n[2-5]@n7", "--exclude=n3", "--exclude=n4")
-    assert spec.reach and [host.name for host in spec.reach.hosts] == ["n2", "n5", "n7"]
+    assert [host.name for host in spec.site.reach.hosts] == ["n2", "n5", "n7"]
 
 
 def test_a_workspace_that_the_hosts_have(here: Path) -> None:
     spec = make(here, "--hosts=a", "--job_workspace=~/there/w/", "sub/t.py", "--x")
-    assert (spec.workspace, spec.program, spec.package, spec.job_name) == (
+    assert (spec.workspace, spec.program, spec.site.package, spec.job_name) == (
         Path("~/there/w"),
         "sub/t.py",
         None,
@@ -146,8 +151,8 @@ def test_what_is_sent_prepared_and_fetched(here: Path) -> None:
         "--setup=module load x; y", "--setup=true",
         "--fetch_output=out", "--fetch_logs=deep/logs",
     )  # fmt: skip
-    assert spec.package == PackageSpec(
-        folder=here / "ws", shards=("data/*-{:05d}", "x/{}"), links={"data/big": "/mnt/big", "m": "/m"}
+    assert spec.site.package == Package(
+        str(here / "ws"), shards=("data/*-{:05d}", "x/{}"), links={"data/big": "/mnt/big", "m": "/m"}
     )
     assert (spec.install, spec.wheel, spec.wheelhouse) == (True, here / "p.whl", here / "house")
     assert spec.setup == ("module load x; y", "true")
@@ -304,7 +309,7 @@ def test_a_head_here_of_a_job_that_goes_on_is_an_error(
 
 def test_what_comes_from_a_file_is_named_by_its_place(here: Path) -> None:
     (here / "pslaunch.toml").write_text("shard = ['a-{}']\n[fabric]\nlink = 'x=/y'\ninclude = 'a'\n")
-    package = make(here, WS, "--hosts=a,b").package
+    package = make(here, WS, "--hosts=a,b").site.package
     assert package and (package.shard_label, package.link_label) == (
         "pslaunch.toml: shard",
         "pslaunch.toml: [fabric].link",
@@ -319,7 +324,7 @@ def test_what_comes_from_a_file_is_named_by_its_place(here: Path) -> None:
 def test_every_default_of_the_table_is_the_jobs(here: Path) -> None:
     spec = make(here, WS, "--hosts=a")
     for name, option in options_of("fabric").items():
-        for place in (spec, spec.reach):
+        for place in (spec, spec.site.reach):
             if hasattr(place, option.field) and option.default is not None:
                 assert getattr(place, option.field) == option.default, name
 

@@ -12,9 +12,10 @@ import pytest
 from pslaunch.errors import SpecError
 from pslaunch.options.args import Split
 from pslaunch.options.kinds import Value
+from pslaunch.options.local_spec import local_site, local_spec
 from pslaunch.options.options import options_of
 from pslaunch.options.sources import Given
-from pslaunch.options.spec import JobSpec, PackageSpec, check_values, local_spec
+from pslaunch.options.spec import JobSpec, check_values
 from pslaunch.runtime.shared import env
 
 
@@ -44,7 +45,8 @@ def make(
 
 
 def spec(*, workspace: str = "/ws", **fields: Any) -> JobSpec:
-    return JobSpec(backend="local", job_name="w", workspace=Path(workspace), **fields)
+    site = local_site(Path(workspace))
+    return JobSpec(backend="local", job_name="w", workspace=Path(workspace), site=site, **fields)
 
 
 def check(**fields: Any) -> None:
@@ -71,7 +73,13 @@ def test_logs_that_can_not_be_made(ws: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_defaults(ws: Path) -> None:
     found = make(ws)
     assert found == JobSpec(
-        backend="local", job_name="ws", workspace=ws.resolve(), program="train.py", server_num=1, worker_num=1
+        backend="local",
+        job_name="ws",
+        workspace=ws.resolve(),
+        site=local_site(ws.resolve()),
+        program="train.py",
+        server_num=1,
+        worker_num=1,
     )
     assert found.command == (sys.executable, "train.py")
 
@@ -89,6 +97,7 @@ def test_every_option_arrives(ws: Path) -> None:
     )  # fmt: skip
     assert found == JobSpec(
         backend="local", job_name="my job", workspace=ws.resolve(), program="train.py", server="script",
+        site=local_site(ws.resolve(), ws.parent / "logs"),
         program_args=("--lr=1", "a b"), trainer_flags={"num_passes": "3"}, server_num=2, worker_num=3,
         trainer_count=4, use_gpu=True, port=7164, ports_num=2, ports_num_for_sparse=1,
         env={"A": "b=c", "HOME": "/h"}, python=sys.executable, log_dir=ws.parent / "logs",
@@ -103,11 +112,7 @@ def test_workspace_is_the_folder_of_the_program(ws: Path) -> None:
 
 def test_dispatch_package_is_used_in_place(ws: Path) -> None:
     found = make(ws.parent, job_dispatch_package="ws")
-    assert (found.workspace, found.package, found.program) == (
-        ws.resolve(),
-        PackageSpec(folder=ws.resolve()),
-        "train.py",
-    )
+    assert (found.workspace, found.site.package, found.program) == (ws.resolve(), None, "train.py")
 
 
 def test_program_is_looked_for_in_the_workspace_then_here(ws: Path) -> None:

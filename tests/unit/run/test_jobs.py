@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from pslaunch.backends import fabric
 from pslaunch.backends.local import NODE
 from pslaunch.errors import HostError, NodeLostError, PslaunchError, SpecError
 from pslaunch.node import codes
+from pslaunch.node.job import Node
 from pslaunch.node.later import record, relay
 from pslaunch.node.logs import MAX_LINE_CHARS
 from pslaunch.run import jobs
@@ -32,10 +34,19 @@ def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Note]:
     head = socket.socket(socket.AF_UNIX)
     head.bind(str(tmp_path / "head"))
     head.listen()
+    node = Node(0, "localhost", "127.0.0.1").in_folder(str(tmp_path))._asdict()
 
     def write(job: str, state: str, *, end: str = ".json", **fields: Any) -> None:
         path = Path(record.folder(os.environ)) / (job + end)
-        fixed = {"job": job, "backend": "local", "nodes": 1, "started": 0.0, "processes": []}
+        backend = "fabric" if "reach" in fields else "local"
+        fixed = {
+            "job": job,
+            "backend": backend,
+            "nodes": 1,
+            "started": 0.0,
+            "processes": [],
+            "places": [node],
+        }
         record.Record(str(path), fixed).write(**{"state": state, "socket": str(tmp_path / "head"), **fields})
 
     with head:
@@ -65,8 +76,8 @@ def test_a_job_that_can_not_be_asked_for_may_run_and_says_why(
     def unreached(*_: object) -> object:
         raise HostError("node1", "connecting", "timed out\nafter 10 s")
 
-    monkeypatch.setattr(jobs, "_elsewhere", unreached)
-    monkeypatch.setattr(jobs, "reach_from_data", lambda data: data)
+    monkeypatch.setattr(jobs, "_known_there", unreached)
+    monkeypatch.setattr(fabric, "from_data", lambda data: data)
     note("train-1", "running")
     note("train-2", record.ELSEWHERE, reach={})
     with pytest.raises(SpecError, match="unknown"):
@@ -95,7 +106,7 @@ OF_ANOTHER = r"another version of pslaunch .* --conf conf.py"
 @pytest.mark.parametrize("reach", [{"reach": ANOTHERS}, {}])
 def test_a_job_elsewhere_that_another_version_noted_may_run(note: Note, reach: dict[str, Any]) -> None:
     note("train-1", "running")
-    note("train-2", record.ELSEWHERE, **reach)
+    note("train-2", record.ELSEWHERE, **{"backend": "fabric", **reach})
     out = io.StringIO()
     jobs.show_jobs(out, as_json=False)
     assert [line.split()[:2] for line in out.getvalue().splitlines()] == [
@@ -130,10 +141,10 @@ def test_an_end_that_another_version_noted_is_an_end(note: Note) -> None:
 
 def test_a_job_that_is_led_where_it_was_started_has_both_records(note: Note) -> None:
     note("train-1", record.ELSEWHERE, end=record.POINTER, reach=ANOTHERS)
-    note("train-1", "running", workspace="/here")
+    note("train-1", "running", workspace="/here", backend="fabric")
     (job,) = jobs.all_jobs()
     assert (job["state"], job["workspace"]) == ("running", "/here")
-    note("train-1", "ended", code=3)
+    note("train-1", "ended", code=3, backend="fabric")
     for _ in "12":
         (job,) = jobs.all_jobs()
         assert (job["state"], job["code"]) == ("ended", 3) and isinstance(job["error"], SpecError)
@@ -264,8 +275,8 @@ def test_a_job_that_its_first_host_does_not_know_is_asked_for_again(
     note: Note, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known: list[dict[str, Any]] = []
-    monkeypatch.setattr(jobs, "_elsewhere", lambda *_: known)
-    monkeypatch.setattr(jobs, "reach_from_data", lambda data: data)
+    monkeypatch.setattr(jobs, "_known_there", lambda *_: known)
+    monkeypatch.setattr(fabric, "from_data", lambda data: data)
     note("train-1", record.ELSEWHERE, end=record.POINTER, reach={})
     for _ in "12":
         assert jobs.find("train-1")["state"] == "unknown"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pslaunch.backends.base import Line
 from pslaunch.node import codes
 from pslaunch.node.head.events import MAX_EVENTS
 from pslaunch.node.job import Package
@@ -30,7 +31,7 @@ def both_ends(
 ) -> tuple[RemoteHead, MessageLine]:
     """The launcher's end of a line, and what the head has of it."""
     near, far = (s.detach() for s in socket.socketpair())
-    head = RemoteHead(loop, near, near, name=name, lost_after_s=30, supply=supply)
+    head = RemoteHead(loop, Line(near, near), name=name, lost_after_s=30, supply=supply)
     line = MessageLine(
         loop, far, far, lost_after_s=30, on_message=on_message, on_lost=lambda _why: None, on_data=on_data
     )

@@ -12,13 +12,16 @@ from typing import Any, NoReturn
 
 import pytest
 
+from pslaunch.backends import fabric, local
 from pslaunch.backends.base import Line
 from pslaunch.backends.local import LocalBackend
 from pslaunch.errors import EndedEarlyError, FileError, HostError, HostsError
 from pslaunch.node import codes
 from pslaunch.node.job import Limits, Node
+from pslaunch.options.fabric_spec import Reach
 from pslaunch.options.hosts import Host
-from pslaunch.options.spec import JobSpec, Reach
+from pslaunch.options.local_spec import local_site
+from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 from pslaunch.run import session
 
@@ -30,7 +33,7 @@ class Reaching(LocalBackend):
         super().__init__()
         self._out = out
 
-    def start(self, nodes: Sequence[Node], limits: Limits) -> list[Line]:
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
         self._reach(nodes)
 
     def start_head(self, node: Node, limits: Limits) -> Line:
@@ -39,7 +42,7 @@ class Reaching(LocalBackend):
     def _reach(self, nodes: Sequence[Node]) -> NoReturn:
         os.kill(os.getpid(), signal.SIGINT)
         self._out.told_in_time = self._out.told.wait(10)
-        raise HostsError([HostError(node.name, "connect", "given up") for node in nodes], len(nodes))
+        raise HostsError({n.id: HostError(n.name, "connect", "given up") for n in nodes}, len(nodes))
 
 
 class Heard(io.StringIO):
@@ -58,7 +61,11 @@ class Heard(io.StringIO):
 
 def job(name: str, workspace: Path, head: str) -> JobSpec:
     return JobSpec(
-        backend="local", job_name=name, workspace=workspace, head="node" if head == "node" else "launcher"
+        backend="local",
+        job_name=name,
+        workspace=workspace,
+        site=local_site(workspace),
+        head="node" if head == "node" else "launcher",
     )
 
 
@@ -70,7 +77,7 @@ def test_an_interruption_is_answered_while_nodes_are_being_reached(
     (tmp_path / "train.py").write_text("print('never')")
     spec = job("slow", tmp_path, head)
     out = Heard()
-    monkeypatch.setattr(session, "load_backend", lambda *_: Reaching(out))
+    monkeypatch.setattr(local, "make_backend", lambda _: Reaching(out))
     if head == "node":
         with pytest.raises(EndedEarlyError):
             session._run(spec, make_plan(spec, "slow-1"), as_json=False, out=out)
@@ -99,7 +106,7 @@ class Unread(session.Watch):
 class Waiting(LocalBackend):
     """Its nodes are there once the output is known to be broken."""
 
-    def start(self, nodes: Sequence[Node], limits: Limits) -> list[Line]:
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
         assert Unread.found.wait(10)
         return super().start(nodes, limits)
 
@@ -115,7 +122,7 @@ def test_output_that_breaks_before_there_is_a_head_ends_the_job(
 ) -> None:
     (tmp_path / "train.py").write_text("import time; time.sleep(15); open('ran', 'w')")
     spec = job("unread", tmp_path, head)
-    monkeypatch.setattr(session, "load_backend", lambda *_: Waiting())
+    monkeypatch.setattr(local, "make_backend", lambda _: Waiting())
     monkeypatch.setattr(session, "Watch", Unread)
     Unread.found.clear()
     read_fd, write_fd = os.pipe()
@@ -164,8 +171,9 @@ def test_a_job_elsewhere_that_could_not_be_found_from_here_is_not_left(
     def reaches(*_: object) -> NoReturn:
         pytest.fail("hosts are reached")
 
-    monkeypatch.setattr(session, "load_backend", reaches)
-    spec = job("far", tmp_path, "node")._replace(detach=True, reach=Reach((Host("node1"),), "~"))
+    monkeypatch.setattr(fabric, "make_backend", reaches)
+    spec = job("far", tmp_path, "node")._replace(backend="fabric", detach=True)
+    spec = spec._replace(site=spec.site._replace(reach=Reach((Host("node1"),))))
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with pytest.raises(FileError, match=f"find the job: {tmp_path}/file/.*: Not a directory"):

@@ -1,0 +1,77 @@
+"""The job of `pslaunch local` from what was given: this machine, or a cluster that it simulates."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..errors import SpecError
+from ..node.job import Count, Node, Package
+from .args import Split
+from .kinds import Value
+from .locate import folder_to_make, locate
+from .sources import Given
+from .spec import JobSpec, Site, check_spec, common_options, job_name
+
+
+def local_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
+    """The job of `pslaunch local`: what was given, and design defaults for all else.
+
+    cwd: absolute; relative paths start there. Raises SpecError; looks at files, changes nothing.
+    """
+    # The options first: a wrong one is named even where the program is wrong too.
+    options = common_options(given, environ)
+    options["python"] = _python_here(given.one("python"), cwd, environ)
+    options["log_dir"] = folder_to_make(given.one("log_dir"), cwd)
+    workspace, program = locate(given, split, cwd)
+    spec = JobSpec(
+        backend="local",
+        job_name=job_name(given, workspace),
+        workspace=workspace,
+        site=local_site(workspace, options["log_dir"], given.read("nodes")),
+        program=program,
+        program_args=(*split.forwarded, *split.program_args),
+        trainer_flags=given.trainer_flags,
+        **options,
+    )
+    check_spec(spec, given)
+    return spec
+
+
+def local_site(workspace: Path, log_dir: Path | None = None, nodes: int = 1) -> Site:
+    """This machine as node 0, in place; each further node of a simulated cluster has a copy of the workspace.
+
+    Logs, output and lock of node 0 are in the workspace, or all below `log_dir`; copies are below its lock.
+    """
+    first = _node(0, workspace, log_dir)
+    copies = Path(first.state_dir) / "nodes"
+    rest = [_node(i, copies / str(i) / workspace.name)._replace(dispatched=True) for i in range(1, nodes)]
+    one = Count("total", 1)
+    package = _copied(workspace, log_dir) if rest else None
+    return Site((first, *rest), pservers=one, trainers=one, remote=False, package=package)
+
+
+def _node(i: int, workspace: Path, log_dir: Path | None = None) -> Node:
+    name = "localhost" if i == 0 else f"localhost-{i}"
+    addr = f"127.0.{i // 250}.{i % 250 + 1}"  # the whole of 127/8 is this machine
+    return Node(i, name, addr).in_folder(str(workspace), str(log_dir) if log_dir else None)
+
+
+def _copied(workspace: Path, logs: Path | None) -> Package:
+    """The workspace for further nodes, without what the job writes."""
+    inside = logs is not None and logs != workspace and logs.is_relative_to(workspace)
+    skip = (str(logs.relative_to(workspace)),) if logs is not None and inside else ()
+    return Package(str(workspace), skip, links_out=True)
+
+
+def _python_here(value: Value | None, cwd: Path, environ: Mapping[str, str]) -> str:
+    if value is None:
+        return sys.executable
+    # The path is kept as it is, links included: a virtual environment is found by the link's place.
+    text = value.text
+    found = shutil.which(cwd / text if "/" in text else text, path=environ.get("PATH"))
+    if not text or found is None:
+        raise SpecError(f"{value.shown} is not an executable file or a command in PATH")
+    return str(cwd / found)
