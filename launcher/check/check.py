@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TextIO, TypeVar
+from typing import TYPE_CHECKING, Final, TextIO, TypeVar
 
 from pslaunch.runtime.shared.env import PSERVER
 
@@ -22,7 +22,7 @@ from ..node import codes, job
 from ..node.dispatch.head_side import of_nodes
 from ..node.job import Facts, Node, Placed, Plan
 from ..node.line import reach
-from ..node.line.wire import NONSENSE, Message, MessageLine
+from ..node.line.wire import NONSENSE, MessageLine
 from ..node.link import Round
 from ..node.loop import Loop
 from ..options.imports import imported
@@ -32,6 +32,9 @@ from ..plan import make_plan
 from ..ship.package import sizes
 from .findings import Finding, Seen, Wanted, exit_code, find
 from .report import aligned, tell
+
+if TYPE_CHECKING:
+    from ..node import messages
 
 STAGE_LIMIT_S: Final = 45.0  # longer than the slowest answer of a node takes
 OURS: Final = "pslaunch"
@@ -127,7 +130,7 @@ def known_facts(spec: JobSpec, plan: Plan) -> tuple[Placed, Facts]:
         raise PreflightError("a dry run with --connect wants hosts that are in order", code)
     placed = job.place(plan, [_with_facts(plan, *pair) for pair in zip(plan.nodes, seen, strict=True)])
     facts = Facts.symbolic(placed)
-    if any(why for one in seen for why in (one.facts or {})["ports"].values()):
+    if any(why for one in seen if one.facts for why in one.facts["ports"].values()):
         return placed, facts  # others will be proposed, which are chosen when the job starts
     first = plan.port or job.FIRST_PORT
     proposed = job.propose_ports(placed, first, job.FIRST_PORT)
@@ -168,14 +171,13 @@ def wanted_of(spec: JobSpec, server: str) -> Wanted:
     )
 
 
-def question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> Message:
-    """What an agent is asked about its node."""
+def question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> messages.Question:
+    """Return what an agent is asked about its node."""
     here, plan = placed.nodes[node], placed.plan
     paths = {"workspace": here.workspace}
     if spec.log_dir is not None:
         paths["log_dir"] = here.log_dir
     return {
-        "type": "inspect",
         "nic": plan.nic,
         "paths": paths,
         "lock": f"{here.state_dir}/lock",
@@ -224,7 +226,7 @@ class Asked:
     ) -> None:
         """`news`: it has answered, or is lost."""
         self.node, self.name, self._diagnosis, self._news = node.id, node.name, line.diagnosis, news
-        self.answers: dict[str, Message] = {}
+        self.answers: dict[str, messages.OfAgent] = {}
         self.addrs: list[str] = []
         self.free_port = self.door = 0
         self.doors: list[tuple[int, str, int]] = []  # of others, which it tries: node, address, port
@@ -232,7 +234,7 @@ class Asked:
         self.lost = ""  # why it answers no more
         self.clock_off_s = 0.0
         self._sent = 0.0, 0.0  # when: by the clock, and by one that nobody sets
-        self.line = MessageLine(
+        self.line: MessageLine[messages.OfCheck] = MessageLine(
             loop,
             line.read_fd,
             line.write_fd,
@@ -242,31 +244,30 @@ class Asked:
             seals=line.seals,
         )
 
-    def send(self, message: Message) -> None:
+    def send(self, message: messages.OfCheck) -> None:
         self._sent = time.time(), time.monotonic()
         self.line.send(message)
 
-    def _hear(self, message: Message) -> None:
+    def _hear(self, message: messages.OfAgent) -> None:
         """All that is needed of it is read here: what can't be right loses this host alone."""
-        kind = message["type"]
-        if kind == "clock":
+        if message["type"] == "clock":
             began_s, since_s = self._sent
             self.clock_off_s = float(message["time"]) - began_s - (time.monotonic() - since_s) / 2
-        elif kind in ("refused", "trouble"):
+        elif message["type"] == "refused" or message["type"] == "trouble":
             self.lost = self.lost or str(message["text"])
-        elif kind == "inspected":
+        elif message["type"] == "inspected":
             facts = message["facts"]
             self.addrs = [str(addr) for addr in facts["addrs"]]
             self.free_port = next((_port(port) for port, why in facts["ports"].items() if not why), 0)
             if not self.addrs and not facts["interface_error"]:
                 raise ValueError("it has no address, and does not say why")
-        elif kind == "opened":
+        elif message["type"] == "opened":
             self.door = _port(message["port"])
-        elif kind == "reached":
+        elif message["type"] == "reached":
             self.reached = [(int(node), str(addr)) for node, addr in message["reached"]]
             if not set(self.reached) <= {(node, addr) for node, addr, _ in self.doors}:
                 raise ValueError("it names doors that it was not to try")
-        self.answers[kind] = message
+        self.answers[message["type"]] = message
         self._news(self)
 
     def _lose(self, reason: str) -> None:
@@ -275,9 +276,9 @@ class Asked:
         self._news(self)
 
     @property
-    def facts(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.answers["inspected"]["facts"]
-        return found
+    def facts(self) -> messages.NodeFacts | None:
+        said = self.answers.get("inspected")
+        return said["facts"] if said and said["type"] == "inspected" else None
 
 
 class Inspection:
@@ -309,10 +310,13 @@ class Inspection:
         """Take the lines to agents."""
         self._asked = [Asked(self._loop, *one, lost_after_s, self._hear) for one in started]
 
-    def ask_facts(self, question: Callable[[int], Message]) -> None:
+    def ask_facts(self, question: Callable[[int], messages.Question]) -> None:
         """Facts and clocks: `question` gives what a node is asked."""
         secret = os.urandom(32).hex()
-        self._ask(lambda one: {**question(one.node), "node": one.node, "secret": secret}, "inspected")
+        self._ask(
+            lambda one: {**question(one.node), "type": "inspect", "node": one.node, "secret": secret},
+            "inspected",
+        )
 
     def try_network(self, port: int = 0) -> None:
         """Every node tries the others' doors, at the port of a pserver where one is free, else at `port`."""
@@ -320,7 +324,7 @@ class Inspection:
         there = [one for one in self._there() if one.addrs]
         tries = reach.tries(len(there))
 
-        def order(one: Asked) -> Message:
+        def order(one: Asked) -> messages.Reach:
             doors = [there[k] for k in tries[there.index(one)]] if one in there else []
             one.doors = [(x.node, addr, x.door) for x in doors for addr in x.addrs]
             return {"type": "reach", "doors": one.doors, "limit_s": reach.TRY_S}
@@ -351,7 +355,7 @@ class Inspection:
             return one
         return one._replace(
             lost=asked.lost,
-            facts=asked.facts if "inspected" in asked.answers else None,
+            facts=asked.facts,
             clock_off_s=asked.clock_off_s,
             addr=self._chosen.get(node, ""),
             cut_off=self._cut_off.get(node, ""),
@@ -360,7 +364,7 @@ class Inspection:
     def _there(self) -> list[Asked]:
         return [one for one in self._asked if not one.lost]
 
-    def _ask(self, message: Callable[[Asked], Message], answer: str) -> None:
+    def _ask(self, message: Callable[[Asked], messages.OfCheck], answer: str) -> None:
         """Ask all that answer, and wait for these answers, or for the limit; who is silent is lost then."""
         waited, self._answer = self._there(), answer
         self._round.ask([(one.node, one.send, message(one)) for one in waited], lambda: None)

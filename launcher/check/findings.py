@@ -7,11 +7,14 @@ test compares the two.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ..errors import HostError
 from ..node import codes
 from ..views.dispatch_progress import show_bytes
+
+if TYPE_CHECKING:
+    from ..node.messages import NodeFacts
 
 Level = Literal["ok", "warning", "problem"]
 MAX_CLOCK_OFF_S: Final = 2.0
@@ -190,7 +193,7 @@ class Seen(NamedTuple):
     host: str
     failed: HostError | None = None  # why it could not be reached
     lost: str = ""  # why it did not answer
-    facts: Mapping[str, Any] | None = None  # as node/agent/inspect.py gives them
+    facts: NodeFacts | None = None  # as node/agent/inspect.py gives them
     clock_off_s: float = 0.0  # its clock minus ours
     addr: str = ""  # by which the others reach it; empty: none was found, or none is needed
     cut_off: str = ""  # who could not reach it
@@ -252,7 +255,7 @@ def _of_host(one: Seen, wanted: Wanted, size: int) -> Iterator[tuple[str, str]]:
         yield "proxies", f"{', '.join(facts['proxies'])} set"
 
 
-def _disk(facts: Mapping[str, Any], wanted: Wanted, size: int) -> Iterator[tuple[str, str]]:
+def _disk(facts: NodeFacts, wanted: Wanted, size: int) -> Iterator[tuple[str, str]]:
     folders = facts["folders"]
     workspace = folders["workspace"]
     if not wanted.sent and not workspace["there"]:
@@ -271,7 +274,7 @@ def _disk(facts: Mapping[str, Any], wanted: Wanted, size: int) -> Iterator[tuple
         yield kind, f"{workspace['parent']}: {sizes}"
 
 
-def _programs(facts: Mapping[str, Any], wanted: Wanted) -> Iterator[tuple[str, str]]:
+def _programs(facts: NodeFacts, wanted: Wanted) -> Iterator[tuple[str, str]]:
     programs = facts["programs"]
     if programs["error"]:
         yield "Python of the programs", programs["error"]

@@ -10,10 +10,13 @@ import os.path
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pslaunch.runtime.shared import env
 from pslaunch.runtime.shared.env import PSERVER, TRAINER, Endpoint, Port
+
+if TYPE_CHECKING:
+    from .messages import Start as StartOrder
 
 GLOO, MASTER = "gloo", "master"  # ports on node 0 that are no process's own
 PYTHON = "{python}"  # first word of an argv: the Python of the node
@@ -189,8 +192,9 @@ class Start(NamedTuple):
     log: str
     keep_ports: bool  # hand the bound ports over open; otherwise close them just before the start
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> StartOrder:
         return {
+            "type": "start",
             "key": self.key,
             "role": self.role,
             "argv": list(self.argv),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from . import job
-    from .line.wire import Message, MessageLine
+    from .line.wire import MessageLine
+    from .messages import ToAgent
+
+Sent = TypeVar("Sent")
 
 
 class Link:
     """The head's side of one node: its line and what it has answered."""
 
-    def __init__(self, node: job.Node, line: MessageLine, diagnosis: Callable[[], str]) -> None:
+    def __init__(self, node: job.Node, line: MessageLine[ToAgent], diagnosis: Callable[[], str]) -> None:
         self.node, self.line, self.diagnosis = node, line, diagnosis
         self.host = node.name
         self.run_dir = ""
@@ -39,7 +42,7 @@ class Round:
         self._then, self._over = then, over
 
     def ask(
-        self, asked: Sequence[tuple[int, Callable[[Message], Any], Message]], then: Callable[[], None]
+        self, asked: Sequence[tuple[int, Callable[[Sent], Any], Sent]], then: Callable[[], None]
     ) -> None:
         """Send each node its message; go on with `then` once all of them have answered."""
         self.missing, self._then = {node for node, _, _ in asked}, then

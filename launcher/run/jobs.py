@@ -242,7 +242,7 @@ def _with_status(r: Record, elsewhere: Elsewhere | None) -> Record:
         return r
     try:
         with _Head(r) as head:
-            told = head.status()
+            told: Mapping[str, Any] = head.status() or {}
     except NodeLostError as e:
         return _over(r, elsewhere, e)
     logs_of = {p["process"]: p["log"] for p in r["processes"]}
@@ -326,7 +326,8 @@ def _print_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -
     told: list[Mapping[str, Any]] = []
     with session as head:
         head.follow()
-        cursor, upto = 0, int(head.status().get("events", 0))
+        status = head.status()
+        cursor, upto = 0, int(status["events"]) if status else 0
         while True:
             events, cursor = head.events(cursor)
             told += events

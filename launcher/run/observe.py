@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..backends.base import Line
 from ..node import codes
@@ -13,9 +13,12 @@ from ..node.dispatch.sender import Sender, Source
 from ..node.head.events import Event, Recent
 from ..node.head.supervise import lost_advice
 from ..node.job import Placed, to_data
-from ..node.line.wire import Message, MessageLine
+from ..node.line.wire import MessageLine
 from ..node.logs import clean_all
 from ..node.loop import Aside, Loop
+
+if TYPE_CHECKING:
+    from ..node import messages
 
 SLOW_S = 1.0  # for a head to show that it heard a request to end
 GIVE_UP_S = 8.0  # after a second request to end; a head that nobody sends to is done with it in 7
@@ -69,8 +72,8 @@ class RemoteHead:
         self.lost = ""  # why nothing more is heard of a job that was not over
         self.told = False  # whether it has said anything
         self.on_slow: Callable[[str], None] = lambda _text: None  # what to tell while it does not answer
-        self.answers: dict[str, Message] = {}
-        self._line = MessageLine(
+        self.answers: dict[str, Any] = {}
+        self._line: MessageLine[messages.OfObserver] = MessageLine(
             loop,
             line.read_fd,
             line.write_fd,
@@ -131,8 +134,8 @@ class RemoteHead:
         """
         self._job_id = placed.plan.job_id
         self._line.send({"type": "lead", "placed": to_data(placed), "secret": secret, "detach": detach})
-        answer = self.ask("leading")
-        return int(answer.get("port", 0)), tuple(answer.get("addrs", ()))
+        answer: messages.Leading | None = self.ask("leading")
+        return (int(answer["port"]), tuple(answer["addrs"])) if answer else (0, ())
 
     def expect(self) -> None:
         """The other nodes' agents were told where to dial."""
@@ -147,18 +150,18 @@ class RemoteHead:
         self._line.send({"type": "free"})
         return bool(self.ask("freed"))
 
-    def status(self) -> Message:
-        """How the job stands; {} where the head does not answer."""
+    def status(self) -> messages.Status | None:
+        """Return how the job stands; None where the head does not answer."""
         self._line.send({"type": "status"})
-        answer: Message = clean_all(self.ask("status"))
-        return answer
+        status: messages.Status | None = clean_all(self.ask("status"))
+        return status
 
-    def ask(self, kind: str) -> Message:
-        """Wait for the answer of this kind; {} if the line is lost, or the head refuses."""
+    def ask(self, kind: str) -> Any:
+        """Return the answer of this kind, once it has come; None if the line is lost, or the head refuses."""
         for old in (kind, "refused"):
             self.answers.pop(old, None)
         self._loop.run(lambda: kind in self.answers or "refused" in self.answers or self.done)
-        return self.answers.pop(kind, {})
+        return self.answers.pop(kind, None)
 
     def close(self) -> None:
         """Say no more. May be called twice."""
@@ -170,7 +173,7 @@ class RemoteHead:
 
     # --- the line ---
 
-    def _heard(self, message: Message) -> None:
+    def _heard(self, message: messages.ToObserver) -> None:
         self.told = True
         if message["type"] == "events":
             for event in message["events"]:
@@ -202,7 +205,7 @@ class RemoteHead:
         if self._supply:
             self._supply.get(send, failed, None, lambda _far: None)
 
-    def _lacks(self, sender: Sender, m: Message) -> None:
+    def _lacks(self, sender: Sender, m: messages.Lacks) -> None:
         def answer() -> None:
             try:
                 sender.lacks(m)

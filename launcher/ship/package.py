@@ -28,12 +28,12 @@ from ..node.dispatch.manifest import (
 from ..node.dispatch.sender import Source
 from ..node.dispatch.staging import LINK_ADVICE
 from ..node.job import Package
-from ..node.line.wire import Message
 from ..node.listing import show_few
 from ..node.loop import Aside, Loop
 
 if TYPE_CHECKING:
     from ..node.dispatch.head_side import Parts
+    from ..node.messages import Filling
 
 IGNORE = ".pslaunchignore"
 
@@ -57,7 +57,7 @@ class Folder:
         then: Callable[[Source], None],
         failed: Callable[[Exception], None],
         mine: Parts | None = None,
-        tell: Callable[[Message], None] | None = None,  # nothing comes to this folder
+        tell: Callable[[Filling], None] | None = None,  # nothing comes to this folder
     ) -> None:
         """Call `then` with the package, all of it, or `failed` with why there is none."""
         self._asked.append((then, failed))

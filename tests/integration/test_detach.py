@@ -345,5 +345,6 @@ def test_a_request_that_was_refused_is_no_answer_to_the_next_one(led: tuple[Loop
     _, head, plan = led
     assert head.lead(place(plan, plan.nodes), "00" * 32) == (0, ())
     assert "once" in head.refusal
-    assert head.status()["processes"]
+    status = head.status()
+    assert status and status["processes"]
     assert not head.refusal

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from pslaunch.check.check import Inspection, StoppedError
 from pslaunch.check.findings import Seen
 from pslaunch.node.agent.inspect import lock_holder
 from pslaunch.node.job import Limits, Node
-from pslaunch.node.line.wire import HEADER, HEARTBEAT, Message
+from pslaunch.node.line.wire import HEADER, HEARTBEAT
 from pslaunch.node.loop import Loop
 from support import leaks
 from support.jobs import parent_of, until_nothing_runs
@@ -30,9 +31,8 @@ LIMITS = Limits(
 BEAT = HEADER.pack(0, HEARTBEAT, 0)
 
 
-def question(_node: int) -> Message:
-    nothing: Message = {
-        "type": "inspect",
+def question(_node: int) -> Any:
+    nothing: Any = {
         "nic": "",
         "paths": {},
         "files": [],

@@ -33,6 +33,7 @@ from .folders import Premises, write
 from .program import Program
 
 if TYPE_CHECKING:
+    from .. import messages
     from ..dispatch.node_side import Filling
     from ..line.gate import Seals
 
@@ -60,7 +61,7 @@ class Agent:
         self._keeper_silence = Silence(loop.now())
         self._secret = secret
         self.held: dict[str, list[socket.socket]] = {}
-        self._furnishing: Message | None = None  # the order that is being carried out
+        self._furnishing: messages.Furnish | None = None  # the order that is being carried out
         self._door: reach.Door | None = None
         self._filling: Filling | None = None
         self._marks: list[socket.socket] = []  # of all our ports, to the end of the job
@@ -80,7 +81,7 @@ class Agent:
         )
         loop.watch(keeper_fd, read=self._hear_keeper)
         loop.every(BEAT_S, self._beat)
-        self.line = MessageLine(
+        self.line: MessageLine[messages.OfAgent] = MessageLine(
             loop,
             *line_fds,
             lost_after_s=lost_after_s,
@@ -114,10 +115,10 @@ class Agent:
         except OSError as e:
             self.line.send({"type": "refused", "code": code_of(e), "text": describe_error(e)})
 
-    def _order_hello(self, message: Message) -> None:
+    def _order_hello(self, _m: messages.Hello) -> None:
         """The wire has compared the versions already."""
 
-    def _order_prepare(self, m: Message) -> None:
+    def _order_prepare(self, m: messages.Prepare) -> None:
         """Folders, lock, node files, secret; answers with what only the node knows."""
         self._node = int(m["node"])
         if m["secret"] is not None:
@@ -154,19 +155,34 @@ class Agent:
                 self.loop, premises.workspace, self._secret, say=send, answer=self._answer
             )
         write(os.path.join(self._run_dir, "secret"), self._secret.hex(), 0o600)
-        told = {"host": socket.gethostname(), "run_dir": self._run_dir, "python": sys.executable}
-        told.update(premises.paths)
-        self.line.send({"type": "prepared", **told, "addrs": addrs, "shared": premises.shared})
+        self.line.send(
+            {
+                "type": "prepared",
+                "host": socket.gethostname(),
+                "run_dir": self._run_dir,
+                "python": sys.executable,
+                **premises.paths,
+                "addrs": addrs,
+                "shared": premises.shared,
+            }
+        )
 
-    def _order_furnish(self, m: Message) -> None:
+    def _order_furnish(self, m: messages.Furnish) -> None:
         """Run what makes this node ready, as a program like any other; its exit brings our answer."""
-        words = json.dumps({k: m[k] for k in ("workspace", "state_dir", "install", "setup")})
+        # Not all of the order: who else is on this machine sees what a program is called with.
+        words = {
+            "workspace": m["workspace"], "state_dir": m["state_dir"],
+            "install": m["install"], "setup": m["setup"],
+        }  # fmt: skip
         own = {"PSLAUNCH_PROGRESS": os.path.join(self._run_dir, "setup.sock")}
         if "TMPDIR" not in m["added_env"]:  # what is left there goes with us, also where pip is killed
             own["TMPDIR"] = os.path.join(self._run_dir, "tmp")
             os.mkdir(own["TMPDIR"])
-        order = {**m, "role": env.TRAINER, "argv": [*own_argv(), "furnish", words], "cwd": m["workspace"],
-                 "contract": own, "keep_ports": False}  # fmt: skip
+        order: messages.ProgramOrder = {
+            "key": m["key"], "role": env.TRAINER, "argv": [*own_argv(), "furnish", json.dumps(words)],
+            "cwd": m["workspace"], "added_env": m["added_env"], "contract": own, "log": m["log"],
+            "keep_ports": False,
+        }  # fmt: skip
         self._programs[m["key"]] = Program(self, int(m["number"]), order)
         self._furnishing = m
 
@@ -182,15 +198,15 @@ class Agent:
             python = chosen_python(m["state_dir"])
             self.line.send({"type": "furnished", "python": python}, in_order=True)
 
-    def _order_dispatch(self, m: Message) -> None:
+    def _order_dispatch(self, m: messages.Dispatch) -> None:
         if self._filling:
             self._filling.offered(m)
 
-    def _order_serve(self, m: Message) -> None:
+    def _order_serve(self, m: messages.Serve) -> None:
         if self._filling:
             self._filling.serve(m)
 
-    def _order_fetch(self, m: Message) -> None:
+    def _order_fetch(self, m: messages.Fetch) -> None:
         if self._filling:
             self._filling.fetch(m)
 
@@ -198,30 +214,30 @@ class Agent:
         if self._filling:
             self._filling.take(piece)
 
-    def _order_inspect(self, m: Message) -> None:
+    def _order_inspect(self, m: messages.Inspect) -> None:
         """Say what this node is and has; nothing of a job comes after that but `door` and `reach`."""
         from .inspect import inspect_node
 
         self._node, self._secret = int(m["node"]), bytes.fromhex(m["secret"])
         self.line.send({"type": "clock", "time": time.time()})
-        facts: Message = {}
+        facts: list[messages.NodeFacts] = []
 
         def done(e: Exception | None) -> None:
-            self._answer(lambda: self.line.send({"type": "inspected", "facts": facts}), e)
+            self._answer(lambda: self.line.send({"type": "inspected", "facts": facts[0]}), e)
 
-        self.loop.aside(lambda: facts.update(inspect_node(m)), done)
+        self.loop.aside(lambda: facts.append(inspect_node(m)), done)
 
-    def _order_door(self, m: Message) -> None:
+    def _order_door(self, m: messages.Door) -> None:
         """Let others try by which addresses they reach this node, at this port if it can be had."""
         self._door = reach.Door(self.loop, reach.word(self._secret, self._node), int(m["port"]))
         self.line.send({"type": "opened", "port": self._door.port})
 
-    def _order_shut(self, _m: Message) -> None:
+    def _order_shut(self, _m: messages.Shut) -> None:
         """Nobody tries the door any more: its port is free for a program."""
         self._close_doors()
         self.line.send({"type": "shut"})
 
-    def _order_reach(self, m: Message) -> None:
+    def _order_reach(self, m: messages.Reach) -> None:
         """Try the doors of others; slow ones are waited for aside."""
         reached: list[tuple[int, str]] = []
 
@@ -234,7 +250,7 @@ class Agent:
 
         self.loop.aside(work, done)
 
-    def _order_ports(self, m: Message) -> None:
+    def _order_ports(self, m: messages.Ports) -> None:
         """Bind all that is proposed for this node, or none of it."""
         ports.close_all({**self.held, "": self._marks})
         self.held, self._marks = {}, []
@@ -255,7 +271,7 @@ class Agent:
             return
         self.line.send({"type": "bound"})
 
-    def _order_begin(self, m: Message) -> None:
+    def _order_begin(self, m: messages.Begin) -> None:
         """What all programs share: the list of nodes, the numbers of their outputs; ports of nobody go."""
         self._close_doors()
         assert self._premises is not None
@@ -264,7 +280,7 @@ class Agent:
         self._numbers = dict(m["numbers"])
         ports.close_all({key: self.held.pop(key) for key in list(self.held) if key not in self._numbers})
 
-    def _order_start(self, m: Message) -> None:
+    def _order_start(self, m: messages.Start) -> None:
         """Start a program, or say why it can't be; after that none is started any more."""
         key = m["key"]
         if self._can_not_start:
@@ -281,7 +297,7 @@ class Agent:
         assert program.process is not None
         self.line.send({"type": "started", "key": key, "pid": program.process.pid})
 
-    def _order_signal(self, m: Message) -> None:
+    def _order_signal(self, m: messages.Signal) -> None:
         if self._ending and m["number"] != signal.SIGKILL:
             return  # all were told by ourselves
         for key in m["keys"]:
@@ -289,7 +305,7 @@ class Agent:
             if program:
                 program.signal(m["number"])
 
-    def _order_finish(self, _m: Message) -> None:
+    def _order_finish(self, _m: messages.Finish) -> None:
         """The job is over: nothing of it may be left here."""
         self._clean()
         left = [str(pid) for pid in self._left]

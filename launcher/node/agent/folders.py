@@ -22,10 +22,9 @@ from ..listing import EARLIER, OWNER, list_folder
 
 if TYPE_CHECKING:
     from ..dispatch.node_side import Answer
-    from ..line.wire import Message
     from ..loop import Loop
+    from ..messages import Folders, Prepare
 
-FOLDERS = ("workspace", "log_dir", "output_dir", "state_dir")
 SHARED_WAIT_S = 2.0  # for another node of this job to write its name into a lock that they share
 AGAIN_S = 0.1
 MAX_LOCK_BYTES = 400  # job, node, run folder
@@ -39,7 +38,7 @@ class Premises:
     def __init__(
         self,
         loop: Loop,
-        order: Message,
+        order: Prepare,
         *,
         run_dir: str,
         hand_over: Callable[[int], None],
@@ -49,7 +48,12 @@ class Premises:
         self._loop, self._hand_over, self._answer, self._ready = loop, hand_over, answer, ready
         self._job_id, self._node, self._nodes = order["job_id"], int(order["node"]), int(order["nodes"])
         self._run_dir = run_dir
-        self.paths: dict[str, str] = {name: os.path.expanduser(order[name]) for name in FOLDERS}
+        self.paths: Folders = {
+            "workspace": os.path.expanduser(order["workspace"]),
+            "log_dir": os.path.expanduser(order["log_dir"]),
+            "output_dir": os.path.expanduser(order["output_dir"]),
+            "state_dir": os.path.expanduser(order["state_dir"]),
+        }
         self.dispatched = bool(order["dispatched"])
         self.shared: int | None = None  # with which node, that was first
         self._lock_fd = -1
@@ -70,15 +74,15 @@ class Premises:
     def enter(self) -> None:
         """Lock the folder of the logs, then make all ready. Where another node was first, both share it."""
         while True:
-            for name in ("log_dir", "state_dir"):
-                self._make(self.paths[name])
+            self._make(self.paths["log_dir"])
+            self._make(self.paths["state_dir"])
             holder = self._lock()
             job_id, first = f"{holder or ''}\n\n".split("\n")[:2]
             if job_id != self._job_id or not first.isdigit() or self.shared is not None:
                 break
             self.shared = int(first)  # once more, with folders of this node's own
-            for name in ("log_dir", "state_dir"):
-                self.paths[name] += f"/node-{self._node}"
+            self.paths["log_dir"] += f"/node-{self._node}"
+            self.paths["state_dir"] += f"/node-{self._node}"
         if holder is None:
             self._settle()
         elif self._loop.now() < self._until_s:  # it may be one of this job that has not written its name yet
@@ -186,7 +190,7 @@ class Premises:
             f.writelines(lines)
         os.replace(beside, path)
 
-    def list_nodes(self, addrs: list[str]) -> None:
+    def list_nodes(self, addrs: Iterable[str]) -> None:
         """Write `nodes`. As a whole, since nodes may share the folder, and programs of one run before
         another has written it."""
         folder = self._node_files()

@@ -9,13 +9,16 @@ import pwd
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from pslaunch.runtime.shared import busyport, env, nics
 
 from .. import ports
 from ..line import reach
+
+if TYPE_CHECKING:
+    from ..messages import FolderFacts, Inspect, NodeFacts, ProgramFacts
 
 ASK_LIMIT_S = 20.0  # for the Python of the programs
 KIB = 1024
@@ -41,7 +44,7 @@ print(json.dumps({"executable": sys.executable, "version": sys.version.split()[0
 """
 
 
-def inspect_node(order: Mapping[str, Any]) -> dict[str, Any]:
+def inspect_node(order: Inspect) -> NodeFacts:
     """Return the facts; `order` names what to inspect: interface, paths, files, ports, Python, modules."""
     addrs, interface_error = [], ""
     try:
@@ -69,13 +72,14 @@ def inspect_node(order: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def folder(path: str) -> dict[str, Any]:
+def folder(path: str) -> FolderFacts:
     """Whether a folder is there or can be made, and written; a path may begin with ~."""
     path = there = os.path.expanduser(path)
     while not os.path.lexists(there) and there != os.path.dirname(there):
         there = os.path.dirname(there)
-    facts: dict[str, Any] = {"path": path, "there": there == path, "parent": there, "error": ""}
-    facts.update(owner="", free_bytes=None)
+    facts: FolderFacts = {
+        "path": path, "there": there == path, "parent": there, "error": "", "owner": "", "free_bytes": None,
+    }  # fmt: skip
     try:
         state, disk = os.stat(there), os.statvfs(there)
         facts["owner"] = _user(state.st_uid)
@@ -114,7 +118,7 @@ def port_state(addr: str, port: int) -> str:
     return ""
 
 
-def programs(python: str, order: Mapping[str, Any]) -> dict[str, Any]:
+def programs(python: str, order: Inspect) -> ProgramFacts:
     """The Python of the programs, the modules that it lacks, and versions; `error` where it does not run."""
     argv = [python, "-c", _ASK, json.dumps([order["modules"], order["packages"]])]
     environ = {**os.environ, **order["env"]}
@@ -128,7 +132,7 @@ def programs(python: str, order: Mapping[str, Any]) -> dict[str, Any]:
             # Its own start may have said something before (a wrapper, sitecustomize).
             facts: Any = json.loads(said.stdout.splitlines()[-1])
             if isinstance(facts, dict):  # any program might be meant
-                return {"error": "", **facts}
+                return cast("ProgramFacts", {"error": "", **facts})  # check judges what it says
         words = said.stderr.decode("utf-8", "replace").strip().splitlines()
         why = words[-1] if words else "it is no Python 3"
     except subprocess.TimeoutExpired:

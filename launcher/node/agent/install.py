@@ -16,10 +16,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import codes
 from ..logs import ADVICE
+
+if TYPE_CHECKING:
+    from ..messages import Furnish
 
 REQUIREMENTS = "requirements.txt"
 OWN_WHEEL, WHEELHOUSE = ".pslaunch-wheel", ".pslaunch-wheelhouse"  # folders of the workspace that were sent
@@ -31,8 +34,8 @@ _NO_PACKAGES = {
 
 
 def main(order: str) -> int:
-    """Carry out an order, `{"workspace", "state_dir", "install", "setup"}` as JSON; its exit code."""
-    given: dict[str, Any] = json.loads(order)
+    """Carry out an order as JSON, as far as it is for us; return the exit code."""
+    given: Furnish = json.loads(order)
     environ = dict(os.environ)
     python = ""
     if given["install"]:

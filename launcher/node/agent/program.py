@@ -10,8 +10,7 @@ import socket
 import struct
 import subprocess
 import termios
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pslaunch.runtime.shared import env
 
@@ -21,6 +20,7 @@ from ..line.wire import MAX_OUTPUT_BYTES, Output
 if TYPE_CHECKING:
     from ..line.wire import MessageLine
     from ..loop import Loop
+    from ..messages import OfAgent, ProgramOrder, Report
 
 READ_BYTES = MAX_OUTPUT_BYTES
 TURN_REPORTS = 64  # read in one turn: a program that tells faster than we read must not keep us
@@ -32,7 +32,7 @@ class Owner(Protocol):
     """What a program needs of the agent that started it."""
 
     loop: Loop
-    line: MessageLine
+    line: MessageLine[OfAgent]
     held: dict[str, list[socket.socket]]  # bound ports of programs that have not started
 
     def trouble(self, key: str, code: int, text: str) -> None:
@@ -42,7 +42,7 @@ class Owner(Protocol):
 class Program:
     """One process of the job on this node: its log, its progress socket, its end."""
 
-    def __init__(self, owner: Owner, number: int, order: Mapping[str, Any]) -> None:
+    def __init__(self, owner: Owner, number: int, order: ProgramOrder) -> None:
         self._owner, self._loop, self.number = owner, owner.loop, number
         self.key, self.role, self.log_path = str(order["key"]), str(order["role"]), str(order["log"])
         self.process: subprocess.Popen[bytes] | None = None
@@ -50,7 +50,7 @@ class Program:
         self.ended = False
         self._written = 0
         self._log_failed = False
-        self._report: dict[str, Any] = {}
+        self._report: Report = {}
         self._report_due = False
         self._oom_before = procs.oom_kills()
         contract = dict(order["contract"])
@@ -136,7 +136,7 @@ class Program:
             for _ in range(limit):
                 for report in env.parse_progress(self._progress.recv(env.MAX_PROGRESS_BYTES)):
                     urgent = urgent or "state" in report
-                    self._report.update(report)
+                    self._report.update(report)  # type: ignore[typeddict-item] # its fields are read by env
         if urgent:
             self._send_report()
         elif self._report and not self._report_due:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from .. import codes, job
 from ..codes import Refusal
-from ..line.wire import Data, Message
+from ..line.wire import Data
 from ..loop import Loop
 from .into_place import STAGED, read_entries
 from .receiver import Receiver
 from .sender import Source
 
 if TYPE_CHECKING:
+    from ..messages import Dispatch, Filling, NoPackage, OfPackage, Wants
     from .head_side import Parts
 
 
@@ -23,7 +24,9 @@ class FromLauncher:
 
     filled = frozenset({0})
 
-    def __init__(self, loop: Loop, say: Callable[[Message], None], placed: Callable[[], job.Placed]) -> None:
+    def __init__(
+        self, loop: Loop, say: Callable[[OfPackage | Wants], None], placed: Callable[[], job.Placed]
+    ) -> None:
         """`placed` gives the job, with nodes as their agents have reported them."""
         self._loop, self._say, self._placed = loop, say, placed
         self._receiver: Receiver | None = None
@@ -34,7 +37,7 @@ class FromLauncher:
         then: Callable[[Source], None],
         failed: Callable[[Exception], None],
         mine: Parts | None,
-        tell: Callable[[Message], None],
+        tell: Callable[[Filling], None],
     ) -> None:
         """Ask the launcher for it."""
         first = self._placed().nodes[0]
@@ -70,11 +73,13 @@ class FromLauncher:
             receiver.expect()
         self._say({"type": "wants"})
 
-    def heard(self, m: Message) -> None:
+    def heard(self, m: Dispatch | NoPackage) -> None:
         """The launcher offers a package, or says why there is none."""
-        if self._receiver and m["type"] == "dispatch":
+        if not self._receiver:
+            return
+        if m["type"] == "dispatch":
             self._receiver.offered(m)
-        elif self._receiver:
+        else:
             self._failed(Refusal(int(m["code"]), str(m["text"])))
 
     def take(self, piece: Data) -> None:

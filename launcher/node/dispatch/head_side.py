@@ -17,8 +17,8 @@ from .manifest import MAX_NAMED
 from .sender import Sender, Source
 
 if TYPE_CHECKING:
-    from ..line.wire import Message
     from ..link import Desk, Link
+    from ..messages import Filling, Lacks, Received
     from .manifest import Entry
 
     # Of all entries, those for each node.
@@ -37,7 +37,7 @@ class Supply(Protocol):
         then: Callable[[Source], None],
         failed: Callable[[Exception], None],
         mine: Parts | None,
-        tell: Callable[[Message], None],
+        tell: Callable[[Filling], None],
     ) -> None:
         """Call one of the first two, once the folder has been looked at, or is filled itself.
 
@@ -57,7 +57,7 @@ class Dispatch:
         self._waiting: set[int] = set()
         self._began_s = 0.0
         self._passed_on = False  # whether nodes pass the package on to each other
-        self._hungry: dict[int, Message] = {}  # nodes that wait for one that has it, and what they lack
+        self._hungry: dict[int, Lacks] = {}  # nodes that wait for one that has it, and what they lack
         self._feeding = False  # one gets it from us
         self._spare: list[Link] = []  # nodes that have it and do not listen
         self._called = 0  # how many were asked to, and have not answered
@@ -116,7 +116,7 @@ class Dispatch:
         code, text = in_words(e)
         self._desk.fail("the package", 0, code, text)
 
-    def lacks(self, link: Link, m: Message) -> None:
+    def lacks(self, link: Link, m: Lacks) -> None:
         """A node's answer: what is to be sent."""
         sender = self._senders.get(link.node.id)
         if sender and m.get("files"):
@@ -124,7 +124,7 @@ class Dispatch:
         else:
             self._lacks(link, m)
 
-    def _lacks(self, link: Link, m: Message) -> None:
+    def _lacks(self, link: Link, m: Lacks) -> None:
         try:
             sender = self._senders[link.node.id]
             # Whom we feed may ask again, for what an earlier try left and is no good: nobody else will do.
@@ -178,14 +178,14 @@ class Dispatch:
         self._spare.append(link)
         self._deal()
 
-    def filling(self, node: int, m: Message) -> None:
+    def filling(self, node: int, m: Filling) -> None:
         """How far a node is, wherever it gets the package from."""
-        self._far[node] = {k: int(m[k]) for k in ("files", "bytes", "received")}
+        self._far[node] = {"files": int(m["files"]), "bytes": int(m["bytes"]), "received": int(m["received"])}
         state = "waiting" if node in self._hungry else str(m["state"])
         source, _ = self._fetching.get(node, (None, 0))
         self._desk.tell("dispatch", node=node, state=state, source=source, **self._far[node])
 
-    def received(self, link: Link, m: Message) -> None:
+    def received(self, link: Link, m: Received) -> None:
         """A node has written so much."""
         if link.node.id in self._senders:
             self._senders[link.node.id].received(m)

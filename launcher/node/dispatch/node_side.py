@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Callable, Optional
 from .receiver import Receiver
 
 if TYPE_CHECKING:
-    from ..line.wire import Data, Message
+    from ..line.wire import Data
     from ..loop import Loop
+    from ..messages import Dispatch, Dispatched, Fetch, OfPackage, Serve
+    from ..messages import Serving as ServingAt
     from .manifest import Entry
     from .peers import Fetching, Serving
 
@@ -19,7 +21,13 @@ class Filling:
     """One workspace of one job. `answer` does what brings an answer to the head, or tells it what failed."""
 
     def __init__(
-        self, loop: Loop, workspace: str, secret: bytes, *, say: Callable[[Message], None], answer: Answer
+        self,
+        loop: Loop,
+        workspace: str,
+        secret: bytes,
+        *,
+        say: Callable[[OfPackage | Dispatched | ServingAt], None],
+        answer: Answer,
     ) -> None:
         self._loop, self._workspace, self._secret = loop, workspace, secret
         self._say, self._answer = say, answer
@@ -30,7 +38,7 @@ class Filling:
         self._receiver: Receiver | None = Receiver(loop, workspace, say=say, over=self._over, tell=say)
         self._receiver.expect()
 
-    def offered(self, m: Message) -> None:
+    def offered(self, m: Dispatch) -> None:
         """A package: say what this node lacks of it, take that, put it in place."""
         if self._receiver:
             self._receiver.offered(m)
@@ -48,7 +56,7 @@ class Filling:
         self._receiver = None
         self._answer(lambda: self._say({"type": "dispatched"}), failed)
 
-    def serve(self, m: Message) -> None:
+    def serve(self, m: Serve) -> None:
         """Pass the package on to others."""
         from .into_place import read_entries
         from .peers import Serving
@@ -66,7 +74,7 @@ class Filling:
             lambda failed: self._answer(begin, failed),
         )
 
-    def fetch(self, m: Message) -> None:
+    def fetch(self, m: Fetch) -> None:
         """Get what is lacking from another node."""
         from .peers import Fetching
 

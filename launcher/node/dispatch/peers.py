@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..line import gate
 from ..line.gate import Gate, Seals
-from ..line.wire import NONSENSE, Message, MessageLine
+from ..line.wire import NONSENSE, MessageLine
 from ..loop import Aside, Loop
 from .receiver import Receiver
 from .sender import Sender, Source
+
+if TYPE_CHECKING:
+    from ..messages import Dispatch, Lacks, OfPackage, Received
 
 REACH_LIMIT_S = 3.0
 LOST_AFTER_S = 30.0
@@ -25,14 +29,14 @@ class Serving:
 
     def __init__(self, loop: Loop, addr: str, secret: bytes, source: Source) -> None:
         self._loop, self._source, self._aside = loop, source, Aside(loop)
-        self._peers: dict[MessageLine, Sender] = {}
+        self._peers: dict[MessageLine[Dispatch], Sender] = {}
         self._gate = Gate(
             loop, addr, secret, check=_wants_files, admit=self._admit, refused=lambda _why: None
         )
         self.port = self._gate.port
 
     def _admit(self, _text: bytes, fd: int, seals: Seals) -> None:
-        def heard(m: Message) -> None:
+        def heard(m: Lacks | Received) -> None:
             try:
                 if m["type"] == "lacks":
                     self._peers[line].lacks(m)
@@ -41,7 +45,7 @@ class Serving:
             except NONSENSE:
                 self._drop(line)
 
-        line = MessageLine(
+        line: MessageLine[Dispatch] = MessageLine(
             self._loop,
             fd,
             fd,
@@ -57,7 +61,7 @@ class Serving:
 
         self._peers[line] = Sender(self._aside, self._source, line, failed=failed, offer=False)
 
-    def _drop(self, line: MessageLine) -> None:
+    def _drop(self, line: MessageLine[Dispatch]) -> None:
         line.close()
         if sender := self._peers.pop(line, None):
             self._aside.do(sender.close, lambda _failed: None)
@@ -81,7 +85,7 @@ class Fetching:
         self, loop: Loop, receiver: Receiver, addrs: Sequence[str], port: int, secret: bytes
     ) -> None:
         self._loop, self._receiver, self._closed = loop, receiver, False
-        self._line: MessageLine | None = None
+        self._line: MessageLine[OfPackage] | None = None
         reached: list[tuple[int, Seals]] = []
         text = json.dumps({"files": True}).encode()
         loop.aside(

@@ -6,13 +6,19 @@ Nothing here decides for the job; what is slow is done by `incoming.py`, in a th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from .. import codes
 from ..codes import Refusal
-from ..line.wire import Data, Message
+from ..line.wire import Data
 from ..loop import Aside, Loop
 from .manifest import MAX_BYTES, Entry, ManifestError, decode, digest
 from .staging import Incoming, Want
+
+if TYPE_CHECKING:
+    from ..messages import Dispatch, Filling, Lacks, Received
+
+    Say = Callable[[Lacks | Received], None]
 
 # On their way to a node at first: sshd takes ever longer for what waits in its buffers.
 FIRST_BYTES = 512 * 1024
@@ -31,9 +37,9 @@ class Receiver:
         loop: Loop,
         workspace: str,
         *,
-        say: Callable[[Message], None],
+        say: Say,
         over: Callable[[Exception | None], None],
-        tell: Callable[[Message], None],
+        tell: Callable[[Filling], None],
         in_place: bool = False,
         mine: Callable[[Sequence[Entry]], list[Entry]] | None = None,
     ) -> None:
@@ -76,7 +82,7 @@ class Receiver:
 
         self._aside.do(compare, lambda _failed: None)  # what is wrong is told when it matters
 
-    def offered(self, m: Message) -> None:
+    def offered(self, m: Dispatch) -> None:
         """A package: its manifest's hash and length. Asks for the manifest, or for what is lacking."""
         self.digest, self._size = str(m["digest"]), int(m["bytes"])
         if not 0 < self._size <= MAX_BYTES:
@@ -121,7 +127,7 @@ class Receiver:
             self._tell_how_far("sending")
         self._place_if_whole()
 
-    def ask_of(self, say: Callable[[Message], None] | None, *, alone: bool) -> None:
+    def ask_of(self, say: Say | None, *, alone: bool) -> None:
         """Have the rest sent by another, or (None) by who offered it; `alone`: there is no other way."""
         incoming = self._incoming
         if self.closed or incoming is None:
@@ -240,8 +246,15 @@ class Receiver:
         if not self._files or (state == self._state and self._loop.now() < self._due_s):
             return
         self._state, self._due_s = state, self._loop.now() + TELL_EVERY_S
-        far = {"files": self._files, "bytes": self._bytes, "received": self._come_bytes}
-        self._tell({"type": "filling", "state": state, **far})
+        self._tell(
+            {
+                "type": "filling",
+                "state": state,
+                "files": self._files,
+                "bytes": self._bytes,
+                "received": self._come_bytes,
+            }
+        )
 
     def _end(self, failed: Exception | None) -> None:
         if failed:

@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..line.wire import MAX_DATA_BYTES, Data, Message, encode_data
+from ..line.wire import MAX_DATA_BYTES, Data, encode_data
 from ..loop import Aside
 from .manifest import Entry, decode, digest, encode
 from .receiver import FIRST_BYTES, THE_MANIFEST, WINDOW_BYTES
 from .staging import Want
 
 if TYPE_CHECKING:
+    from .. import messages
     from ..line.wire import MessageLine
 
 BATCH_BYTES = 256 * 1024  # read at once; two of them wait at most
@@ -114,7 +115,7 @@ class Sender:
         self,
         aside: Aside,
         source: Source,
-        line: MessageLine,
+        line: MessageLine[messages.Dispatch],
         *,
         failed: Callable[[Exception], None],
         offer: bool = True,
@@ -137,7 +138,7 @@ class Sender:
         else:
             self._aside.do(self._source.read, lambda failed: self._failed(failed) if failed else then())
 
-    def lacks(self, m: Message) -> None:
+    def lacks(self, m: messages.Lacks) -> None:
         """What the node wants, in the order in which it wants it. Raises ValueError where that can't be."""
         wants = self._wants(m)
         if wants and len(self._queue) + len(wants) > len(self._source.entries):
@@ -148,14 +149,14 @@ class Sender:
         self.total_bytes += self._sum(wants)
         self._read()
 
-    def size(self, m: Message) -> int:
+    def size(self, m: messages.Lacks) -> int:
         """How many bytes a node's answer asks for. Raises ValueError where that can't be."""
         return self._sum(self._wants(m))
 
     def _sum(self, wants: Sequence[Want]) -> int:
         return sum(self._source.entries[file].size - offset for file, offset in wants) if wants else 0
 
-    def _wants(self, m: Message) -> list[Want]:
+    def _wants(self, m: messages.Lacks) -> list[Want]:
         if not m["files"]:
             return []
         entries = self._source.entries
@@ -178,7 +179,7 @@ class Sender:
                     wants.append(Want(file, offset))
         return wants
 
-    def received(self, m: Message) -> None:
+    def received(self, m: messages.Received) -> None:
         """The node has written so much: it takes as much more."""
         self._credit = min(WINDOW_BYTES, self._credit + int(m["bytes"]))
         self._read()

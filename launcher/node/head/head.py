@@ -22,6 +22,7 @@ from .startup import Opening, setup_key
 from .supervise import Exit, Failure, Finish, Member, Supervisor, lost_advice
 
 if TYPE_CHECKING:
+    from .. import messages
     from ..line.seal import Seal
 
 DRAIN_BYTES = 8192  # of output between two drains: never more events than are remembered
@@ -78,7 +79,7 @@ class Head:
         found = self._events.since(cursor, limit)
         return found, found[-1]["n"] + 1 if found else self._next_event
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> messages.JobStatus:
         """How the job stands now: each process with its state and the last it told."""
         return {
             "job": self.placed.plan.job_id,
@@ -118,7 +119,7 @@ class Head:
         seals: tuple[Seal, Seal] | None = None,
     ) -> None:
         """Take over the line to this node's agent. `diagnosis` tells what its side said on its way out."""
-        line = MessageLine(
+        line: MessageLine[messages.ToAgent] = MessageLine(
             self._loop,
             read_fd,
             write_fd,
@@ -187,7 +188,7 @@ class Head:
                 {"type": "begin", "workspace": link.node.workspace, "nodes": bound.addrs, "numbers": numbers}
             )
             for start in starts[link.node.id]:
-                link.line.send({"type": "start", **start.to_data()})
+                link.line.send(start.to_data())
 
     def settle(self, nodes: Sequence[job.Node]) -> None:
         """Place the processes anew: paths and addresses of the nodes are known now."""
@@ -218,13 +219,13 @@ class Head:
 
     # --- running ---
 
-    def _on_started(self, link: Link, m: Message) -> None:
+    def _on_started(self, link: Link, m: messages.Started) -> None:
         self.tell("process", process=m["key"], node=link.node.id, state="running", pid=m["pid"])
 
-    def _on_not_started(self, _link: Link, m: Message) -> None:
+    def _on_not_started(self, _link: Link, m: messages.NotStarted) -> None:
         self._supervisor.not_started(str(m["key"]))
 
-    def _on_trouble(self, link: Link, m: Message) -> None:
+    def _on_trouble(self, link: Link, m: messages.Trouble) -> None:
         key = str(m["key"])
         member = self._supervisor.members.get(key)
         what = key if member else f"node {link.node.id} ({link.host})"
@@ -235,16 +236,16 @@ class Head:
         failure = Failure(what, link.node.id, code, text, log=log, advice=advice)
         self._supervisor.trouble(failure, self._loop.now())
 
-    def _on_progress(self, _link: Link, m: Message) -> None:
+    def _on_progress(self, _link: Link, m: messages.Progress) -> None:
+        state = m.get("state", "")
+        if state in ("connected", "finished"):
+            self._supervisor.progress(str(m["key"]), state)
+        if "why" in m:
+            self._supervisor.explained(str(m["key"]), str(m["why"]), str(m.get("blames", "")))
         fields = {k: v for k, v in m.items() if k not in ("type", "key")}
-        if fields.get("state") in ("connected", "finished"):
-            self._supervisor.progress(str(m["key"]), fields["state"])
-        if "why" in fields:
-            blames = str(fields.get("blames", ""))
-            self._supervisor.explained(str(m["key"]), str(fields["why"]), blames)
         self.tell("progress", process=m["key"], **fields)
 
-    def _on_exited(self, link: Link, m: Message) -> None:
+    def _on_exited(self, link: Link, m: messages.Exited) -> None:
         key = str(m["key"])
         stream = self._streams[self._names.index(key)]
         self._show(key, stream.end(int(m["written"])))
@@ -324,7 +325,7 @@ class Head:
             link.line.send({"type": "finish"})
         self._loop.call_after(FINISH_LIMIT_S, self._give_up)
 
-    def _on_finished(self, link: Link, m: Message) -> None:
+    def _on_finished(self, link: Link, m: messages.Finished) -> None:
         self._owing.discard(link.node.id)
         if m["left"]:
             text = f"{link.host}: process {', '.join(m['left'])} can't be ended: {WHY_LEFT}"

@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pslaunch.runtime.shared.env import PSERVER
 
@@ -27,6 +27,9 @@ from ..line.wire import NONSENSE, Data, Message, MessageLine
 from ..loop import Loop
 from .head import Head
 
+if TYPE_CHECKING:
+    from .. import messages
+
 CHUNK = 200  # events in one message
 SAY_GOODBYE_S = 2.0  # for an observer to take the next piece of what is left to tell, once the job is over
 
@@ -35,7 +38,7 @@ class Observer:
     """One who looks on: its line, and how far it has been told."""
 
     def __init__(self) -> None:
-        self.line: MessageLine | None = None
+        self.line: MessageLine[messages.ToObserver] | None = None
         self.cursor: int | None = None  # the next event it gets, once it follows
         self.told_over = False
 
@@ -118,17 +121,17 @@ class Lead:
             handler(observer, m)
 
     @staticmethod
-    def _answer(observer: Observer, message: Message) -> None:
+    def _answer(observer: Observer, message: messages.ToObserver) -> None:
         if observer.line:
             observer.line.send(message)
 
     def _refuse(self, observer: Observer, text: str, code: int = codes.NODE_LOST) -> None:
         self._answer(observer, {"type": "refused", "code": code, "text": text})
 
-    def _order_hello(self, _observer: Observer, _m: Message) -> None:
+    def _order_hello(self, _observer: Observer, _m: messages.Hello) -> None:
         """The wire has compared the versions already."""
 
-    def _order_lead(self, observer: Observer, m: Message) -> None:
+    def _order_lead(self, observer: Observer, m: messages.Lead) -> None:
         """The launcher says what to lead; the answer says where other nodes' agents dial."""
         if observer is not self._launcher or self._head is not None:
             self._refuse(observer, "only the launcher begins a job, and once")
@@ -178,7 +181,7 @@ class Lead:
         assert self._head is not None
         return self._head.placed
 
-    def _order_dispatch(self, observer: Observer, m: Message) -> None:
+    def _order_dispatch(self, observer: Observer, m: messages.Dispatch | messages.NoPackage) -> None:
         if observer is self._launcher:
             self._supply.heard(m)
 
@@ -188,25 +191,25 @@ class Lead:
         if observer is self._launcher:
             self._supply.take(piece)
 
-    def _order_expect(self, observer: Observer, _m: Message) -> None:
+    def _order_expect(self, observer: Observer, _m: messages.Expect) -> None:
         """The other nodes' agents know where to dial."""
         if observer is self._launcher and self._head and self._gate:
             self._head.expect(self._gate.port)
 
-    def _order_free(self, observer: Observer, _m: Message) -> None:
+    def _order_free(self, observer: Observer, _m: messages.Free) -> None:
         """The job goes on without the launcher."""
         if observer is self._launcher:
             self._held = False
             self._answer(observer, {"type": "freed"})
 
-    def _order_follow(self, observer: Observer, m: Message) -> None:
+    def _order_follow(self, observer: Observer, m: messages.Follow) -> None:
         observer.cursor = int(m["cursor"])
 
-    def _order_status(self, observer: Observer, _m: Message) -> None:
+    def _order_status(self, observer: Observer, _m: messages.StatusRequest) -> None:
         assert self._head is not None
         self._answer(observer, {"type": "status", **self._head.status()})
 
-    def _order_stop(self, observer: Observer, m: Message) -> None:
+    def _order_stop(self, observer: Observer, m: messages.Stop) -> None:
         assert self._head is not None
         self._answer(observer, {"type": "stopping"})
         self._head.stop(int(m["number"]), str(m["reason"]), int(m["code"]))

@@ -17,6 +17,7 @@ from ..link import Round
 from ..logs import ADVICE
 
 if TYPE_CHECKING:
+    from .. import messages
     from ..dispatch.head_side import Dispatch
     from ..line.wire import Message
     from ..link import Desk, Link
@@ -49,7 +50,7 @@ class Opening:
             handler(link, message)
         return handler is not None
 
-    def _ask_all(self, question: Callable[[Link], Message | None], then: Callable[[], None]) -> None:
+    def _ask_all(self, question: Callable[[Link], messages.ToAgent | None], then: Callable[[], None]) -> None:
         """Ask every node (None: nothing to ask of this one), and go on once all have answered."""
         links = self._desk.links.values()
         asked = [(x.node.id, x.line.send, message) for x in links if (message := question(x))]
@@ -60,14 +61,14 @@ class Opening:
 
     # --- the stages ---
 
-    def _on_hello(self, link: Link, _m: Message) -> None:
+    def _on_hello(self, link: Link, _m: messages.Hello) -> None:
         self._desk.tell("node", node=link.node.id, state="connected", text="")
         self._answered(link)
 
     def _prepare(self) -> None:
         plan = self._desk.placed.plan
 
-        def question(link: Link) -> Message:
+        def question(link: Link) -> messages.Prepare:
             n = link.node
             return {
                 "type": "prepare",
@@ -89,7 +90,7 @@ class Opening:
 
         self._ask_all(question, self._settle_paths)
 
-    def _on_prepared(self, link: Link, m: Message) -> None:
+    def _on_prepared(self, link: Link, m: messages.Prepared) -> None:
         link.host, link.run_dir = link.node.name or str(m["host"]), str(m["run_dir"])
         link.addrs = [str(addr) for addr in m["addrs"]]
         if not link.addrs:
@@ -108,19 +109,19 @@ class Opening:
         self._settle()
         self._package.begin(self._furnish)
 
-    def _on_lacks(self, link: Link, m: Message) -> None:
+    def _on_lacks(self, link: Link, m: messages.Lacks) -> None:
         self._package.lacks(link, m)
 
-    def _on_serving(self, link: Link, m: Message) -> None:
+    def _on_serving(self, link: Link, m: messages.Serving) -> None:
         self._package.serving(link, int(m["port"]))
 
-    def _on_filling(self, link: Link, m: Message) -> None:
+    def _on_filling(self, link: Link, m: messages.Filling) -> None:
         self._package.filling(link.node.id, m)
 
-    def _on_received(self, link: Link, m: Message) -> None:
+    def _on_received(self, link: Link, m: messages.Received) -> None:
         self._package.received(link, m)
 
-    def _on_dispatched(self, link: Link, _m: Message) -> None:
+    def _on_dispatched(self, link: Link, _m: messages.Dispatched) -> None:
         self._package.dispatched(link)
 
     def _furnish(self) -> None:
@@ -129,7 +130,7 @@ class Opening:
             self._find_addrs()
             return
 
-        def question(link: Link) -> Message:
+        def question(link: Link) -> messages.Furnish:
             return {
                 "type": "furnish",
                 "key": setup_key(link.node.id),
@@ -155,7 +156,7 @@ class Opening:
         log = f"{link.node.log_dir}/{SETUP_LOG}"
         self._refused(link, how.code, f"can't be made ready: {said}", advice, log, tail)
 
-    def _on_furnished(self, link: Link, m: Message) -> None:
+    def _on_furnished(self, link: Link, m: messages.Furnished) -> None:
         link.node = link.node._replace(python=str(m["python"]) or link.node.python)
         self._answered(link)
 
@@ -177,7 +178,7 @@ class Opening:
     # where not all can reach all by these, at every one. Where doors are at the port that the user gave, they
     # are shut before the first port is bound: a door is at all addresses of a machine of maybe several nodes.
 
-    def _on_opened(self, link: Link, m: Message) -> None:
+    def _on_opened(self, link: Link, m: messages.Opened) -> None:
         link.door = int(m["port"])
         self._answered(link)
 
@@ -188,14 +189,14 @@ class Opening:
         links = [self._desk.links[n.id] for n in self._desk.placed.nodes]
         tries = reach.tries(len(links))
 
-        def question(link: Link) -> Message:
+        def question(link: Link) -> messages.Reach:
             doors = [(links[k], links[k].door) for k in tries[link.node.id]]
             tried = [(x.node.id, a, port) for x, port in doors for a in x.addrs[:addrs]]
             return {"type": "reach", "doors": tried, "limit_s": limit_s}
 
         self._ask_all(question, lambda: self._choose_addrs(addrs))
 
-    def _on_reached(self, link: Link, m: Message) -> None:
+    def _on_reached(self, link: Link, m: messages.Reached) -> None:
         link.reached = [(int(node), str(addr)) for node, addr in m["reached"]]
         self._answered(link)
 
@@ -218,7 +219,7 @@ class Opening:
         else:
             self._settle_addrs(addrs)
 
-    def _on_shut(self, link: Link, _m: Message) -> None:
+    def _on_shut(self, link: Link, _m: messages.Shut) -> None:
         self._answered(link)
 
     def _settle_addrs(self, addrs: Sequence[str]) -> None:
@@ -243,16 +244,16 @@ class Opening:
         for key, ports in self._bound_ports.items():
             wanted.setdefault(node_of.get(key, 0), {})[key] = list(ports)
 
-        def question(link: Link) -> Message | None:
+        def question(link: Link) -> messages.Ports | None:
             own = wanted.get(link.node.id)
             return {"type": "ports", "addr": link.node.addr, "ports": own, "last": last} if own else None
 
         self._ask_all(question, self._after_ports)
 
-    def _on_bound(self, link: Link, _m: Message) -> None:
+    def _on_bound(self, link: Link, _m: messages.Bound) -> None:
         self._answered(link)
 
-    def _on_busy(self, link: Link, m: Message) -> None:
+    def _on_busy(self, link: Link, m: messages.Busy) -> None:
         given = self._desk.placed.plan.port is not None and str(m["key"]).startswith(PSERVER)
         by = f", held by {m['holder']}" if m["holder"] else ""
         if given or not m["busy"] or self._port_tries >= PORT_TRIES:
@@ -281,7 +282,7 @@ class Opening:
         )
         self._desk.start(job.bind(placed, facts))
 
-    def _on_refused(self, link: Link, m: Message) -> None:
+    def _on_refused(self, link: Link, m: messages.Refused) -> None:
         self._refused(link, int(m["code"]), str(m["text"]))
 
     def _refused(

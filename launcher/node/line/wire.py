@@ -11,13 +11,14 @@ import json
 import os
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Generic, NamedTuple, TypeVar, Union
 
 from ... import __version__
 from ..loop import Loop
 from ..silence import Silence
 
 if TYPE_CHECKING:
+    from ..messages import Hello
     from .seal import Seal
 
 WIRE_VERSION = 8
@@ -35,8 +36,8 @@ MORE = 1  # flag of a control frame: its message goes on in the next one
 _PIECE_HEAD = struct.Struct("<IQ")  # number of the process or file, offset of the piece in its log or content
 MAX_OUTPUT_BYTES = MAX_DATA_BYTES = MAX_BODY_BYTES - _PIECE_HEAD.size
 
-Message = dict[str, Any]
-
+Message = dict[str, Any]  # that has come: messages.py says what is in it, if it is ours
+Sent = TypeVar("Sent", contravariant=True)  # the messages of one side of a line
 
 # What comes of taking a message that lacks what it must have, or has something else in its place.
 NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -74,7 +75,7 @@ def _frame(kind: int, body: bytes, flags: int = 0) -> bytes:
 BEAT = _frame(HEARTBEAT, b"")
 
 
-def encode_control(message: Message) -> list[bytes]:
+def encode_control(message: object) -> list[bytes]:
     """The frames of one message; raises WireError above MAX_CONTROL_BYTES."""
     text = json.dumps(message, separators=(",", ":"), ensure_ascii=True).encode()
     if len(text) > MAX_CONTROL_BYTES:
@@ -93,7 +94,7 @@ def encode_data(piece: Data) -> bytes:
     return _frame(DATA, _PIECE_HEAD.pack(piece.file, piece.offset) + piece.data)
 
 
-def hello() -> Message:
+def hello() -> Hello:
     """The first message in both directions."""
     return {"type": "hello", "wire": WIRE_VERSION, "version": __version__}
 
@@ -167,7 +168,7 @@ class Decoder:
         return message
 
 
-class MessageLine:
+class MessageLine(Generic[Sent]):
     """One peer on a loop: sends and receives without blocking, keeps alive, notices loss.
 
     `on_message` gets each message after a good hello, `on_output` each piece of output, `on_data` each piece
@@ -182,7 +183,7 @@ class MessageLine:
         write_fd: int,
         *,
         lost_after_s: float,
-        on_message: Callable[[Message], None],
+        on_message: Callable[[Any], None],
         on_lost: Callable[[str], None],
         on_output: Callable[[Output], None] = lambda _piece: None,
         on_data: Callable[[Data], None] = lambda _piece: None,
@@ -216,7 +217,7 @@ class MessageLine:
 
     # --- sending ---
 
-    def send(self, message: Message, *, in_order: bool = False) -> None:
+    def send(self, message: Sent, *, in_order: bool = False) -> None:
         """Queue a message: before all bulk, or with `in_order` after the bulk that is queued already."""
         if not self.open or self._deaf:
             return

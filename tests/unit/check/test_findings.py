@@ -17,7 +17,7 @@ from pslaunch.node import codes
 from support.pages import rows
 
 GB = 10**9
-FACTS: dict[str, Any] = {
+FACTS: Any = {
     "host": "a",
     "machine": "x86_64",
     "processor": "A CPU",
@@ -54,7 +54,7 @@ WANTED = Wanted(
 )
 
 
-def facts(**changes: Any) -> dict[str, Any]:
+def facts(**changes: Any) -> Any:
     """Good ones but for these; `programs__missing` is a key of `programs`."""
     made = copy.deepcopy(FACTS)
     for path, value in changes.items():

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from pslaunch.backends.base import Line
 from pslaunch.node import codes
 from pslaunch.node.head.events import MAX_EVENTS
 from pslaunch.node.job import Package
-from pslaunch.node.line.wire import Data, Message, MessageLine
+from pslaunch.node.line.wire import Data, MessageLine
 from pslaunch.node.loop import Loop
 from pslaunch.run.observe import SLOW_S, RemoteHead
 from pslaunch.ship.package import Folder
@@ -26,13 +27,13 @@ def both_ends(
     *,
     name: str = "node 0",
     supply: Folder | None = None,
-    on_message: Callable[[Message], None] = lambda _m: None,
+    on_message: Callable[[Any], None] = lambda _m: None,
     on_data: Callable[[Data], None] = lambda _d: None,
-) -> tuple[RemoteHead, MessageLine]:
+) -> tuple[RemoteHead, MessageLine[Any]]:
     """The launcher's end of a line, and what the head has of it."""
     near, far = (s.detach() for s in socket.socketpair())
     head = RemoteHead(loop, Line(near, near), name=name, lost_after_s=30, supply=supply)
-    line = MessageLine(
+    line: MessageLine[Any] = MessageLine(
         loop, far, far, lost_after_s=30, on_message=on_message, on_lost=lambda _why: None, on_data=on_data
     )
     return head, line

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pslaunch.node.agent.inspect import programs
 
-ORDER = {"modules": ["json", "no_such_thing"], "packages": [], "env": {}}
+ORDER: Any = {"modules": ["json", "no_such_thing"], "packages": [], "env": {}}
 
 
 def script(path: Path, text: str) -> str:

@@ -14,19 +14,22 @@ from typing import Any, cast
 import pytest
 
 from pslaunch.node.agent.program import Program
-from pslaunch.node.line.wire import Message, MessageLine, Output
+from pslaunch.node.line.wire import MessageLine, Output
 from pslaunch.node.loop import Loop
+from pslaunch.node.messages import ProgramOrder
 
 
 @contextlib.contextmanager
-def running(tmp_path: Path, *argv: str) -> Iterator[tuple[Program, MessageLine]]:
+def running(tmp_path: Path, *argv: str) -> Iterator[tuple[Program, MessageLine[Any]]]:
     """A program, and the line on which it is reported; nobody reads there."""
     loop = Loop()
     ours, theirs = socket.socketpair()
     fd = ours.detach()
-    line = MessageLine(loop, fd, fd, lost_after_s=60, on_message=lambda _m: None, on_lost=lambda _why: None)
+    line: MessageLine[Any] = MessageLine(
+        loop, fd, fd, lost_after_s=60, on_message=lambda _m: None, on_lost=lambda _why: None
+    )
     agent = SimpleNamespace(loop=loop, line=line, held={}, trouble=lambda *_: None)
-    order = {
+    order: ProgramOrder = {
         "key": "trainer/0", "role": "trainer", "log": str(tmp_path / "log"), "cwd": str(tmp_path),
         "argv": list(argv), "keep_ports": False, "added_env": {},
         "contract": {"PSLAUNCH_PROGRESS": str(tmp_path / "socket")},
@@ -84,7 +87,7 @@ def test_reports_that_come_faster_than_they_are_read_do_not_keep_the_agent(
         _, status = os.waitpid(program.process.pid, 0)
         taken = itertools.count()
         sender = SimpleNamespace(recv=lambda _size: f"batch={next(taken)}".encode(), close=lambda: None)
-        sent: list[Message] = []
+        sent: list[Any] = []
         monkeypatch.setattr(line, "send", lambda message, **_: sent.append(message))
         with monkeypatch.context() as fast:
             fast.setattr(program, "_progress", sender)

@@ -17,15 +17,16 @@ from pslaunch.node.dispatch.head_side import PASS_ON_BYTES, Dispatch, of_nodes
 from pslaunch.node.dispatch.manifest import Entry, Hashes, decode, scan
 from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
-from pslaunch.node.line.wire import Data, Message, MessageLine
+from pslaunch.node.line.wire import Data, MessageLine
 from pslaunch.node.link import Link
 from pslaunch.node.loop import Loop
+from pslaunch.node.messages import Filling, Lacks
 
 if TYPE_CHECKING:
     from pslaunch.node.dispatch.head_side import Parts
 
-LACKS: Message = {"type": "lacks", "manifest": False, "files": [0, 1], "offsets": {}, "alone": False}
-FILLING: Message = {"type": "filling", "state": "sending", "files": 1, "bytes": PASS_ON_BYTES, "received": 0}
+LACKS: Lacks = {"type": "lacks", "manifest": False, "files": [0, 1], "offsets": {}, "alone": False}
+FILLING: Filling = {"type": "filling", "state": "sending", "files": 1, "bytes": PASS_ON_BYTES, "received": 0}
 
 
 def job_on(folder: Path, nodes: int, *shards: str) -> job.Placed:
@@ -59,7 +60,7 @@ class Desk:
         self.events: list[dict[str, Any]] = []
         self.come = [0] * nodes  # bytes of files, to each node
         self.source = Source(str(folder), scan(str(folder), Hashes(f"{folder}.hashes")).entries)
-        self._lines: list[MessageLine] = []
+        self._lines: list[MessageLine[Any]] = []
         for node, told in zip(self.placed.nodes, self.told, strict=True):
             head, there = (self._line(s.detach(), told, node.id) for s in socket.socketpair())
             self.links[node.id] = Link(node, head, lambda: "")
@@ -73,13 +74,13 @@ class Desk:
         self.dispatch = Dispatch(self.loop, self, self)
         self.dispatch.begin(lambda: self.over.append(True))
 
-    def _line(self, fd: int, told: list[str], node: int) -> MessageLine:
-        def heard(m: Message) -> None:
+    def _line(self, fd: int, told: list[str], node: int) -> MessageLine[Any]:
+        def heard(m: Any) -> None:
             told.append(m["type"])
 
         def take(piece: Data) -> None:
             self.come[node] += len(piece.data)
-            self.dispatch.received(self.links[node], {"bytes": len(piece.data)})
+            self.dispatch.received(self.links[node], {"type": "received", "bytes": len(piece.data)})
 
         return MessageLine(self.loop, fd, fd, lost_after_s=30, on_message=heard, on_lost=print, on_data=take)
 
@@ -88,7 +89,7 @@ class Desk:
         then: Callable[[Source], None],
         _failed: Callable[[Exception], None],
         _mine: Parts | None,
-        _tell: Callable[[Message], None],
+        _tell: Callable[[Any], None],
     ) -> None:
         then(self.source)
 
@@ -222,10 +223,11 @@ def test_no_part_of_what_is_empty_is_sent(desk: Desk, tmp_path: Path) -> None:
     (folder / "sub").mkdir()
     (folder / "sub/empty").write_text("")
     desk.give(Source(str(folder), scan(str(folder), Hashes(f"{folder}.hashes")).entries))
-    all_ = {**LACKS, "alone": True, "files": [0, 3]}
+    all_: Any = {**LACKS, "alone": True, "files": [0, 3]}
     desk.dispatch.lacks(desk.links[0], all_)
     assert not desk.failed
-    for bad in ({"offsets": {"1": 1}}, {"offsets": {"2": -1}}, {"files": [1, 2, -2, 2]}):
+    wrong: list[Any] = [{"offsets": {"1": 1}}, {"offsets": {"2": -1}}, {"files": [1, 2, -2, 2]}]
+    for bad in wrong:
         desk.dispatch.lacks(desk.links[1], {**all_, **bad})
     assert len(desk.failed) == 3
     desk.loop.run(lambda: desk.come[0] == PASS_ON_BYTES)

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from pslaunch.node.dispatch.receiver import Receiver
 from pslaunch.node.dispatch.sender import Sender, Source
 from pslaunch.node.line import gate
 from pslaunch.node.line.gate import Seals
-from pslaunch.node.line.wire import Data, Message, MessageLine
+from pslaunch.node.line.wire import Data, MessageLine
 from pslaunch.node.loop import Aside, Loop
 from support.process import open_below
 
@@ -30,12 +31,14 @@ class Nodes:
         self.loop = Loop()
         near, far = socket.socketpair()
         self.ends: list[Exception | None] = []
-        self.told: list[Message] = []
+        self.told: list[Any] = []
         self.come, self.gone = 0, False
         self.stop_after_bytes = 2 * SIZE
         head, node = near.detach(), far.detach()
-        self.head = MessageLine(self.loop, head, head, lost_after_s=30, on_message=self.heard, on_lost=print)
-        self.node = MessageLine(
+        self.head: MessageLine[Any] = MessageLine(
+            self.loop, head, head, lost_after_s=30, on_message=self.heard, on_lost=print
+        )
+        self.node: MessageLine[Any] = MessageLine(
             self.loop, node, node, lost_after_s=30, on_message=self.ordered, on_lost=print,
             on_data=lambda piece: self.receiver.take(piece),
         )  # fmt: skip
@@ -58,7 +61,7 @@ class Nodes:
             self.serving.close()
         self.take(piece)
 
-    def heard(self, m: Message) -> None:
+    def heard(self, m: Any) -> None:
         if m["type"] == "received":
             self.sender.received(m)
         elif m["type"] == "lacks" and m["alone"]:
@@ -66,7 +69,7 @@ class Nodes:
         elif m["type"] == "lacks":
             self.head.send({"type": "fetch", "port": self.serving.port})
 
-    def ordered(self, m: Message) -> None:
+    def ordered(self, m: Any) -> None:
         if m["type"] == "dispatch":
             self.receiver.offered(m)
         elif m["type"] == "fetch":
@@ -139,7 +142,7 @@ def test_nothing_is_kept_of_a_peer_that_goes_while_it_is_served(
     loop.run(lambda: bool(reached))
     fd, seals = reached[0]
     come: list[Data] = []
-    line = MessageLine(
+    line: MessageLine[Any] = MessageLine(
         loop, fd, fd, lost_after_s=30, on_message=lambda _m: None, on_lost=lambda _why: None,
         on_data=come.append, seals=seals,
     )  # fmt: skip

@@ -23,7 +23,6 @@ from pslaunch.node.line.wire import (
     MAX_CONTROL_BYTES,
     MAX_DATA_BYTES,
     Data,
-    Message,
     MessageLine,
     encode_control,
 )
@@ -54,11 +53,11 @@ class Ends:
         self.loop, self.aside = Loop(), None
         near, far = socket.socketpair()
         self.pieces: list[Data] = []
-        self.asked: list[Message] = []
+        self.asked: list[Any] = []
         self.granted = 0  # bytes
         self.failures: list[Exception] = []
         self.ends: list[Exception | None] = []
-        self.told: list[Message] = []
+        self.told: list[Any] = []
         self.largest = 0
         self.stop_after: int | None = None
         self.head = self.line(near.detach(), self.heard)
@@ -69,12 +68,12 @@ class Ends:
         self.sending = Aside(self.loop)
         self.sender = Sender(self.sending, source, self.head, failed=self.failures.append)
 
-    def line(self, fd: int, heard: Any) -> MessageLine:
+    def line(self, fd: int, heard: Any) -> MessageLine[Any]:
         return MessageLine(
             self.loop, fd, fd, lost_after_s=30, on_message=heard, on_lost=lambda _why: None, on_data=self.take
         )
 
-    def heard(self, m: Message) -> None:
+    def heard(self, m: Any) -> None:
         if m["type"] == "lacks":
             self.asked.append(m)
             self.sender.lacks(m)
@@ -82,7 +81,7 @@ class Ends:
             self.granted += m["bytes"]
             self.sender.received(m)
 
-    def ordered(self, m: Message) -> None:
+    def ordered(self, m: Any) -> None:
         if m["type"] == "dispatch":
             self.receiver.offered(m)
 
@@ -327,9 +326,9 @@ class Alone:
 
     def __init__(self, workspace: Path) -> None:
         self.loop = Loop()
-        self.said: list[Message] = []
+        self.said: list[Any] = []
         self.ends: list[Exception | None] = []
-        self.told: list[Message] = []
+        self.told: list[Any] = []
         self.receiver = Receiver(
             self.loop, str(workspace), say=self.said.append, over=self.ends.append, tell=self.told.append
         )
@@ -423,7 +422,7 @@ def test_what_is_asked_for_is_what_is_understood(tmp_path: Path, ends: list[Ends
     ]
     if seed:
         wants.append(wants.pop(dice.randrange(len(wants))))  # once more, after what it had of it was no good
-    m = {"files": in_runs(wants, entries), "offsets": {str(f): offset for f, offset in wants if offset}}
+    m: Any = {"files": in_runs(wants, entries), "offsets": {str(f): offset for f, offset in wants if offset}}
     ends.append(Ends(Source(str(tmp_path), entries), tmp_path / "ws"))
     assert ends[-1].sender._wants(m) == wants
 
@@ -447,7 +446,7 @@ def test_what_is_found_spoilt_while_its_sender_goes_is_asked_for_once(alone: Alo
     alone.offer(listing)
     alone.receiver.take(Data(THE_MANIFEST, 0, listing))
     alone.loop.run(lambda: any(m.get("files") for m in alone.said))
-    peer: list[Message] = []
+    peer: list[Any] = []
     alone.receiver.ask_of(peer.append, alone=False)
     alone.loop.run(lambda: bool(peer))
     alone.said.clear()

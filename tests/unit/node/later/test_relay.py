@@ -162,7 +162,7 @@ def loop() -> Iterator[Loop]:
 
 def begin(loop: Loop, workspace: Path, job_id: str) -> Premises:
     """The folders of a job of one node are made ready."""
-    order = {"job_id": job_id, "node": 0, "nodes": 1, "dispatched": False, "workspace": str(workspace)}
+    order: Any = {"job_id": job_id, "node": 0, "nodes": 1, "dispatched": False, "workspace": str(workspace)}
     order |= {
         "log_dir": f"{workspace}/log",
         "output_dir": f"{workspace}/output",

@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from pslaunch.node.line import gate, wire
 from pslaunch.node.line.gate import Gate, Seals
 from pslaunch.node.line.seal import Seal
-from pslaunch.node.line.wire import Decoder, Message, MessageLine, WireError, encode_control
+from pslaunch.node.line.wire import Decoder, MessageLine, WireError, encode_control
 from pslaunch.node.loop import Loop
 from pslaunch.runtime.shared import prove
 from support.clock import own_s
@@ -25,12 +26,12 @@ from support.clock import own_s
 SECRET = b"of the job"
 
 
-def sealed(messages: list[Message], key: bytes = b"k") -> bytes:
+def sealed(messages: list[Any], key: bytes = b"k") -> bytes:
     seal = Seal(key)
     return b"".join(part for m in messages for f in encode_control(m) for part in (f, seal.mac(f)))
 
 
-MESSAGES: list[Message] = [{"type": "a"}, {"type": "b", "text": "x" * 70_000}, {"type": "c"}]
+MESSAGES: list[Any] = [{"type": "a"}, {"type": "b", "text": "x" * 70_000}, {"type": "c"}]
 
 
 @given(st.data())
@@ -121,9 +122,9 @@ def test_who_knows_the_secret_gets_a_line_that_both_sides_understand(guarded: Gu
     thread.join()
     text, fd, seals = guarded.admitted[0]
     assert text == b"welcome" and isinstance(result[0], tuple)
-    heard: list[Message] = []
+    heard: list[Any] = []
 
-    def line(fd: int, seals: Seals) -> MessageLine:
+    def line(fd: int, seals: Seals) -> MessageLine[Any]:
         return MessageLine(
             guarded.loop,
             fd,

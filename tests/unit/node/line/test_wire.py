@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,6 @@ from hypothesis import strategies as st
 from pslaunch.node.line import wire
 from pslaunch.node.line.wire import (
     Decoder,
-    Message,
     MessageLine,
     Output,
     WireError,
@@ -31,12 +31,12 @@ outputs = st.builds(Output, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 items = st.lists(st.one_of(messages, outputs), max_size=8)
 
 
-def encode(item: Message | Output) -> bytes:
+def encode(item: Any | Output) -> bytes:
     return encode_output(item) if isinstance(item, Output) else b"".join(encode_control(item))
 
 
 @given(items, st.data())
-def test_any_split_gives_the_same_items(sent: list[Message | Output], data: st.DataObject) -> None:
+def test_any_split_gives_the_same_items(sent: list[Any | Output], data: st.DataObject) -> None:
     stream = b"".join(map(encode, sent))
     decoder, got, rest = Decoder(), [], stream
     while rest:
@@ -48,7 +48,7 @@ def test_any_split_gives_the_same_items(sent: list[Message | Output], data: st.D
 
 @given(items, st.data())
 def test_a_flipped_bit_is_an_error_or_other_items_never_a_crash(
-    sent: list[Message | Output], data: st.DataObject
+    sent: list[Any | Output], data: st.DataObject
 ) -> None:
     stream = bytearray(b"".join(map(encode, sent)) or b"\0")
     at = data.draw(st.integers(0, len(stream) * 8 - 1))
@@ -127,11 +127,11 @@ class Peers:
         self.loop = Loop()
         ours, self.raw = socket.socketpair()
         self.raw.setblocking(False)
-        self.messages: list[Message] = []
+        self.messages: list[Any] = []
         self.outputs: list[Output] = []
         self.lost: list[str] = []
         fd = ours.detach()
-        self.line = MessageLine(
+        self.line: MessageLine[Any] = MessageLine(
             self.loop,
             fd,
             fd,
@@ -141,7 +141,7 @@ class Peers:
             on_lost=self.lost.append,
         )
 
-    def _hear(self, message: Message) -> None:
+    def _hear(self, message: Any) -> None:
         self.messages.append(message)
         if message["type"] == "sum":
             self.messages.append({"type": "sum of it", "n": sum(map(int, message["of"]))})
@@ -168,7 +168,7 @@ def test_an_hour_in_which_nobody_has_anything_to_say_is_no_silence() -> None:
     now_s = [0.0]
     loop = Loop(clock=lambda: now_s[0])
     lost: list[str] = []
-    lines = []
+    lines: list[MessageLine[Any]] = []
     for sock in socket.socketpair():
         fd = sock.detach()
         lines.append(
@@ -192,7 +192,7 @@ class Patient:
         self.loop = Loop(clock=lambda: self.now_s)
         sock, self.raw = socket.socketpair()
         fd = sock.detach()
-        self._line = MessageLine(
+        self._line: MessageLine[Any] = MessageLine(
             self.loop,
             fd,
             fd,
@@ -257,7 +257,7 @@ def test_what_was_said_before_the_other_side_left_is_heard() -> None:
     (our_read, their_write), (their_read, our_write) = os.pipe(), os.pipe()
     os.write(their_write, encode(wire.hello()) + encode({"type": "over"}))
     os.close(their_read)
-    line = MessageLine(
+    line: MessageLine[Any] = MessageLine(
         loop,
         our_read,
         our_write,
@@ -290,7 +290,7 @@ def test_a_number_that_is_none_ends_the_line(peers: Peers) -> None:
 def test_whatever_comes_of_a_message_that_can_not_be_right_ends_the_line(
     peers: Peers, wrong: type[Exception]
 ) -> None:
-    def hear(message: Message) -> None:
+    def hear(message: Any) -> None:
         if message["type"] == "x":
             raise wrong
 
@@ -301,7 +301,7 @@ def test_whatever_comes_of_a_message_that_can_not_be_right_ends_the_line(
 
 
 @pytest.mark.parametrize("nonsense", [{}, {"of": None}, {"of": ["x"]}])
-def test_a_message_that_can_not_be_right_ends_the_line(peers: Peers, nonsense: Message) -> None:
+def test_a_message_that_can_not_be_right_ends_the_line(peers: Peers, nonsense: Any) -> None:
     for message in (wire.hello(), {"type": "sum", "of": [1, 2]}, {"type": "sum", **nonsense}):
         peers.raw.sendall(b"".join(encode_control(message)))
     peers.loop.run(lambda: bool(peers.lost))

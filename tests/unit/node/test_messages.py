@@ -1,0 +1,108 @@
+"""The page of messages, compared with all code that sends or takes one; mypy holds both to its keys."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import typing
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+import pslaunch
+from pslaunch.node import messages
+
+HOUSE = Path(str(pslaunch.__file__)).parent
+SOURCES = [*(HOUSE / "node").rglob("*.py"), *(HOUSE / "run").rglob("*.py"), HOUSE / "check/check.py"]
+TREES = [ast.parse(path.read_text()) for path in SOURCES if path.name != "messages.py"]
+NODES = [node for tree in TREES for node in ast.walk(tree)]
+HANDLERS = ("_order_", "_on_")
+
+
+def type_of(message: object) -> str:
+    """Return the text that tells this message from others; "" where it is only a part of some."""
+    hint = getattr(message, "__annotations__", {}).get("type")
+    text = hint.__forward_arg__ if isinstance(hint, typing.ForwardRef) else str(hint)
+    return text.partition("Literal[")[2].strip("]\"'") if "Literal[" in text else ""
+
+
+PAGE = {name: type_of(m) for name, m in vars(messages).items() if isinstance(m, type) and type_of(m)}
+
+
+def test_each_message_on_the_page_is_sent_and_each_that_is_sent_is_on_the_page() -> None:
+    dicts = [node for node in NODES if isinstance(node, ast.Dict)]
+    pairs = [pair for node in dicts for pair in zip(node.keys, node.values, strict=True)]
+    sent = {
+        value.value
+        for key, value in pairs
+        if isinstance(key, ast.Constant) and key.value == "type" and isinstance(value, ast.Constant)
+    }
+    assert sent == set(PAGE.values())
+
+
+def test_each_message_on_the_page_is_handled_and_each_handler_has_its_message() -> None:
+    named = {n.name for n in NODES if isinstance(n, ast.FunctionDef)}
+    named |= {n.id for n in NODES if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    handled = {name.removeprefix(p) for name in named for p in HANDLERS if name.startswith(p)}
+    handled -= {"signal", "message", "output", "data", "lost", "slow"}  # callbacks that take something else
+    asked: set[str] = set()  # where an answer is waited for, or told apart
+    for node in NODES:
+        words: Iterable[ast.AST] = ()
+        if isinstance(node, ast.Compare):
+            words = ast.walk(node)
+        elif isinstance(node, ast.Call):
+            words = node.args
+        elif isinstance(node, ast.Subscript):
+            words = [node.slice]
+        asked |= {n.value for n in words if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    types = set(PAGE.values())
+    assert not handled - types
+    assert not types - handled - asked
+
+
+def test_each_message_is_of_one_side_at_least() -> None:
+    unions = ("ToAgent", "OfCheck", "OfAgent", "OfObserver", "ToObserver")
+    sides = {m.__name__ for name in unions for m in typing.get_args(getattr(messages, name))}
+    assert sides == set(PAGE) - {"Hello"}
+
+
+WRONG = """
+from pslaunch.node import messages
+from pslaunch.node.line.wire import MessageLine
+
+def send(line: MessageLine[messages.OfAgent]) -> None:
+    line.send({"type": "started", "key": "trainer/0", "pid": 7})
+    line.send({"type": "started", "key": "trainer/0", "pit": 7})
+    line.send({"type": "started", "key": "trainer/0"})
+    line.send({"type": "begin", "workspace": "", "nodes": (), "numbers": {}})
+
+def take(m: messages.Started) -> tuple[str, str]:
+    return m["key"], m["kye"]
+"""
+
+
+@pytest.mark.slow
+def test_misspelt_key_is_an_error_where_it_is_sent_and_where_it_is_taken(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3]
+    tree = tmp_path / "tree"
+    (tree / "pslaunch").mkdir(parents=True)
+    for name in ("__init__.py", "node"):
+        (tree / "pslaunch" / name).symlink_to(root / "launcher" / name)
+    (tree / "pslaunch/runtime").symlink_to(root / "runtime")
+    (tmp_path / "wrong.py").write_text(WRONG)
+    argv = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "wrong.py"]
+    environ = {**os.environ, "MYPYPATH": str(tree)}
+    done = subprocess.run(argv, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    found = {int(line.split(":")[1]) for line in done.stdout.splitlines() if line.startswith("wrong.py:")}
+    assert found == {7, 8, 9, 12}, done.stdout + done.stderr
+
+
+def test_nothing_imports_the_page_when_it_runs() -> None:
+    wanted = "agent.boot, agent.inspect, head.on_node, dispatch.peers, dispatch.from_launcher, later.relay"
+    names = ", ".join(f"pslaunch.node.{name}" for name in wanted.split(", "))
+    code = f"import sys, pslaunch.run.session, pslaunch.check.check, {names}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pslaunch.node.messages" not in done.stdout.split()
