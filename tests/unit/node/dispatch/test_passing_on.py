@@ -228,7 +228,7 @@ def test_no_part_of_what_is_empty_is_sent(desk: Desk, tmp_path: Path) -> None:
     assert not desk.failed
     wrong: list[Any] = [{"offsets": {"1": 1}}, {"offsets": {"2": -1}}, {"files": [1, 2, -2, 2]}]
     for bad in wrong:
-        desk.dispatch.lacks(desk.links[1], {**all_, **bad})
+        desk.dispatch.lacks(desk.links[1], all_ | bad)
     assert len(desk.failed) == 3
     desk.loop.run(lambda: desk.come[0] == PASS_ON_BYTES)
 
