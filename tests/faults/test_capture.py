@@ -29,7 +29,7 @@ def find_nonces(capture: Capture, plane: prove.Plane, secret: bytes) -> list[byt
             continue
         first, second = prove.take_message(asked), prove.take_message(answered)
         if first and second and second[0] is prove.MessageKind.CHALLENGE:
-            nonces = first[1] + second[1][: prove.NONCE_BYTES]
+            nonces = first[1][: prove.NONCE_BYTES] + second[1][: prove.NONCE_BYTES]
             if second[1][prove.NONCE_BYTES :] == plane.mac(secret, plane.server.encode(), nonces):
                 found.append(nonces)
     return found
