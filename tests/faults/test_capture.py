@@ -47,7 +47,7 @@ def test_neither_secret_nor_key_of_a_led_job_is_in_any_packet(workspace: Path, o
         until_nothing_runs(60)
     secret = bytes.fromhex((workspace / "kept").read_text())
     nonces = find_nonces(capture, gate.PLANE, secret)
-    assert len(nonces) >= 3  # two agents dialled the head, one of them the other node
+    assert len(nonces) >= 2  # of two agents that dialled; one of them may have dialled the other as well
     derived = [gate.PLANE.mac(secret, b"key of " + who, n) for n in nonces for who in (b"head", b"agent")]
     passed = b"\0".join(capture.streams().values())
     assert b'"prepare"' in passed
