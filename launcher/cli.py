@@ -104,9 +104,10 @@ def check_fabric(ctx: typer.Context, **_options: Any) -> None:
     from .options.fabric_spec import fabric_spec
 
     spec, given = _wanted_job(ctx, fabric_spec)
-    from .check.check import check
+    from .check.check import begin_trace, check
 
-    raise typer.Exit(check(spec, sys.stdout, as_json=given.flag("json")))
+    trace = begin_trace(spec.trace, "check") if spec.trace else None
+    raise typer.Exit(check(spec, sys.stdout, as_json=given.flag("json"), trace=trace))
 
 
 def _run_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> None:

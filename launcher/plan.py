@@ -55,6 +55,7 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
         nic=site.nic,
         nodes=site.nodes,
         package=site.package,
+        trace=spec.trace is not None,
     )
 
 

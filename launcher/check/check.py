@@ -17,11 +17,12 @@ from pslaunch.runtime.shared.env import PSERVER
 
 from .. import __version__
 from ..backends.base import Line, find_backend
-from ..errors import STOP_SIGNALS, EndedEarlyError, HostError, PreflightError, PslaunchError
+from ..errors import STOP_SIGNALS, EndedEarlyError, HostError, PreflightError, PslaunchError, SpecError
 from ..node import codes, job
 from ..node.dispatch.head_side import of_nodes
 from ..node.job import Facts, Node, Placed, Plan
 from ..node.line import reach
+from ..node.line.trace import Trace
 from ..node.line.wire import NONSENSE, MessageLine
 from ..node.link import Round
 from ..node.loop import Loop
@@ -34,6 +35,8 @@ from .findings import Finding, Seen, Wanted, exit_code, find
 from .report import aligned, tell
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..node import messages
 
 STAGE_LIMIT_S: Final = 45.0  # longer than the slowest answer of a node takes
@@ -47,15 +50,31 @@ T = TypeVar("T")
 
 
 def check(
-    spec: JobSpec, out: TextIO, *, as_json: bool = False, failed: Mapping[int, HostError] | None = None
+    spec: JobSpec,
+    out: TextIO,
+    *,
+    as_json: bool = False,
+    failed: Mapping[int, HostError] | None = None,
+    trace: Trace | None = None,
 ) -> int:
     """Look at all hosts of the job, tell what was found, and return the exit code.
 
     failed: hosts, by node, that are known not to be reached; they are not tried again.
     """
-    seen, findings = examine(spec, failed or {})
+    seen, findings = examine(spec, failed or {}, trace)
     tell(seen, findings, out, as_json=as_json)
     return exit_code(findings)
+
+
+def begin_trace(path: Path, side: str) -> Trace:
+    """Open the file of --trace, before anything is started. Raises SpecError."""
+    trace = Trace(side)
+    try:
+        trace.begin(str(path))
+    except OSError as e:
+        text = f"the trace {path} can't be written: {e.strerror}; give another --trace or PSLAUNCH_TRACE"
+        raise SpecError(text) from None
+    return trace
 
 
 def after_failed_start(spec: JobSpec, failed: Mapping[int, HostError]) -> bool:
@@ -74,14 +93,16 @@ def after_failed_start(spec: JobSpec, failed: Mapping[int, HostError]) -> bool:
     return True
 
 
-def examine(spec: JobSpec, failed: Mapping[int, HostError]) -> tuple[list[Seen], list[Finding]]:
+def examine(
+    spec: JobSpec, failed: Mapping[int, HostError], trace: Trace | None = None
+) -> tuple[list[Seen], list[Finding]]:
     """What was seen of each host, and all that is wrong with any. Raises EndedEarlyError."""
     plan = make_plan(spec, "check")
     placed = job.place(plan, plan.nodes)
     wanted = wanted_of(spec, plan.server)
     sent = sent_bytes(placed)
     backend, loop = find_backend(spec.backend).make_backend(spec.site.reach), Loop()
-    inspection = Inspection(loop)
+    inspection = Inspection(loop, trace)
     try:
         tried = [node for node in plan.nodes if node.id not in failed]
         started = inspection.aside(lambda: backend.try_start(tried, plan.limits))
@@ -222,7 +243,13 @@ class Asked:
     """One host that was reached: its line, and its last answer of each type."""
 
     def __init__(
-        self, loop: Loop, node: Node, line: Line, lost_after_s: float, news: Callable[[Asked], None]
+        self,
+        loop: Loop,
+        node: Node,
+        line: Line,
+        lost_after_s: float,
+        news: Callable[[Asked], None],
+        trace: Trace | None,
     ) -> None:
         """`news`: it has answered, or is lost."""
         self.node, self.name, self._diagnosis, self._news = node.id, node.name, line.diagnosis, news
@@ -242,6 +269,7 @@ class Asked:
             on_message=self._hear,
             on_lost=self._lose,
             seals=line.seals,
+            trace=trace and trace.of(f"node {self.node} ({self.name})"),
         )
 
     def send(self, message: messages.OfCheck) -> None:
@@ -284,8 +312,8 @@ class Asked:
 class Inspection:
     """Asks the hosts that were reached, stage after stage: all answer one question before the next."""
 
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
+    def __init__(self, loop: Loop, trace: Trace | None = None) -> None:
+        self._loop, self._trace = loop, trace
         self._asked: list[Asked] = []
         self._round, self._answer = Round(), ""
         self._chosen: dict[int, str] = {}
@@ -308,7 +336,7 @@ class Inspection:
 
     def attach(self, started: Sequence[tuple[Node, Line]], lost_after_s: float) -> None:
         """Take the lines to agents."""
-        self._asked = [Asked(self._loop, *one, lost_after_s, self._hear) for one in started]
+        self._asked = [Asked(self._loop, *one, lost_after_s, self._hear, self._trace) for one in started]
 
     def ask_facts(self, question: Callable[[int], messages.Question]) -> None:
         """Facts and clocks: `question` gives what a node is asked."""

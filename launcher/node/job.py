@@ -121,6 +121,7 @@ class Plan(NamedTuple):
     nic: str = ""  # the interface whose address others reach a node by, where one was asked for
     nodes: tuple[Node, ...] = ()  # empty where agents report them
     package: Package | None = None  # None: the workspace is on the nodes already
+    trace: bool = False  # of control messages, on every node
 
 
 class Process(NamedTuple):

@@ -41,9 +41,7 @@ class Round:
         self.missing = set(missing)  # whose answer is still to come
         self._then, self._over = then, over
 
-    def ask(
-        self, asked: Sequence[tuple[int, Callable[[Sent], Any], Sent]], then: Callable[[], None]
-    ) -> None:
+    def ask(self, asked: Sequence[tuple[int, Callable[[Sent], Any], Sent]], then: Callable[[], None]) -> None:
         """Send each node its message; go on with `then` once all of them have answered."""
         self.missing, self._then = {node for node, _, _ in asked}, then
         for _, send, message in asked:

@@ -12,6 +12,7 @@ OVERWRITTEN_EVERY_S = 5.0  # a progress bar that redraws itself by \r is shown t
 TAIL_LINES = 20
 ADVICE = "what to do: "  # begins a last line that says what to do about the one before it
 _TAIL_BYTES = 8192
+TRACES = NODE_TRACE, HEAD_TRACE = "trace.jsonl", "head-trace.jsonl"  # beside a node's logs, with --trace
 
 # Colours, cursor movements, titles: whole escape sequences, then whatever control characters are left.
 _ESCAPES = r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]"

@@ -42,6 +42,7 @@ class Prepare(Folders):
     nic: str
     lost_after_s: float
     grace_s: float
+    trace: bool  # keep one beside the logs
 
 
 class Prepared(Folders):

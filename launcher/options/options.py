@@ -255,6 +255,10 @@ OPTIONS: Final[Sequence[Option]] = (
         name="conf", metavar="FILE", kind=Text(), backends=LOCAL,
         help="A conf.py, for its ports, its job's name and its variables.",
     ),
+    Option(
+        name="trace", metavar="FILE", kind=Text(), says="PSLAUNCH_TRACE, else none",
+        help="File for each control message, without secrets; nodes keep theirs beside their logs.",
+    ),
     _flag("detach", "Return once the programs run; the job goes on by itself."),
     _flag("dry_run", "Print the plan and start nothing."),
     _flag("connect", "With --dry_run: ask the hosts for what only they know.", FABRIC),

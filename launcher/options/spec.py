@@ -86,6 +86,7 @@ class JobSpec(NamedTuple):
     setup: tuple[str, ...] = ()  # commands for the node's shell, once before the start
     fetch_output: Path | None = None  # where output/ of node 0 goes
     fetch_logs: Path | None = None  # where log/ of every node goes
+    trace: Path | None = None  # file for the control messages
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -194,6 +195,8 @@ def common_options(given: Given, environ: Mapping[str, str]) -> dict[str, Any]:
     }
     values["env"] = _added_env(given.all("env"), environ)
     values["head"] = _head(given)
+    trace = given.read("trace") or environ.get("PSLAUNCH_TRACE")
+    values["trace"] = Path(trace) if trace else None
     return values
 
 
@@ -223,6 +226,8 @@ def _head(given: Given) -> Literal["launcher", "node"]:
 
 def check_spec(spec: JobSpec, given: Given) -> None:
     """Raises SpecError where a value is not allowed, or an option of the command line has no effect."""
+    if given.flag("dry_run"):
+        no_effect(given, "trace", "with --dry_run")
     port = given.one("port")
     check_values(spec, port.label if port else "--port")
     if spec.server_num == 0:

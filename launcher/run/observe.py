@@ -19,6 +19,7 @@ from ..node.loop import Aside, Loop
 
 if TYPE_CHECKING:
     from ..node import messages
+    from ..node.line.trace import Note
 
 SLOW_S = 1.0  # for a head to show that it heard a request to end
 GIVE_UP_S = 8.0  # after a second request to end; a head that nobody sends to is done with it in 7
@@ -58,6 +59,7 @@ class RemoteHead:
         name: str,
         lost_after_s: float,
         supply: Supply | None = None,
+        trace: Note | None = None,
     ) -> None:
         self._loop, self._name, self._diagnosis = loop, name, line.diagnosis
         self._job_id = "JOB_ID"  # until it leads one
@@ -81,6 +83,7 @@ class RemoteHead:
             on_message=self._heard,
             on_lost=self._lost,
             seals=line.seals,
+            trace=trace,
         )
 
     # --- the interface of a head ---

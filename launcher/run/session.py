@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ..node.dispatch.head_side import Supply
     from ..node.head.events import Event
     from ..node.head.head import Head
+    from ..node.line.trace import Trace
     from ..views.view import View
     from .observe import HeadView, RemoteHead
 
@@ -84,11 +85,12 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     Raises PslaunchError where it can't begin.
     """
     _make_room(spec)
+    trace = _begin_trace(spec)
     plan = _with_wheels(make_plan(spec, new_job_id(spec.job_name)), spec)
     if spec.detach and spec.site.reach is not None:
         _remember(plan, spec.site.reach).unlink()  # it is not led yet
     try:
-        code, began = _run(spec, plan, as_json=as_json, out=out)
+        code, began = _run(spec, plan, trace, as_json=as_json, out=out)
     except HostsError as e:
         if _inspect_hosts(spec, e.failed):
             raise e.told_above() from e
@@ -109,6 +111,14 @@ def _make_room(spec: JobSpec) -> None:
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as e:
             raise SpecError(f"--{name}={folder}: the folder can't be made: {e.strerror}") from None
+
+
+def _begin_trace(spec: JobSpec) -> Trace | None:
+    if spec.trace is None:
+        return None
+    from ..check.check import begin_trace
+
+    return begin_trace(spec.trace, "launcher")
 
 
 def _inspect_hosts(spec: JobSpec, failed: Mapping[int, HostError]) -> bool:
@@ -135,13 +145,17 @@ def _with_wheels(plan: Plan, spec: JobSpec) -> Plan:
     return plan._replace(package=plan.package._replace(extras=extras))
 
 
-def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tuple[int, bool]:
+def _run(
+    spec: JobSpec, plan: Plan, trace: Trace | None, *, as_json: bool, out: TextIO | None
+) -> tuple[int, bool]:
     """The exit code, and whether any program was started."""
     site = spec.site
     backend = find_backend(spec.backend).make_backend(site.reach)
     loop, outlet = Loop(), Outlet(out or sys.stdout)
     with contextlib.ExitStack() as at_end:
         at_end.callback(outlet.drain)
+        if trace:
+            at_end.callback(trace.close)
         at_end.callback(loop.close)
         # From here on a signal waits in the loop, which runs once somebody can end what was started.
         loop.on_signals({n: lambda: None for n in STOP_SIGNALS})
@@ -157,13 +171,13 @@ def _run(spec: JobSpec, plan: Plan, *, as_json: bool, out: TextIO | None) -> tup
         at_end.callback(view.close)
         watch = Watch(loop, view, outlet)
         watch.on_ending = backend.ends_within
-        remote = (
-            _head_on_node(loop, backend, plan, watch, starting, at_end, detach=spec.detach) if led else None
-        )
+        remote = None
+        if led:
+            remote = _head_on_node(loop, backend, plan, watch, starting, at_end, trace, detach=spec.detach)
         if remote and site.reach is not None:
             with contextlib.suppress(FileError):
                 _remember(plan, site.reach)
-        head = remote or _head_here(loop, backend, plan, watch, starting, at_end)
+        head = remote or _head_here(loop, backend, plan, watch, starting, at_end, trace)
         watch.begin(head)
         if backend.ended:
             _stop_if_gone(loop, backend.ended, head)
@@ -231,12 +245,13 @@ def _head_here(
     watch: Watch,
     starting: Begun[Started],
     at_end: contextlib.ExitStack,
+    trace: Trace | None,
 ) -> Head:
     from ..node.head.head import Head
 
     started = [] if plan.nodes else _wait_for_nodes(loop, backend, watch, starting, "what starts agents")
     nodes = plan.nodes or [node for node, _ in started]
-    head = Head(loop, place(plan, nodes), os.urandom(32).hex(), time.time, _supply(loop, plan))
+    head = Head(loop, place(plan, nodes), os.urandom(32).hex(), time.time, _supply(loop, plan), trace)
     at_end.callback(head.close)
     head.drain = watch.show
     _stop_on_signals(loop, backend, head.stop)
@@ -295,6 +310,7 @@ def _head_on_node(
     watch: Watch,
     starting: Begun[Started],
     at_end: contextlib.ExitStack,
+    trace: Trace | None,
     *,
     detach: bool,
 ) -> RemoteHead:
@@ -308,6 +324,7 @@ def _head_on_node(
         name=f"node 0 ({first.name})",
         lost_after_s=plan.limits.lost_after_s,
         supply=_supply(loop, plan),
+        trace=trace and trace.of("head"),
     )
     at_end.callback(head.close)
     head.on_slow = lambda text: watch.say(text, "warning")
@@ -348,7 +365,7 @@ def _fetch(
 
     # What lies there otherwise is of an earlier job, or of one that runs.
     output = spec.fetch_output if watch.any_began else None
-    logs = spec.fetch_logs if watch.any_ran else None
+    logs = spec.fetch_logs if watch.any_ran or spec.trace else None
     places = [str(place) for place in (output, logs) if place]
     if not places:
         watch.say("nothing is fetched: no program of this job has run")

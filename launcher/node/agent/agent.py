@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from pslaunch.runtime.shared import busyport, env
 
-from .. import codes, ports, procs
+from .. import codes, logs, ports, procs
 from ..codes import Refusal, code_of, describe_error
 from ..ending import Ending
 from ..line import reach
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .. import messages
     from ..dispatch.node_side import Filling
     from ..line.gate import Seals
+    from ..line.trace import Trace
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -69,6 +70,7 @@ class Agent:
         self._numbers: dict[str, int] = {}
         self._can_not_start = False  # one program could not be; the job ends
         self._premises: Premises | None = None
+        self._trace: Trace | None = None
         self._ending: Ending | None = None  # our own, once nobody is there to order one
         self._killed, self._left = 0, list[int]()
         self.code: int | None = None
@@ -121,6 +123,12 @@ class Agent:
     def _order_prepare(self, m: messages.Prepare) -> None:
         """Folders, lock, node files, secret; answers with what only the node knows."""
         self._node = int(m["node"])
+        if m["trace"]:
+            from ..line.trace import Trace
+
+            self._trace = Trace(f"node {self._node}")
+            self.line.trace = self._trace.of("head")
+            self.line.trace("got", m)
         if m["secret"] is not None:
             self._secret = bytes.fromhex(m["secret"])
         addrs = [m["addr"]] if m["addr"] else _own_addrs(m["nic"])
@@ -147,12 +155,14 @@ class Agent:
     def _prepared(self, addrs: list[str], *, filled: bool) -> None:
         premises = self._premises
         assert premises is not None
+        if self._trace:
+            self._trace.begin(os.path.join(premises.paths["log_dir"], logs.NODE_TRACE))
         if filled and premises.shared is None:
             from ..dispatch.node_side import Filling
 
             send = self.line.send
             self._filling = Filling(
-                self.loop, premises.workspace, self._secret, say=send, answer=self._answer
+                self.loop, premises.workspace, self._secret, say=send, answer=self._answer, trace=self._trace
             )
         write(os.path.join(self._run_dir, "secret"), self._secret.hex(), 0o600)
         self.line.send(

@@ -19,6 +19,7 @@ from pslaunch.runtime.shared import env
 from .. import codes
 from ..codes import Refusal, code_of
 from ..listing import EARLIER, OWNER, list_folder
+from ..logs import TRACES
 
 if TYPE_CHECKING:
     from ..dispatch.node_side import Answer
@@ -167,7 +168,7 @@ class Premises:
         log_dir = self.paths["log_dir"]
         self._put(OWNER)
         for name in os.listdir(log_dir):
-            if env.is_log(name):  # of an earlier job: beside ours they would tell another story
+            if env.is_log(name) or name in TRACES:  # of an earlier job: they would tell another story
                 os.unlink(os.path.join(log_dir, name))
         folder = self._node_files() if self.shared is None else log_dir
         write(os.path.join(folder, "nodefile"), f"{self._node}\n")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Callable, Optional
 from .receiver import Receiver
 
 if TYPE_CHECKING:
+    from ..line.trace import Trace
     from ..line.wire import Data
     from ..loop import Loop
     from ..messages import Dispatch, Dispatched, Fetch, OfPackage, Serve
@@ -28,9 +29,10 @@ class Filling:
         *,
         say: Callable[[OfPackage | Dispatched | ServingAt], None],
         answer: Answer,
+        trace: Trace | None = None,
     ) -> None:
         self._loop, self._workspace, self._secret = loop, workspace, secret
-        self._say, self._answer = say, answer
+        self._say, self._answer, self._trace = say, answer, trace and trace.of("another node")
         self._entries: list[Entry] = []  # the package, once it has come
         self._closed = False
         self._serving: Serving | None = None
@@ -66,7 +68,7 @@ class Filling:
 
         def begin() -> None:
             if not self._closed:
-                self._serving = Serving(self._loop, m["addr"], self._secret, source[0])
+                self._serving = Serving(self._loop, m["addr"], self._secret, source[0], self._trace)
                 self._say({"type": "serving", "port": self._serving.port})
 
         self._loop.aside(
@@ -79,7 +81,9 @@ class Filling:
         from .peers import Fetching
 
         if self._receiver:
-            self._fetching = Fetching(self._loop, self._receiver, m["addrs"], int(m["port"]), self._secret)
+            self._fetching = Fetching(
+                self._loop, self._receiver, m["addrs"], int(m["port"]), self._secret, self._trace
+            )
 
     def stop(self) -> None:
         """Take nothing more. May be called twice."""

@@ -18,6 +18,7 @@ from .receiver import Receiver
 from .sender import Sender, Source
 
 if TYPE_CHECKING:
+    from ..line.trace import Note
     from ..messages import Dispatch, Lacks, OfPackage, Received
 
 REACH_LIMIT_S = 3.0
@@ -27,8 +28,10 @@ LOST_AFTER_S = 30.0
 class Serving:
     """This node's package, for others that lack it."""
 
-    def __init__(self, loop: Loop, addr: str, secret: bytes, source: Source) -> None:
-        self._loop, self._source, self._aside = loop, source, Aside(loop)
+    def __init__(
+        self, loop: Loop, addr: str, secret: bytes, source: Source, trace: Note | None = None
+    ) -> None:
+        self._loop, self._source, self._aside, self._trace = loop, source, Aside(loop), trace
         self._peers: dict[MessageLine[Dispatch], Sender] = {}
         self._gate = Gate(
             loop, addr, secret, check=_wants_files, admit=self._admit, refused=lambda _why: None
@@ -53,6 +56,7 @@ class Serving:
             on_message=heard,
             on_lost=lambda _why: self._drop(line),
             seals=seals,
+            trace=self._trace,
         )
 
         # What goes wrong here is no failure: who asked sees the line close, and asks the head.
@@ -82,9 +86,15 @@ class Fetching:
     """A receiver gets what it lacks from a node that has it, or else from the head."""
 
     def __init__(
-        self, loop: Loop, receiver: Receiver, addrs: Sequence[str], port: int, secret: bytes
+        self,
+        loop: Loop,
+        receiver: Receiver,
+        addrs: Sequence[str],
+        port: int,
+        secret: bytes,
+        trace: Note | None = None,
     ) -> None:
-        self._loop, self._receiver, self._closed = loop, receiver, False
+        self._loop, self._receiver, self._trace, self._closed = loop, receiver, trace, False
         self._line: MessageLine[OfPackage] | None = None
         reached: list[tuple[int, Seals]] = []
         text = json.dumps({"files": True}).encode()
@@ -103,6 +113,7 @@ class Fetching:
             on_lost=self._lost,
             on_data=self._receiver.take,
             seals=seals,
+            trace=self._trace,
         )
         if self._closed:
             self._line.close()

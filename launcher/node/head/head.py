@@ -24,6 +24,7 @@ from .supervise import Exit, Failure, Finish, Member, Supervisor, lost_advice
 if TYPE_CHECKING:
     from .. import messages
     from ..line.seal import Seal
+    from ..line.trace import Trace
 
 DRAIN_BYTES = 8192  # of output between two drains: never more events than are remembered
 FINISH_LIMIT_S = 5.0  # for a node that says nothing once it is told to finish
@@ -41,8 +42,9 @@ class Head:
         secret: str,
         wall_clock: Callable[[], float],
         supply: Supply | None = None,
+        trace: Trace | None = None,
     ) -> None:
-        self._loop, self.placed, self._wall = loop, placed, wall_clock
+        self._loop, self.placed, self._wall, self._trace = loop, placed, wall_clock, trace
         plan = placed.plan
         self._started_s = loop.now()
         self._lost_advice = lost_advice(plan.job_id)
@@ -128,6 +130,7 @@ class Head:
             on_output=self._output,
             on_lost=lambda reason: self._lost(self.links[node.id], reason),
             seals=seals,
+            trace=self._trace and self._trace.of(f"node {node.id} ({node.name})"),
         )
         self.links[node.id] = Link(node, line, diagnosis)
 

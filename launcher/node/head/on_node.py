@@ -7,6 +7,7 @@ the launcher's line also holds the job, until it says `free`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pslaunch.runtime.shared.env import PSERVER
 
-from .. import codes, job
+from .. import codes, job, logs
 from ..dispatch.from_launcher import FromLauncher
 from ..later import record
 from ..line import reach
@@ -29,6 +30,7 @@ from .head import Head
 
 if TYPE_CHECKING:
     from .. import messages
+    from ..line.trace import Trace
 
 CHUNK = 200  # events in one message
 SAY_GOODBYE_S = 2.0  # for an observer to take the next piece of what is left to tell, once the job is over
@@ -53,6 +55,7 @@ class Lead:
         self._head: Head | None = None
         self._gate: Gate | None = None
         self._held = True
+        self._trace: Trace | None = None
         self._record = record.Record("", {})
         self._over_s: float | None = None  # when the job was over, or an observer took a piece after that
         self._listening: Listening | None = None
@@ -93,6 +96,7 @@ class Lead:
             on_message=lambda m: self._obey(observer, m),
             on_lost=lambda reason: self._lost(observer, reason),
             on_data=lambda piece: self._take(observer, piece),
+            trace=self._trace and self._trace.of("observer"),
         )
         return observer
 
@@ -160,7 +164,12 @@ class Lead:
         if why and m["detach"]:
             self._refuse(observer, f"later shells could not find it: {why}", codes.IO)
             return
-        self._head = Head(self._loop, placed, secret, time.time, self._supply)
+        if placed.plan.trace and observer.line:
+            from ..line.trace import Trace
+
+            self._trace = Trace("head")
+            observer.line.trace = self._trace.of("launcher")
+        self._head = Head(self._loop, placed, secret, time.time, self._supply, self._trace)
         own, self._own_fd = self._own_fd, -1
         self._head.drain, self._head.settled = self.push, self._settled
         self._head.attach(first, own, own, lambda: "")
@@ -173,9 +182,17 @@ class Lead:
 
     def _settled(self) -> None:
         """Where nodes share a folder, only now is known which are theirs."""
+        self._begin_trace()
         self._note(state="running")
         places = [(n.log_dir, n.state_dir) for n in self._job().nodes]
         self._answer(self._launcher, {"type": "places", "places": places})
+
+    def _begin_trace(self) -> None:
+        """Write beside the logs of node 0 what there is by now; a folder that was never made gets nothing."""
+        if self._trace:
+            with contextlib.suppress(OSError):
+                log_dir = os.path.expanduser(self._job().nodes[0].log_dir)
+                self._trace.begin(os.path.join(log_dir, logs.HEAD_TRACE))
 
     def _job(self) -> job.Placed:
         assert self._head is not None
@@ -270,6 +287,7 @@ class Lead:
 
     def _close(self) -> None:
         assert self._head is not None
+        self._begin_trace()
         states = zip(self._head.status()["processes"], self._head.placed.processes)
         processes = [{**state, "log": process.log} for state, process in states]
         self._note(state="ended", processes=processes, **self._head.end)

@@ -86,6 +86,7 @@ class Opening:
                 "nodes": len(self._desk.placed.nodes),
                 "lost_after_s": plan.limits.lost_after_s,
                 "grace_s": plan.limits.grace_s,
+                "trace": plan.trace,
             }
 
         self._ask_all(question, self._settle_paths)

@@ -20,6 +20,7 @@ from ..silence import Silence
 if TYPE_CHECKING:
     from ..messages import Hello
     from .seal import Seal
+    from .trace import Note
 
 WIRE_VERSION = 8
 HEADER = struct.Struct("<IBB")
@@ -188,6 +189,7 @@ class MessageLine(Generic[Sent]):
         on_output: Callable[[Output], None] = lambda _piece: None,
         on_data: Callable[[Data], None] = lambda _piece: None,
         seals: tuple[Seal, Seal] | None = None,
+        trace: Note | None = None,
     ) -> None:
         """`seals`: of what is sent and of what comes, where strangers can reach the line."""
         self._loop, self._read_fd, self._write_fd = loop, read_fd, write_fd
@@ -195,6 +197,7 @@ class MessageLine(Generic[Sent]):
         self._on_message, self._on_lost = on_message, on_lost
         self._on_output, self._on_data = on_output, on_data
         self._seal = seals[0] if seals else None
+        self.trace = trace
         self._decoder = Decoder(seals[1] if seals else None)
         self._greeted = False
         self.open = True
@@ -211,7 +214,7 @@ class MessageLine(Generic[Sent]):
         for fd in {read_fd, write_fd}:
             os.set_blocking(fd, False)
         # Sent by the loop: nothing may be lost before our owner knows us.
-        self._control.append(encode_control(hello()))
+        self._control.append(encode_control(self._noted("sent", hello())))
         self._watch()
         loop.call_after(HEARTBEAT_S, self._beat)
 
@@ -221,7 +224,7 @@ class MessageLine(Generic[Sent]):
         """Queue a message: before all bulk, or with `in_order` after the bulk that is queued already."""
         if not self.open or self._deaf:
             return
-        frames = encode_control(message)
+        frames = encode_control(self._noted("sent", message))
         if in_order and self._bulk:
             self._bulk.append(frames)
             self._bulk_bytes += sum(map(len, frames))
@@ -341,10 +344,15 @@ class MessageLine(Generic[Sent]):
     def _tell(self, message: Message) -> None:
         """A message that lacks what it must have is no message of ours, whoever sent it."""
         try:
-            self._on_message(message)
+            self._on_message(self._noted("got", message))
         except NONSENSE as e:
             kind = str(message["type"])[:40]
             raise WireError(f"the message {kind!r} can't be right: {type(e).__name__}: {e}") from e
+
+    def _noted(self, direction: str, message: Any) -> Any:
+        if self.trace:
+            self.trace(direction, message)
+        return message
 
     def _beat(self) -> None:
         if not self.open:

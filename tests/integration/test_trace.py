@@ -1,0 +1,92 @@
+"""--trace: each control message on launcher and nodes, and nothing that somebody else must not see."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslaunch.node.logs import HEAD_TRACE, NODE_TRACE
+from support.jobs import PSLAUNCH, LocalPlace, finished
+
+PROGRAM = """
+import os, shutil
+print("said by", os.environ["TOKEN"])
+if os.environ["PADDLE_TRAINER_ID"] == "0":
+    shutil.copy(os.environ["PSLAUNCH_SECRET_FILE"], "kept")
+"""
+PASSED_ON_BYTES = 5 * 1024 * 1024  # from node to node
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def count(lines: list[dict[str, Any]], direction: str) -> Counter[str]:
+    return Counter(line[direction] for line in lines if direction in line)
+
+
+@pytest.mark.parametrize("head", ["launcher", "node"])
+def test_each_message_is_in_the_traces_of_both_sides_without_secrets(
+    workspace: Path, tmp_path: Path, head: str
+) -> None:
+    (workspace / "train.py").write_text(PROGRAM)
+    (workspace / "data").write_bytes(os.urandom(PASSED_ON_BYTES))
+    place, file = LocalPlace(3, f"--head={head}"), tmp_path / "trace"
+    options = ("--server_num=0", "--worker_num=3", "--env=TOKEN=of-the-user", f"--trace={file}")
+    code, _ = finished(place, workspace, *options)
+    assert code == 0
+    at_head = file if head == "launcher" else workspace / "log" / HEAD_TRACE
+    nodes = [folder / "log" / NODE_TRACE for folder in place.workspaces(workspace)]
+    known = read(at_head)
+    for number, path in enumerate(nodes):
+        of_node = [line for line in known if line["peer"].startswith(f"node {number} ")]
+        there = [line for line in read(path) if line["peer"] == "head"]
+        assert {line["side"] for line in there} == {f"node {number}"}
+        sent, got = count(of_node, "sent"), count(there, "got")
+        assert (
+            sent - got == Counter({"hello": 1}) and not got - sent
+        )  # which came before it was asked for one
+        sent, got = count(there, "sent"), count(of_node, "got")
+        assert got - sent == Counter({"hello": 1}) and not sent - got
+        assert {"prepared", "started", "exited", "finished"} <= set(sent)
+    if head == "node":
+        assert {"lead", "expect", "follow"} <= set(count(read(file), "sent"))
+        assert {"leading", "events", "over"} <= set(count(read(file), "got"))
+    secret = (workspace / "kept").read_text()
+    for path in {file, at_head, *nodes}:
+        text = path.read_text()
+        assert not [word for word in (secret, "of-the-user") if word in text], path
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_trace_of_an_earlier_job_does_not_stay_beside_the_logs_of_the_next(workspace: Path) -> None:
+    (workspace / "train.py").write_text("print(1)")
+    own = ("--server_num=0",)
+    assert finished(LocalPlace(1), workspace, *own, env={"PSLAUNCH_TRACE": str(workspace / "t")})[0] == 0
+    assert (workspace / "t").exists() and (workspace / "log" / NODE_TRACE).exists()
+    assert finished(LocalPlace(1), workspace, *own)[0] == 0
+    assert not (workspace / "log" / NODE_TRACE).exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--trace=none/trace"], "none/trace can't be written: No such file or directory"),
+        (["--trace=."], "can't be written: Is a directory"),
+        (["--trace=t", "--dry_run"], "--trace=t has no effect with --dry_run"),
+    ],
+)
+def test_file_that_can_not_be_is_an_error_before_anything_starts(
+    workspace: Path, options: list[str], words: str
+) -> None:
+    (workspace / "train.py").write_text("print(1)")
+    argv = [*PSLAUNCH, "local", *options]
+    done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+    assert [path.name for path in workspace.iterdir()] == ["train.py"]
