@@ -146,7 +146,7 @@ def _with_wheels(plan: Plan, spec: JobSpec) -> Plan:
 
 
 def _run(
-    spec: JobSpec, plan: Plan, trace: Trace | None, *, as_json: bool, out: TextIO | None
+    spec: JobSpec, plan: Plan, trace: Trace | None = None, *, as_json: bool, out: TextIO | None
 ) -> tuple[int, bool]:
     """The exit code, and whether any program was started."""
     site = spec.site
