@@ -24,14 +24,14 @@ from pslaunch.node.job import Count, Limits, Node, Plan, Role, place
 from pslaunch.node.line.wire import Message, MessageLine, Output
 from pslaunch.node.loop import Loop
 from pslaunch.runtime.shared.env import TRAINER
-from turns import Table, beside_python, fresh_folder, user_environ
+from turns import Table, find_beside_python, make_fresh_folder, make_user_environ
 
 WAIT = "import sys; open('ready', 'w').close(); sys.stdin.read(); import signal; signal.pause()\n"
 LIMIT_S = 60.0
 MB = 1e6
 
 
-def memory(pid: int) -> tuple[float, float]:
+def measure_memory(pid: int) -> tuple[float, float]:
     """PSS and RSS of a process in bytes: PSS counts a page that n processes share as 1/n."""
     kb = {"Pss": 0, "Rss": 0}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -41,27 +41,27 @@ def memory(pid: int) -> tuple[float, float]:
     return kb["Pss"] * 1024.0, kb["Rss"] * 1024.0
 
 
-def children(pid: int) -> list[int]:
+def list_children(pid: int) -> list[int]:
     return [int(x) for x in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def weigh_guards() -> tuple[float, float]:
     """PSS and RSS of a keeper and its agent together, while a trainer runs."""
-    with fresh_folder() as folder, user_environ() as environ:
+    with make_fresh_folder() as folder, make_user_environ() as environ:
         (folder / "wait.py").write_text(WAIT)
-        argv = [beside_python("pslaunch"), "local", "--server_num=0", str(folder / "wait.py")]
+        argv = [find_beside_python("pslaunch"), "local", "--server_num=0", str(folder / "wait.py")]
         launcher = subprocess.Popen(argv, env=environ, stdout=subprocess.DEVNULL)
         try:
-            until(lambda: (folder / "ready").exists() or launcher.poll() is not None)
-            keeper = children(launcher.pid)[0]
-            both = [memory(pid) for pid in (keeper, children(keeper)[0])]
+            wait_until(lambda: (folder / "ready").exists() or launcher.poll() is not None)
+            keeper = list_children(launcher.pid)[0]
+            both = [measure_memory(pid) for pid in (keeper, list_children(keeper)[0])]
         finally:
             launcher.terminate()
             launcher.wait()
     return sum(pss for pss, _ in both), sum(rss for _, rss in both)
 
 
-def until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     end_s = time.monotonic() + LIMIT_S
     while not condition():
         if time.monotonic() > end_s:
@@ -93,7 +93,7 @@ class Peer:
         own = {"host": f"host{self.number}", "run_dir": "/run/x", "python": "/usr/bin/python3"}
         self.line.send({"type": "prepared", **own, "addrs": [message["addr"]], "shared": None, **folders})
 
-    def _ports(self, _message: Message) -> None:
+    def _offer_ports(self, _message: Message) -> None:
         self.line.send({"type": "bound"})
 
     def _begin(self, message: Message) -> None:
@@ -124,7 +124,7 @@ def speak(fds: list[int], heads: list[int]) -> None:
     loop.run(lambda: all(p.done for p in peers) or time.monotonic() > end_s)
 
 
-def job_of(nodes: int) -> Plan:
+def make_plan(nodes: int) -> Plan:
     """A trainer on each node, alone."""
     there = tuple(
         Node(i, f"n{i}", f"10.0.{i // 250}.{i % 250 + 1}", "/w", "/w/log", "/w/out", "/w/s")
@@ -157,14 +157,14 @@ def job_of(nodes: int) -> Plan:
 
 def lead(nodes: int) -> dict[str, float]:
     """Run one job over so many agents: seconds, descriptors and bytes of the head's process."""
-    before_bytes = memory(os.getpid())[0]
+    before_bytes = measure_memory(os.getpid())[0]
     pairs = [socket.socketpair() for _ in range(nodes)]
     heads, agents = [a.detach() for a, _ in pairs], [b.detach() for _, b in pairs]
     speaker = mp.get_context("fork").Process(target=speak, args=(agents, heads), daemon=True)
     speaker.start()
     for fd in agents:
         os.close(fd)
-    loop, plan = Loop(), job_of(nodes)
+    loop, plan = Loop(), make_plan(nodes)
     begin_s = time.monotonic()
     head = Head(loop, place(plan, plan.nodes), "00" * 32, time.time)
     for node, fd in zip(plan.nodes, heads, strict=True):
@@ -177,7 +177,7 @@ def lead(nodes: int) -> dict[str, float]:
         running += sum(e["event"] == "process" and e["state"] == "running" for e in events)
         if running == nodes and not started_s:
             started_s = time.monotonic() - begin_s
-            fds, most_bytes = len(list(Path("/proc/self/fd").iterdir())), memory(os.getpid())[0]
+            fds, most_bytes = len(list(Path("/proc/self/fd").iterdir())), measure_memory(os.getpid())[0]
     ended_s = time.monotonic() - begin_s
     speaker.join(10)
     loop.close()
@@ -213,16 +213,18 @@ def main() -> None:
     table = Table("Weight", beside="limit")
     weights = [weigh_guards() for _ in range(options.turns)]
     pss, rss = (statistics.median(w[i] for w in weights) / MB for i in range(2))
-    table.row("agent with its keeper, memory (PSS)", f"{pss:.1f} MB", "30 MB", pss / 30, "<= 1.0")
-    table.row("the same, RSS of both added", f"{rss:.1f} MB", "30 MB", rss / 30)
+    table.add_row("agent with its keeper, memory (PSS)", f"{pss:.1f} MB", "30 MB", pss / 30, "<= 1.0")
+    table.add_row("the same, RSS of both added", f"{rss:.1f} MB", "30 MB", rss / 30)
     runs = [lead_apart(options.agents) for _ in range(options.turns)]
     median = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
     name = f"{options.agents} agents on one head"
-    table.row(f"{name}: last trainer started after", f"{median['start_s']:.2f} s")
-    table.row(f"{name}: all over after", f"{median['end_s']:.2f} s")
-    table.row(f"{name}: descriptors of the head", f"{median['fds']:.0f}")
+    table.add_row(f"{name}: last trainer started after", f"{median['start_s']:.2f} s")
+    table.add_row(f"{name}: all over after", f"{median['end_s']:.2f} s")
+    table.add_row(f"{name}: descriptors of the head", f"{median['fds']:.0f}")
     per_kb = median["bytes"] / options.agents / 1024
-    table.row(f"{name}: memory of the head for them", f"{median['bytes'] / MB:.1f} MB, {per_kb:.0f} KiB each")
+    table.add_row(
+        f"{name}: memory of the head for them", f"{median['bytes'] / MB:.1f} MB, {per_kb:.0f} KiB each"
+    )
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ class PlainServer:
             self.all_here.wait()
 
 
-def plain_server(listener: socket.socket, case: Case) -> None:
+def run_plain_server(listener: socket.socket, case: Case) -> None:
     """A thread for each worker; the only worker has this one."""
     server = PlainServer(case)
     threads = [
@@ -126,10 +126,10 @@ def plain_server(listener: socket.socket, case: Case) -> None:
 
 
 @contextmanager
-def plain_serving(case: Case) -> Iterator[Address]:
+def start_plain_server(case: Case) -> Iterator[Address]:
     with socket.create_server((HOST, 0)) as listener:
         address = (HOST, int(listener.getsockname()[1]))
-        process = SPAWN.Process(target=plain_server, args=(listener, case))
+        process = SPAWN.Process(target=run_plain_server, args=(listener, case))
         process.start()
     try:
         yield address
@@ -140,8 +140,8 @@ def plain_serving(case: Case) -> Iterator[Address]:
 
 
 @contextmanager
-def plain_step(case: Case, address: Address, own: int) -> Iterator[Step]:
-    keys = _keys(own)
+def connect_plain(case: Case, address: Address, own: int) -> Iterator[Step]:
+    keys = _choose_keys(own)
     word = np.zeros(1, dtype=np.uint8)
     grad, out = (np.ones(case.size or (ROWS, DIM), dtype=np.float32) for _ in range(2))
 
@@ -161,7 +161,7 @@ def plain_step(case: Case, address: Address, own: int) -> Iterator[Step]:
 # --- ours ---
 
 
-def _free_block(ports: int) -> int:
+def _find_free_block(ports: int) -> int:
     """The first of so many free ports in a row, below those that the kernel gives to outgoing connections."""
     for first in range(20_000, 32_000, ports):
         with ExitStack() as stack, contextlib.suppress(OSError):
@@ -172,8 +172,8 @@ def _free_block(ports: int) -> int:
 
 
 @contextmanager
-def pserver_serving(case: Case) -> Iterator[Address]:
-    port = _free_block(case.ports)
+def start_pserver(case: Case) -> Iterator[Address]:
+    port = _find_free_block(case.ports)
     argv = [sys.executable, "-m", "pslaunch.runtime.pserver", f"--host={HOST}", f"--port={port}"]
     argv += [f"--ports_num={case.ports}", f"--num_gradient_servers={case.workers}"]
     pserver = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
@@ -185,16 +185,16 @@ def pserver_serving(case: Case) -> Iterator[Address]:
 
 
 @contextmanager
-def pserver_step(case: Case, address: Address, own: int) -> Iterator[Step]:
+def connect_pserver(case: Case, address: Address, own: int) -> Iterator[Step]:
     client = Client(
         [address], ports_num=case.ports, trainer_id=own, num_gradient_servers=case.workers, log=lambda _: None
     )
     client.connect()
-    yield _dense_step(client, case) if case.size else _sparse_step(client, own)
+    yield _make_dense_step(client, case) if case.size else _make_sparse_step(client, own)
     client.finish()
 
 
-def _dense_step(client: Client, case: Case) -> Step:
+def _make_dense_step(client: Client, case: Case) -> Step:
     grads, out = {"value": np.ones(case.size, np.float32)}, {"value": np.empty(case.size, np.float32)}
     client.create_dense("value", case.size, Optim(method="sgd", learning_rate=LEARNING_RATE))
     client.init_dense({"value": np.zeros(case.size, np.float32)})
@@ -205,8 +205,8 @@ def _dense_step(client: Client, case: Case) -> Step:
     return lambda: client.push_pull(grads, out)
 
 
-def _sparse_step(client: Client, own: int) -> Step:
-    keys, grad, rows = _keys(own), np.ones((ROWS, DIM), np.float32), np.empty((ROWS, DIM), np.float32)
+def _make_sparse_step(client: Client, own: int) -> Step:
+    keys, grad, rows = _choose_keys(own), np.ones((ROWS, DIM), np.float32), np.empty((ROWS, DIM), np.float32)
     optim = Optim(method="sgd", learning_rate=LEARNING_RATE)
     client.create_sparse("table", VOCABULARY, DIM, optim, Init(kind="uniform", mean=0.0, std=0.0))
     client.init_dense({})
@@ -218,17 +218,17 @@ def _sparse_step(client: Client, own: int) -> Step:
     return step
 
 
-def _keys(own: int) -> Keys:
+def _choose_keys(own: int) -> Keys:
     """Rows that a batch of the wide and deep model touches: others for each worker."""
     return np.random.default_rng(own).choice(VOCABULARY, ROWS, replace=False).astype(np.uint64)
 
 
 # --- contenders ---
 
-KINDS = {"pserver": (pserver_serving, pserver_step), "python": (plain_serving, plain_step)}
+KINDS = {"pserver": (start_pserver, connect_pserver), "python": (start_plain_server, connect_plain)}
 
 
-def _worker(kind: str, case: Case, address: Address, own: int, orders: Connection) -> None:
+def _run_worker(kind: str, case: Case, address: Address, own: int, orders: Connection) -> None:
     """Run as many steps as is ordered and answer their median in seconds, until the order is 0."""
     with KINDS[kind][1](case, address, own) as step:
         while rounds := int(orders.recv()):
@@ -241,24 +241,24 @@ def _worker(kind: str, case: Case, address: Address, own: int, orders: Connectio
 
 
 @contextmanager
-def contender(kind: str, case: Case) -> Iterator[Turn]:
+def start_contender(kind: str, case: Case) -> Iterator[Turn]:
     """A server with its workers, each in a process of its own; a turn is the median seconds of a step."""
     with ExitStack() as stack:
         address = stack.enter_context(KINDS[kind][0](case))
         pipes = [SPAWN.Pipe() for _ in range(case.workers)]
         for own, (_, theirs) in enumerate(pipes):
-            process = SPAWN.Process(target=_worker, args=(kind, case, address, own, theirs), daemon=True)
+            process = SPAWN.Process(target=_run_worker, args=(kind, case, address, own, theirs), daemon=True)
             process.start()
             stack.callback(process.join, 10)
             theirs.close()
 
-        def turn(rounds: int = case.rounds) -> float:
+        def take_turn(rounds: int = case.rounds) -> float:
             for ours, _ in pipes:
                 ours.send(rounds)
             return statistics.mean(float(ours.recv()) for ours, _ in pipes)
 
-        turn(max(2, case.rounds // 4))  # connections, pages and caches are warm in all turns that count
-        yield turn
+        take_turn(max(2, case.rounds // 4))  # connections, pages and caches are warm in all turns that count
+        yield take_turn
         for ours, _ in pipes:
             ours.send(0)
 
@@ -273,7 +273,7 @@ def compile_stream(folder: Path) -> Path:
 
 
 @contextmanager
-def c_stream(program: Path, case: Case) -> Iterator[Turn]:
+def start_c_stream(program: Path, case: Case) -> Iterator[Turn]:
     """The bytes of one worker's exchange through a plain stream."""
     whole = 4 * case.size
     up, down = 1 if case.what == "pull" else whole, 1 if case.what == "push" else whole
@@ -282,10 +282,10 @@ def c_stream(program: Path, case: Case) -> Iterator[Turn]:
         assert process.stdin is not None and process.stdout is not None
         stdin, stdout = process.stdin, process.stdout
 
-        def turn() -> float:
+        def take_turn() -> float:
             print(case.rounds, file=stdin, flush=True)
             return float(stdout.readline())
 
-        turn()
-        yield turn
+        take_turn()
+        yield take_turn
         stdin.close()

@@ -13,25 +13,25 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from turns import Table, beside_python, fresh_folder, ratio, take_turns, user_environ
+from turns import Table, compute_ratio, find_beside_python, make_fresh_folder, make_user_environ, take_turns
 
 NOTE = "import os, time; open(f'started-{os.getpid()}', 'w').write(repr(time.time()))\n"
 Environ = Mapping[str, str]
 
 
-def plain(argv: list[str], environ: Environ) -> Callable[[], float]:
+def time_command(argv: list[str], environ: Environ) -> Callable[[], float]:
     """Seconds of one command."""
 
-    def turn() -> float:
+    def take_turn() -> float:
         begin_s = time.perf_counter()
         subprocess.run(argv, env=environ, stdout=subprocess.DEVNULL, check=True)
         return time.perf_counter() - begin_s
 
-    return turn
+    return take_turn
 
 
-def python(code: str, environ: Environ) -> Callable[[], float]:
-    return plain([sys.executable, "-c", code], environ)
+def time_python(code: str, environ: Environ) -> Callable[[], float]:
+    return time_command([sys.executable, "-c", code], environ)
 
 
 class Launch:
@@ -39,11 +39,16 @@ class Launch:
 
     def __init__(self, servers: int, workers: int, environ: Environ) -> None:
         self.workers, self.environ = workers, environ
-        self.argv = [beside_python("pslaunch"), "local", f"--server_num={servers}", f"--worker_num={workers}"]
+        self.argv = [
+            find_beside_python("pslaunch"),
+            "local",
+            f"--server_num={servers}",
+            f"--worker_num={workers}",
+        ]
         self.over: list[float] = []
 
     def __call__(self) -> float:
-        with fresh_folder() as folder:
+        with make_fresh_folder() as folder:
             script = folder / "note.py"
             script.write_text(NOTE)
             begin_s = time.time()
@@ -58,7 +63,7 @@ class Launch:
         return max(notes) - begin_s
 
 
-def ms(seconds: list[float]) -> str:
+def format_ms(seconds: list[float]) -> str:
     return f"{statistics.median(seconds) * 1e3:.0f} ms"
 
 
@@ -70,27 +75,33 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=21, help="of each contender (%(default)s)")
     turns = parser.parse_args().turns
     table = Table("Launch, time", beside="Python alone")
-    with user_environ() as environ:
+    with make_user_environ() as environ:
         launches = {f"{s} + {w}": Launch(s, w, environ) for s, w in ((0, 1), (1, 1), (1, 2))}
         times = take_turns(
             {
-                "typer": python("import typer", environ),
-                "bare": python("pass", environ),
-                "help": plain([beside_python("pslaunch"), "--help"], environ),
+                "typer": time_python("import typer", environ),
+                "bare": time_python("pass", environ),
+                "help": time_command([find_beside_python("pslaunch"), "--help"], environ),
                 **launches,
             },
             turns + 1,
         )
     times = {name: found[1:] for name, found in times.items()}  # the first turn compiled the modules
-    found = ratio(times["help"], times["typer"])
-    table.row("`pslaunch --help`", ms(times["help"]), f"import typer {ms(times['typer'])}", found, "<= 1.5")
+    found = compute_ratio(times["help"], times["typer"])
+    table.add_row(
+        "`pslaunch --help`",
+        format_ms(times["help"]),
+        f"import typer {format_ms(times['typer'])}",
+        found,
+        "<= 1.5",
+    )
     parts = [t + 3 * b for t, b in zip(times["typer"], times["bare"], strict=True)]
     for name, launch in launches.items():
-        found = ratio(times[name], parts)
-        beside = f"import typer and 3 bare starts {ms(parts)}"
+        found = compute_ratio(times[name], parts)
+        beside = f"import typer and 3 bare starts {format_ms(parts)}"
         target = "<= 1.3" if name == "1 + 1" else ""
-        table.row(f"pservers + trainers {name}: started", ms(times[name]), beside, found, target)
-        table.row(f"pservers + trainers {name}: over", ms(launch.over[1:]))
+        table.add_row(f"pservers + trainers {name}: started", format_ms(times[name]), beside, found, target)
+        table.add_row(f"pservers + trainers {name}: over", format_ms(launch.over[1:]))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 import pslaunch.runtime as paddle
-from exchange import Address, Case, pserver_serving
-from turns import Table, Turn, fresh_folder, ratio, take_turns
+from exchange import Address, Case, start_pserver
+from turns import Table, Turn, compute_ratio, make_fresh_folder, take_turns
 
 WORDS, EMBEDDING, HIDDEN, CONTEXT = 2073, 32, 256, 4
 RATE, L2, EPSILON = 3e-2, 8e-4, 1e-6
@@ -33,7 +33,7 @@ F32 = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
 
-def batches(size: int) -> list[Ids]:
+def make_batches(size: int) -> list[Ids]:
     """Made up 5-grams, [size, 5] each; frequent words are frequent."""
     rng = np.random.default_rng(1)
     return [np.minimum(rng.zipf(1.2, (size, CONTEXT + 1)) - 1, WORDS - 1) for _ in range(STEPS)]
@@ -48,12 +48,15 @@ class Numpy:
     def __init__(self) -> None:
         rng = np.random.default_rng(1)
 
-        def array(rows: int, columns: int, std: float) -> F32:
+        def make_array(rows: int, columns: int, std: float) -> F32:
             return rng.normal(0, std, (rows, columns)).astype(np.float32)
 
-        self.table = array(WORDS, EMBEDDING, 0.001)
-        self.hidden, self.hidden_bias = array(CONTEXT * EMBEDDING, HIDDEN, 0.06), array(1, HIDDEN, 0)
-        self.next, self.next_bias = array(HIDDEN, WORDS, 0.06), array(1, WORDS, 0)
+        self.table = make_array(WORDS, EMBEDDING, 0.001)
+        self.hidden, self.hidden_bias = (
+            make_array(CONTEXT * EMBEDDING, HIDDEN, 0.06),
+            make_array(1, HIDDEN, 0),
+        )
+        self.next, self.next_bias = make_array(HIDDEN, WORDS, 0.06), make_array(1, WORDS, 0)
         self.sums = {id(p): np.zeros_like(p) for p in (self.table, *self.dense)}
         self.scratch = {id(p): np.empty_like(p) for p in self.dense}
 
@@ -105,55 +108,56 @@ class Numpy:
 
 
 @contextmanager
-def by_hand(size: int, _address: Address | None) -> Iterator[Callable[[], None]]:
-    network, data = Numpy(), batches(size)
+def run_by_hand(size: int, _address: Address | None) -> Iterator[Callable[[], None]]:
+    network, data = Numpy(), make_batches(size)
 
-    def turn() -> None:
+    def take_turn() -> None:
         for batch in data:
             network.step(batch)
 
-    yield turn
+    yield take_turn
 
 
 # --- ours ---
 
 
-def cost_layer() -> Any:
-    def word(name: str) -> Any:
+def build_cost() -> Any:
+    def make_word(name: str) -> Any:
         return paddle.layer.data(name=name, type=paddle.data_type.integer_value(WORDS))
 
     table = paddle.attr.Param(name="_proj", initial_std=0.001, learning_rate=1, l2_rate=0, sparse_update=True)
     embedded = [
-        paddle.layer.embedding(input=word(f"w{i}"), size=EMBEDDING, param_attr=table) for i in range(CONTEXT)
+        paddle.layer.embedding(input=make_word(f"w{i}"), size=EMBEDDING, param_attr=table)
+        for i in range(CONTEXT)
     ]
     hidden = paddle.layer.fc(
         input=paddle.layer.concat(input=embedded), size=HIDDEN, act=paddle.activation.Sigmoid()
     )
     predicted = paddle.layer.fc(input=hidden, size=WORDS, act=paddle.activation.Softmax())
-    return paddle.layer.classification_cost(input=predicted, label=word("next"))
+    return paddle.layer.classification_cost(input=predicted, label=make_word("next"))
 
 
 @contextmanager
-def by_runtime(size: int, address: Address | None) -> Iterator[Callable[[], None]]:
+def run_by_runtime(size: int, address: Address | None) -> Iterator[Callable[[], None]]:
     """The v2 API, with a pserver or without."""
     pserver = {"pservers": f"{address[0]}:{address[1]}"} if address else {}
     paddle.init(num_gradient_servers=1, trainer_count=1, **pserver)
-    cost = cost_layer()
+    cost = build_cost()
     optimizer = paddle.optimizer.AdaGrad(
         learning_rate=RATE, regularization=paddle.optimizer.L2Regularization(L2)
     )
     parameters = paddle.parameters.create(cost)
     trainer = paddle.trainer.SGD(cost, parameters, optimizer, is_local=address is None)
-    data = [[tuple(row) for row in batch.tolist()] for batch in batches(size)]
+    data = [[tuple(row) for row in batch.tolist()] for batch in make_batches(size)]
     yield lambda: trainer.train(lambda: iter(data), num_passes=1)
 
 
 # --- contenders ---
 
-KINDS = {"numpy": by_hand, "alone": by_runtime, "pserver": by_runtime}
+KINDS = {"numpy": run_by_hand, "alone": run_by_runtime, "pserver": run_by_runtime}
 
 
-def _worker(kind: str, size: int, address: Address | None, folder: Path, orders: Connection) -> None:
+def _run_worker(kind: str, size: int, address: Address | None, folder: Path, orders: Connection) -> None:
     os.chdir(folder)  # the runtime writes its log there
     said = os.open("said", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(said, 1)
@@ -166,22 +170,22 @@ def _worker(kind: str, size: int, address: Address | None, folder: Path, orders:
 
 
 @contextmanager
-def contender(kind: str, size: int, folder: Path) -> Iterator[Turn]:
+def start_contender(kind: str, size: int, folder: Path) -> Iterator[Turn]:
     """A process of its own; a turn is the seconds of an example."""
     with ExitStack() as stack:
-        serving = pserver_serving(Case(what="step", size=0)) if kind == "pserver" else None
+        serving = start_pserver(Case(what="step", size=0)) if kind == "pserver" else None
         address = stack.enter_context(serving) if serving else None
         ours, theirs = SPAWN.Pipe()
-        process = SPAWN.Process(target=_worker, args=(kind, size, address, folder, theirs), daemon=True)
+        process = SPAWN.Process(target=_run_worker, args=(kind, size, address, folder, theirs), daemon=True)
         process.start()
         theirs.close()
 
-        def turn() -> float:
+        def take_turn() -> float:
             ours.send(True)
             return float(ours.recv()) / (STEPS * size)
 
-        turn()
-        yield turn
+        take_turn()
+        yield take_turn
         ours.send(False)
         process.join(10)
 
@@ -197,12 +201,12 @@ def main() -> None:
     table = Table("N-gram model, examples a second", beside=f"numpy {np.__version__} alone")
     for size in (32, 512):
         with ExitStack() as stack:
-            folder = stack.enter_context(fresh_folder())
-            names = {kind: stack.enter_context(contender(kind, size, folder)) for kind in KINDS}
+            folder = stack.enter_context(make_fresh_folder())
+            names = {kind: stack.enter_context(start_contender(kind, size, folder)) for kind in KINDS}
             times = take_turns(names, turns)
         for kind, name in (("alone", "no pserver"), ("pserver", "1 pserver, 1 trainer")):
             ours, plain = (f"{1 / statistics.median(times[k]):,.0f}" for k in (kind, "numpy"))
-            table.row(f"batch {size}, {name}", ours, plain, ratio(times["numpy"], times[kind]))
+            table.add_row(f"batch {size}, {name}", ours, plain, compute_ratio(times["numpy"], times[kind]))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed import Host, Hosts
-from turns import beside_python
+from turns import find_beside_python
 
 # Says a line, or waits for its end where it is a pserver, or where it is told to.
 SCRIPT = """\
@@ -42,8 +42,8 @@ Event = dict[str, Any]
 Environ = Mapping[str, str]
 
 
-def pslaunch(*words: str) -> list[str]:
-    return [beside_python("pslaunch"), *words]
+def make_command(*words: str) -> list[str]:
+    return [find_beside_python("pslaunch"), *words]
 
 
 @dataclass
@@ -64,14 +64,14 @@ class Seen:
 
     def filling_s(self) -> float:
         """From all nodes connected to all nodes ready, by the head's clock."""
-        return self._last("ready") - self._last("connected")
+        return self._find_last("ready") - self._find_last("connected")
 
-    def _last(self, state: str) -> float:
+    def _find_last(self, state: str) -> float:
         times: list[float] = [e["time"] for _, e in self.events if e.get("state") == state]
         return max(times)
 
 
-def see(argv: Sequence[str], environ: Environ, *, trainers: int = 0) -> Seen:
+def watch_job(argv: Sequence[str], environ: Environ, *, trainers: int = 0) -> Seen:
     """Run a job to its end; with `trainers`, SystemExit where not so many have said a line."""
     seen = Seen(time.time())
     with subprocess.Popen(
@@ -106,33 +106,33 @@ class Jobs:
     def chosen(self) -> list[Host]:
         return [self.hosts[i] for i in range(self.count)]
 
-    def command(self, *options: str, program: Sequence[str] = ("train.py",)) -> list[str]:
+    def make_command(self, *options: str, program: Sequence[str] = ("train.py",)) -> list[str]:
         """A job as the options say."""
         where = f"--hosts={','.join(host.name for host in self.chosen)}", f"--root_dir={self.hosts.root_dir}"
         own = ("--json", f"--job_dispatch_package={self.package}", *where)
-        return self.hosts.as_user(pslaunch("fabric", *own, *options, *program))
+        return self.hosts.as_user(make_command("fabric", *own, *options, *program))
 
     def run(self, *options: str) -> Seen:
-        return see(self.command(*options), self.environ, trainers=self.count)
+        return watch_job(self.make_command(*options), self.environ, trainers=self.count)
 
-    def alone(self) -> Seen:
+    def run_alone(self) -> Seen:
         """Trainers alone, so that what counts is how their files get there."""
         return self.run("--server_num=0", f"--worker_num={self.count}")
 
-    def workspaces(self) -> list[Path]:
+    def list_workspaces(self) -> list[Path]:
         return [host.root / self.package.name for host in self.chosen]
 
     def forget(self) -> None:
         """The next run is the first one, for the hosts and for the package."""
-        for folder in (*self.workspaces(), self.package / ".pslaunch"):
+        for folder in (*self.list_workspaces(), self.package / ".pslaunch"):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def local(package: Path, numbers: int, environ: Environ) -> Callable[[], float]:
+def time_local(package: Path, numbers: int, environ: Environ) -> Callable[[], float]:
     """The same script on this machine: so many pservers and trainers."""
     own = ("--json", "--server=script", f"--server_num={numbers}", f"--worker_num={numbers}")
-    argv = pslaunch("local", *own, str(package / "train.py"))
-    return lambda: see(argv, environ, trainers=numbers).first_lines_s()
+    argv = make_command("local", *own, str(package / "train.py"))
+    return lambda: watch_job(argv, environ, trainers=numbers).first_lines_s()
 
 
 class BareFabric:
@@ -165,14 +165,14 @@ class OpenLines:
         shutil.rmtree(self._folder)
 
     @contextlib.contextmanager
-    def _opened(self, hosts: Sequence[Host]) -> Iterator[None]:
+    def _open(self, hosts: Sequence[Host]) -> Iterator[None]:
         masters = []
         try:
             for host in hosts:
-                argv = [*self.ssh(host), "-M", "-N", host.name]
+                argv = [*self.make_ssh_command(host), "-M", "-N", host.name]
                 masters.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL))
             end_s = time.monotonic() + OPENS_S
-            while not all(self._socket(host).exists() for host in hosts):
+            while not all(self._get_socket(host).exists() for host in hosts):
                 if time.monotonic() > end_s:
                     raise SystemExit(f"no connections within {OPENS_S:g} s")
                 time.sleep(0.01)
@@ -182,22 +182,29 @@ class OpenLines:
                 master.terminate()
                 master.wait()
 
-    def ssh(self, host: Host) -> list[str]:
-        return ["ssh", "-F", str(self._hosts.config), "-S", str(self._socket(host))]
+    def make_ssh_command(self, host: Host) -> list[str]:
+        return ["ssh", "-F", str(self._hosts.config), "-S", str(self._get_socket(host))]
 
-    def _socket(self, host: Host) -> Path:
+    def _get_socket(self, host: Host) -> Path:
         return self._folder / host.name
 
-    def tar(self, package: Path, hosts: Sequence[Host]) -> float:
+    def send_tar(self, package: Path, hosts: Sequence[Host]) -> float:
         """Seconds of a tar stream to each of the hosts, all at once, into new folders."""
         pack = ["tar", "c", "-C", str(package), "--exclude=./.pslaunch", "."]
-        with self._opened(hosts), contextlib.ExitStack() as stack:
+        with self._open(hosts), contextlib.ExitStack() as stack:
             for host in hosts:
-                stack.enter_context(new_folder(host.root / "tar"))
+                stack.enter_context(make_folder(host.root / "tar"))
             begin_s = time.perf_counter()
             ends = []
             for host in hosts:
-                unpack = [*self.ssh(host), host.name, "tar", "x", "-C", str(self._hosts.root_dir / "tar")]
+                unpack = [
+                    *self.make_ssh_command(host),
+                    host.name,
+                    "tar",
+                    "x",
+                    "-C",
+                    str(self._hosts.root_dir / "tar"),
+                ]
                 one = stack.enter_context(subprocess.Popen(pack, stdout=subprocess.PIPE))
                 ends += [one, stack.enter_context(subprocess.Popen(unpack, stdin=one.stdout))]
                 assert one.stdout
@@ -206,18 +213,26 @@ class OpenLines:
             assert not any(codes), codes
             return time.perf_counter() - begin_s
 
-    def rsync(self, package: Path, host: Host) -> float:
+    def send_rsync(self, package: Path, host: Host) -> float:
         """Seconds of rsync into a folder, which it makes where it is not there."""
         where = f"{host.name}:{self._hosts.root_dir}/rsync/"
-        argv = ["rsync", "-a", "-e", " ".join(self.ssh(host)), "--exclude=/.pslaunch", f"{package}/", where]
-        with self._opened([host]):
+        argv = [
+            "rsync",
+            "-a",
+            "-e",
+            " ".join(self.make_ssh_command(host)),
+            "--exclude=/.pslaunch",
+            f"{package}/",
+            where,
+        ]
+        with self._open([host]):
             begin_s = time.perf_counter()
             subprocess.run(argv, check=True)
             return time.perf_counter() - begin_s
 
 
 @contextlib.contextmanager
-def new_folder(path: Path) -> Iterator[None]:
+def make_folder(path: Path) -> Iterator[None]:
     """A folder that is gone afterwards."""
     path.mkdir()
     try:

@@ -19,13 +19,13 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))  # testbed
 
-from agents import MB, children, memory, until
-from over_ssh import BareFabric, Environ, Jobs, OpenLines, local, write_files, write_sparse
+from agents import MB, list_children, measure_memory, wait_until
+from over_ssh import BareFabric, Environ, Jobs, OpenLines, time_local, write_files, write_sparse
 from pslaunch.node.dispatch.into_place import HASHES
 from pslaunch.node.dispatch.manifest import Hashes, digest
 from testbed import Host, Hosts, why_not
 from testbed.hosts import STATE
-from turns import Table, ratio, take_turns, user_environ
+from turns import Table, compute_ratio, make_user_environ, take_turns
 
 LONG_AGO_NS = 1_700_000_000_000_000_000
 
@@ -37,7 +37,7 @@ class Sizes:
     few: int = 3  # hosts
     many: int = 30
     small: int = 2_000  # files
-    sparse: int = 100_000
+    measure_sparse: int = 100_000
     sparse_bytes: int = 200_000  # each
     large_bytes: int = 1 << 30  # in all
     spread: tuple[int, ...] = (1, 4, 8)  # hosts
@@ -47,14 +47,14 @@ QUICK = Sizes(many=4, small=200, sparse=2_000, large_bytes=32 << 20, spread=(1, 
 
 
 @contextmanager
-def package(state: Path = STATE) -> Iterator[Path]:
+def make_package(state: Path = STATE) -> Iterator[Path]:
     """A folder to be sent, on the disk that the hosts use."""
     with tempfile.TemporaryDirectory(prefix="bench-", dir=state) as name:
         yield Path(name)
 
 
 @contextmanager
-def in_memory() -> Iterator[Path]:
+def use_memory_disk() -> Iterator[Path]:
     """A disk for hosts and packages that takes as long for one new file as for the next.
 
     On ext4 that is 15 to 340 microseconds, by the folder's luck: more than all else that is measured.
@@ -68,65 +68,73 @@ def in_memory() -> Iterator[Path]:
             subprocess.run(["umount", name], check=True)
 
 
-def shown(seconds: Sequence[float]) -> str:
+def format_seconds(seconds: Sequence[float]) -> str:
     return f"{statistics.median(seconds) * 1e3:,.0f} ms"
 
 
 # --- from the command to the first line ---
 
 
-def launches(table: Table, hosts: Hosts, environ: Environ, turns: int) -> None:
+def measure_launches(table: Table, hosts: Hosts, environ: Environ, turns: int) -> None:
     """A pserver and a trainer on each host, as it is by default."""
     count = len(hosts)
     over: list[float] = []
-    with package() as folder:
+    with make_package() as folder:
         jobs = Jobs(hosts, count, environ, folder)
 
-        def ours() -> float:
+        def run_ours() -> float:
             run = jobs.run("--server=script", f"--server_num={count}", f"--worker_num={count}")
             over.append(run.over_s)
             return run.first_lines_s()
 
         fabric = BareFabric(hosts, count, environ)
-        alike, one = local(folder, count, environ), local(folder, 1, environ)
-        found = take_turns({"ours": ours, "fabric": fabric, "alike": alike, "one": one}, turns + 1)
+        alike, one = time_local(folder, count, environ), time_local(folder, 1, environ)
+        found = take_turns({"ours": run_ours, "fabric": fabric, "alike": alike, "one": one}, turns + 1)
     times = {name: each[1:] for name, each in found.items()}  # the first turn compiled the modules
     what = f"{count} hosts, {count} pservers + {count} trainers"
     for name, said in (("alike", f"{count} + {count}"), ("one", "1 + 1")):
         parts = [a + b for a, b in zip(times["fabric"], times[name], strict=True)]
-        beside = f"Fabric {shown(times['fabric'])}, local {said} {shown(times[name])}"
-        table.row(f"{what}: started", shown(times["ours"]), beside, ratio(times["ours"], parts), "<= 1.3")
-    table.row(f"{what}: over", shown(over[1:]))
+        beside = f"Fabric {format_seconds(times['fabric'])}, local {said} {format_seconds(times[name])}"
+        table.add_row(
+            f"{what}: started",
+            format_seconds(times["ours"]),
+            beside,
+            compute_ratio(times["ours"], parts),
+            "<= 1.3",
+        )
+    table.add_row(f"{what}: over", format_seconds(over[1:]))
 
 
 # --- memory ---
 
 
-def weights(table: Table, hosts: Hosts, environ: Environ) -> None:
+def measure_job_memory(table: Table, hosts: Hosts, environ: Environ) -> None:
     """The launcher with all of the hosts; keeper and agent of a job with one of them."""
-    with package() as folder:
+    with make_package() as folder:
         fabric = BareFabric(hosts, len(hosts), environ)
         fabric()
         bare = fabric.peak_bytes[0] / MB
-        with waiting(Jobs(hosts, len(hosts), environ, folder)) as launcher:
-            peak = launcher_peak(launcher.pid) / MB
+        with hold_job(Jobs(hosts, len(hosts), environ, folder)) as launcher:
+            peak = read_launcher_peak(launcher.pid) / MB
         what = f"launcher with {len(hosts)} hosts, peak of RSS"
-        table.row(what, f"{peak:.0f} MB", f"bare Fabric {bare:.0f} MB", peak / bare)
-        with waiting(Jobs(hosts, 1, environ, folder)):
-            pss, rss = (x / MB for x in guards(hosts[0]))
-    table.row("agent with its keeper on a host, memory (PSS)", f"{pss:.1f} MB", "30 MB", pss / 30, "<= 1.0")
-    table.row("the same, RSS of both added", f"{rss:.1f} MB", "30 MB", rss / 30)
+        table.add_row(what, f"{peak:.0f} MB", f"bare Fabric {bare:.0f} MB", peak / bare)
+        with hold_job(Jobs(hosts, 1, environ, folder)):
+            pss, rss = (x / MB for x in measure_guards(hosts[0]))
+    table.add_row(
+        "agent with its keeper on a host, memory (PSS)", f"{pss:.1f} MB", "30 MB", pss / 30, "<= 1.0"
+    )
+    table.add_row("the same, RSS of both added", f"{rss:.1f} MB", "30 MB", rss / 30)
 
 
 @contextmanager
-def waiting(jobs: Jobs) -> Iterator[subprocess.Popen[bytes]]:
+def hold_job(jobs: Jobs) -> Iterator[subprocess.Popen[bytes]]:
     """The launcher of a job whose trainers all run, and wait."""
-    argv = jobs.command("--server_num=0", f"--worker_num={jobs.count}", program=("train.py", "wait"))
+    argv = jobs.make_command("--server_num=0", f"--worker_num={jobs.count}", program=("train.py", "wait"))
     with tempfile.NamedTemporaryFile() as out:
         said = Path(out.name)
         launcher = subprocess.Popen(argv, env=jobs.environ, stdin=subprocess.DEVNULL, stdout=out)
         try:
-            until(lambda: said.read_text().count('"here"') == jobs.count or launcher.poll() is not None)
+            wait_until(lambda: said.read_text().count('"here"') == jobs.count or launcher.poll() is not None)
             if launcher.poll() is not None:
                 raise SystemExit(f"{' '.join(argv)} failed:\n{said.read_text()}")
             yield launcher
@@ -135,62 +143,76 @@ def waiting(jobs: Jobs) -> Iterator[subprocess.Popen[bytes]]:
             launcher.wait()
 
 
-def launcher_peak(pid: int) -> float:
+def read_launcher_peak(pid: int) -> float:
     """Bytes of RSS, at most, so far."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     peak = next(line for line in lines if line.startswith("VmHWM:"))
     return int(peak.split()[1]) * 1024.0
 
 
-def guards(host: Host) -> tuple[float, float]:
+def measure_guards(host: Host) -> tuple[float, float]:
     """PSS and RSS of the keeper and the agent on a host: a process and its fork."""
     said = host.processes()
-    forks = {(pid, child) for pid in said for child in children(pid) if said.get(child) == said[pid]}
+    forks = {(pid, child) for pid in said for child in list_children(pid) if said.get(child) == said[pid]}
     (pair,) = forks
-    both = [memory(pid) for pid in pair]
+    both = [measure_memory(pid) for pid in pair]
     return sum(pss for pss, _ in both), sum(rss for _, rss in both)
 
 
 # --- files ---
 
 
-def files(table: Table, hosts: Hosts, environ: Environ, turns: int, count: int, state: Path) -> None:
+def measure_files(table: Table, hosts: Hosts, environ: Environ, turns: int, count: int, state: Path) -> None:
     """Files of 4 KB, to a host that has none of them and to one that has all."""
     host, disk = hosts[0], "on disk" if state == STATE else "in memory"
-    with package(state) as folder, OpenLines(hosts) as lines:
+    with make_package(state) as folder, OpenLines(hosts) as lines:
         jobs = Jobs(hosts, 1, environ, folder)
         write_files(folder, count, 4096)
 
-        def cold() -> float:
+        def send_cold() -> float:
             jobs.forget()
-            return jobs.alone().filling_s()
+            return jobs.run_alone().filling_s()
 
         contenders: dict[str, Callable[[], float]] = {
-            "cold": cold,
-            "tar": lambda: lines.tar(folder, [host]),
-            "warm": lambda: jobs.alone().filling_s(),
-            "rsync": lambda: lines.rsync(folder, host),
+            "cold": send_cold,
+            "tar": lambda: lines.send_tar(folder, [host]),
+            "warm": lambda: jobs.run_alone().filling_s(),
+            "rsync": lambda: lines.send_rsync(folder, host),
         }
         times = {name: each[1:] for name, each in take_turns(contenders, turns + 1).items()}
-    what, found = f"{count:,} files of 4 KB {disk}", ratio(times["cold"], times["tar"])
-    table.row(f"{what}, cold", shown(times["cold"]), f"tar over ssh {shown(times['tar'])}", found, "<= 1.3")
-    warm(table, what, times)
+    what, found = f"{count:,} files of 4 KB {disk}", compute_ratio(times["cold"], times["tar"])
+    table.add_row(
+        f"{what}, cold",
+        format_seconds(times["cold"]),
+        f"tar over ssh {format_seconds(times['tar'])}",
+        found,
+        "<= 1.3",
+    )
+    report_warm(table, what, times)
 
 
-def warm(table: Table, what: str, times: dict[str, list[float]]) -> None:
-    found = ratio(times["warm"], times["rsync"])
-    table.row(f"{what}, warm", shown(times["warm"]), f"rsync {shown(times['rsync'])}", found, "<= 1.0")
+def report_warm(table: Table, what: str, times: dict[str, list[float]]) -> None:
+    found = compute_ratio(times["warm"], times["rsync"])
+    table.add_row(
+        f"{what}, warm",
+        format_seconds(times["warm"]),
+        f"rsync {format_seconds(times['rsync'])}",
+        found,
+        "<= 1.0",
+    )
 
 
-def sparse(table: Table, hosts: Hosts, environ: Environ, turns: int, sizes: Sizes, state: Path) -> None:
+def measure_sparse(
+    table: Table, hosts: Hosts, environ: Environ, turns: int, sizes: Sizes, state: Path
+) -> None:
     """Many large files that take no room, to a host that has them already.
 
     Reading them once would take longer than all else here, so both sides are told the hashes beforehand.
     """
     host = hosts[0]
-    with package(state) as folder, OpenLines(hosts) as lines:
+    with make_package(state) as folder, OpenLines(hosts) as lines:
         jobs = Jobs(hosts, 1, environ, folder)
-        (there,) = jobs.workspaces()
+        (there,) = jobs.list_workspaces()
         content = digest(bytes(sizes.sparse_bytes))
         kept = {folder: folder / ".pslaunch/hashes", there: there / ".pslaunch/dispatch" / HASHES}
         for where, hashes in kept.items():
@@ -202,31 +224,31 @@ def sparse(table: Table, hosts: Hosts, environ: Environ, turns: int, sizes: Size
             told.save()
         write_sparse(host.root / "rsync", sizes.sparse, sizes.sparse_bytes, LONG_AGO_NS)
         contenders = {
-            "warm": lambda: jobs.alone().filling_s(),
-            "rsync": lambda: lines.rsync(folder, host),
+            "warm": lambda: jobs.run_alone().filling_s(),
+            "rsync": lambda: lines.send_rsync(folder, host),
         }
         times = {name: each[1:] for name, each in take_turns(contenders, turns + 1).items()}
     gb = sizes.sparse * sizes.sparse_bytes / 1e9
-    warm(table, f"{sizes.sparse:,} sparse files in memory, {gb:.3g} GB", times)
+    report_warm(table, f"{sizes.sparse:,} sparse files in memory, {gb:.3g} GB", times)
 
 
-def large(table: Table, hosts: Hosts, environ: Environ, sizes: Sizes) -> None:
+def measure_large(table: Table, hosts: Hosts, environ: Environ, sizes: Sizes) -> None:
     """A package to ever more hosts that have nothing of it: how long, and what the launcher sends for it."""
-    with package() as folder, OpenLines(hosts) as lines:
+    with make_package() as folder, OpenLines(hosts) as lines:
         write_files(folder, 16, sizes.large_bytes // 16)
         for count in sizes.spread:
             jobs = Jobs(hosts, count, environ, folder)
             jobs.forget()
             before = hosts.sent_bytes()
-            filling_s = jobs.alone().filling_s()
+            filling_s = jobs.run_alone().filling_s()
             sent = (hosts.sent_bytes() - before) / sizes.large_bytes
             jobs.forget()
-            tar_s = lines.tar(folder, jobs.chosen)
+            tar_s = lines.send_tar(folder, jobs.chosen)
             what = f"{sizes.large_bytes / 2**20:,.0f} MiB to {count} host{'s'[: count - 1]}"
             beside = f"tar over ssh, at once {tar_s:.1f} s"
-            table.row(what, f"{filling_s:.1f} s", beside, filling_s / tar_s)
+            table.add_row(what, f"{filling_s:.1f} s", beside, filling_s / tar_s)
             target = "<= 1.3" if count > 4 else ""
-            table.row(f"{what}: sent by the launcher", f"{sent:.2f} packages", "1 package", sent, target)
+            table.add_row(f"{what}: sent by the launcher", f"{sent:.2f} packages", "1 package", sent, target)
 
 
 PARTS = ("few", "many", "files", "sparse", "large", "weight")
@@ -252,30 +274,30 @@ def main() -> None:
 def run(parts: Sequence[str], sizes: Sizes, turns: int) -> None:
     """Hosts for each measurement, one set after the other."""
     fewer = (turns + 1) // 2  # where a turn takes long
-    with user_environ() as environ:
+    with make_user_environ() as environ:
         if chosen := [part for part in PARTS[:2] if part in parts]:
             table = Table("Launch over SSH, time", beside="what it is made of")
             for part in chosen:
                 with Hosts(sizes.few if part == "few" else sizes.many) as hosts:
-                    launches(table, hosts, environ, turns if part == "few" else fewer)
+                    measure_launches(table, hosts, environ, turns if part == "few" else fewer)
         if chosen := [part for part in PARTS[2:5] if part in parts]:
             table = Table("Files over SSH, from connected to ready", beside="over an open connection")
             for part in chosen:
                 if part == "large":
                     with Hosts(max(sizes.spread)) as hosts:
-                        large(table, hosts, environ, sizes)
+                        measure_large(table, hosts, environ, sizes)
                     continue
                 if part == "files":
                     with Hosts(1) as hosts:
-                        files(table, hosts, environ, turns, sizes.small, STATE)
-                with in_memory() as state, Hosts(1, state=state) as hosts:
+                        measure_files(table, hosts, environ, turns, sizes.small, STATE)
+                with use_memory_disk() as state, Hosts(1, state=state) as hosts:
                     if part == "files":
-                        files(table, hosts, environ, turns, sizes.small, state)
+                        measure_files(table, hosts, environ, turns, sizes.small, state)
                     else:
-                        sparse(table, hosts, environ, fewer, sizes, state)
+                        measure_sparse(table, hosts, environ, fewer, sizes, state)
         if "weight" in parts:
             with Hosts(sizes.many) as hosts:
-                weights(Table("Weight over SSH", beside="limit, or bare Fabric"), hosts, environ)
+                measure_job_memory(Table("Weight over SSH", beside="limit, or bare Fabric"), hosts, environ)
 
 
 if __name__ == "__main__":

@@ -32,12 +32,12 @@ def take_turns(contenders: Mapping[str, Turn], turns: int) -> Times:
     return times
 
 
-def ratio(above: Sequence[float], below: Sequence[float]) -> float:
+def compute_ratio(above: Sequence[float], below: Sequence[float]) -> float:
     """The median of the turns' ratios."""
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
-def machine() -> str:
+def describe_machine() -> str:
     """The line above every table: date, processors, Python."""
     model = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -52,10 +52,10 @@ class Table:
     """Rows in Markdown, printed as they come; knows which targets were missed."""
 
     def __init__(self, title: str, *, beside: str) -> None:
-        print(f"\n{title} ({machine()})\n")
+        print(f"\n{title} ({describe_machine()})\n")
         print(f"| what | ours | {beside} | ratio | to reach |\n|---|---|---|---|---|")
 
-    def row(
+    def add_row(
         self, what: str, ours: str, beside: str = "", found: float | None = None, target: str = ""
     ) -> None:
         """`target`: `>= 0.7` or `<= 1.3` for the ratio; nothing where none is set."""
@@ -68,21 +68,21 @@ class Table:
 
 
 @contextmanager
-def fresh_folder() -> Iterator[Path]:
+def make_fresh_folder() -> Iterator[Path]:
     """A folder that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         yield Path(name)
 
 
 @contextmanager
-def user_environ() -> Iterator[dict[str, str]]:
+def make_user_environ() -> Iterator[dict[str, str]]:
     """The environment of a user whose Python keeps compiled files, as it does unless told otherwise."""
-    with fresh_folder() as folder:
+    with make_fresh_folder() as folder:
         environ = {k: v for k, v in os.environ.items() if k not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")}
         yield {**environ, "PYTHONPYCACHEPREFIX": str(folder)}
 
 
-def beside_python(name: str) -> str:
+def find_beside_python(name: str) -> str:
     """A program that was installed next to this interpreter."""
     found = shutil.which(name, path=str(Path(sys.executable).parent))
     if found is None:

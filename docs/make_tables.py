@@ -64,7 +64,7 @@ def _ancestor(table: str, name: str) -> str:
 def list_options(command: str) -> list[tuple[str, str, str, str]]:
     """Return name, metavar, default and meaning of every option of a command."""
     if command == "pserver":
-        actions = [a for a in pserver_options._parser({})._actions if a.dest != "help"]
+        actions = [a for a in pserver_options._make_parser({})._actions if a.dest != "help"]
         found = [(a.dest, str(a.metavar), a.help or "") for a in actions]
     else:
         options = [p for p in COMMANDS[command].params if p.param_type_name == "option"]
@@ -83,7 +83,7 @@ def _rows(table: str) -> list[Sequence[str]]:
         return [("name", "option", "meaning"), *said]
     if table == "init()":
         args = [
-            (f"`{name}`", f"`{env.init_var(name)}`", arg.default, arg.meaning, _ancestor(table, name))
+            (f"`{name}`", f"`{env.get_init_var(name)}`", arg.default, arg.meaning, _ancestor(table, name))
             for name, arg in env.INIT_ARGS.items()
         ]
         shown = [(n, var, "" if d in (None, "") else f"`{d}`", *rest) for n, var, d, *rest in args]

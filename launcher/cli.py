@@ -258,7 +258,7 @@ def version(json: Json = False) -> None:
 
     from . import __version__
 
-    core = _core.features()
+    core = _core.get_features()
     features = {
         "with_avx": core["avx2"],
         "with_gpu": core["gpu"],

@@ -34,7 +34,7 @@ _NAMES = {
 __all__ = [*_MODULES, *_NAMES]
 
 
-def absent(module: str, name: str, names: Iterable[str]) -> AttributeError:
+def make_name_error(module: str, name: str, names: Iterable[str]) -> AttributeError:
     """The error for a name that a module of v2 may have and this runtime's has not."""
     place = module.replace("pslaunch.runtime", "paddle")
     return AttributeError(f"{place}.{name} is not in this runtime yet; there are: {', '.join(sorted(names))}")
@@ -43,11 +43,11 @@ def absent(module: str, name: str, names: Iterable[str]) -> AttributeError:
 def publish(module: str, names: Iterable[str]) -> None:
     """Have `dir()` show these names of a module alone, and a name that it lacks answered with them."""
 
-    def getattr_(name: str) -> Any:
-        raise absent(module, name, names)
+    def raise_name_error(name: str) -> Any:
+        raise make_name_error(module, name, names)
 
     # Not by definitions in the module: type checkers would take any name for one of it.
-    vars(sys.modules[module]).update(__getattr__=getattr_, __dir__=lambda: sorted(names))
+    vars(sys.modules[module]).update(__getattr__=raise_name_error, __dir__=lambda: sorted(names))
 
 
 def __getattr__(name: str) -> Any:
@@ -55,7 +55,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"pslaunch.runtime.{name}")
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
-    raise absent(__name__, name, __all__)
+    raise make_name_error(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

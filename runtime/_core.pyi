@@ -20,7 +20,7 @@ class _Features(TypedDict):
 
 # -- kernels: py_kernels.c; runtime/reference.py is their specification
 
-def optim_apply(
+def apply_optim(
     method: int,  # 0 SGD, 1 Momentum, 2 AdaGrad
     value: _F32,  # in place
     slots: _F32 | None,  # in place; of value's size with Momentum and AdaGrad, else None; zero at first
@@ -31,7 +31,7 @@ def optim_apply(
     epsilon: float,
     isa: int = 0,  # for tests: 0 the best there is, 1 baseline, 2 AVX2 where there is one
 ) -> None: ...
-def sparse_apply(
+def apply_sparse(
     method: int,
     value: _F32,  # [rows, dim], in place
     slots: _F32 | None,  # as value
@@ -47,17 +47,17 @@ def init_rows(
     out: _F32,  # [n, dim]
     keys: _U64,  # [n], may repeat
     seed: int,  # 0 to 2**64-1
-    table: int,  # table_id of the parameter's name
+    table: int,  # hash_name() of the parameter's name
     kind: int,  # 0 normal, 1 uniform in (mean - std, mean + std)
     mean: float,
     std: float,  # 0: all are mean
 ) -> None: ...
-def table_id(name: str, /) -> int: ...
-def features() -> _Features: ...
+def hash_name(name: str, /) -> int: ...
+def get_features() -> _Features: ...
 
 # -- shards and frames: py_shard.c; csrc/ps_shard.h and ps_frame.h say what they mean
 
-def shard_run(trainers: int, epoch: int, mailbox_fd: int, event_fd: int, stall_after_s: float) -> None: ...
+def run_shard(trainers: int, epoch: int, mailbox_fd: int, event_fd: int, stall_after_s: float) -> None: ...
 def decode_header(data: bytes, /) -> dict[str, int] | None: ...  # ValueError: it can't be one
 def encode_header(
     op: int,
@@ -71,7 +71,7 @@ def encode_header(
     length: int = 0,
     count: int = 0,
 ) -> bytes: ...
-def protocol() -> dict[str, int]: ...
+def get_protocol() -> dict[str, int]: ...
 
 # -- client: py_client.c; csrc/ps_client.h says what it means. Arrays are borrowed until clear().
 
@@ -79,7 +79,7 @@ class Client:
     def __init__(self, shards: int, epoch: int, trainer: int, incarnation: int) -> None: ...
     def attach(self, shard: int, fd: int, /) -> None: ...
     def detach(self, shard: int, /) -> None: ...
-    def dense(
+    def add_dense(
         self,
         name: str,
         size: int,
@@ -91,7 +91,7 @@ class Client:
         pieces: _U64,  # [n, 3]: shard, start, length; by shard
         /,
     ) -> int: ...
-    def sparse(
+    def add_sparse(
         self,
         name: str,
         rows: int,
@@ -118,6 +118,6 @@ class Client:
     def tell(self, what: str, number: int, /) -> None: ...
     def run(self, timeout_ms: int, /) -> tuple[str, int, str] | None: ...  # None: done; else what, shard, why
     def clear(self) -> None: ...
-    def sent(self, shard: int, /) -> bool: ...
+    def is_sent(self, shard: int, /) -> bool: ...
     def let_go(self, shard: int, /) -> None: ...
     def close(self) -> None: ...

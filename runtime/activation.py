@@ -51,7 +51,7 @@ Identity = Linear
 Base = Activation
 
 
-def activation_name(act: object, default: str) -> str:
+def get_activation_name(act: object, default: str) -> str:
     """The name of an activation given as an object, a class or None; raises TypeError for others."""
     if act is None:
         return default

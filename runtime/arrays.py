@@ -31,7 +31,7 @@ class Rows:
     starts: Index
 
 
-def unique_rows(ids: Ids) -> Rows:
+def find_unique_rows(ids: Ids) -> Rows:
     """The rows that `ids`, [n], each below MAX_IDS, ask for. O(n log n)."""
     n = ids.size
     packed = ids.astype(np.uint64).ravel()

@@ -80,7 +80,9 @@ class _Shard:
         return env.join_addr(self.host, self.port)
 
 
-def _shards(endpoints: Sequence[tuple[str, int]], ports_num: int, ports_num_for_sparse: int) -> list[_Shard]:
+def _list_shards(
+    endpoints: Sequence[tuple[str, int]], ports_num: int, ports_num_for_sparse: int
+) -> list[_Shard]:
     """All dense ports, pserver by pserver, then all sparse ones."""
     ranks = list(enumerate(endpoints))
     dense = [_Shard(h, p + i, rank, i) for rank, (h, p) in ranks for i in range(ports_num)]
@@ -88,7 +90,7 @@ def _shards(endpoints: Sequence[tuple[str, int]], ports_num: int, ports_num_for_
     return dense + [_Shard(h, p + i, rank, i) for rank, (h, p) in ranks for i in numbers]
 
 
-def _to_stderr(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -115,7 +117,7 @@ class Client:
         connect_timeout_s: float = 120.0,
         stall_after_s: float = 60.0,
         stall_timeout_s: float | None = None,
-        log: Callable[[str], None] = _to_stderr,
+        log: Callable[[str], None] = _print_line,
     ) -> None:
         """`endpoints`: host and first port of each pserver, in order of ranks. Connects in connect().
 
@@ -123,7 +125,7 @@ class Client:
         """
         if not endpoints:
             raise ValueError("no pservers: endpoints is empty")
-        self._shards = _shards(endpoints, ports_num, ports_num_for_sparse)
+        self._shards = _list_shards(endpoints, ports_num, ports_num_for_sparse)
         self._pservers = len(endpoints)
         self._dense_shards = len(endpoints) * ports_num
         self._ports = (ports_num, ports_num_for_sparse)
@@ -145,7 +147,7 @@ class Client:
 
     def connect(self) -> None:
         """Connect to every port of every pserver, waiting until they are ready; once is enough."""
-        with self._alone():
+        with self._hold_alone():
             if self._connected:
                 return
             self._log(f"init rpc client with trainer_id {self._trainer_id}")
@@ -200,10 +202,10 @@ class Client:
                 if isinstance(e, TimeoutError):
                     last += " (it or its machine is stopped, or strangers keep its port busy; its log tells)"
                 if isinstance(e, socket.gaierror):
-                    last = self._name_unknown(self._shards[i].host, last, told)
+                    last = self._report_unknown_name(self._shards[i].host, last, told)
         return left, last, refused
 
-    def _name_unknown(self, host: str, reason: str, told: set[str]) -> str:
+    def _report_unknown_name(self, host: str, reason: str, told: set[str]) -> str:
         text = f"the name {host} is not known: {reason}"
         if host not in told:
             told.add(host)
@@ -236,7 +238,7 @@ class Client:
     # -- calls
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _hold_alone(self) -> Iterator[None]:
         """Around what only one thread may do at a time; a signal's handler is another one, too."""
         if not self._in_call.acquire(blocking=False):
             raise RuntimeError("this client is in a call already: a client is for one thread at a time")
@@ -247,7 +249,7 @@ class Client:
 
     def _call(self, add: Callable[[], object], *, finishing: bool = False) -> None:
         """Let `add` add requests, carry them out, then forget them, whatever happens."""
-        with self._alone():
+        with self._hold_alone():
             try:
                 add()
                 self._run(finishing=finishing)
@@ -270,22 +272,22 @@ class Client:
                     ask_s = waited_s + max(limit_s, ATTEMPT_S)
                     self._ask(self._shards[i], began_s)
             elif what == "broken":
-                self._mend(i, text, finishing=finishing)
+                self._reconnect(i, text, finishing=finishing)
             else:
                 raise ClientError(f"pserver {self._shards[i].addr}: {text}")
 
     def _ask(self, shard: _Shard, began_s: float) -> None:
         """One that waits for other trainers answers a stranger; raises PeerVanished where nobody does."""
-        if handshake.silent((shard.host, shard.port), self._secret, ATTEMPT_S):
+        if handshake.is_silent((shard.host, shard.port), self._secret, ATTEMPT_S):
             silent_s = time.monotonic() - began_s
             raise PeerVanished(
                 f"pserver {shard.pserver} at {shard.addr} has answered nothing for {silent_s:.0f} s, nor a "
                 "new connection: it or its machine is stopped (option --stall_timeout)"
             )
 
-    def _mend(self, i: int, why: str, *, finishing: bool) -> None:
+    def _reconnect(self, i: int, why: str, *, finishing: bool) -> None:
         """Connect again, unless there is no need: a pserver ends when all have said finished."""
-        sent = self._core.sent(i)
+        sent = self._core.is_sent(i)
         self._log(f"connection to pserver {self._shards[i].addr} broke ({why}); connecting again")
         try:
             self._attach([i])
@@ -301,10 +303,10 @@ class Client:
         numbers = (METHODS[o.method], o.learning_rate, o.momentum, o.decay, o.epsilon)
 
         def add() -> None:
-            self._new(name)
+            self._check_new(name)
             pieces = blocks.place(size, self._blocks, self._dense_shards)
             array = np.array([(p.shard, p.start, p.length) for p in pieces], dtype=np.uint64).reshape(-1)
-            self._dense[name] = self._core.dense(name, size, *numbers, array)
+            self._dense[name] = self._core.add_dense(name, size, *numbers, array)
             self._blocks += blocks.count_blocks(size)
             self._dims[name] = size
 
@@ -321,13 +323,13 @@ class Client:
         begin = (self._seed, KINDS[init.kind], init.mean, init.std)
 
         def add() -> None:
-            self._new(name)
-            self._sparse[name] = self._core.sparse(name, rows, dim, *numbers, *begin, first, n)
+            self._check_new(name)
+            self._sparse[name] = self._core.add_sparse(name, rows, dim, *numbers, *begin, first, n)
             self._dims[name] = dim
 
         self._call(add)
 
-    def _new(self, name: str) -> None:
+    def _check_new(self, name: str) -> None:
         if name in self._dense or name in self._sparse:
             raise ValueError(f"the parameter {name!r} was created before")
 
@@ -337,14 +339,14 @@ class Client:
 
         def add() -> None:
             for name in values:
-                self._core.init_dense(self._dense_id(name), values[name] if first else None)
+                self._core.init_dense(self._get_dense_id(name), values[name] if first else None)
 
         self._call(add)
         self._begun = True
 
     def set_rows(self, name: str, keys: U64, values: F32) -> None:
         """Give rows these values [n, dim]: trainer 0, before training."""
-        self._call(lambda: self._core.set_rows(self._sparse_id(name), keys, values))
+        self._call(lambda: self._core.set_rows(self._get_sparse_id(name), keys, values))
 
     def push_pull(
         self,
@@ -359,9 +361,9 @@ class Client:
         """
         rows = sparse or {}
         for name in [*grads, *out]:
-            self._dense_id(name)
+            self._get_dense_id(name)
         for name in rows:
-            self._sparse_id(name)
+            self._get_sparse_id(name)
         if len(grads) != len(self._dense):
             raise ValueError(f"no gradient of {sorted(set(self._dense) - set(grads))}: every step pushes all")
 
@@ -380,13 +382,13 @@ class Client:
 
         def add() -> None:
             for name, array in out.items():
-                self._core.pull(self._dense_id(name), array)
+                self._core.pull(self._get_dense_id(name), array)
 
         self._call(add)
 
     def pull_rows(self, name: str, keys: U64, out: F32 | None = None) -> F32:
         """The rows [n, dim] of these keys, into `out` if given; a key without a row: its initial values."""
-        i, shape = self._sparse_id(name), (len(keys), self._dims[name])
+        i, shape = self._get_sparse_id(name), (len(keys), self._dims[name])
         rows = np.empty(shape, np.float32) if out is None else out
         if rows.shape != shape:
             raise ValueError(f"out: {rows.shape} in place of {shape}")
@@ -396,12 +398,12 @@ class Client:
             self._call(functools.partial(self._core.pull_rows, i, keys[part], rows[part]))
         return rows
 
-    def _dense_id(self, name: str) -> int:
+    def _get_dense_id(self, name: str) -> int:
         if name not in self._dense:
             raise ValueError(f"no dense parameter {name!r} was created")
         return self._dense[name]
 
-    def _sparse_id(self, name: str) -> int:
+    def _get_sparse_id(self, name: str) -> int:
         if name not in self._sparse:
             raise ValueError(f"no sparse parameter {name!r} was created")
         return self._sparse[name]
@@ -430,7 +432,7 @@ class Client:
 
     def close(self) -> None:
         """Close all connections. May be called twice; raises only while another thread is in a call."""
-        with self._alone():
+        with self._hold_alone():
             self._closed = True
             self._core.close()
 

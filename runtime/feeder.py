@@ -27,7 +27,7 @@ class Feeder:
     """
 
     def __init__(self, data_layers: Sequence[Layer], feeding: Feeding = None) -> None:
-        self._places = _places(data_layers, feeding)
+        self._places = _map_places(data_layers, feeding)
         self._layers = list(data_layers)
         self._width = max(self._places.values()) + 1
         self._all_ids = all(layer.type and layer.type.kind == "integer" for layer in data_layers)
@@ -41,10 +41,10 @@ class Feeder:
             raise ValueError(f"the reader gave {batch!r}; {_ADVICE}") from None
         if size == 0:
             raise ValueError("the reader gave an empty batch")
-        return self._ids(batch) if self._all_ids else self._columns(batch)
+        return self._convert_ids(batch) if self._all_ids else self._convert_columns(batch)
 
-    def _ids(self, batch: Batch) -> dict[str, F32 | Ids]:
-        table = _table(batch)
+    def _convert_ids(self, batch: Batch) -> dict[str, F32 | Ids]:
+        table = _make_table(batch)
         if table.shape[1] < self._width:
             raise ValueError(
                 f"a sample has {table.shape[1]} items, the data layers want {self._width}; {_ADVICE}"
@@ -56,7 +56,7 @@ class Feeder:
                 _check_ids(layer, column)
         return {layer.name: ids[i] for i, layer in enumerate(self._layers)}
 
-    def _columns(self, batch: Batch) -> dict[str, F32 | Ids]:
+    def _convert_columns(self, batch: Batch) -> dict[str, F32 | Ids]:
         found: dict[str, F32 | Ids] = {}
         for layer in self._layers:
             place = self._places[layer.name]
@@ -66,10 +66,10 @@ class Feeder:
                 raise ValueError(
                     f"data layer {layer.name}: a sample has no item {place}; {_ADVICE}"
                 ) from None
-            found[layer.name] = self._column(layer, column)
+            found[layer.name] = self._convert_column(layer, column)
         return found
 
-    def _column(self, layer: Layer, column: list[Any]) -> F32 | Ids:
+    def _convert_column(self, layer: Layer, column: list[Any]) -> F32 | Ids:
         if layer.type is not None and layer.type.kind == "integer":
             try:
                 ids: Ids = np.asarray(column, dtype=np.int64).reshape(-1)
@@ -101,7 +101,7 @@ def _check_ids(layer: Layer, ids: Ids) -> None:
         )
 
 
-def _table(batch: Batch) -> Ids:
+def _make_table(batch: Batch) -> Ids:
     """A batch of ids as one array [n, items]."""
     try:
         width = len(batch[0])
@@ -113,7 +113,7 @@ def _table(batch: Batch) -> Ids:
     return flat.reshape(len(batch), width)
 
 
-def _places(data_layers: Sequence[Layer], feeding: Feeding) -> dict[str, int]:
+def _map_places(data_layers: Sequence[Layer], feeding: Feeding) -> dict[str, int]:
     names = [layer.name for layer in data_layers]
     if feeding is None:
         return {name: place for place, name in enumerate(names)}

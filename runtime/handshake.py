@@ -25,9 +25,9 @@ __all__ = [
     "Refused",
     "ServerSide",
     "compare",
-    "foreign_protocol",
+    "detect_protocol",
     "greet",
-    "silent",
+    "is_silent",
 ]
 
 PLANE = prove.Plane(
@@ -50,12 +50,12 @@ class Hello:
     pservers: int  # length of that list
     shard: int  # number of the port in its pserver, dense ports first
 
-    def to_json(self) -> bytes:
+    def encode(self) -> bytes:
         """As the wire has it."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     @classmethod
-    def from_json(cls, text: bytes) -> Hello:
+    def decode(cls, text: bytes) -> Hello:
         """Raises ValueError unless it is an object of just these whole numbers, none negative."""
         found = json.loads(text)
         names = {f.name for f in fields(cls)}
@@ -67,7 +67,7 @@ class Hello:
         return cls(**found)
 
 
-def foreign_protocol(begin: bytes) -> str:
+def detect_protocol(begin: bytes) -> str:
     """The name of the protocol that begins so, if it is one that a Fleet program speaks; else ""."""
     for preface, name in FOREIGN.items():
         if begin.startswith(preface):
@@ -130,11 +130,11 @@ class ServerSide:
         """What to send in answer to these bytes."""
         answer = self._server.feed(data)
         if self.failure:
-            self.foreign = foreign_protocol(self._server.buffer)
+            self.foreign = detect_protocol(self._server.buffer)
         return answer
 
     def _compare(self, text: bytes) -> str:
-        hello = Hello.from_json(text)
+        hello = Hello.decode(text)
         why = self._accept(hello)
         if not why:
             self.hello = hello
@@ -147,10 +147,10 @@ def greet(sock: socket.socket, secret: bytes, hello: Hello) -> None:
     Raises Refused, or OSError (TimeoutError, ConnectionError) if it may be worth trying again.
     """
     limit_s = sock.gettimeout() or TIMEOUT_S
-    prove.dial(sock, PLANE, secret, hello.to_json(), time.monotonic() + limit_s)
+    prove.dial(sock, PLANE, secret, hello.encode(), time.monotonic() + limit_s)
 
 
-def silent(address: tuple[str, int], secret: bytes, limit_s: float) -> bool:
+def is_silent(address: tuple[str, int], secret: bytes, limit_s: float) -> bool:
     """Whether nobody is at work there: one that is stopped takes connections, but says nothing.
 
     One that is gone is not silent: its connections break, which says more.

@@ -12,7 +12,7 @@ from .feeder import Feeder, Feeding
 from .layer import Layer
 from .network import Network
 from .parameters import Parameters
-from .settings import current
+from .settings import get_settings
 
 
 def infer(
@@ -47,13 +47,13 @@ def infer(
     samples = list(input)
     if not samples:
         raise ValueError("infer: input has no samples")
-    network = Network(*layers, threads=current().trainer_count)
+    network = Network(*layers, threads=get_settings().trainer_count)
     parameters.check("infer", network.params)
 
     def fetch(name: str, keys: U64) -> F32:
-        return np.take(parameters.current(name), keys.astype(np.intp), axis=0)
+        return np.take(parameters.get_current(name), keys.astype(np.intp), axis=0)
 
-    values = {name: parameters.current(name) for name in network.params if name not in network.tables}
+    values = {name: parameters.get_current(name) for name in network.params if name not in network.tables}
     inputs = Feeder(network.data_layers, feeding)(samples)
     try:
         found = network.infer(inputs, len(samples), values, fetch)

@@ -14,16 +14,16 @@ from .settings import Settings
 from .shared import env
 
 
-def log_path(settings: Settings) -> Path:
+def get_log_path(settings: Settings) -> Path:
     """The log file of this trainer; `./log/` unless the launcher or the program says where."""
     job = settings.job
     folder = settings.log_dir or job.log_dir or "log"
     if job.launched:
-        return Path(folder) / env.info_log(env.TRAINER, job.rank, job.local_rank)
-    return Path(folder) / env.info_log(env.TRAINER, settings.trainer_id, settings.trainer_id)
+        return Path(folder) / env.get_info_log(env.TRAINER, job.rank, job.local_rank)
+    return Path(folder) / env.get_info_log(env.TRAINER, settings.trainer_id, settings.trainer_id)
 
 
-def eval_text(metrics: Mapping[str, float]) -> str:
+def format_metrics(metrics: Mapping[str, float]) -> str:
     """Metrics in one line, each as name=value."""
     return " ".join(f"{name}={value:.6g}" for name, value in metrics.items())
 
@@ -38,7 +38,7 @@ class InfoLog:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a", buffering=1, encoding="utf-8")
         except OSError as e:
-            self._lost(e)
+            self._warn_lost(e)
 
     def info(self, text: str) -> None:
         """One line to the file."""
@@ -74,7 +74,7 @@ class InfoLog:
             file, self._file = self._file, None
             with contextlib.suppress(OSError):  # what it holds back can't be written either
                 file.close()
-            self._lost(e)
+            self._warn_lost(e)
 
-    def _lost(self, error: OSError) -> None:
+    def _warn_lost(self, error: OSError) -> None:
         print(f"WARNING: {self.path}: {error.strerror}; training goes on without it", file=sys.stderr)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from . import publish
-from .activation import activation_name
+from .activation import get_activation_name
 from .arrays import MAX_IDS
 from .attr import ExtraLayerAttribute, ParameterAttribute
 from .data_type import InputType
@@ -66,19 +66,19 @@ BiasAttr = ParameterAttribute | bool | None
 _counters: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 
-def _auto_name(name: str | None, kind: str) -> str:
+def _make_name(name: str | None, kind: str) -> str:
     return name if name is not None else f"__{kind}_{next(_counters[kind])}__"
 
 
-def _layers(value: LayerInput, where: str) -> tuple[Layer, ...]:
+def _check_layers(value: LayerInput, where: str) -> tuple[Layer, ...]:
     layers = (value,) if isinstance(value, Layer) else tuple(value)
     if not layers or not all(isinstance(one, Layer) for one in layers):
         raise TypeError(f"{where}: input={value!r} is not a layer or a list of layers")
     return layers
 
 
-def _vectors(value: LayerInput, where: str) -> tuple[Layer, ...]:
-    layers = _layers(value, where)
+def _check_vectors(value: LayerInput, where: str) -> tuple[Layer, ...]:
+    layers = _check_layers(value, where)
     for one in layers:
         if one.op in ("cross_entropy", "square_error") or (one.type and one.type.kind == "integer"):
             raise ValueError(f"{where}: input {one.name} is no vector; ids go through layer.embedding")
@@ -100,12 +100,12 @@ def embedding(
     layer_attr: ExtraLayerAttribute | None = None,
 ) -> Layer:
     """The row of a table that belongs to an id: [n] ids to [n, size]."""
-    (one,) = _layers(input, "layer.embedding")[:1]
+    (one,) = _check_layers(input, "layer.embedding")[:1]
     if one.type is None or one.type.kind != "integer":
         raise ValueError(f"layer.embedding: input {one.name} is not a data layer of integer_value")
     if one.size > MAX_IDS:
         raise ValueError(f"layer.embedding: input {one.name} has {one.size} ids, a table at most 2**32")
-    own = _auto_name(name, "embedding")
+    own = _make_name(name, "embedding")
     table = make_config(f"_{own}.w0", one.size, size, param_attr or ParameterAttribute(), bias=False)
     return Layer(
         name=own,
@@ -113,7 +113,7 @@ def embedding(
         size=size,
         inputs=(one,),
         weights=(table,),
-        drop_rate=_drop_rate(layer_attr),
+        drop_rate=_get_drop_rate(layer_attr),
     )
 
 
@@ -124,14 +124,14 @@ def concat(
     layer_attr: ExtraLayerAttribute | None = None,
 ) -> Layer:
     """Vectors of each sample, one after the other."""
-    layers = _vectors(input, "layer.concat")
+    layers = _check_vectors(input, "layer.concat")
     return Layer(
-        name=_auto_name(name, "concat"),
+        name=_make_name(name, "concat"),
         op="concat",
         size=sum(one.size for one in layers),
         inputs=layers,
-        act=activation_name(act, "linear"),
-        drop_rate=_drop_rate(layer_attr),
+        act=get_activation_name(act, "linear"),
+        drop_rate=_get_drop_rate(layer_attr),
     )
 
 
@@ -145,8 +145,8 @@ def fc(
     layer_attr: ExtraLayerAttribute | None = None,
 ) -> Layer:
     """act(x W + b), summed over the inputs. `act` is Tanh unless given, as in v2; False: no bias."""
-    layers = _vectors(input, "layer.fc")
-    own = _auto_name(name, "fc_layer")
+    layers = _check_vectors(input, "layer.fc")
+    own = _make_name(name, "fc_layer")
     if isinstance(param_attr, ParameterAttribute) or param_attr is None:
         param_attr = [param_attr or ParameterAttribute()] * len(layers)
     if len(param_attr) != len(layers):
@@ -163,9 +163,9 @@ def fc(
         size=size,
         inputs=layers,
         weights=tuple(weights),
-        bias=_bias(f"_{own}.wbias", size, bias_attr),
-        act=activation_name(act, "tanh"),
-        drop_rate=_drop_rate(layer_attr),
+        bias=_make_bias(f"_{own}.wbias", size, bias_attr),
+        act=get_activation_name(act, "tanh"),
+        drop_rate=_get_drop_rate(layer_attr),
     )
 
 
@@ -174,29 +174,29 @@ def classification_cost(input: Layer, label: Layer, name: str | None = None) -> 
 
     Events then have the metric `classification_error_evaluator`, the share of wrong classes.
     """
-    return _label_cost(input, label, _auto_name(name, "cost"), error_rate=True)
+    return _make_label_cost(input, label, _make_name(name, "cost"), error_rate=True)
 
 
 def cross_entropy_cost(input: Layer, label: Layer, name: str | None = None) -> Layer:
     """classification_cost without the metric."""
-    return _label_cost(input, label, _auto_name(name, "cross_entropy"), error_rate=False)
+    return _make_label_cost(input, label, _make_name(name, "cross_entropy"), error_rate=False)
 
 
 def square_error_cost(input: Layer, label: Layer, name: str | None = None) -> Layer:
     """The sum of squared differences of `input` and the vector `label`, not halved, as in v2."""
-    (vector,) = _vectors(input, "layer.square_error_cost")
+    (vector,) = _check_vectors(input, "layer.square_error_cost")
     if label.type is None or label.type.kind != "dense" or label.size != vector.size:
         raise ValueError(f"layer.square_error_cost: label {label.name} is not dense_vector({vector.size})")
     return Layer(
-        name=_auto_name(name, "square_error_cost"), op="square_error", size=1, inputs=(vector, label)
+        name=_make_name(name, "square_error_cost"), op="square_error", size=1, inputs=(vector, label)
     )
 
 
 mse_cost = regression_cost = square_error_cost
 
 
-def _label_cost(input: Layer, label: Layer, name: str, *, error_rate: bool) -> Layer:
-    (scores,) = _vectors(input, "layer.classification_cost")
+def _make_label_cost(input: Layer, label: Layer, name: str, *, error_rate: bool) -> Layer:
+    (scores,) = _check_vectors(input, "layer.classification_cost")
     if label.type is None or label.type.kind != "integer" or label.size != scores.size:
         raise ValueError(f"layer.classification_cost: label {label.name} is not integer_value({scores.size})")
     if scores.act != "softmax":
@@ -204,11 +204,11 @@ def _label_cost(input: Layer, label: Layer, name: str, *, error_rate: bool) -> L
     return Layer(name=name, op="cross_entropy", size=1, inputs=(scores, label), error_rate=error_rate)
 
 
-def _drop_rate(layer_attr: ExtraLayerAttribute | None) -> float:
+def _get_drop_rate(layer_attr: ExtraLayerAttribute | None) -> float:
     return float((layer_attr.drop_rate if layer_attr else None) or 0.0)
 
 
-def _bias(name: str, size: int, attr: BiasAttr) -> ParamConfig | None:
+def _make_bias(name: str, size: int, attr: BiasAttr) -> ParamConfig | None:
     if attr is False:
         return None
     own = attr if isinstance(attr, ParameterAttribute) else ParameterAttribute()

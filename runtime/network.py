@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from . import _core
-from .arrays import F32, U64, Ids, Index, Rows, sum_rows, unique_rows
+from .arrays import F32, U64, Ids, Index, Rows, find_unique_rows, sum_rows
 from .layer import Layer
 from .ops import (
     ConcatNode,
@@ -47,7 +47,7 @@ class StepResult:
     sparse: dict[str, tuple[U64, F32]] = field(default_factory=dict)
 
 
-def topological(outputs: Iterable[Layer]) -> list[Layer]:
+def sort_layers(outputs: Iterable[Layer]) -> list[Layer]:
     """All layers below `outputs`, each once, inputs first, in the order in which they are written."""
     found: dict[int, Layer] = {}
 
@@ -97,7 +97,7 @@ class Network:
 
     def __init__(self, output: Layer, *others: Layer, threads: int = 1) -> None:
         self._outputs = (output, *others)
-        self.layers = topological(self._outputs)
+        self.layers = sort_layers(self._outputs)
         _check_names(self.layers)
         self.params = collect_params(self.layers)
         # As v2 numbers the items of a sample where `feeding` does not.
@@ -131,14 +131,14 @@ class Network:
 
         params: the dense values by name. fetch(name, keys) gives [k, dim] rows of a table.
         """
-        rows = {name: self._rows(nodes, inputs) for name, nodes in self._lookups.items()}
+        rows = {name: self._find_rows(nodes, inputs) for name, nodes in self._lookups.items()}
         tables = {name: fetch(name, found.keys) for name, found in rows.items()}
         row_grads = {
             name: np.empty((found.index.size, tables[name].shape[1]), dtype=np.float32)
             for name, found in rows.items()
             if draw is not None
         }
-        tapes = self._tapes(inputs, samples, params, rows, tables, row_grads, draw)
+        tapes = self._make_tapes(inputs, samples, params, rows, tables, row_grads, draw)
         self._run(tapes)
         result = StepResult(
             samples=samples,
@@ -154,9 +154,9 @@ class Network:
 
     def infer(self, inputs: Inputs, samples: int, params: Mapping[str, F32], fetch: FetchRows) -> list[F32]:
         """Each output's values, [samples, size], in a new array."""
-        rows = {name: self._rows(nodes, inputs) for name, nodes in self._lookups.items()}
+        rows = {name: self._find_rows(nodes, inputs) for name, nodes in self._lookups.items()}
         tables = {name: fetch(name, found.keys) for name, found in rows.items()}
-        tapes = self._tapes(inputs, samples, params, rows, tables, {}, None)
+        tapes = self._make_tapes(inputs, samples, params, rows, tables, {}, None)
         self._run(tapes)
         places = [self.layers.index(one) for one in self._outputs]
         return [
@@ -170,11 +170,11 @@ class Network:
             self._pool.shutdown()
             self._pool = None
 
-    def _rows(self, nodes: Sequence[Node], inputs: Inputs) -> Rows:
+    def _find_rows(self, nodes: Sequence[Node], inputs: Inputs) -> Rows:
         ids = [inputs[node.layer.inputs[0].name] for node in nodes]
-        return unique_rows(np.concatenate(ids).astype(np.int64, copy=False))
+        return find_unique_rows(np.concatenate(ids).astype(np.int64, copy=False))
 
-    def _tapes(
+    def _make_tapes(
         self,
         inputs: Inputs,
         samples: int,
@@ -187,12 +187,12 @@ class Network:
         """One for each slice of the batch that is not empty."""
         bounds = [samples * i // self._threads for i in range(self._threads + 1)]
         return [
-            self._tape(thread, slice(low, high), inputs, samples, params, rows, tables, row_grads, draw)
+            self._make_tape(thread, slice(low, high), inputs, samples, params, rows, tables, row_grads, draw)
             for thread, (low, high) in enumerate(itertools.pairwise(bounds))
             if low < high
         ]
 
-    def _tape(
+    def _make_tape(
         self,
         thread: int,
         part: slice,
@@ -227,13 +227,13 @@ class Network:
 
     def _run(self, tapes: Sequence[Tape]) -> None:
         if len(tapes) == 1:
-            self._pass(tapes[0])
+            self._run_tape(tapes[0])
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, "compute")
-        list(self._pool.map(self._pass, tapes))
+        list(self._pool.map(self._run_tape, tapes))
 
-    def _pass(self, tape: Tape) -> None:
+    def _run_tape(self, tape: Tape) -> None:
         for node in self._nodes:
             node.forward(tape)
         if tape.draw is None:
@@ -268,10 +268,10 @@ def _compile(layers: Sequence[Layer], outputs: Sequence[Layer]) -> list[Node]:
         and layer.inputs[0].op == "fc"
         and users.count(id(layer.inputs[0])) == 1
     }
-    return [_node(i, layer, place, fused) for i, layer in enumerate(layers)]
+    return [_make_node(i, layer, place, fused) for i, layer in enumerate(layers)]
 
 
-def _node(index: int, layer: Layer, place: Mapping[int, int], fused: set[int]) -> Node:
+def _make_node(index: int, layer: Layer, place: Mapping[int, int], fused: set[int]) -> Node:
     inputs = tuple(place[id(one)] for one in layer.inputs)
     match layer.op:
         case "data":

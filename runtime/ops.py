@@ -48,7 +48,7 @@ class Tape:
     param_grads: dict[str, F32] = field(default_factory=dict)
     errors: int = 0  # samples of a wrong class
 
-    def buffer(self, use: str, node: int, shape: tuple[int, int]) -> F32:
+    def get_buffer(self, use: str, node: int, shape: tuple[int, int]) -> F32:
         """An array of `shape` with any content, the same one in the next step of equal size."""
         found = self.buffers.get((use, node))
         if found is None or found.shape != shape:
@@ -99,7 +99,7 @@ class EmbeddingNode:
         tape.outs[self.index] = _finish(tape, self, out)
 
     def backward(self, tape: Tape, grad: F32) -> None:
-        np.copyto(tape.row_grads[self.index], _unfinish(tape, self, grad))
+        np.copyto(tape.row_grads[self.index], _undo_finish(tape, self, grad))
 
 
 @dataclass(slots=True)
@@ -112,12 +112,12 @@ class ConcatNode:
 
     def forward(self, tape: Tape) -> None:
         parts = [tape.outs[i] for i in self.inputs]
-        out = tape.buffer("out", self.index, (len(parts[0]), self.layer.size))
+        out = tape.get_buffer("out", self.index, (len(parts[0]), self.layer.size))
         np.concatenate(parts, axis=1, out=out)
         tape.outs[self.index] = _finish(tape, self, out)
 
     def backward(self, tape: Tape, grad: F32) -> None:
-        grad = _unfinish(tape, self, grad)
+        grad = _undo_finish(tape, self, grad)
         at = 0
         for node in self.inputs:
             width = tape.outs[node].shape[1]
@@ -137,7 +137,7 @@ class FcNode:
 
     def forward(self, tape: Tape) -> None:
         layer = self.layer
-        out = tape.buffer("out", self.index, (len(tape.outs[self.inputs[0]]), layer.size))
+        out = tape.get_buffer("out", self.index, (len(tape.outs[self.inputs[0]]), layer.size))
         for i, (node, weight) in enumerate(zip(self.inputs, layer.weights, strict=True)):
             if i == 0:
                 np.matmul(tape.outs[node], tape.params[weight.name], out=out)
@@ -149,13 +149,13 @@ class FcNode:
 
     def backward(self, tape: Tape, grad: F32) -> None:
         if not self.fused:
-            grad = _unfinish(tape, self, grad)
+            grad = _undo_finish(tape, self, grad)
         for node, weight, needs in zip(self.inputs, self.layer.weights, self.needs, strict=True):
-            _param_grad(tape, self.index, weight, tape.outs[node], grad)
+            _add_param_grad(tape, self.index, weight, tape.outs[node], grad)
             if needs:
                 tape.add_grad(node, grad @ tape.params[weight.name].T)
         if self.layer.bias is not None:
-            _param_grad(tape, self.index, self.layer.bias, None, grad)
+            _add_param_grad(tape, self.index, self.layer.bias, None, grad)
 
 
 @dataclass(slots=True)
@@ -176,7 +176,7 @@ class CrossEntropyNode:
         if not self.fused:
             tape.outs[self.index] = -np.log(np.maximum(picked, np.float32(1e-30)))
             return
-        total = _exp_rows(scores, highest)  # from here on `scores` holds exponentials
+        total = _exponentiate_rows(scores, highest)  # from here on `scores` holds exponentials
         tape.outs[self.index] = np.log(total) - (picked - highest)
         if tape.draw is not None:
             scores *= (np.float32(1.0) / total)[:, None]
@@ -210,11 +210,11 @@ class SquareErrorNode:
         tape.add_grad(self.input, np.float32(2.0) * difference)
 
 
-def _param_grad(tape: Tape, node: int, param: ParamConfig, x: F32 | None, grad: F32) -> None:
+def _add_param_grad(tape: Tape, node: int, param: ParamConfig, x: F32 | None, grad: F32) -> None:
     """The gradient of a weight, x^T grad, or of a bias, where x is None: the sum over the samples."""
     known = tape.param_grads.get(param.name)
     use = "grad" if known is None else "more"
-    out = tape.buffer(f"{use} {param.name}", node, param.shape)
+    out = tape.get_buffer(f"{use} {param.name}", node, param.shape)
     if x is None:
         np.add.reduce(grad, axis=0, out=out[0])
     else:
@@ -225,7 +225,7 @@ def _param_grad(tape: Tape, node: int, param: ParamConfig, x: F32 | None, grad: 
         known += out
 
 
-def _exp_rows(scores: F32, highest: F32) -> F32:
+def _exponentiate_rows(scores: F32, highest: F32) -> F32:
     """exp(scores - highest of its row) in place; returns the sum of each row."""
     scores -= highest[:, None]
     np.exp(scores, out=scores)
@@ -245,13 +245,13 @@ def _finish(tape: Tape, node: Node, out: F32) -> F32:
     elif act == "relu":
         np.maximum(out, np.float32(0.0), out=out)
     elif act == "softmax":
-        out /= _exp_rows(out, out.max(axis=1))[:, None]
+        out /= _exponentiate_rows(out, out.max(axis=1))[:, None]
     if node.layer.drop_rate > 0.0:
         _drop(tape, node, out)
     return out
 
 
-def _unfinish(tape: Tape, node: Node, grad: F32) -> F32:
+def _undo_finish(tape: Tape, node: Node, grad: F32) -> F32:
     """The gradient before activation and dropout, a new array where they did something.
 
     The derivatives below are of the output. A dropped one is 0, and its gradient too; each depends on its
@@ -259,7 +259,7 @@ def _unfinish(tape: Tape, node: Node, grad: F32) -> F32:
     """
     out, act = tape.outs[node.index], node.layer.act
     if node.layer.drop_rate > 0.0 and tape.draw is not None:
-        grad = grad * _kept(node.layer, tape.draw, tape.thread, grad.shape)
+        grad = grad * _draw_kept(node.layer, tape.draw, tape.thread, grad.shape)
     if act == "sigmoid":
         return grad * (out - out * out)
     if act == "tanh":
@@ -277,10 +277,10 @@ def _drop(tape: Tape, node: Node, out: F32) -> None:
     if tape.draw is None:
         out *= np.float32(1.0 - node.layer.drop_rate)
     else:
-        out *= _kept(node.layer, tape.draw, tape.thread, out.shape)
+        out *= _draw_kept(node.layer, tape.draw, tape.thread, out.shape)
 
 
-def _kept(layer: Layer, draw: Draw, thread: int, shape: tuple[int, ...]) -> F32:
+def _draw_kept(layer: Layer, draw: Draw, thread: int, shape: tuple[int, ...]) -> F32:
     """1 where an output is kept, 0 where it is dropped, from (seed, layer, trainer, step, thread) alone."""
     label = f"{draw.seed}/{draw.trainer}/{draw.step}/{thread}/{layer.name}"
     key = int.from_bytes(hashlib.blake2b(label.encode(), digest_size=16).digest(), "little")

@@ -93,7 +93,7 @@ class Optimizer:
         if name == "regularization" and not isinstance(value, L2Regularization | None):
             raise TypeError(f"{self._name}: regularization={value!r} is not L2Regularization")
 
-    def rule(self, config: ParamConfig) -> Rule:
+    def make_rule(self, config: ParamConfig) -> Rule:
         """How this optimizer updates a parameter; raises ValueError where it can't as asked."""
         if config.momentum and self.method == "adagrad":
             raise ValueError(f"parameter {config.name}: {self._name} has no momentum")

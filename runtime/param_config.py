@@ -73,7 +73,7 @@ _NAME, _SIZE, _LEARNING_RATE, _MOMENTUM, _MEAN, _STD, _DECAY, _DIMS, _STRATEGY =
 _SPARSE_REMOTE, _STATIC, _SPARSE = 16, 18, 22
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -82,35 +82,35 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _int_field(number: int, value: int) -> bytes:
-    return _varint(number << 3) + _varint(value)
+def _encode_int(number: int, value: int) -> bytes:
+    return _encode_varint(number << 3) + _encode_varint(value)
 
 
-def _double_field(number: int, value: float) -> bytes:
-    return _varint(number << 3 | 1) + struct.pack("<d", value)
+def _encode_double(number: int, value: float) -> bytes:
+    return _encode_varint(number << 3 | 1) + struct.pack("<d", value)
 
 
 def encode(config: ParamConfig) -> bytes:
     """The message as bytes."""
     name = config.name.encode()
     parts = [
-        _varint(_NAME << 3 | 2) + _varint(len(name)) + name,
-        _int_field(_SIZE, config.rows * config.cols),
-        _double_field(_LEARNING_RATE, config.learning_rate),
-        _double_field(_MEAN, config.mean),
-        _double_field(_STD, config.std),
-        _int_field(_DIMS, config.rows),
-        _int_field(_DIMS, config.cols),
-        _int_field(_STRATEGY, int(config.kind == "uniform")),
+        _encode_varint(_NAME << 3 | 2) + _encode_varint(len(name)) + name,
+        _encode_int(_SIZE, config.rows * config.cols),
+        _encode_double(_LEARNING_RATE, config.learning_rate),
+        _encode_double(_MEAN, config.mean),
+        _encode_double(_STD, config.std),
+        _encode_int(_DIMS, config.rows),
+        _encode_int(_DIMS, config.cols),
+        _encode_int(_STRATEGY, int(config.kind == "uniform")),
     ]
     if config.momentum is not None:
-        parts.append(_double_field(_MOMENTUM, config.momentum))
+        parts.append(_encode_double(_MOMENTUM, config.momentum))
     if config.decay is not None:
-        parts.append(_double_field(_DECAY, config.decay))
+        parts.append(_encode_double(_DECAY, config.decay))
     if config.sparse:
-        parts += [_int_field(_SPARSE_REMOTE, 1), _int_field(_SPARSE, 1)]
+        parts += [_encode_int(_SPARSE_REMOTE, 1), _encode_int(_SPARSE, 1)]
     if config.is_static:
-        parts.append(_int_field(_STATIC, 1))
+        parts.append(_encode_int(_STATIC, 1))
     return b"".join(parts)
 
 
@@ -126,7 +126,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Number and raw value of each field; raises ValueError where the message is damaged."""
     at = 0
     while at < len(data):
@@ -147,7 +147,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         at += size
 
 
-def _double(value: int | bytes | None, default: float) -> float:
+def _decode_double(value: int | bytes | None, default: float) -> float:
     if isinstance(value, bytes) and len(value) == 8:
         return float(struct.unpack("<d", value)[0])
     return default
@@ -157,7 +157,7 @@ def decode(data: bytes) -> ParamConfig:
     """The configuration in a message; raises ValueError where it is damaged or not of a matrix."""
     found: dict[int, int | bytes] = {}
     dims: list[int] = []
-    for number, value in _fields(data):
+    for number, value in _read_fields(data):
         found[number] = value
         if number == _DIMS and isinstance(value, int):
             dims.append(value)
@@ -172,11 +172,11 @@ def decode(data: bytes) -> ParamConfig:
         rows=rows,
         cols=cols,
         kind="uniform" if found.get(_STRATEGY) == 1 else "normal",
-        mean=_double(found.get(_MEAN), 0.0),
-        std=_double(found.get(_STD), 0.01),
-        learning_rate=_double(found.get(_LEARNING_RATE), 1.0),
-        momentum=_double(found[_MOMENTUM], 0.0) if _MOMENTUM in found else None,
-        decay=_double(found[_DECAY], 0.0) if _DECAY in found else None,
+        mean=_decode_double(found.get(_MEAN), 0.0),
+        std=_decode_double(found.get(_STD), 0.01),
+        learning_rate=_decode_double(found.get(_LEARNING_RATE), 1.0),
+        momentum=_decode_double(found[_MOMENTUM], 0.0) if _MOMENTUM in found else None,
+        decay=_decode_double(found[_DECAY], 0.0) if _DECAY in found else None,
         is_static=found.get(_STATIC) == 1,
         sparse=found.get(_SPARSE) == 1,
     )

@@ -19,9 +19,9 @@ from . import _core, param_config, publish
 from .arrays import F32, U64
 from .kernel_numbers import KINDS
 from .layer import Layer
-from .network import collect_params, topological
+from .network import collect_params, sort_layers
 from .param_config import ParamConfig
-from .settings import current
+from .settings import get_settings
 
 __all__ = ["Parameters", "create"]
 publish(__name__, __all__)
@@ -33,13 +33,13 @@ _CONFIG_SUFFIX = ".protobuf"
 def create(layers: Layer | Iterable[Layer]) -> Parameters:
     """The parameters of all layers below `layers`, with their first values."""
     outputs = [layers] if isinstance(layers, Layer) else list(layers)
-    return Parameters(collect_params(topological(outputs)))
+    return Parameters(collect_params(sort_layers(outputs)))
 
 
-def first_rows(config: ParamConfig, keys: U64, seed: int) -> F32:
+def make_first_rows(config: ParamConfig, keys: U64, seed: int) -> F32:
     """First values of some rows, [k, cols]: from (seed, name, row, column) alone, wherever they are made."""
     out = np.empty((len(keys), config.cols), dtype=np.float32)
-    table = _core.table_id(config.name)
+    table = _core.hash_name(config.name)
     _core.init_rows(out, keys, seed, table, KINDS[config.kind], config.mean, config.std)
     return out
 
@@ -76,9 +76,9 @@ class Parameters:
 
     def get_shape(self, name: str) -> tuple[int, int]:
         """Rows and columns; raises KeyError naming those that there are."""
-        return self.config(name).shape
+        return self.get_config(name).shape
 
-    def config(self, name: str) -> ParamConfig:
+    def get_config(self, name: str) -> ParamConfig:
         """What else is known of a parameter."""
         found = self._configs.get(name)
         if found is None:
@@ -97,14 +97,14 @@ class Parameters:
 
     def get(self, name: str) -> F32:
         """A copy of a parameter's values, [rows, cols]."""
-        values = self.current(name)
+        values = self.get_current(name)
         return values.copy() if values is self._values.get(name) else values
 
-    def current(self, name: str) -> F32:
+    def get_current(self, name: str) -> F32:
         """The values as they are now, [rows, cols], wherever they live; not to be changed."""
-        self.config(name)
+        self.get_config(name)
         values = self.live(name) if self.live is not None else None
-        return self.array(name) if values is None else values
+        return self.get_array(name) if values is None else values
 
     __getitem__ = get
 
@@ -116,16 +116,16 @@ class Parameters:
             raise ValueError(f"parameter {name} has the shape {shape}, the value {values.shape}")
         if self.live is not None:
             raise RuntimeError(f"parameter {name}: pservers hold the values now; set them before train()")
-        np.copyto(self.array(name), values)
+        np.copyto(self.get_array(name), values)
         self.changed.add(name)
 
     __setitem__ = set
 
-    def array(self, name: str) -> F32:
+    def get_array(self, name: str) -> F32:
         """The values themselves, [rows, cols], which training changes in place."""
         found = self._values.get(name)
         if found is None:
-            found = self._values[name] = self._first(self.config(name))
+            found = self._values[name] = self._make_first(self.get_config(name))
         return found
 
     def adopt(self, name: str, values: F32) -> None:
@@ -133,9 +133,9 @@ class Parameters:
         assert values.shape == self.get_shape(name)
         self._values[name] = values
 
-    def _first(self, config: ParamConfig) -> F32:
+    def _make_first(self, config: ParamConfig) -> F32:
         if config.initializer is None:
-            return first_rows(config, np.arange(config.rows, dtype=np.uint64), current().seed)
+            return make_first_rows(config, np.arange(config.rows, dtype=np.uint64), get_settings().seed)
         values = np.array(config.initializer(config.name), dtype=np.float32, order="C")
         if values.size != config.rows * config.cols:
             raise ValueError(f"parameter {config.name}: initializer gave {values.shape}, not {config.shape}")
@@ -143,7 +143,7 @@ class Parameters:
 
     def serialize(self, name: str, f: IO[bytes]) -> None:
         """Write one parameter: v2's header of 16 bytes, then the values, little endian."""
-        values = self.current(name)
+        values = self.get_current(name)
         f.write(_HEADER.pack(0, 4, values.size))
         f.write(np.ascontiguousarray(values, "<f4").data.cast("B"))
 
@@ -197,7 +197,7 @@ class Parameters:
         other = Parameters.from_tar(f)
         for name in other.names():
             if name in self and name not in skip:
-                self.set(name, other.array(name))
+                self.set(name, other.get_array(name))
 
     def save(self, path: Path) -> None:
         """Write a tar file by rename: `path` is whole, old or absent at any time."""

@@ -25,7 +25,7 @@ class Progress:
         self._next_s = float("-inf")
         self._last: dict[str, int | float | str] = {}
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether a report would go out now; cheap."""
         return bool(self._path) and self._clock() >= self._next_s
 
@@ -35,11 +35,11 @@ class Progress:
         self._last = fields
         self._send(env.format_progress(**fields))
 
-    def state(self, state: str) -> None:
+    def report_state(self, state: str) -> None:
         """Send a state: `connected`, `finished`. Waits a moment where the queue is full: states count."""
         self._send(env.format_progress(**self._last, state=state), wait_s=STATE_WAIT_S)
 
-    def why(self, text: str, blames: str = "") -> None:
+    def report_reason(self, text: str, blames: str = "") -> None:
         """Say why this process is about to end without success, and which other process is the cause."""
         fields = {"blames": blames, "why": text} if blames else {"why": text}
         self._send(env.format_progress(**fields), wait_s=STATE_WAIT_S)

@@ -22,7 +22,7 @@ _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
-def optim_apply(
+def apply_optim(
     method: int,
     value: F32,
     slots: F32 | None,
@@ -47,7 +47,7 @@ def optim_apply(
         value -= change / np.sqrt(slots + np.float32(epsilon))
 
 
-def sparse_apply(
+def apply_sparse(
     method: int,
     value: F32,
     slots: F32 | None,
@@ -61,7 +61,7 @@ def sparse_apply(
     """One step on the rows `rows` [k] (none twice) of value [n, dim], in place. grad: [k, dim]."""
     part = value[rows]
     state = None if slots is None else slots[rows]
-    optim_apply(method, part, state, grad, lr, momentum, decay, epsilon)
+    apply_optim(method, part, state, grad, lr, momentum, decay, epsilon)
     value[rows] = part
     if slots is not None and state is not None:
         slots[rows] = state
@@ -72,7 +72,7 @@ def add(acc: F32, g: F32) -> None:
     acc += g
 
 
-def table_id(name: str) -> int:
+def hash_name(name: str) -> int:
     """64-bit FNV-1a of the name in UTF-8 (Fowler, Noll, Vo)."""
     value = 0xCBF29CE484222325
     for byte in name.encode():
@@ -87,28 +87,28 @@ def mix64(x: U64) -> U64:
     return x ^ (x >> np.uint64(31))
 
 
-def _scalar(x: int) -> U64:
+def _make_scalar(x: int) -> U64:
     return np.array([x & _MASK], dtype=np.uint64)  # an array: scalars warn where arrays wrap
 
 
-def _streams(keys: U64, dim: int, seed: int, table: int) -> U64:
+def _start_streams(keys: U64, dim: int, seed: int, table: int) -> U64:
     """[n, dim]: where in its row's splitmix64 stream each value begins; it has three numbers of it."""
-    base = mix64(mix64(mix64(_scalar(seed + _GOLDEN)) ^ _scalar(table)) ^ keys)
+    base = mix64(mix64(mix64(_make_scalar(seed + _GOLDEN)) ^ _make_scalar(table)) ^ keys)
     steps = np.uint64(3) * np.arange(dim, dtype=np.uint64) + np.uint64(1)
-    return base[:, None] + steps * _scalar(_GOLDEN)
+    return base[:, None] + steps * _make_scalar(_GOLDEN)
 
 
-def _unit_normal(streams: U64) -> F32:
+def _draw_normal(streams: U64) -> F32:
     """Irwin-Hall: twelve uniform pieces of 16 bits, added and centred; exact; at most 6 from 0."""
     total = np.zeros(streams.shape, dtype=np.int64)
     for step in range(3):
-        bits = mix64(streams + _scalar(step * _GOLDEN))
+        bits = mix64(streams + _make_scalar(step * _GOLDEN))
         for shift in (0, 16, 32, 48):
             total += ((bits >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.int64)
     return (total - 6 * 65535).astype(np.float32) * np.float32(2**-16)
 
 
-def _unit_uniform(streams: U64) -> F32:
+def _draw_uniform(streams: U64) -> F32:
     """Odd multiples of 2**-23 in (-1, 1): the upper 23 bits; exact."""
     odd = (mix64(streams) >> np.uint64(41)).astype(np.int64) * 2 + 1
     return (odd - 2**23).astype(np.float32) * np.float32(2**-23)
@@ -116,8 +116,8 @@ def _unit_uniform(streams: U64) -> F32:
 
 def init_rows(out: F32, keys: U64, seed: int, table: int, kind: int, mean: float, std: float) -> None:
     """out [n, dim] = the initial values of the rows `keys` [n], in place: mean + std * unit."""
-    streams = _streams(keys, out.shape[1], seed, table)
-    unit = _unit_normal(streams) if kind == NORMAL else _unit_uniform(streams)
+    streams = _start_streams(keys, out.shape[1], seed, table)
+    unit = _draw_normal(streams) if kind == NORMAL else _draw_uniform(streams)
     out[...] = np.float32(mean) + np.float32(std) * (unit if std else np.zeros_like(unit))
 
 
@@ -164,7 +164,7 @@ class SparseTable:
         """Apply the optimizer to every row in the sum, and empty it."""
         for key, grad in self.step.items():
             state = None if self.method == SGD else self.states[key]
-            optim_apply(
+            apply_optim(
                 self.method, self.rows[key], state, grad, self.lr, self.momentum, self.decay, self.epsilon
             )
         self.step.clear()

@@ -52,19 +52,21 @@ class RemoteUpdater:
             raise RuntimeError(
                 f"parameters {names} were set after the training began; pservers hold the values"
             )
-        self._client.pull(self._dense())
-        self._parameters.live = self._live
+        self._client.pull(self._get_dense())
+        self._parameters.live = self._pull_table
 
     def _create(self) -> None:
         for name in self._params.dense:
             self._client.create_dense(
-                name, self._parameters.array(name).size, _optim(self._params.rules[name])
+                name, self._parameters.get_array(name).size, _make_optim(self._params.rules[name])
             )
         for name in self._params.sparse:
             config = self._configs[name]
             init = Init(kind=config.kind, mean=config.mean, std=config.std)
-            self._client.create_sparse(name, config.rows, config.cols, _optim(self._params.rules[name]), init)
-        self._client.init_dense(self._dense())
+            self._client.create_sparse(
+                name, config.rows, config.cols, _make_optim(self._params.rules[name]), init
+            )
+        self._client.init_dense(self._get_dense())
         if self._first:
             for name in self._params.sparse:
                 if name in self._parameters.changed or self._configs[name].initializer is not None:
@@ -73,24 +75,24 @@ class RemoteUpdater:
         self._client.barrier()
 
     def _set_table(self, name: str) -> None:
-        values = self._parameters.array(name)
-        for keys in self._chunks(name):
+        values = self._parameters.get_array(name)
+        for keys in self._split_keys(name):
             self._client.set_rows(name, keys, np.ascontiguousarray(values[keys]))
 
-    def _chunks(self, name: str) -> list[U64]:
+    def _split_keys(self, name: str) -> list[U64]:
         rows, cols = self._parameters.get_shape(name)
         step = max(1, CHUNK_BYTES // (4 * cols))
         return [np.arange(at, min(at + step, rows), dtype=np.uint64) for at in range(0, rows, step)]
 
-    def _dense(self) -> dict[str, F32]:
-        return {name: self._parameters.array(name) for name in self._params.dense}
+    def _get_dense(self) -> dict[str, F32]:
+        return {name: self._parameters.get_array(name) for name in self._params.dense}
 
-    def _live(self, name: str) -> F32 | None:
+    def _pull_table(self, name: str) -> F32 | None:
         """The current values of a table that lives on the pservers."""
         if name not in self._params.sparse:
             return None
         out = np.empty(self._parameters.get_shape(name), dtype=np.float32)
-        for keys in self._chunks(name):
+        for keys in self._split_keys(name):
             at = int(keys[0])
             self._client.pull_rows(name, keys, out[at : at + len(keys)])
         return out
@@ -99,22 +101,22 @@ class RemoteUpdater:
         """Rows of a table, [k, dim], in their current version; before the training, their first values."""
         if name in self._params.sparse and self._started:
             return self._client.pull_rows(name, keys)
-        return np.take(self._parameters.array(name), keys.astype(np.intp), axis=0)
+        return np.take(self._parameters.get_array(name), keys.astype(np.intp), axis=0)
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None:
         """Push one step, wait for all trainers', take the new dense values."""
-        grads = self._params.dense_grads(dense, sparse, self._scatter)
-        self._client.push_pull(grads, self._dense(), {name: sparse[name] for name in self._params.sparse})
+        grads = self._params.collect_dense_grads(dense, sparse, self._scatter)
+        self._client.push_pull(grads, self._get_dense(), {name: sparse[name] for name in self._params.sparse})
 
     def end_pass(self) -> None:
         """Wait until all trainers have ended the pass; others may have made further steps."""
         self._client.end_pass()
-        self._client.pull(self._dense())
+        self._client.pull(self._get_dense())
 
     def settle(self) -> None:
         """Take the tables too, so that the parameters are whole without pservers; each is here once."""
         for name in self._params.sparse:
-            values = self._live(name)
+            values = self._pull_table(name)
             assert values is not None
             self._parameters.adopt(name, values)
         self._parameters.live = None
@@ -126,7 +128,7 @@ class RemoteUpdater:
         self._client.close()
 
 
-def _optim(rule: Rule) -> Optim:
+def _make_optim(rule: Rule) -> Optim:
     return Optim(
         method=rule.method,
         learning_rate=rule.learning_rate,

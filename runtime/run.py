@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import ClassVar
 
 from .client import ClientError, NotReached, PeerVanished
-from .infolog import InfoLog, log_path
+from .infolog import InfoLog, get_log_path
 from .network import Network
 from .optimizer import Optimizer
 from .parameters import Parameters
@@ -33,14 +33,14 @@ NOT_SAVED = (
 )
 
 
-def exit_code(error: PeerVanished | ClientError) -> int:
+def get_exit_code(error: PeerVanished | ClientError) -> int:
     """Of a trainer that such an error ends."""
     if isinstance(error, PeerVanished):
         return VANISHED_CODE
     return NOT_REACHED_CODE if isinstance(error, NotReached) else REFUSED_CODE
 
 
-def trains_alone(settings: Settings, *, is_local: bool) -> tuple[bool, str]:
+def decide_alone(settings: Settings, *, is_local: bool) -> tuple[bool, str]:
     """Whether this trainer trains without pservers, and what is to be said about it; pure.
 
     Raises EnvError where it needs pservers and none are named.
@@ -73,7 +73,7 @@ class Run:
 
     def __init__(self, settings: Settings, *, is_local: bool) -> None:
         self.settings = settings
-        self.alone, self._note = trains_alone(settings, is_local=is_local)
+        self.alone, self._note = decide_alone(settings, is_local=is_local)
         self.progress = Progress(settings.job.progress)
         self._log: InfoLog | None = None
         self._aborted = False  # a training began and did not end well
@@ -82,10 +82,10 @@ class Run:
     def log(self) -> InfoLog:
         """The trainer's log, opened on first use, closed after each training."""
         if self._log is None:
-            self._log = InfoLog(log_path(self.settings))
+            self._log = InfoLog(get_log_path(self.settings))
         return self._log
 
-    def updater(self, network: Network, parameters: Parameters, optimizer: Optimizer) -> Updater:
+    def make_updater(self, network: Network, parameters: Parameters, optimizer: Optimizer) -> Updater:
         """The updater that goes with this run."""
         if self.alone:
             return LocalUpdater(network.params, network.tables, parameters, optimizer)
@@ -96,12 +96,12 @@ class Run:
             optimizer,
             make_client(self.settings, lambda text: self.log.say(text)),
             first=self.settings.trainer_id == 0,
-            on_connected=lambda: self._connected(remote),
+            on_connected=lambda: self._note_connected(remote),
         )
         return remote
 
-    def _connected(self, remote: RemoteUpdater) -> None:
-        self.progress.state("connected")
+    def _note_connected(self, remote: RemoteUpdater) -> None:
+        self.progress.report_state("connected")
         _Crash.watch()
         atexit.register(self._end, remote)
 
@@ -114,13 +114,13 @@ class Run:
             remote.finish()
         except (PeerVanished, ClientError) as e:
             self.log.warn(f"trainer {self.settings.trainer_id} could not say that it is finished: {e}")
-            self.progress.why(f"could not say that it is finished: {e}")
+            self.progress.report_reason(f"could not say that it is finished: {e}")
             sys.stdout.flush()
-            os._exit(exit_code(e))  # atexit can't change the code
-        self.progress.state("finished")
+            os._exit(get_exit_code(e))  # atexit can't change the code
+        self.progress.report_state("finished")
 
     @contextlib.contextmanager
-    def training(self) -> Iterator[None]:
+    def guard_training(self) -> Iterator[None]:
         """Around a training: says what there is to say, and keeps in mind how it went.
 
         Raises RuntimeError where another trainer of this program has trained with the pservers.
@@ -132,7 +132,7 @@ class Run:
             self._note = ""
         self._aborted = True
         try:
-            with self.guarding():
+            with self.guard():
                 yield
             self._aborted = False
         finally:
@@ -154,17 +154,17 @@ class Run:
             self._log = None
 
     @contextlib.contextmanager
-    def guarding(self) -> Iterator[None]:
+    def guard(self) -> Iterator[None]:
         """Around everything that speaks to pservers: where that goes wrong for good, one line and exit."""
         try:
             yield
         except (PeerVanished, ClientError) as e:
             self._aborted = True
-            self.progress.why(str(e))
-            self.log.warn(f"{e}; trainer {self.settings.trainer_id} ends with {exit_code(e)}")
-            raise SystemExit(exit_code(e)) from e
+            self.progress.report_reason(str(e))
+            self.log.warn(f"{e}; trainer {self.settings.trainer_id} ends with {get_exit_code(e)}")
+            raise SystemExit(get_exit_code(e)) from e
 
-    def passes(self, literal: int) -> int:
+    def choose_passes(self, literal: int) -> int:
         """The number of passes: the one given from outside, or the program's own."""
         given = self.settings.num_passes
         if given is None or given == literal:
@@ -191,7 +191,7 @@ class Run:
             parameters.save(path)
         except OSError as e:
             why = f"{path.absolute()} could not be saved: {e.strerror or e}"
-            self.progress.why(why)
+            self.progress.report_reason(why)
             self.log.warn(f"{why}; trainer {self.settings.trainer_id} ends with {NOT_SAVED_CODE}")
             raise SystemExit(NOT_SAVED_CODE) from e
         self.log.say(f"parameters of pass {pass_id} are in {path.absolute()}")

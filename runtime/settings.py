@@ -46,7 +46,7 @@ class Settings:
     @property
     def endpoints(self) -> list[tuple[str, int]]:
         """First port of each pserver."""
-        return env.pserver_endpoints(self.pservers, self.port, self.ports_num, self.ports_num_for_sparse)
+        return env.list_pserver_endpoints(self.pservers, self.port, self.ports_num, self.ports_num_for_sparse)
 
 
 def resolve(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
@@ -62,7 +62,7 @@ def resolve(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Sett
             hint = f"; did you mean {near[0]}?" if near else ""
             raise TypeError(f"init() has no argument {name}{hint}")
         values[name] = env.INIT_ARGS[name].parse(value, name)
-    given = env.init_args(environ)
+    given = env.read_init_args(environ)
     flags = frozenset(given) & frozenset(env.TRAINER_FLAGS)
     for name, value in given.items():
         if name not in arguments or name in flags:
@@ -98,16 +98,16 @@ def init(**arguments: object) -> None:
     """
     global _current
     for name in sorted(os.environ):
-        if near := env.near_init_var(name):
+        if near := env.find_near_init_var(name):
             print(f"the variable {name} has no effect; is {near} meant?", file=sys.stderr)
     settings = resolve(arguments, os.environ)
     if os.environ.get("TRAINING_ROLE", "").upper() == "PSERVER":
-        _become_pserver(pserver_argv(settings, os.environ))
+        _become_pserver(build_pserver_argv(settings, os.environ))
     _pin_blas()
     _current = settings
 
 
-def current() -> Settings:
+def get_settings() -> Settings:
     """The settings of this process; those of the environment where init() was not called."""
     if _current is None:
         init()
@@ -124,7 +124,7 @@ def _pin_blas() -> None:
         _blas = threadpool_limits(limits=1)
 
 
-def pserver_argv(settings: Settings, environ: Mapping[str, str]) -> list[str]:
+def build_pserver_argv(settings: Settings, environ: Mapping[str, str]) -> list[str]:
     """The command of the pserver that this process is to become; pure."""
     port = environ.get("PADDLE_PORT") or str(settings.port)
     argv = [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", f"--port={port}"]

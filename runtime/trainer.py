@@ -11,14 +11,14 @@ from typing import IO
 
 from . import event, publish
 from .feeder import Batch, Feeder, Feeding
-from .infolog import eval_text
+from .infolog import format_metrics
 from .layer import Layer
 from .network import COSTS, Network, StepResult
 from .ops import Draw
 from .optimizer import Optimizer
 from .parameters import Parameters
 from .run import Run
-from .settings import current
+from .settings import get_settings
 
 __all__ = ["SGD"]
 publish(__name__, __all__)
@@ -76,7 +76,7 @@ class SGD:
             raise TypeError(f"trainer.SGD: update_equation={update_equation!r} is not of optimizer")
         if extra_layers is not None or pserver_spec is not None:
             raise ValueError("trainer.SGD: extra_layers and pserver_spec: the bundled runtime lacks them")
-        settings = current()
+        settings = get_settings()
         self._settings = settings
         if cost.op not in COSTS:
             raise ValueError(f"trainer.SGD: layer {cost.name} is not a cost")
@@ -84,7 +84,7 @@ class SGD:
         parameters.check("trainer.SGD", self._network.params)
         self._parameters = parameters
         self._run = Run(settings, is_local=is_local)
-        self._updater = self._run.updater(self._network, parameters, update_equation)
+        self._updater = self._run.make_updater(self._network, parameters, update_equation)
         self._steps = 0
 
     def train(
@@ -108,8 +108,8 @@ class SGD:
             raise ValueError("test_period has no effect: train() was given no test_reader")
         feeder = Feeder(self._network.data_layers, feeding)
         loop = _Loop(self, self._run, feeder, event_handler or _ignore, test_reader, feeding)
-        with self._run.training():
-            passes = self._run.passes(num_passes)
+        with self._run.guard_training():
+            passes = self._run.choose_passes(num_passes)
             self._updater.start()
             for pass_id in range(passes):
                 loop.run_pass(pass_id, reader)
@@ -123,7 +123,7 @@ class SGD:
         """Cost and metrics over all batches of `reader()`, with the current parameters."""
         feeder = Feeder(self._network.data_layers, feeding)
         totals = Totals(self.has_error_rate)
-        with self._run.guarding():
+        with self._run.guard():
             for batch in reader():
                 totals.add(self.step(feeder, batch, training=False))
         return event.TestResult(totals.cost, totals.metrics)
@@ -145,7 +145,9 @@ class SGD:
         """One batch forward, and in training backward and through the update."""
         settings, network = self._settings, self._network
         draw = Draw(seed=settings.seed, trainer=settings.trainer_id, step=self._steps) if training else None
-        values = {name: self._parameters.array(name) for name in network.params if name not in network.tables}
+        values = {
+            name: self._parameters.get_array(name) for name in network.params if name not in network.tables
+        }
         result = network.step(feeder(batch), len(batch), values, self._updater.fetch, draw)
         if training:
             self._updater.update(result.dense, result.sparse)
@@ -187,7 +189,7 @@ class _Loop:
             recent.add(step)
             last = batch_id, step
             self._check_cost(pass_id, batch_id, step)
-            if self._run.progress.due():
+            if self._run.progress.is_due():
                 self._report(pass_id, batch_id, step, total.samples, began_s)
             if settings.dot_period and (batch_id + 1) % settings.dot_period == 0:
                 print(".", end="", file=sys.stderr, flush=True)
@@ -201,7 +203,7 @@ class _Loop:
             one.add(step)
             self._handler(event.EndIteration(pass_id, batch_id, one.cost, one.metrics))
         if last is None:
-            self._warn_once("samples", _no_samples(pass_id, settings.trainer_id))
+            self._warn_once("samples", _describe_no_samples(pass_id, settings.trainer_id))
         else:
             self._report(pass_id, *last, total.samples, began_s)
         self._trainer.end_pass()
@@ -230,16 +232,17 @@ class _Loop:
         rate = recent.samples / max(elapsed_s, 1e-9)
         self._run.log.info(
             f"{where} samples={total.samples} AvgCost={total.cost:.6g} CurrentCost={recent.cost:.6g} "
-            f"Eval: {eval_text(total.metrics)} CurrentEval: {eval_text(recent.metrics)} samples/s={rate:.1f}"
+            f"Eval: {format_metrics(total.metrics)} CurrentEval: {format_metrics(recent.metrics)} "
+            f"samples/s={rate:.1f}"
         )
 
     def _test(self, where: str) -> None:
         if self._test_reader is not None:
             result = self._trainer.test(self._test_reader, self._feeding)
-            self._run.log.say(f"{where} Test: cost={result.cost:.6g} {eval_text(result.metrics)}")
+            self._run.log.say(f"{where} Test: cost={result.cost:.6g} {format_metrics(result.metrics)}")
 
 
-def _no_samples(pass_id: int, trainer_id: int) -> str:
+def _describe_no_samples(pass_id: int, trainer_id: int) -> str:
     if pass_id > 0:
         why = "reader() must begin anew each time it is called"
     else:

@@ -38,13 +38,13 @@ class ParamRules:
         self, configs: Mapping[str, ParamConfig], optimizer: Optimizer, tables: frozenset[str]
     ) -> None:
         self.rules: dict[str, Rule] = {
-            name: optimizer.rule(config) for name, config in configs.items() if not config.is_static
+            name: optimizer.make_rule(config) for name, config in configs.items() if not config.is_static
         }
         self.tables = tables
         self.sparse = [name for name in self.rules if configs[name].sparse and name in tables]
         self.dense = [name for name in self.rules if name not in self.sparse]
 
-    def dense_grads(
+    def collect_dense_grads(
         self, dense: Mapping[str, F32], sparse: Sparse, scatter: Callable[[str, U64, F32], F32]
     ) -> dict[str, F32]:
         """A full gradient for each dense parameter, tables without sparse_update among them."""
@@ -95,20 +95,20 @@ class LocalUpdater:
 
     def fetch(self, name: str, keys: U64) -> F32:
         """Rows of a table, [k, dim]."""
-        return np.take(self._parameters.array(name), keys.astype(np.intp), axis=0)
+        return np.take(self._parameters.get_array(name), keys.astype(np.intp), axis=0)
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None:
         """Apply one step."""
-        for name, grad in self._params.dense_grads(dense, sparse, self._scatter).items():
-            _core.optim_apply(*self._target(name), grad, *_numbers(self._params.rules[name]))
+        for name, grad in self._params.collect_dense_grads(dense, sparse, self._scatter).items():
+            _core.apply_optim(*self._get_target(name), grad, *_get_numbers(self._params.rules[name]))
         for name in self._params.sparse:
             keys, grad = sparse[name]
-            _core.sparse_apply(*self._target(name), keys, grad, *_numbers(self._params.rules[name]))
+            _core.apply_sparse(*self._get_target(name), keys, grad, *_get_numbers(self._params.rules[name]))
 
-    def _target(self, name: str) -> tuple[int, F32, F32 | None]:
+    def _get_target(self, name: str) -> tuple[int, F32, F32 | None]:
         return (
             METHODS[self._params.rules[name].method],
-            self._parameters.array(name),
+            self._parameters.get_array(name),
             self._slots[name],
         )
 
@@ -125,5 +125,5 @@ class LocalUpdater:
         pass
 
 
-def _numbers(rule: Rule) -> tuple[float, float, float, float]:
+def _get_numbers(rule: Rule) -> tuple[float, float, float, float]:
     return rule.learning_rate, rule.momentum, rule.decay, rule.epsilon

@@ -58,19 +58,19 @@ class Server:
 # --- Who is there. Pure. ---
 
 
-def pods(listing: Mapping[str, Any], kubectl: Sequence[str]) -> list[Server]:
+def read_pods(listing: Mapping[str, Any], kubectl: Sequence[str]) -> list[Server]:
     """The servers of `kubectl get pods -o json`, in order of their numbers. Raises ClusterError."""
     present = [pod for pod in listing["items"] if "deletionTimestamp" not in pod["metadata"]]
     if not present:
         raise ClusterError(f"no pod has the label {LABEL}; kubectl apply -f ssh_servers.yaml makes them")
-    waiting = [f"{pod['metadata']['name']} ({why})" for pod in present if (why := not_ready(pod))]
+    waiting = [f"{pod['metadata']['name']} ({why})" for pod in present if (why := explain_not_ready(pod))]
     if waiting:
         raise ClusterError(
             f"not ready: {', '.join(waiting)}; "
             "kubectl rollout status statefulset/ssh-servers waits for them, kubectl describe pod says more"
         )
-    return in_order(
-        server(
+    return sort_servers(
+        make_server(
             pod["metadata"]["name"],
             pod["status"].get("podIP", ""),
             (*kubectl, f"--namespace={pod['metadata']['namespace']}", "exec", "-i"),
@@ -80,7 +80,7 @@ def pods(listing: Mapping[str, Any], kubectl: Sequence[str]) -> list[Server]:
     )
 
 
-def not_ready(pod: Mapping[str, Any]) -> str:
+def explain_not_ready(pod: Mapping[str, Any]) -> str:
     """Why a pod can't be used yet; empty if it can."""
     status = pod.get("status", {})
     conditions = {entry["type"]: entry for entry in status.get("conditions", ())}
@@ -96,11 +96,13 @@ def not_ready(pod: Mapping[str, Any]) -> str:
     return ", ".join([status.get("phase", "Unknown"), *reasons, *([unscheduled] if unscheduled else [])])
 
 
-def containers(listing: str, inspected: Sequence[Mapping[str, Any]], docker: Sequence[str]) -> list[Server]:
+def read_containers(
+    listing: str, inspected: Sequence[Mapping[str, Any]], docker: Sequence[str]
+) -> list[Server]:
     """The servers of `docker compose ps --all --format json` and `docker inspect`. Raises ClusterError."""
     waiting = [
         f"{entry['Name']} ({entry.get('Health') or entry['State']})"
-        for entry in compose_entries(listing)
+        for entry in parse_compose_entries(listing)
         if entry["State"] != "running" or entry.get("Health", "") not in ("", "healthy")
     ]
     if waiting:
@@ -108,13 +110,15 @@ def containers(listing: str, inspected: Sequence[Mapping[str, Any]], docker: Seq
             f"not ready: {', '.join(waiting)}; "
             "docker compose up --detach --wait waits for them, docker compose logs says more"
         )
-    return in_order(
-        server(entry["Name"].removeprefix("/"), container_address(entry), (*docker, "exec", "-i"), ())
+    return sort_servers(
+        make_server(
+            entry["Name"].removeprefix("/"), get_container_address(entry), (*docker, "exec", "-i"), ()
+        )
         for entry in inspected
     )
 
 
-def compose_entries(listing: str) -> list[dict[str, Any]]:
+def parse_compose_entries(listing: str) -> list[dict[str, Any]]:
     """The entries of `docker compose ps --format json`: an array until 2.20, an object a line since."""
     text = listing.strip().removeprefix("null")
     entries = json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines()]
@@ -123,14 +127,14 @@ def compose_entries(listing: str) -> list[dict[str, Any]]:
     return list(entries)
 
 
-def container_address(inspected: Mapping[str, Any]) -> str:
+def get_container_address(inspected: Mapping[str, Any]) -> str:
     """Its first address, IPv4 where it has one; empty if it has none."""
     networks = inspected["NetworkSettings"]["Networks"].values()
     addresses = [network.get(key) for key in ("IPAddress", "GlobalIPv6Address") for network in networks]
     return next((address for address in addresses if address), "")
 
 
-def server(name: str, address: str, before: Sequence[str], after: Sequence[str]) -> Server:
+def make_server(name: str, address: str, before: Sequence[str], after: Sequence[str]) -> Server:
     """One server; its name and its address go into files, and must be no more than that."""
     if not _NAME.fullmatch(name):
         raise ClusterError(f"{name!r} can't be a host's name in ssh_config")
@@ -141,25 +145,25 @@ def server(name: str, address: str, before: Sequence[str], after: Sequence[str])
     return Server(name, checked, (*before, name, *after))
 
 
-def in_order(servers: Iterable[Server]) -> list[Server]:
+def sort_servers(servers: Iterable[Server]) -> list[Server]:
     """By name, numbers in it by value: ssh-servers-10 comes after ssh-servers-9."""
 
-    def key(one: Server) -> list[tuple[int, str]]:
+    def get_key(one: Server) -> list[tuple[int, str]]:
         return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", one.name)]
 
-    return sorted(servers, key=key)
+    return sorted(servers, key=get_key)
 
 
 # --- What is written. Pure. ---
 
 
-def conf_py(servers: Sequence[Server]) -> str:
+def render_conf(servers: Sequence[Server]) -> str:
     hosts = "".join(f'    "{one.name}",\n' for one in servers)
     says = "# Written by write_conf.py: ssh_config beside it says how these are reached."
     return f'{says}\nHOSTS = [\n{hosts}]\nROOT_DIR = "{ROOT_DIR}"\n'
 
 
-def known_hosts(servers: Sequence[Server], keys: Mapping[str, str]) -> str:
+def render_known_hosts(servers: Sequence[Server], keys: Mapping[str, str]) -> str:
     """The hosts' keys by their names, which ssh looks for in place of addresses. Raises ClusterError."""
     lines = []
     for one in servers:
@@ -170,7 +174,7 @@ def known_hosts(servers: Sequence[Server], keys: Mapping[str, str]) -> str:
     return "".join(lines)
 
 
-def ssh_config(servers: Sequence[Server], access: Path, *, by_exec: bool) -> str:
+def render_ssh_config(servers: Sequence[Server], access: Path, *, by_exec: bool) -> str:
     """How ssh reaches each of them by its name. Raises ClusterError."""
     if _UNQUOTABLE.search(str(access)):
         raise ClusterError(f"ssh_config can't name the folder {str(access)!r}")
@@ -211,20 +215,20 @@ def ask(argv: Sequence[str]) -> str:
     return done.stdout
 
 
-def of_kubernetes(chosen: argparse.Namespace) -> list[Server]:
+def find_kubernetes(chosen: argparse.Namespace) -> list[Server]:
     context = [f"--context={chosen.context}"] if chosen.context else []
     namespace = [f"--namespace={chosen.namespace}"] if chosen.namespace else []
     kubectl = ["kubectl", *context]
     listing = ask([*kubectl, *namespace, "get", "pods", "-l", LABEL, "-o", "json"])
-    return pods(json.loads(listing), kubectl)
+    return read_pods(json.loads(listing), kubectl)
 
 
-def of_compose(chosen: argparse.Namespace) -> list[Server]:
+def find_compose(chosen: argparse.Namespace) -> list[Server]:
     listing = ask(
         ["docker", "compose", "--file", str(HERE / "compose.yaml"), "ps", "--all", "--format", "json"]
     )
-    names = [entry["Name"] for entry in compose_entries(listing)]
-    return containers(listing, json.loads(ask(["docker", "inspect", *names])), ["docker"])
+    names = [entry["Name"] for entry in parse_compose_entries(listing)]
+    return read_containers(listing, json.loads(ask(["docker", "inspect", *names])), ["docker"])
 
 
 def dial(one: Server) -> None:
@@ -240,9 +244,13 @@ def dial(one: Server) -> None:
 
 def write(servers: Sequence[Server], access: Path, *, by_exec: bool) -> None:
     """Ask each server for its host key, and write the three files."""
-    config = ssh_config(servers, access, by_exec=by_exec)
+    config = render_ssh_config(servers, access, by_exec=by_exec)
     keys = {one.name: ask([*one.enter, "cat", HOST_KEY]) for one in servers}
-    files = {"known_hosts": known_hosts(servers, keys), "ssh_config": config, "conf.py": conf_py(servers)}
+    files = {
+        "known_hosts": render_known_hosts(servers, keys),
+        "ssh_config": config,
+        "conf.py": render_conf(servers),
+    }
     for name, text in files.items():
         (access / name).write_text(text)
 
@@ -251,7 +259,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Writes access/conf.py, ssh_config and known_hosts.")
     ways = parser.add_subparsers(dest="what", required=True)
     finders: dict[str, Callable[[argparse.Namespace], list[Server]]]
-    finders = {"compose": of_compose, "k8s": of_kubernetes}
+    finders = {"compose": find_compose, "k8s": find_kubernetes}
     for name, find in finders.items():
         way = ways.add_parser(name)
         way.set_defaults(find=find)

@@ -10,28 +10,28 @@ Sample = tuple[int, ...]
 Reader = Callable[[], Iterator[Sample]]
 
 
-def alone() -> bool:
+def is_alone() -> bool:
     """Whether there are no pservers, so that the program trains by itself."""
     return not os.environ.get("PADDLE_INIT_PSERVERS")
 
 
-def trainers() -> int:
+def count_trainers() -> int:
     """How many trainers the job has; 1 when nothing started it."""
     return int(os.environ.get("PADDLE_INIT_NUM_GRADIENT_SERVERS", "1"))
 
 
-def trainer_id() -> int:
+def get_trainer_id() -> int:
     """Which of them this is, from 0."""
     return int(os.environ.get("PADDLE_INIT_TRAINER_ID", "0"))
 
 
-def data_folder(name: str) -> Path:
+def find_data_folder(name: str) -> Path:
     """`train` -> `train_data_dir/train` where there is such a folder, else `train_data_dir`."""
     flat = Path(f"{name}_data_dir")
     return flat / name if (flat / name).is_dir() else flat
 
 
-def own_files(folder: Path, count: int, own: int) -> list[Path]:
+def list_own_files(folder: Path, count: int, own: int) -> list[Path]:
     """The files `…-00000` of a folder whose number modulo `count` is `own`, in order of numbers.
 
     Files without such a suffix are left out: `train.txt` itself is all of its pieces.
@@ -44,13 +44,13 @@ def own_files(folder: Path, count: int, own: int) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
-def reader(name: str) -> Reader:
+def make_reader(name: str) -> Reader:
     """Samples of this trainer's part of the `train` or `test` data: tuples of word ids."""
 
-    def samples() -> Iterator[Sample]:
-        for path in own_files(data_folder(name), trainers(), trainer_id()):
+    def read_samples() -> Iterator[Sample]:
+        for path in list_own_files(find_data_folder(name), count_trainers(), get_trainer_id()):
             with path.open() as lines:
                 for line in lines:
                     yield tuple(map(int, line.split(",")))
 
-    return samples
+    return read_samples

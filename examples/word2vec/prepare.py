@@ -38,7 +38,7 @@ BLANK_LINE = re.compile(r"\n[ \t]*\n")
 CODE = re.compile(r"^\s*(>>>|\.\.\.|::=|\||\+[-=]|[-=*~^]{3,})|::=", re.MULTILINE)
 
 
-def topic_texts(path: Path) -> Iterator[str]:
+def read_topics(path: Path) -> Iterator[str]:
     """The texts in the dict that `pydoc_data/topics.py` is."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Dict):
@@ -47,7 +47,7 @@ def topic_texts(path: Path) -> Iterator[str]:
                     yield value.value
 
 
-def docstrings(path: Path) -> Iterator[str]:
+def read_docstrings(path: Path) -> Iterator[str]:
     """The docstrings of a source file, always in the same order; none where it can't be parsed."""
     try:
         tree = ast.parse(path.read_bytes())
@@ -60,24 +60,24 @@ def docstrings(path: Path) -> Iterator[str]:
                 yield text
 
 
-def bundled_texts() -> Iterator[str]:
+def read_bundled_texts() -> Iterator[str]:
     """The default corpus. Source files are read, not imported; the order is that of their names."""
     library = Path(sysconfig.get_path("stdlib"))
-    yield from topic_texts(library / "pydoc_data" / "topics.py")
+    yield from read_topics(library / "pydoc_data" / "topics.py")
     for path in sorted(library.rglob("*.py"), key=lambda path: path.relative_to(library).as_posix()):
         folders = path.relative_to(library).parts[:-1]
         if not SKIPPED.intersection(folders) and folders[:1] != ("pydoc_data",):
-            yield from docstrings(path)
+            yield from read_docstrings(path)
 
 
-def paragraphs(text: str) -> list[str]:
+def split_paragraphs(text: str) -> list[str]:
     """Pieces between blank lines; lines, where there is no blank one (a sentence a line, as in the PTB)."""
     return BLANK_LINE.split(text) if BLANK_LINE.search(text) else text.splitlines()
 
 
-def sentences(text: str) -> Iterator[tuple[str, ...]]:
+def split_sentences(text: str) -> Iterator[tuple[str, ...]]:
     """Sentences as lower-case words, numbers as `N`; code and tables are left out."""
-    for paragraph in paragraphs(text):
+    for paragraph in split_paragraphs(text):
         if CODE.search(paragraph):
             continue
         for sentence in SENTENCE_END.split(paragraph):
@@ -98,7 +98,7 @@ def build_dict(corpus: Iterable[Sequence[str]], min_freq: int) -> dict[str, int]
     return ids
 
 
-def to_ids(words: Sequence[str], word_dict: dict[str, int]) -> tuple[int, ...]:
+def convert_to_ids(words: Sequence[str], word_dict: dict[str, int]) -> tuple[int, ...]:
     """A sentence with its start and end as ids."""
     return tuple(word_dict.get(word, word_dict[UNKNOWN]) for word in (START, *words, END))
 
@@ -110,12 +110,12 @@ def split(
 
     Docstrings repeat: a sentence is taken once, also where it differs from another in unknown words only.
     """
-    unique = list(dict.fromkeys(to_ids(words, word_dict) for words in corpus))
+    unique = list(dict.fromkeys(convert_to_ids(words, word_dict) for words in corpus))
     random.Random(1).shuffle(unique)
     return [s for i, s in enumerate(unique) if i % TEST_EVERY], unique[::TEST_EVERY]
 
 
-def ngrams(corpus: Iterable[Sequence[int]]) -> Iterator[str]:
+def format_ngrams(corpus: Iterable[Sequence[int]]) -> Iterator[str]:
     """A line for each n-gram of each sentence that is long enough."""
     for ids in corpus:
         for end in range(N, len(ids) + 1):
@@ -144,7 +144,7 @@ def prepare(workspace: Path, texts: Iterable[str], *, split_count: int, layout: 
 
     Raises ValueError, and has written nothing, where the texts are too short to train on.
     """
-    corpus = [words for text in texts for words in sentences(text) if len(words) >= N - 2]
+    corpus = [words for text in texts for words in split_sentences(text) if len(words) >= N - 2]
     word_dict = build_dict(corpus, min_freq)
     parts = dict(zip(("train", "test"), split(corpus, word_dict), strict=True))
     if not parts["train"]:
@@ -156,7 +156,7 @@ def prepare(workspace: Path, texts: Iterable[str], *, split_count: int, layout: 
     (workspace / "word_dict.pickle").write_bytes(pickle.dumps(word_dict, protocol=2))
     counts = {}
     for name, part in parts.items():
-        lines = list(ngrams(part))
+        lines = list(format_ngrams(part))
         flat = workspace / f"{name}_data_dir" / f"{name}.txt"
         nested = flat.parent / name / flat.name
         for place in (flat, nested):  # the programs read what lies there, also of another layout
@@ -172,7 +172,7 @@ def prepare(workspace: Path, texts: Iterable[str], *, split_count: int, layout: 
     )
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """Command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -195,7 +195,7 @@ def arguments() -> argparse.Namespace:
     return found
 
 
-def given_texts(corpus: Iterable[Path]) -> Iterator[str]:
+def read_given_texts(corpus: Iterable[Path]) -> Iterator[str]:
     """The user's own texts. Raises ValueError for what can't be read as such."""
     for path in corpus:
         try:
@@ -210,11 +210,11 @@ def given_texts(corpus: Iterable[Path]) -> Iterator[str]:
 
 def main() -> None:
     """Prepare, and say what was made."""
-    options = arguments()
+    options = parse_arguments()
     try:
         told = prepare(
             options.workspace,
-            given_texts(options.corpus) if options.corpus else bundled_texts(),
+            read_given_texts(options.corpus) if options.corpus else read_bundled_texts(),
             split_count=options.split_count,
             layout=options.layout,
             min_freq=options.min_freq,

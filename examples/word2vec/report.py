@@ -27,7 +27,7 @@ UNKNOWN = "<unk>"
 SHOWN = {"<e>": "(end)", "<s>": "(start)"}
 
 
-def probabilities(parameters: Mapping[str, F32], contexts: Ids, *, drop: float) -> F32:
+def predict(parameters: Mapping[str, F32], contexts: Ids, *, drop: float) -> F32:
     """Of each word of the dictionary to be the next one: contexts [n, 4] -> [n, words].
 
     Where training dropped values of the hidden layer, all of them count here, with `1 - drop`.
@@ -40,29 +40,29 @@ def probabilities(parameters: Mapping[str, F32], contexts: Ids, *, drop: float) 
     return shares
 
 
-def perplexity(parameters: Mapping[str, F32], samples: Ids, *, drop: float) -> float:
+def compute_perplexity(parameters: Mapping[str, F32], samples: Ids, *, drop: float) -> float:
     """Of 5-grams [n, 5]: how many words the model hesitates between, on average."""
     logs = []
     for part in np.array_split(samples, len(samples) // 1024 + 1):
-        found = probabilities(parameters, part[:, :4], drop=drop)
+        found = predict(parameters, part[:, :4], drop=drop)
         logs.append(np.log(found[np.arange(len(part)), part[:, 4]].astype(np.float64)))
     return float(np.exp(-np.concatenate(logs).mean()))
 
 
-def unigram_perplexity(train: Ids, test: Ids, words: int) -> float:
+def compute_unigram_perplexity(train: Ids, test: Ids, words: int) -> float:
     """Perplexity when a word is guessed by how often it occurs in training (one added), context ignored."""
     counts = np.bincount(train[:, 4], minlength=words) + 1.0
     return float(np.exp(-np.log(counts / counts.sum())[test[:, 4]].mean()))
 
 
-def nearest(table: F32, word: int, count: int) -> list[int]:
+def find_nearest(table: F32, word: int, count: int) -> list[int]:
     """The `count` other rows of `table` [n, dim] that point most in the direction of row `word`."""
     unit = table / np.linalg.norm(table, axis=1, keepdims=True).clip(1e-12)
     order = np.argsort(-(unit @ unit[word]), kind="stable")
     return [int(i) for i in order if i != word][:count]
 
 
-def known(texts: Sequence[str], word_dict: Mapping[str, int]) -> list[str]:
+def select_known(texts: Sequence[str], word_dict: Mapping[str, int]) -> list[str]:
     """Those of `texts` whose words are all in the dictionary; other words of it where none is."""
     found = [text for text in texts if all(word in word_dict for word in text.split())]
     if found:
@@ -72,21 +72,21 @@ def known(texts: Sequence[str], word_dict: Mapping[str, int]) -> list[str]:
     return [" ".join(by_id[i + k] for k in range(length)) for i in range(20, min(100, len(by_id) - 4), 20)]
 
 
-def tell_words(table: F32, word_dict: Mapping[str, int]) -> None:
+def print_neighbours(table: F32, word_dict: Mapping[str, int]) -> None:
     """Print which words are near which."""
     by_id = {i: SHOWN.get(word, word) for word, i in word_dict.items()}
     print("\nNearest words, by the direction of their embeddings:")
-    for word in known(WORDS, word_dict):
-        print(f"  {word:10} {', '.join(by_id[i] for i in nearest(table, word_dict[word], 6))}")
+    for word in select_known(WORDS, word_dict):
+        print(f"  {word:10} {', '.join(by_id[i] for i in find_nearest(table, word_dict[word], 6))}")
 
 
-def tell_next(parameters: Mapping[str, F32], word_dict: Mapping[str, int], *, drop: float) -> None:
+def print_next_words(parameters: Mapping[str, F32], word_dict: Mapping[str, int], *, drop: float) -> None:
     """Print which words are expected next."""
     by_id = {i: SHOWN.get(word, word) for word, i in word_dict.items()}
     print("\nExpected next, with probabilities:")
-    for start in known(STARTS, word_dict):
+    for start in select_known(STARTS, word_dict):
         ids = [word_dict["<s>"], *(word_dict[word] for word in start.split())][-4:]
-        found = probabilities(parameters, np.array([ids]), drop=drop)[0]
+        found = predict(parameters, np.array([ids]), drop=drop)[0]
         found[word_dict[UNKNOWN]] = 0
         best = np.argsort(-found, kind="stable")[:5]
         print(f"  {start:22} … {', '.join(f'{by_id[int(i)]} {found[i]:.0%}' for i in best)}")
@@ -109,23 +109,23 @@ def main() -> None:
     import train
 
     paddle.init()
-    word_dict = train.word_dict()
+    word_dict = train.load_word_dict()
     grams = {}
     for name in ("train", "test"):
-        text = my_lib.data_folder(name) / f"{name}.txt"
+        text = my_lib.find_data_folder(name) / f"{name}.txt"
         grams[name] = np.loadtxt(text, delimiter=",", dtype=np.int64, ndmin=2)
-    fresh = paddle.parameters.create(train.network(len(word_dict)))
+    fresh = paddle.parameters.create(train.build_network(len(word_dict)))
     before = {name: fresh.get(name) for name in fresh.names()}
     model = max(Path("output").rglob("*.tar"), key=lambda path: path.stat().st_mtime)
     after = load(model)
 
     print("\nPerplexity of text that was not trained on (lower is better):")
-    print(f"  before training             {perplexity(before, grams['test'], drop=train.DROP):8.1f}")
-    unigram = unigram_perplexity(grams["train"], grams["test"], len(word_dict))
+    print(f"  before training             {compute_perplexity(before, grams['test'], drop=train.DROP):8.1f}")
+    unigram = compute_unigram_perplexity(grams["train"], grams["test"], len(word_dict))
     print(f"  word frequencies (unigram)  {unigram:8.1f}")
-    print(f"  after training              {perplexity(after, grams['test'], drop=train.DROP):8.1f}")
-    tell_words(after["_proj"], word_dict)
-    tell_next(after, word_dict, drop=train.DROP)
+    print(f"  after training              {compute_perplexity(after, grams['test'], drop=train.DROP):8.1f}")
+    print_neighbours(after["_proj"], word_dict)
+    print_next_words(after, word_dict, drop=train.DROP)
     print(f"\nModel: {model.resolve()}\nLogs:  {workspace / 'log'}/")
 
 

@@ -24,21 +24,21 @@ CONTEXT = ("firstw", "secondw", "thirdw", "fourthw")
 NEXT = "fifthw"
 
 
-def word_dict() -> dict[str, int]:
+def load_word_dict() -> dict[str, int]:
     """Ids of the words, as prepare.py wrote them."""
     found: dict[str, int] = pickle.loads(Path("word_dict.pickle").read_bytes())
     return found
 
 
-def network(words: int) -> paddle.layer.Layer:
+def build_network(words: int) -> paddle.layer.Layer:
     """The cost of guessing the next word from the four before it, with a dictionary of `words`."""
 
-    def word(name: str) -> paddle.layer.Layer:
+    def make_word(name: str) -> paddle.layer.Layer:
         return paddle.layer.data(name=name, type=paddle.data_type.integer_value(words))
 
     table = paddle.attr.Param(name="_proj", initial_std=0.001, learning_rate=1, l2_rate=0, sparse_update=True)
     embedded = [
-        paddle.layer.embedding(input=word(name), size=EMBEDDING, param_attr=table) for name in CONTEXT
+        paddle.layer.embedding(input=make_word(name), size=EMBEDDING, param_attr=table) for name in CONTEXT
     ]
     hidden = paddle.layer.fc(
         input=paddle.layer.concat(input=embedded),
@@ -57,31 +57,33 @@ def network(words: int) -> paddle.layer.Layer:
         bias_attr=paddle.attr.Param(name="next_bias", learning_rate=2),
         param_attr=paddle.attr.Param(name="next", learning_rate=1),
     )
-    return paddle.layer.classification_cost(input=predicted, label=word(NEXT))
+    return paddle.layer.classification_cost(input=predicted, label=make_word(NEXT))
 
 
 def main() -> None:
     """Train on this trainer's files; the test text shows after each pass what was learned."""
     paddle.init()
-    cost = network(len(word_dict()))
+    cost = build_network(len(load_word_dict()))
     trainer = paddle.trainer.SGD(
         cost,
         paddle.parameters.create(cost),
         paddle.optimizer.AdaGrad(
             learning_rate=LEARNING_RATE, regularization=paddle.optimizer.L2Regularization(8e-4)
         ),
-        is_local=my_lib.alone(),
+        is_local=my_lib.is_alone(),
     )
 
-    def on_event(event: object) -> None:
+    def handle_event(event: object) -> None:
         if isinstance(event, paddle.event.EndPass):
-            result = trainer.test(paddle.batch(my_lib.reader("test"), BATCH))
+            result = trainer.test(paddle.batch(my_lib.make_reader("test"), BATCH))
             print(
                 f"pass {event.pass_id}: perplexity of its part of the test text {math.exp(result.cost):.1f}",
                 flush=True,
             )
 
-    trainer.train(paddle.batch(my_lib.reader("train"), BATCH), num_passes=PASSES, event_handler=on_event)
+    trainer.train(
+        paddle.batch(my_lib.make_reader("train"), BATCH), num_passes=PASSES, event_handler=handle_event
+    )
 
 
 if __name__ == "__main__":

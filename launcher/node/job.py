@@ -250,7 +250,7 @@ def place(plan: Plan, nodes: Sequence[Node]) -> Placed:
         for rank, node in enumerate(deal(role.how_many, nodes)):
             local_rank = on_node[node.id]
             on_node[node.id] += 1
-            log = os.path.join(node.log_dir, env.output_log(role.name, rank, local_rank))
+            log = os.path.join(node.log_dir, env.get_output_log(role.name, rank, local_rank))
             processes.append(Process(role.name, rank, node.id, local_rank, role.argv, log))
     return Placed(plan, tuple(nodes), tuple(processes))
 
@@ -359,7 +359,7 @@ def _start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -> Sta
         local_trainers=peers.trainers_of_node[process.node],
         flags=plan.flags,
     )
-    written = env.contract_environ(contract)
+    written = env.make_contract_environ(contract)
     for name in env.TORCH_NAMES & plan.added_env.keys():
         written.pop(name, None)
     bundled = process.role == PSERVER and not script

@@ -36,7 +36,7 @@ KEYS: Final[Mapping[str, str]] = {
 }
 # PADDLE_* that the programs themselves read and that no option of ours says.
 VARIABLES: Final = frozenset(
-    {"PADDLE_WITH_GLOO", "PADDLE_DATA_HOME", *(contract.init_var(name) for name in contract.INIT_ARGS)}
+    {"PADDLE_WITH_GLOO", "PADDLE_DATA_HOME", *(contract.get_init_var(name) for name in contract.INIT_ARGS)}
 )
 _UPPER: Final = re.compile(r"[A-Z][A-Z0-9_]*")
 _KINDS: Final = {option.name: option.kind for option in OPTIONS}
@@ -176,7 +176,7 @@ def _hosts(value: object, lines: _Lines) -> Iterator[Value]:
 
 def _variable(key: str, value: object, lines: _Lines) -> Iterator[Value]:
     """A name that is not ours: a variable for every process, if it is text or a number."""
-    if key.startswith("PADDLE_") and key not in VARIABLES | contract.contract_names():
+    if key.startswith("PADDLE_") and key not in VARIABLES | contract.list_contract_names():
         near = nearest(key, [*KEYS, *VARIABLES])
         hint = f"; is {near} meant?" if near else f"; there are {', '.join(KEYS)}"
         raise SpecError(f"{lines.label(key)} is no name of conf.py{hint}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pslaunch.runtime.shared.env import init_var
+from pslaunch.runtime.shared.env import get_init_var
 
 from .args import Split
 from .conf_py import read_conf
@@ -103,6 +103,6 @@ def _variable(value: Value) -> str:
 
 def _without(values: Layer, flags: Mapping[str, str]) -> Layer:
     """Without variables of files that a flag of the trainer says as well: the flag wins."""
-    said = {init_var(name) for name in flags}
+    said = {get_init_var(name) for name in flags}
     kept = [v for v in values.get("env", ()) if v.on_line or _variable(v) not in said]
     return {**values, "env": kept}

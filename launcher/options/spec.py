@@ -126,7 +126,7 @@ def check_env_name(name: str, label: str) -> None:
     """Raises SpecError where a user can't set the variable."""
     if not re.fullmatch(r"[^\s=\0]+", name):
         raise SpecError(f"{label} {name!r} is no variable's name")
-    if name in contract.contract_names() - contract.TORCH_NAMES:
+    if name in contract.list_contract_names() - contract.TORCH_NAMES:
         option = name.removeprefix("PADDLE_INIT_").lower()
         instead = f"; use --{option}" if option in DEFAULT else ""
         raise SpecError(f"{label} {name} belongs to the contract that pslaunch writes itself{instead}")
@@ -136,8 +136,10 @@ def _check_flags(flags: Mapping[str, str], env: Mapping[str, str]) -> None:
     for name in flags:
         if name not in contract.TRAINER_FLAGS:
             raise SpecError(f"--{name} is no flag of the trainer")
-        if contract.init_var(name) in env:
-            raise SpecError(f"--{name} and --env {contract.init_var(name)} say the same; give one of them")
+        if contract.get_init_var(name) in env:
+            raise SpecError(
+                f"--{name} and --env {contract.get_init_var(name)} say the same; give one of them"
+            )
 
 
 def _check_ports(spec: JobSpec, label: str) -> None:

@@ -157,7 +157,7 @@ static int read_pieces(PyObject *obj, ps_piece **pieces, size_t *n) {
     return -1;
 }
 
-static PyObject *client_dense(PyObject *obj, PyObject *args) {
+static PyObject *client_add_dense(PyObject *obj, PyObject *args) {
     client *self = (client *)obj;
     ps_create spec = {0};
     const char *name;
@@ -180,7 +180,7 @@ static PyObject *client_dense(PyObject *obj, PyObject *args) {
     return code < 0 ? py_raise(&err) : PyLong_FromUnsignedLong(id);
 }
 
-static PyObject *client_sparse(PyObject *obj, PyObject *args) {
+static PyObject *client_add_sparse(PyObject *obj, PyObject *args) {
     client *self = (client *)obj;
     ps_create spec = {.sparse = 1};
     const char *name;
@@ -317,7 +317,7 @@ static PyObject *client_clear(PyObject *obj, PyObject *none) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject *client_sent(PyObject *obj, PyObject *args) {
+static PyObject *client_is_sent(PyObject *obj, PyObject *args) {
     client *self = (client *)obj;
     unsigned int shard;
     if (!PyArg_ParseTuple(args, "I", &shard) || ready(self) < 0) return NULL;
@@ -335,8 +335,8 @@ static PyObject *client_let_go(PyObject *obj, PyObject *args) {
 static PyMethodDef client_methods[] = {
     {"attach", client_attach, METH_VARARGS, "Take over a connected socket for a shard."},
     {"detach", client_detach, METH_VARARGS, "Close the connection to a shard."},
-    {"dense", client_dense, METH_VARARGS, "Create a dense object."},
-    {"sparse", client_sparse, METH_VARARGS, "Create a table."},
+    {"add_dense", client_add_dense, METH_VARARGS, "Create a dense object."},
+    {"add_sparse", client_add_sparse, METH_VARARGS, "Create a table."},
     {"init_dense", client_init_dense, METH_VARARGS, "Set or wait for initial values."},
     {"push", client_push, METH_VARARGS, "Push a gradient, and take new values."},
     {"pull", client_pull, METH_VARARGS, "Take values."},
@@ -346,7 +346,7 @@ static PyMethodDef client_methods[] = {
     {"tell", client_tell, METH_VARARGS, "END_PASS, BARRIER or FINISH."},
     {"run", client_run, METH_VARARGS, "Carry the call out."},
     {"clear", client_clear, METH_NOARGS, "Forget the call."},
-    {"sent", client_sent, METH_VARARGS, "Whether a shard was sent all of the call."},
+    {"is_sent", client_is_sent, METH_VARARGS, "Whether a shard was sent all of the call."},
     {"let_go", client_let_go, METH_VARARGS, "Wait for no further answer of a shard."},
     {"close", client_close, METH_NOARGS, "Close all connections."},
     {NULL, NULL, 0, NULL},

@@ -39,7 +39,7 @@ static int get_arrays(const ps_optim *o, PyObject *const *objs, Py_buffer *views
     return py_need_items(&views[SLOTS], py_items(&views[VALUE]) * slots, "slots", "value with this method");
 }
 
-static PyObject *optim_apply(PyObject *self, PyObject *args, PyObject *kwargs) {
+static PyObject *apply_optim(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
     static char *names[] = {"method",   "value", "slots",   "grad", "lr",
                             "momentum", "decay", "epsilon", "isa",  NULL};
@@ -65,7 +65,7 @@ done:
     return result;
 }
 
-/* The shapes of sparse_apply: value [rows, dim], rows [k], grad [k, dim]. */
+/* The shapes of apply_sparse: value [rows, dim], rows [k], grad [k, dim]. */
 static int check_rows_shapes(const Py_buffer *views) {
     if (py_need_ndim(&views[VALUE], 2, "value") < 0 || py_need_ndim(&views[GRAD], 2, "grad") < 0) return -1;
     if (py_need_ndim(&views[ROWS], 1, "rows") < 0) return -1;
@@ -77,7 +77,7 @@ static int check_rows_shapes(const Py_buffer *views) {
     return 0;
 }
 
-static PyObject *sparse_apply(PyObject *self, PyObject *args, PyObject *kwargs) {
+static PyObject *apply_sparse(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
     static char *names[] = {"method", "value",    "slots", "rows",    "grad",
                             "lr",     "momentum", "decay", "epsilon", NULL};
@@ -170,16 +170,16 @@ done:
     return result;
 }
 
-static PyObject *table_id(PyObject *self, PyObject *arg) {
+static PyObject *hash_name(PyObject *self, PyObject *arg) {
     (void)self;
-    if (!PyUnicode_Check(arg)) return PyErr_Format(PyExc_TypeError, "table_id: a parameter's name is needed");
+    if (!PyUnicode_Check(arg)) return PyErr_Format(PyExc_TypeError, "hash_name: a parameter's name is needed");
     Py_ssize_t n;
     const char *name = PyUnicode_AsUTF8AndSize(arg, &n);
     return name == NULL ? NULL : PyLong_FromUnsignedLongLong(ps_table_id(name, (size_t)n));
 }
 
 /* True of this build on this machine; the names are those of `pslaunch version`. */
-static PyObject *features(PyObject *self, PyObject *unused) {
+static PyObject *get_features(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
     return Py_BuildValue("{sOsOsOsO}", "avx2", ps_cpu_avx2() ? Py_True : Py_False, "gpu", Py_False, "double",
                          Py_False, "rdma", Py_False);
@@ -189,11 +189,11 @@ static PyObject *features(PyObject *self, PyObject *unused) {
 #define KEYWORDS(f) (PyCFunction)(void (*)(void))(f), METH_VARARGS | METH_KEYWORDS
 
 PyMethodDef ps_kernels_methods[] = {
-    {"optim_apply", KEYWORDS(optim_apply), "One optimizer step on value, in place."},
-    {"sparse_apply", KEYWORDS(sparse_apply), "One optimizer step on some rows of value, in place."},
+    {"apply_optim", KEYWORDS(apply_optim), "One optimizer step on value, in place."},
+    {"apply_sparse", KEYWORDS(apply_sparse), "One optimizer step on some rows of value, in place."},
     {"add", KEYWORDS(add), "acc += g, in place."},
     {"init_rows", KEYWORDS(init_rows), "Write the initial values of the rows `keys` to out."},
-    {"table_id", table_id, METH_O, "The number that stands for a parameter's name: 64-bit FNV-1a."},
-    {"features", features, METH_NOARGS, "What this build has on this machine."},
+    {"hash_name", hash_name, METH_O, "The number that stands for a parameter's name: 64-bit FNV-1a."},
+    {"get_features", get_features, METH_NOARGS, "What this build has on this machine."},
     {NULL, NULL, 0, NULL},
 };

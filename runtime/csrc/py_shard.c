@@ -4,7 +4,7 @@
 #include "ps_serve.h"
 #include "py_args.h"
 
-static PyObject *shard_run(PyObject *self, PyObject *args, PyObject *kwargs) {
+static PyObject *run_shard(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
     static char *names[] = {"trainers", "epoch", "mailbox_fd", "event_fd", "stall_after_s", NULL};
     ps_shard_config config = {0};
@@ -81,7 +81,7 @@ static int put_ops(PyObject *dict) {
     return 0;
 }
 
-static PyObject *protocol(PyObject *self, PyObject *none) {
+static PyObject *get_protocol(PyObject *self, PyObject *none) {
     (void)self, (void)none;
     const struct {
         const char *name;
@@ -122,11 +122,11 @@ static PyObject *protocol(PyObject *self, PyObject *none) {
 }
 
 PyMethodDef ps_shard_methods[] = {
-    {"shard_run", (PyCFunction)(void (*)(void))shard_run, METH_VARARGS | METH_KEYWORDS,
+    {"run_shard", (PyCFunction)(void (*)(void))run_shard, METH_VARARGS | METH_KEYWORDS,
      "Serve one shard until its mailbox says stop."},
     {"decode_header", decode_header, METH_O, "The header at the start of some bytes; None: more are needed."},
     {"encode_header", (PyCFunction)(void (*)(void))encode_header, METH_VARARGS | METH_KEYWORDS,
      "The bytes of a header."},
-    {"protocol", protocol, METH_NOARGS, "The constants of the protocol, by name."},
+    {"get_protocol", get_protocol, METH_NOARGS, "The constants of the protocol, by name."},
     {NULL, NULL, 0, NULL},
 };

@@ -29,7 +29,7 @@ class DataType:
     SEQ = 2
 
 
-def data_home() -> Path:
+def find_data_home() -> Path:
     """The folder in which the data set is looked for."""
     home = os.environ.get("PADDLE_DATA_HOME")
     return Path(home) if home else Path.home() / ".cache" / "paddle" / "dataset"
@@ -42,7 +42,7 @@ def build_dict(min_word_freq: int = 50) -> dict[str, int]:
     """
     counts: Counter[str] = Counter()
     for name in (TRAIN_FILE, TEST_FILE):
-        for line in _lines(name):
+        for line in _read_lines(name):
             counts.update(line.split())
             counts.update(("<s>", "<e>"))
     counts.pop("<unk>", None)
@@ -57,44 +57,46 @@ def train(
     word_idx: dict[str, int], n: int, data_type: int = DataType.NGRAM
 ) -> Callable[[], Iterator[Sample]]:
     """A reader of the training text: n-grams, or sequences of at most `n` words (0: any)."""
-    return _reader(TRAIN_FILE, word_idx, n, data_type)
+    return _make_reader(TRAIN_FILE, word_idx, n, data_type)
 
 
 def test(word_idx: dict[str, int], n: int, data_type: int = DataType.NGRAM) -> Callable[[], Iterator[Sample]]:
     """As `train`, of the validation text."""
-    return _reader(TEST_FILE, word_idx, n, data_type)
+    return _make_reader(TEST_FILE, word_idx, n, data_type)
 
 
-def _reader(name: str, word_idx: dict[str, int], n: int, data_type: int) -> Callable[[], Iterator[Sample]]:
+def _make_reader(
+    name: str, word_idx: dict[str, int], n: int, data_type: int
+) -> Callable[[], Iterator[Sample]]:
     if data_type not in (DataType.NGRAM, DataType.SEQ):
         raise ValueError(f"imikolov: data_type={data_type!r} is neither DataType.NGRAM nor DataType.SEQ")
     if n < (1 if data_type == DataType.NGRAM else 0):
         raise ValueError(f"imikolov: n={n} is too small")
-    of_line = _ngrams if data_type == DataType.NGRAM else _sequence
+    of_line = _split_ngrams if data_type == DataType.NGRAM else _make_sequence
 
-    def reader() -> Iterator[Sample]:
-        for line in _lines(name):
+    def read() -> Iterator[Sample]:
+        for line in _read_lines(name):
             yield from of_line(line.split(), word_idx, n)
 
-    return reader
+    return read
 
 
-def _ngrams(words: list[str], word_idx: dict[str, int], n: int) -> Iterator[Sample]:
+def _split_ngrams(words: list[str], word_idx: dict[str, int], n: int) -> Iterator[Sample]:
     unknown = word_idx["<unk>"]
     ids = [word_idx.get(word, unknown) for word in ("<s>", *words, "<e>")]
     for end in range(n, len(ids) + 1):
         yield tuple(ids[end - n : end])
 
 
-def _sequence(words: list[str], word_idx: dict[str, int], n: int) -> Iterator[Sample]:
+def _make_sequence(words: list[str], word_idx: dict[str, int], n: int) -> Iterator[Sample]:
     unknown = word_idx["<unk>"]
     ids = [word_idx.get(word, unknown) for word in words]
     if n == 0 or len(ids) < n:
         yield [word_idx["<s>"], *ids], [*ids, word_idx["<e>"]]
 
 
-def _lines(name: str) -> Iterator[str]:
-    folder = data_home() / "imikolov"
+def _read_lines(name: str) -> Iterator[str]:
+    folder = find_data_home() / "imikolov"
     archive = folder / "simple-examples.tgz"
     for path in (folder / "simple-examples" / "data" / name, folder / name):
         if path.is_file():

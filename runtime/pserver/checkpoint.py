@@ -83,12 +83,12 @@ def read(path: Path) -> Shard:
     try:
         header, at = Header.decode(start)
         data = np.memmap(path, np.uint8, "r")
-        return Shard(path, header, list(_objects(data[: len(data) - DIGEST_BYTES], at)))
+        return Shard(path, header, list(_read_objects(data[: len(data) - DIGEST_BYTES], at)))
     except (ValueError, struct.error) as e:
         raise CheckpointError(f"{path}: {e}") from None
 
 
-def _objects(data: Bytes, at: int) -> Iterator[Saved]:
+def _read_objects(data: Bytes, at: int) -> Iterator[Saved]:
     """The objects from here to the end. Raises ValueError, struct.error."""
 
     def take(size: int) -> Bytes:
@@ -180,7 +180,7 @@ def _join_dense(parts: Sequence[Saved], first_block: int) -> Saved:
 
     values = join([part.values for part in parts])
     assert values is not None
-    return _joined(used, keys=None, values=values, state=join([part.state for part in parts]))
+    return _make_joined(used, keys=None, values=values, state=join([part.state for part in parts]))
 
 
 def _join_tables(parts: Sequence[Saved]) -> Saved:
@@ -188,12 +188,12 @@ def _join_tables(parts: Sequence[Saved]) -> Saved:
     order = np.argsort(keys)
     values = np.concatenate([part.values for part in parts])[order]
     states = [part.state for part in parts if part.state is not None]
-    return _joined(
+    return _make_joined(
         parts, keys=keys[order], values=values, state=np.concatenate(states)[order] if states else None
     )
 
 
-def _joined(parts: Sequence[Saved], *, keys: U64 | None, values: F32, state: F32 | None) -> Saved:
+def _make_joined(parts: Sequence[Saved], *, keys: U64 | None, values: F32, state: F32 | None) -> Saved:
     """The whole of these parts: torn if they have different steps."""
     steps = {part.steps for part in parts}
     torn = len(steps) > 1 or any(part.torn for part in parts)

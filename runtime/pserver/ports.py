@@ -17,10 +17,10 @@ class PortError(OSError):
     """A port that can't be had; the text says which and who has it."""
 
 
-def interface_address(name: str) -> str:
+def get_interface_address(name: str) -> str:
     """The address of a network interface. Raises EnvError."""
     try:
-        return nics.address_of(name)
+        return nics.get_address(name)
     except LookupError as e:
         raise env.EnvError(f"--nics: {e.args[0]}") from e
 
@@ -40,7 +40,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as e:
         text = f"port {port} at {host} can't be listened on: {busyport.explain(e, port)}"
         if e.errno == errno.EADDRINUSE:
-            who = busyport.holder(str(where[0]), port)
+            who = busyport.find_holder(str(where[0]), port)
             by = f", held by {who}" if who else ""
             text = f"port {port} at {host} is busy{by}; choose another one with --port"
         raise PortError(text) from e

@@ -41,7 +41,7 @@ def open_ports(options: Options) -> list[list[socket.socket]]:
     """The listening sockets of each port, one for each interface. Raises PortError, EnvError."""
     if options.descriptors:
         return [[sock] for sock in ports.adopt(options.descriptors)]
-    hosts = [ports.interface_address(n) for n in options.nics] or [options.host]
+    hosts = [ports.get_interface_address(n) for n in options.nics] or [options.host]
     return [[ports.listen(h, options.port + i) for h in hosts] for i in range(options.ports)]
 
 
@@ -88,12 +88,12 @@ class Pserver:
     def _say(self, line: str) -> None:
         with contextlib.suppress(OSError):  # nobody reads any more; that is no reason to end
             print(line, flush=True)
-        self._log.line(line)
+        self._log.write(line)
 
-    def _tell_of(self, addr: str, text: str, *, aloud: bool = False) -> None:
+    def _report_peer(self, addr: str, text: str, *, aloud: bool = False) -> None:
         """What is to be said of a peer that anybody can be: not of each one, where there are many."""
-        if self._refusals.in_full(addr.rpartition(":")[0], time.monotonic()):
-            self._say(text) if aloud else self._log.line(text)
+        if self._refusals.admit(addr.rpartition(":")[0], time.monotonic()):
+            self._say(text) if aloud else self._log.write(text)
 
     def _end(self, code: int, why: str, blames: str = "") -> None:
         if self._code is not None:
@@ -102,9 +102,9 @@ class Pserver:
         if why:
             with contextlib.suppress(OSError):
                 print(f"pslaunch pserver: {why}", file=sys.stderr, flush=True)
-            self._log.line(why)
+            self._log.write(why)
         if code not in (0, EX_TERM):
-            self._progress.why(why, blames)
+            self._progress.report_reason(why, blames)
 
     def _announce(self) -> None:
         open_beyond = set()
@@ -134,12 +134,12 @@ class Pserver:
         for i, shard in enumerate(self._shards):
             self._selector.register(shard.events, selectors.EVENT_READ, (i, shard))
         try:
-            with self._watching_term():
+            with self._watch_term():
                 self._announce()
                 self._say_present()
                 while self._code is None:
                     for key, _ in self._selector.select(TICK_S):
-                        self._on_ready(key)
+                        self._handle_ready(key)
                     self._tick(time.monotonic())
                 self._stop()
             return self._code
@@ -147,7 +147,7 @@ class Pserver:
             self._selector.close()
 
     @contextlib.contextmanager
-    def _watching_term(self) -> Iterator[None]:
+    def _watch_term(self) -> Iterator[None]:
         """With a folder to save to, TERM is an end like others; without one the process dies of it."""
         if self._options.save_dir is None or signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
             yield
@@ -171,13 +171,13 @@ class Pserver:
         """Close everything and end the shards, which save themselves first if they are to."""
         for u in self._unproven:
             self._forget(u)
-        for line in self._refusals.sums(float("inf")):
-            self._log.line(line)
+        for line in self._refusals.collect_sums(float("inf")):
+            self._log.write(line)
         for sockets in self._listeners:
             for sock in sockets:
                 sock.close()
         try:
-            with contextlib.closing(self._files()) as files:
+            with contextlib.closing(self._open_files()) as files:
                 self._end_shards(files.descriptors)
                 self._place_files(files)
         except saving.SaveError as e:
@@ -185,7 +185,7 @@ class Pserver:
             self._code = None
             self._end(EX_IOERR, str(e))
 
-    def _files(self) -> saving.Files:
+    def _open_files(self) -> saving.Files:
         """Where to save to, and nothing where there is no need. Raises SaveError."""
         o = self._options
         first = self._roster.trainers.get(0)
@@ -229,30 +229,30 @@ class Pserver:
         elif self._code in (0, EX_TERM):
             self._say(f"nothing is saved in {folder}: no trainer has made parameters")
 
-    def _on_ready(self, key: selectors.SelectorKey) -> None:
+    def _handle_ready(self, key: selectors.SelectorKey) -> None:
         if key.data is None:
             os.read(key.fd, 64)  # a signal came
         elif isinstance(key.data, _Unproven):
             if key.data in self._unproven:  # it may have made room for another meanwhile
-                self._on_bytes(key.data)
+                self._handle_bytes(key.data)
         elif isinstance(key.data, int):
             assert isinstance(key.fileobj, socket.socket)
-            self._on_connection(key.fileobj, key.data)
+            self._handle_connection(key.fileobj, key.data)
         else:
             number, shard = key.data
             for event in shard.take_events():
-                self._on_event(number, *event)
+                self._handle_event(number, *event)
 
-    def _on_connection(self, listener: socket.socket, port: int) -> None:
+    def _handle_connection(self, listener: socket.socket, port: int) -> None:
         if not self._make_room():
-            self._rest(listener, port)  # whoever waits there is served in turn, a flood or not
+            self._pause_listener(listener, port)  # whoever waits there is served in turn, a flood or not
             return
         try:
             sock, name = listener.accept()
         except OSError as e:
             if e.errno in EXHAUSTED and not self._drop_one():
-                self._log.line(f"no connection is accepted for {REST_S:g} s: {e.strerror}")
-                self._rest(listener, port)
+                self._log.write(f"no connection is accepted for {REST_S:g} s: {e.strerror}")
+                self._pause_listener(listener, port)
             return
         addr = env.join_addr(name[0], name[1])
         sock.setblocking(False)
@@ -262,9 +262,9 @@ class Pserver:
         u = _Unproven(sock, side, port, addr, now_s + handshake.TIMEOUT_S)
         self._unproven.add(u, name[0], now_s)
         self._selector.register(sock, selectors.EVENT_READ, u)
-        self._on_bytes(u)  # who is of the job has said who it is by now
+        self._handle_bytes(u)  # who is of the job has said who it is by now
 
-    def _rest(self, listener: socket.socket, port: int) -> None:
+    def _pause_listener(self, listener: socket.socket, port: int) -> None:
         """Accept no connection for a moment."""
         self._selector.unregister(listener)
         self._resting[listener] = port, time.monotonic() + REST_S
@@ -290,7 +290,7 @@ class Pserver:
             self._place = place
         return why
 
-    def _on_bytes(self, u: _Unproven) -> None:
+    def _handle_bytes(self, u: _Unproven) -> None:
         answer = b""
         try:
             data = u.sock.recv(handshake.MAX_BODY_BYTES)
@@ -302,29 +302,29 @@ class Pserver:
         except OSError:
             data = b""
         if answer and u.side.failure:
-            self._on_refused(u)  # also where it did not wait for the answer
+            self._handle_refusal(u)  # also where it did not wait for the answer
         elif u.side.hello is not None and data:
             self._selector.unregister(u.sock)
             self._unproven.remove(u)
             self._shards[u.port].deliver(u.sock, u.side.hello.trainer_id, u.side.hello.incarnation)
         elif not data:
             if not u.closing:
-                self._tell_of(u.addr, f"{u.addr} left before it had proved itself")
+                self._report_peer(u.addr, f"{u.addr} left before it had proved itself")
             self._forget(u)
         elif u.side.knows_secret:
             self._unproven.keep(u)
 
-    def _on_refused(self, u: _Unproven) -> None:
+    def _handle_refusal(self, u: _Unproven) -> None:
         """Let the other side read why before the connection is closed."""
         u.closing = True
         u.until_s = min(u.until_s, time.monotonic() + 1.0)
         with contextlib.suppress(OSError):
             u.sock.shutdown(socket.SHUT_WR)
-        self._tell_of(u.addr, f"refused {u.addr}: {u.side.failure}", aloud=True)
+        self._report_peer(u.addr, f"refused {u.addr}: {u.side.failure}", aloud=True)
         if u.side.foreign:
-            self._on_foreign(u)
+            self._handle_foreign(u)
 
-    def _on_foreign(self, u: _Unproven) -> None:
+    def _handle_foreign(self, u: _Unproven) -> None:
         """A program that brings its own protocol: evidence if it is our user's, else a guess.
 
         Anybody can send a few bytes; only our own user's program shows which job this is.
@@ -354,7 +354,7 @@ class Pserver:
             text = f"{u.addr} dropped: it did not prove itself, and others wait"
             if not self._crowded:
                 text += "; strangers take the places of trainers, which may delay these"
-            self._tell_of(u.addr, text, aloud=not self._crowded)
+            self._report_peer(u.addr, text, aloud=not self._crowded)
             self._crowded = True
         self._forget(u)
         return True
@@ -366,19 +366,19 @@ class Pserver:
 
     # -- events of the shards
 
-    def _on_event(self, shard: int, kind: int, trainer: int, number: int, text: str) -> None:
+    def _handle_event(self, shard: int, kind: int, trainer: int, number: int, text: str) -> None:
         port = f"port {shard}"
         if kind == CONNECTED:
-            self._roster.connected(trainer, shard)
-            self._log.line(f"trainer {trainer} at {self._roster.trainers[trainer].addr} connected to {port}")
+            self._roster.note_connected(trainer, shard)
+            self._log.write(f"trainer {trainer} at {self._roster.trainers[trainer].addr} connected to {port}")
             self._say_present()
         elif kind == GONE:
-            if self._roster.lost(trainer, shard, time.monotonic()):
-                self._log.line(f"trainer {trainer} lost at {port}: {text}")
+            if self._roster.note_lost(trainer, shard, time.monotonic()):
+                self._log.write(f"trainer {trainer} lost at {port}: {text}")
                 self._say_present()
         elif kind == FINISHED:
-            self._roster.finished(trainer, shard)
-            self._log.line(f"trainer {trainer} finished at {port}")
+            self._roster.note_finished(trainer, shard)
+            self._log.write(f"trainer {trainer} finished at {port}")
         elif kind == STALLED:
             self._stalls[shard] = (time.monotonic() - number / 1000, trainer, text)
             self._say(f"{text} for {number / 1000:.0f} s")
@@ -388,13 +388,13 @@ class Pserver:
         elif kind == ERROR:
             self._say(f"refused trainer {trainer} at {port}: {text}")
         elif kind == STATS:
-            self._log.line(f"{port} {text}")
+            self._log.write(f"{port} {text}")
 
     def _say_present(self) -> None:
         present, expected = self._roster.present, self._options.num_gradient_servers
         if present and not self._met:
             self._met = True
-            self._progress.state("connected")
+            self._progress.report_state("connected")
         if present != self._present:
             self._present = present
             self._say(f"{present} of {expected} trainers connected (num_gradient_servers counts trainers)")
@@ -403,10 +403,10 @@ class Pserver:
         for u in [u for u in self._unproven if now_s >= u.until_s]:
             if not u.closing:
                 why = f"it did not prove itself within {handshake.TIMEOUT_S:g} s"
-                self._tell_of(u.addr, f"{u.addr} dropped: {why}")
+                self._report_peer(u.addr, f"{u.addr} dropped: {why}")
             self._forget(u)
-        for line in self._refusals.sums(now_s):
-            self._log.line(line)
+        for line in self._refusals.collect_sums(now_s):
+            self._log.write(line)
         for listener, (port, until_s) in list(self._resting.items()):
             if now_s >= until_s:
                 del self._resting[listener]
@@ -418,11 +418,11 @@ class Pserver:
             self._end(EX_CONFIG, self._foreign[1])
         if self._roster.all_finished:
             self._say("all trainers finished")
-            self._progress.state("finished")
+            self._progress.report_state("finished")
             self._end(0, "")
         if self._term:
             self._end(EX_TERM, "TERM: saving")
-        if why := self._roster.verdict(now_s):
+        if why := self._roster.find_failure(now_s):
             self._end(EX_TEMPFAIL, why)
         for since_s, trainer, text in list(self._stalls.values()):
             limit_s = self._options.stall_timeout_s
@@ -451,5 +451,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _refuse(code: int, error: Exception) -> int:
     print(f"pslaunch pserver: {error}", file=sys.stderr)
-    Progress(os.environ.get("PSLAUNCH_PROGRESS", "")).why(str(error))
+    Progress(os.environ.get("PSLAUNCH_PROGRESS", "")).report_reason(str(error))
     return code

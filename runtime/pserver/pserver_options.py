@@ -59,8 +59,8 @@ class _Once(argparse.Action):
         setattr(space, self.dest, value)
 
 
-def _parser(given: dict[str, object]) -> argparse.ArgumentParser:
-    def default(name: str) -> object:
+def _make_parser(given: dict[str, object]) -> argparse.ArgumentParser:
+    def get_default(name: str) -> object:
         return given.get(name, env.INIT_ARGS[name].default)
 
     p = _Parser(prog="pslaunch pserver", description="Serve parameters to trainers.", allow_abbrev=False)
@@ -69,27 +69,27 @@ def _parser(given: dict[str, object]) -> argparse.ArgumentParser:
         words = f"{text} [default: {shown}]" if shown else text
         p.add_argument(f"--{name}", metavar=metavar, default=value, help=words, action=_Once)
 
-    add("port", "PORT", "First port.", "7164", default("port"))
-    add("ports_num", "N", "Ports for dense parameters.", "1", default("ports_num"))
+    add("port", "PORT", "First port.", "7164", get_default("port"))
+    add("ports_num", "N", "Ports for dense parameters.", "1", get_default("ports_num"))
     sparse = "Ports for sparse tables; 0: the dense ones."
-    add("ports_num_for_sparse", "N", sparse, "0", default("ports_num_for_sparse"))
-    add("num_gradient_servers", "N", "Trainers to wait for.", "1", default("num_gradient_servers"))
+    add("ports_num_for_sparse", "N", sparse, "0", get_default("ports_num_for_sparse"))
+    add("num_gradient_servers", "N", "Trainers to wait for.", "1", get_default("num_gradient_servers"))
     add("host", "ADDRESS", "Address to listen on.", "all", None)
     nics = "Network interfaces to listen on, comma-separated, in place of --host."
     add("nics", "NAMES", nics, "all", "")
     add("save_dir", "DIR", "Folder for what the ports hold at the end.", "", "")
-    add("secret_file", "FILE", "Secret shared with the trainers.", "", default("secret_file"))
+    add("secret_file", "FILE", "Secret shared with the trainers.", "", get_default("secret_file"))
     add("log_dir", "DIR", "Folder of paddle_pserver2.INFO.", "", given.get("log_dir", ""))
     gone = "How long a trainer may be gone, in seconds."
     add("trainer_timeout", "SECONDS", gone, f"{env.TRAINER_TIMEOUT_S:g}", env.TRAINER_TIMEOUT_S)
     stall = "A step that waits this long is reported, in seconds."
-    add("stall_after", "SECONDS", stall, "60", default("stall_after"))
+    add("stall_after", "SECONDS", stall, "60", get_default("stall_after"))
     timeout = "A step that waits this long ends the pserver, in seconds."
-    add("stall_timeout", "SECONDS", timeout, "never", default("stall_timeout"))
+    add("stall_timeout", "SECONDS", timeout, "never", get_default("stall_timeout"))
     return p
 
 
-def _with_underscores(argv: Sequence[str]) -> list[str]:
+def _use_underscores(argv: Sequence[str]) -> list[str]:
     words = []
     for word in argv:
         name, equals, value = word.partition("=")
@@ -107,9 +107,9 @@ def _read_secret(path: str) -> bytes:
 def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
     """Options from the command line, then the environment. Raises EnvError, or exits with 2."""
     job = env.read_job(environ)
-    given = env.init_args(environ)
-    parser = _parser({"log_dir": job.log_dir, **given})
-    a, others = parser.parse_known_args(_with_underscores(argv))
+    given = env.read_init_args(environ)
+    parser = _make_parser({"log_dir": job.log_dir, **given})
+    a, others = parser.parse_known_args(_use_underscores(argv))
     if others:
         near = difflib.get_close_matches(others[0].partition("=")[0], [f"--{known}" for known in vars(a)], 1)
         parser.error(f"no option {others[0]!r}" + (f"; is it {near[0]}?" if near else "; --help lists them"))
@@ -124,7 +124,7 @@ def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
     descriptors = tuple(env.parse_int(fd, env.LISTEN_FDS) for fd in listed.split(",") if fd)
     if descriptors and len(descriptors) != ports_num + sparse:
         raise env.EnvError(f"{env.LISTEN_FDS}={listed}: {ports_num + sparse} ports need as many descriptors")
-    limit = _core.protocol()["PS_MAX_TRAINERS"]
+    limit = _core.get_protocol()["PS_MAX_TRAINERS"]
     return Options(
         host=a.host or "0.0.0.0",
         nics=tuple(filter(None, a.nics.split(","))),

@@ -37,7 +37,7 @@ class Roster:
         known.addr = addr
         return ""
 
-    def connected(self, trainer: int, port: int) -> None:
+    def note_connected(self, trainer: int, port: int) -> None:
         """A port has its connection."""
         t = self.trainers[trainer]
         t.connected.add(port)
@@ -45,7 +45,7 @@ class Roster:
         if t.connected >= t.ever - t.finished:
             t.gone_since_s = None
 
-    def lost(self, trainer: int, port: int, now_s: float) -> bool:
+    def note_lost(self, trainer: int, port: int, now_s: float) -> bool:
         """A port lost the connection; whether that matters: the trainer had not finished there."""
         t = self.trainers[trainer]
         t.connected.discard(port)
@@ -55,7 +55,7 @@ class Roster:
             t.gone_since_s = now_s
         return True
 
-    def finished(self, trainer: int, port: int) -> None:
+    def note_finished(self, trainer: int, port: int) -> None:
         """The trainer said there that it is finished."""
         self.trainers[trainer].finished.add(port)
 
@@ -70,7 +70,7 @@ class Roster:
         done = sum(len(t.finished) == self.ports for t in self.trainers.values())
         return done == self.expected
 
-    def verdict(self, now_s: float) -> str:
+    def find_failure(self, now_s: float) -> str:
         """Why the pserver must end without success; "" while it may go on."""
         for i, t in sorted(self.trainers.items()):
             if len(t.finished) == self.ports or t.gone_since_s is None:

@@ -106,7 +106,7 @@ class Files:
         """
         for file, failure in zip(self._files, failures, strict=True):
             if isinstance(failure, OSError):
-                raise file.error(failure)
+                raise file.make_error(failure)
             if failure is not None:
                 raise failure
         if all(file.empty for file in self._files):
@@ -144,14 +144,14 @@ class _File:
         try:
             self.fd = os.open(self._beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         except OSError as e:
-            raise self.error(e) from None
+            raise self.make_error(e) from None
         try:
             self._least = os.write(self.fd, header.encode()) + DIGEST_BYTES
         except OSError as e:
             self.close()
-            raise self.error(e) from None
+            raise self.make_error(e) from None
 
-    def error(self, e: OSError) -> SaveError:
+    def make_error(self, e: OSError) -> SaveError:
         """With the name that the file was to have, and the system's words."""
         words = os.strerror(e.errno) if e.errno else str(e)
         return SaveError(f"{self._path} could not be saved: {words}")
@@ -166,7 +166,7 @@ class _File:
         try:
             self._beside.replace(self._path)
         except OSError as e:
-            raise self.error(e) from None
+            raise self.make_error(e) from None
 
     def close(self) -> None:
         """Remove it unless it has its name."""

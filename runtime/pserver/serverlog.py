@@ -18,14 +18,14 @@ class ServerLog:
         """Raises OSError, which names the option, if the folder or the file can't be made."""
         self._file: TextIO | None = None
         if folder:
-            name = env.info_log(env.PSERVER, job.rank, job.local_rank)
+            name = env.get_info_log(env.PSERVER, job.rank, job.local_rank)
             try:
                 Path(folder).mkdir(parents=True, exist_ok=True)
                 self._file = (Path(folder) / name).open("a", buffering=1, encoding="utf-8")
             except OSError as e:
                 raise OSError(f"--log_dir={folder}: {name} can't be written there: {e.strerror}") from None
 
-    def line(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """One line."""
         if self._file is None:
             return

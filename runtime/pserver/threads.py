@@ -29,7 +29,7 @@ class Shard:
 
         def run() -> None:
             try:
-                _core.shard_run(
+                _core.run_shard(
                     options.num_gradient_servers, options.epoch, mail_out, event_in, stall_after_s
                 )
             except BaseException as e:

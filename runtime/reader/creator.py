@@ -19,18 +19,18 @@ def np_array(x: npt.ArrayLike) -> Callable[[], Iterator[Any]]:
     """A reader of the elements of an array's first axis."""
     values = np.asarray(x)
 
-    def reader() -> Iterator[Any]:
+    def read() -> Iterator[Any]:
         yield from values
 
-    return reader
+    return read
 
 
 def text_file(path: str | Path) -> Callable[[], Iterator[str]]:
     """A reader of the lines of a text file, without their ends."""
 
-    def reader() -> Iterator[str]:
+    def read() -> Iterator[str]:
         with Path(path).open(encoding="utf-8") as f:
             for line in f:
                 yield line.rstrip("\n")
 
-    return reader
+    return read

@@ -25,13 +25,13 @@ def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Callable[
     if batch_size < 1:
         raise ValueError(f"batch: batch_size={batch_size} is below 1")
 
-    def batches() -> Iterator[list[Any]]:
+    def read_batches() -> Iterator[list[Any]]:
         source = iter(reader())
         while part := list(itertools.islice(source, batch_size)):
             if len(part) == batch_size or not drop_last:
                 yield part
 
-    return batches
+    return read_batches
 
 
 def shuffle(reader: Reader, buf_size: int) -> Callable[[], Iterator[Any]]:
@@ -41,14 +41,14 @@ def shuffle(reader: Reader, buf_size: int) -> Callable[[], Iterator[Any]]:
     """
     calls = itertools.count()
 
-    def shuffled() -> Iterator[Any]:
-        now = settings.current()
+    def read_shuffled() -> Iterator[Any]:
+        now = settings.get_settings()
         order = random.Random(f"{now.seed}/{now.trainer_id}/{next(calls)}")
         for stretch in batch(reader, buf_size)():
             order.shuffle(stretch)
             yield from stretch
 
-    return shuffled
+    return read_shuffled
 
 
 def map_readers(func: Callable[..., Any], *readers: Reader) -> Callable[[], Iterator[Any]]:
@@ -67,18 +67,18 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Callable[[], Iter
     Raises ComposeNotAligned where one ends before another, unless `check_alignment` is False.
     """
 
-    def composed() -> Iterator[tuple[Any, ...]]:
+    def read_composed() -> Iterator[tuple[Any, ...]]:
         for items in itertools.zip_longest(*(reader() for reader in readers), fillvalue=_MISSING):
             if any(item is _MISSING for item in items):
                 if check_alignment:
                     raise ComposeNotAligned("compose: the readers end at different places")
                 return
-            yield tuple(itertools.chain.from_iterable(map(_as_tuple, items)))
+            yield tuple(itertools.chain.from_iterable(map(_make_tuple, items)))
 
-    return composed
+    return read_composed
 
 
-def _as_tuple(item: Any) -> tuple[Any, ...]:
+def _make_tuple(item: Any) -> tuple[Any, ...]:
     return item if isinstance(item, tuple) else (item,)
 
 
@@ -92,20 +92,20 @@ def cache(reader: Reader) -> Callable[[], Iterator[Any]]:
     kept: list[Any] = []
     full = False
 
-    def cached() -> Iterator[Any]:
+    def read_cached() -> Iterator[Any]:
         nonlocal full
         if not full:
             kept[:] = reader()
             full = True
         return iter(kept)
 
-    return cached
+    return read_cached
 
 
 def buffered(reader: Reader, size: int) -> Callable[[], Iterator[Any]]:
     """The same samples, up to `size` of them read ahead by a thread. Its errors are raised here."""
 
-    def ahead() -> Iterator[Any]:
+    def read_ahead() -> Iterator[Any]:
         items: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(max(size, 1))
         stop = threading.Event()
         thread = threading.Thread(target=_fill, args=(reader, items, stop), name="buffered", daemon=True)
@@ -122,7 +122,7 @@ def buffered(reader: Reader, size: int) -> Callable[[], Iterator[Any]]:
             stop.set()
             _drain(items, thread)
 
-    return ahead
+    return read_ahead
 
 
 def _fill(
@@ -155,7 +155,7 @@ def xmap_readers(
     The order is always that of the reader, whether asked for or not: the same data, the same bits.
     """
 
-    def mapped() -> Iterator[Any]:
+    def read_mapped() -> Iterator[Any]:
         source = iter(reader())
         with ThreadPoolExecutor(process_num, "xmap") as pool:
             waiting: list[Future[Any]] = [
@@ -166,4 +166,4 @@ def xmap_readers(
                 waiting += [pool.submit(mapper, item) for item in itertools.islice(source, 1)]
                 yield result
 
-    return mapped
+    return read_mapped

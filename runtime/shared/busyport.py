@@ -28,18 +28,18 @@ def explain(error: OSError, port: int) -> str:
     return f"{why}: only root may listen below port {first} ({setting})" if port < first else why
 
 
-def holder(addr: str, port: int, mark: str = "") -> str:
+def find_holder(addr: str, port: int, mark: str = "") -> str:
     """Return who keeps us from listening at an address, as far as we may see: `pid 12 (redis-server *:7164)`.
 
     Where nobody listens: who holds this abstract Unix socket. Empty where nobody is found.
     """
-    sockets = _listening(_packed(addr), port) or _bound(mark)
+    sockets = _list_listening(_packed(addr), port) or _list_bound(mark)
     if not sockets:
         return ""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # it has ended, or is another user's
             if _has_open(pid, sockets):
-                return f"pid {pid} ({_command(pid)})"
+                return f"pid {pid} ({_read_command(pid)})"
     return ""
 
 
@@ -50,7 +50,7 @@ def _packed(addr: str) -> bytes:
     return _MAPPED + socket.inet_pton(socket.AF_INET, addr) if addr else _ANY
 
 
-def _listening(addr: bytes, port: int) -> set[str]:
+def _list_listening(addr: bytes, port: int) -> set[str]:
     """Return the sockets that keep others from listening there, in the words of /proc/PID/fd.
 
     At this very address, if there is one; else at all addresses, or at any where all are wanted.
@@ -72,7 +72,7 @@ def _listening(addr: bytes, port: int) -> set[str]:
     return here or anywhere
 
 
-def _bound(mark: str) -> set[str]:
+def _list_bound(mark: str) -> set[str]:
     with contextlib.suppress(OSError), open("/proc/net/unix", encoding="latin-1") as f:
         return {f"socket:[{words[6]}]" for words in map(str.split, f) if words[7:] == [f"@{mark}"]}
     return set()
@@ -86,7 +86,7 @@ def _has_open(pid: str, targets: set[str]) -> bool:
     return False
 
 
-def _command(pid: str) -> str:
+def _read_command(pid: str) -> str:
     with open(f"/proc/{pid}/cmdline", "rb") as f:
         words = f.read().replace(b"\0", b" ").decode("utf-8", "replace")
     words = words.strip()

@@ -1,6 +1,6 @@
 """The environment contract, both directions: what every process of a job is told, whatever started it.
 
-The launcher writes it with `contract_environ` and `compose`, the runtime reads it with `init_args`
+The launcher writes it with `make_contract_environ` and `compose`, the runtime reads it with `read_init_args`
 and `read_job`. Self-contained: standard library only, Python 3.9 or later, so that it can travel to
 any node. docs/environment.md and docs/options.md are the same for people; tests compare them.
 """
@@ -148,36 +148,36 @@ TRAINER_FLAGS = (
 )  # of the v2 trainer (no_save is ours): given to the launcher, they win over the program's literal
 
 
-def init_var(argument: str) -> str:
+def get_init_var(argument: str) -> str:
     """The variable of an argument of `init()`."""
     return f"PADDLE_INIT_{argument.upper()}"
 
 
-def near_init_var(name: str) -> str:
+def find_near_init_var(name: str) -> str:
     """The variable that a name of no argument of `init()` most likely means; "" where it is like none."""
-    start = init_var("")
+    start = get_init_var("")
     argument = name[len(start) :].lower()
-    if not name.startswith(start) or (argument in INIT_ARGS and name == init_var(argument)):
+    if not name.startswith(start) or (argument in INIT_ARGS and name == get_init_var(argument)):
         return ""
     from difflib import get_close_matches  # seldom needed
 
     near = get_close_matches(argument, INIT_ARGS, 1, cutoff=0.8)
-    return init_var(near[0]) if near else ""
+    return get_init_var(near[0]) if near else ""
 
 
-def init_args(environ: Mapping[str, str]) -> dict[str, Any]:
+def read_init_args(environ: Mapping[str, str]) -> dict[str, Any]:
     """The arguments of `init()` that the environment gives, parsed; others are absent."""
     found = {}
     for name, arg in INIT_ARGS.items():
-        text = environ.get(init_var(name))
+        text = environ.get(get_init_var(name))
         if text is not None:
-            found[name] = arg.parse(text, init_var(name))
+            found[name] = arg.parse(text, get_init_var(name))
     if "secret_file" not in found and environ.get("PSLAUNCH_SECRET_FILE"):
         found["secret_file"] = environ["PSLAUNCH_SECRET_FILE"]
     return found
 
 
-def pserver_endpoints(
+def list_pserver_endpoints(
     pservers: str, port: int, ports_num: int, ports_num_for_sparse: int
 ) -> list[tuple[str, int]]:
     """First port of each pserver: the k-th at one address has the k-th block of ports from `port`."""
@@ -228,12 +228,12 @@ class Contract(NamedTuple):
 
 
 @lru_cache(maxsize=4)
-def _addresses(endpoints: tuple[Endpoint, ...]) -> str:
+def _join_addresses(endpoints: tuple[Endpoint, ...]) -> str:
     """Comma-separated; the same for every process of a job, of which there may be thousands."""
     return ",".join(join_addr(*e) for e in endpoints)
 
 
-def contract_environ(c: Contract) -> dict[str, str]:
+def make_contract_environ(c: Contract) -> dict[str, str]:
     """The variables of one process: five families that say the same (docs/environment.md)."""
     trainer = c.role == TRAINER
     own = list(c.trainer_endpoints if trainer else c.pservers)
@@ -249,8 +249,8 @@ def contract_environ(c: Contract) -> dict[str, str]:
         "PADDLE_INIT_STALL_AFTER": f"{c.stall_after_s:g}",
         "PADDLE_CLUSTER_TRAIN": "True",
         "TRAINING_ROLE": "TRAINER" if trainer else "PSERVER",
-        "PADDLE_PSERVERS_IP_PORT_LIST": _addresses(tuple(c.pservers)),
-        "PADDLE_TRAINER_ENDPOINTS": _addresses(tuple(c.trainer_endpoints)),
+        "PADDLE_PSERVERS_IP_PORT_LIST": _join_addresses(tuple(c.pservers)),
+        "PADDLE_TRAINER_ENDPOINTS": _join_addresses(tuple(c.trainer_endpoints)),
         "PADDLE_TRAINERS_NUM": str(c.trainers),
         "POD_IP": c.nodes[c.node_id],
         "PADDLE_PORT": str(own_port),
@@ -287,7 +287,7 @@ def contract_environ(c: Contract) -> dict[str, str]:
         env["LOCAL_WORLD_SIZE"] = str(c.local_trainers)
         env["GROUP_RANK"] = str(c.node_id)
         env["MASTER_ADDR"], env["MASTER_PORT"] = c.master[0], str(c.master[1])
-        env.update({init_var(name): text for name, text in c.flags.items()})
+        env.update({get_init_var(name): text for name, text in c.flags.items()})
     return env
 
 
@@ -313,13 +313,13 @@ DEFAULTS: Mapping[str, str] = {"PADDLE_WITH_GLOO": "0", "PYTHONHASHSEED": "0", "
 _MPI_FAMILIES = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
 
 
-def contract_names() -> frozenset[str]:
+def list_contract_names() -> frozenset[str]:
     """Return every variable that the contract owns: a stale one is removed, and a user can't set one that is
     not of TORCH_NAMES."""
     sample = Contract(
         "", 0, PSERVER, 0, 0, 0, [""], "", "", "", "", "", 1, 1, False, 1, 1, 0, [], 0.0
     )  # fmt: skip
-    return frozenset({*contract_environ(sample), *_TRAINER_ONLY, LISTEN_FDS})
+    return frozenset({*make_contract_environ(sample), *_TRAINER_ONLY, LISTEN_FDS})
 
 
 def compose(
@@ -330,7 +330,7 @@ def compose(
     Proxies are removed unless added. Stale contract variables never reach a program, and those of
     mpirun reach no pserver.
     """
-    stale = contract_names()
+    stale = list_contract_names()
     env = {k: v for k, v in inherited.items() if k not in stale and k not in PROXIES}
     if contract.get("PSLAUNCH_ROLE") == PSERVER:
         env = {k: v for k, v in env.items() if not k.startswith(_MPI_FAMILIES)}
@@ -367,16 +367,16 @@ class Job(NamedTuple):
 def read_job(environ: Mapping[str, str]) -> Job:
     """The job of this process; raises EnvError where a variable can't be read."""
 
-    def number(name: str) -> int:
+    def read_number(name: str) -> int:
         return parse_int(environ.get(name, "0"), name)
 
     return Job(
         job_id=environ.get("PSLAUNCH_JOB_ID", ""),
-        epoch=number("PSLAUNCH_EPOCH"),
+        epoch=read_number("PSLAUNCH_EPOCH"),
         role=environ.get("PSLAUNCH_ROLE", ""),
-        rank=number("PSLAUNCH_RANK"),
-        local_rank=number("PSLAUNCH_LOCAL_RANK"),
-        node_id=number("PSLAUNCH_NODE_ID"),
+        rank=read_number("PSLAUNCH_RANK"),
+        local_rank=read_number("PSLAUNCH_LOCAL_RANK"),
+        node_id=read_number("PSLAUNCH_NODE_ID"),
         nodes=tuple(filter(None, environ.get("PSLAUNCH_NODES", "").split(","))),
         log_dir=environ.get("PSLAUNCH_LOG_DIR", ""),
         output_dir=environ.get("PSLAUNCH_OUTPUT_DIR", ""),
@@ -390,7 +390,7 @@ _LOG_STEMS = {TRAINER: ("train", "log"), PSERVER: ("server", "log")}
 _INFO_STEMS = {TRAINER: ("paddle_trainer", "INFO"), PSERVER: ("paddle_pserver2", "INFO")}
 
 
-def _log_name(stem: tuple[str, str], rank: int, local_rank: int) -> str:
+def _make_log_name(stem: tuple[str, str], rank: int, local_rank: int) -> str:
     name, suffix = stem
     return f"{name}.{suffix}" if local_rank == 0 else f"{name}.{rank}.{suffix}"
 
@@ -398,9 +398,9 @@ def _log_name(stem: tuple[str, str], rank: int, local_rank: int) -> str:
 SETUP_LOG = "setup.log"  # of what made the node ready
 
 
-def output_log(role: str, rank: int, local_rank: int) -> str:
+def get_output_log(role: str, rank: int, local_rank: int) -> str:
     """File of a process's stdout and stderr: `train.log`, or `train.2.log` for further ones on a node."""
-    return _log_name(_LOG_STEMS[role], rank, local_rank)
+    return _make_log_name(_LOG_STEMS[role], rank, local_rank)
 
 
 def is_log(name: str) -> bool:
@@ -413,9 +413,9 @@ def is_log(name: str) -> bool:
     return suffixes.get(stem) == suffix and (not rank or rank.isdigit())
 
 
-def info_log(role: str, rank: int, local_rank: int) -> str:
+def get_info_log(role: str, rank: int, local_rank: int) -> str:
     """File of the runtime's own lines: `paddle_trainer.INFO`, `paddle_pserver2.INFO`."""
-    return _log_name(_INFO_STEMS[role], rank, local_rank)
+    return _make_log_name(_INFO_STEMS[role], rank, local_rank)
 
 
 def quote(text: str, limit_bytes: int) -> str:
@@ -431,7 +431,7 @@ def quote(text: str, limit_bytes: int) -> str:
     return "".join(pieces)
 
 
-def quoted(word: str) -> str:
+def unquote(word: str) -> str:
     """The text of a word in which `%20` stands for a space; what can't be printed becomes a space."""
     head, *rest = word.split("%")
     raw = head.encode("utf-8", "replace")
@@ -450,7 +450,7 @@ PROGRESS_FIELDS: Mapping[str, Callable[[str], int | float | str]] = {
     "samples_per_s": float,
     "state": str,  # trainer: connected, finished; pserver: connected (its first trainer), finished (all)
     "blames": str,  # the process that the next one is about
-    "why": quoted,  # just before a process of ours ends without success by its own decision
+    "why": unquote,  # just before a process of ours ends without success by its own decision
 }
 MAX_WHY_BYTES = 600
 MAX_PROGRESS_BYTES = 1024  # a datagram to PSLAUNCH_PROGRESS; a longer one is dropped
@@ -466,7 +466,7 @@ def format_progress(**fields: int | float | str) -> bytes:
         if isinstance(value, float) and not isfinite(value):
             continue
         text = f"{value:.7g}" if isinstance(value, float) else str(value)
-        if PROGRESS_FIELDS.get(name) is quoted:
+        if PROGRESS_FIELDS.get(name) is unquote:
             text = quote(text, MAX_WHY_BYTES)
         words.append(f"{name}={text}".replace(" ", "_").replace("\n", "_"))
     return " ".join(words).encode("utf-8", "replace")[:MAX_PROGRESS_BYTES]

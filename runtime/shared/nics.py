@@ -15,9 +15,9 @@ _IF_INET6 = "/proc/net/if_inet6"
 _LINK_SCOPE = "20"
 
 
-def addresses() -> dict[str, list[str]]:
+def list_addresses() -> dict[str, list[str]]:
     """The addresses of each interface, IPv4 first; without those that only a link knows (fe80::)."""
-    found: dict[str, list[str]] = {name: _ipv4(name) for _, name in socket.if_nameindex()}
+    found: dict[str, list[str]] = {name: _get_ipv4(name) for _, name in socket.if_nameindex()}
     with contextlib.suppress(OSError), open(_IF_INET6, encoding="ascii") as f:
         for line in f:
             words = line.split()
@@ -27,16 +27,16 @@ def addresses() -> dict[str, list[str]]:
     return found
 
 
-def _ipv4(name: str) -> list[str]:
+def _get_ipv4(name: str) -> list[str]:
     request = struct.pack("256s", name.encode()[:15])
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         return [socket.inet_ntoa(fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, request)[20:24])]
     return []
 
 
-def address_of(name: str) -> str:
+def get_address(name: str) -> str:
     """The first address of an interface. Raises LookupError, which names the interfaces that there are."""
-    there = addresses()
+    there = list_addresses()
     if there.get(name):
         return there[name][0]
     known = ", ".join(f"{n} {' '.join(found)}".strip() for n, found in sorted(there.items()))
@@ -44,7 +44,7 @@ def address_of(name: str) -> str:
     raise LookupError(f"the interface {name!r} {why}; there are: {known}")
 
 
-def outside() -> list[str]:
+def list_outside_addresses() -> list[str]:
     """All addresses by which other machines might reach this one: without loopback."""
-    found = [a for _, addrs in sorted(addresses().items()) for a in addrs]
+    found = [a for _, addrs in sorted(list_addresses().items()) for a in addrs]
     return [a for a in found if not a.startswith("127.") and a != "::1"]

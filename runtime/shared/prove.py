@@ -50,20 +50,20 @@ class Plane(NamedTuple):
     client: str
     advice: str = ""  # what to do where the secrets differ
 
-    def mac(self, secret: bytes, who: bytes, nonces: bytes, text: bytes = b"") -> bytes:
+    def compute_mac(self, secret: bytes, who: bytes, nonces: bytes, text: bytes = b"") -> bytes:
         """HMAC-SHA256 under the secret: who proves what to whom, so that no message serves twice."""
         return hmac.digest(secret, self.label + b"\0" + who + b"\0" + nonces + text, "sha256")
 
     def knock(self, secret: bytes, nonce: bytes) -> bytes:
         """Return the first message: who knows the secret shows it before anything is kept for it."""
-        return message(MessageKind.NONCE, nonce + self.mac(secret, b"knock", nonce))
+        return encode_message(MessageKind.NONCE, nonce + self.compute_mac(secret, b"knock", nonce))
 
-    def differ(self, whose: str, other: str) -> str:
+    def describe_difference(self, whose: str, other: str) -> str:
         """That the secrets differ, in words."""
         return f"the {whose}'s secret is not the {other}'s" + (f" ({self.advice})" if self.advice else "")
 
 
-def message(kind: MessageKind, body: bytes) -> bytes:
+def encode_message(kind: MessageKind, body: bytes) -> bytes:
     """One message; a body that is too long is cut off."""
     body = body[:MAX_BODY_BYTES]
     return HEAD.pack(MAGIC, VERSION, kind, len(body)) + body
@@ -98,7 +98,7 @@ class Refusals:
     def __init__(self) -> None:
         self._of: dict[str, tuple[float, int]] = {}  # address: since when, how many
 
-    def in_full(self, host: str, now_s: float) -> bool:
+    def admit(self, host: str, now_s: float) -> bool:
         """Whether this one is to be said; it is counted."""
         if host not in self._of and len(self._of) >= ADDRESSES:
             host = "other addresses"
@@ -106,7 +106,7 @@ class Refusals:
         self._of[host] = since_s, count + 1
         return count < IN_FULL
 
-    def sums(self, now_s: float) -> list[str]:
+    def collect_sums(self, now_s: float) -> list[str]:
         """Of each address whose minute is over how many there were that were not said. Ask now and then."""
         over = [host for host, (since_s, _) in self._of.items() if now_s >= since_s + SUM_UP_S]
         counts = [(host, self._of.pop(host)[1] - IN_FULL) for host in over]
@@ -133,7 +133,7 @@ class Server:
                 answer += more
         except (Refused, ValueError, RecursionError) as e:
             self.failure = str(e)
-            answer += message(MessageKind.REFUSED, self.failure.encode())
+            answer += encode_message(MessageKind.REFUSED, self.failure.encode())
         return answer
 
     def _step(self) -> bytes:
@@ -144,25 +144,27 @@ class Server:
         self.buffer = self.buffer[used:]
         if kind is MessageKind.NONCE and not self.nonces and len(body) == NONCE_BYTES + MAC_BYTES:
             plane, theirs, nonce = self._plane, body[:NONCE_BYTES], os.urandom(NONCE_BYTES)
-            if not hmac.compare_digest(body[NONCE_BYTES:], plane.mac(self._secret, b"knock", theirs)):
-                raise Refused(plane.differ(plane.client, plane.server))
+            if not hmac.compare_digest(body[NONCE_BYTES:], plane.compute_mac(self._secret, b"knock", theirs)):
+                raise Refused(plane.describe_difference(plane.client, plane.server))
             self.nonces = theirs + nonce
-            return message(MessageKind.CHALLENGE, nonce + self._mac(self._plane.server.encode()))
+            return encode_message(
+                MessageKind.CHALLENGE, nonce + self._compute_mac(self._plane.server.encode())
+            )
         if kind is MessageKind.PROOF and self.nonces and not self.proved:
             return self._prove(body[:MAC_BYTES], body[MAC_BYTES:])
         raise Refused(f"an unexpected handshake message {kind.name}")
 
     def _prove(self, proof: bytes, text: bytes) -> bytes:
         plane = self._plane
-        if not hmac.compare_digest(proof, self._mac(plane.client.encode(), text)):
-            raise Refused(plane.differ(plane.client, plane.server))
+        if not hmac.compare_digest(proof, self._compute_mac(plane.client.encode(), text)):
+            raise Refused(plane.describe_difference(plane.client, plane.server))
         if why := self._accept(text):
             raise Refused(why)
         self.proved = True
-        return message(MessageKind.WELCOME, self._mac(b"welcome", text))
+        return encode_message(MessageKind.WELCOME, self._compute_mac(b"welcome", text))
 
-    def _mac(self, who: bytes, text: bytes = b"") -> bytes:
-        return self._plane.mac(self._secret, who, self.nonces, text)
+    def _compute_mac(self, who: bytes, text: bytes = b"") -> bytes:
+        return self._plane.compute_mac(self._secret, who, self.nonces, text)
 
 
 def _wait(sock: socket.socket, end_s: float) -> None:
@@ -205,11 +207,15 @@ def dial(sock: socket.socket, plane: Plane, secret: bytes, text: bytes, end_s: f
     sock.sendall(plane.knock(secret, nonce))
     body = _receive(sock, plane, MessageKind.CHALLENGE, end_s)
     nonces, proof = nonce + body[:NONCE_BYTES], body[NONCE_BYTES:]
-    if not hmac.compare_digest(proof, plane.mac(secret, plane.server.encode(), nonces)):
-        raise Refused(plane.differ(plane.server, plane.client))
+    if not hmac.compare_digest(proof, plane.compute_mac(secret, plane.server.encode(), nonces)):
+        raise Refused(plane.describe_difference(plane.server, plane.client))
     _wait(sock, end_s)
-    sock.sendall(message(MessageKind.PROOF, plane.mac(secret, plane.client.encode(), nonces, text) + text))
+    sock.sendall(
+        encode_message(
+            MessageKind.PROOF, plane.compute_mac(secret, plane.client.encode(), nonces, text) + text
+        )
+    )
     proof = _receive(sock, plane, MessageKind.WELCOME, end_s)
-    if not hmac.compare_digest(proof, plane.mac(secret, b"welcome", nonces, text)):
+    if not hmac.compare_digest(proof, plane.compute_mac(secret, b"welcome", nonces, text)):
         raise Refused(f"the {plane.server}'s welcome is not of this job")
     return nonces

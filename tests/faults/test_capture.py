@@ -30,7 +30,7 @@ def find_nonces(capture: Capture, plane: prove.Plane, secret: bytes) -> list[byt
         first, second = prove.take_message(asked), prove.take_message(answered)
         if first and second and second[0] is prove.MessageKind.CHALLENGE:
             nonces = first[1][: prove.NONCE_BYTES] + second[1][: prove.NONCE_BYTES]
-            if second[1][prove.NONCE_BYTES :] == plane.mac(secret, plane.server.encode(), nonces):
+            if second[1][prove.NONCE_BYTES :] == plane.compute_mac(secret, plane.server.encode(), nonces):
                 found.append(nonces)
     return found
 
@@ -48,7 +48,9 @@ def test_neither_secret_nor_key_of_a_led_job_is_in_any_packet(workspace: Path, o
     secret = bytes.fromhex((workspace / "kept").read_text())
     nonces = find_nonces(capture, gate.PLANE, secret)
     assert len(nonces) >= 2  # of two agents that dialled; one of them may have dialled the other as well
-    derived = [gate.PLANE.mac(secret, b"key of " + who, n) for n in nonces for who in (b"head", b"agent")]
+    derived = [
+        gate.PLANE.compute_mac(secret, b"key of " + who, n) for n in nonces for who in (b"head", b"agent")
+    ]
     passed = b"\0".join(capture.streams().values())
     assert b'"prepare"' in passed
     ways = (bytes, lambda key: key.hex().encode(), lambda key: key.hex().upper().encode(), base64.b64encode)

@@ -200,7 +200,7 @@ def children(pid: int) -> list[int]:
 
 def test_a_trainer_that_has_proved_itself_can_not_harm_others() -> None:
     optim = Optim(method="sgd", learning_rate=1.0)
-    protocol = _core.protocol()
+    protocol = _core.get_protocol()
     ops = [number for key, number in protocol.items() if key.startswith("op ")]
     with cluster(trainers=2) as found, found.client(0) as c:
         c.create_dense("w", 1000, optim)

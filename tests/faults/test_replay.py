@@ -121,7 +121,7 @@ def test_a_trainers_session_said_again_is_refused(tmp_path: Path, undisturbed: F
 
 
 def test_a_trainers_frames_said_again_on_its_line_change_nothing(tmp_path: Path, undisturbed: F32) -> None:
-    names = {number: key.removeprefix("op ") for key, number in _core.protocol().items() if "op " in key}
+    names = {number: key.removeprefix("op ") for key, number in _core.get_protocol().items() if "op " in key}
     tried: set[str] = set()
 
     def attack(tap: Tap, clients: Sequence[Client]) -> None:

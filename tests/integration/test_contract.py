@@ -88,7 +88,7 @@ def test_every_process_sees_the_contract(place: Place, workspace: Path) -> None:
         )
         assert got["TRAINING_ROLE"] == "TRAINER" and got["PADDLE_INIT_TRAINER_COUNT"] == "2"
         assert got["PYTHONHASHSEED"] == "0" and got["PYTHONUNBUFFERED"] == "1"
-        assert got.keys() >= env.contract_names() - {env.LISTEN_FDS}
+        assert got.keys() >= env.list_contract_names() - {env.LISTEN_FDS}
 
 
 def test_values_and_arguments_survive_byte_for_byte(place: Place, workspace: Path) -> None:

@@ -59,7 +59,7 @@ def test_the_environment_has_this_pslaunch_and_is_used_again(node: Node) -> None
     assert done.returncode == codes.OK, done.stdout + done.stderr
     first = node.python()
     assert first in done.stdout and (node.workspace / "setup").read_text() == "from\n"
-    probe = "import pslaunch.runtime._core as c, pslaunch; print(pslaunch.__file__, sorted(c.features()))"
+    probe = "import pslaunch.runtime._core as c, pslaunch; print(pslaunch.__file__, sorted(c.get_features()))"
     found = subprocess.run([first, "-P", "-c", probe], capture_output=True, text=True, check=True).stdout
     assert found.startswith(str(node.state)) and "avx2" in found
 

@@ -72,7 +72,7 @@ def expected(steps: list[int]) -> tuple[F32, F32]:
     """The same in numpy: sums in trainer order, an ended trainer left out."""
     w, slots = start_values(), np.zeros(SIZE, np.float32)
     table = reference.SparseTable(
-        dim=DIM, method=2, lr=0.1, decay=1e-3, table=reference.table_id("e"), kind=0, std=0.1
+        dim=DIM, method=2, lr=0.1, decay=1e-3, table=reference.hash_name("e"), kind=0, std=0.1
     )
     for step in range(max(steps)):
         total = None
@@ -81,7 +81,7 @@ def expected(steps: list[int]) -> tuple[F32, F32]:
             total = g if total is None else total + g
             table.add(*row_gradients(trainer, step))
         assert total is not None
-        reference.optim_apply(2, w, slots, total, 0.1, 0.0, 1e-3, 1e-6)
+        reference.apply_optim(2, w, slots, total, 0.1, 0.0, 1e-3, 1e-6)
         table.commit()
     return w, table.read(np.arange(ROWS, dtype=np.uint64))
 
@@ -197,7 +197,7 @@ def test_a_large_pull_does_not_need_much_memory(through_core: bool) -> None:
     """Of 96 MiB of rows a shard has a few at a time, also if they are asked for at once."""
     keys, dim = np.arange(24_576, dtype=np.uint64), 1024
     rows, expected = np.empty((len(keys), dim), np.float32), np.empty((len(keys), dim), np.float32)
-    _core.init_rows(expected, keys, 1, _core.table_id("e"), 0, 0.0, 0.1)
+    _core.init_rows(expected, keys, 1, _core.hash_name("e"), 0, 0.0, 0.1)
     with cluster() as found, found.client(0) as c:
         c.create_sparse("e", len(keys), dim, PLAIN, NORMAL)
         before = peak_bytes(found.processes[0].pid)

@@ -359,7 +359,9 @@ def test_a_stalled_step_names_the_trainer_and_can_end_the_pserver(tmp_path: Path
 def test_only_a_pserver_that_answers_nobody_counts_as_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = threading.Event()
 
-    def silent(address: tuple[str, int], secret: bytes, limit_s: float, ask: Any = handshake.silent) -> bool:
+    def silent(
+        address: tuple[str, int], secret: bytes, limit_s: float, ask: Any = handshake.is_silent
+    ) -> bool:
         found = bool(ask(address, secret, limit_s))
         asked.set()
         return found

@@ -90,7 +90,7 @@ def test_values_state_and_steps_for_any_number_of_shards(
     assert {(s.steps, s.torn) for s in saved.values()} == {(3, False)}
     w, h = np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32)
     for _ in range(3):
-        reference.optim_apply(2, w, h, gradient(SIZE) + gradient(SIZE), 0.1, 0.0, 0.0, 1e-6)
+        reference.apply_optim(2, w, h, gradient(SIZE) + gradient(SIZE), 0.1, 0.0, 0.0, 1e-6)
     assert saved["w"].state is not None
     np.testing.assert_array_equal(saved["w"].state, h)
     assert saved["b"].state is None

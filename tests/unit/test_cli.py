@@ -244,7 +244,7 @@ def test_version_is_true_of_the_build(capsys: pytest.CaptureFixture[str]) -> Non
         "with_rdma:",
         "with_timer:",
     ]
-    assert said["with_avx:"] == ("ON" if _core.features()["avx2"] else "OFF")
+    assert said["with_avx:"] == ("ON" if _core.get_features()["avx2"] else "OFF")
     assert (said["with_gpu:"], said["with_python:"]) == ("OFF", "ON")
     assert run("version", "--json") == 0
     data = json.loads(capsys.readouterr().out)

@@ -275,7 +275,7 @@ class Agent:
                     "port": e.port,
                     "busy": e.busy,
                     "text": str(e),
-                    "holder": busyport.holder(e.addr, e.port, e.mark) if m["last"] else "",
+                    "holder": busyport.find_holder(e.addr, e.port, e.mark) if m["last"] else "",
                 }
             )
             return

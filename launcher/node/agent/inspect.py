@@ -63,7 +63,7 @@ def inspect_node(order: Inspect) -> NodeFacts:
         "used_by": lock_holder(os.path.expanduser(order["lock"])),
         "files": {path: os.path.isfile(os.path.expanduser(path)) for path in order["files"]},
         "links": {path: os.path.exists(path) for path in order["links"]},
-        "interfaces": nics.addresses(),
+        "interfaces": nics.list_addresses(),
         "interface_error": interface_error,
         "addrs": addrs,
         "ports": {str(port): port_state(addrs[0] if addrs else "", port) for port in order["ports"]},
@@ -111,7 +111,7 @@ def port_state(addr: str, port: int) -> str:
         marks = ports.mark_all(addr, wanted)
         ports.close_all(ports.bind_all(addr, wanted))
     except ports.BusyPort as e:
-        held = busyport.holder(addr, port, e.mark)
+        held = busyport.find_holder(addr, port, e.mark)
         return f"{e}, held by {held}" if held else str(e)
     finally:
         ports.close_all({"": marks})

@@ -27,7 +27,7 @@ Seals = tuple[Seal, Seal]
 
 def seals(secret: bytes, nonces: bytes, *, head: bool) -> Seals:
     """Seals of what this side sends and of what it gets, of keys that only this connection has."""
-    down, up = (Seal(PLANE.mac(secret, b"key of " + who, nonces)) for who in (b"head", b"agent"))
+    down, up = (Seal(PLANE.compute_mac(secret, b"key of " + who, nonces)) for who in (b"head", b"agent"))
     return (down, up) if head else (up, down)
 
 
@@ -126,7 +126,7 @@ class Gate:
         if caller in self._callers:
             self._forget(caller)
             caller.sock.close()
-            if self._refusals.in_full(caller.host, self._loop.now()):
+            if self._refusals.admit(caller.host, self._loop.now()):
                 self._refused(f"{caller.host}:{caller.port}: {why}")
 
     def _tick(self) -> None:
@@ -135,7 +135,7 @@ class Gate:
         for caller in self._callers:
             if now_s >= caller.until_s:
                 self._drop(caller, f"it did not prove itself within {prove.TIMEOUT_S:g} s")
-        for line in self._refusals.sums(now_s):
+        for line in self._refusals.collect_sums(now_s):
             self._refused(line)
         if self._open:
             self._loop.call_after(TICK_S, self._tick)

@@ -42,9 +42,9 @@ def candidates(nic: str) -> list[str]:
     Of the interface that was asked for; else the one by which we were called over SSH comes first.
     """
     if nic:
-        return [nics.address_of(nic)]
+        return [nics.get_address(nic)]
     called_by = [a for a in os.environ.get("SSH_CONNECTION", "").split()[2:3] if _is_address(a)]
-    return list(dict.fromkeys([*called_by, *nics.outside()])) or ["127.0.0.1"]
+    return list(dict.fromkeys([*called_by, *nics.list_outside_addresses()])) or ["127.0.0.1"]
 
 
 def _is_address(text: str) -> bool:

@@ -14,7 +14,7 @@ def rows(heading: str) -> list[list[str]]:
 
 def test_every_variable_is_there_and_no_other() -> None:
     said = {names(row[0])[0] for heading in FAMILIES for row in rows(heading)}
-    assert said == env.contract_names()
+    assert said == env.list_contract_names()
 
 
 def test_who_gets_a_variable() -> None:
@@ -35,14 +35,14 @@ def test_files() -> None:
     found = [names(" ".join(row[:2])) for row in rows("Files")]
     assert found == [
         [name(role, 0, 0), name(role, 2, 1)]
-        for name in (env.output_log, env.info_log)
+        for name in (env.get_output_log, env.get_info_log)
         for role in (env.TRAINER, env.PSERVER)
     ]
 
 
 def test_progress() -> None:
     assert {names(row[0])[0]: row[1] for row in rows("Progress")} == {
-        name: read.__name__ for name, read in env.PROGRESS_FIELDS.items()
+        name: "quoted" if read is env.unquote else read.__name__ for name, read in env.PROGRESS_FIELDS.items()
     }
     assert f"at most {env.MAX_PROGRESS_BYTES} bytes" in PAGE
     assert f"at most {env.MAX_WHY_BYTES} bytes" in PAGE

@@ -86,5 +86,5 @@ def _is(node: ast.expr, *names: str) -> bool:
 
 
 def test_every_variable_that_is_read() -> None:
-    written = env.contract_names() | {env.init_var(name) for name in env.INIT_ARGS}
+    written = env.list_contract_names() | {env.get_init_var(name) for name in env.INIT_ARGS}
     assert {words(cells[0])[0] for cells in rows(PAGE, "Variables")} == read_variables() - written

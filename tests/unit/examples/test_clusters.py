@@ -167,7 +167,9 @@ def listing(*pods: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def test_pods_come_in_order_of_their_numbers() -> None:
-    found = write_conf.pods(listing(pod(10), pod(9), pod(0, "fd00:10:244::8")), ["kubectl", "--context=c"])
+    found = write_conf.read_pods(
+        listing(pod(10), pod(9), pod(0, "fd00:10:244::8")), ["kubectl", "--context=c"]
+    )
     assert [one.name for one in found] == ["ssh-servers-0", "ssh-servers-9", "ssh-servers-10"]
     assert [one.address for one in found] == ["fd00:10:244::8", "10.244.1.9", "10.244.1.10"]
     enter = "kubectl --context=c --namespace=lab exec -i ssh-servers-0 --container=sshd --"
@@ -177,9 +179,11 @@ def test_pods_come_in_order_of_their_numbers() -> None:
 def test_a_pod_that_is_going_is_none() -> None:
     going = pod(1, ready=False)
     going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert [one.name for one in write_conf.pods(listing(pod(0), going), ["kubectl"])] == ["ssh-servers-0"]
+    assert [one.name for one in write_conf.read_pods(listing(pod(0), going), ["kubectl"])] == [
+        "ssh-servers-0"
+    ]
     with pytest.raises(ClusterError, match=r"no pod has the label app=ssh-servers; kubectl apply -f"):
-        write_conf.pods(listing(going), ["kubectl"])
+        write_conf.read_pods(listing(going), ["kubectl"])
 
 
 @pytest.mark.parametrize(
@@ -207,15 +211,15 @@ def test_a_pod_that_is_going_is_none() -> None:
 )
 def test_pods_that_are_not_ready_are_named_with_their_reasons(status: dict[str, Any], says: str) -> None:
     with pytest.raises(ClusterError) as e:
-        write_conf.pods(listing(pod(0), pod(1, ready=False, **status)), ["kubectl"])
+        write_conf.read_pods(listing(pod(0), pod(1, ready=False, **status)), ["kubectl"])
     assert str(e.value).startswith(f"not ready: {says}; kubectl rollout status statefulset/ssh-servers")
 
 
 def test_an_address_is_checked() -> None:
     with pytest.raises(ClusterError, match=r"ssh-servers-0 has no address: '10.1.1.1\\n  User root'"):
-        write_conf.pods(listing(pod(0, "10.1.1.1\n  User root")), ["kubectl"])
+        write_conf.read_pods(listing(pod(0, "10.1.1.1\n  User root")), ["kubectl"])
     with pytest.raises(ClusterError, match=r"not ready: ssh-servers-0 \(it has no address\)"):
-        write_conf.pods(listing(pod(0, podIP="")), ["kubectl"])
+        write_conf.read_pods(listing(pod(0, podIP="")), ["kubectl"])
 
 
 # --- Containers. ---
@@ -241,7 +245,7 @@ def test_containers_of_both_forms_of_compose(lines: bool) -> None:
         inspected(2, IPAddress="", GlobalIPv6Address="fd00::2"),
         inspected(1, IPAddress="172.18.0.3", GlobalIPv6Address=""),
     ]
-    found = write_conf.containers(text, told, ["docker"])
+    found = write_conf.read_containers(text, told, ["docker"])
     assert found == [
         Server("pslaunch-hosts-host-1", "172.18.0.3", ("docker", "exec", "-i", "pslaunch-hosts-host-1")),
         Server("pslaunch-hosts-host-2", "fd00::2", ("docker", "exec", "-i", "pslaunch-hosts-host-2")),
@@ -251,7 +255,7 @@ def test_containers_of_both_forms_of_compose(lines: bool) -> None:
 @pytest.mark.parametrize("text", ["", "\n", "[]", "null\n"])
 def test_no_containers(text: str) -> None:
     with pytest.raises(ClusterError, match="no container is there; docker compose up"):
-        write_conf.containers(text, [], ["docker"])
+        write_conf.read_containers(text, [], ["docker"])
 
 
 def test_containers_that_are_not_ready() -> None:
@@ -259,14 +263,14 @@ def test_containers_that_are_not_ready() -> None:
     with pytest.raises(
         ClusterError, match=r"not ready: \S+-1 \(starting\), \S+-3 \(exited\); docker compose"
     ):
-        write_conf.containers(json.dumps(entries), [], ["docker"])
+        write_conf.read_containers(json.dumps(entries), [], ["docker"])
 
 
 # --- What is written. ---
 
 
 def test_conf_py_is_read(tmp_path: Path) -> None:
-    (tmp_path / "conf.py").write_text(write_conf.conf_py(SERVERS))
+    (tmp_path / "conf.py").write_text(write_conf.render_conf(SERVERS))
     layer = read_conf(tmp_path / "conf.py", "conf.py")
     assert [value.text for value in layer["root_dir"]] == [write_conf.ROOT_DIR]
     hosts = parse_hosts([value.text for value in layer["hosts"]], "conf.py")
@@ -276,7 +280,7 @@ def test_conf_py_is_read(tmp_path: Path) -> None:
 
 def test_known_hosts_has_keys_by_name() -> None:
     keys = {one.name: f"{KEY} {one.name}\n" for one in SERVERS}
-    text = write_conf.known_hosts(SERVERS, keys)
+    text = write_conf.render_known_hosts(SERVERS, keys)
     assert text == f"ssh-servers-0 {KEY}\nssh-servers-1 {KEY}\n"
 
 
@@ -285,7 +289,7 @@ def test_known_hosts_has_keys_by_name() -> None:
 )
 def test_what_is_no_key_is_refused(text: str) -> None:
     with pytest.raises(ClusterError, match=r"ssh-servers-0: .* is no public key"):
-        write_conf.known_hosts(SERVERS, {one.name: text for one in SERVERS})
+        write_conf.render_known_hosts(SERVERS, {one.name: text for one in SERVERS})
 
 
 def effective(config: Path, name: str) -> dict[str, str]:
@@ -305,7 +309,7 @@ def effective(config: Path, name: str) -> dict[str, str]:
 def test_ssh_reads_ssh_config(tmp_path: Path, by_exec: bool) -> None:
     access = tmp_path / "a folder"
     access.mkdir()
-    (access / "ssh_config").write_text(write_conf.ssh_config(SERVERS, access, by_exec=by_exec))
+    (access / "ssh_config").write_text(write_conf.render_ssh_config(SERVERS, access, by_exec=by_exec))
     for one in SERVERS:
         found = effective(access / "ssh_config", one.name)
         assert (found["user"], found["hostkeyalias"]) == ("pslaunch", one.name)
@@ -321,12 +325,14 @@ def test_ssh_reads_ssh_config(tmp_path: Path, by_exec: bool) -> None:
 
 def test_a_folder_that_ssh_config_cannot_name() -> None:
     with pytest.raises(ClusterError, match="ssh_config can't name the folder"):
-        write_conf.ssh_config(SERVERS, Path('/tmp/a"b'), by_exec=False)
+        write_conf.render_ssh_config(SERVERS, Path('/tmp/a"b'), by_exec=False)
 
 
 def test_a_per_cent_sign_is_no_token() -> None:
     one = Server("ssh-servers-0", "10.0.0.1", ("kubectl", "--context=a%h"))
-    assert "ProxyCommand kubectl --context=a%%h " in write_conf.ssh_config([one], Path("/a"), by_exec=True)
+    assert "ProxyCommand kubectl --context=a%%h " in write_conf.render_ssh_config(
+        [one], Path("/a"), by_exec=True
+    )
 
 
 # --- The whole program, as far as it goes without docker and kubectl. ---

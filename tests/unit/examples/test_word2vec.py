@@ -35,12 +35,12 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_another_layout_leaves_nothing_of_the_one_before(workspace: Path) -> None:
     prepare.prepare(workspace, ["b b b b b b b\na b b b b b b"], split_count=1, layout="flat", min_freq=1)
-    assert my_lib.data_folder("train") == Path("train_data_dir")
+    assert my_lib.find_data_folder("train") == Path("train_data_dir")
     assert not (workspace / "train_data_dir/train").exists()
 
 
 def test_sentences_are_words_without_code() -> None:
-    assert list(prepare.sentences(TEXT)) == [
+    assert list(prepare.split_sentences(TEXT)) == [
         ("the", "cat", "sat", "on", "the", "mat"),
         ("the", "dog", "sat", "on", "the", "mat"),
         ("the", "cat", "saw", "N", "dogs", "and", "the", "dog", "saw", "the", "cat"),
@@ -49,7 +49,7 @@ def test_sentences_are_words_without_code() -> None:
 
 
 def test_a_line_is_a_sentence_where_no_line_is_blank() -> None:
-    assert list(prepare.sentences("no <unk> here\nmr. n was there")) == [
+    assert list(prepare.split_sentences("no <unk> here\nmr. n was there")) == [
         ("no", "<unk>", "here"),
         ("mr",),
         ("n", "was", "there"),
@@ -70,7 +70,7 @@ def test_no_sentence_is_both_for_training_and_for_testing() -> None:
 
 
 def test_ngrams_of_a_sentence() -> None:
-    assert list(prepare.ngrams([(0, 1, 2, 3, 4, 5), (0, 1)])) == ["0,1,2,3,4\n", "1,2,3,4,5\n"]
+    assert list(prepare.format_ngrams([(0, 1, 2, 3, 4, 5), (0, 1)])) == ["0,1,2,3,4\n", "1,2,3,4,5\n"]
 
 
 def test_pieces_are_the_whole(workspace: Path) -> None:
@@ -82,18 +82,18 @@ def test_pieces_are_the_whole(workspace: Path) -> None:
 
 
 def test_both_layouts_are_read(workspace: Path) -> None:
-    nested = sorted(my_lib.reader("train")())
+    nested = sorted(my_lib.make_reader("train")())
     text = "the cat sees a dog\na dog sees the cat"
     prepare.prepare(workspace / "flat", [text], split_count=2, layout="flat", min_freq=1)
     assert nested and (workspace / "flat" / "train_data_dir" / "train.txt-00001").exists()
-    assert my_lib.data_folder("train") == Path("train_data_dir/train")
+    assert my_lib.find_data_folder("train") == Path("train_data_dir/train")
 
 
 @pytest.mark.parametrize("trainers", [1, 2, 3, 5])
 def test_each_file_has_one_trainer(tmp_path: Path, trainers: int) -> None:
     for name in ("train.txt", "notes", "a-b", *(f"train.txt-{i:05d}" for i in range(7))):
         (tmp_path / name).touch()
-    parts = [my_lib.own_files(tmp_path, trainers, own) for own in range(trainers)]
+    parts = [my_lib.list_own_files(tmp_path, trainers, own) for own in range(trainers)]
     assert sorted(itertools.chain(*parts)) == sorted(tmp_path.glob("train.txt-*"))
     for own, part in enumerate(parts):
         assert [int(path.name[-5:]) % trainers for path in part] == [own] * len(part)
@@ -102,20 +102,20 @@ def test_each_file_has_one_trainer(tmp_path: Path, trainers: int) -> None:
 def test_the_reader_takes_its_part_from_the_contract(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    everything = sorted(my_lib.reader("train")())
+    everything = sorted(my_lib.make_reader("train")())
     monkeypatch.setenv("PADDLE_INIT_NUM_GRADIENT_SERVERS", "2")
     parts = []
     for own in ("0", "1"):
         monkeypatch.setenv("PADDLE_INIT_TRAINER_ID", own)
-        parts.append(list(my_lib.reader("train")()))
+        parts.append(list(my_lib.make_reader("train")()))
     assert all(parts) and sorted(parts[0] + parts[1]) == everything
     assert {len(sample) for sample in everything} == {prepare.N}
 
 
 def test_the_default_corpus_is_english_and_the_same_each_time() -> None:
-    first = list(itertools.islice(prepare.bundled_texts(), 200))
-    assert first == list(itertools.islice(prepare.bundled_texts(), 200))
-    words = [word for text in first for sentence in prepare.sentences(text) for word in sentence]
+    first = list(itertools.islice(prepare.read_bundled_texts(), 200))
+    assert first == list(itertools.islice(prepare.read_bundled_texts(), 200))
+    words = [word for text in first for sentence in prepare.split_sentences(text) for word in sentence]
     assert words.count("the") > len(words) / 50
 
 
@@ -154,16 +154,16 @@ def test_report_numbers_on_a_model_that_knows_nothing() -> None:
         "next_bias": np.zeros((1, words), dtype=np.float32),
     }
     samples = np.arange(60).reshape(12, 5) % words
-    assert report.perplexity(nothing, samples, drop=0.5) == pytest.approx(words)
-    assert report.unigram_perplexity(samples, samples, words) == pytest.approx(words)
+    assert report.compute_perplexity(nothing, samples, drop=0.5) == pytest.approx(words)
+    assert report.compute_unigram_perplexity(samples, samples, words) == pytest.approx(words)
 
 
 def test_nearest_is_by_direction() -> None:
     table = np.array([[1, 0], [0, 5], [9, 1], [-1, 0]], dtype=np.float32)
-    assert report.nearest(table, 0, 2) == [2, 1]
+    assert report.find_nearest(table, 0, 2) == [2, 1]
 
 
 def test_words_that_the_dictionary_lacks_are_replaced() -> None:
     word_dict = {f"w{i}": i for i in range(60)}
-    assert report.known(("a b", "w1 w2"), word_dict) == ["w1 w2"]
-    assert report.known(("a b",), word_dict) == ["w20 w21", "w40 w41"]
+    assert report.select_known(("a b", "w1 w2"), word_dict) == ["w1 w2"]
+    assert report.select_known(("a b",), word_dict) == ["w20 w21", "w40 w41"]

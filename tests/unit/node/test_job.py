@@ -118,8 +118,8 @@ def test_the_runtime_reads_the_endpoints_that_the_launcher_wrote(
         where, Facts(tuple(n.addr for n in where.nodes), tuple("/run" for _ in where.nodes), ports)
     )
     trainer = bound.starts[-1].contract
-    args = env.init_args(trainer)
-    endpoints = env.pserver_endpoints(
+    args = env.read_init_args(trainer)
+    endpoints = env.list_pserver_endpoints(
         args["pservers"], args["port"], args["ports_num"], args["ports_num_for_sparse"]
     )
     listed = trainer["PADDLE_PSERVERS_IP_PORT_LIST"].split(",")

@@ -15,7 +15,7 @@ import pytest
 from pslaunch.node.agent.inspect import port_state
 from pslaunch.node.ports import BusyPort, bind_all, close_all, mark_all
 from pslaunch.runtime.pserver import ports
-from pslaunch.runtime.shared.busyport import holder
+from pslaunch.runtime.shared.busyport import find_holder
 from support.process import started
 
 
@@ -45,7 +45,7 @@ def test_one_busy_port_refuses_the_whole_proposal_and_its_holder_is_named() -> N
             bind_all("127.0.0.1", {"pserver/0": [free], "pserver/1": [busy]})
         assert (e.value.key, e.value.port, e.value.busy) == ("pserver/1", busy, True)
         assert "Address already in use" in str(e.value)
-        assert f"pid {os.getpid()} " in holder("127.0.0.1", busy)
+        assert f"pid {os.getpid()} " in find_holder("127.0.0.1", busy)
         close_all(bind_all("127.0.0.1", {"again": [free]}))  # nothing was kept
 
 
@@ -56,7 +56,7 @@ def test_a_marked_port_is_refused_to_others_until_the_mark_is_gone() -> None:
         mark_all("127.0.0.1", {"trainer/0": [second], "trainer/1": [first]})
     assert (e.value.key, e.value.port, e.value.busy) == ("trainer/1", first, True)
     assert "another job on this machine" in str(e.value)
-    assert f"pid {os.getpid()} " in holder("127.0.0.1", first, e.value.mark)  # nobody listens there yet
+    assert f"pid {os.getpid()} " in find_holder("127.0.0.1", first, e.value.mark)  # nobody listens there yet
     assert f"held by pid {os.getpid()} " in port_state("127.0.0.1", first)
     close_all({"": mark_all("127.0.0.2", {"pserver/0": [first]})})  # each address has its own
     close_all({"": marks})
@@ -93,7 +93,7 @@ def test_a_port_keeps_its_backlog_when_it_changes_hands() -> None:
 
 
 def test_nobody_holds_a_free_port() -> None:
-    assert holder("127.0.0.1", free_port()) == ""
+    assert find_holder("127.0.0.1", free_port()) == ""
 
 
 LISTEN = """
@@ -126,11 +126,11 @@ def test_the_holder_is_who_listens_at_the_wanted_address(wanted: str, held: str,
         guilty = stack.enter_context(started([*listen, held, str(port)]))
         guilty.expect("listens")
         if elsewhere:
-            assert holder(elsewhere, port) == ""
+            assert find_holder(elsewhere, port) == ""
             other = stack.enter_context(started([*listen, elsewhere, str(port)]))
             other.expect("listens")
-            assert holder(elsewhere, port).startswith(f"pid {other.pid} ")
-        assert holder(wanted, port).startswith(f"pid {guilty.pid} ")
+            assert find_holder(elsewhere, port).startswith(f"pid {other.pid} ")
+        assert find_holder(wanted, port).startswith(f"pid {guilty.pid} ")
 
 
 BIND_WITHOUT_RIGHTS = """

@@ -215,7 +215,7 @@ def test_a_bad_variable_is_named(ws: Path, word: str, says: str) -> None:
     assert word.partition("=")[0] in str(caught.value)
 
 
-@pytest.mark.parametrize("name", sorted(env.contract_names() - env.TORCH_NAMES))
+@pytest.mark.parametrize("name", sorted(env.list_contract_names() - env.TORCH_NAMES))
 def test_no_variable_of_the_contract_can_be_set(name: str) -> None:
     with pytest.raises(SpecError, match=name):
         check(env={name: "x"})

@@ -17,7 +17,7 @@ from pslaunch.runtime.shared import places
 pytestmark = pytest.mark.asan
 
 DOC = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
-CONSTANTS = _core.protocol()
+CONSTANTS = _core.get_protocol()
 OPS = {name.removeprefix("op "): number for name, number in CONSTANTS.items() if name.startswith("op ")}
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 

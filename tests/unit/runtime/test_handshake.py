@@ -10,8 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.runtime.handshake import PLANE, Hello, Refused, ServerSide, compare, greet, silent
-from pslaunch.runtime.shared.prove import ADDRESSES, HEAD, IN_FULL, SUM_UP_S, MessageKind, Refusals, message
+from pslaunch.runtime.handshake import PLANE, Hello, Refused, ServerSide, compare, greet, is_silent
+from pslaunch.runtime.shared.prove import (
+    ADDRESSES,
+    HEAD,
+    IN_FULL,
+    SUM_UP_S,
+    MessageKind,
+    Refusals,
+    encode_message,
+)
 
 pytestmark = pytest.mark.asan
 
@@ -71,7 +79,7 @@ def test_other_secrets_are_refused_by_both(theirs: bytes, ours: bytes) -> None:
 def test_a_trainer_without_the_secret_is_refused_by_the_server() -> None:
     side = ServerSide(b"secret", accept_all)
     side.feed(PLANE.knock(b"secret", b"n" * 32))  # as a trainer has said it on another connection
-    answer = side.feed(message(MessageKind.PROOF, b"m" * 32 + HELLO.to_json()))
+    answer = side.feed(encode_message(MessageKind.PROOF, b"m" * 32 + HELLO.encode()))
     assert HEAD.unpack_from(answer)[2] == MessageKind.REFUSED
     assert "secret" in side.failure
 
@@ -79,7 +87,7 @@ def test_a_trainer_without_the_secret_is_refused_by_the_server() -> None:
 @pytest.mark.parametrize("first", [b"n" * 32, b"n" * 64])
 def test_first_words_without_the_secret_are_refused_at_once(first: bytes) -> None:
     side = ServerSide(b"secret", accept_all)
-    side.feed(message(MessageKind.NONCE, first))
+    side.feed(encode_message(MessageKind.NONCE, first))
     assert side.failure and not side.knows_secret
 
 
@@ -88,8 +96,10 @@ def test_a_proof_of_another_conversation_is_refused() -> None:
     nonce = b"n" * 32
     challenge = first.feed(PLANE.knock(b"s", nonce))[HEAD.size :]
     second.feed(PLANE.knock(b"s", nonce))
-    text = HELLO.to_json()
-    proof = message(MessageKind.PROOF, PLANE.mac(b"s", b"trainer", nonce + challenge[:32], text) + text)
+    text = HELLO.encode()
+    proof = encode_message(
+        MessageKind.PROOF, PLANE.compute_mac(b"s", b"trainer", nonce + challenge[:32], text) + text
+    )
     second.feed(proof)
     assert second.hello is None
     first.feed(proof)
@@ -139,13 +149,13 @@ def test_foreign_protocols_are_known(begin: bytes, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"[]", b"{}", b"7", b"[" * 4000, HELLO.to_json().replace(b": 1", b': "1"'), b"\xff"]
+    "text", [b"", b"[]", b"{}", b"7", b"[" * 4000, HELLO.encode().replace(b": 1", b': "1"'), b"\xff"]
 )
 def test_a_hello_that_is_none_is_refused(text: bytes) -> None:
     side = ServerSide(b"", accept_all)
     challenge = side.feed(PLANE.knock(b"", b"n" * 32))[HEAD.size :]
     nonces = b"n" * 32 + challenge[:32]
-    side.feed(message(MessageKind.PROOF, PLANE.mac(b"", b"trainer", nonces, text) + text))
+    side.feed(encode_message(MessageKind.PROOF, PLANE.compute_mac(b"", b"trainer", nonces, text) + text))
     assert side.hello is None
     assert side.failure
 
@@ -174,24 +184,24 @@ def test_an_id_beyond_the_trainers_is_named() -> None:
 
 def test_of_a_flood_of_refusals_the_first_are_said_and_the_others_counted() -> None:
     refusals = Refusals()
-    assert [refusals.in_full("a", 0.0) for _ in range(IN_FULL + 3)] == [True] * IN_FULL + [False] * 3
-    assert refusals.in_full("b", 1.0)
-    assert refusals.sums(SUM_UP_S - 0.1) == []
-    assert refusals.sums(SUM_UP_S) == ["... and 3 more from a in the last minute"]
-    assert refusals.sums(2 * SUM_UP_S) == []
-    assert refusals.in_full("a", 2 * SUM_UP_S)
+    assert [refusals.admit("a", 0.0) for _ in range(IN_FULL + 3)] == [True] * IN_FULL + [False] * 3
+    assert refusals.admit("b", 1.0)
+    assert refusals.collect_sums(SUM_UP_S - 0.1) == []
+    assert refusals.collect_sums(SUM_UP_S) == ["... and 3 more from a in the last minute"]
+    assert refusals.collect_sums(2 * SUM_UP_S) == []
+    assert refusals.admit("a", 2 * SUM_UP_S)
 
 
 def test_a_flood_from_ever_new_addresses_is_counted_as_one() -> None:
     refusals = Refusals()
-    said = sum(refusals.in_full(f"10.0.{i // 250}.{i % 250}", 0.0) for i in range(10_000))
+    said = sum(refusals.admit(f"10.0.{i // 250}.{i % 250}", 0.0) for i in range(10_000))
     assert said == ADDRESSES + IN_FULL
     more = 10_000 - said
-    assert refusals.sums(SUM_UP_S) == [f"... and {more} more from other addresses in the last minute"]
+    assert refusals.collect_sums(SUM_UP_S) == [f"... and {more} more from other addresses in the last minute"]
 
 
 def test_a_pserver_that_is_gone_is_not_silent_one_that_is_stopped_is() -> None:
     with socket.create_server(("127.0.0.1", 0)) as stopped:
         address = stopped.getsockname()[:2]
-        assert silent(address, b"", 0.2)
-    assert not silent(address, b"", 5.0)
+        assert is_silent(address, b"", 0.2)
+    assert not is_silent(address, b"", 5.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.runtime.infolog import InfoLog, log_path
+from pslaunch.runtime.infolog import InfoLog, get_log_path
 from pslaunch.runtime.settings import resolve
 
 
@@ -34,10 +34,12 @@ def test_a_log_that_cant_be_written_is_said_once(tmp_path: Path, capsys: pytest.
 
 
 def test_where_it_is() -> None:
-    assert log_path(resolve({}, {})) == Path("log/paddle_trainer.INFO")
+    assert get_log_path(resolve({}, {})) == Path("log/paddle_trainer.INFO")
     second = {"trainer_id": 1, "num_gradient_servers": 2}
-    assert log_path(resolve(second, {})) == Path("log/paddle_trainer.1.INFO")
+    assert get_log_path(resolve(second, {})) == Path("log/paddle_trainer.1.INFO")
     launched = {"PSLAUNCH_JOB_ID": "j", "PSLAUNCH_LOG_DIR": "/l", "PSLAUNCH_RANK": "3"}
-    assert log_path(resolve({}, launched)) == Path("/l/paddle_trainer.INFO")
-    assert log_path(resolve({}, launched | {"PSLAUNCH_LOCAL_RANK": "1"})) == Path("/l/paddle_trainer.3.INFO")
-    assert log_path(resolve({"log_dir": "/own"}, launched)) == Path("/own/paddle_trainer.INFO")
+    assert get_log_path(resolve({}, launched)) == Path("/l/paddle_trainer.INFO")
+    assert get_log_path(resolve({}, launched | {"PSLAUNCH_LOCAL_RANK": "1"})) == Path(
+        "/l/paddle_trainer.3.INFO"
+    )
+    assert get_log_path(resolve({"log_dir": "/own"}, launched)) == Path("/own/paddle_trainer.INFO")

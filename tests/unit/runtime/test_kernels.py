@@ -53,10 +53,10 @@ def test_optimizer_is_its_oracle(
     grad, slots = data.draw(like), np.abs(data.draw(like))
     want_value, want_slots = value.copy(), slots.copy()
     with np.errstate(all="ignore"):
-        reference.optim_apply(method, want_value, want_slots if method else None, grad, *hyper)
+        reference.apply_optim(method, want_value, want_slots if method else None, grad, *hyper)
     for isa in ISAS:
         got_value, got_slots = value.copy(), slots.copy()
-        _core.optim_apply(method, got_value, got_slots if method else None, grad, *hyper, isa=isa)
+        _core.apply_optim(method, got_value, got_slots if method else None, grad, *hyper, isa=isa)
         assert same_bits(got_value, want_value)
         assert same_bits(got_slots, want_slots)
 
@@ -78,10 +78,10 @@ def test_bits_do_not_depend_on_how_values_are_cut(n: int, cut: int, start: int, 
     value, slots, grad = (a[min(start, n) :] for a in arrays(n))
     whole, parts = value.copy(), value.copy()
     whole_slots, part_slots = slots.copy(), slots.copy()
-    _core.optim_apply(method, whole, whole_slots if method else None, grad, 0.1, 0.9, 0.01, 1e-6)
+    _core.apply_optim(method, whole, whole_slots if method else None, grad, 0.1, 0.9, 0.01, 1e-6)
     for part in (slice(None, cut), slice(cut, None)):
         own = part_slots[part] if method else None
-        _core.optim_apply(method, parts[part], own, grad[part], 0.1, 0.9, 0.01, 1e-6)
+        _core.apply_optim(method, parts[part], own, grad[part], 0.1, 0.9, 0.01, 1e-6)
     assert same_bits(whole, parts)
     assert same_bits(whole_slots, part_slots)
 
@@ -92,10 +92,10 @@ def test_sparse_is_its_oracle(data: st.DataObject, n: int, dim: int, method: int
     value, slots, grad = (a.reshape(n, dim) for a in arrays(n * dim))
     grad = grad[: len(rows)].copy()
     want_value, want_slots = value.copy(), slots.copy()
-    reference.sparse_apply(
+    reference.apply_sparse(
         method, want_value, want_slots if method else None, rows, grad, 0.1, 0.9, 1e-3, 1e-6
     )
-    _core.sparse_apply(method, value, slots if method else None, rows, grad, 0.1, 0.9, 1e-3, 1e-6)
+    _core.apply_sparse(method, value, slots if method else None, rows, grad, 0.1, 0.9, 1e-3, 1e-6)
     assert same_bits(value, want_value)
     assert same_bits(slots, want_slots)
 
@@ -106,7 +106,7 @@ def test_sparse_writes_nothing_for_bad_rows(rows: list[int]) -> None:
     before = value.copy(), slots.copy()
     numbers = np.array(rows, dtype=np.uint64)
     with pytest.raises(ValueError, match=r"^rows\[\d\]"):
-        _core.sparse_apply(2, value, slots, numbers, grad[: len(rows)], 0.1, 0.0, 0.0, 1e-6)
+        _core.apply_sparse(2, value, slots, numbers, grad[: len(rows)], 0.1, 0.0, 0.0, 1e-6)
     assert same_bits(value, before[0])
     assert same_bits(slots, before[1])
 
@@ -116,19 +116,19 @@ def test_sparse_checks_shapes() -> None:
     rows = np.arange(4, dtype=np.uint64)
     hyper = (0.1, 0.0, 0.0, 1e-6)
     with pytest.raises(ValueError, match=r"grad is \[3, 3\], but rows and value need \[4, 3\]"):
-        _core.sparse_apply(2, value, slots, rows, grad[:3], *hyper)
+        _core.apply_sparse(2, value, slots, rows, grad[:3], *hyper)
     with pytest.raises(ValueError, match=r"grad is \[6, 2\]"):
-        _core.sparse_apply(2, value, slots, rows, grad.reshape(6, 2), *hyper)
+        _core.apply_sparse(2, value, slots, rows, grad.reshape(6, 2), *hyper)
     with pytest.raises(ValueError, match="value: 2 dimensions are needed, it has 1"):
-        _core.sparse_apply(2, value.reshape(-1), slots, rows, grad, *hyper)
+        _core.apply_sparse(2, value.reshape(-1), slots, rows, grad, *hyper)
     with pytest.raises(ValueError, match="rows: 1 dimensions"):
-        _core.sparse_apply(2, value, slots, rows.reshape(2, 2), grad, *hyper)
+        _core.apply_sparse(2, value, slots, rows.reshape(2, 2), grad, *hyper)
     with pytest.raises(TypeError, match="rows: items must be uint64"):
-        _core.sparse_apply(2, value, slots, rows.astype(np.int64), grad, *hyper)
+        _core.apply_sparse(2, value, slots, rows.astype(np.int64), grad, *hyper)
 
 
 def call(value: Any, slots: Any, grad: Any, *, method: int = 2, lr: float = 0.1, isa: int = 0) -> None:
-    _core.optim_apply(method, value, slots, grad, lr, 0.0, 0.0, 1e-6, isa)
+    _core.apply_optim(method, value, slots, grad, lr, 0.0, 0.0, 1e-6, isa)
 
 
 @pytest.mark.parametrize("place", range(3))
@@ -191,7 +191,7 @@ def test_bad_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="not all finite"):
         call(value, slots, grad, lr=float("nan"))
     with pytest.raises(ValueError, match="epsilon -1 is negative"):
-        _core.optim_apply(2, value, slots, grad, 0.1, 0.0, 0.0, -1.0)
+        _core.apply_optim(2, value, slots, grad, 0.1, 0.0, 0.0, -1.0)
     with pytest.raises(ValueError, match="isa 3"):
         call(value, slots, grad, isa=3)
     with pytest.raises(ValueError, match="slots has 8 items, but value with this method needs 0"):
@@ -210,7 +210,7 @@ def test_initializer_is_its_oracle(keys: list[int], dim: int, seed: int, table: 
 
 def initial(n: int, dim: int, *, kind: int, seed: int = 1, name: str = "w") -> F32:
     out = np.empty((n, dim), np.float32)
-    _core.init_rows(out, np.arange(n, dtype=np.uint64), seed, _core.table_id(name), kind, 0.0, 1.0)
+    _core.init_rows(out, np.arange(n, dtype=np.uint64), seed, _core.hash_name(name), kind, 0.0, 1.0)
     return out
 
 
@@ -263,14 +263,14 @@ def test_initializer_refuses() -> None:
     [("", 0xCBF29CE484222325), ("a", 0xAF63DC4C8601EC8C), ("foobar", 0x85944171F73967E8)],
 )
 def test_table_id_is_fnv1a(name: str, number: int) -> None:
-    assert _core.table_id(name) == reference.table_id(name) == number
+    assert _core.hash_name(name) == reference.hash_name(name) == number
 
 
 @given(st.text())
 def test_table_id_is_its_oracle(name: str) -> None:
-    assert _core.table_id(name) == reference.table_id(name)
+    assert _core.hash_name(name) == reference.hash_name(name)
 
 
 def test_features_are_true_of_this_machine() -> None:
     flags = Path("/proc/cpuinfo").read_text().split()
-    assert _core.features()["avx2"] is (platform.machine() == "x86_64" and "avx2" in flags)
+    assert _core.get_features()["avx2"] is (platform.machine() == "x86_64" and "avx2" in flags)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime.network import Network, collect_params, topological
+from pslaunch.runtime.network import Network, collect_params, sort_layers
 from support.models import ngram_cost
 
 pytestmark = pytest.mark.asan
@@ -71,14 +71,14 @@ def test_one_name_one_parameter() -> None:
     attr = paddle.attr.Param(name="shared")
     first = paddle.layer.fc(input=vector(size=4), size=4, param_attr=attr, bias_attr=False)
     second = paddle.layer.fc(input=first, size=4, param_attr=attr, bias_attr=False)
-    assert list(collect_params(topological([second]))) == ["shared"]
+    assert list(collect_params(sort_layers([second]))) == ["shared"]
     third = paddle.layer.fc(input=second, size=5, param_attr=attr, bias_attr=False)
     with pytest.raises(ValueError, match=r"parameter shared: .* needs \(4, 5\)"):
-        collect_params(topological([third]))
+        collect_params(sort_layers([third]))
     other = paddle.attr.Param(name="shared", learning_rate=3.0)
     fourth = paddle.layer.fc(input=second, size=4, param_attr=other, bias_attr=False)
     with pytest.raises(ValueError, match="gives it other attributes"):
-        collect_params(topological([fourth]))
+        collect_params(sort_layers([fourth]))
 
 
 def test_wrong_inputs_are_named() -> None:

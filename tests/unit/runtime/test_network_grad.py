@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime.arrays import F32, Ids, sum_rows, unique_rows
+from pslaunch.runtime.arrays import F32, Ids, find_unique_rows, sum_rows
 from pslaunch.runtime.network import Network, StepResult
 from pslaunch.runtime.ops import Draw
 
@@ -146,7 +146,7 @@ def test_dropout_is_v2s() -> None:
 
 @given(hnp.arrays(np.int64, st.integers(1, 60), elements=st.integers(0, 9) | st.integers(0, 2**32 - 1)))
 def test_rows(ids: Ids) -> None:
-    rows = unique_rows(ids)
+    rows = find_unique_rows(ids)
     keys, index = np.unique(ids, return_inverse=True)
     np.testing.assert_array_equal(rows.keys, keys.astype(np.uint64))
     np.testing.assert_array_equal(rows.index, index)

@@ -18,18 +18,18 @@ def config(
 
 def test_adagrad_with_l2() -> None:
     adagrad = optimizer.AdaGrad(learning_rate=3e-3, regularization=optimizer.L2Regularization(8e-4))
-    rule = adagrad.rule(config(learning_rate=2.0))
+    rule = adagrad.make_rule(config(learning_rate=2.0))
     assert (rule.method, rule.learning_rate, rule.decay, rule.epsilon) == ("adagrad", 6e-3, 8e-4, 1e-6)
-    assert adagrad.rule(config(decay=0.0)).decay == 0.0
+    assert adagrad.make_rule(config(decay=0.0)).decay == 0.0
 
 
 def test_momentum() -> None:
-    assert optimizer.Momentum(momentum=0.9).rule(config()).method == "momentum"
-    assert optimizer.Momentum(momentum=0).rule(config()).method == "sgd"
-    assert optimizer.Momentum().rule(config()).slots == 0
-    own = optimizer.Momentum(momentum=0.9).rule(config(momentum=0.5))
+    assert optimizer.Momentum(momentum=0.9).make_rule(config()).method == "momentum"
+    assert optimizer.Momentum(momentum=0).make_rule(config()).method == "sgd"
+    assert optimizer.Momentum().make_rule(config()).slots == 0
+    own = optimizer.Momentum(momentum=0.9).make_rule(config(momentum=0.5))
     assert (own.momentum, own.slots) == (0.5, 1)
-    assert optimizer.SGD().rule(config()).learning_rate == 1e-3
+    assert optimizer.SGD().make_rule(config()).learning_rate == 1e-3
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_what_is_not_there_is_an_error(options: dict[str, object], text: str) ->
 
 def test_adagrad_has_no_momentum() -> None:
     with pytest.raises(ValueError, match=r"parameter p: optimizer\.AdaGrad has no momentum"):
-        optimizer.AdaGrad().rule(config(momentum=0.9))
+        optimizer.AdaGrad().make_rule(config(momentum=0.9))

@@ -18,12 +18,12 @@ def test_reports_are_rate_limited_and_states_are_not(tmp_path: Path) -> None:
         receiver.bind(path)
         receiver.settimeout(5)
         progress = Progress(path, clock=lambda: now_s)
-        assert progress.due()
+        assert progress.is_due()
         progress.report(**{"pass": 1, "batch": 2, "cost": 5.5})
-        assert not progress.due()
+        assert not progress.is_due()
         now_s = PERIOD_S
-        assert progress.due()
-        progress.state("finished")
+        assert progress.is_due()
+        progress.report_state("finished")
         assert env.parse_progress(receiver.recv(2000)) == [{"pass": 1, "batch": 2, "cost": 5.5}]
         assert env.parse_progress(receiver.recv(2000)) == [
             {"pass": 1, "batch": 2, "cost": 5.5, "state": "finished"}
@@ -33,7 +33,7 @@ def test_reports_are_rate_limited_and_states_are_not(tmp_path: Path) -> None:
 def test_a_full_queue_and_nobody_there_are_no_errors(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     progress = Progress(path)
-    progress.state("connected")
+    progress.report_state("connected")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(path)
         for _ in range(2000):
@@ -43,5 +43,5 @@ def test_a_full_queue_and_nobody_there_are_no_errors(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", [""])
 def test_without_a_path_nothing_is_due(path: str) -> None:
     progress = Progress(path)
-    assert not progress.due()
-    progress.state("connected")
+    assert not progress.is_due()
+    progress.report_state("connected")

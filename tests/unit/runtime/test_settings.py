@@ -11,7 +11,7 @@ from dataclasses import fields
 import pytest
 
 from pslaunch.runtime import settings
-from pslaunch.runtime.settings import pserver_argv, resolve
+from pslaunch.runtime.settings import build_pserver_argv, resolve
 from pslaunch.runtime.shared import env
 
 
@@ -81,7 +81,7 @@ def test_in_the_role_pserver_the_program_becomes_it(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_pserver_gets_secret_and_log_folder() -> None:
-    argv = pserver_argv(resolve({"log_dir": "l"}, {"PSLAUNCH_SECRET_FILE": "/s"}), {})
+    argv = build_pserver_argv(resolve({"log_dir": "l"}, {"PSLAUNCH_SECRET_FILE": "/s"}), {})
     assert argv[-2:] == ["--secret_file=/s", "--log_dir=l"]
     assert "--port=7164" in argv
 

@@ -186,7 +186,7 @@ def test_who_comes_after_a_thousand_that_never_speak_gets_in(
 
 def test_who_drips_is_not_heard_for_longer_than_the_limit() -> None:
     enough = threading.Event()
-    answer = prove.message(prove.MessageKind.CHALLENGE, bytes(prove.NONCE_BYTES + prove.MAC_BYTES))
+    answer = prove.encode_message(prove.MessageKind.CHALLENGE, bytes(prove.NONCE_BYTES + prove.MAC_BYTES))
 
     def drip(listener: socket.socket) -> None:
         with listener.accept()[0] as sock, contextlib.suppress(OSError):

@@ -39,7 +39,7 @@ def door() -> Iterator[Door]:
 
 def test_a_door_opens_at_every_address_of_its_node(door: Door) -> None:
     found = [Target(1, addr, door.port) for addr in ("127.0.0.1", "127.0.0.2", "::1")]
-    there = found if "::1" in nics.addresses()["lo"] else found[:2]
+    there = found if "::1" in nics.list_addresses()["lo"] else found[:2]
     assert sorted(try_all(found, SECRET)) == sorted(there)
 
 
@@ -100,7 +100,7 @@ def test_the_address_by_which_we_were_called_comes_first(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("says", ["UNKNOWN 65535 UNKNOWN 65535", ""])
 def test_an_sshd_without_an_address_adds_none(says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_CONNECTION", says)
-    assert candidates("") == (list(dict.fromkeys(nics.outside())) or ["127.0.0.1"])
+    assert candidates("") == (list(dict.fromkeys(nics.list_outside_addresses())) or ["127.0.0.1"])
 
 
 @given(st.integers(1, 200))

@@ -46,7 +46,7 @@ def layout(heading: str) -> str:
 def test_the_layouts_are_the_documented_ones() -> None:
     assert layout("An object") == checkpoint.HEAD.format
     assert layout("What describes an object") == checkpoint.CREATE.format
-    constants = _core.protocol()
+    constants = _core.get_protocol()
     assert checkpoint.HEAD.size == constants["PS_SAVE_HEAD_BYTES"]
     assert checkpoint.CREATE.size == constants["PS_CREATE_BYTES"]
     assert constants["PS_SAVE_TORN"] == checkpoint.TORN

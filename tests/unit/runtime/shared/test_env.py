@@ -47,7 +47,7 @@ def contract(role: str, rank: int, *, script: bool) -> env.Contract:
     ],
 )
 def test_what_a_variable_of_init_may_have_meant(name: str, near: str) -> None:
-    assert env.near_init_var(name) == near
+    assert env.find_near_init_var(name) == near
 
 
 @pytest.mark.parametrize("mode", ["bundled", "script"])
@@ -55,7 +55,7 @@ def test_the_contract_of_two_and_two(mode: str) -> None:
     lines = []
     for role in (env.PSERVER, env.TRAINER):
         for rank in range(2):
-            found = env.contract_environ(contract(role, rank, script=mode == "script"))
+            found = env.make_contract_environ(contract(role, rank, script=mode == "script"))
             lines += [f"[{role}/{rank}]", *(f"{name}={value}" for name, value in sorted(found.items())), ""]
     assert "\n".join(lines) == (GOLDEN / f"contract_{mode}.txt").read_text()
 
@@ -66,17 +66,17 @@ def test_a_server_finds_itself_in_the_list() -> None:
         (env.TRAINER, "PADDLE_TRAINER_ENDPOINTS"),
     ):
         for rank in range(2):
-            found = env.contract_environ(contract(role, rank, script=True))
+            found = env.make_contract_environ(contract(role, rank, script=True))
             assert found[variable].split(",").index(f"{found['POD_IP']}:{found['PADDLE_PORT']}") == rank
 
 
 def test_the_runtime_reads_what_the_launcher_wrote() -> None:
-    found = env.contract_environ(contract(env.TRAINER, 1, script=False))
-    args, job = env.init_args(found), env.read_job(found)
+    found = env.make_contract_environ(contract(env.TRAINER, 1, script=False))
+    args, job = env.read_init_args(found), env.read_job(found)
     assert (args["trainer_id"], args["num_gradient_servers"], args["num_passes"]) == (1, 2, 3)
     assert (args["use_gpu"], args["secret_file"], args["stall_after"]) == (False, "/run/secret", 60.0)
     assert (job.launched, job.role, job.rank, job.nodes) == (True, env.TRAINER, 1, ("127.0.0.1",))
-    listed = env.pserver_endpoints(
+    listed = env.list_pserver_endpoints(
         args["pservers"], args["port"], args["ports_num"], args["ports_num_for_sparse"]
     )
     assert [env.join_addr(*e) for e in listed] == found["PADDLE_PSERVERS_IP_PORT_LIST"].split(",")
@@ -84,14 +84,14 @@ def test_the_runtime_reads_what_the_launcher_wrote() -> None:
 
 def test_without_a_launcher_there_is_no_job() -> None:
     assert env.read_job({}).launched is False
-    assert env.init_args({"HOME": "/"}) == {}
+    assert env.read_init_args({"HOME": "/"}) == {}
 
 
 @given(st.dictionaries(names, values), st.dictionaries(names, values))
 def test_compose_keeps_every_value_byte_for_byte(inherited: dict[str, str], added: dict[str, str]) -> None:
-    written = env.contract_environ(contract(env.TRAINER, 0, script=False))
+    written = env.make_contract_environ(contract(env.TRAINER, 0, script=False))
     found = env.compose(inherited, added, written)
-    ours = env.contract_names() | env.PROXIES
+    ours = env.list_contract_names() | env.PROXIES
     expected = {**env.DEFAULTS, **{k: v for k, v in inherited.items() if k not in ours}, **added, **written}
     assert found == expected
 
@@ -118,7 +118,7 @@ def test_stale_variables_never_reach_a_program() -> None:
         "MASTER_ADDR": "elsewhere",
     }
     found = env.compose(
-        {**stale, "HOME": "/h"}, {}, env.contract_environ(contract(env.PSERVER, 0, script=False))
+        {**stale, "HOME": "/h"}, {}, env.make_contract_environ(contract(env.PSERVER, 0, script=False))
     )
     assert not found.keys() & stale.keys()
     assert found["HOME"] == "/h"
@@ -127,7 +127,7 @@ def test_stale_variables_never_reach_a_program() -> None:
 def test_mpirun_reaches_trainers_and_no_pserver() -> None:
     inherited = {"PMIX_RANK": "0", "OMPI_MCA_x": "1", "PRTE_y": "2"}
     for role, reaches in ((env.TRAINER, True), (env.PSERVER, False)):
-        found = env.compose(inherited, {}, env.contract_environ(contract(role, 0, script=False)))
+        found = env.compose(inherited, {}, env.make_contract_environ(contract(role, 0, script=False)))
         assert (inherited.items() <= found.items()) is reaches
         assert bool(inherited.keys() & found.keys()) is reaches
 
@@ -139,7 +139,7 @@ def test_a_proxy_that_was_given_stays() -> None:
 
 def test_gloo_is_the_users_choice() -> None:
     """Without it the workers of a Fleet program do not wait for each other, and its barriers do nothing."""
-    written = env.contract_environ(contract(env.TRAINER, 0, script=True))
+    written = env.make_contract_environ(contract(env.TRAINER, 0, script=True))
     assert env.compose({}, {}, written)["PADDLE_WITH_GLOO"] == "0"
     assert env.compose({"PADDLE_WITH_GLOO": "2"}, {}, written)["PADDLE_WITH_GLOO"] == "2"
     assert env.compose({}, {"PADDLE_WITH_GLOO": "1"}, written)["PADDLE_WITH_GLOO"] == "1"
@@ -192,7 +192,7 @@ def test_symbols_of_a_dry_run_are_no_ipv6() -> None:
 
 @given(st.integers(1, 4), st.integers(0, 4), st.integers(1, 5))
 def test_pservers_at_one_address_have_blocks_of_ports(dense: int, sparse: int, count: int) -> None:
-    found = env.pserver_endpoints(",".join(["10.0.0.1", "10.0.0.2"] * count), 7164, dense, sparse)
+    found = env.list_pserver_endpoints(",".join(["10.0.0.1", "10.0.0.2"] * count), 7164, dense, sparse)
     firsts = [port for host, port in found if host == "10.0.0.1"]
     assert firsts == [7164 + k * (dense + sparse) for k in range(count)]
     assert [port for host, port in found if host == "10.0.0.2"] == firsts
@@ -252,6 +252,6 @@ def test_any_datagram_is_read_without_an_error(datagram: bytes) -> None:
 
 
 def test_log_names() -> None:
-    assert env.output_log(env.TRAINER, 5, 0) == "train.log"
-    assert env.output_log(env.TRAINER, 5, 2) == "train.5.log"
-    assert env.info_log(env.PSERVER, 1, 1) == "paddle_pserver2.1.INFO"
+    assert env.get_output_log(env.TRAINER, 5, 0) == "train.log"
+    assert env.get_output_log(env.TRAINER, 5, 2) == "train.5.log"
+    assert env.get_info_log(env.PSERVER, 1, 1) == "paddle_pserver2.1.INFO"
