@@ -1,6 +1,6 @@
 """The bundled runtime: `import pslaunch.runtime as paddle` is enough for a v2 cluster program.
 
-Importing it costs no numpy: each name is loaded on first use, so that the launcher and a pserver,
+Importing it does not load numpy: each name is loaded on first use, so that the launcher and a pserver,
 which need only a part, stay small. Never imports launcher code.
 """
 
@@ -35,18 +35,18 @@ __all__ = [*_MODULES, *_NAMES]
 
 
 def make_name_error(module: str, name: str, names: Iterable[str]) -> AttributeError:
-    """The error for a name that a module of v2 may have and this runtime's has not."""
+    """Return the error for a v2 name that this runtime lacks."""
     place = module.replace("pslaunch.runtime", "paddle")
-    return AttributeError(f"{place}.{name} is not in this runtime yet; there are: {', '.join(sorted(names))}")
+    return AttributeError(f"{place}.{name} is not in this runtime; it has {', '.join(sorted(names))}")
 
 
 def publish(module: str, names: Iterable[str]) -> None:
-    """Have `dir()` show these names of a module alone, and a name that it lacks answered with them."""
+    """Let `dir()` of a module show only these names, and an access to another name list them."""
 
     def raise_name_error(name: str) -> Any:
         raise make_name_error(module, name, names)
 
-    # Not by definitions in the module: type checkers would take any name for one of it.
+    # Set at run time: with definitions in the module, type checkers would accept any name.
     vars(sys.modules[module]).update(__getattr__=raise_name_error, __dir__=lambda: sorted(names))
 
 

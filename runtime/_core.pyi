@@ -1,7 +1,7 @@
-"""The compiled core, for type checkers: kernels, shards, client; csrc/py_*.c is behind them.
+"""Types of the compiled core: kernels, shards, client; implemented by csrc/py_*.c.
 
-Arrays are C-contiguous, aligned, of the item type named, and never share memory with another one of the
-same call. TypeError: not such items. ValueError: shapes, overlap, numbers; then nothing was written.
+Arrays are C-contiguous, aligned, of the named item type, and never share memory with another one of the
+same call. TypeError: wrong items. ValueError: wrong shapes, overlap, numbers; then nothing was written.
 """
 
 from typing import TypedDict
@@ -23,19 +23,19 @@ class _Features(TypedDict):
 def apply_optim(
     method: int,  # 0 SGD, 1 Momentum, 2 AdaGrad
     value: _F32,  # in place
-    slots: _F32 | None,  # in place; of value's size with Momentum and AdaGrad, else None; zero at first
-    grad: _F32,  # of value's size
+    slots: _F32 | None,  # in place; value's size with Momentum and AdaGrad, else None; zero at first
+    grad: _F32,  # value's size
     lr: float,
     momentum: float,
     decay: float,
     epsilon: float,
-    isa: int = 0,  # for tests: 0 the best there is, 1 baseline, 2 AVX2 where there is one
+    isa: int = 0,  # for tests: 0 best, 1 baseline, 2 AVX2 if available
 ) -> None: ...
 def apply_sparse(
     method: int,
     value: _F32,  # [rows, dim], in place
     slots: _F32 | None,  # as value
-    rows: _U64,  # [k], no number twice; ascending is fastest
+    rows: _U64,  # [k], unique; ascending is fastest
     grad: _F32,  # [k, dim]
     lr: float,
     momentum: float,
@@ -55,7 +55,7 @@ def init_rows(
 def hash_name(name: str, /) -> int: ...
 def get_features() -> _Features: ...
 
-# -- shards and frames: py_shard.c; csrc/ps_shard.h and ps_frame.h say what they mean
+# -- shards and frames: py_shard.c, documented in csrc/ps_shard.h and ps_frame.h
 
 def run_shard(trainers: int, epoch: int, mailbox_fd: int, event_fd: int, stall_after_s: float) -> None: ...
 def decode_header(data: bytes, /) -> dict[str, int] | None: ...  # ValueError: it can't be one
@@ -73,7 +73,7 @@ def encode_header(
 ) -> bytes: ...
 def get_protocol() -> dict[str, int]: ...
 
-# -- client: py_client.c; csrc/ps_client.h says what it means. Arrays are borrowed until clear().
+# -- client: py_client.c, documented in csrc/ps_client.h. Arrays are borrowed until clear().
 
 class Client:
     def __init__(self, shards: int, epoch: int, trainer: int, incarnation: int) -> None: ...

@@ -1,4 +1,4 @@
-"""Activations by their v2 names; what they compute is in network.py."""
+"""Activations by their v2 names; ops.py computes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ publish(__name__, __all__)
 
 
 class Activation:
-    """Names a function that a layer applies to its output. `Sigmoid()` and the class `Sigmoid` both do."""
+    """Function that a layer applies to its output; `Sigmoid()` and the class `Sigmoid` are both accepted."""
 
     name = ""
 
@@ -18,7 +18,7 @@ class Activation:
 
 
 class Linear(Activation):
-    """The output as it is."""
+    """x, unchanged."""
 
     name = "linear"
 
@@ -42,7 +42,7 @@ class Relu(Activation):
 
 
 class Softmax(Activation):
-    """exp(x) over its sum, along each sample's row."""
+    """exp(x) divided by its sum, for each sample's row."""
 
     name = "softmax"
 
@@ -52,7 +52,7 @@ Base = Activation
 
 
 def get_activation_name(act: object, default: str) -> str:
-    """The name of an activation given as an object, a class or None; raises TypeError for others."""
+    """Return the name of an activation given as an object, a class or None; raises TypeError for others."""
     if act is None:
         return default
     if isinstance(act, Activation) or (isinstance(act, type) and issubclass(act, Activation)):

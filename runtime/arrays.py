@@ -12,17 +12,17 @@ U64 = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.int64]
 Index = npt.NDArray[np.intp]
 
-MAX_IDS = 2**32  # of one table: `unique_rows` packs an id and its place into 64 bits
+MAX_IDS = 2**32  # per table: `find_unique_rows` packs an id and its position into 64 bits
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of one table that a batch needs, and where.
+    """Rows of one table that a batch needs, and their positions.
 
-    keys: [k], ascending, each once. index: [n], place in `keys` of each id asked for. order: [n], the
-    ids' places sorted by key, equal ones as they came. starts: [k], where in `order` each key begins.
+    keys: [k], ascending, unique. index: [n], position in `keys` of each requested id. order: [n], the
+    ids' positions sorted by key, stable. starts: [k], start of each key in `order`.
     """
 
     keys: U64
@@ -32,12 +32,12 @@ class Rows:
 
 
 def find_unique_rows(ids: Ids) -> Rows:
-    """The rows that `ids`, [n], each below MAX_IDS, ask for. O(n log n)."""
+    """Return the unique rows of `ids`, [n], each below MAX_IDS. O(n log n)."""
     n = ids.size
     packed = ids.astype(np.uint64).ravel()
     packed <<= _SHIFT
     packed |= np.arange(n, dtype=np.uint64)
-    packed.sort()  # id, then place: a stable order from the fastest sort that numpy has
+    packed.sort()  # by id, then by position: a stable order from numpy's fastest sort
     order = (packed & _LOW).astype(np.intp)
     packed >>= _SHIFT
     first = np.empty(n, dtype=np.bool_)
@@ -50,6 +50,6 @@ def find_unique_rows(ids: Ids) -> Rows:
 
 
 def sum_rows(rows: Rows, grads: F32) -> F32:
-    """[n, dim] gradients to [k, dim]: those of one key summed in the order in which they came."""
+    """Sum [n, dim] gradients to [k, dim], those of one key in the order in which they came."""
     sorted_grads = np.take(grads, rows.order, axis=0)
     return np.asarray(np.add.reduceat(sorted_grads, rows.starts, axis=0), dtype=np.float32)

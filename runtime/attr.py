@@ -19,12 +19,12 @@ Initializer = Callable[[str], npt.NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True)
 class ParameterAttribute:
-    """How a parameter starts and learns. None: the layer's or the optimizer's own.
+    """Initial values and learning of a parameter. None: the default of the layer or the optimizer.
 
-    `learning_rate` multiplies the optimizer's, `l2_rate` and `momentum` take its place. With
+    `learning_rate` multiplies the optimizer's; `l2_rate` and `momentum` replace it. With
     `initial_min` and `initial_max` the values are uniform between them, else normal.
     `sparse_update`: only the rows of a batch are fetched and updated.
-    `initializer` is called with the name and returns the first values.
+    `initializer` is called with the name and returns the initial values.
     """
 
     name: str | None = None
@@ -45,23 +45,23 @@ class ParameterAttribute:
     def __post_init__(self) -> None:
         for unsupported in ("l1_rate", "gradient_clipping_threshold", "update_hooks"):
             if getattr(self, unsupported) not in (None, 0, 0.0):
-                raise ValueError(f"attr.Param({unsupported}=...): the bundled runtime does not have it")
+                raise ValueError(f"attr.Param({unsupported}=...): not supported by the bundled runtime")
         if (self.initial_min is None) != (self.initial_max is None):
-            raise ValueError("attr.Param: initial_min and initial_max come together")
+            raise ValueError("attr.Param: give both initial_min and initial_max, or neither")
         if self.initial_min is not None and (self.initial_std, self.initial_mean) != (None, None):
-            raise ValueError("attr.Param: initial_std and initial_mean, or initial_min and initial_max")
+            raise ValueError("attr.Param: initial_min and initial_max exclude initial_std and initial_mean")
         if (self.initial_min or 0.0) >= (self.initial_max or 0.0) and self.initial_min is not None:
-            raise ValueError("attr.Param: initial_min is not below initial_max")
+            raise ValueError("attr.Param: initial_min must be below initial_max")
         for rate in ("initial_std", "l2_rate", "learning_rate"):
             if not 0.0 <= (getattr(self, rate) or 0.0) < float("inf"):
-                raise ValueError(f"attr.Param({rate}={getattr(self, rate)}) is negative or not finite")
+                raise ValueError(f"attr.Param({rate}={getattr(self, rate)}) must be finite and not negative")
         if not 0.0 <= (self.momentum or 0.0) < 1.0:
-            raise ValueError(f"attr.Param(momentum={self.momentum}) is not from 0 to below 1")
+            raise ValueError(f"attr.Param(momentum={self.momentum}) must be at least 0 and below 1")
 
 
 @dataclass(frozen=True, slots=True)
 class ExtraLayerAttribute:
-    """What else a layer does. `drop_rate`: share of its outputs that are zero in a training step."""
+    """Further attributes of a layer. `drop_rate`: share of outputs set to zero in a training step."""
 
     error_clipping_threshold: float | None = None
     drop_rate: float | None = None
@@ -69,11 +69,11 @@ class ExtraLayerAttribute:
 
     def __post_init__(self) -> None:
         if self.error_clipping_threshold is not None:
-            raise ValueError("attr.Extra(error_clipping_threshold=...): the bundled runtime does not have it")
+            raise ValueError("attr.Extra(error_clipping_threshold=...): not supported by the bundled runtime")
         if self.device not in (None, -1):
             raise ValueError(f"attr.Extra(device={self.device}): the bundled runtime computes on the CPU")
         if not 0.0 <= (self.drop_rate or 0.0) < 1.0:
-            raise ValueError(f"attr.Extra(drop_rate={self.drop_rate}) is not from 0 to below 1")
+            raise ValueError(f"attr.Extra(drop_rate={self.drop_rate}) must be at least 0 and below 1")
 
 
 Param = ParamAttr = ParameterAttribute

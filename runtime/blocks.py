@@ -1,7 +1,7 @@
-"""Where the pieces of a dense parameter live: blocks of fixed size, dealt over all dense shards. Pure.
+"""Placement of dense parameters: blocks of fixed size, dealt over all dense shards. Pure.
 
-The k-th block of the job, counted over all parameters in the order of their creation, is on shard
-k mod n. Every trainer counts alike, so nothing needs to be agreed; and since optimizers work value by
+The k-th block of the job, counted over all parameters in order of creation, is on shard
+k mod n. Every trainer counts alike, so no agreement is needed; and since optimizers work value by
 value, the bits do not depend on the number of shards.
 """
 
@@ -14,7 +14,7 @@ BLOCK_FLOATS = 16384  # 64 KiB
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Values [start, start + length) of a parameter are on this shard."""
+    """Range [start, start + length) of a parameter's values on one shard."""
 
     shard: int
     start: int
@@ -22,18 +22,18 @@ class Piece:
 
 
 def count_blocks(size: int) -> int:
-    """How many blocks a parameter of `size` values has."""
+    """Return the number of blocks of a parameter with `size` values."""
     return -(-size // BLOCK_FLOATS)
 
 
 def place(size: int, first_block: int, shards: int) -> list[Piece]:
-    """The pieces of a parameter, by shard and start; neighbours on one shard are one piece.
+    """Return the pieces of a parameter, by shard and start; neighbours on one shard are merged.
 
     `first_block` is the number of blocks before this parameter. Raises ValueError unless size >= 0 and
     shards >= 1.
     """
     if size < 0 or shards < 1 or first_block < 0:
-        raise ValueError(f"{size} values from block {first_block} on {shards} shards")
+        raise ValueError(f"cannot place {size} values from block {first_block} on {shards} shards")
     if shards == 1:
         return [Piece(0, 0, size)] if size else []
     pieces = []

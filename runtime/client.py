@@ -1,6 +1,6 @@
-"""The trainer's client of the job's pservers: dense tensors and sparse tables, numpy in and out.
+"""Client of the job's pservers for a trainer: dense tensors and sparse tables, numpy in and out.
 
-Connections and waiting are here; requests and answers are the compiled core's (csrc/ps_client.h).
+This module connects and waits; the compiled core (csrc/ps_client.h) sends requests and reads answers.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from .shared import env
 F32 = npt.NDArray[np.float32]
 U64 = npt.NDArray[np.uint64]
 
-FIRST_WAIT_S = 0.05  # between two looks at pservers that are not ready; doubles up to MAX_WAIT_S
+FIRST_WAIT_S = 0.05  # pause between two attempts while pservers are not ready; doubles up to MAX_WAIT_S
 MAX_WAIT_S = 3.0
-ATTEMPT_S = 5.0  # for one connection and its handshake; also for an answer of who seems to be stopped
-LAST_ATTEMPT_S = 1.0  # for one once connect_timeout is over
-REFUSED_S = 1.0  # nobody listens for so long after training began: the pserver is gone for good
+ATTEMPT_S = 5.0  # limit of one connection with its handshake, and of a stopped pserver's answer
+LAST_ATTEMPT_S = 1.0  # limit of one connection after connect_timeout has passed
+REFUSED_S = 1.0  # if nobody listens for this long after training began, the pserver is gone for good
 RUN_MS = 500
-PULL_BYTES = 32 << 20  # rows pulled at once; the core may need as much again to sort them
+PULL_BYTES = 32 << 20  # rows pulled at a time; the core may need the same amount again to sort them
 
 
 class ClientError(RuntimeError):
-    """A pserver refused something; the text says which, what and why. v2's trainer exits with 78."""
+    """A pserver refused a request; the text names both and the cause. v2's trainer exits with 78."""
 
 
 class NotReached(ClientError):
-    """A pserver was not there within connect_timeout; v2's trainer exits with 69."""
+    """A pserver was not reached within connect_timeout; v2's trainer exits with 69."""
 
 
 class PeerVanished(RuntimeError):
@@ -48,7 +48,7 @@ class PeerVanished(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optim:
-    """How one parameter changes; `learning_rate` is the global one times the parameter's own."""
+    """Update rule of one parameter; `learning_rate` is the global one times the parameter's own."""
 
     method: Method
     learning_rate: float
@@ -59,7 +59,7 @@ class Optim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Init:
-    """How rows of a table begin; std 0: all values are `mean`."""
+    """Initial distribution of a table's rows; with std 0 all values are `mean`."""
 
     kind: InitialKind
     mean: float
@@ -73,7 +73,7 @@ class _Shard:
     host: str
     port: int
     pserver: int  # its rank
-    number: int  # of the port in its pserver, dense ports first
+    number: int  # index of the port in its pserver, dense ports first
 
     @property
     def addr(self) -> str:
@@ -83,7 +83,7 @@ class _Shard:
 def _list_shards(
     endpoints: Sequence[tuple[str, int]], ports_num: int, ports_num_for_sparse: int
 ) -> list[_Shard]:
-    """All dense ports, pserver by pserver, then all sparse ones."""
+    """Return all dense ports, pserver by pserver, then all sparse ones."""
     ranks = list(enumerate(endpoints))
     dense = [_Shard(h, p + i, rank, i) for rank, (h, p) in ranks for i in range(ports_num)]
     numbers = range(ports_num, ports_num + ports_num_for_sparse)
@@ -98,9 +98,9 @@ class Client:
     """Dense tensors and sparse tables on the job's pservers, in synchronous steps.
 
     One thread at a time: a second one gets RuntimeError. All trainers create the same objects in the same
-    order and take part in every step until they end the pass. Calls block until the pservers, and where it
-    says so all trainers, have answered. After a ValueError or TypeError nothing was sent. Raises ClientError
-    where a pserver refuses (NotReached: where it is not there), PeerVanished where one is gone for good.
+    order and take part in every step until they end the pass. Calls block until the pservers have answered,
+    and, where noted, all trainers too. After a ValueError or TypeError nothing was sent. Raises ClientError
+    if a pserver refuses (NotReached: if it is not reached), PeerVanished if one is gone for good.
     """
 
     def __init__(
@@ -119,9 +119,9 @@ class Client:
         stall_timeout_s: float | None = None,
         log: Callable[[str], None] = _print_line,
     ) -> None:
-        """`endpoints`: host and first port of each pserver, in order of ranks. Connects in connect().
+        """`endpoints`: host and first port of each pserver, in order of ranks. connect() connects.
 
-        stall_timeout_s: a wait after which the pserver is gone unless a further connection is answered.
+        stall_timeout_s: after this long a silent pserver counts as gone unless it answers a new connection.
         """
         if not endpoints:
             raise ValueError("no pservers: endpoints is empty")
@@ -146,7 +146,7 @@ class Client:
     # -- connecting
 
     def connect(self) -> None:
-        """Connect to every port of every pserver, waiting until they are ready; once is enough."""
+        """Connect to every port of every pserver and wait until all are ready. Repeated calls do nothing."""
         with self._hold_alone():
             if self._connected:
                 return
@@ -155,7 +155,7 @@ class Client:
             self._connected = True
 
     def _attach(self, missing: list[int]) -> None:
-        """Connect to these shards, trying again with growing waits until connect_timeout."""
+        """Connect to these shards; retry with growing pauses until connect_timeout."""
         began_s = time.monotonic()
         wait_s, last = FIRST_WAIT_S, ""
         told: set[str] = set()
@@ -170,7 +170,7 @@ class Client:
             left_s = self._connect_timeout_s - elapsed_s
             if left_s <= 0:
                 self._give_up(names, last)
-            wait_s = min(wait_s, max(left_s, 0.001))  # one more look when the time is over
+            wait_s = min(wait_s, max(left_s, 0.001))  # one last attempt when the time is over
             self._log(f"server not ready, wait {wait_s:.2g} sec to retry...")
             self._log(f"not ready endpoints:{names}")
             time.sleep(wait_s)
@@ -184,11 +184,11 @@ class Client:
     def _try(
         self, missing: list[int], last: str, told: set[str], end_s: float
     ) -> tuple[list[int], str, bool]:
-        """One look at each: those that are still missing, why, and whether any was refused by its host.
+        """Try each shard once; return those still missing, the last error, and whether a host refused any.
 
-        A short one once the clock has passed `end_s`, which many that say nothing would draw out.
-        A host whose name is not known is said at once, and added to `told`: it may be a slip, or DNS may
-        know it later.
+        Attempts are short once the clock has passed `end_s`, or many silent ports would exceed the limit.
+        An unknown host name is reported at once and added to `told`: it may be a typo, or DNS may
+        learn it later.
         """
         left, refused = [], False
         for i in missing:
@@ -200,13 +200,13 @@ class Client:
                 refused = refused or isinstance(e, ConnectionRefusedError)
                 last = e.strerror or str(e)
                 if isinstance(e, TimeoutError):
-                    last += " (it or its machine is stopped, or strangers keep its port busy; its log tells)"
+                    last += " (it or its machine is stopped, or strangers keep its port busy; see its log)"
                 if isinstance(e, socket.gaierror):
                     last = self._report_unknown_name(self._shards[i].host, last, told)
         return left, last, refused
 
     def _report_unknown_name(self, host: str, reason: str, told: set[str]) -> str:
-        text = f"the name {host} is not known: {reason}"
+        text = f"unknown host name {host}: {reason}"
         if host not in told:
             told.add(host)
             until = f"for up to {self._connect_timeout_s:g} s (option connect_timeout)"
@@ -214,7 +214,7 @@ class Client:
         return text
 
     def _dial(self, shard: _Shard, limit_s: float) -> int:
-        """A connected descriptor that has been greeted. Raises OSError, or ClientError if refused."""
+        """Return a connected descriptor after the handshake. Raises OSError, or ClientError if refused."""
         hello = handshake.Hello(
             trainer_id=self._trainer_id,
             num_gradient_servers=self._trainers,
@@ -228,7 +228,7 @@ class Client:
         )
         with socket.create_connection((shard.host, shard.port), timeout=limit_s) as sock:
             if sock.getsockname() == sock.getpeername():  # a free local port may connect to itself
-                raise ConnectionRefusedError(f"nobody listens at {shard.addr}")
+                raise ConnectionRefusedError(f"no process listens at {shard.addr}")
             try:
                 handshake.greet(sock, self._secret, hello)
             except handshake.Refused as e:
@@ -239,16 +239,16 @@ class Client:
 
     @contextlib.contextmanager
     def _hold_alone(self) -> Iterator[None]:
-        """Around what only one thread may do at a time; a signal's handler is another one, too."""
+        """Guard a call that only one thread may make at a time; a signal handler counts as another thread."""
         if not self._in_call.acquire(blocking=False):
-            raise RuntimeError("this client is in a call already: a client is for one thread at a time")
+            raise RuntimeError("this client is already in a call: only one thread at a time may use a client")
         try:
             yield
         finally:
             self._in_call.release()
 
     def _call(self, add: Callable[[], object], *, finishing: bool = False) -> None:
-        """Let `add` add requests, carry them out, then forget them, whatever happens."""
+        """Let `add` add requests, carry them out, and clear them in every case."""
         with self._hold_alone():
             try:
                 add()
@@ -257,10 +257,10 @@ class Client:
                 self._core.clear()
 
     def _run(self, *, finishing: bool) -> None:
-        """Carry out the requests that were added; reconnects where it must."""
+        """Carry out the added requests; reconnect where necessary."""
         began_s, reported = time.monotonic(), False
         limit_s = float("inf") if self._stall_timeout_s is None else self._stall_timeout_s
-        ask_s = limit_s  # when to ask who does not answer, in seconds from the beginning
+        ask_s = limit_s  # time at which to probe a silent pserver, in seconds from the start
         while (report := self._core.run(RUN_MS)) is not None:
             what, i, text = report
             if what == "wait":
@@ -277,18 +277,18 @@ class Client:
                 raise ClientError(f"pserver {self._shards[i].addr}: {text}")
 
     def _ask(self, shard: _Shard, began_s: float) -> None:
-        """One that waits for other trainers answers a stranger; raises PeerVanished where nobody does."""
+        """Probe a pserver: one that waits for trainers answers a new connection. Raises PeerVanished."""
         if handshake.is_silent((shard.host, shard.port), self._secret, ATTEMPT_S):
             silent_s = time.monotonic() - began_s
             raise PeerVanished(
-                f"pserver {shard.pserver} at {shard.addr} has answered nothing for {silent_s:.0f} s, nor a "
+                f"pserver {shard.pserver} at {shard.addr} has not answered for {silent_s:.0f} s, not even a "
                 "new connection: it or its machine is stopped (option --stall_timeout)"
             )
 
     def _reconnect(self, i: int, why: str, *, finishing: bool) -> None:
-        """Connect again, unless there is no need: a pserver ends when all have said finished."""
+        """Connect again unless unnecessary: a pserver ends when all trainers have reported finished."""
         sent = self._core.is_sent(i)
-        self._log(f"connection to pserver {self._shards[i].addr} broke ({why}); connecting again")
+        self._log(f"connection to pserver {self._shards[i].addr} broke ({why}); reconnecting")
         try:
             self._attach([i])
         except PeerVanished:
@@ -297,7 +297,7 @@ class Client:
             self._core.let_go(i)
 
     def create_dense(self, name: str, size: int, optim: Optim) -> None:
-        """A dense object of `size` values; they are set by init_dense()."""
+        """Create a dense object of `size` values; init_dense() sets them."""
         self.connect()
         o = optim
         numbers = (METHODS[o.method], o.learning_rate, o.momentum, o.decay, o.epsilon)
@@ -313,7 +313,7 @@ class Client:
         self._call(add)
 
     def create_sparse(self, name: str, rows: int, dim: int, optim: Optim, init: Init) -> None:
-        """A table of rows [dim] by 64-bit key, made on first use; `rows` keys are known."""
+        """Create a table of rows [dim] by 64-bit key, created on first use; `rows` keys are known."""
         self.connect()
         first, n = 0, self._dense_shards
         if self._ports[1]:
@@ -331,10 +331,10 @@ class Client:
 
     def _check_new(self, name: str) -> None:
         if name in self._dense or name in self._sparse:
-            raise ValueError(f"the parameter {name!r} was created before")
+            raise ValueError(f"parameter {name!r} already exists")
 
     def init_dense(self, values: Mapping[str, F32]) -> None:
-        """Set initial values: trainer 0's win, the others wait for them. The first time counts."""
+        """Set initial values: trainer 0's are used, the others wait for them. Only the first call counts."""
         first = self._trainer_id == 0
 
         def add() -> None:
@@ -345,7 +345,7 @@ class Client:
         self._begun = True
 
     def set_rows(self, name: str, keys: U64, values: F32) -> None:
-        """Give rows these values [n, dim]: trainer 0, before training."""
+        """Set rows to these values [n, dim]; for trainer 0, before training."""
         self._call(lambda: self._core.set_rows(self._get_sparse_id(name), keys, values))
 
     def push_pull(
@@ -354,10 +354,10 @@ class Client:
         out: Mapping[str, F32],
         sparse: Mapping[str, tuple[U64, F32]] | None = None,
     ) -> None:
-        """One step: push gradients, wait for those of all trainers, take the new dense values in place.
+        """Do one step: push gradients, wait for those of all trainers, store the new dense values in place.
 
         grads: for every dense object. out: arrays of the objects' sizes, any shape. sparse: unique keys
-        [n] and row gradients [n, dim]; a table that is not there gets an empty push.
+        [n] and row gradients [n, dim]; a table without an entry gets an empty push.
         """
         rows = sparse or {}
         for name in [*grads, *out]:
@@ -365,7 +365,7 @@ class Client:
         for name in rows:
             self._get_sparse_id(name)
         if len(grads) != len(self._dense):
-            raise ValueError(f"no gradient of {sorted(set(self._dense) - set(grads))}: every step pushes all")
+            raise ValueError(f"missing gradients: {sorted(set(self._dense) - set(grads))}; a step pushes all")
 
         def add() -> None:
             for name, i in self._dense.items():
@@ -378,7 +378,7 @@ class Client:
         self._begun = True
 
     def pull(self, out: Mapping[str, F32]) -> None:
-        """Take current dense values in place."""
+        """Store the current dense values in place."""
 
         def add() -> None:
             for name, array in out.items():
@@ -387,11 +387,11 @@ class Client:
         self._call(add)
 
     def pull_rows(self, name: str, keys: U64, out: F32 | None = None) -> F32:
-        """The rows [n, dim] of these keys, into `out` if given; a key without a row: its initial values."""
+        """Return the rows [n, dim] of these keys, in `out` if given; missing rows have initial values."""
         i, shape = self._get_sparse_id(name), (len(keys), self._dims[name])
         rows = np.empty(shape, np.float32) if out is None else out
         if rows.shape != shape:
-            raise ValueError(f"out: {rows.shape} in place of {shape}")
+            raise ValueError(f"out has the shape {rows.shape}, expected {shape}")
         most = max(1, PULL_BYTES // (4 * shape[1]))
         for at in range(0, len(keys), most):
             part = slice(at, at + most)
@@ -400,21 +400,21 @@ class Client:
 
     def _get_dense_id(self, name: str) -> int:
         if name not in self._dense:
-            raise ValueError(f"no dense parameter {name!r} was created")
+            raise ValueError(f"unknown dense parameter {name!r}")
         return self._dense[name]
 
     def _get_sparse_id(self, name: str) -> int:
         if name not in self._sparse:
-            raise ValueError(f"no sparse parameter {name!r} was created")
+            raise ValueError(f"unknown sparse parameter {name!r}")
         return self._sparse[name]
 
     def end_pass(self) -> None:
-        """No further batch in this pass: an empty push from now on. Returns when all have ended it."""
+        """End this trainer's pass: push nothing from now on. Returns when all trainers have ended it."""
         self._tell("END_PASS", self._passes)
         self._passes += 1
 
     def barrier(self) -> None:
-        """Returns when every trainer is here, or has finished."""
+        """Wait until every trainer has called this or has finished."""
         self._tell("BARRIER", self._barriers)
         self._barriers += 1
 
@@ -423,7 +423,7 @@ class Client:
         self._call(lambda: self._core.tell(what, number), finishing=finishing)
 
     def finish(self) -> None:
-        """Say to every pserver that this trainer is finished, and close."""
+        """Report to every pserver that this trainer is finished, and close."""
         if self._closed:
             return
         self._begun = True  # a pserver that is gone now will not come back

@@ -1,4 +1,4 @@
-"""Kinds of input by their v2 names: what a data layer reads from a sample."""
+"""Input types by their v2 names, for data layers."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class InputType:
 
 
 def integer_value(value_range: int) -> InputType:
-    """An id from 0 to `value_range` - 1: a word, a class."""
+    """Return the type of an id from 0 to `value_range` - 1: a word, a class."""
     return InputType(int(value_range), "integer")
 
 
 def dense_vector(dim: int) -> InputType:
-    """A vector of `dim` numbers."""
+    """Return the type of a vector of `dim` numbers."""
     return InputType(int(dim), "dense")

@@ -1,4 +1,4 @@
-"""What `train` tells its event handler, by the v2 names."""
+"""Events of `train` for its event handler, by the v2 names."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class EndIteration:
 
 @dataclass(slots=True)
 class TestResult:
-    """What `test` returns: means over all samples read."""
+    """Result of `test`: means over all samples read."""
 
-    __test__ = False  # for pytest: no test class
+    __test__ = False  # not a test class for pytest
 
     cost: float
     metrics: dict[str, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""From a reader's batch, a list of samples, to the arrays of the data layers, in one go."""
+"""Converts a reader's batch, a list of samples, to the arrays of the data layers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Feeding = Mapping[str, int] | Sequence[str] | None
 Batch = Sequence[Any]
 
 _ADVICE = (
-    "a batch is a list of samples, each a tuple: paddle.batch(reader, size) makes it of a reader's samples"
+    "a batch is a list of samples, each a tuple: paddle.batch(reader, size) makes it from a reader's samples"
 )
 
 
 class Feeder:
-    """Knows which item of a sample goes to which data layer.
+    """Maps the items of a sample to the data layers.
 
-    `feeding` maps names of data layers to places in a sample, or lists the names in order; None: the
-    order in which the data layers were defined, as in v2. Items that no layer wants are passed over.
+    `feeding` maps names of data layers to positions in a sample, or lists the names in order; None: the
+    order in which the data layers were defined, as in v2. Items without a layer are ignored.
     """
 
     def __init__(self, data_layers: Sequence[Layer], feeding: Feeding = None) -> None:
@@ -34,7 +34,7 @@ class Feeder:
         self._dims = np.array([layer.size for layer in data_layers], dtype=np.int64)
 
     def __call__(self, batch: Batch) -> dict[str, F32 | Ids]:
-        """[n] ids or [n, dim] vectors by data layer; raises ValueError naming layer and sample."""
+        """Return [n] ids or [n, dim] vectors by data layer; raises ValueError naming layer and sample."""
         try:
             size = len(batch)
         except TypeError:
@@ -47,7 +47,7 @@ class Feeder:
         table = _make_table(batch)
         if table.shape[1] < self._width:
             raise ValueError(
-                f"a sample has {table.shape[1]} items, the data layers want {self._width}; {_ADVICE}"
+                f"a sample has {table.shape[1]} items, the data layers expect {self._width}; {_ADVICE}"
             )
         # One row for each layer, contiguous.
         ids = np.ascontiguousarray(table.T[[self._places[layer.name] for layer in self._layers]])
@@ -86,30 +86,31 @@ class Feeder:
         if values.size != len(column) * layer.size:
             advice = f"; {_ADVICE}" if values.ndim == 1 else ""
             raise ValueError(
-                f"data layer {layer.name}: items of {values.shape[1:]}, not dim {layer.size}{advice}"
+                f"data layer {layer.name}: items of shape {values.shape[1:]}, "
+                f"expected dim {layer.size}{advice}"
             )
         return np.ascontiguousarray(values.reshape(len(column), layer.size))
 
 
 def _check_ids(layer: Layer, ids: Ids) -> None:
-    """Raises ValueError that names the first id [n] outside the layer's range."""
+    """Raise ValueError naming the first id of [n] outside the layer's range."""
     bad = np.flatnonzero((ids < 0) | (ids >= layer.size))
     if bad.size:
         raise ValueError(
             f"data layer {layer.name}: sample {bad[0]} of the batch has the id {ids[bad[0]]}, "
-            f"not from 0 to {layer.size - 1}"
+            f"expected 0 to {layer.size - 1}"
         )
 
 
 def _make_table(batch: Batch) -> Ids:
-    """A batch of ids as one array [n, items]."""
+    """Return a batch of ids as one array [n, items]."""
     try:
         width = len(batch[0])
         if any(size != width for size in map(len, batch)):
             raise ValueError("the samples of a batch differ in their number of items")
         flat = np.fromiter(itertools.chain.from_iterable(batch), np.int64, len(batch) * width)
     except TypeError as e:
-        raise ValueError(f"a sample is not a tuple of whole numbers: {e}; {_ADVICE}") from None
+        raise ValueError(f"expected samples that are tuples of whole numbers: {e}; {_ADVICE}") from None
     return flat.reshape(len(batch), width)
 
 
@@ -120,7 +121,7 @@ def _map_places(data_layers: Sequence[Layer], feeding: Feeding) -> dict[str, int
     given = dict(feeding) if isinstance(feeding, Mapping) else {name: i for i, name in enumerate(feeding)}
     missing = [name for name in names if name not in given]
     if missing:
-        raise ValueError(f"feeding does not name the data layers {', '.join(missing)}")
+        raise ValueError(f"feeding lacks the data layers {', '.join(missing)}")
     if any(place < 0 for place in given.values()):
-        raise ValueError("feeding: places in a sample are counted from 0")
+        raise ValueError("feeding: positions in a sample start at 0")
     return {name: given[name] for name in names}

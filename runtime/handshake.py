@@ -1,7 +1,7 @@
-"""The first words on a data-plane connection: both sides prove the job's secret, then compare numbers.
+"""Handshake of a data-plane connection: both sides prove the job's secret, then compare numbers.
 
-The proofs are prove.py's; here is what trainer and pserver compare. The shards see a connection only
-after this. docs/protocol.md says the same.
+prove.py has the proofs; this module has the compared numbers. A shard gets the connection only
+after the handshake. docs/protocol.md documents it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = [
 PLANE = prove.Plane(
     b"pslaunch data plane", "pserver", "trainer", advice="option --secret_file, on both sides"
 )
-FOREIGN = {b"PRI * HTTP/2.0": "gRPC", b"PRPC": "brpc"}  # how a Fleet program's own client begins
+FOREIGN = {b"PRI * HTTP/2.0": "gRPC", b"PRPC": "brpc"}  # first bytes of a Fleet program's own client
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hello:
-    """What a trainer says of itself and the job, as it sees it."""
+    """A trainer's description of itself and of the job, as the trainer sees it."""
 
     trainer_id: int
     num_gradient_servers: int
@@ -46,29 +46,29 @@ class Hello:
     ports_num_for_sparse: int
     incarnation: int  # 64 bits, drawn at random when the trainer starts
     epoch: int
-    pserver: int  # place of this pserver in the trainer's list, from 0
+    pserver: int  # index of this pserver in the trainer's list, from 0
     pservers: int  # length of that list
-    shard: int  # number of the port in its pserver, dense ports first
+    shard: int  # index of the port in its pserver, dense ports first
 
     def encode(self) -> bytes:
-        """As the wire has it."""
+        """Return the wire form."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     @classmethod
     def decode(cls, text: bytes) -> Hello:
-        """Raises ValueError unless it is an object of just these whole numbers, none negative."""
+        """Parse the wire form. Raises ValueError unless it has exactly these whole numbers, none negative."""
         found = json.loads(text)
         names = {f.name for f in fields(cls)}
         if not isinstance(found, dict) or set(found) != names:
-            raise ValueError(f"a hello has {sorted(names)}")
+            raise ValueError(f"a hello must have exactly {sorted(names)}")
         for name, value in found.items():
             if type(value) is not int or not 0 <= value < 2**64:
-                raise ValueError(f"{name}={value!r} in a hello")
+                raise ValueError(f"hello: {name}={value!r}, expected a whole number below 2**64")
         return cls(**found)
 
 
 def detect_protocol(begin: bytes) -> str:
-    """The name of the protocol that begins so, if it is one that a Fleet program speaks; else ""."""
+    """Return the name of a Fleet program's protocol with this beginning, or ""."""
     for preface, name in FOREIGN.items():
         if begin.startswith(preface):
             return name
@@ -76,9 +76,9 @@ def detect_protocol(begin: bytes) -> str:
 
 
 def compare(theirs: Hello, ours: Hello, pserver: str) -> str:
-    """What trainer and pserver disagree on, with both values and the option; "" if they agree.
+    """Return the first difference between trainer and pserver, with both values and the option; "" if none.
 
-    Of `ours` the trainer's own numbers (id, incarnation) don't count.
+    The trainer's own numbers (id, incarnation) in `ours` are ignored.
     """
     who = f"trainer {theirs.trainer_id}"
     for name in ("num_gradient_servers", "ports_num", "ports_num_for_sparse"):
@@ -100,34 +100,32 @@ def compare(theirs: Hello, ours: Hello, pserver: str) -> str:
             f"{ours.pserver} of {ours.pservers} in those of another trainer (option pservers, in one order)"
         )
     if theirs.shard != ours.shard:
-        return (
-            f"{who} takes {pserver} for port number {theirs.shard} of its pserver, it is number {ours.shard}"
-        )
+        return f"{who} expects port number {theirs.shard} of its pserver at {pserver}; it is {ours.shard}"
     return ""
 
 
 class ServerSide:
-    """The pserver's side of one connection. Feed it; send what it returns; then look at it."""
+    """The pserver's side of one connection. Feed it bytes, send the returned bytes, then read its state."""
 
     def __init__(self, secret: bytes, accept: Callable[[Hello], str]) -> None:
-        """`accept` says "" or why the trainer, which has proved the secret, is refused."""
+        """`accept` returns "", or the reason to refuse a trainer that has proved the secret."""
         self._accept = accept
         self._server = prove.Server(PLANE, secret, self._compare)
-        self.hello: Hello | None = None  # once welcome
-        self.foreign = ""  # name of the foreign protocol that it speaks
+        self.hello: Hello | None = None  # set once accepted
+        self.foreign = ""  # name of the detected foreign protocol
 
     @property
     def failure(self) -> str:
-        """Why it was refused, once it was."""
+        """Reason of the refusal, or ""."""
         return self._server.failure
 
     @property
     def knows_secret(self) -> bool:
-        """Whether its first words were of one who knows the job's secret."""
+        """True if the first bytes came from a process that knows the job's secret."""
         return bool(self._server.nonces)
 
     def feed(self, data: bytes) -> bytes:
-        """What to send in answer to these bytes."""
+        """Return the bytes to send in answer."""
         answer = self._server.feed(data)
         if self.failure:
             self.foreign = detect_protocol(self._server.buffer)
@@ -142,18 +140,18 @@ class ServerSide:
 
 
 def greet(sock: socket.socket, secret: bytes, hello: Hello) -> None:
-    """The trainer's side over a blocking socket, whose time limit holds for all of it.
+    """Do the trainer's side on a blocking socket; its timeout limits the whole handshake.
 
-    Raises Refused, or OSError (TimeoutError, ConnectionError) if it may be worth trying again.
+    Raises Refused, or OSError (TimeoutError, ConnectionError) if a retry may help.
     """
     limit_s = sock.gettimeout() or TIMEOUT_S
     prove.dial(sock, PLANE, secret, hello.encode(), time.monotonic() + limit_s)
 
 
 def is_silent(address: tuple[str, int], secret: bytes, limit_s: float) -> bool:
-    """Whether nobody is at work there: one that is stopped takes connections, but says nothing.
+    """Return True if the pserver accepts connections but answers nothing, as a stopped process does.
 
-    One that is gone is not silent: its connections break, which says more.
+    A pserver that is gone is not silent: its connections break, which tells more.
     """
     try:
         with socket.create_connection(address, timeout=limit_s) as sock:
@@ -161,6 +159,6 @@ def is_silent(address: tuple[str, int], secret: bytes, limit_s: float) -> bool:
             sock.recv(1)
     except ConnectionError:
         return False
-    except OSError:  # no answer in time, or no way there
+    except OSError:  # no answer in time, or no route
         return True
     return False

@@ -1,4 +1,4 @@
-"""`infer()`: what a trained network says of samples, by the v2 name."""
+"""`infer()`: outputs of a trained network for samples, by the v2 name."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def infer(
     feeding: Feeding = None,
     field: str = "value",
 ) -> F32 | list[F32]:
-    """Values of `output_layer`, [n, size], for n samples, each with an item for each data layer below it.
+    """Return the values of `output_layer`, [n, size], for n samples with one item per data layer below it.
 
-    Of several layers a list of their values, in this order. `feeding` as in train(). Nothing is dropped or
-    learned. Raises ValueError where a sample does not fit its data layer, or the parameters the network.
+    For several layers, returns a list in their order. `feeding` as in train(). Nothing is dropped or
+    learned. Raises ValueError if a sample does not fit its data layer, or the parameters the network.
     """
     layers = output_layer if isinstance(output_layer, Sequence) else [output_layer]
     if not layers:
@@ -33,16 +33,18 @@ def infer(
     for layer in layers:
         if not isinstance(layer, Layer):
             raise TypeError(
-                f"infer: output_layer is a {type(layer).__name__}, not a layer or a list of layers"
+                f"infer: output_layer is a {type(layer).__name__}, expected a layer or a list of layers"
             )
         if layer.op == "data":
             raise ValueError(f"infer: output_layer {layer.name} is an input of the network")
     if not isinstance(parameters, Parameters):
-        raise TypeError(f"infer: parameters={parameters!r} is not of parameters.create() or from_tar()")
+        raise TypeError(
+            f"infer: parameters={parameters!r} does not come from parameters.create() or from_tar()"
+        )
     if field != "value":
         raise ValueError(
-            f"infer: field={field!r} is of layers that choose ids, which the bundled runtime lacks; "
-            "numpy.argmax(values, axis=1) gives the likeliest id of each sample"
+            f"infer: field={field!r} is for layers that choose ids, which the bundled runtime lacks; "
+            "numpy.argmax(values, axis=1) gives the most likely id of each sample"
         )
     samples = list(input)
     if not samples:

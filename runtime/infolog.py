@@ -1,4 +1,4 @@
-"""paddle_trainer.INFO: what a trainer did, line by line, also for a plain `python train.py`."""
+"""paddle_trainer.INFO: the log of a trainer, also for a plain `python train.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .shared import env
 
 
 def get_log_path(settings: Settings) -> Path:
-    """The log file of this trainer; `./log/` unless the launcher or the program says where."""
+    """Return the log file of this trainer; in `./log/` unless the launcher or the program names a folder."""
     job = settings.job
     folder = settings.log_dir or job.log_dir or "log"
     if job.launched:
@@ -24,12 +24,12 @@ def get_log_path(settings: Settings) -> Path:
 
 
 def format_metrics(metrics: Mapping[str, float]) -> str:
-    """Metrics in one line, each as name=value."""
+    """Return the metrics in one line, each as name=value."""
     return " ".join(f"{name}={value:.6g}" for name, value in metrics.items())
 
 
 class InfoLog:
-    """Appends lines in glog's form. A log that can't be written is said once and never ends training."""
+    """Appends lines in glog's form. A log that can't be written is reported once and never ends training."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,21 +41,21 @@ class InfoLog:
             self._warn_lost(e)
 
     def info(self, text: str) -> None:
-        """One line to the file."""
+        """Write a line to the file."""
         self._write("I", text)
 
     def say(self, text: str) -> None:
-        """One line to the file and to stderr."""
+        """Write a line to the file and to stderr."""
         self._write("I", text)
         print(text, file=sys.stderr, flush=True)
 
     def warn(self, text: str) -> None:
-        """One warning to the file and to stderr."""
+        """Write a warning to the file and to stderr."""
         self._write("W", text)
         print(f"WARNING: {text}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close the file. May be called twice."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -77,4 +77,4 @@ class InfoLog:
             self._warn_lost(e)
 
     def _warn_lost(self, error: OSError) -> None:
-        print(f"WARNING: {self.path}: {error.strerror}; training goes on without it", file=sys.stderr)
+        print(f"WARNING: {self.path}: {error.strerror}; training continues without this log", file=sys.stderr)

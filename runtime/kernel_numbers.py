@@ -1,4 +1,4 @@
-"""The numbers by which the compiled core knows optimizers and distributions: csrc/ps_optim.h, ps_init.h."""
+"""Numbers of optimizers and distributions in the compiled core: csrc/ps_optim.h, csrc/ps_init.h."""
 
 from __future__ import annotations
 

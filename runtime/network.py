@@ -1,4 +1,4 @@
-"""A network compiled from its layers: what it reads, which parameters it has, and one step over a batch.
+"""A network compiled from its layers: its inputs, its parameters, and one step over a batch.
 
 It holds no parameter values: the caller gives the dense ones, and a function that fetches table rows.
 """
@@ -35,9 +35,9 @@ Inputs = Mapping[str, F32 | Ids]
 
 @dataclass(kw_only=True, slots=True)
 class StepResult:
-    """Of one batch: sums over its samples; gradients are sums too, and absent without training.
+    """Sums over the samples of one batch; gradients are sums too, and empty without training.
 
-    sparse: for each embedding table its unique keys, ascending, and their gradients [k, dim].
+    sparse: unique keys of each embedding table, ascending, and their gradients [k, dim].
     """
 
     samples: int
@@ -48,7 +48,7 @@ class StepResult:
 
 
 def sort_layers(outputs: Iterable[Layer]) -> list[Layer]:
-    """All layers below `outputs`, each once, inputs first, in the order in which they are written."""
+    """Return all layers below `outputs`, each once, inputs first, in the order of their definition."""
     found: dict[int, Layer] = {}
 
     def visit(layer: Layer) -> None:
@@ -64,7 +64,7 @@ def sort_layers(outputs: Iterable[Layer]) -> list[Layer]:
 
 
 def collect_params(layers: Iterable[Layer]) -> dict[str, ParamConfig]:
-    """The parameters of layers by name; raises ValueError where two of one name differ."""
+    """Return the parameters of layers by name; raises ValueError if two of one name differ."""
     params: dict[str, ParamConfig] = {}
     for layer in layers:
         for config in layer.params:
@@ -77,7 +77,7 @@ def collect_params(layers: Iterable[Layer]) -> dict[str, ParamConfig]:
             if known != config:
                 raise ValueError(
                     f"parameter {config.name}: layer {layer.name} gives it other attributes than an "
-                    "earlier layer; layers that share a parameter say the same of it"
+                    "earlier layer; layers that share a parameter must give it equal attributes"
                 )
     return params
 
@@ -90,9 +90,9 @@ def _check_names(layers: Sequence[Layer]) -> None:
 
 
 class Network:
-    """Layers below one, a cost for steps, or below several, compiled.
+    """Compiled layers below one output, a cost for steps, or below several outputs.
 
-    `threads`: a batch is cut into so many slices.
+    `threads`: number of slices of a batch.
     """
 
     def __init__(self, output: Layer, *others: Layer, threads: int = 1) -> None:
@@ -100,13 +100,13 @@ class Network:
         self.layers = sort_layers(self._outputs)
         _check_names(self.layers)
         self.params = collect_params(self.layers)
-        # As v2 numbers the items of a sample where `feeding` does not.
+        # v2's order of the items of a sample without `feeding`.
         self.data_layers = sorted(
             (one for one in self.layers if one.op == "data"), key=lambda one: one.number
         )
         self.output = output
         self._nodes = _compile(self.layers, self._outputs)
-        # Layers that look rows up, by table, in the order of layers: in it their gradients are summed.
+        # Lookup layers of each table, in the order of layers: their gradients are summed in it.
         self._lookups: dict[str, list[Node]] = {}
         for node in self._nodes:
             if node.layer.op == "embedding":
@@ -114,22 +114,24 @@ class Network:
         for config in self.params.values():
             users = [layer for layer in self.layers if config in layer.params]
             if config.name in self._lookups and any(user.op != "embedding" for user in users):
-                raise ValueError(f"parameter {config.name}: an embedding's table is no other layer's weight")
+                raise ValueError(
+                    f"parameter {config.name}: an embedding's table can't be the weight of another layer"
+                )
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self._buffers: list[dict[tuple[str, int], F32]] = [{} for _ in range(threads)]
 
     @property
     def tables(self) -> frozenset[str]:
-        """Names of the parameters that embeddings look up."""
+        """Names of the embedding tables."""
         return frozenset(self._lookups)
 
     def step(
         self, inputs: Inputs, samples: int, params: Mapping[str, F32], fetch: FetchRows, draw: Draw | None
     ) -> StepResult:
-        """Forward, and with `draw` backward, over a batch of `samples`.
+        """Compute forward, and with `draw` backward, over a batch of `samples`.
 
-        params: the dense values by name. fetch(name, keys) gives [k, dim] rows of a table.
+        params: the dense values by name. fetch(name, keys) returns [k, dim] rows of a table.
         """
         rows = {name: self._find_rows(nodes, inputs) for name, nodes in self._lookups.items()}
         tables = {name: fetch(name, found.keys) for name, found in rows.items()}
@@ -153,7 +155,7 @@ class Network:
         return result
 
     def infer(self, inputs: Inputs, samples: int, params: Mapping[str, F32], fetch: FetchRows) -> list[F32]:
-        """Each output's values, [samples, size], in a new array."""
+        """Return each output's values, [samples, size], in a new array."""
         rows = {name: self._find_rows(nodes, inputs) for name, nodes in self._lookups.items()}
         tables = {name: fetch(name, found.keys) for name, found in rows.items()}
         tapes = self._make_tapes(inputs, samples, params, rows, tables, {}, None)
@@ -165,7 +167,7 @@ class Network:
         ]
 
     def close(self) -> None:
-        """End the compute threads; they come back with the next step."""
+        """End the compute threads; the next step starts them again."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
@@ -184,7 +186,7 @@ class Network:
         row_grads: Mapping[str, F32],
         draw: Draw | None,
     ) -> list[Tape]:
-        """One for each slice of the batch that is not empty."""
+        """Return a tape for each non-empty slice of the batch."""
         bounds = [samples * i // self._threads for i in range(self._threads + 1)]
         return [
             self._make_tape(thread, slice(low, high), inputs, samples, params, rows, tables, row_grads, draw)
@@ -238,7 +240,7 @@ class Network:
             node.forward(tape)
         if tape.draw is None:
             return
-        tape.grads[-1] = _NOTHING  # the cost's own gradient is 1; cost nodes do not look
+        tape.grads[-1] = _NOTHING  # the cost's own gradient is 1; cost nodes ignore it
         for node in reversed(self._nodes):
             grad = tape.grads[node.index]
             if grad is not None:
@@ -249,7 +251,7 @@ _NOTHING: F32 = np.empty((0, 0), dtype=np.float32)
 
 
 def _sum_threads(tapes: Sequence[Tape]) -> dict[str, F32]:
-    """Dense gradients, summed in the order of threads, into the first one's arrays."""
+    """Sum dense gradients in the order of threads, into the first tape's arrays."""
     total = tapes[0].param_grads
     for tape in tapes[1:]:
         for name, grad in tape.param_grads.items():
@@ -260,7 +262,7 @@ def _sum_threads(tapes: Sequence[Tape]) -> dict[str, F32]:
 def _compile(layers: Sequence[Layer], outputs: Sequence[Layer]) -> list[Node]:
     place = {id(layer): i for i, layer in enumerate(layers)}
     users = [id(one) for layer in layers for one in layer.inputs] + [id(one) for one in outputs]
-    # A softmax that only the cost reads is computed with it: one pass less, and exact near 0 and 1.
+    # A softmax read only by the cost is computed with it: one pass less, and exact near 0 and 1.
     fused = {
         id(layer.inputs[0])
         for layer in layers

@@ -1,6 +1,6 @@
-"""What each kind of layer computes: forward and backward over one slice of a batch.
+"""Operations of the layers: forward and backward over one slice of a batch.
 
-Gradients are sums over the samples, not means, as in v2: published programs write learning rates for that.
+Gradients are sums over the samples, not means, as in v2: published programs choose learning rates for sums.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .param_config import ParamConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draw:
-    """What random numbers of a training step depend on, besides the layer; nothing else does."""
+    """Inputs of a training step's random numbers, besides the layer; nothing else affects them."""
 
     seed: int
     trainer: int
@@ -28,10 +28,10 @@ class Draw:
 
 @dataclass(kw_only=True, slots=True)
 class Tape:
-    """The state of one slice of a batch on its way through the network. One thread's own.
+    """State of one slice of a batch on its way through the network; owned by one thread.
 
-    outs, grads: one for each node. params: dense values. tables: the rows asked for of each embedding
-    table. places: for each embedding node its [b] places in them. row_grads: for each embedding node
+    outs, grads: one per node. params: dense values. tables: the requested rows of each embedding
+    table. places: for each embedding node its [b] positions in them. row_grads: for each embedding node
     its [b, dim], written by backward. param_grads: written by backward. buffers: kept between steps.
     """
 
@@ -42,14 +42,14 @@ class Tape:
     row_grads: Mapping[int, F32]
     outs: list[F32]
     grads: list[F32 | None]
-    draw: Draw | None  # None: no training step, nothing is dropped
+    draw: Draw | None  # None: no training step, no dropout
     thread: int
     buffers: dict[tuple[str, int], F32]
     param_grads: dict[str, F32] = field(default_factory=dict)
-    errors: int = 0  # samples of a wrong class
+    errors: int = 0  # samples classified wrongly
 
     def get_buffer(self, use: str, node: int, shape: tuple[int, int]) -> F32:
-        """An array of `shape` with any content, the same one in the next step of equal size."""
+        """Return an array of `shape` with any content; steps of equal size get the same one again."""
         found = self.buffers.get((use, node))
         if found is None or found.shape != shape:
             found = self.buffers[use, node] = np.empty(shape, dtype=np.float32)
@@ -62,7 +62,7 @@ class Tape:
 
 
 class Node(Protocol):
-    """One layer, compiled. `forward` fills outs[index]; `backward` takes its gradient to the inputs'."""
+    """One compiled layer. `forward` fills outs[index]; `backward` passes its gradient to the inputs."""
 
     index: int
     layer: Layer
@@ -80,7 +80,7 @@ class DataNode:
 
     def forward(self, tape: Tape) -> None:
         value = tape.inputs[self.layer.name]
-        if value.dtype == np.float32:  # ids are taken from `inputs` by those that need them
+        if value.dtype == np.float32:  # nodes that need ids read them from `inputs`
             tape.outs[self.index] = value.view(np.float32)
 
     def backward(self, tape: Tape, grad: F32) -> None:
@@ -89,7 +89,7 @@ class DataNode:
 
 @dataclass(slots=True)
 class EmbeddingNode:
-    """Rows of a table, one for each id."""
+    """Table rows, one per id."""
 
     index: int
     layer: Layer
@@ -127,12 +127,12 @@ class ConcatNode:
 
 @dataclass(slots=True)
 class FcNode:
-    """act(sum of x W + b). `fused`: the softmax is left to the cost that follows."""
+    """act(sum of x W + b). `fused`: the cost that follows computes the softmax."""
 
     index: int
     layer: Layer
     inputs: tuple[int, ...]
-    needs: tuple[bool, ...]  # which inputs want a gradient
+    needs: tuple[bool, ...]  # inputs that need a gradient
     fused: bool
 
     def forward(self, tape: Tape) -> None:
@@ -160,7 +160,7 @@ class FcNode:
 
 @dataclass(slots=True)
 class CrossEntropyNode:
-    """-log(probability of the label). `fused`: the input is scores whose softmax is taken here."""
+    """-log(probability of the label). `fused`: the input is scores; their softmax is computed here."""
 
     index: int
     layer: Layer
@@ -171,12 +171,12 @@ class CrossEntropyNode:
         scores, label = tape.outs[self.input], tape.inputs[self.layer.inputs[1].name]
         picked = scores[np.arange(len(scores)), label]
         highest = scores.max(axis=1)
-        # What is no number is no right answer.
+        # NaN never counts as the right answer.
         tape.errors += int(np.count_nonzero(~(picked >= highest)))
         if not self.fused:
             tape.outs[self.index] = -np.log(np.maximum(picked, np.float32(1e-30)))
             return
-        total = _exponentiate_rows(scores, highest)  # from here on `scores` holds exponentials
+        total = _exponentiate_rows(scores, highest)  # from here `scores` holds exponentials
         tape.outs[self.index] = np.log(total) - (picked - highest)
         if tape.draw is not None:
             scores *= (np.float32(1.0) / total)[:, None]
@@ -195,7 +195,7 @@ class CrossEntropyNode:
 
 @dataclass(slots=True)
 class SquareErrorNode:
-    """The sum of squared differences to the label."""
+    """Sum of squared differences to the label."""
 
     index: int
     layer: Layer
@@ -211,7 +211,7 @@ class SquareErrorNode:
 
 
 def _add_param_grad(tape: Tape, node: int, param: ParamConfig, x: F32 | None, grad: F32) -> None:
-    """The gradient of a weight, x^T grad, or of a bias, where x is None: the sum over the samples."""
+    """Add the gradient of a weight, x^T grad; for a bias x is None: the sum over the samples."""
     known = tape.param_grads.get(param.name)
     use = "grad" if known is None else "more"
     out = tape.get_buffer(f"{use} {param.name}", node, param.shape)
@@ -226,16 +226,16 @@ def _add_param_grad(tape: Tape, node: int, param: ParamConfig, x: F32 | None, gr
 
 
 def _exponentiate_rows(scores: F32, highest: F32) -> F32:
-    """exp(scores - highest of its row) in place; returns the sum of each row."""
+    """Compute exp(scores - highest of its row) in place; return the sum of each row."""
     scores -= highest[:, None]
     np.exp(scores, out=scores)
     return np.asarray(scores.sum(axis=1), dtype=np.float32)
 
 
 def _finish(tape: Tape, node: Node, out: F32) -> F32:
-    """Activation and dropout, in place."""
+    """Apply activation and dropout in place."""
     act = node.layer.act
-    if act == "sigmoid":  # by tanh: it can't overflow
+    if act == "sigmoid":  # by tanh, which can't overflow
         out *= np.float32(0.5)
         np.tanh(out, out=out)
         out *= np.float32(0.5)
@@ -252,10 +252,10 @@ def _finish(tape: Tape, node: Node, out: F32) -> F32:
 
 
 def _undo_finish(tape: Tape, node: Node, grad: F32) -> F32:
-    """The gradient before activation and dropout, a new array where they did something.
+    """Return the gradient before activation and dropout; a new array if they changed it.
 
-    The derivatives below are of the output. A dropped one is 0, and its gradient too; each depends on its
-    own input alone, but for Softmax, which is never dropped.
+    The derivatives are in terms of the output. A dropped output is 0, and so is its gradient; each depends
+    on its own input alone, except for Softmax, which is never dropped.
     """
     out, act = tape.outs[node.index], node.layer.act
     if node.layer.drop_rate > 0.0 and tape.draw is not None:
@@ -273,7 +273,7 @@ def _undo_finish(tape: Tape, node: Node, grad: F32) -> F32:
 
 
 def _drop(tape: Tape, node: Node, out: F32) -> None:
-    """v2's dropout, in place: zeros while training, outputs scaled by what is kept otherwise."""
+    """Apply v2's dropout in place: zeros while training, otherwise outputs times the kept share."""
     if tape.draw is None:
         out *= np.float32(1.0 - node.layer.drop_rate)
     else:
@@ -281,7 +281,7 @@ def _drop(tape: Tape, node: Node, out: F32) -> None:
 
 
 def _draw_kept(layer: Layer, draw: Draw, thread: int, shape: tuple[int, ...]) -> F32:
-    """1 where an output is kept, 0 where it is dropped, from (seed, layer, trainer, step, thread) alone."""
+    """Return 1 for kept outputs and 0 for dropped ones, from (seed, layer, trainer, step, thread) alone."""
     label = f"{draw.seed}/{draw.trainer}/{draw.step}/{thread}/{layer.name}"
     key = int.from_bytes(hashlib.blake2b(label.encode(), digest_size=16).digest(), "little")
     count = shape[0] * shape[1]

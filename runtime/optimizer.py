@@ -1,4 +1,4 @@
-"""Optimizers by their v2 names: what becomes of a parameter and its gradient is the C kernels' work.
+"""Optimizers by their v2 names; the C kernels apply them to parameters.
 
 Formulas: csrc/ps_optim.h. The gradient is the sum over all samples of all trainers.
 """
@@ -21,24 +21,24 @@ EPSILON = 1e-6  # v2's ada_epsilon, inside the root
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """How one parameter is updated: the optimizer's numbers and the parameter's own, put together."""
+    """Update rule of one parameter: the optimizer's numbers combined with the parameter's own."""
 
     method: Method
-    learning_rate: float  # the optimizer's times the parameter's
+    learning_rate: float  # the optimizer's, times the parameter's
     momentum: float
     decay: float  # L2 rate
     epsilon: float = EPSILON
 
     @property
     def slots(self) -> int:
-        """Floats of state for each value."""
+        """Number of state floats per value."""
         return 0 if self.method == "sgd" else 1
 
 
 class L2Regularization:
     """Pulls every value towards 0 at `rate`, unless its parameter has an l2_rate.
 
-    Of a table with sparse_update the rows of a step alone, where v2 makes up for the steps that a row missed.
+    For a table with sparse_update only the rows of a step; v2 also catches up on the steps that a row missed.
     """
 
     def __init__(self, rate: float) -> None:
@@ -60,9 +60,9 @@ _ABSENT = (
 
 
 class Optimizer:
-    """What all have: `learning_rate` (default 1e-3) and `regularization`.
+    """Base of all optimizers: `learning_rate` (default 1e-3) and `regularization`.
 
-    `batch_size` says nothing, as in v2. Options of v2 that the bundled runtime lacks are errors.
+    `batch_size` has no effect, as in v2. Options of v2 that the bundled runtime lacks are errors.
     """
 
     method: Method = "sgd"
@@ -72,7 +72,9 @@ class Optimizer:
             self._check(name, value)
         self.learning_rate = float(options.get("learning_rate", 1e-3))
         if not 0.0 <= self.learning_rate < float("inf"):
-            raise ValueError(f"{self._name}: learning_rate={self.learning_rate} is negative or not finite")
+            raise ValueError(
+                f"{self._name}: learning_rate={self.learning_rate} must be finite and not negative"
+            )
         regularization = options.get("regularization")
         self.decay = regularization.rate if regularization is not None else 0.0
         self.momentum = 0.0
@@ -85,18 +87,18 @@ class Optimizer:
         if name in _ABSENT or (name == "is_async" and value):
             if value is None:
                 return
-            raise ValueError(f"{self._name}({name}={value!r}): the bundled runtime does not have it")
+            raise ValueError(f"{self._name}({name}={value!r}): not supported by the bundled runtime")
         if name not in _OPTIONS:
             near = difflib.get_close_matches(name, (*_OPTIONS, "momentum"), 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise TypeError(f"{self._name} has no option {name}{hint}")
         if name == "regularization" and not isinstance(value, L2Regularization | None):
-            raise TypeError(f"{self._name}: regularization={value!r} is not L2Regularization")
+            raise TypeError(f"{self._name}: regularization={value!r}, expected L2Regularization")
 
     def make_rule(self, config: ParamConfig) -> Rule:
-        """How this optimizer updates a parameter; raises ValueError where it can't as asked."""
+        """Return this optimizer's rule for a parameter; raises ValueError for unsupported attributes."""
         if config.momentum and self.method == "adagrad":
-            raise ValueError(f"parameter {config.name}: {self._name} has no momentum")
+            raise ValueError(f"parameter {config.name}: {self._name} does not support momentum")
         momentum = self.momentum if config.momentum is None else config.momentum
         return Rule(
             method="momentum" if self.method != "adagrad" and momentum > 0.0 else self.method,
@@ -111,13 +113,13 @@ class SGD(Optimizer):
 
 
 class Momentum(Optimizer):
-    """m = momentum * m - lr * g; p += m. Without `momentum`, or with 0, it is SGD."""
+    """m = momentum * m - lr * g; p += m. Without `momentum`, or with 0, the same as SGD."""
 
     def __init__(self, momentum: float | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.momentum = float(momentum or 0.0)
         if not 0.0 <= self.momentum < 1.0:
-            raise ValueError(f"optimizer.Momentum: momentum={momentum} is not from 0 to below 1")
+            raise ValueError(f"optimizer.Momentum: momentum={momentum} must be at least 0 and below 1")
 
 
 class AdaGrad(Optimizer):

@@ -1,7 +1,7 @@
-"""What is known of a parameter besides its values, and its form in a v2 tar file.
+"""Configuration of a parameter, and its form in a v2 tar file.
 
 The form is the protobuf message ParameterConfig of PaddlePaddle v2 (proto/ParameterConfig.proto); the
-few fields that matter here are written and read by hand, others are skipped.
+few relevant fields are written and read by hand, others are skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .kernel_numbers import InitialKind
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParamConfig:
-    """One parameter: a matrix of `rows` x `cols`, how it starts and learns. None: the optimizer's own."""
+    """A matrix of `rows` x `cols`, with its initial values and learning. None: the optimizer's own."""
 
     name: str
     rows: int
@@ -38,9 +38,9 @@ class ParamConfig:
 
 
 def make_config(name: str, rows: int, cols: int, attr: ParameterAttribute, *, bias: bool) -> ParamConfig:
-    """The configuration of a layer's parameter.
+    """Return the configuration of a layer's parameter.
 
-    Where `attr` says nothing: a weight is normal with mean 0 and std 1/sqrt(rows), v2's "smart"
+    Without values in `attr`, a weight is normal with mean 0 and std 1/sqrt(rows), v2's "smart"
     initial value; a bias is 0. (v2 gives a bias whose attribute names no initial value a std of 1.)
     """
     kind: InitialKind = "normal"
@@ -68,7 +68,7 @@ def make_config(name: str, rows: int, cols: int, attr: ParameterAttribute, *, bi
     )
 
 
-# Numbers of the message's fields.
+# Field numbers of the message.
 _NAME, _SIZE, _LEARNING_RATE, _MOMENTUM, _MEAN, _STD, _DECAY, _DIMS, _STRATEGY = 1, 2, 3, 4, 5, 6, 7, 9, 11
 _SPARSE_REMOTE, _STATIC, _SPARSE = 16, 18, 22
 
@@ -91,7 +91,7 @@ def _encode_double(number: int, value: float) -> bytes:
 
 
 def encode(config: ParamConfig) -> bytes:
-    """The message as bytes."""
+    """Return the message as bytes."""
     name = config.name.encode()
     parts = [
         _encode_varint(_NAME << 3 | 2) + _encode_varint(len(name)) + name,
@@ -127,7 +127,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and raw value of each field; raises ValueError where the message is damaged."""
+    """Yield number and raw value of each field; raises ValueError if the message is damaged."""
     at = 0
     while at < len(data):
         tag, at = _read_varint(data, at)
@@ -154,7 +154,7 @@ def _decode_double(value: int | bytes | None, default: float) -> float:
 
 
 def decode(data: bytes) -> ParamConfig:
-    """The configuration in a message; raises ValueError where it is damaged or not of a matrix."""
+    """Return the configuration in a message; raises ValueError if it is damaged or not of a matrix."""
     found: dict[int, int | bytes] = {}
     dims: list[int] = []
     for number, value in _read_fields(data):
@@ -166,7 +166,7 @@ def decode(data: bytes) -> ParamConfig:
         raise ValueError("it has no name or no size")
     rows, cols = dims if len(dims) == 2 else (1, size)
     if rows * cols != size or size == 0:
-        raise ValueError(f"dims {dims} do not make size {size}")
+        raise ValueError(f"dims {dims} do not match size {size}")
     return ParamConfig(
         name=name.decode(),
         rows=rows,

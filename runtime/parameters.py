@@ -1,6 +1,6 @@
 """Parameters by their v2 names: values by name, and their tar file.
 
-Values are made on first use, so that a large table that lives on pservers costs a trainer nothing.
+Values are created on first use, so that a large table on pservers takes no memory in a trainer.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from .settings import get_settings
 __all__ = ["Parameters", "create"]
 publish(__name__, __all__)
 
-_HEADER = struct.Struct("<IIQ")  # v2: format 0, bytes of a value, number of values
+_HEADER = struct.Struct("<IIQ")  # v2: format 0, bytes per value, number of values
 _CONFIG_SUFFIX = ".protobuf"
 
 
 def create(layers: Layer | Iterable[Layer]) -> Parameters:
-    """The parameters of all layers below `layers`, with their first values."""
+    """Return the parameters of all layers below `layers`, with their initial values."""
     outputs = [layers] if isinstance(layers, Layer) else list(layers)
     return Parameters(collect_params(sort_layers(outputs)))
 
 
 def make_first_rows(config: ParamConfig, keys: U64, seed: int) -> F32:
-    """First values of some rows, [k, cols]: from (seed, name, row, column) alone, wherever they are made."""
+    """Return initial values of rows, [k, cols]: they depend on (seed, name, row, column) alone."""
     out = np.empty((len(keys), config.cols), dtype=np.float32)
     table = _core.hash_name(config.name)
     _core.init_rows(out, keys, seed, table, KINDS[config.kind], config.mean, config.std)
@@ -45,24 +45,24 @@ def make_first_rows(config: ParamConfig, keys: U64, seed: int) -> F32:
 
 
 class Parameters:
-    """A mapping from names to float32 matrices. What it gives are copies, what is set is copied in."""
+    """Mapping from names to float32 matrices. Returned values are copies, and assigned ones are copied in."""
 
     def __init__(self, configs: Mapping[str, ParamConfig] | None = None) -> None:
         self._configs = dict(configs or {})
         self._values: dict[str, F32] = {}
-        self.changed: set[str] = set()  # values that are not the configuration's first ones
-        self.written = False  # someone wrote them to a file
-        # While pservers hold tables: gives the current values of one, None for other parameters.
+        self.changed: set[str] = set()  # parameters that differ from the configured initial values
+        self.written = False  # True once they were written to a file
+        # While pservers hold tables: returns the current values of a table, None for other parameters.
         self.live: Callable[[str], F32 | None] | None = None
 
     def keys(self) -> list[str]:
-        """Names in the order of the layers."""
+        """Return the names in the order of the layers."""
         return list(self._configs)
 
     names = keys
 
     def has_key(self, name: str) -> bool:
-        """Whether there is a parameter of this name."""
+        """Return True if there is a parameter of this name."""
         return name in self._configs
 
     def __contains__(self, name: object) -> bool:
@@ -75,33 +75,34 @@ class Parameters:
         return len(self._configs)
 
     def get_shape(self, name: str) -> tuple[int, int]:
-        """Rows and columns; raises KeyError naming those that there are."""
+        """Return rows and columns; raises KeyError listing the known names."""
         return self.get_config(name).shape
 
     def get_config(self, name: str) -> ParamConfig:
-        """What else is known of a parameter."""
+        """Return the configuration of a parameter; raises KeyError listing the known names."""
         found = self._configs.get(name)
         if found is None:
             raise KeyError(f"no parameter {name!r}; there are {', '.join(self._configs) or 'none'}")
         return found
 
     def check(self, where: str, params: Mapping[str, ParamConfig]) -> None:
-        """Raise ValueError, beginning with `where`, unless the parameters of a network are here."""
+        """Raise ValueError, beginning with `where`, unless all parameters of a network are here."""
         for name, config in params.items():
             if name not in self:
-                raise ValueError(f"{where}: parameters lack {name}, which the network has")
+                raise ValueError(f"{where}: the network's parameter {name} is missing")
             if self.get_shape(name) != config.shape:
                 raise ValueError(
-                    f"{where}: parameter {name} is {self.get_shape(name)}, the network's {config.shape}"
+                    f"{where}: parameter {name} has the shape {self.get_shape(name)}, "
+                    f"the network needs {config.shape}"
                 )
 
     def get(self, name: str) -> F32:
-        """A copy of a parameter's values, [rows, cols]."""
+        """Return a copy of a parameter's values, [rows, cols]."""
         values = self.get_current(name)
         return values.copy() if values is self._values.get(name) else values
 
     def get_current(self, name: str) -> F32:
-        """The values as they are now, [rows, cols], wherever they live; not to be changed."""
+        """Return the current values, [rows, cols], from pservers too; read-only."""
         self.get_config(name)
         values = self.live(name) if self.live is not None else None
         return self.get_array(name) if values is None else values
@@ -109,27 +110,27 @@ class Parameters:
     __getitem__ = get
 
     def set(self, name: str, value: Any) -> None:
-        """Copy `value` in; raises ValueError where its shape is another."""
+        """Copy `value` in; raises ValueError if its shape differs."""
         shape = self.get_shape(name)
         values = np.asarray(value, dtype=np.float32)
         if values.shape != shape:
             raise ValueError(f"parameter {name} has the shape {shape}, the value {values.shape}")
         if self.live is not None:
-            raise RuntimeError(f"parameter {name}: pservers hold the values now; set them before train()")
+            raise RuntimeError(f"parameter {name}: pservers hold the values during train(); set them before")
         np.copyto(self.get_array(name), values)
         self.changed.add(name)
 
     __setitem__ = set
 
     def get_array(self, name: str) -> F32:
-        """The values themselves, [rows, cols], which training changes in place."""
+        """Return the values themselves, [rows, cols]; training changes them in place."""
         found = self._values.get(name)
         if found is None:
             found = self._values[name] = self._make_first(self.get_config(name))
         return found
 
     def adopt(self, name: str, values: F32) -> None:
-        """Take `values`, [rows, cols], as they are, in place of what is here."""
+        """Replace the values by `values`, [rows, cols], without a copy."""
         assert values.shape == self.get_shape(name)
         self._values[name] = values
 
@@ -148,11 +149,11 @@ class Parameters:
         f.write(np.ascontiguousarray(values, "<f4").data.cast("B"))
 
     def deserialize(self, name: str, f: IO[bytes]) -> None:
-        """Read one parameter as `serialize` wrote it; raises ValueError where it is damaged."""
+        """Read one parameter as `serialize` wrote it; raises ValueError if it is damaged."""
         rows, cols = self.get_shape(name)
         data = f.read()
         if len(data) < _HEADER.size:
-            raise ValueError(f"parameter {name}: {len(data)} bytes are no header")
+            raise ValueError(f"parameter {name}: {len(data)} bytes are too few for a header")
         version, width, size = _HEADER.unpack_from(data)
         if (version, width) != (0, 4) or size != rows * cols or len(data) != _HEADER.size + 4 * size:
             raise ValueError(
@@ -173,7 +174,7 @@ class Parameters:
 
     @staticmethod
     def from_tar(f: IO[bytes]) -> Parameters:
-        """Parameters from a tar file in v2's form; raises ValueError where it is damaged."""
+        """Return the parameters in a tar file of v2's form; raises ValueError if it is damaged."""
         blobs = _read_tar(f)
         configs: dict[str, ParamConfig] = {}
         for entry, data in blobs.items():
@@ -192,7 +193,7 @@ class Parameters:
         return parameters
 
     def init_from_tar(self, f: IO[bytes], exclude_params: Iterable[str] = ()) -> None:
-        """Take values from a tar file for those parameters that are in it and here."""
+        """Take the values of parameters that are both in a tar file and here."""
         skip = set(exclude_params)
         other = Parameters.from_tar(f)
         for name in other.names():
@@ -200,7 +201,7 @@ class Parameters:
                 self.set(name, other.get_array(name))
 
     def save(self, path: Path) -> None:
-        """Write a tar file by rename: `path` is whole, old or absent at any time."""
+        """Write a tar file by rename: `path` is complete, old or absent at any time."""
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{os.getpid()}")
         try:
@@ -228,5 +229,5 @@ def _read_tar(f: IO[bytes]) -> dict[str, bytes]:
                 if member is not None:
                     blobs[info.name] = member.read()
     except tarfile.TarError as e:
-        raise ValueError(f"this is no tar file of parameters: {e}") from None
+        raise ValueError(f"not a tar file of parameters: {e}") from None
     return blobs

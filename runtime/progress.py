@@ -1,6 +1,6 @@
-"""Progress reports to whatever started this process: datagrams to PSLAUNCH_PROGRESS.
+"""Progress reports to the process that started this one: datagrams to PSLAUNCH_PROGRESS.
 
-They never block and never fail: training does not depend on who looks on.
+They never block and never fail: training does not depend on observers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STATE_WAIT_S = 1.0
 
 
 class Progress:
-    """Reports at most every `PERIOD_S`; a state, with the last numbers, always. Empty `path`: none."""
+    """Sends at most one report per `PERIOD_S`, and each state with the last numbers. Empty `path`: none."""
 
     def __init__(self, path: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
@@ -26,21 +26,21 @@ class Progress:
         self._last: dict[str, int | float | str] = {}
 
     def is_due(self) -> bool:
-        """Whether a report would go out now; cheap."""
+        """Return True if a report would be sent now; cheap."""
         return bool(self._path) and self._clock() >= self._next_s
 
     def report(self, **fields: int | float | str) -> None:
-        """Send one report; call it when `due()`, and at the end of a pass."""
+        """Send a report; call it if `is_due()`, and at the end of a pass."""
         self._next_s = self._clock() + PERIOD_S
         self._last = fields
         self._send(env.format_progress(**fields))
 
     def report_state(self, state: str) -> None:
-        """Send a state: `connected`, `finished`. Waits a moment where the queue is full: states count."""
+        """Send a state: `connected`, `finished`. If the queue is full, wait up to STATE_WAIT_S."""
         self._send(env.format_progress(**self._last, state=state), wait_s=STATE_WAIT_S)
 
     def report_reason(self, text: str, blames: str = "") -> None:
-        """Say why this process is about to end without success, and which other process is the cause."""
+        """Send the reason why this process is about to end without success, and the process that caused it."""
         fields = {"blames": blames, "why": text} if blames else {"why": text}
         self._send(env.format_progress(**fields), wait_s=STATE_WAIT_S)
 
@@ -49,4 +49,4 @@ class Progress:
             return
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.settimeout(wait_s)
-            sender.sendto(datagram, self._path)  # fails where nobody is, or the queue is full
+            sender.sendto(datagram, self._path)  # fails if nobody reads, or the queue is full

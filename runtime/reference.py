@@ -1,7 +1,7 @@
-"""The kernels in numpy: what csrc/ must compute bit for bit; readable as the specification, not for training.
+"""The kernels in numpy: csrc/ must compute the same bits. Readable as the specification, not for training.
 
-All floats are float32 and every operation rounds once, in the order written; where a result is NaN, its
-payload is nobody's promise. Sources of the formulas: PaddlePaddle v2, paddle/math/TrainingAlgorithmOp.cu and
+All floats are float32 and every operation rounds once, in the order written; the payload of a NaN is
+unspecified. Sources of the formulas: PaddlePaddle v2, paddle/math/TrainingAlgorithmOp.cu and
 paddle/parameter/ParameterUpdateFunctions.cpp; csrc/ps_optim.h names the differences.
 """
 
@@ -32,7 +32,7 @@ def apply_optim(
     decay: float,
     epsilon: float,
 ) -> None:
-    """One step of an optimizer, in place. All arrays have one shape; SGD has no slots."""
+    """Apply one optimizer step in place. All arrays have one shape; SGD has no slots."""
     rate = np.float32(lr)
     change = rate * (grad + np.float32(decay) * value)
     if method == SGD:
@@ -58,7 +58,7 @@ def apply_sparse(
     decay: float,
     epsilon: float,
 ) -> None:
-    """One step on the rows `rows` [k] (none twice) of value [n, dim], in place. grad: [k, dim]."""
+    """Apply one step to the rows `rows` [k] (unique) of value [n, dim], in place. grad: [k, dim]."""
     part = value[rows]
     state = None if slots is None else slots[rows]
     apply_optim(method, part, state, grad, lr, momentum, decay, epsilon)
@@ -68,12 +68,12 @@ def apply_sparse(
 
 
 def add(acc: F32, g: F32) -> None:
-    """acc += g, in place."""
+    """Compute acc += g in place."""
     acc += g
 
 
 def hash_name(name: str) -> int:
-    """64-bit FNV-1a of the name in UTF-8 (Fowler, Noll, Vo)."""
+    """Return the 64-bit FNV-1a hash of the name in UTF-8 (Fowler, Noll, Vo)."""
     value = 0xCBF29CE484222325
     for byte in name.encode():
         value = ((value ^ byte) * 0x100000001B3) & _MASK
@@ -81,25 +81,25 @@ def hash_name(name: str) -> int:
 
 
 def mix64(x: U64) -> U64:
-    """A new array: the finalizer of splitmix64 (Steele, Lea, Flood, OOPSLA 2014), one to one."""
+    """Return a new array: the finalizer of splitmix64 (Steele, Lea, Flood, OOPSLA 2014), one to one."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
 def _make_scalar(x: int) -> U64:
-    return np.array([x & _MASK], dtype=np.uint64)  # an array: scalars warn where arrays wrap
+    return np.array([x & _MASK], dtype=np.uint64)  # an array: numpy warns on overflow of scalars
 
 
 def _start_streams(keys: U64, dim: int, seed: int, table: int) -> U64:
-    """[n, dim]: where in its row's splitmix64 stream each value begins; it has three numbers of it."""
+    """Return [n, dim]: each value's start in its row's splitmix64 stream; it uses three numbers."""
     base = mix64(mix64(mix64(_make_scalar(seed + _GOLDEN)) ^ _make_scalar(table)) ^ keys)
     steps = np.uint64(3) * np.arange(dim, dtype=np.uint64) + np.uint64(1)
     return base[:, None] + steps * _make_scalar(_GOLDEN)
 
 
 def _draw_normal(streams: U64) -> F32:
-    """Irwin-Hall: twelve uniform pieces of 16 bits, added and centred; exact; at most 6 from 0."""
+    """Return the Irwin-Hall sum of twelve uniform 16-bit pieces, centred; exact; within 6 of 0."""
     total = np.zeros(streams.shape, dtype=np.int64)
     for step in range(3):
         bits = mix64(streams + _make_scalar(step * _GOLDEN))
@@ -109,13 +109,13 @@ def _draw_normal(streams: U64) -> F32:
 
 
 def _draw_uniform(streams: U64) -> F32:
-    """Odd multiples of 2**-23 in (-1, 1): the upper 23 bits; exact."""
+    """Return odd multiples of 2**-23 in (-1, 1): the upper 23 bits; exact."""
     odd = (mix64(streams) >> np.uint64(41)).astype(np.int64) * 2 + 1
     return (odd - 2**23).astype(np.float32) * np.float32(2**-23)
 
 
 def init_rows(out: F32, keys: U64, seed: int, table: int, kind: int, mean: float, std: float) -> None:
-    """out [n, dim] = the initial values of the rows `keys` [n], in place: mean + std * unit."""
+    """Set out [n, dim] to the initial values of the rows `keys` [n]: mean + std * unit."""
     streams = _start_streams(keys, out.shape[1], seed, table)
     unit = _draw_normal(streams) if kind == NORMAL else _draw_uniform(streams)
     out[...] = np.float32(mean) + np.float32(std) * (unit if std else np.zeros_like(unit))
@@ -123,7 +123,7 @@ def init_rows(out: F32, keys: U64, seed: int, table: int, kind: int, mean: float
 
 @dataclass(kw_only=True, slots=True)
 class SparseTable:
-    """A sparse table as dicts by key: rows [dim], their state, and the sum of the open step."""
+    """A sparse table as dicts by key: rows [dim], their optimizer state, and the sum of the open step."""
 
     dim: int
     method: int
@@ -141,7 +141,7 @@ class SparseTable:
     step: dict[int, F32] = field(default_factory=dict)
 
     def read(self, keys: U64) -> F32:
-        """A new array [n, dim]: the rows, or initial values where there is none yet."""
+        """Return a new array [n, dim]: the rows, or initial values of missing ones."""
         out = np.empty((len(keys), self.dim), dtype=np.float32)
         init_rows(out, keys, self.seed, self.table, self.kind, self.mean, self.std)
         for place, key in enumerate(keys.tolist()):
@@ -161,7 +161,7 @@ class SparseTable:
             self.step[key] = self.step[key] + grad if key in self.step else grad.copy()
 
     def commit(self) -> None:
-        """Apply the optimizer to every row in the sum, and empty it."""
+        """Apply the optimizer to every row in the sum, and clear it."""
         for key, grad in self.step.items():
             state = None if self.method == SGD else self.states[key]
             apply_optim(
@@ -170,6 +170,6 @@ class SparseTable:
         self.step.clear()
 
     def set(self, keys: U64, values: F32) -> None:
-        """Give rows values; their states and the step's sum stay."""
+        """Set the values of rows; their states and the step's sum stay."""
         for key, value in zip(keys.tolist(), values, strict=True):
             self._touch(key)[...] = value

@@ -1,4 +1,4 @@
-"""The updater of a trainer with pservers: dense parameters come back with each step, tables stay there."""
+"""Updater of a trainer with pservers: each step returns the dense parameters, tables stay on pservers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .parameters import Parameters
 from .settings import Settings
 from .updater import ParamRules, Scatter, Sparse
 
-CHUNK_BYTES = 8 << 20  # of rows fetched or set at once
+CHUNK_BYTES = 8 << 20  # rows fetched or set at a time
 
 
 class RemoteUpdater:
-    """Trains with pservers, through the client. Tables with sparse_update live there alone."""
+    """Trains with pservers through the client. Tables with sparse_update are stored only there."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class RemoteUpdater:
         self._parameters = parameters
         self._scatter = Scatter(parameters)
         self._client = client
-        self._first = first  # trainer 0, whose values win
+        self._first = first  # trainer 0: its initial values are used
         self._on_connected = on_connected
         self._started = False
 
@@ -50,7 +50,7 @@ class RemoteUpdater:
         elif self._parameters.changed:
             names = ", ".join(sorted(self._parameters.changed))
             raise RuntimeError(
-                f"parameters {names} were set after the training began; pservers hold the values"
+                f"parameters {names} were set after training began; set them before: pservers hold the values"
             )
         self._client.pull(self._get_dense())
         self._parameters.live = self._pull_table
@@ -88,7 +88,7 @@ class RemoteUpdater:
         return {name: self._parameters.get_array(name) for name in self._params.dense}
 
     def _pull_table(self, name: str) -> F32 | None:
-        """The current values of a table that lives on the pservers."""
+        """Return the current values of a table on the pservers; None for other parameters."""
         if name not in self._params.sparse:
             return None
         out = np.empty(self._parameters.get_shape(name), dtype=np.float32)
@@ -98,13 +98,13 @@ class RemoteUpdater:
         return out
 
     def fetch(self, name: str, keys: U64) -> F32:
-        """Rows of a table, [k, dim], in their current version; before the training, their first values."""
+        """Return current rows of a table, [k, dim]; before training, their initial values."""
         if name in self._params.sparse and self._started:
             return self._client.pull_rows(name, keys)
         return np.take(self._parameters.get_array(name), keys.astype(np.intp), axis=0)
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None:
-        """Push one step, wait for all trainers', take the new dense values."""
+        """Push one step, wait for all trainers, take the new dense values."""
         grads = self._params.collect_dense_grads(dense, sparse, self._scatter)
         self._client.push_pull(grads, self._get_dense(), {name: sparse[name] for name in self._params.sparse})
 
@@ -114,7 +114,7 @@ class RemoteUpdater:
         self._client.pull(self._get_dense())
 
     def settle(self) -> None:
-        """Take the tables too, so that the parameters are whole without pservers; each is here once."""
+        """Fetch the tables too: the parameters are complete without pservers, each in memory once."""
         for name in self._params.sparse:
             values = self._pull_table(name)
             assert values is not None
@@ -139,7 +139,7 @@ def _make_optim(rule: Rule) -> Optim:
 
 
 def make_client(settings: Settings, log: Callable[[str], None]) -> Client:
-    """The client of this trainer, not yet connected."""
+    """Return this trainer's client, not yet connected."""
     secret = Path(settings.secret_file).read_bytes().strip() if settings.secret_file else b""
     return Client(
         settings.endpoints,

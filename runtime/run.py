@@ -1,4 +1,4 @@
-"""One trainer's surroundings: alone or with pservers, log, progress, saving, and how it ends."""
+"""Environment of one trainer: alone or with pservers, log, progress, saving, and its end."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from .shared import env
 from .updater import LocalUpdater, Updater
 
 MODEL_NAME = "parameters.tar"
-VANISHED_CODE = 75  # os.EX_TEMPFAIL: ended because a peer vanished; the launcher looks for the first cause
+VANISHED_CODE = 75  # os.EX_TEMPFAIL: a peer vanished; the launcher looks for the first cause
 NOT_SAVED_CODE = 74  # os.EX_IOERR
 NOT_REACHED_CODE = 69  # os.EX_UNAVAILABLE
 REFUSED_CODE = 78  # os.EX_CONFIG: trainer and pserver disagree
 NOT_SAVED = (
-    "training is over; nothing has saved its parameters yet: PADDLE_INIT_SAVE_DIR=DIR does "
-    "(for pslaunch --save_dir=DIR), or the program by parameters.to_tar(file)"
+    "training finished without saving the parameters: set PADDLE_INIT_SAVE_DIR=DIR "
+    "(pslaunch: --save_dir=DIR), or call parameters.to_tar(file)"
 )
 
 
 def get_exit_code(error: PeerVanished | ClientError) -> int:
-    """Of a trainer that such an error ends."""
+    """Return the exit code of a trainer that ends with this error."""
     if isinstance(error, PeerVanished):
         return VANISHED_CODE
     return NOT_REACHED_CODE if isinstance(error, NotReached) else REFUSED_CODE
 
 
 def decide_alone(settings: Settings, *, is_local: bool) -> tuple[bool, str]:
-    """Whether this trainer trains without pservers, and what is to be said about it; pure.
+    """Return True if this trainer trains without pservers, and a note for the log; pure.
 
-    Raises EnvError where it needs pservers and none are named.
+    Raises EnvError if it needs pservers and none are given.
     """
     note = ""
     if settings.local is not None and settings.local != is_local:
         is_local = settings.local
-        note = f"local={settings.local} is given, in place of the program's is_local={not settings.local}"
+        note = f"local={settings.local} replaces the program's is_local={not settings.local}"
     if is_local:
         if settings.pservers and not note:
             note = (
@@ -59,7 +59,7 @@ def decide_alone(settings: Settings, *, is_local: bool) -> tuple[bool, str]:
     if settings.pservers:
         return False, note
     if settings.job.launched and settings.num_gradient_servers == 1:
-        return True, "no pservers in this job: its one trainer trains alone"
+        return True, "no pservers in this job: its only trainer trains alone"
     raise env.EnvError(
         "is_local=False, but no pservers are given: init(pservers=...) or PADDLE_INIT_PSERVERS names them, "
         "is_local=True trains alone"
@@ -67,16 +67,16 @@ def decide_alone(settings: Settings, *, is_local: bool) -> tuple[bool, str]:
 
 
 class Run:
-    """What a trainer shares with its process. Nothing is opened before the first training."""
+    """Resources of a trainer in its process. Nothing is opened before the first training."""
 
-    _with_pservers: ClassVar[Run | None] = None  # the one of this process that trains with them
+    _with_pservers: ClassVar[Run | None] = None  # the run of this process that uses pservers
 
     def __init__(self, settings: Settings, *, is_local: bool) -> None:
         self.settings = settings
         self.alone, self._note = decide_alone(settings, is_local=is_local)
         self.progress = Progress(settings.job.progress)
         self._log: InfoLog | None = None
-        self._aborted = False  # a training began and did not end well
+        self._aborted = False  # a training began and did not end successfully
 
     @property
     def log(self) -> InfoLog:
@@ -86,7 +86,7 @@ class Run:
         return self._log
 
     def make_updater(self, network: Network, parameters: Parameters, optimizer: Optimizer) -> Updater:
-        """The updater that goes with this run."""
+        """Return the updater of this run."""
         if self.alone:
             return LocalUpdater(network.params, network.tables, parameters, optimizer)
         remote = RemoteUpdater(
@@ -106,24 +106,24 @@ class Run:
         atexit.register(self._end, remote)
 
     def _end(self, remote: RemoteUpdater) -> None:
-        """At the interpreter's exit: say "finished" only of a training that went well."""
+        """At interpreter exit: report "finished" only after a successful training."""
         if self._aborted or _Crash.seen:
             remote.close()
             return
         try:
             remote.finish()
         except (PeerVanished, ClientError) as e:
-            self.log.warn(f"trainer {self.settings.trainer_id} could not say that it is finished: {e}")
-            self.progress.report_reason(f"could not say that it is finished: {e}")
+            self.log.warn(f"trainer {self.settings.trainer_id} could not report that it is finished: {e}")
+            self.progress.report_reason(f"could not report that it is finished: {e}")
             sys.stdout.flush()
             os._exit(get_exit_code(e))  # atexit can't change the code
         self.progress.report_state("finished")
 
     @contextlib.contextmanager
     def guard_training(self) -> Iterator[None]:
-        """Around a training: says what there is to say, and keeps in mind how it went.
+        """Wrap a training: log the note, and record its outcome.
 
-        Raises RuntimeError where another trainer of this program has trained with the pservers.
+        Raises RuntimeError if another trainer of this program has trained with the pservers.
         """
         if not self.alone:
             self._claim_pservers()
@@ -139,11 +139,11 @@ class Run:
             self._close_log()
 
     def _claim_pservers(self) -> None:
-        """For pservers a trainer is one from its first step to its end, and so are optimizer and values."""
+        """Claim the pservers: they serve one trainer per process, with its optimizer and values."""
         if Run._with_pservers not in (None, self):
             raise RuntimeError(
                 "trainer.SGD: another trainer.SGD of this program has trained with the pservers, which serve "
-                "one in each program: call train() of that one again, or let a job of its own go on from "
+                "one per program: call train() of that one again, or start another job from "
                 "saved parameters (parameters.Parameters.from_tar)"
             )
         Run._with_pservers = self
@@ -155,7 +155,7 @@ class Run:
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
-        """Around everything that speaks to pservers: where that goes wrong for good, one line and exit."""
+        """Wrap calls to pservers: on a permanent failure, log one line and exit."""
         try:
             yield
         except (PeerVanished, ClientError) as e:
@@ -165,17 +165,17 @@ class Run:
             raise SystemExit(get_exit_code(e)) from e
 
     def choose_passes(self, literal: int) -> int:
-        """The number of passes: the one given from outside, or the program's own."""
+        """Return the number of passes: the one given from outside, or the program's own."""
         given = self.settings.num_passes
         if given is None or given == literal:
             if literal == 0:
                 self.log.warn("num_passes=0: nothing is trained, and nothing is saved")
             return literal
-        self.log.say(f"num_passes={given} is given, in place of the program's {literal}")
+        self.log.say(f"num_passes={given} replaces the program's {literal}")
         return given
 
     def save_pass(self, parameters: Parameters, pass_id: int, *, last: bool) -> None:
-        """Trainer 0 writes the parameters: of the last pass to the job's output, of each to save_dir."""
+        """On trainer 0, write the parameters: the last pass to the job's output, each pass to save_dir."""
         settings, job = self.settings, self.settings.job
         if settings.trainer_id != 0:
             return
@@ -198,14 +198,14 @@ class Run:
 
 
 class _Crash:
-    """Remembers whether an exception ends this program: atexit functions can't tell by themselves."""
+    """Records if an exception ends this program: atexit functions can't tell by themselves."""
 
     seen = False
     _watched = False
 
     @classmethod
     def watch(cls) -> None:
-        """Look from now on; twice is once."""
+        """Start recording; repeated calls do nothing."""
         if cls._watched:
             return
         cls._watched = True

@@ -1,4 +1,4 @@
-"""`init()`: what the program and its environment say about this run, and the process made fit for it."""
+"""`init()`: settings of this run from program and environment, and preparation of the process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .shared import env
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """The arguments of `init()`, as env.INIT_ARGS explains them, and the job that this process is in."""
+    """Arguments of `init()`, documented by env.INIT_ARGS, and this process's job."""
 
     use_gpu: bool
     trainer_count: int
@@ -41,19 +41,19 @@ class Settings:
     local: bool | None
     no_save: bool
     job: env.Job
-    flags: frozenset[str] = frozenset()  # trainer flags that the environment gives
+    flags: frozenset[str] = frozenset()  # trainer flags given in the environment
 
     @property
     def endpoints(self) -> list[tuple[str, int]]:
-        """First port of each pserver."""
+        """Host and first port of each pserver."""
         return env.list_pserver_endpoints(self.pservers, self.port, self.ports_num, self.ports_num_for_sparse)
 
 
 def resolve(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
-    """Settings from arguments and environment; pure.
+    """Return the settings from arguments and environment; pure.
 
-    Arguments win, except over the trainer's flags, which whoever starts the program gives to overrule
-    it. Raises TypeError for an unknown argument, EnvError for a value that can't be read.
+    Arguments win, except over the trainer's flags: these are given at start to overrule the program.
+    Raises TypeError for an unknown argument, EnvError for an invalid value.
     """
     values: dict[str, Any] = {name: arg.default for name, arg in env.INIT_ARGS.items()}
     for name, value in arguments.items():
@@ -75,13 +75,13 @@ def resolve(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Sett
 def _check(settings: Settings) -> None:
     if settings.use_gpu:
         raise env.EnvError(
-            "use_gpu=True: this build has no GPU (with_gpu OFF), it computes with numpy on the CPU; "
-            "use_gpu=False, or a program of a framework that has one"
+            "use_gpu=True: this build has no GPU (with_gpu OFF), it computes with numpy on the CPU; set "
+            "use_gpu=False, or use a framework with GPU support"
         )
     if settings.trainer_id >= settings.num_gradient_servers:
         raise env.EnvError(
-            f"trainer_id={settings.trainer_id} is not below num_gradient_servers="
-            f"{settings.num_gradient_servers}, which counts trainers"
+            f"trainer_id={settings.trainer_id} must be below num_gradient_servers="
+            f"{settings.num_gradient_servers}, the number of trainers"
         )
     settings.endpoints  # noqa: B018  # raises for an address that can't be read
 
@@ -93,13 +93,13 @@ _blas: object = None
 def init(**arguments: object) -> None:
     """Prepare this process for training: arguments win over `PADDLE_INIT_*` (docs/options.md).
 
-    In the role PSERVER, where a launcher starts the program in both roles, it becomes the pserver and
-    does not return.
+    In the role PSERVER, if a launcher starts the program in both roles, the process becomes the pserver:
+    no return.
     """
     global _current
     for name in sorted(os.environ):
         if near := env.find_near_init_var(name):
-            print(f"the variable {name} has no effect; is {near} meant?", file=sys.stderr)
+            print(f"the variable {name} has no effect; did you mean {near}?", file=sys.stderr)
     settings = resolve(arguments, os.environ)
     if os.environ.get("TRAINING_ROLE", "").upper() == "PSERVER":
         _become_pserver(build_pserver_argv(settings, os.environ))
@@ -108,7 +108,7 @@ def init(**arguments: object) -> None:
 
 
 def get_settings() -> Settings:
-    """The settings of this process; those of the environment where init() was not called."""
+    """Return the settings of this process; those of the environment if init() was not called."""
     if _current is None:
         init()
     assert _current is not None
@@ -116,7 +116,7 @@ def get_settings() -> Settings:
 
 
 def _pin_blas() -> None:
-    """One BLAS thread: the bits must not depend on the number of cores; `trainer_count` makes threads."""
+    """Limit BLAS to one thread: bits must not depend on the number of cores; trainer_count sets threads."""
     global _blas
     if _blas is None:
         import numpy  # noqa: F401 - the limit reaches only libraries that are loaded by now
@@ -125,7 +125,7 @@ def _pin_blas() -> None:
 
 
 def build_pserver_argv(settings: Settings, environ: Mapping[str, str]) -> list[str]:
-    """The command of the pserver that this process is to become; pure."""
+    """Return the command line of the pserver that this process becomes; pure."""
     port = environ.get("PADDLE_PORT") or str(settings.port)
     argv = [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", f"--port={port}"]
     for name in ("ports_num", "ports_num_for_sparse", "num_gradient_servers"):

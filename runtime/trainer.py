@@ -1,4 +1,4 @@
-"""The v2 trainer: `SGD.train` goes through passes and batches, `SGD.test` measures."""
+"""The v2 trainer: `SGD.train` runs passes over batches, `SGD.test` measures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ERROR_METRIC = "classification_error_evaluator"
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over samples, and the means of them."""
+    """Sums over samples, and their means."""
 
     error_rate: bool
     samples: int = 0
@@ -44,7 +44,7 @@ class Totals:
 
     @property
     def cost(self) -> float:
-        """Mean over the samples; not a number without any."""
+        """Mean over the samples; NaN without any."""
         return self.cost_sum / self.samples if self.samples else math.nan
 
     @property
@@ -55,10 +55,10 @@ class Totals:
 
 
 class SGD:
-    """Trains `parameters` so that `cost` gets smaller, by `update_equation`.
+    """Trains `parameters` to reduce `cost`, by `update_equation`.
 
-    With `is_local` it trains alone, in this process; else together with the other trainers, through
-    pservers, as `init()` or its environment says.
+    With `is_local` it trains alone, in this process; otherwise together with the other trainers, through
+    the pservers of `init()` or its environment.
     """
 
     def __init__(
@@ -71,11 +71,13 @@ class SGD:
         pserver_spec: object = None,
     ) -> None:
         if not isinstance(parameters, Parameters):
-            raise TypeError(f"trainer.SGD: parameters={parameters!r} is not of parameters.create()")
+            raise TypeError(f"trainer.SGD: parameters={parameters!r} does not come from parameters.create()")
         if not isinstance(update_equation, Optimizer):
-            raise TypeError(f"trainer.SGD: update_equation={update_equation!r} is not of optimizer")
+            raise TypeError(f"trainer.SGD: update_equation={update_equation!r} is not an optimizer")
         if extra_layers is not None or pserver_spec is not None:
-            raise ValueError("trainer.SGD: extra_layers and pserver_spec: the bundled runtime lacks them")
+            raise ValueError(
+                "trainer.SGD: the bundled runtime does not support extra_layers and pserver_spec"
+            )
         settings = get_settings()
         self._settings = settings
         if cost.op not in COSTS:
@@ -95,17 +97,17 @@ class SGD:
         feeding: Feeding = None,
         test_reader: Reader | None = None,
     ) -> None:
-        """Train on the batches of `reader()`, `num_passes` times over; 0 of them train nothing, and are told.
+        """Train on the batches of `reader()` for `num_passes` passes; 0 trains nothing, and logs a warning.
 
         The event handler may call `test` and read `parameters`. `test_reader`: for `test_period`.
-        Where a pserver is gone for good the process exits with 75.
+        If a pserver is gone for good, the process exits with 75.
         """
         if not callable(reader):
-            raise TypeError("train: reader is not a function that returns batches; paddle.batch makes one")
+            raise TypeError("train: reader must be a function that returns batches; use paddle.batch")
         if num_passes < 0:
             raise ValueError(f"train: num_passes={num_passes} is negative")
         if self._settings.test_period and test_reader is None:
-            raise ValueError("test_period has no effect: train() was given no test_reader")
+            raise ValueError("test_period has no effect: train() needs test_reader")
         feeder = Feeder(self._network.data_layers, feeding)
         loop = _Loop(self, self._run, feeder, event_handler or _ignore, test_reader, feeding)
         with self._run.guard_training():
@@ -120,7 +122,7 @@ class SGD:
         self._network.close()
 
     def test(self, reader: Reader, feeding: Feeding = None) -> event.TestResult:
-        """Cost and metrics over all batches of `reader()`, with the current parameters."""
+        """Return cost and metrics over all batches of `reader()`, with the current parameters."""
         feeder = Feeder(self._network.data_layers, feeding)
         totals = Totals(self.has_error_rate)
         with self._run.guard():
@@ -134,7 +136,7 @@ class SGD:
 
     @property
     def has_error_rate(self) -> bool:
-        """Whether the cost also counts wrong classes."""
+        """True if the cost also counts wrong classes."""
         return self._network.output.error_rate
 
     def end_pass(self) -> None:
@@ -142,7 +144,7 @@ class SGD:
         self._updater.end_pass()
 
     def step(self, feeder: Feeder, batch: Batch, *, training: bool) -> StepResult:
-        """One batch forward, and in training backward and through the update."""
+        """Compute one batch forward; in training also backward, and update."""
         settings, network = self._settings, self._network
         draw = Draw(seed=settings.seed, trainer=settings.trainer_id, step=self._steps) if training else None
         values = {
@@ -156,7 +158,7 @@ class SGD:
 
 
 class _Loop:
-    """One training's passes: batches in, events, log lines and progress out."""
+    """Passes of one training: takes batches, sends events, log lines and progress."""
 
     def __init__(
         self,
@@ -176,7 +178,7 @@ class _Loop:
         self._warned: set[str] = set()
 
     def run_pass(self, pass_id: int, reader: Reader) -> None:
-        """One pass, up to EndPass."""
+        """Run one pass, up to EndPass."""
         total, recent = Totals(self._trainer.has_error_rate), Totals(self._trainer.has_error_rate)
         began_s = recent_s = time.monotonic()
         settings = self._run.settings
@@ -219,7 +221,7 @@ class _Loop:
         if not math.isfinite(step.cost):
             text = (
                 f"the cost is {step.cost} from pass {pass_id}, batch {batch_id} on: the training diverges "
-                "(a smaller learning_rate?), or a sample is not finite; it goes on"
+                "(try a smaller learning_rate), or a sample is not finite; it continues"
             )
             self._warn_once("cost", text)
 
@@ -244,11 +246,11 @@ class _Loop:
 
 def _describe_no_samples(pass_id: int, trainer_id: int) -> str:
     if pass_id > 0:
-        why = "reader() must begin anew each time it is called"
+        why = "each call of reader() must start from the beginning"
     else:
         why = "are there files for this trainer?"
     return f"trainer {trainer_id} has no samples in pass {pass_id}: its reader gave no batch; {why}"
 
 
 def _ignore(_: object) -> None:
-    """The event handler of a program that has none."""
+    """Ignore an event: the default handler."""

@@ -1,4 +1,4 @@
-"""Where parameters live and learn: in this process here, on pservers in remote.py."""
+"""Updaters apply gradients: in this process here, on pservers in remote.py."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ Sparse = Mapping[str, tuple[U64, F32]]
 
 
 class Updater(Protocol):
-    """1. `start` before a training, `fetch` before each step, `update` after it. 2. Every trainer of the
+    """Applies gradients to parameters.
+
+    1. `start` before a training, `fetch` before each step, `update` after it. 2. Every trainer of the
     job makes the same calls of start, end_pass and finish. 3. After update and end_pass the arrays of
-    the dense parameters are current. 4. `finish` is for a training that went well, `close` for all."""
+    the dense parameters are current. 4. `finish` ends a successful training, `close` any.
+    """
 
     def start(self) -> None: ...
     def fetch(self, name: str, keys: U64) -> F32: ...
@@ -32,7 +35,7 @@ class Updater(Protocol):
 
 
 class ParamRules:
-    """Parameters with their rules, divided: learning ones in dense or sparse form, and static ones."""
+    """Parameters with their rules: trained in dense form, trained in sparse form, and static."""
 
     def __init__(
         self, configs: Mapping[str, ParamConfig], optimizer: Optimizer, tables: frozenset[str]
@@ -47,14 +50,14 @@ class ParamRules:
     def collect_dense_grads(
         self, dense: Mapping[str, F32], sparse: Sparse, scatter: Callable[[str, U64, F32], F32]
     ) -> dict[str, F32]:
-        """A full gradient for each dense parameter, tables without sparse_update among them."""
+        """Return a full gradient for each dense parameter, including tables without sparse_update."""
         return {
             name: scatter(name, *sparse[name]) if name in self.tables else dense[name] for name in self.dense
         }
 
 
 class Scatter:
-    """Row gradients as full gradients: zero but for the rows given. Keeps its arrays between steps."""
+    """Expands row gradients to full ones, zero elsewhere. Keeps its arrays between steps."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
@@ -94,7 +97,7 @@ class LocalUpdater:
                 self._slots[name] = np.zeros(shape, dtype=np.float32) if rule.slots else None
 
     def fetch(self, name: str, keys: U64) -> F32:
-        """Rows of a table, [k, dim]."""
+        """Return rows of a table, [k, dim]."""
         return np.take(self._parameters.get_array(name), keys.astype(np.intp), axis=0)
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None:

@@ -1,4 +1,4 @@
-"""The Penn Treebank text as v2's `dataset.imikolov` gives it: a dictionary, and n-grams or sequences of ids.
+"""Penn Treebank text in the form of v2's `dataset.imikolov`: a dictionary, and n-grams or sequences of ids.
 
 Reads `simple-examples.tgz`, the folder `simple-examples` of it, or the bare files `ptb.train.txt` and
 `ptb.valid.txt`, below `imikolov/` in PADDLE_DATA_HOME, by default ~/.cache/paddle/dataset.
@@ -23,22 +23,22 @@ Sample = tuple[int, ...] | tuple[list[int], list[int]]
 
 
 class DataType:
-    """What a reader gives for a sentence: its n-grams, or itself and itself shifted by one."""
+    """Form of a reader's samples: the n-grams of a sentence, or the sentence and the same shifted by one."""
 
     NGRAM = 1
     SEQ = 2
 
 
 def find_data_home() -> Path:
-    """The folder in which the data set is looked for."""
+    """Return the folder that has the data set."""
     home = os.environ.get("PADDLE_DATA_HOME")
     return Path(home) if home else Path.home() / ".cache" / "paddle" / "dataset"
 
 
 def build_dict(min_word_freq: int = 50) -> dict[str, int]:
-    """Words to ids, frequent ones first, of those that occur more than `min_word_freq` times.
+    """Map words that occur more than `min_word_freq` times to ids, frequent ones first.
 
-    `<s>` and `<e>` count once a sentence; `<unk>`, for all other words, is the last id.
+    `<s>` and `<e>` count once per sentence; `<unk>`, for all other words, has the last id.
     """
     counts: Counter[str] = Counter()
     for name in (TRAIN_FILE, TEST_FILE):
@@ -56,12 +56,12 @@ def build_dict(min_word_freq: int = 50) -> dict[str, int]:
 def train(
     word_idx: dict[str, int], n: int, data_type: int = DataType.NGRAM
 ) -> Callable[[], Iterator[Sample]]:
-    """A reader of the training text: n-grams, or sequences of at most `n` words (0: any)."""
+    """Return a reader of the training text: n-grams, or sequences of at most `n` words (0: any)."""
     return _make_reader(TRAIN_FILE, word_idx, n, data_type)
 
 
 def test(word_idx: dict[str, int], n: int, data_type: int = DataType.NGRAM) -> Callable[[], Iterator[Sample]]:
-    """As `train`, of the validation text."""
+    """Return a reader of the validation text, as `train` does."""
     return _make_reader(TEST_FILE, word_idx, n, data_type)
 
 
@@ -105,7 +105,7 @@ def _read_lines(name: str) -> Iterator[str]:
             return
     if not archive.is_file():
         raise FileNotFoundError(
-            f"imikolov: neither {archive} nor {folder / name} is there; nothing is downloaded: put "
+            f"imikolov: neither {archive} nor {folder / name} exists; nothing is downloaded: put "
             "simple-examples.tgz there, or set PADDLE_DATA_HOME to the folder above imikolov/"
         )
     with tarfile.open(archive) as tar:

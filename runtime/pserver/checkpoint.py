@@ -1,7 +1,7 @@
-"""Saved shards as numpy arrays, for people, tests and other programs; pservers need none of it.
+"""Saved shards as numpy arrays, for people, tests and other programs; pservers do not use it.
 
 `python -m pslaunch.runtime.pserver.checkpoint DIR` checks the files that pservers wrote below --save_dir and
-says what is in them. docs/checkpoint.md has the format. Large arrays are mapped, not read.
+lists their contents. docs/checkpoint.md has the format. Large arrays are mapped, not read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..arrays import F32, U64
 from ..kernel_numbers import METHODS
 from .saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, Header
 
-# flags, length of CREATE, steps, count; then CREATE (docs/protocol.md) before its name.
+# flags, length of CREATE, steps, count; then CREATE (docs/protocol.md) up to its name.
 HEAD = struct.Struct("<IIQQ")
 CREATE = struct.Struct("<IIQQIffffIQQffQ")
 TORN = 1
@@ -33,20 +33,20 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class CheckpointError(ValueError):
-    """A file is damaged, or files don't go together; the text names them."""
+    """A file is damaged, or files do not belong together; the text names them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """One parameter, or the part of it that one shard holds.
+    """One parameter, or one shard's part of it.
 
-    Dense: keys None, values and state [n]. A table: keys [n], values and state [n, dim]. State is that of
-    the optimizer, None where it has none.
+    Dense: keys None, values and state [n]. A table: keys [n], values and state [n, dim]. `state` is the
+    optimizer's, or None.
     """
 
     name: str
-    steps: int  # updates that the values have
-    torn: bool  # some values have one more: the pserver was ended while a step was applied
+    steps: int  # updates applied to the values
+    torn: bool  # some values have one update more: the pserver ended while a step was applied
     total: int  # values of the whole dense parameter; known rows of a table
     method: str
     keys: U64 | None
@@ -56,7 +56,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One file."""
+    """Content of one file."""
 
     path: Path
     header: Header
@@ -72,11 +72,11 @@ def check(path: Path) -> None:
             digest.update(piece)
             left -= len(piece)
         if f.read() != digest.digest():
-            raise CheckpointError(f"{path} is damaged: its digest is not that of its content")
+            raise CheckpointError(f"{path} is damaged: its digest does not match its content")
 
 
 def read(path: Path) -> Shard:
-    """Check a file, and map what is in it. Raises CheckpointError, OSError."""
+    """Check a file and map its content. Raises CheckpointError, OSError."""
     check(path)
     with path.open("rb") as f:
         start = f.read(START.size + MAX_HEADER_BYTES)
@@ -89,12 +89,12 @@ def read(path: Path) -> Shard:
 
 
 def _read_objects(data: Bytes, at: int) -> Iterator[Saved]:
-    """The objects from here to the end. Raises ValueError, struct.error."""
+    """Yield the objects from `at` to the end. Raises ValueError, struct.error."""
 
     def take(size: int) -> Bytes:
         nonlocal at
         if size > len(data) - at:
-            raise ValueError("an object that goes beyond the end")
+            raise ValueError("an object extends beyond the end of the file")
         at += size
         return data[at - size : at]
 
@@ -103,7 +103,7 @@ def _read_objects(data: Bytes, at: int) -> Iterator[Saved]:
         at += HEAD.size
         table, dim, _, total, method, *_ = CREATE.unpack(data[at : at + CREATE.size].tobytes())
         if method not in NAMES:
-            raise ValueError(f"an unknown optimizer {method}")
+            raise ValueError(f"unknown optimizer {method}")
         name = bytes(data[at + CREATE.size : at + length]).decode()
         at += length
         at += -at % 8
@@ -123,9 +123,9 @@ def _read_objects(data: Bytes, at: int) -> Iterator[Saved]:
 
 
 def load(folder: Path) -> dict[str, Saved]:
-    """All parameters of a training, put together from the files of all its shards, by name.
+    """Return all parameters of a training by name, joined from the files of all its shards.
 
-    Tables are sorted by key; a row that no trainer pushed is not in them: it has its initial values.
+    Tables are sorted by key; they lack rows that no trainer pushed: those have their initial values.
     Raises CheckpointError, OSError.
     """
     shards = [read(path) for path in sorted(folder.glob("shard-*.bin"))]
@@ -148,11 +148,13 @@ def load(folder: Path) -> dict[str, Saved]:
 
 
 def _check_set(folder: Path, shards: Sequence[Shard]) -> None:
-    """All shards of one training are there, and nothing else."""
+    """Check that the shards are exactly those of one training."""
     first = shards[0]
     for shard in shards:
         if replace(shard.header, pserver=0, port=0) != replace(first.header, pserver=0, port=0):
-            raise CheckpointError(f"{shard.path} and {first.path} are not of one training, or ended unlike")
+            raise CheckpointError(
+                f"{shard.path} and {first.path} are of different trainings, or ended differently"
+            )
     h = first.header
     ports = h.ports_num + h.ports_num_for_sparse
     names = {replace(h, pserver=p, port=i).name for p in range(h.pservers) for i in range(ports)}
@@ -164,7 +166,7 @@ def _check_set(folder: Path, shards: Sequence[Shard]) -> None:
 
 
 def _join_dense(parts: Sequence[Saved], first_block: int) -> Saved:
-    """`parts` by number of the dense shard."""
+    """Join `parts`, in order of the dense shards."""
     pieces = blocks.place(parts[0].total, first_block, len(parts))
     used = [parts[i] for i in sorted({piece.shard for piece in pieces})] or list(parts)
 
@@ -194,14 +196,14 @@ def _join_tables(parts: Sequence[Saved]) -> Saved:
 
 
 def _make_joined(parts: Sequence[Saved], *, keys: U64 | None, values: F32, state: F32 | None) -> Saved:
-    """The whole of these parts: torn if they have different steps."""
+    """Return the joined parameter; it is torn if the parts have different steps."""
     steps = {part.steps for part in parts}
     torn = len(steps) > 1 or any(part.torn for part in parts)
     return replace(parts[0], steps=min(steps), torn=torn, keys=keys, values=values, state=state)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check a folder and say what is in it; the exit code."""
+    """Check a folder and print its content; return the exit code."""
     words = sys.argv[1:] if argv is None else argv
     if len(words) != 1:
         print("usage: python -m pslaunch.runtime.pserver.checkpoint DIR", file=sys.stderr)
@@ -213,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 74 if isinstance(e, OSError) else 1
     for saved in found.values():
         shape = "x".join(map(str, saved.values.shape))
-        torn = ", torn: some values have a step more" if saved.torn else ""
+        torn = ", torn: some values have one step more" if saved.torn else ""
         kind = "rows" if saved.keys is not None else "values"
         print(f"{saved.name}: {shape} {kind}, {saved.steps} steps of {saved.method}{torn}")
     return 0

@@ -1,4 +1,4 @@
-"""Listening ports of a pserver: binding them, and the addresses of network interfaces."""
+"""Listening ports of a pserver, and the addresses of network interfaces."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ BACKLOG = 1024  # all trainers of a large job connect at once
 
 
 class PortError(OSError):
-    """A port that can't be had; the text says which and who has it."""
+    """A port is not available; the text names it and its holder."""
 
 
 def get_interface_address(name: str) -> str:
-    """The address of a network interface. Raises EnvError."""
+    """Return the address of a network interface. Raises EnvError."""
     try:
         return nics.get_address(name)
     except LookupError as e:
@@ -26,8 +26,8 @@ def get_interface_address(name: str) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises PortError, naming the holder of a busy port; EnvError for a name
-    that nobody knows.
+    """Return a socket that listens there. Raises PortError, naming the holder of a busy port; EnvError for an
+    unknown host name.
     """
     try:
         family, _, _, _, where = socket.getaddrinfo(
@@ -38,16 +38,16 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as e:
-        text = f"port {port} at {host} can't be listened on: {busyport.explain(e, port)}"
+        text = f"can't listen on port {port} at {host}: {busyport.explain(e, port)}"
         if e.errno == errno.EADDRINUSE:
             who = busyport.find_holder(str(where[0]), port)
             by = f", held by {who}" if who else ""
-            text = f"port {port} at {host} is busy{by}; choose another one with --port"
+            text = f"port {port} at {host} is busy{by}; choose another with --port"
         raise PortError(text) from e
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Return True if only this machine can reach the address."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
@@ -55,7 +55,7 @@ def is_loopback(host: str) -> bool:
 
 
 def adopt(descriptors: Sequence[int]) -> list[socket.socket]:
-    """Sockets that were bound for this process and handed to it. Raises PortError."""
+    """Return sockets for listening descriptors inherited from the parent process. Raises PortError."""
     adopted = []
     for fd in descriptors:
         try:
@@ -64,6 +64,6 @@ def adopt(descriptors: Sequence[int]) -> list[socket.socket]:
                 sock.listen(BACKLOG)
             os.set_inheritable(fd, False)
         except OSError as e:
-            raise PortError(f"descriptor {fd} is no listening socket: {e.strerror}") from e
+            raise PortError(f"descriptor {fd} is not a listening socket: {e.strerror}") from e
         adopted.append(sock)
     return adopted

@@ -1,7 +1,7 @@
-"""The pserver program: listens, greets trainers, and hands them to its shards, one thread a port.
+"""The pserver program: listens, greets trainers, and passes them to its shards, one thread per port.
 
 `python -m pslaunch.runtime.pserver --port=7164 --num_gradient_servers=2`. This thread decides and
-reports; the training itself is in the compiled core (csrc/ps_shard.h). Needs no numpy.
+reports; the compiled core (csrc/ps_shard.h) does the training. Needs no numpy.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ EX_USAGE, EX_UNAVAILABLE, EX_IOERR, EX_TEMPFAIL, EX_CONFIG = 2, 69, 74, 75, 78
 EX_TERM = 128 + signal.SIGTERM
 
 TICK_S = 0.5
-EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # accept() would say so again at once
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # accept() would fail again at once
 REST_S = 0.5
-FOREIGN_S = 2.0  # a stray trainer of another job may knock too; if it is ours, none of ours comes meanwhile
+FOREIGN_S = 2.0  # a trainer of another job may connect by mistake; ours would connect within this time
 
 
 def open_ports(options: Options) -> list[list[socket.socket]]:
-    """The listening sockets of each port, one for each interface. Raises PortError, EnvError."""
+    """Return the listening sockets of each port, one per interface. Raises PortError, EnvError."""
     if options.descriptors:
         return [[sock] for sock in ports.adopt(options.descriptors)]
     hosts = [ports.get_interface_address(n) for n in options.nics] or [options.host]
@@ -47,7 +47,7 @@ def open_ports(options: Options) -> list[list[socket.socket]]:
 
 @dataclass(slots=True, eq=False)
 class _Unproven:
-    """A connection that has not said yet who it is."""
+    """A connection that has not proved the secret yet."""
 
     sock: socket.socket
     side: handshake.ServerSide
@@ -73,17 +73,17 @@ class Pserver:
         self._refusals = handshake.Refusals()
         self._resting: dict[socket.socket, tuple[int, float]] = {}  # listeners: port, until when
         self._present = -1
-        self._met = False  # a trainer of ours was here
-        self._stalls: dict[int, tuple[float, int, str]] = {}  # shard -> since when, trainer, in words
-        self._place: tuple[int, int] | None = None  # in the trainers' list of pservers, and its length
-        self._term = False  # TERM came; set by the signal's handler, which may do nothing else
+        self._met = False  # a trainer of this job has connected
+        self._stalls: dict[int, tuple[float, int, str]] = {}  # shard -> since when, trainer, text
+        self._place: tuple[int, int] | None = None  # index in the trainers' list of pservers, and its length
+        self._term = False  # set by TERM's handler, which may do nothing else
         self._code: int | None = None
-        self._foreign: tuple[float, str] | None = None  # since when, and what
+        self._foreign: tuple[float, str] | None = None  # since when, text
         self._guessed = False
-        self._failures: list[BaseException | None] = []  # of the shards, once they have ended
+        self._failures: list[BaseException | None] = []  # one per ended shard
         self._progress = Progress(os.environ.get("PSLAUNCH_PROGRESS", ""))
 
-    # -- saying
+    # -- reporting
 
     def _say(self, line: str) -> None:
         with contextlib.suppress(OSError):  # nobody reads any more; that is no reason to end
@@ -91,7 +91,7 @@ class Pserver:
         self._log.write(line)
 
     def _report_peer(self, addr: str, text: str, *, aloud: bool = False) -> None:
-        """What is to be said of a peer that anybody can be: not of each one, where there are many."""
+        """Report on an unproven peer; if there are many, not on each."""
         if self._refusals.admit(addr.rpartition(":")[0], time.monotonic()):
             self._say(text) if aloud else self._log.write(text)
 
@@ -116,16 +116,16 @@ class Pserver:
                     open_beyond.add(host)
         if open_beyond and not self._options.secret:
             self._say(
-                f"no secret (option --secret_file): whoever reaches {', '.join(sorted(open_beyond))} "
+                f"no secret (option --secret_file): anybody who can reach {', '.join(sorted(open_beyond))} "
                 "can read and change the parameters"
             )
 
     # -- serving
 
     def serve(self) -> int:
-        """Serve until all trainers have finished, or something makes that impossible; the exit code.
+        """Serve until all trainers have finished or an error ends it; return the exit code.
 
-        With a folder to save to also until TERM.
+        With a folder to save to, also until TERM.
         """
         for i, sockets in enumerate(self._listeners):
             for sock in sockets:
@@ -148,7 +148,7 @@ class Pserver:
 
     @contextlib.contextmanager
     def _watch_term(self) -> Iterator[None]:
-        """With a folder to save to, TERM is an end like others; without one the process dies of it."""
+        """Treat TERM as a normal end if there is a folder to save to; otherwise leave its default."""
         if self._options.save_dir is None or signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
             yield
             return
@@ -168,7 +168,7 @@ class Pserver:
     # -- ending
 
     def _stop(self) -> None:
-        """Close everything and end the shards, which save themselves first if they are to."""
+        """Close everything and end the shards, which save first if necessary."""
         for u in self._unproven:
             self._forget(u)
         for line in self._refusals.collect_sums(float("inf")):
@@ -186,7 +186,7 @@ class Pserver:
             self._end(EX_IOERR, str(e))
 
     def _open_files(self) -> saving.Files:
-        """Where to save to, and nothing where there is no need. Raises SaveError."""
+        """Open the files to save to; none if nothing needs saving. Raises SaveError."""
         o = self._options
         first = self._roster.trainers.get(0)
         if o.save_dir is None or first is None or self._place is None or self._code not in (0, EX_TERM):
@@ -206,7 +206,7 @@ class Pserver:
         return saving.Files(o.save_dir, [replace(header, port=i) for i in range(o.ports)])
 
     def _end_shards(self, descriptors: Sequence[int]) -> None:
-        """End those that run; each saves to its descriptor, if there are any."""
+        """End the running shards; each saves to its descriptor, if there are any."""
         shards, self._shards = self._shards, []
         for i, shard in enumerate(shards):
             shard.stop(descriptors[i] if descriptors else -1)
@@ -215,7 +215,7 @@ class Pserver:
         self._failures = [shard.failure for shard in shards]
 
     def _place_files(self, files: saving.Files) -> None:
-        """Say what was saved. Raises SaveError."""
+        """Move the saved files into place and report it. Raises SaveError."""
         folder = self._options.save_dir
         if folder is None:
             return
@@ -231,9 +231,9 @@ class Pserver:
 
     def _handle_ready(self, key: selectors.SelectorKey) -> None:
         if key.data is None:
-            os.read(key.fd, 64)  # a signal came
+            os.read(key.fd, 64)  # consume the signal's byte
         elif isinstance(key.data, _Unproven):
-            if key.data in self._unproven:  # it may have made room for another meanwhile
+            if key.data in self._unproven:  # it may have been dropped for another meanwhile
                 self._handle_bytes(key.data)
         elif isinstance(key.data, int):
             assert isinstance(key.fileobj, socket.socket)
@@ -245,13 +245,13 @@ class Pserver:
 
     def _handle_connection(self, listener: socket.socket, port: int) -> None:
         if not self._make_room():
-            self._pause_listener(listener, port)  # whoever waits there is served in turn, a flood or not
+            self._pause_listener(listener, port)  # waiting connections are served in turn, flood or not
             return
         try:
             sock, name = listener.accept()
         except OSError as e:
             if e.errno in EXHAUSTED and not self._drop_one():
-                self._log.write(f"no connection is accepted for {REST_S:g} s: {e.strerror}")
+                self._log.write(f"accepting no connections for {REST_S:g} s: {e.strerror}")
                 self._pause_listener(listener, port)
             return
         addr = env.join_addr(name[0], name[1])
@@ -262,10 +262,10 @@ class Pserver:
         u = _Unproven(sock, side, port, addr, now_s + handshake.TIMEOUT_S)
         self._unproven.add(u, name[0], now_s)
         self._selector.register(sock, selectors.EVENT_READ, u)
-        self._handle_bytes(u)  # who is of the job has said who it is by now
+        self._handle_bytes(u)  # a process of the job has sent its first bytes by now
 
     def _pause_listener(self, listener: socket.socket, port: int) -> None:
-        """Accept no connection for a moment."""
+        """Accept no connections for REST_S."""
         self._selector.unregister(listener)
         self._resting[listener] = port, time.monotonic() + REST_S
 
@@ -302,20 +302,20 @@ class Pserver:
         except OSError:
             data = b""
         if answer and u.side.failure:
-            self._handle_refusal(u)  # also where it did not wait for the answer
+            self._handle_refusal(u)  # also if it did not wait for the answer
         elif u.side.hello is not None and data:
             self._selector.unregister(u.sock)
             self._unproven.remove(u)
             self._shards[u.port].deliver(u.sock, u.side.hello.trainer_id, u.side.hello.incarnation)
         elif not data:
             if not u.closing:
-                self._report_peer(u.addr, f"{u.addr} left before it had proved itself")
+                self._report_peer(u.addr, f"{u.addr} left before it proved the job's secret")
             self._forget(u)
         elif u.side.knows_secret:
             self._unproven.keep(u)
 
     def _handle_refusal(self, u: _Unproven) -> None:
-        """Let the other side read why before the connection is closed."""
+        """Let the peer read the reason before the connection is closed."""
         u.closing = True
         u.until_s = min(u.until_s, time.monotonic() + 1.0)
         with contextlib.suppress(OSError):
@@ -325,9 +325,9 @@ class Pserver:
             self._handle_foreign(u)
 
     def _handle_foreign(self, u: _Unproven) -> None:
-        """A program that brings its own protocol: evidence if it is our user's, else a guess.
+        """Handle a program with its own protocol: evidence if it is our user's, else a guess.
 
-        Anybody can send a few bytes; only our own user's program shows which job this is.
+        Anybody can send a few bytes; only our own user's program shows the job's kind.
         """
         speaks = f"{u.addr} speaks {u.side.foreign}, not pslaunch's protocol"
         if self._foreign is None and peer.find_user(u.sock) == os.geteuid():
@@ -342,18 +342,18 @@ class Pserver:
         return ports.is_loopback(host) or host in self._options.nodes
 
     def _make_room(self) -> bool:
-        """Make room for one more, where need be at the cost of another; return whether there is any."""
+        """Return True if there is room for one more connection, if necessary after dropping another."""
         return len(self._unproven) < MAX_UNPROVEN or self._drop_one()
 
     def _drop_one(self) -> bool:
-        """Return whether there was one that could be asked to go."""
+        """Drop the connection that has to make room; return False if there is none."""
         u = self._unproven.find_next_to_go(time.monotonic())
         if u is None:
             return False
         if not u.closing:
-            text = f"{u.addr} dropped: it did not prove itself, and others wait"
+            text = f"{u.addr} dropped: it did not prove the job's secret, and others wait"
             if not self._crowded:
-                text += "; strangers take the places of trainers, which may delay these"
+                text += "; connections of strangers may delay trainers"
             self._report_peer(u.addr, text, aloud=not self._crowded)
             self._crowded = True
         self._forget(u)
@@ -384,7 +384,7 @@ class Pserver:
             self._say(f"{text} for {number / 1000:.0f} s")
         elif kind == RESUMED:
             self._stalls.pop(shard, None)
-            self._say(f"{port} goes on after {number / 1000:.0f} s")
+            self._say(f"{port} continues after {number / 1000:.0f} s")
         elif kind == ERROR:
             self._say(f"refused trainer {trainer} at {port}: {text}")
         elif kind == STATS:
@@ -402,7 +402,7 @@ class Pserver:
     def _tick(self, now_s: float) -> None:
         for u in [u for u in self._unproven if now_s >= u.until_s]:
             if not u.closing:
-                why = f"it did not prove itself within {handshake.TIMEOUT_S:g} s"
+                why = f"it did not prove the job's secret within {handshake.TIMEOUT_S:g} s"
                 self._report_peer(u.addr, f"{u.addr} dropped: {why}")
             self._forget(u)
         for line in self._refusals.collect_sums(now_s):
@@ -413,7 +413,7 @@ class Pserver:
                 self._selector.register(listener, selectors.EVENT_READ, port)
         for i, shard in enumerate(self._shards):
             if shard.failure is not None:
-                self._end(EX_IOERR, f"port {i} can't go on: {shard.failure}")
+                self._end(EX_IOERR, f"port {i} can't continue: {shard.failure}")
         if self._foreign and not self._met and now_s - self._foreign[0] >= FOREIGN_S:
             self._end(EX_CONFIG, self._foreign[1])
         if self._roster.all_finished:
@@ -432,9 +432,9 @@ class Pserver:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as of a shell's background process
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing here needs an exception to be safe
+    """Run the program; return its exit code."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background process ignores INT
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no exception needed: nothing to clean up
     try:
         options = parse_options(sys.argv[1:] if argv is None else argv, dict(os.environ))
         if options.save_dir is not None:

@@ -16,7 +16,7 @@ from ..shared import env
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """What a pserver is told; see `parse_options`."""
+    """Options of a pserver; see `parse_options`."""
 
     host: str
     nics: tuple[str, ...]
@@ -37,7 +37,7 @@ class Options:
 
     @property
     def ports(self) -> int:
-        """Listening ports, dense ones first."""
+        """Number of listening ports."""
         return self.ports_num + self.ports_num_for_sparse
 
 
@@ -48,7 +48,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Once(argparse.Action):
-    """An option that is given twice can't be meant."""
+    """An option that may be given only once."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, space: argparse.Namespace, value: Any, option: Any = None
@@ -77,14 +77,14 @@ def _make_parser(given: dict[str, object]) -> argparse.ArgumentParser:
     add("host", "ADDRESS", "Address to listen on.", "all", None)
     nics = "Network interfaces to listen on, comma-separated, in place of --host."
     add("nics", "NAMES", nics, "all", "")
-    add("save_dir", "DIR", "Folder for what the ports hold at the end.", "", "")
+    add("save_dir", "DIR", "Folder for the final parameters of the ports.", "", "")
     add("secret_file", "FILE", "Secret shared with the trainers.", "", get_default("secret_file"))
     add("log_dir", "DIR", "Folder of paddle_pserver2.INFO.", "", given.get("log_dir", ""))
-    gone = "How long a trainer may be gone, in seconds."
+    gone = "Seconds that a trainer may be disconnected."
     add("trainer_timeout", "SECONDS", gone, f"{env.TRAINER_TIMEOUT_S:g}", env.TRAINER_TIMEOUT_S)
-    stall = "A step that waits this long is reported, in seconds."
+    stall = "Seconds after which a waiting step is reported."
     add("stall_after", "SECONDS", stall, "60", get_default("stall_after"))
-    timeout = "A step that waits this long ends the pserver, in seconds."
+    timeout = "Seconds after which a waiting step ends the pserver."
     add("stall_timeout", "SECONDS", timeout, "never", get_default("stall_timeout"))
     return p
 
@@ -105,25 +105,26 @@ def _read_secret(path: str) -> bytes:
 
 
 def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
-    """Options from the command line, then the environment. Raises EnvError, or exits with 2."""
+    """Return the options from the command line and the environment. Raises EnvError, or exits with 2."""
     job = env.read_job(environ)
     given = env.read_init_args(environ)
     parser = _make_parser({"log_dir": job.log_dir, **given})
     a, others = parser.parse_known_args(_use_underscores(argv))
     if others:
         near = difflib.get_close_matches(others[0].partition("=")[0], [f"--{known}" for known in vars(a)], 1)
-        parser.error(f"no option {others[0]!r}" + (f"; is it {near[0]}?" if near else "; --help lists them"))
+        advice = f"did you mean {near[0]}?" if near else "see --help"
+        parser.error(f"unknown option {others[0]!r}; {advice}")
     ports_num = env.parse_count(a.ports_num, "--ports_num")
     sparse = env.parse_int(a.ports_num_for_sparse, "--ports_num_for_sparse")
     port = env.parse_port(a.port, "--port")
     if port + ports_num + sparse - 1 > 65535:
-        raise env.EnvError(f"--port={port}: {ports_num + sparse} ports from there go beyond 65535")
+        raise env.EnvError(f"--port={port}: {ports_num + sparse} ports starting there exceed 65535")
     if a.host and a.nics:
-        raise env.EnvError("--host and --nics: give one of them")
+        raise env.EnvError("--host and --nics exclude each other: give one")
     listed = environ.get(env.LISTEN_FDS, "")
     descriptors = tuple(env.parse_int(fd, env.LISTEN_FDS) for fd in listed.split(",") if fd)
     if descriptors and len(descriptors) != ports_num + sparse:
-        raise env.EnvError(f"{env.LISTEN_FDS}={listed}: {ports_num + sparse} ports need as many descriptors")
+        raise env.EnvError(f"{env.LISTEN_FDS}={listed}: {ports_num + sparse} ports need as many")
     limit = _core.get_protocol()["PS_MAX_TRAINERS"]
     return Options(
         host=a.host or "0.0.0.0",

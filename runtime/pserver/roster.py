@@ -1,4 +1,4 @@
-"""Who of the job's trainers is there, gone, finished: what a pserver knows of them. Pure."""
+"""The job's trainers as one pserver knows them: connected, gone or finished. Pure."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Trainer:
-    """One trainer as this pserver knows it."""
+    """State of one trainer."""
 
     incarnation: int
     addr: str
     connected: set[int] = field(default_factory=set)  # ports it is connected to
-    ever: set[int] = field(default_factory=set)  # ports it was ever connected to
-    finished: set[int] = field(default_factory=set)  # ports where it said finished
-    gone_since_s: float | None = None  # a port lost it, and it did not come back yet
+    ever: set[int] = field(default_factory=set)  # ports it has ever connected to
+    finished: set[int] = field(default_factory=set)  # ports where it reported finished
+    gone_since_s: float | None = None  # when a port lost it; None once it is back
 
 
 @dataclass(slots=True)
 class Roster:
-    """All trainers of one pserver with `ports` ports."""
+    """All trainers of a pserver with `ports` ports."""
 
     expected: int
     ports: int
@@ -27,18 +27,18 @@ class Roster:
     trainers: dict[int, Trainer] = field(default_factory=dict)
 
     def admit(self, trainer: int, incarnation: int, addr: str) -> str:
-        """Note that this process is the trainer; or why it can't be, naming both addresses."""
+        """Register this process as the trainer; return "", or why it is refused, naming both addresses."""
         known = self.trainers.setdefault(trainer, Trainer(incarnation, addr))
         if known.incarnation != incarnation:
             return (
-                f"two processes say that they are trainer {trainer}: one at {known.addr}, another at {addr} "
+                f"two processes have the trainer id {trainer}: one at {known.addr}, another at {addr} "
                 f"(trainer_id must differ)"
             )
         known.addr = addr
         return ""
 
     def note_connected(self, trainer: int, port: int) -> None:
-        """A port has its connection."""
+        """Record a trainer's connection to a port."""
         t = self.trainers[trainer]
         t.connected.add(port)
         t.ever.add(port)
@@ -46,7 +46,7 @@ class Roster:
             t.gone_since_s = None
 
     def note_lost(self, trainer: int, port: int, now_s: float) -> bool:
-        """A port lost the connection; whether that matters: the trainer had not finished there."""
+        """Record a lost connection; return True unless the trainer had finished at this port."""
         t = self.trainers[trainer]
         t.connected.discard(port)
         if port in t.finished:
@@ -56,22 +56,22 @@ class Roster:
         return True
 
     def note_finished(self, trainer: int, port: int) -> None:
-        """The trainer said there that it is finished."""
+        """Record that the trainer reported finished at a port."""
         self.trainers[trainer].finished.add(port)
 
     @property
     def present(self) -> int:
-        """Trainers that are connected to every port."""
+        """Number of trainers connected to every port."""
         return sum(len(t.connected) == self.ports for t in self.trainers.values())
 
     @property
     def all_finished(self) -> bool:
-        """Every expected trainer said so at every port."""
+        """True if every expected trainer has finished at every port."""
         done = sum(len(t.finished) == self.ports for t in self.trainers.values())
         return done == self.expected
 
     def find_failure(self, now_s: float) -> str:
-        """Why the pserver must end without success; "" while it may go on."""
+        """Return the reason to end with an error, or ""."""
         for i, t in sorted(self.trainers.items()):
             if len(t.finished) == self.ports or t.gone_since_s is None:
                 continue

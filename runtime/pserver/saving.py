@@ -1,6 +1,6 @@
-"""Files of saved shards: their names, their header, and how they get their place. Needs no numpy.
+"""Files of saved shards: names, header, and the move into place. Needs no numpy.
 
-What follows the header is written by the shard itself (csrc/ps_save.h). docs/checkpoint.md says the same.
+The shard itself writes the content after the header (csrc/ps_save.h). docs/checkpoint.md has the format.
 """
 
 from __future__ import annotations
@@ -23,67 +23,67 @@ MAX_HEADER_BYTES = 65536
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
-    """Which shard of which job a file is."""
+    """Identity of the saved shard and its job."""
 
-    job_id: str  # "" of a pserver started by hand
+    job_id: str  # "" for a pserver started by hand
     epoch: int
-    run: int  # incarnation of trainer 0: the same in all files of one training
-    pserver: int  # its place in the trainers' list of pservers, from 0
+    run: int  # incarnation of trainer 0: equal in all files of one training
+    pserver: int  # its index in the trainers' list of pservers
     pservers: int
-    port: int  # number of the port in its pserver, dense ports first
+    port: int  # index of the port in its pserver, dense ports first
     ports_num: int
     ports_num_for_sparse: int
     num_gradient_servers: int
-    finished: bool  # all trainers had finished; else the pserver was ended by TERM
+    finished: bool  # False: TERM ended the pserver before all trainers had finished
 
     @property
     def name(self) -> str:
-        """Of the file."""
+        """Name of the file."""
         return f"shard-{self.pserver:05d}-{self.port:03d}.bin"
 
     def encode(self) -> bytes:
-        """The start of the file, up to a multiple of 8 bytes."""
+        """Return the start of the file, padded to a multiple of 8 bytes."""
         text = json.dumps(asdict(self), sort_keys=True).encode()
         text += b" " * (-(START.size + len(text)) % 8)
         return START.pack(MAGIC, VERSION, len(text)) + text
 
     @classmethod
     def decode(cls, start: bytes) -> tuple[Header, int]:
-        """The header, and the bytes it takes. Raises ValueError."""
+        """Return the header and its length in bytes. Raises ValueError."""
         if len(start) < START.size or not start.startswith(MAGIC):
             raise ValueError("not a saved shard")
         _, version, length = START.unpack_from(start)
         if version != VERSION:
-            raise ValueError(f"a saved shard of version {version}, this is version {VERSION}")
+            raise ValueError(f"a saved shard of version {version}, expected version {VERSION}")
         text = start[START.size : START.size + length]
         if len(text) < length or length > MAX_HEADER_BYTES:
-            raise ValueError("cut off in its header")
+            raise ValueError("cut off within its header")
         found = json.loads(text)
         names = {f.name for f in fields(cls)}
         if not isinstance(found, dict) or set(found) != names:
-            raise ValueError(f"the header does not have {sorted(names)}")
+            raise ValueError(f"the header must have exactly {sorted(names)}")
         return cls(**found), START.size + length
 
 
 class SaveError(OSError):
-    """A shard could not be saved; the text names the file and has the system's words."""
+    """A shard could not be saved; the text names the file and the system's error."""
 
 
 def prepare(folder: Path) -> None:
-    """Make the folder, and see that a file can be made there. Raises SaveError."""
+    """Make the folder and check that a file can be created in it. Raises SaveError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as e:
-        raise SaveError(f"--save_dir={folder}: no file can be made there: {e.strerror}") from None
+        raise SaveError(f"--save_dir={folder}: can't create a file there: {e.strerror}") from None
 
 
 class Files:
-    """The files of one pserver, one a shard: beside their places until place(), gone after close()."""
+    """Files of one pserver, one per shard: temporary until place(), removed by close() otherwise."""
 
     def __init__(self, folder: Path, headers: Sequence[Header]) -> None:
-        """Make them, with their headers. Raises SaveError; then there are none."""
+        """Create the files with their headers. Raises SaveError and leaves none."""
         self._folder = folder
         self._files: list[_File] = []
         try:
@@ -95,13 +95,13 @@ class Files:
 
     @property
     def descriptors(self) -> list[int]:
-        """Where the shards append what they hold; borrowed."""
+        """Descriptors to which the shards append; borrowed."""
         return [file.fd for file in self._files]
 
     def place(self, failures: Sequence[BaseException | None]) -> int:
-        """Put all in their places, or none if a shard failed; their number. What was there is replaced.
+        """Move all files into place, replacing older ones, or none if a shard failed; return their number.
 
-        0 if the shards hold nothing at all: what was there stays. Raises SaveError, and ValueError if
+        Returns 0 and keeps older files if the shards hold no objects. Raises SaveError, and ValueError if
         values are missing.
         """
         for file, failure in zip(self._files, failures, strict=True):
@@ -117,7 +117,7 @@ class Files:
         return len(self._files)
 
     def _sync(self) -> None:
-        """Make the names last."""
+        """Make the names durable."""
         try:
             fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -128,17 +128,17 @@ class Files:
             raise SaveError(f"{self._folder}: could not be saved: {e.strerror}") from None
 
     def close(self) -> None:
-        """Remove what has not got its place. Never raises."""
+        """Remove files that were not moved into place. Never raises."""
         for file in self._files:
             file.close()
         self._files = []
 
 
 class _File:
-    """One file."""
+    """One shard's file."""
 
     def __init__(self, folder: Path, header: Header) -> None:
-        """Raises SaveError."""
+        """Create the file. Raises SaveError."""
         self._path = folder / header.name
         self._beside = folder / f".{header.name}.part"
         try:
@@ -152,24 +152,24 @@ class _File:
             raise self.make_error(e) from None
 
     def make_error(self, e: OSError) -> SaveError:
-        """With the name that the file was to have, and the system's words."""
+        """Return an error with the final name of the file and the system's words."""
         words = os.strerror(e.errno) if e.errno else str(e)
         return SaveError(f"{self._path} could not be saved: {words}")
 
     @property
     def empty(self) -> bool:
-        """Whether there is no object in it."""
+        """True if the file has no objects."""
         return os.fstat(self.fd).st_size <= self._least
 
     def place(self) -> None:
-        """Give it its name. Raises SaveError."""
+        """Rename the file to its final name. Raises SaveError."""
         try:
             self._beside.replace(self._path)
         except OSError as e:
             raise self.make_error(e) from None
 
     def close(self) -> None:
-        """Remove it unless it has its name."""
+        """Close the file; remove it unless it has its final name."""
         os.close(self.fd)
         with contextlib.suppress(OSError):
             self._beside.unlink()

@@ -1,4 +1,4 @@
-"""paddle_pserver2.INFO: connections, steps, waits and drops of one pserver, line by line."""
+"""paddle_pserver2.INFO: log of one pserver's connections, steps, waits and drops."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..shared import env
 
 
 class ServerLog:
-    """Appends lines in glog's form; without a folder, or once the disk is full, to nowhere."""
+    """Appends lines in glog's form; drops them without a folder, or once the disk is full."""
 
     def __init__(self, folder: str, job: env.Job) -> None:
-        """Raises OSError, which names the option, if the folder or the file can't be made."""
+        """Open the log. Raises OSError naming the option if the folder or the file can't be created."""
         self._file: TextIO | None = None
         if folder:
             name = env.get_info_log(env.PSERVER, job.rank, job.local_rank)
@@ -26,7 +26,7 @@ class ServerLog:
                 raise OSError(f"--log_dir={folder}: {name} can't be written there: {e.strerror}") from None
 
     def write(self, text: str) -> None:
-        """One line."""
+        """Write a line."""
         if self._file is None:
             return
         now = time.time()
@@ -35,7 +35,7 @@ class ServerLog:
             self._file.write(f"I{stamp}.{int(now % 1 * 1e6):06d} {os.getpid():5d} pserver] {text}\n")
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close the log. May be called twice."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -39,11 +39,11 @@ class Shard:
         self._thread.start()
 
     def deliver(self, sock: socket.socket, trainer: int, incarnation: int) -> None:
-        """The shard owns the connection from here."""
+        """Hand a connection over to the shard, which owns it from here."""
         os.write(self._mail, MAIL.pack(sock.detach(), trainer, incarnation))
 
     def take_events(self) -> list[tuple[int, int, int, str]]:
-        """Kind, trainer, number and text of what happened since."""
+        """Return kind, trainer, number and text of each new event."""
         try:
             data = os.read(self.events, 64 * EVENT.size)
         except BlockingIOError:
@@ -52,11 +52,11 @@ class Shard:
         return [(kind, t, a, text.split(b"\0")[0].decode("utf-8", "replace")) for kind, t, a, text in records]
 
     def stop(self, save_fd: int = -1) -> None:
-        """Let the thread end, after it has sent what it can; and save to this file, which is borrowed."""
+        """End the thread once it has sent its answers; it first saves to the borrowed descriptor."""
         os.write(self._mail, MAIL.pack(save_fd, SAVE if save_fd >= 0 else 0, 0))
 
     def join(self) -> None:
-        """Wait until it has ended; `failure` then says how."""
+        """Wait until the thread has ended; `failure` then has its exception, if any."""
         self._thread.join()
         for fd in self._pipes:
             os.close(fd)

@@ -16,7 +16,7 @@ publish(__name__, __all__)
 
 
 def np_array(x: npt.ArrayLike) -> Callable[[], Iterator[Any]]:
-    """A reader of the elements of an array's first axis."""
+    """Return a reader of the elements of an array's first axis."""
     values = np.asarray(x)
 
     def read() -> Iterator[Any]:
@@ -26,7 +26,7 @@ def np_array(x: npt.ArrayLike) -> Callable[[], Iterator[Any]]:
 
 
 def text_file(path: str | Path) -> Callable[[], Iterator[str]]:
-    """A reader of the lines of a text file, without their ends."""
+    """Return a reader of the lines of a text file, without line ends."""
 
     def read() -> Iterator[str]:
         with Path(path).open(encoding="utf-8") as f:

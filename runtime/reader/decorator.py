@@ -1,4 +1,4 @@
-"""Functions from readers to readers. Each call of the result reads anew."""
+"""Functions from readers to readers. Each call of the resulting reader reads from the start."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _MISSING = object()
 
 
 class ComposeNotAligned(ValueError):
-    """Readers given to `compose` ended at different places."""
+    """Readers given to `compose` have different lengths."""
 
 
 def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Callable[[], Iterator[list[Any]]]:
-    """Lists of `batch_size` samples; the last may be shorter, or left out."""
+    """Return a reader of lists of `batch_size` samples; the last may be shorter, or dropped."""
     if batch_size < 1:
         raise ValueError(f"batch: batch_size={batch_size} is below 1")
 
@@ -35,9 +35,9 @@ def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Callable[
 
 
 def shuffle(reader: Reader, buf_size: int) -> Callable[[], Iterator[Any]]:
-    """Samples shuffled within stretches of `buf_size`.
+    """Return a reader that shuffles samples within stretches of `buf_size`.
 
-    The order depends on the seed of `init()`, the trainer and how often this reader was called.
+    The order depends on the seed of `init()`, the trainer and the number of calls of this reader.
     """
     calls = itertools.count()
 
@@ -52,26 +52,26 @@ def shuffle(reader: Reader, buf_size: int) -> Callable[[], Iterator[Any]]:
 
 
 def map_readers(func: Callable[..., Any], *readers: Reader) -> Callable[[], Iterator[Any]]:
-    """`func` of one sample of each reader, until the shortest ends."""
+    """Return a reader of `func` of one sample per reader, until the shortest ends."""
     return lambda: map(func, *(reader() for reader in readers))
 
 
 def chain(*readers: Reader) -> Callable[[], Iterator[Any]]:
-    """All samples of the first, then of the second, and so on."""
+    """Return a reader of all samples of the first reader, then of the second, and so on."""
     return lambda: itertools.chain.from_iterable(reader() for reader in readers)
 
 
 def compose(*readers: Reader, check_alignment: bool = True) -> Callable[[], Iterator[tuple[Any, ...]]]:
-    """One tuple of each reader's next sample; items that are tuples are joined.
+    """Return a reader of tuples of each reader's next sample; items that are tuples are joined.
 
-    Raises ComposeNotAligned where one ends before another, unless `check_alignment` is False.
+    Raises ComposeNotAligned if the readers have different lengths, unless `check_alignment` is False.
     """
 
     def read_composed() -> Iterator[tuple[Any, ...]]:
         for items in itertools.zip_longest(*(reader() for reader in readers), fillvalue=_MISSING):
             if any(item is _MISSING for item in items):
                 if check_alignment:
-                    raise ComposeNotAligned("compose: the readers end at different places")
+                    raise ComposeNotAligned("compose: the readers have different lengths")
                 return
             yield tuple(itertools.chain.from_iterable(map(_make_tuple, items)))
 
@@ -83,12 +83,12 @@ def _make_tuple(item: Any) -> tuple[Any, ...]:
 
 
 def firstn(reader: Reader, n: int) -> Callable[[], Iterator[Any]]:
-    """The first `n` samples."""
+    """Return a reader of the first `n` samples."""
     return lambda: itertools.islice(reader(), n)
 
 
 def cache(reader: Reader) -> Callable[[], Iterator[Any]]:
-    """Samples kept in memory: `reader` is read once, when they are first asked for."""
+    """Return a reader that keeps all samples in memory: `reader` is read once, on first use."""
     kept: list[Any] = []
     full = False
 
@@ -103,7 +103,7 @@ def cache(reader: Reader) -> Callable[[], Iterator[Any]]:
 
 
 def buffered(reader: Reader, size: int) -> Callable[[], Iterator[Any]]:
-    """The same samples, up to `size` of them read ahead by a thread. Its errors are raised here."""
+    """Return a reader whose thread reads up to `size` samples ahead. Errors of `reader` are raised here."""
 
     def read_ahead() -> Iterator[Any]:
         items: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(max(size, 1))
@@ -118,7 +118,7 @@ def buffered(reader: Reader, size: int) -> Callable[[], Iterator[Any]]:
                 if item is _MISSING:
                     return
                 yield item
-        finally:  # also when the caller goes away early: the thread must not wait for ever
+        finally:  # also if the caller stops early: the thread must not wait for ever
             stop.set()
             _drain(items, thread)
 
@@ -134,7 +134,7 @@ def _fill(
             items.put((item, None))
             if stop.is_set():
                 return
-    except BaseException as e:  # sys.exit() too: handed to the thread that asked
+    except BaseException as e:  # sys.exit() too: passed to the reading thread
         error = e
     items.put((_MISSING, error))
 
@@ -150,9 +150,9 @@ def _drain(items: queue.Queue[tuple[Any, BaseException | None]], thread: threadi
 def xmap_readers(
     mapper: Callable[[Any], Any], reader: Reader, process_num: int, buffer_size: int, order: bool = False
 ) -> Callable[[], Iterator[Any]]:
-    """`mapper` of each sample, by `process_num` threads, at most `buffer_size` ahead.
+    """Return a reader of `mapper` of each sample, by `process_num` threads, at most `buffer_size` ahead.
 
-    The order is always that of the reader, whether asked for or not: the same data, the same bits.
+    The order is always the reader's, whatever `order` says: the same data, the same bits.
     """
 
     def read_mapped() -> Iterator[Any]:

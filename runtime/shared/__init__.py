@@ -1,1 +1,1 @@
-"""What launcher and runtime share: the environment contract, ports, interfaces, the proof of the secret."""
+"""Shared by launcher and runtime: the environment contract, ports, interfaces, the proof of the secret."""

@@ -1,4 +1,4 @@
-"""Why a port of this machine can't be had, and who holds it: shared by agents and pservers.
+"""Causes and holders of unavailable ports of this machine, for agents and pservers.
 
 Standard library only, Python 3.9 or later: it travels to any node, as env.py does.
 """
@@ -17,8 +17,8 @@ _ANY, _ANY_IPV4 = bytes(16), _MAPPED + bytes(4)
 
 
 def explain(error: OSError, port: int) -> str:
-    """Return why the system did not let us listen at this port: in its words, and which rights that needs."""
-    why = (error.strerror or str(error)).partition(" (while ")[0]  # Python says the address once more
+    """Return the system's error for listening at this port, and the rights that are missing, if any."""
+    why = (error.strerror or str(error)).partition(" (while ")[0]  # Python repeats the address
     if error.errno != errno.EACCES:
         return why
     first = 1024
@@ -29,31 +29,31 @@ def explain(error: OSError, port: int) -> str:
 
 
 def find_holder(addr: str, port: int, mark: str = "") -> str:
-    """Return who keeps us from listening at an address, as far as we may see: `pid 12 (redis-server *:7164)`.
+    """Return the process that keeps this address busy, if visible to us: `pid 12 (redis-server *:7164)`.
 
-    Where nobody listens: who holds this abstract Unix socket. Empty where nobody is found.
+    If none listens: the holder of this abstract Unix socket. Empty if none is found.
     """
     sockets = _list_listening(_packed(addr), port) or _list_bound(mark)
     if not sockets:
         return ""
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             if _has_open(pid, sockets):
                 return f"pid {pid} ({_read_command(pid)})"
     return ""
 
 
 def _packed(addr: str) -> bytes:
-    """Return an address as 16 bytes; an empty one is all of this machine's."""
+    """Return an address as 16 bytes; the empty one stands for all addresses of this machine."""
     if ":" in addr:
         return socket.inet_pton(socket.AF_INET6, addr.partition("%")[0])
     return _MAPPED + socket.inet_pton(socket.AF_INET, addr) if addr else _ANY
 
 
 def _list_listening(addr: bytes, port: int) -> set[str]:
-    """Return the sockets that keep others from listening there, in the words of /proc/PID/fd.
+    """Return the sockets that keep others from listening there, as /proc/PID/fd names them.
 
-    At this very address, if there is one; else at all addresses, or at any where all are wanted.
+    Those at this very address, if any; else those at all addresses, or at any address if all are wanted.
     """
     here, anywhere = set(), set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -62,7 +62,9 @@ def _list_listening(addr: bytes, port: int) -> set[str]:
                 words = line.split()
                 if len(words) <= 9 or words[3] != "0A" or int(words[1].rpartition(":")[2], 16) != port:
                     continue
-                raw = bytes.fromhex(words[1].partition(":")[0])  # words of 32 bits, as this machine has them
+                raw = bytes.fromhex(
+                    words[1].partition(":")[0]
+                )  # words of 32 bits in this machine's byte order
                 other = struct.pack(f"!{len(raw) // 4}I", *struct.unpack(f"={len(raw) // 4}I", raw))
                 other = other if len(other) == 16 else _MAPPED + other
                 if other == addr:

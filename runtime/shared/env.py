@@ -1,8 +1,8 @@
-"""The environment contract, both directions: what every process of a job is told, whatever started it.
+"""The environment contract in both directions: the variables of every process of a job on every backend.
 
 The launcher writes it with `make_contract_environ` and `compose`, the runtime reads it with `read_init_args`
 and `read_job`. Self-contained: standard library only, Python 3.9 or later, so that it can travel to
-any node. docs/environment.md and docs/options.md are the same for people; tests compare them.
+any node. docs/environment.md and docs/options.md document it; tests compare them.
 """
 
 from __future__ import annotations
@@ -24,63 +24,63 @@ FALSE_WORDS = frozenset({"0", "false", "no", "off", "", "none"})
 
 
 class EnvError(ValueError):
-    """A variable or argument whose text can't be read; the message names it and its value."""
+    """A variable or argument with an invalid value; the message names both."""
 
 
 def parse_bool(value: object, name: str) -> bool:
-    """True or False, also from their text forms (`"False"`, `"0"`); raises EnvError naming `name`."""
+    """Return a bool, also from its text forms (`"False"`, `"0"`); raises EnvError naming `name`."""
     word = str(value).strip().lower()
     if word in TRUE_WORDS:
         return True
     if word in FALSE_WORDS:
         return False
-    raise EnvError(f"{name}={value!r} is neither true nor false")
+    raise EnvError(f"{name}={value!r}: expected true or false")
 
 
 def parse_int(value: object, name: str, low: int = 0, high: int = 2**31 - 1) -> int:
-    """A whole number from `low` to `high`, also from text; raises EnvError naming `name`."""
+    """Return a whole number from `low` to `high`, also from text; raises EnvError naming `name`."""
     try:
         number = int(str(value).strip())
     except ValueError:
-        raise EnvError(f"{name}={value!r} is not a whole number") from None
+        raise EnvError(f"{name}={value!r}: expected a whole number") from None
     if not low <= number <= high:
-        raise EnvError(f"{name}={number} is not from {low} to {high}")
+        raise EnvError(f"{name}={number}: expected {low} to {high}")
     return number
 
 
 def parse_port(value: object, name: str) -> int:
-    """A TCP port."""
+    """Return a TCP port."""
     return parse_int(value, name, 1, 65535)
 
 
 def parse_count(value: object, name: str) -> int:
-    """A number of at least one."""
+    """Return a whole number of at least one."""
     return parse_int(value, name, 1)
 
 
 def parse_text(value: object, name: str) -> str:
-    """Text as it is."""
+    """Return text unchanged."""
     return str(value)
 
 
 def parse_float(value: object, name: str) -> float:
-    """A number that is not negative, in the unit that the name says."""
+    """Return a number that is not negative, in the unit of the option."""
     try:
         number = float(str(value).strip())
     except ValueError:
-        raise EnvError(f"{name}={value!r} is not a number") from None
+        raise EnvError(f"{name}={value!r}: expected a number") from None
     if not 0 <= number < float("inf"):
-        raise EnvError(f"{name}={value!r} is negative or not finite")
+        raise EnvError(f"{name}={value!r}: expected a finite number, not negative")
     return number
 
 
 def join_addr(host: str, port: Port) -> str:
-    """`host:port`, an IPv6 host in brackets (a symbol such as {node:0.addr} is none)."""
+    """Return `host:port`, an IPv6 host in brackets (a symbol such as {node:0.addr} is not one)."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("{") else f"{host}:{port}"
 
 
 def split_addr(text: str, name: str, default_port: int | None = None) -> tuple[str, int]:
-    """Host and port of `host:port`, `[v6]:port`, or a bare host where `default_port` is given."""
+    """Return host and port of `host:port`, `[v6]:port`, or of a bare host if `default_port` is given."""
     host, port = text.strip(), ""
     if host.startswith("["):
         host, _, rest = host[1:].partition("]")
@@ -88,7 +88,7 @@ def split_addr(text: str, name: str, default_port: int | None = None) -> tuple[s
     elif host.count(":") == 1:
         host, _, port = host.partition(":")
     if not host or (not port and default_port is None):
-        raise EnvError(f"{name}: {text!r} is not host:port")
+        raise EnvError(f"{name}={text!r}: expected host:port")
     return host, parse_port(port, name) if port else int(default_port or 0)
 
 
@@ -96,7 +96,7 @@ def split_addr(text: str, name: str, default_port: int | None = None) -> tuple[s
 
 
 class InitArg(NamedTuple):
-    """One argument of `init()`: how its text is read, its default, what it means."""
+    """One argument of `init()`: its parser, default and help text."""
 
     parse: Callable[[object, str], Any]
     default: Any
@@ -104,7 +104,7 @@ class InitArg(NamedTuple):
 
 
 INIT_ARGS: Mapping[str, InitArg] = {
-    "use_gpu": InitArg(parse_bool, False, "train on a GPU; the bundled runtime has none and says so"),
+    "use_gpu": InitArg(parse_bool, False, "train on a GPU; the bundled runtime does not support it"),
     "trainer_count": InitArg(parse_count, 1, "compute threads of one trainer"),
     "port": InitArg(parse_port, 7164, "first port of the first pserver at an address"),
     "ports_num": InitArg(parse_count, 1, "ports of a pserver for dense parameters"),
@@ -135,7 +135,7 @@ INIT_ARGS: Mapping[str, InitArg] = {
     "local": InitArg(parse_bool, None, "train alone, in place of the program's is_local"),
     "no_save": InitArg(parse_bool, False, "do not write the last pass's parameters to the output folder"),
 }
-TRAINER_TIMEOUT_S = 60.0  # default of the pserver's option that no argument of init() says
+TRAINER_TIMEOUT_S = 60.0  # default of a pserver option that init() lacks
 TRAINER_FLAGS = (
     "num_passes",
     "log_period",
@@ -145,28 +145,28 @@ TRAINER_FLAGS = (
     "test_period",
     "local",
     "no_save",
-)  # of the v2 trainer (no_save is ours): given to the launcher, they win over the program's literal
+)  # of the v2 trainer (no_save is ours): given to the launcher, they overrule the program
 
 
 def get_init_var(argument: str) -> str:
-    """The variable of an argument of `init()`."""
+    """Return the variable of an argument of `init()`."""
     return f"PADDLE_INIT_{argument.upper()}"
 
 
 def find_near_init_var(name: str) -> str:
-    """The variable that a name of no argument of `init()` most likely means; "" where it is like none."""
+    """Return the variable of init() that an unknown name is most similar to, or ""."""
     start = get_init_var("")
     argument = name[len(start) :].lower()
     if not name.startswith(start) or (argument in INIT_ARGS and name == get_init_var(argument)):
         return ""
-    from difflib import get_close_matches  # seldom needed
+    from difflib import get_close_matches  # rarely needed
 
     near = get_close_matches(argument, INIT_ARGS, 1, cutoff=0.8)
     return get_init_var(near[0]) if near else ""
 
 
 def read_init_args(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments of `init()` that the environment gives, parsed; others are absent."""
+    """Return the arguments of `init()` given by the environment, parsed; others are absent."""
     found = {}
     for name, arg in INIT_ARGS.items():
         text = environ.get(get_init_var(name))
@@ -180,7 +180,7 @@ def read_init_args(environ: Mapping[str, str]) -> dict[str, Any]:
 def list_pserver_endpoints(
     pservers: str, port: int, ports_num: int, ports_num_for_sparse: int
 ) -> list[tuple[str, int]]:
-    """First port of each pserver: the k-th at one address has the k-th block of ports from `port`."""
+    """Return the first port of each pserver: the k-th at one address has the k-th block from `port`."""
     seen: dict[str, int] = {}
     endpoints = []
     for text in filter(None, (part.strip() for part in pservers.split(","))):
@@ -195,7 +195,7 @@ def list_pserver_endpoints(
 
 
 class Contract(NamedTuple):
-    """All that one process of a job is told. A port may be a symbol; all else is literal."""
+    """Values for one process of a job. A port may be a symbol; all others are literal."""
 
     job_id: str
     epoch: int
@@ -229,12 +229,12 @@ class Contract(NamedTuple):
 
 @lru_cache(maxsize=4)
 def _join_addresses(endpoints: tuple[Endpoint, ...]) -> str:
-    """Comma-separated; the same for every process of a job, of which there may be thousands."""
+    """Join with commas; cached, since it is equal for the job's processes, possibly thousands."""
     return ",".join(join_addr(*e) for e in endpoints)
 
 
 def make_contract_environ(c: Contract) -> dict[str, str]:
-    """The variables of one process: five families that say the same (docs/environment.md)."""
+    """Return the variables of one process: five families with equal meaning (docs/environment.md)."""
     trainer = c.role == TRAINER
     own = list(c.trainer_endpoints if trainer else c.pservers)
     own_port = own[c.rank][1] if c.rank < len(own) else ""
@@ -291,7 +291,7 @@ def make_contract_environ(c: Contract) -> dict[str, str]:
     return env
 
 
-# As torchrun sets them. Their names are common: what the user gives wins.
+# As torchrun sets them. Their names are common: the user's own values win.
 TORCH_NAMES = frozenset(
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
 )
@@ -308,14 +308,14 @@ LISTEN_FDS = "PSLAUNCH_LISTEN_FDS"  # descriptors of a bundled pserver's bound p
 PROXIES = frozenset(
     name for word in ("http_proxy", "https_proxy", "all_proxy") for name in (word, word.upper())
 )
-# PADDLE_WITH_GLOO is the user's: paddle.distributed.launch takes it from its environment as well.
+# PADDLE_WITH_GLOO is the user's: paddle.distributed.launch reads it from its environment too.
 DEFAULTS: Mapping[str, str] = {"PADDLE_WITH_GLOO": "0", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}
 _MPI_FAMILIES = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
 
 
 def list_contract_names() -> frozenset[str]:
-    """Return every variable that the contract owns: a stale one is removed, and a user can't set one that is
-    not of TORCH_NAMES."""
+    """Return all variables owned by the contract: stale ones are removed, and users can't set them, except
+    those of TORCH_NAMES."""
     sample = Contract(
         "", 0, PSERVER, 0, 0, 0, [""], "", "", "", "", "", 1, 1, False, 1, 1, 0, [], 0.0
     )  # fmt: skip
@@ -325,10 +325,10 @@ def list_contract_names() -> frozenset[str]:
 def compose(
     inherited: Mapping[str, str], added: Mapping[str, str], contract: Mapping[str, str]
 ) -> dict[str, str]:
-    """The whole environment of a program: inherited on its node, added by the user, the contract.
+    """Return a program's whole environment: inherited on its node, added by the user, the contract.
 
     Proxies are removed unless added. Stale contract variables never reach a program, and those of
-    mpirun reach no pserver.
+    mpirun never reach a pserver.
     """
     stale = list_contract_names()
     env = {k: v for k, v in inherited.items() if k not in stale and k not in PROXIES}
@@ -345,7 +345,7 @@ def compose(
 
 
 class Job(NamedTuple):
-    """What a process finds out about the job it belongs to; empty or zero where nothing started it."""
+    """A process's view of its job; empty or zero if no launcher started it."""
 
     job_id: str
     epoch: int
@@ -360,12 +360,12 @@ class Job(NamedTuple):
 
     @property
     def launched(self) -> bool:
-        """Whether pslaunch started this process."""
+        """True if pslaunch started this process."""
         return bool(self.job_id)
 
 
 def read_job(environ: Mapping[str, str]) -> Job:
-    """The job of this process; raises EnvError where a variable can't be read."""
+    """Return the job of this process; raises EnvError for an invalid variable."""
 
     def read_number(name: str) -> int:
         return parse_int(environ.get(name, "0"), name)
@@ -395,16 +395,16 @@ def _make_log_name(stem: tuple[str, str], rank: int, local_rank: int) -> str:
     return f"{name}.{suffix}" if local_rank == 0 else f"{name}.{rank}.{suffix}"
 
 
-SETUP_LOG = "setup.log"  # of what made the node ready
+SETUP_LOG = "setup.log"  # output of the node's setup
 
 
 def get_output_log(role: str, rank: int, local_rank: int) -> str:
-    """File of a process's stdout and stderr: `train.log`, or `train.2.log` for further ones on a node."""
+    """Return the file of stdout and stderr: `train.log`, or `train.2.log` for further ones on a node."""
     return _make_log_name(_LOG_STEMS[role], rank, local_rank)
 
 
 def is_log(name: str) -> bool:
-    """Whether a file of this name in a log folder is a job's, of any rank."""
+    """Return True if a file of this name in a log folder is a job's, of any rank."""
     if name == SETUP_LOG:
         return True
     stem, _, rest = name.partition(".")
@@ -414,12 +414,12 @@ def is_log(name: str) -> bool:
 
 
 def get_info_log(role: str, rank: int, local_rank: int) -> str:
-    """File of the runtime's own lines: `paddle_trainer.INFO`, `paddle_pserver2.INFO`."""
+    """Return the file of the runtime's own lines: `paddle_trainer.INFO`, `paddle_pserver2.INFO`."""
     return _make_log_name(_INFO_STEMS[role], rank, local_rank)
 
 
 def quote(text: str, limit_bytes: int) -> str:
-    """Text as one word: a space, `%` and what can't be printed as `%XX`; cut to whole characters."""
+    """Encode text as one word: space, `%` and unprintable bytes as `%XX`; cut to whole characters."""
     pieces, size = [], 0
     for char in text:
         raw = char.encode("utf-8", "replace")
@@ -432,7 +432,7 @@ def quote(text: str, limit_bytes: int) -> str:
 
 
 def unquote(word: str) -> str:
-    """The text of a word in which `%20` stands for a space; what can't be printed becomes a space."""
+    """Decode a word in which `%20` stands for a space; unprintable characters become spaces."""
     head, *rest = word.split("%")
     raw = head.encode("utf-8", "replace")
     for part in rest:
@@ -449,17 +449,17 @@ PROGRESS_FIELDS: Mapping[str, Callable[[str], int | float | str]] = {
     "cost": float,
     "samples_per_s": float,
     "state": str,  # trainer: connected, finished; pserver: connected (its first trainer), finished (all)
-    "blames": str,  # the process that the next one is about
-    "why": unquote,  # just before a process of ours ends without success by its own decision
+    "blames": str,  # the process that `why` is about
+    "why": unquote,  # just before a process of ours decides to end without success
 }
 MAX_WHY_BYTES = 600
 MAX_PROGRESS_BYTES = 1024  # a datagram to PSLAUNCH_PROGRESS; a longer one is dropped
 
 
 def format_progress(**fields: int | float | str) -> bytes:
-    """One datagram for PSLAUNCH_PROGRESS: `pass=0 batch=10 cost=5.31 samples_per_s=5320.5`.
+    """Return one datagram for PSLAUNCH_PROGRESS: `pass=0 batch=10 cost=5.31 samples_per_s=5320.5`.
 
-    A number that is not finite is left out: JSON has none.
+    Numbers that are not finite are left out: JSON has none.
     """
     words = []
     for name, value in fields.items():
@@ -473,7 +473,7 @@ def format_progress(**fields: int | float | str) -> bytes:
 
 
 def parse_progress(datagram: bytes) -> list[dict[str, int | float | str]]:
-    """The reports in a datagram, one a line; unknown words and unreadable values are left out."""
+    """Return the reports in a datagram, one per line, without unknown words and invalid values."""
     reports = []
     for line in datagram[:MAX_PROGRESS_BYTES].decode("utf-8", "replace").splitlines():
         report: dict[str, int | float | str] = {}

@@ -1,6 +1,6 @@
 """The network interfaces of this machine and their addresses.
 
-Standard library only, Python 3.9 or later: pservers and nodes ask the same question.
+Standard library only, Python 3.9 or later: shared by pservers and nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LINK_SCOPE = "20"
 
 
 def list_addresses() -> dict[str, list[str]]:
-    """The addresses of each interface, IPv4 first; without those that only a link knows (fe80::)."""
+    """Return the addresses of each interface, IPv4 first, without link-local ones (fe80::)."""
     found: dict[str, list[str]] = {name: _get_ipv4(name) for _, name in socket.if_nameindex()}
     with contextlib.suppress(OSError), open(_IF_INET6, encoding="ascii") as f:
         for line in f:
@@ -35,16 +35,16 @@ def _get_ipv4(name: str) -> list[str]:
 
 
 def get_address(name: str) -> str:
-    """The first address of an interface. Raises LookupError, which names the interfaces that there are."""
+    """Return the first address of an interface. Raises LookupError listing the known interfaces."""
     there = list_addresses()
     if there.get(name):
         return there[name][0]
     known = ", ".join(f"{n} {' '.join(found)}".strip() for n, found in sorted(there.items()))
-    why = "has no address" if name in there else "is not there"
-    raise LookupError(f"the interface {name!r} {why}; there are: {known}")
+    why = "has no address" if name in there else "does not exist"
+    raise LookupError(f"the interface {name!r} {why}; known: {known}")
 
 
 def list_outside_addresses() -> list[str]:
-    """All addresses by which other machines might reach this one: without loopback."""
+    """Return all addresses by which other machines may reach this one: without loopback."""
     found = [a for _, addrs in sorted(list_addresses().items()) for a in addrs]
     return [a for a in found if not a.startswith("127.") and a != "::1"]

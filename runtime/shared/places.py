@@ -1,6 +1,6 @@
-"""Places for connections that have not proved themselves: so many at once, and none for who only takes them.
+"""Places for unproven connections: a limited number, which silent strangers can't keep.
 
-Standard library only, Python 3.9 or later. Pure: pservers and gates do what is said here.
+Standard library only, Python 3.9 or later. Pure: pservers and gates carry out its decisions.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ import socket
 from collections.abc import Iterator
 from typing import Generic, NamedTuple, TypeVar
 
-MAX_UNPROVEN = 64  # connections at once that have not proved themselves
-PATIENCE_S = 0.5  # after which one that knows the secret makes room, too
+MAX_UNPROVEN = 64  # unproven connections at a time
+PATIENCE_S = 0.5  # after this even a connection that knows the secret may have to make room
 
 T = TypeVar("T")
 
 
 class Place(NamedTuple):
-    """Who has it: from which source, since when."""
+    """Source and start of a connection's place."""
 
     source: str
     since_s: float
 
 
 class Places(Generic[T]):
-    """Connections in their places, the oldest first. A silent one gives up its place to any newcomer."""
+    """Connections in their places, the oldest first. A silent one loses its place to any newcomer."""
 
     def __init__(self) -> None:
         self._places: dict[T, Place] = {}
@@ -44,7 +44,7 @@ class Places(Generic[T]):
         self._silent[who] = None
 
     def keep(self, who: T) -> None:
-        """Let it keep its place for a while: it knows the job's secret."""
+        """Keep a connection's place for a while: it knows the job's secret."""
         self._silent.pop(who, None)
 
     def remove(self, who: T) -> None:
@@ -52,9 +52,9 @@ class Places(Generic[T]):
         del self._places[who]
 
     def find_next_to_go(self, now_s: float) -> T | None:
-        """Return who has to make room: the oldest of the source with the most places, silent if possible.
+        """Return the connection to drop: the oldest of the source with the most places, silent if possible.
 
-        Who is of the job sends its first bytes at once: silence is a stranger's. None: let others wait.
+        Processes of the job send their first bytes at once: silence is a stranger's. None: let others wait.
         """
         counts: dict[str, int] = {}
         candidates = self._silent or self._places
@@ -70,7 +70,7 @@ class Places(Generic[T]):
 
 
 def find_source(host: str) -> str:
-    """Return what one stranger can't easily have many of: this machine, an IPv4 address, an IPv6 network."""
+    """Return a source that a stranger can't multiply: this machine, an IPv4 address, an IPv6 network."""
     host = host.partition("%")[0].rpartition("::ffff:")[2]
     if host == "::1" or host.startswith("127."):
         return "this machine"

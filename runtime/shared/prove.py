@@ -1,8 +1,8 @@
-"""Two sides of a connection prove to each other that they know the job's secret, before anything else.
+"""Handshake: both sides of a connection prove that they know the job's secret, before anything else.
 
 The same on the data plane (handshake.py) and between head and agents: four messages, each proof under
-a label that says what it is for and who speaks. Standard library only, Python 3.9 or later, so that it
-can travel to any node. Both sides as machines or over a blocking socket; docs/protocol.md says the same.
+a label with its purpose and its sender. Standard library only, Python 3.9 or later, so that it
+can travel to any node. Both sides as state machines or on a blocking socket; see docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ HEAD = struct.Struct("<4sBBH")  # magic, version, kind, length of the body
 MAX_BODY_BYTES = 4096
 NONCE_BYTES = 32
 MAC_BYTES = 32
-TIMEOUT_S = 10.0  # from the first byte expected to the welcome
+TIMEOUT_S = 10.0  # from the first expected byte to the welcome
 SUM_UP_S = 60.0
-IN_FULL = 20  # of what is to be said of one address within this time
-ADDRESSES = 100  # that are told apart then
+IN_FULL = 20  # reports on one address in full within this time
+ADDRESSES = 100  # addresses counted separately within it
 
 
 class MessageKind(IntEnum):
-    """What a message is."""
+    """Kind of a message."""
 
     NONCE = 1  # client: nonce, MAC
     CHALLENGE = 2  # server: nonce, MAC
@@ -39,48 +39,48 @@ class MessageKind(IntEnum):
 
 
 class Refused(RuntimeError):
-    """The other side said no, or isn't what it should be; trying again is no use."""
+    """The other side refused, or is not of this job; a retry does not help."""
 
 
 class Plane(NamedTuple):
-    """What a connection is for: its label in every proof, and how its two sides are called."""
+    """Purpose of a connection: its label in every proof, and the names of its two sides."""
 
     label: bytes
     server: str
     client: str
-    advice: str = ""  # what to do where the secrets differ
+    advice: str = ""  # advice if the secrets differ
 
     def compute_mac(self, secret: bytes, who: bytes, nonces: bytes, text: bytes = b"") -> bytes:
-        """HMAC-SHA256 under the secret: who proves what to whom, so that no message serves twice."""
+        """Return the HMAC-SHA256 under the secret: it names prover and purpose, so it is valid only once."""
         return hmac.digest(secret, self.label + b"\0" + who + b"\0" + nonces + text, "sha256")
 
     def knock(self, secret: bytes, nonce: bytes) -> bytes:
-        """Return the first message: who knows the secret shows it before anything is kept for it."""
+        """Return the first message, which shows knowledge of the secret before the server keeps any state."""
         return encode_message(MessageKind.NONCE, nonce + self.compute_mac(secret, b"knock", nonce))
 
     def describe_difference(self, whose: str, other: str) -> str:
-        """That the secrets differ, in words."""
+        """Return the message for different secrets."""
         return f"the {whose}'s secret is not the {other}'s" + (f" ({self.advice})" if self.advice else "")
 
 
 def encode_message(kind: MessageKind, body: bytes) -> bytes:
-    """One message; a body that is too long is cut off."""
+    """Return one message; a body that is too long is cut off."""
     body = body[:MAX_BODY_BYTES]
     return HEAD.pack(MAGIC, VERSION, kind, len(body)) + body
 
 
 def take_message(buffer: bytes) -> tuple[MessageKind, bytes, int] | None:
-    """Kind, body and length of the message at the start; None if it isn't whole. Raises Refused."""
+    """Return kind, body and length of the first message; None if it is incomplete. Raises Refused."""
     if not MAGIC.startswith(buffer[: len(MAGIC)]):
-        raise Refused(f"not pslaunch's protocol: it begins with {buffer[:16]!r}")
+        raise Refused(f"not pslaunch's protocol: first bytes {buffer[:16]!r}")
     if len(buffer) < HEAD.size:
         return None
     magic, version, kind, length = HEAD.unpack_from(buffer)
     if magic != MAGIC:
-        raise Refused(f"not pslaunch's protocol: it begins with {buffer[:16]!r}")
+        raise Refused(f"not pslaunch's protocol: first bytes {buffer[:16]!r}")
     if version != VERSION:
         raise Refused(
-            f"handshake version {version} on one side, {VERSION} on the other: equal versions of pslaunch"
+            f"handshake version {version} on one side, {VERSION} on the other; use equal versions of pslaunch"
         )
     if length > MAX_BODY_BYTES or kind not in MessageKind.__members__.values():
         raise Refused(f"a handshake message of kind {kind} and {length} bytes")
@@ -90,16 +90,16 @@ def take_message(buffer: bytes) -> tuple[MessageKind, bytes, int] | None:
 
 
 class Refusals:
-    """What is said of peers that prove nothing: the first of each address in full, of the others how many.
+    """Limits reports on unproven peers: the first of each address in full, the others as a count.
 
-    However many come, what is written of them stays small.
+    The output stays small, however many there are.
     """
 
     def __init__(self) -> None:
-        self._of: dict[str, tuple[float, int]] = {}  # address: since when, how many
+        self._of: dict[str, tuple[float, int]] = {}  # address: since when, number
 
     def admit(self, host: str, now_s: float) -> bool:
-        """Whether this one is to be said; it is counted."""
+        """Count a refusal; return True if it is to be reported in full."""
         if host not in self._of and len(self._of) >= ADDRESSES:
             host = "other addresses"
         since_s, count = self._of.get(host, (now_s, 0))
@@ -107,25 +107,25 @@ class Refusals:
         return count < IN_FULL
 
     def collect_sums(self, now_s: float) -> list[str]:
-        """Of each address whose minute is over how many there were that were not said. Ask now and then."""
+        """Return a line per address with unreported refusals whose minute has passed. Call it regularly."""
         over = [host for host, (since_s, _) in self._of.items() if now_s >= since_s + SUM_UP_S]
         counts = [(host, self._of.pop(host)[1] - IN_FULL) for host in over]
         return [f"... and {n} more from {host} in the last minute" for host, n in counts if n > 0]
 
 
 class Server:
-    """The side that was dialled. Feed it; send what it returns; then look at `proved` and `failure`."""
+    """The side that accepts. Feed it bytes, send the returned bytes, then read `proved` and `failure`."""
 
     def __init__(self, plane: Plane, secret: bytes, accept: Callable[[bytes], str]) -> None:
-        """`accept` gets the client's text, which is proved, and says "" or why it is refused."""
+        """`accept` gets the client's proved text, and returns "" or the reason of a refusal."""
         self._plane, self._secret, self._accept = plane, secret, accept
-        self.buffer = b""  # what has come and was not taken yet
-        self.nonces = b""  # once it has shown that it knows the secret, which others may have said before
+        self.buffer = b""  # received, not yet processed
+        self.nonces = b""  # set once the client has shown the secret; its message may still be a replay
         self.proved = False
-        self.failure = ""  # once refused
+        self.failure = ""  # set once refused
 
     def feed(self, data: bytes) -> bytes:
-        """What to send in answer to these bytes."""
+        """Return the bytes to send in answer."""
         self.buffer += data
         answer = b""
         try:
@@ -152,7 +152,7 @@ class Server:
             )
         if kind is MessageKind.PROOF and self.nonces and not self.proved:
             return self._prove(body[:MAC_BYTES], body[MAC_BYTES:])
-        raise Refused(f"an unexpected handshake message {kind.name}")
+        raise Refused(f"unexpected handshake message {kind.name}")
 
     def _prove(self, proof: bytes, text: bytes) -> bytes:
         plane = self._plane
@@ -168,7 +168,7 @@ class Server:
 
 
 def _wait(sock: socket.socket, end_s: float) -> None:
-    """What comes next may take until then."""
+    """Set the socket's timeout to the time left. Raises TimeoutError."""
     left_s = end_s - time.monotonic()
     if left_s <= 0:
         raise TimeoutError("timed out")
@@ -183,24 +183,23 @@ def _receive(sock: socket.socket, plane: Plane, expected: MessageKind, end_s: fl
             break
         room = HEAD.size if len(buffer) < HEAD.size else HEAD.size + HEAD.unpack_from(buffer)[3]
         _wait(sock, end_s)
-        data = sock.recv(room - len(buffer))  # never more: what follows is not the handshake's
+        data = sock.recv(room - len(buffer))  # never more: what follows does not belong to the handshake
         if not data:
-            raise ConnectionError(f"the {plane.server} closed the connection while it was greeted")
+            raise ConnectionError(f"the {plane.server} closed the connection during the handshake")
         buffer += data
     kind, body, _ = taken
     if kind is MessageKind.REFUSED:
         raise Refused(body.decode("utf-8", "replace"))
     if kind is not expected:
-        raise Refused(f"the {plane.server} answers {kind.name} in place of {expected.name}")
+        raise Refused(f"the {plane.server} answered {kind.name}, expected {expected.name}")
     return body
 
 
 def dial(sock: socket.socket, plane: Plane, secret: bytes, text: bytes, end_s: float) -> bytes:
-    """The dialling side over a blocking socket, until `end_s` by the monotonic clock; returns both nonces.
+    """Do the dialling side on a blocking socket, until `end_s` by the monotonic clock; return both nonces.
 
-    The socket's time limit is another one then.
-
-    Raises Refused, or OSError (TimeoutError, ConnectionError) if it may be worth trying again.
+    Changes the socket's timeout. Raises Refused, or OSError (TimeoutError, ConnectionError) if a retry
+    may help.
     """
     nonce = os.urandom(NONCE_BYTES)
     _wait(sock, end_s)
@@ -217,5 +216,5 @@ def dial(sock: socket.socket, plane: Plane, secret: bytes, text: bytes, end_s: f
     )
     proof = _receive(sock, plane, MessageKind.WELCOME, end_s)
     if not hmac.compare_digest(proof, plane.compute_mac(secret, b"welcome", nonces, text)):
-        raise Refused(f"the {plane.server}'s welcome is not of this job")
+        raise Refused(f"the {plane.server} belongs to another job")
     return nonces

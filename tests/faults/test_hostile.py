@@ -164,7 +164,7 @@ def test_a_trainer_gets_in_through_a_flood_that_never_speaks() -> None:
             c.connect()
             c.finish()
         assert found.codes() == [0]
-        found.processes[0].expect("127.0.0.1:.* strangers take the places of trainers")
+        found.processes[0].expect("127.0.0.1:.* connections of strangers may delay trainers")
 
 
 def listening_port(pid: int) -> int:

@@ -135,5 +135,5 @@ def test_a_workspace_that_is_there_already(hosts: Hosts, folder: Path) -> None:
 def test_an_interface_that_a_host_has_not(hosts: Hosts, folder: Path, head: str) -> None:
     code, output, _ = run(hosts, folder, "--job_dispatch_package=ws", "--nics=ib7", head)
     assert code == codes.PREFLIGHT, output
-    assert "'ib7' is not there; there are: eth0 " in output
+    assert "'ib7' does not exist; known: eth0 " in output
     assert "PADDLE_NIC (--nics) names an interface that every host has" in output  # of the table

@@ -52,7 +52,7 @@ def test_what_an_option_names_and_can_not_be_had_is_told_with_the_option(tmp_pat
     (tmp_path / "file").touch()
     for option, code, words in (
         (f"--secret_file={tmp_path}/no", 2, f"--secret_file={tmp_path}/no: No such file or directory"),
-        ("--nics=nope0", 2, "--nics: the interface 'nope0' is not there; there are: "),
+        ("--nics=nope0", 2, "--nics: the interface 'nope0' does not exist; known: "),
         ("--host=[::1", 2, "--host=[::1: "),
         (
             f"--log_dir={tmp_path}/file/log",
@@ -71,7 +71,7 @@ def test_what_an_option_names_and_can_not_be_had_is_told_with_the_option(tmp_pat
 
 def test_options_that_can_not_be_meant_are_named() -> None:
     for line, words in (
-        (["--prot=7164"], "no option '--prot=7164'; is it --port?"),
+        (["--prot=7164"], "unknown option '--prot=7164'; did you mean --port?"),
         (["--port=7401", "--port", "7402"], "--port is given twice"),
         (["--host=192.0.2.1", "--port=7401"], "Cannot assign requested address"),
     ):

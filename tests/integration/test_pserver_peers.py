@@ -379,6 +379,6 @@ def test_only_a_pserver_that_answers_nobody_counts_as_stopped(monkeypatch: pytes
         run_trainers(2, barrier)
         os.kill(found.processes[0].pid, signal.SIGSTOP)
         port = found.endpoints[0][1]
-        reason = rf"^pserver 0 at {HOST}:{port} has answered nothing for \d s, .* \(option --stall_timeout\)$"
+        reason = rf"^pserver 0 at {HOST}:{port} has not answered for \d s, .* \(option --stall_timeout\)$"
         with pytest.raises(PeerVanished, match=reason):
             clients[0].barrier()

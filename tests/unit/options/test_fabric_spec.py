@@ -245,7 +245,7 @@ def test_a_wrong_workspace_is_told(here: Path, line: Sequence[str], told: str) -
     ("conf", "told"),
     [
         ("PADDLE_PORT = 70000", "conf.py:1: PADDLE_PORT=70000 is not from 1 to 65535"),
-        ("\nPADDLE_USE_GPU = 'maybe'", "conf.py:2: PADDLE_USE_GPU='maybe' is neither true nor false"),
+        ("\nPADDLE_USE_GPU = 'maybe'", "conf.py:2: PADDLE_USE_GPU='maybe': expected true or false"),
         ("ROOT_DIR = 'jobs'", "conf.py:1: ROOT_DIR='jobs' is no path on the hosts"),
         ("PADDLE_NIC = ''", "conf.py:1: PADDLE_NIC='' is not the name of one network interface"),
         ("JOB_NAME = 'a/b'", "conf.py:1: JOB_NAME='a/b' can't be the name of a folder"),

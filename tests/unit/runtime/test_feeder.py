@@ -41,7 +41,7 @@ def test_a_sample_in_place_of_a_batch_is_told_of_paddle_batch(
 @pytest.mark.parametrize("wrong", [3, -1])
 def test_a_label_out_of_range_is_named_with_layer_and_range(types: tuple[InputType, ...], wrong: int) -> None:
     first = [1.0, 2.0] if types[0] is VECTOR else 0
-    with pytest.raises(ValueError, match=rf"data layer d1: sample 1 of .* the id {wrong}, not from 0 to 2"):
+    with pytest.raises(ValueError, match=rf"data layer d1: sample 1 of .* the id {wrong}, expected 0 to 2"):
         feeder(*types)([(first, 2), (first, wrong)])
 
 

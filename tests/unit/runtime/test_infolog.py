@@ -30,7 +30,7 @@ def test_a_log_that_cant_be_written_is_said_once(tmp_path: Path, capsys: pytest.
     log.info("a")
     log.info("b")
     log.close()
-    assert capsys.readouterr().err.count("training goes on without it") == 1
+    assert capsys.readouterr().err.count("training continues without this log") == 1
 
 
 def test_where_it_is() -> None:

@@ -40,7 +40,7 @@ def test_momentum() -> None:
         ({"gradient_clipping_threshold": 25}, "gradient_clipping_threshold=25"),
         ({"is_async": True}, "is_async=True"),
         ({"learning_rate": -1}, "learning_rate=-1"),
-        ({"regularization": 0.1}, "is not L2Regularization"),
+        ({"regularization": 0.1}, "expected L2Regularization"),
     ],
 )
 def test_what_is_not_there_is_an_error(options: dict[str, object], text: str) -> None:
@@ -49,5 +49,5 @@ def test_what_is_not_there_is_an_error(options: dict[str, object], text: str) ->
 
 
 def test_adagrad_has_no_momentum() -> None:
-    with pytest.raises(ValueError, match=r"parameter p: optimizer\.AdaGrad has no momentum"):
+    with pytest.raises(ValueError, match=r"parameter p: optimizer\.AdaGrad does not support momentum"):
         optimizer.AdaGrad().make_rule(config(momentum=0.9))

@@ -48,10 +48,10 @@ def test_text_forms_of_false(word: object) -> None:
         ({"blue": 2}, "no argument blue"),
         ({"use_gpu": True}, "with_gpu OFF"),
         ({"use_gpu": "1"}, "with_gpu OFF"),
-        ({"port": "x"}, "port='x' is not a whole number"),
-        ({"port": 70000}, "port=70000 is not from 1 to 65535"),
-        ({"trainer_id": 1}, "trainer_id=1 is not below num_gradient_servers=1"),
-        ({"pservers": "host:port"}, "pservers='port' is not a whole number"),
+        ({"port": "x"}, "port='x': expected a whole number"),
+        ({"port": 70000}, "port=70000: expected 1 to 65535"),
+        ({"trainer_id": 1}, "trainer_id=1 must be below num_gradient_servers=1"),
+        ({"pservers": "host:port"}, "pservers='port': expected a whole number"),
     ],
 )
 def test_errors_name_the_argument(arguments: dict[str, object], text: str) -> None:
@@ -95,7 +95,7 @@ def test_a_variable_that_is_nearly_one_of_init_is_told() -> None:
     }
     argv = [sys.executable, "-c", "import pslaunch.runtime as paddle; paddle.init()"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, env=environ)
-    told = "the variable PADDLE_INIT_TRAINER_COUN has no effect; is PADDLE_INIT_TRAINER_COUNT meant?\n"
+    told = "the variable PADDLE_INIT_TRAINER_COUN has no effect; did you mean PADDLE_INIT_TRAINER_COUNT?\n"
     assert done.stderr == told
 
 

@@ -137,7 +137,10 @@ def test_a_pass_without_samples_is_said_once(capsys: pytest.CaptureFixture[str],
     batches = iter([[(0, 0, 0, 0, 0)]])
     trainer.train(lambda: batches, 3)
     said = capsys.readouterr().err
-    assert said.count("trainer 0 has no samples in pass 1: its reader gave no batch; reader() must") == 1
+    assert (
+        said.count("trainer 0 has no samples in pass 1: its reader gave no batch; each call of reader() must")
+        == 1
+    )
     assert said.count("no samples") == 1
     assert (tmp_path / "log" / "paddle_trainer.INFO").read_text().count("has no samples in pass 1") == 1
 
@@ -176,7 +179,7 @@ def test_feeding_names_places() -> None:
     straight = trainer.test(lambda: iter([samples])).cost
     feeding = {f"w{i}": 4 - i for i in range(5)}
     assert trainer.test(lambda: iter([[(0, 1, 2, 3, 4)]]), feeding).cost == straight
-    with pytest.raises(ValueError, match="feeding does not name the data layers w4"):
+    with pytest.raises(ValueError, match="feeding lacks the data layers w4"):
         trainer.test(lambda: iter([samples]), ["w0", "w1", "w2", "w3"])
 
 
@@ -187,7 +190,7 @@ def test_flags_of_the_environment_win(
     monkeypatch.setenv("PADDLE_INIT_SAVE_DIR", str(tmp_path / "model"))
     _, events = train(passes=5)
     assert sum(isinstance(one, paddle.event.EndPass) for one in events) == 2
-    assert "num_passes=2 is given, in place of the program's 5" in capsys.readouterr().err
+    assert "num_passes=2 replaces the program's 5" in capsys.readouterr().err
     assert (tmp_path / "model" / "pass-00001" / "parameters.tar").is_file()
 
 
@@ -207,7 +210,8 @@ def test_by_hand_it_says_what_became_of_the_parameters(
 ) -> None:
     train(passes=2)
     assert (
-        capsys.readouterr().err.count("nothing has saved its parameters yet: PADDLE_INIT_SAVE_DIR=DIR") == 1
+        capsys.readouterr().err.count("finished without saving the parameters: set PADDLE_INIT_SAVE_DIR=DIR")
+        == 1
     )
     monkeypatch.setenv("PADDLE_INIT_SAVE_DIR", str(tmp_path / "model"))
     train()

@@ -93,7 +93,7 @@ def test_the_address_by_which_we_were_called_comes_first(monkeypatch: pytest.Mon
     monkeypatch.setenv("SSH_CONNECTION", "10.9.8.1 50000 10.9.8.7 22")
     assert candidates("")[0] == "10.9.8.7"
     assert candidates("lo") == ["127.0.0.1"]
-    with pytest.raises(LookupError, match=r"'eth99' is not there; there are: .*lo 127\.0\.0\.1"):
+    with pytest.raises(LookupError, match=r"'eth99' does not exist; known: .*lo 127\.0\.0\.1"):
         candidates("eth99")
 
 
