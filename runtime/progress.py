@@ -40,7 +40,7 @@ class Progress:
         self._send(env.format_progress(**self._last, state=state), wait_s=STATE_WAIT_S)
 
     def report_reason(self, text: str, blames: str = "") -> None:
-        """Send the reason why this process is about to end without success, and the process that caused it."""
+        """Send the reason why this process is about to end without success, and the process to blame."""
         fields = {"blames": blames, "why": text} if blames else {"why": text}
         self._send(env.format_progress(**fields), wait_s=STATE_WAIT_S)
 
