@@ -219,6 +219,9 @@ def test_hosts_to_try_things_out(make_hosts: Callable[..., Hosts], tmp_path: Pat
     with started(["unshare", "--mount", "sh", "-c", TRY_OUT, "sh", *words], env=env) as script:
         assert script.wait() == 0, script.output()
         told, seen, left = script.output().split("==\n")
+    first, second = seen.splitlines()[-2:]
+    assert first.startswith(f"removed 2 hosts (node1, node2), {tmp_path / 'try'}, ")
+    assert second == f"nothing to remove: no hosts in {tmp_path / 'try'}"
     assert "make hosts-down" in told and "--conf" in told
     assert seen.split()[:3] == ["node2", "node1", "node2"] and "are up: make hosts-down" in seen
     assert left == ""

@@ -40,7 +40,7 @@ def main() -> None:
         hold(int(chosen.count), folder)
     else:
         try:
-            down(folder)
+            print(down(folder))
         except PermissionError:
             sys.exit(f"hosts: those of {folder} are another user's: sudo make hosts-down")
 
@@ -129,16 +129,22 @@ def tell(hosts: Hosts, folder: Path) -> None:
     print("To remove all of it: make hosts-down", flush=True)
 
 
-def down(folder: Path) -> None:
-    """End the holder, which removes the hosts, and remove the files."""
+def down(folder: Path) -> str:
+    """End the holder, which removes the hosts, and remove the files. Return what was removed, in words."""
+    removed = [str(folder)] if folder.exists() else []
     if (fd := holder(folder)) is not None:
         signal.pidfd_send_signal(fd, signal.SIGTERM)
         gone, _, _ = select.select([fd], [], [], ENDS_S)
         if not gone:
             sys.exit(f"hosts: their holder does not end within {ENDS_S:g} s: {folder}/holder")
+        machines = folder / "machines"
+        names = machines.read_text().split() if machines.exists() else []
+        removed.insert(0, f"{len(names)} hosts ({', '.join(names)})")
     if (other := linked()) is not None and other.parent == folder:
         LINK.unlink()
+        removed.append(str(LINK))
     shutil.rmtree(folder, ignore_errors=True)
+    return f"removed {', '.join(removed)}" if removed else f"nothing to remove: no hosts in {folder}"
 
 
 def holder(folder: Path) -> int | None:
