@@ -1,4 +1,5 @@
-"""The contents of a folder in lines that tell later what was added to it, and few of many names."""
+"""Our own folder in a workspace, the contents of a folder in lines that tell later what was added to it,
+and few of many names."""
 
 from __future__ import annotations
 
@@ -12,6 +13,13 @@ from collections.abc import Iterator, Sequence
 # output/ before it, after a line that says before which job.
 OWNER = "job"
 EARLIER = "earlier"
+
+
+def make_own_folder(path: str) -> None:
+    """Make a folder of ours in somebody's workspace, which git leaves alone."""
+    os.makedirs(path, exist_ok=True)
+    with contextlib.suppress(FileExistsError), open(os.path.join(path, ".gitignore"), "x") as f:
+        f.write("*\n")
 
 
 def show_few(names: Sequence[str], most: int, between: str = ", ") -> str:

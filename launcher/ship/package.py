@@ -28,7 +28,7 @@ from ..node.dispatch.manifest import (
 from ..node.dispatch.sender import Source
 from ..node.dispatch.staging import LINK_ADVICE
 from ..node.job import Package
-from ..node.listing import show_few
+from ..node.listing import make_own_folder, show_few
 from ..node.loop import Aside, Loop
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def _cache(folder: str, environ: Mapping[str, str], name: str) -> str:
     """Where something about it is kept: in the folder, or with the user's caches if that can't be written."""
     own = Path(folder) / ".pslaunch"
     if os.access(own if own.is_dir() else folder, os.W_OK | os.X_OK):
-        own.mkdir(exist_ok=True)
+        make_own_folder(str(own))
         return str(own / name)
     kept = caches(environ)
     kept.mkdir(parents=True, exist_ok=True)

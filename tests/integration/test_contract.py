@@ -133,6 +133,14 @@ def test_files_on_the_node_are_complete(place: Place, workspace: Path) -> None:
         assert len((node / "nodes").read_text().split()) == len(place.workspaces(workspace))
 
 
+def test_what_is_ours_in_a_workspace_is_none_of_gits(place: Place, workspace: Path) -> None:
+    write(workspace, "")
+    code, job = finished(place, workspace, *ALONE, "--worker_num=3")
+    assert code == 0, job.launcher.output()
+    for folder in {workspace, *place.workspaces(workspace)}:
+        assert (folder / ".pslaunch/.gitignore").read_text() == "*\n"
+
+
 def test_lines_of_two_processes_are_never_mixed(place: Place, workspace: Path) -> None:
     write(workspace, "import os\nfor i in range(3000): print(os.environ['PSLAUNCH_RANK'] * 50)")
     code, job = finished(place, workspace, *ALONE, "--worker_num=3")

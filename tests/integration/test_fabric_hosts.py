@@ -149,6 +149,15 @@ def full_disk(host: Host) -> None:
     host.run("sh", "-c", f"cat /dev/zero > {host.site.root}/ballast || true")
 
 
+def nearly_full_disk(host: Host) -> None:
+    """Nothing but a folder that an earlier job made."""
+    host.small_disk(1 << 18)
+    made = host.site.root / "my job's $HOME/.pslaunch"
+    host.run("mkdir", "-p", str(made))
+    host.run("touch", str(made / ".gitignore"))
+    host.run("sh", "-c", f"cat /dev/zero > {host.site.root}/ballast || true")
+
+
 def disk_that_can_only_be_read(host: Host) -> None:
     host.small_disk(1 << 20)
     host.run("mount", "-o", "remount,ro", str(host.site.root))
@@ -158,7 +167,8 @@ FAULTS: dict[str, tuple[Callable[[Host], None], int, tuple[str, ...]]] = {
     "no python": (Host.no_python, codes.HOST, ("1 of 3 hosts", "node2", "Python 3.9")),
     "changed key": (Host.change_key, codes.HOST, ("1 of 3 hosts", "node2", "known_hosts:2")),
     "small disk": (lambda host: host.small_disk(1 << 20), codes.IO, ("(node2)", "bytes free")),
-    "full disk": (full_disk, codes.IO, ("(node2)", "/.pslaunch/lock: No space left on device")),
+    "full disk": (full_disk, codes.IO, ("(node2)", "/.pslaunch can't be made: No space", "--root_dir")),
+    "nearly full disk": (nearly_full_disk, codes.IO, ("(node2)", "/.pslaunch/lock: No space left on device")),
     "read-only": (disk_that_can_only_be_read, codes.RIGHTS, ("(node2)", "/log can't be made", "--root_dir")),
     "no power": (Host.crash, codes.HOST, ("1 of 3 hosts", "node2")),
 }

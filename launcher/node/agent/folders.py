@@ -18,7 +18,7 @@ from pslaunch.runtime.shared import env
 
 from .. import codes
 from ..codes import Refusal, code_of
-from ..listing import EARLIER, OWNER, list_folder
+from ..listing import EARLIER, OWNER, list_folder, make_own_folder
 from ..logs import TRACES
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Premises:
         """Lock the folder of the logs, then make all ready. Where another node was first, both share it."""
         while True:
             self._make(self.paths["log_dir"])
-            self._make(self.paths["state_dir"])
+            self._make(self.paths["state_dir"], own=True)
             holder = self._lock()
             job_id, first = f"{holder or ''}\n\n".split("\n")[:2]
             if job_id != self._job_id or not first.isdigit() or self.shared is not None:
@@ -92,9 +92,12 @@ class Premises:
             advice = "end it or wait for it, or choose another --job_name or --log_dir"
             raise Refusal(codes.USAGE, f"job {job_id or '(unknown)'} is using this log folder; {advice}")
 
-    def _make(self, path: str) -> None:
+    def _make(self, path: str, *, own: bool = False) -> None:
         try:
-            os.makedirs(path, exist_ok=True)
+            if own:
+                make_own_folder(path)
+            else:
+                os.makedirs(path, exist_ok=True)
         except OSError as e:
             text = f"the folder {path} can't be made: {e.strerror}; choose another {self._option}"
             raise Refusal(code_of(e), text) from None
@@ -196,7 +199,7 @@ class Premises:
         another has written it."""
         folder = self._node_files()
         beside = os.path.join(folder, ".pslaunch", f"nodes-{self._node}")
-        os.makedirs(os.path.dirname(beside), exist_ok=True)
+        make_own_folder(os.path.dirname(beside))
         write(beside, "".join(f"{addr}\n" for addr in addrs))
         os.replace(beside, os.path.join(folder, "nodes"))
 
