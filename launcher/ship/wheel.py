@@ -44,7 +44,7 @@ def _tag() -> str:
 
 
 def wheel_name() -> str:
-    """What the file of `make_wheel` is called."""
+    """Return the name of our wheel's file."""
     return f"pslaunch-{pslaunch.__version__}-{_tag()}.whl"
 
 
@@ -66,13 +66,6 @@ def keep_wheel(given: Path | None, environ: Mapping[str, str]) -> Path:
         if other.is_dir() and time.time() - other.stat().st_mtime > UNWANTED_S:
             shutil.rmtree(other, ignore_errors=True)
     return folder
-
-
-def make_wheel(folder: Path) -> Path:
-    """Write the wheel into `folder`; its path. Raises PreflightError where the C core is not built."""
-    path = folder / wheel_name()
-    path.write_bytes(_wheel())
-    return path
 
 
 def _wheel() -> bytes:

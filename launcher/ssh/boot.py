@@ -21,7 +21,6 @@ PYTHONS = (
     *(f"python3.{minor}" for minor in range(14, 8, -1)),
     *("/usr/bin/python3", "/usr/local/bin/python3"),
 )
-NO_PYTHON = 127
 MAX_NOISE_BYTES = 256 * 1024
 NOISE_SHOWN_BYTES = 500
 

@@ -22,7 +22,11 @@ from pslaunch.node.loop import Loop
 from pslaunch.options.local_spec import local_site
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
-from pslaunch.ship.wheel import keep_wheel, make_wheel, pins, wheel_name
+from pslaunch.ship.wheel import keep_wheel, pins, wheel_name
+
+
+def made_wheel(cache: Path) -> Path:
+    return keep_wheel(None, {"XDG_CACHE_HOME": str(cache)}) / wheel_name()
 
 
 class Node:
@@ -32,7 +36,8 @@ class Node:
         self.workspace, self.state = folder / "ws", folder / "ws/.pslaunch"
         for path in (self.state, self.workspace / OWN_WHEEL, self.workspace / WHEELHOUSE):
             path.mkdir(parents=True)
-        self.wheel = make_wheel(self.workspace / OWN_WHEEL)
+        self.wheel = self.workspace / OWN_WHEEL / wheel_name()
+        self.wheel.write_bytes(made_wheel(folder / "cache").read_bytes())
 
     def furnish(self, *, install: bool = True, setup: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
         wanted = {"wheel": self.wheel.name, "pins": [], "offline": True} if install else None
@@ -125,7 +130,5 @@ def test_wheels_are_kept_for_a_month(tmp_path: Path) -> None:
 
 
 def test_a_wheel_of_the_same_files_is_the_same_and_names_what_the_runtime_needs(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    assert make_wheel(tmp_path / "a").read_bytes() == make_wheel(tmp_path / "b").read_bytes()
+    assert made_wheel(tmp_path / "a").read_bytes() == made_wheel(tmp_path / "b").read_bytes()
     assert [pin.partition("==")[0] for pin in pins()] == ["numpy", "threadpoolctl"]

@@ -150,11 +150,6 @@ def _enter(fd: int, name: str, mode: int) -> int:
     return os.open(name, _FOLDER, dir_fd=fd)
 
 
-def pending(workspace: str) -> bool:
-    """Whether a cut has left a journal here."""
-    return os.path.lexists(os.path.join(workspace, ".pslaunch", "dispatch", JOURNAL))  # as the agent looks
-
-
 def finish(workspace: str) -> None:
     """Carry out a journal, if there is one. Raises OSError, or ManifestError where it is none of ours."""
     store = Store(workspace)

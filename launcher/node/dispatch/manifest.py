@@ -271,11 +271,6 @@ def read(walked: Walked, hashes: Hashes) -> Found:
     return Found(entries, walked.problems)
 
 
-def scan(root: str, hashes: Hashes) -> Found:
-    """All of a folder."""
-    return read(walk(root), hashes)
-
-
 class _Walk:
     def __init__(
         self, root: str, ignored: Callable[[str, bool], bool] | None, skip: frozenset[str], links_out: bool

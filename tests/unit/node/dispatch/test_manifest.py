@@ -19,7 +19,6 @@ from pslaunch.node.dispatch.manifest import (
     digest,
     encode,
     read,
-    scan,
     walk,
 )
 
@@ -48,7 +47,7 @@ def file(path: str, content: str = EMPTY, size: int = 0) -> Entry:
 
 
 def test_a_scan_has_all_but_what_is_the_nodes_own(folder: Path, tmp_path: Path) -> None:
-    found = scan(str(folder), hashes(tmp_path))
+    found = read(walk(str(folder)), hashes(tmp_path))
     assert not found.problems
     assert [(e.path, e.kind) for e in found.entries] == [
         ("data", "d"), ("data/a.txt", "f"), ("data/log", "d"), ("data/log/old", "f"), ("train.py", "f"),
@@ -61,7 +60,7 @@ def test_a_scan_has_all_but_what_is_the_nodes_own(folder: Path, tmp_path: Path) 
 def test_a_manifest_comes_back_as_it_was(folder: Path, tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(folder) + b"/na\xffme \n")).touch()
     (folder / "near").symlink_to("data/a.txt")
-    entries = scan(str(folder), hashes(tmp_path)).entries
+    entries = read(walk(str(folder)), hashes(tmp_path)).entries
     assert decode(encode(entries)) == entries
 
 
@@ -70,7 +69,7 @@ def test_what_can_not_be_sent_is_named_all_of_it(folder: Path, tmp_path: Path) -
     with socket.socket(socket.AF_UNIX) as s:
         s.bind(str(folder / "sock"))
     (folder / "data/far").symlink_to("/etc")
-    problems = "; ".join(scan(str(folder), hashes(tmp_path)).problems)
+    problems = "; ".join(read(walk(str(folder)), hashes(tmp_path)).problems)
     for name in ("pipe is neither", "sock is neither", "data/far is a link that leads out, to /etc"):
         assert name in problems
 
@@ -80,7 +79,7 @@ def test_links_inside_are_kept_and_lead_nowhere_else(folder: Path, tmp_path: Pat
     (folder / "data/whole").symlink_to(folder / "train.py")
     (folder / "data/round").symlink_to(f"../../{folder.name}/train.py")
     (folder / "dangling").symlink_to("data/none")
-    links = {e.path: e.content for e in scan(str(folder), hashes(tmp_path)).entries if e.kind == "l"}
+    links = {e.path: e.content for e in read(walk(str(folder)), hashes(tmp_path)).entries if e.kind == "l"}
     assert links == {
         "near": "data/a.txt", "data/whole": "../train.py", "data/round": "../train.py",
         "dangling": "data/none",

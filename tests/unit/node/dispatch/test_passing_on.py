@@ -14,7 +14,7 @@ import pytest
 from pslaunch.node import job
 from pslaunch.node.dispatch import sender as send
 from pslaunch.node.dispatch.head_side import PASS_ON_BYTES, Dispatch, of_nodes
-from pslaunch.node.dispatch.manifest import Entry, Hashes, decode, scan
+from pslaunch.node.dispatch.manifest import Entry, Hashes, decode, read, walk
 from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.node.line.wire import Data, MessageLine
@@ -59,7 +59,7 @@ class Desk:
         self.failed: list[str] = []
         self.events: list[dict[str, Any]] = []
         self.come = [0] * nodes  # bytes of files, to each node
-        self.source = Source(str(folder), scan(str(folder), Hashes(f"{folder}.hashes")).entries)
+        self.source = Source(str(folder), read(walk(str(folder)), Hashes(f"{folder}.hashes")).entries)
         self._lines: list[MessageLine[Any]] = []
         for node, told in zip(self.placed.nodes, self.told, strict=True):
             head, there = (self._line(s.detach(), told, node.id) for s in socket.socketpair())
@@ -222,7 +222,7 @@ def test_no_part_of_what_is_empty_is_sent(desk: Desk, tmp_path: Path) -> None:
     folder = tmp_path / "package"
     (folder / "sub").mkdir()
     (folder / "sub/empty").write_text("")
-    desk.give(Source(str(folder), scan(str(folder), Hashes(f"{folder}.hashes")).entries))
+    desk.give(Source(str(folder), read(walk(str(folder)), Hashes(f"{folder}.hashes")).entries))
     all_: Any = {**LACKS, "alone": True, "files": [0, 3]}
     desk.dispatch.lacks(desk.links[0], all_)
     assert not desk.failed

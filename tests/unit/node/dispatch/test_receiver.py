@@ -15,7 +15,7 @@ from pslaunch.node import codes
 from pslaunch.node.codes import Refusal
 from pslaunch.node.dispatch import manifest
 from pslaunch.node.dispatch import receiver as receive
-from pslaunch.node.dispatch.manifest import Entry, Hashes, ManifestError, digest, encode, scan
+from pslaunch.node.dispatch.manifest import Entry, Hashes, ManifestError, digest, encode, read, walk
 from pslaunch.node.dispatch.receiver import THE_MANIFEST, Receiver, in_runs
 from pslaunch.node.dispatch.sender import Sender, Source
 from pslaunch.node.dispatch.staging import Incoming, Want
@@ -43,7 +43,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def listed(folder: Path) -> Source:
-    return Source(str(folder), scan(str(folder), Hashes(f"{folder}.hashes")).entries)
+    return Source(str(folder), read(walk(str(folder)), Hashes(f"{folder}.hashes")).entries)
 
 
 class Ends:

@@ -11,7 +11,7 @@ import pytest
 
 from pslaunch.node.dispatch import unchanged as seen
 from pslaunch.node.dispatch.into_place import MANIFEST, Store
-from pslaunch.node.dispatch.manifest import Hashes, digest, encode, scan
+from pslaunch.node.dispatch.manifest import Hashes, digest, encode, read, walk
 from pslaunch.node.dispatch.staging import Incoming
 from pslaunch.node.line.wire import Data
 
@@ -26,7 +26,7 @@ def package(tmp_path: Path) -> bytes:
     (folder / "data/a\nb").write_text("first")
     (folder / os.fsdecode(b"\xff")).write_text("second")
     (folder / "link").symlink_to("data")
-    return encode(scan(str(folder), Hashes(os.devnull)).entries)
+    return encode(read(walk(str(folder)), Hashes(os.devnull)).entries)
 
 
 @pytest.fixture
