@@ -105,6 +105,7 @@ class Loop:
         self._order = itertools.count()
         self._signal_pipe: tuple[int, int] | None = None
         self._on_signal: dict[int, Callback] = {}
+        self._signalled = False  # some came during a callback
 
     def watch(self, fd: int, *, read: Callback | None = None, write: Callback | None = None) -> None:
         """Call `read` or `write` whenever `fd` is ready for it; with neither, stop watching."""
@@ -159,10 +160,14 @@ class Loop:
                 continue
             self._on_signal[number] = callback
             # The byte in the pipe does the work. Not SIG_IGN, which children would inherit.
-            signal.signal(number, lambda _number, _frame: None)
+            signal.signal(number, self._note_signal)
+
+    def _note_signal(self, _number: int, _frame: object) -> None:
+        self._signalled = True
 
     def _read_signals(self) -> None:
         assert self._signal_pipe is not None
+        self._signalled = False
         with contextlib.suppress(BlockingIOError):
             for number in dict.fromkeys(os.read(self._signal_pipe[0], 4096)):
                 callback = self._on_signal.get(number)
@@ -181,6 +186,8 @@ class Loop:
         if self._round_s - began_s - wait_s > PAUSE_S:
             self._stood_s, self._stood_until_s = self._round_s - began_s - wait_s, self._round_s
         for key, mask in ready:
+            if self._signalled:
+                self._read_signals()
             read, write = key.data
             # A callback may have stopped the watching of a descriptor that was ready in the same round.
             if mask & selectors.EVENT_READ and read and self._watched(key.fd, read, 0):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from pslaunch.node import codes
+from support.clock import own_s
 from support.faults import LineProxy, control, peak_mib
 from support.jobs import PSLAUNCH, SOON_LOST, Job, Place, finished, parent_of, running
 from support.process import poll_until
@@ -132,3 +135,20 @@ def test_what_a_server_says_to_its_end_after_a_good_job_is_in_its_log_alone(
     assert code == 0 and job.lines("pserver/0") == ["serving"]
     assert [e["bytes"] for e in job.events() if e["event"] == "gap"] == [3900]
     assert (workspace / "log/server.log").read_text().count("C++ Traceback") == 100
+
+
+@pytest.mark.parametrize("place", ["local", "local_led"], indirect=True)
+def test_empty_lines_without_end_do_not_delay_the_end(place: Place, workspace: Path) -> None:
+    train = "import os\nos.mkdir('ready-' + os.environ['PSLAUNCH_RANK'])\nos.execvp('yes', ['yes', ''])\n"
+    (workspace / "train.py").write_text(train)
+    argv = place.command(workspace, ("--server_num=0", "--worker_num=8", "--grace=2"), ())
+    launcher = subprocess.Popen(argv, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        poll_until(lambda: len(list(workspace.glob("ready-*"))) == 8, describe="not all trainers run")
+        began_s = own_s()
+        launcher.send_signal(signal.SIGINT)
+        assert launcher.wait() == codes.INT
+        assert own_s() - began_s < 2 + 2
+    finally:
+        launcher.kill()
+        launcher.wait()

@@ -112,7 +112,8 @@ class Premises:
     def _lock(self) -> str | None:
         """Take the lock, or say who has it: job and node."""
         path = os.path.join(self.paths["state_dir"], "lock")
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.fchmod(fd, 0o600)  # who can open it can lock it, and hold up our next job
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

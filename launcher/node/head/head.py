@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DRAIN_BYTES = 8192  # of output between two drains: never more events than are remembered
 FINISH_LIMIT_S = 5.0  # for a node that says nothing once it is told to finish
-SHOW_S = 1.0  # how long output is shown that comes after all programs have ended
+SHOW_LINES = 1000  # of each process that come once the job ends, where control must not wait behind a flood
 FINISH_MOST_S = 60.0  # for one that says other things: its answer comes behind the output of its programs
 
 
@@ -53,6 +53,7 @@ class Head:
         # Whose output an agent's number means: after the processes, what makes each node ready.
         self._names = [*self._numbers, *(setup_key(n.id) for n in placed.nodes)]
         self._streams = [logs.Stream(loop.now) for _ in self._names]
+        self._late_lines = dict.fromkeys(self._names, 0)  # of each process since the job ends
         self._supervisor = Supervisor(
             {p.key: Member(p.role, p.node, p.log) for p in placed.processes}, plan.limits.grace_s, plan.server
         )
@@ -275,12 +276,14 @@ class Head:
         stream = self._streams[piece.process]
         if key in self._numbers and self._supervisor.has_had_its_say(key):
             return  # told with its exit, as a gap
-        if self._finishing and self._loop.now() > self._finish_s + SHOW_S:
-            # Of something that was left behind, which may have said a million lines: the log has them.
-            self._show(key, stream.end(piece.offset + len(piece.data)))
-            return
         for at in range(0, len(piece.data), DRAIN_BYTES):
-            self._show(key, stream.feed(piece.offset + at, piece.data[at : at + DRAIN_BYTES]))
+            if self._late_lines[key] >= SHOW_LINES:  # the log has the others
+                self._show(key, stream.end(piece.offset + len(piece.data)))
+                break
+            found = stream.feed(piece.offset + at, piece.data[at : at + DRAIN_BYTES])
+            if self._told_ending or self._finishing:
+                self._late_lines[key] += len(found)
+            self._show(key, found)
             self.drain()
 
     def _show(self, key: str, found: Iterable[logs.Text | int]) -> None:
