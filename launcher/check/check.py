@@ -87,7 +87,7 @@ def after_failed_start(spec: JobSpec, failed: Mapping[int, HostError]) -> bool:
     try:
         code = check(spec, sys.stderr, failed=failed)
         if code == codes.OK:
-            print("so the hosts are in order; what failed is said above", file=sys.stderr)
+            print("the checks find nothing else wrong with the hosts; see the failure above", file=sys.stderr)
     except (PslaunchError, OSError):
         return False
     return True

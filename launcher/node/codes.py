@@ -7,6 +7,7 @@ code, or 128+n where signal n ended it, is passed on as it is.
 from __future__ import annotations
 
 import errno
+import resource
 from collections.abc import Mapping
 
 OK = 0
@@ -49,12 +50,21 @@ class Refusal(Exception):
         self.code = code
 
 
+def remedy_of(e: OSError) -> str:
+    """Return what to do about it, as the end of a message; "" where the system's own words say enough."""
+    if e.errno in (errno.EMFILE, errno.ENFILE):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return f" (of {limit}; raise the hard limit: ulimit -Hn, limits.conf, LimitNOFILE= of a service)"
+    if e.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "; free some space there"
+    return ""
+
+
 def code_of(e: OSError) -> int:
     """The exit code that fits what the system said."""
     return RIGHTS if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else IO
 
 
 def describe_error(e: OSError) -> str:
-    """Return what the system refused: the path, why, and what to do where a disk or a quota is full."""
-    text = f"can't use {e.filename}: {e.strerror}" if e.filename else str(e)
-    return f"{text}; free some space there" if e.errno in (errno.ENOSPC, errno.EDQUOT) else text
+    """Return what the system refused: the path, why, and what to do about it."""
+    return (f"can't use {e.filename}: {e.strerror}" if e.filename else str(e)) + remedy_of(e)

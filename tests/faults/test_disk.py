@@ -13,7 +13,8 @@ import pytest
 
 from pslaunch.node import codes
 from support.faults import control
-from support.jobs import Place, finished, running
+from support.jobs import Job, Place, finished, running
+from support.process import started
 from support.trainings import TRAIN
 
 TALKS = """
@@ -67,9 +68,9 @@ def test_a_read_only_workspace_runs_with_another_log_dir(
     assert len((logs / "nodes").read_text().split()) == place.nodes
 
 
-def fill(disk: Path) -> None:
+def fill(disk: Path, name: str = "ballast") -> None:
     """Write until nothing more fits."""
-    with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as f:
+    with contextlib.suppress(OSError), (disk / name).open("wb", buffering=0) as f:
         while f.write(b"x" * 4096):
             pass
 
@@ -111,7 +112,10 @@ def test_a_disk_that_is_full_before_the_start(place: Place, workspace: Path) -> 
 def test_a_full_disk_beside_that_of_the_job(workspace: Path, place: Place, variable: str) -> None:
     """The run folder has the job's secret and is named; what later shells would read is no reason to fail."""
     (workspace / "train.py").write_text("pass")
-    with small_disk(Path(tempfile.gettempdir(), "small")) as disk:  # a run folder's path is short
+    with (
+        tempfile.TemporaryDirectory() as folder,  # a run folder's path is short
+        small_disk(Path(folder, "small")) as disk,
+    ):
         fill(disk)
         code, job = finished(place, workspace, "--server_num=0", env={variable: str(disk)})
         if variable == "TMPDIR":
@@ -120,6 +124,32 @@ def test_a_full_disk_beside_that_of_the_job(workspace: Path, place: Place, varia
             assert said.endswith("/secret: No space left on device; free some space there")
         else:
             assert code == 0, job.launcher.output()
+
+
+def test_logs_of_an_earlier_job_make_room_for_the_next_one(place: Place, workspace: Path) -> None:
+    (workspace / "train.py").write_text("print('new')")
+    with small_disk(workspace / "small") as disk:
+        (disk / "log").mkdir()
+        fill(disk, "log/train.log")
+        code, job = finished(place, workspace, *OPTIONS, f"--log_dir={disk}/log")
+        assert code == codes.OK, job.launcher.output()
+        assert (disk / "log/train.log").read_text() == "new\n"
+
+
+SHOWS_LIMIT = "import resource; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+
+
+@pytest.mark.parametrize("hard", [64, 1024])
+def test_open_files_are_limited_by_the_hard_limit_alone(place: Place, workspace: Path, hard: int) -> None:
+    (workspace / "train.py").write_text(SHOWS_LIMIT)
+    argv = place.command(workspace, ("--server_num=0", "--worker_num=24", "--grace=1"), ())
+    with started(["prlimit", f"--nofile=64:{hard}", *argv]) as launcher:
+        job, code = Job(launcher, place), launcher.wait()
+        if hard == 1024:
+            assert code == codes.OK, launcher.output()
+            assert [job.lines(f"trainer/{i}") for i in range(24)] == [["64 1024"]] * 24
+        else:
+            assert "Too many open files (of 64; raise the hard limit" in job.end()["failure"]["text"]
 
 
 def test_a_disk_that_becomes_full_keeps_what_it_has(place: Place, workspace: Path) -> None:

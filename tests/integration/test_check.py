@@ -302,5 +302,5 @@ def test_after_a_job_that_could_not_begin_hosts_that_are_fine_are_not_blamed(
     assert done.returncode == 7 and "can't be made ready" in done.stdout
     assert done.stderr.splitlines()[-2:] == [
         "3 hosts can be used",
-        "so the hosts are in order; what failed is said above",
+        "the checks find nothing else wrong with the hosts; see the failure above",
     ]

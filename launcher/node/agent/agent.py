@@ -11,6 +11,7 @@ import errno
 import functools
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 from pslaunch.runtime.shared import busyport, env
 
 from .. import codes, logs, ports, procs
-from ..codes import Refusal, code_of, describe_error
+from ..codes import Refusal, code_of, describe_error, remedy_of
 from ..ending import Ending
 from ..line import reach
 from ..line.wire import Data, Message, MessageLine
@@ -61,6 +62,7 @@ class Agent:
         self._keeper_fd, self._keeper_pid, self._lost_after_s = keeper_fd, os.getppid(), lost_after_s
         self._keeper_silence = Silence(loop.now())
         self._secret = secret
+        self.program_files = _raise_file_limit()
         self.held: dict[str, list[socket.socket]] = {}
         self._furnishing: messages.Furnish | None = None  # the order that is being carried out
         self._door: reach.Door | None = None
@@ -421,6 +423,13 @@ class Agent:
             self._filling.close()
 
 
+def _raise_file_limit() -> tuple[int, int]:
+    """Let this process open as many files as it may: four for each program. Return the limits before."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    return before
+
+
 def why_asked(number: int) -> str:
     """Return the reason of an end after a signal to an agent."""
     return f"the agent was asked to end ({signal.Signals(number).name})"
@@ -445,4 +454,7 @@ def _why_not_started(e: Refusal | OSError, program: str) -> tuple[int, str]:
     if isinstance(e, Refusal):
         return e.code, str(e)
     where = f" ({e.filename})" if e.filename else ""
-    return 127 if e.errno == errno.ENOENT else 126, f"{program} can't be started: {e.strerror}{where}"
+    return (
+        127 if e.errno == errno.ENOENT else 126,
+        f"{program} can't be started: {e.strerror}{where}{remedy_of(e)}",
+    )

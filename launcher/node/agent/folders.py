@@ -125,6 +125,10 @@ class Premises:
             os.close(fd)
             return first
         _remove_left_run_dir(os.read(fd, MAX_LOCK_BYTES))
+        for name in os.listdir(self.paths["log_dir"]):
+            # Of an earlier job: beside ours they would tell another story. First, as they may fill the disk.
+            if env.is_log(name) or name in TRACES:
+                os.unlink(os.path.join(self.paths["log_dir"], name))
         with _naming(path):
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{self._job_id}\n{self._node}\n{self._run_dir}\n".encode(), 0)
@@ -169,12 +173,8 @@ class Premises:
             self._tidy()
 
     def _tidy(self) -> None:
-        log_dir = self.paths["log_dir"]
         self._put(OWNER)
-        for name in os.listdir(log_dir):
-            if env.is_log(name) or name in TRACES:  # of an earlier job: they would tell another story
-                os.unlink(os.path.join(log_dir, name))
-        folder = self._node_files() if self.shared is None else log_dir
+        folder = self._node_files() if self.shared is None else self.paths["log_dir"]
         write(os.path.join(folder, "nodefile"), f"{self._node}\n")
         os.makedirs(self.paths["output_dir"], exist_ok=True)
         if self._node:

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from .. import procs
+from .. import codes, procs
 from ..silence import Silence
 
 
@@ -127,9 +127,9 @@ def main(argv: Sequence[str]) -> int:
             code = boot.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s)
         except BaseException as e:  # the border of a process: it says why, and nothing of the keeper runs on
             sys.excepthook(type(e), e, e.__traceback__)
-            procs.complain(
-                f"agent: {type(e).__name__}: {e}"
-            )  # last: an end of what was said is all that is kept
+            remedy = codes.remedy_of(e) if isinstance(e, OSError) else ""
+            # Last: an end of what was said is all that is kept.
+            procs.complain(f"agent: {type(e).__name__}: {e}{remedy}")
         finally:
             with contextlib.suppress(OSError):
                 sys.stderr.flush()

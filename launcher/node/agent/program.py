@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import resource
 import signal
 import socket
 import struct
@@ -33,6 +34,7 @@ class Owner(Protocol):
 
     loop: Loop
     line: MessageLine[OfAgent]
+    program_files: tuple[int, int]  # limits of open files that programs get; ours are higher
     held: dict[str, list[socket.socket]]  # bound ports of programs that have not started
 
     def trouble(self, key: str, code: int, text: str) -> None:
@@ -57,7 +59,8 @@ class Program:
         try:
             self._log = open(self.log_path, "wb", buffering=0)  # noqa: SIM115 - closed in `finish`
         except OSError as e:
-            raise codes.Refusal(codes.code_of(e), f"{self.log_path} can't be written: {e.strerror}") from None
+            text = f"{self.log_path} can't be written: {e.strerror}{codes.remedy_of(e)}"
+            raise codes.Refusal(codes.code_of(e), text) from None
         self._progress = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._progress.bind(contract["PSLAUNCH_PROGRESS"])
         self._out, out_w = os.pipe()
@@ -86,6 +89,8 @@ class Program:
         finally:
             os.close(out_w)
             ports.close_all({self.key: held})
+        with contextlib.suppress(OSError):  # it runs with the rights of another user, or has ended
+            resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, owner.program_files)
         self._loop.watch(self._out, read=self._more_output)
         self._loop.watch(self._progress.fileno(), read=self.read_progress)
 

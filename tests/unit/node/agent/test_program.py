@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,8 @@ def running(tmp_path: Path, *argv: str) -> Iterator[tuple[Program, MessageLine[A
     line: MessageLine[Any] = MessageLine(
         loop, fd, fd, lost_after_s=60, on_message=lambda _m: None, on_lost=lambda _why: None
     )
-    agent = SimpleNamespace(loop=loop, line=line, held={}, trouble=lambda *_: None)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    agent = SimpleNamespace(loop=loop, line=line, held={}, trouble=lambda *_: None, program_files=limits)
     order: ProgramOrder = {
         "key": "trainer/0", "role": "trainer", "log": str(tmp_path / "log"), "cwd": str(tmp_path),
         "argv": list(argv), "keep_ports": False, "added_env": {},
