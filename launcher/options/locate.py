@@ -12,6 +12,7 @@ from .kinds import Value
 from .sources import Given
 
 DEFAULT_PROGRAM: Final = "train.py"
+MAX_NAME_BYTES: Final = 200  # a job's name is a folder's name with room for suffixes
 
 
 def locate(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
@@ -106,9 +107,14 @@ def _forward_hint(split: Split) -> str:
 def name_of(workspace: Path) -> str:
     """The job's name where none is given: the workspace's. Raises SpecError where it has none that fits."""
     name = workspace.name
-    if name and name.isprintable():
+    if not name:
+        why = "there is no name"
+    elif not name.isprintable():
+        why = "there are control characters in the name"
+    elif len(os.fsencode(name)) > MAX_NAME_BYTES:
+        why = f"its name is longer than {MAX_NAME_BYTES} bytes"
+    else:
         return name
-    why = "there are control characters in the name" if name else "there is no name"
     raise SpecError(f"the workspace {str(workspace)!r} can't name the job ({why}); give --job_name=NAME")
 
 

@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pslaunch.runtime.shared import env as contract
 
@@ -22,11 +22,9 @@ from .args import Split
 from .detect import Server, choose_server
 from .imports import imported
 from .kinds import Flag, Text, Value
-from .locate import DEFAULT_PROGRAM, name_of
+from .locate import DEFAULT_PROGRAM, MAX_NAME_BYTES, name_of
 from .options import DEFAULT, options_of
 from .sources import Given
-
-MAX_NAME_BYTES: Final = 200  # a job's name is a folder's name with room for suffixes
 
 
 class Site(NamedTuple):

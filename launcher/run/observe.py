@@ -227,9 +227,9 @@ class RemoteHead:
     def _lost(self, reason: str) -> None:
         self.close()
         said = self._diagnosis()
-        text = f"{self._name} was lost: its agent: {reason}" + (f"; {said}" if said else "")
-        self.lost = text
+        text = f"was lost: its agent: {reason}" + (f"; {said}" if said else "")
         code, failure = codes.NODE_LOST, self._failure(text)
+        self.lost = text = f"{self._name} {text}"
         if self._stopped:  # what goes wrong then is not the reason of the end
             code, failure = self._stopped[0], {}
             text = f"{self._stopped[1]}; then {text}"

@@ -247,6 +247,8 @@ def _ignored(rules: Path) -> Callable[[str, bool], bool] | None:
 def _cache(folder: str, environ: Mapping[str, str], name: str) -> str:
     """Where something about it is kept: in the folder, or with the user's caches if that can't be written."""
     own = Path(folder) / ".pslaunch"
+    if own.is_symlink():
+        raise Refusal(codes.USAGE, f"{own} is a link: what is kept there would go elsewhere; remove it")
     if os.access(own if own.is_dir() else folder, os.W_OK | os.X_OK):
         make_own_folder(str(own))
         return str(own / name)

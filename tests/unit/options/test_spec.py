@@ -53,7 +53,9 @@ def check(**fields: Any) -> None:
     check_values(spec(**fields))
 
 
-@pytest.mark.parametrize(("folder", "why"), [("a\nb", "control characters"), ("/", "no name")])
+@pytest.mark.parametrize(
+    ("folder", "why"), [("a\nb", "control characters"), ("/", "no name"), ("n" * 255, "longer than 200")]
+)
 def test_a_workspace_that_can_not_name_the_job(ws: Path, folder: str, why: str) -> None:
     (ws / folder).mkdir(exist_ok=True)
     split = Split(program=str(ws / "train.py"))

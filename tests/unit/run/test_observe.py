@@ -70,6 +70,7 @@ def test_a_head_that_asks_for_what_is_not_there_is_lost(tmp_path: Path) -> None:
     loop.run(lambda: head.done)
     (event,) = head.events(0)[0]
     assert head.code == codes.NODE_LOST and "1 files from number 7 on" in event["reason"]
+    assert event["reason"] == f"{event['failure']['what']} {event['failure']['text']}"  # the name once
     line.close()
     loop.close()
 

@@ -93,6 +93,12 @@ def test_a_link_below_a_file_is_refused(folder: Path) -> None:
         list_package(package, {})
 
 
+def test_a_package_whose_own_folder_of_ours_is_a_link_is_refused(folder: Path, tmp_path: Path) -> None:
+    (folder / ".pslaunch").symlink_to(tmp_path)
+    with pytest.raises(Refusal, match=r"\.pslaunch is a link"):
+        list_package(Package(str(folder)), {})
+
+
 def test_hashes_of_a_folder_that_can_not_be_written_are_kept_elsewhere(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pslaunch.node.agent.folders import Premises
 from pslaunch.node.loop import Loop
@@ -12,7 +13,7 @@ from pslaunch.node.loop import Loop
 
 def enter(workspace: Path, run_dir: str = "") -> None:
     """Make the folders of a job of one node ready, and leave them without a word, as by KILL."""
-    order = {"job_id": "demo-1", "node": 0, "nodes": 1, "dispatched": False, "workspace": str(workspace)}
+    order: Any = {"job_id": "demo-1", "node": 0, "nodes": 1, "dispatched": False, "workspace": str(workspace)}
     order |= {f"{name}_dir": f"{workspace}/{name}" for name in ("log", "output", "state")}
     loop, ready = Loop(), list[bool]()
 
