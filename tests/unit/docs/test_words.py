@@ -12,7 +12,33 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[3]
 QUESTIONS: Final = ("what", "whether", "where", "how", "which")
-LATER: Final = ("launcher",)  # folders and files that are not yet rewritten
+LATER: Final = (  # folders and files that are not yet rewritten
+    "launcher/backends",
+    "launcher/check",
+    "launcher/cli.py",
+    "launcher/errors.py",
+    "launcher/node/agent",
+    "launcher/node/dispatch",
+    "launcher/node/head",
+    "launcher/node/later",
+    "launcher/node/line",
+    "launcher/node/__main__.py",
+    "launcher/node/ending.py",
+    "launcher/node/job.py",
+    "launcher/node/link.py",
+    "launcher/node/logs.py",
+    "launcher/node/loop.py",
+    "launcher/node/messages.py",
+    "launcher/node/ports.py",
+    "launcher/node/procs.py",
+    "launcher/node/silence.py",
+    "launcher/options",
+    "launcher/plan.py",
+    "launcher/run",
+    "launcher/ship",
+    "launcher/ssh",
+    "launcher/views",
+)
 ALLOWED: Final[frozenset[str]] = frozenset()  # names that a protocol or standard fixes
 
 FILES: Final = sorted(
