@@ -239,7 +239,7 @@ class StoppedError(Exception):
     """The user has had enough; its number is the signal's."""
 
 
-class Asked:
+class ReachedHost:
     """One host that was reached: its line, and its last answer of each type."""
 
     def __init__(
@@ -248,7 +248,7 @@ class Asked:
         node: Node,
         line: Line,
         lost_after_s: float,
-        news: Callable[[Asked], None],
+        news: Callable[[ReachedHost], None],
         trace: Trace | None,
     ) -> None:
         """`news`: it has answered, or is lost."""
@@ -314,7 +314,7 @@ class Inspection:
 
     def __init__(self, loop: Loop, trace: Trace | None = None) -> None:
         self._loop, self._trace = loop, trace
-        self._asked: list[Asked] = []
+        self._hosts: list[ReachedHost] = []
         self._round, self._answer = Round(), ""
         self._chosen: dict[int, str] = {}
         self._cut_off: dict[int, str] = {}
@@ -336,7 +336,9 @@ class Inspection:
 
     def attach(self, started: Sequence[tuple[Node, Line]], lost_after_s: float) -> None:
         """Take the lines to agents."""
-        self._asked = [Asked(self._loop, *one, lost_after_s, self._hear, self._trace) for one in started]
+        self._hosts = [
+            ReachedHost(self._loop, *one, lost_after_s, self._hear, self._trace) for one in started
+        ]
 
     def ask_facts(self, question: Callable[[int], messages.Question]) -> None:
         """Facts and clocks: `question` gives what a node is asked."""
@@ -349,23 +351,23 @@ class Inspection:
     def try_network(self, port: int = 0) -> None:
         """Every node tries the others' doors, at the port of a pserver where one is free, else at `port`."""
         self._ask(lambda one: {"type": "door", "port": one.free_port or port}, "opened")
-        there = [one for one in self._there() if one.addrs]
-        tries = reach.tries(len(there))
+        answering = [one for one in self._find_answering() if one.addrs]
+        tries = reach.tries(len(answering))
 
-        def order(one: Asked) -> messages.Reach:
-            doors = [there[k] for k in tries[there.index(one)]] if one in there else []
+        def order(one: ReachedHost) -> messages.Reach:
+            doors = [answering[k] for k in tries[answering.index(one)]] if one in answering else []
             one.doors = [(x.node, addr, x.door) for x in doors for addr in x.addrs]
             return {"type": "reach", "doors": one.doors, "limit_s": reach.TRY_S}
 
         self._ask(order, "reached")
-        if any(one.lost for one in there):
+        if any(one.lost for one in answering):
             return  # which is told
-        places = {one.node: i for i, one in enumerate(there)}
-        opened = {i: [(places[node], addr) for node, addr in one.reached] for i, one in enumerate(there)}
-        known = [one.addrs for one in there]
-        chosen, wrong = reach.sort_out([one.name for one in there], known, opened)
-        self._chosen = {there[i].node: addr for i, addr in chosen.items()}
-        self._cut_off = {there[i].node: f"its port {there[i].door} {why}" for i, why in wrong.items()}
+        places = {one.node: i for i, one in enumerate(answering)}
+        opened = {i: [(places[node], addr) for node, addr in one.reached] for i, one in enumerate(answering)}
+        known = [one.addrs for one in answering]
+        chosen, wrong = reach.sort_out([one.name for one in answering], known, opened)
+        self._chosen = {answering[i].node: addr for i, addr in chosen.items()}
+        self._cut_off = {answering[i].node: f"its port {answering[i].door} {why}" for i, why in wrong.items()}
 
     def end(self) -> None:
         """Nothing of ours is left on the hosts."""
@@ -373,28 +375,28 @@ class Inspection:
 
     def close(self) -> None:
         """Agents whose lines are closed end by themselves."""
-        for one in self._asked:
+        for one in self._hosts:
             one.line.close()
 
     def seen(self, one: Seen, node: int) -> Seen:
         """With what its host has said."""
-        asked = next((x for x in self._asked if x.node == node), None)
-        if asked is None:
+        host = next((x for x in self._hosts if x.node == node), None)
+        if host is None:
             return one
         return one._replace(
-            lost=asked.lost,
-            facts=asked.facts,
-            clock_off_s=asked.clock_off_s,
+            lost=host.lost,
+            facts=host.facts,
+            clock_off_s=host.clock_off_s,
             addr=self._chosen.get(node, ""),
             cut_off=self._cut_off.get(node, ""),
         )
 
-    def _there(self) -> list[Asked]:
-        return [one for one in self._asked if not one.lost]
+    def _find_answering(self) -> list[ReachedHost]:
+        return [one for one in self._hosts if not one.lost]
 
-    def _ask(self, message: Callable[[Asked], messages.OfCheck], answer: str) -> None:
+    def _ask(self, message: Callable[[ReachedHost], messages.OfCheck], answer: str) -> None:
         """Ask all that answer, and wait for these answers, or for the limit; who is silent is lost then."""
-        waited, self._answer = self._there(), answer
+        waited, self._answer = self._find_answering(), answer
         self._round.ask([(one.node, one.send, message(one)) for one in waited], lambda: None)
         for one in waited:
             self._hear(one)
@@ -406,7 +408,7 @@ class Inspection:
             if one.node in self._round.missing:
                 one.lost = f"it did not answer within {STAGE_LIMIT_S:g} s"
 
-    def _hear(self, one: Asked) -> None:
+    def _hear(self, one: ReachedHost) -> None:
         if one.lost or self._answer in one.answers:
             self._round.answered(one.node)
 

@@ -47,7 +47,7 @@ class Folder:
         self._package, self._environ = package, environ
         self._source: Source | None = None
         self._failure: Exception | None = None
-        self._asked: list[tuple[Callable[[Source], None], Callable[[Exception], None]]] = []
+        self._waiting: list[tuple[Callable[[Source], None], Callable[[Exception], None]]] = []
         aside = Aside(loop)
         aside.do(self._list, self._listed)
         aside.close()
@@ -60,7 +60,7 @@ class Folder:
         tell: Callable[[Filling], None] | None = None,  # nothing comes to this folder
     ) -> None:
         """Call `then` with the package, all of it, or `failed` with why there is none."""
-        self._asked.append((then, failed))
+        self._waiting.append((then, failed))
         self._answer()
 
     def _list(self) -> None:
@@ -73,8 +73,8 @@ class Folder:
     def _answer(self) -> None:
         if self._source is None and self._failure is None:
             return
-        asked, self._asked = self._asked, []
-        for then, failed in asked:
+        waiting, self._waiting = self._waiting, []
+        for then, failed in waiting:
             if self._source is not None:
                 then(self._source)
             elif self._failure is not None:

@@ -51,7 +51,7 @@ class Receiver:
         """
         self._in_place, self._mine = in_place, mine
         self._aside, self._workspace, self._say, self._over = Aside(loop), workspace, say, over
-        self._asked = say  # whoever sends just now
+        self._tell_sender = say  # whoever sends just now
         self._loop, self._tell = loop, tell
         self._state, self._due_s = "", 0.0  # what was told last, when to tell it again
         self._files = self._bytes = self._come_bytes = 0
@@ -134,7 +134,7 @@ class Receiver:
             return
         self._waiting_bytes -= sum(len(p.data) for p in self._pieces)
         self._pieces = []
-        self._asked = say or self._say
+        self._tell_sender = say or self._say
         self._window, self._free_bytes = FIRST_BYTES, 0
         rest: list[Want] = []
         self._do(lambda: rest.extend(incoming.remaining()), lambda: self._ask(rest, alone=alone))
@@ -143,7 +143,9 @@ class Receiver:
         self._idle_since_s = self._loop.now()
         files = in_runs(wants, self._incoming.listed if self._incoming else [])
         offsets = {str(want.file): want.offset for want in wants if want.offset}
-        self._asked({"type": "lacks", "manifest": False, "files": files, "offsets": offsets, "alone": alone})
+        self._tell_sender(
+            {"type": "lacks", "manifest": False, "files": files, "offsets": offsets, "alone": alone}
+        )
 
     def take(self, piece: Data) -> None:
         """A piece of the manifest or of a file."""
@@ -161,7 +163,7 @@ class Receiver:
             if not self._writing and self._loop.now() - self._idle_since_s > STARVED_S:
                 more = min(self._window, WINDOW_BYTES - self._window)
                 self._window += more
-                self._asked({"type": "received", "bytes": more})
+                self._tell_sender({"type": "received", "bytes": more})
             self._write()
 
     def _take_manifest(self, piece: Data) -> None:
@@ -192,7 +194,7 @@ class Receiver:
         self._waiting_bytes -= taken
         self._free_bytes += taken
         if self._free_bytes >= GRANT_BYTES:
-            self._asked({"type": "received", "bytes": self._free_bytes})
+            self._tell_sender({"type": "received", "bytes": self._free_bytes})
             self._free_bytes = 0
 
     def _write(self) -> None:
@@ -201,14 +203,14 @@ class Receiver:
         self._writing = True
         pieces, self._pieces = self._pieces, []
         again: list[Want] = []
-        incoming, asked = self._incoming, self._asked
+        incoming, sender = self._incoming, self._tell_sender
         assert incoming is not None
 
         def written() -> None:
             self._writing, self._idle_since_s = False, self._loop.now()
             come = sum(len(p.data) for p in pieces)
             self._come_bytes += come
-            gone = asked is not self._asked  # who sent it; what is lacking is asked of another already
+            gone = sender is not self._tell_sender  # who sent it; what is lacking is asked of another already
             if gone:
                 self._waiting_bytes -= come
             else:

@@ -44,7 +44,7 @@ class Incoming:
         self._data = b""
         self.listed: list[Entry] = []  # the package
         self.entries: list[Entry] = []  # what of it is for this workspace
-        self._there: set[str] = set()  # names of what was staged before
+        self._staged_before: set[str] = set()  # names
         self._guests: dict[str, int] = {}  # contents that are for others alone
         self._lacking: list[int] = []
         self._off = False
@@ -87,7 +87,7 @@ class Incoming:
             raise Refusal(codes.IO, f"{where} can't be filled: {why}; {LINK_ADVICE}")
         self._lacking, self._off, self._intact = found.lacking, found.off, found.intact
         self._fingerprints = found.fingerprints if found.certain else []
-        self._there = self._store.staged()
+        self._staged_before = self._store.staged()
         place = {e.path: i for i, e in enumerate(self.listed)} if self._mine else {}
         wanted = sorted([*((place.get(e.path, i), e) for i, e in self._distinct()), *self._of_others()])
         need = 0
@@ -122,9 +122,9 @@ class Incoming:
     def _staged(self, e: Entry) -> int:
         """How much of this content has arrived before."""
         part = -1
-        if e.content in self._there and self._is_sure(e):
+        if e.content in self._staged_before and self._is_sure(e):
             return e.size
-        if e.content + _PART in self._there:
+        if e.content + _PART in self._staged_before:
             part = self._store.staged_size(e.content + _PART)
         return min(max(part, 0), max(0, e.size - 1))  # its last byte brings the check
 
