@@ -222,6 +222,16 @@ NodeFacts = TypedDict("NodeFacts", {
 })
 Inspected = TypedDict("Inspected", {"type": Literal["inspected"], "facts": NodeFacts})
 
+# --- Kept for later shells: what is known of a job (record.NEEDED is in each) ---
+
+# places: of job.Node; path and error: of who has read it; reach, forgotten: of a job that is led elsewhere.
+JobRecord = TypedDict("JobRecord", {
+    "job": str, "name": str, "backend": str, "workspace": str, "nodes": int, "host": str, "started": float,
+    "socket": str, "places": list[dict[str, Any]], "processes": list[dict[str, Any]], "state": str,
+    "code": int, "reason": str, "elapsed_s": float, "failure": Optional[dict[str, Any]], "path": str, "reach": Any,
+    "forgotten": bool, "error": Any,
+}, total=False)
+
 # --- All that one side sends to another ---
 
 OfPackage = Union[Lacks, Received, Filling]

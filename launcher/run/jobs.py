@@ -10,20 +10,21 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from ..backends.base import OF_ANOTHER, Backend, find_backend
 from ..errors import NodeLostError, PslaunchError, SpecError
 from ..node import codes, job, logs
 from ..node.later import record
-from ..node.line.wire import Message
 from ..node.loop import Loop
 from ..options.args import nearest
 from ..options.spec import Elsewhere
 from .observe import RemoteHead
 
+if TYPE_CHECKING:
+    from ..node.messages import JobRecord as Record
+
 LOST_AFTER_S = 10.0  # a head that does not answer a later shell for so long is called lost
-Record = Mapping[str, Any]
 ADDED = ("path", "reach", "error")  # keys of a record that this machine has added
 NOT_KNOWN = f"its first host does not know it any more; of those that are over it keeps {record.KEPT}"
 WAITING = "waiting"  # state of a process that was not started
@@ -71,7 +72,7 @@ def _with_reach(r: Record) -> Record:
 def _known_there(backend: str, reach: object) -> list[Record]:
     with _backend({"backend": backend, "reach": reach}) as there:
         text = b"".join(there.records())
-    return [{**json.loads(line), "reach": reach} for line in text.splitlines()]
+    return [cast("Record", {**json.loads(line), "reach": reach}) for line in text.splitlines()]
 
 
 def _follow(pointers: Sequence[Record]) -> list[Record]:
@@ -93,7 +94,7 @@ def _follow(pointers: Sequence[Record]) -> list[Record]:
             _note_end(r, found[-1])
         else:
             found.append({**r, "state": record.UNKNOWN, "reason": NOT_KNOWN, "processes": [], "reach": reach})
-            _note(r, {record.FORGOTTEN: True})
+            _note(r, {"forgotten": True})
     return found
 
 
@@ -103,8 +104,8 @@ def _note_end(pointer: Record, news: Record) -> None:
 
 
 def _note(pointer: Record, news: Record) -> None:
-    fixed = {k: v for k, v in {**pointer, **news}.items() if k not in ADDED}
-    record.Record(pointer["path"], fixed).write(reach=pointer.get("reach"))
+    fixed = cast("Record", {k: v for k, v in {**pointer, **news}.items() if k not in ADDED})
+    record.Record(pointer["path"], fixed).write({"reach": pointer.get("reach")})
 
 
 def _make_backend(r: Record) -> Backend:
@@ -231,7 +232,7 @@ def _say(text: str, out: TextIO) -> None:
     print(logs.clean(text, out.encoding or "utf-8"), file=out)
 
 
-def _news(r: Record) -> Message:
+def _news(r: Record) -> dict[str, Any]:
     """What `jobs` and `status` tell of a job as JSON."""
     return {key: r.get(key) for key in NEWS}
 
@@ -247,7 +248,7 @@ def _with_status(r: Record, elsewhere: Elsewhere | None) -> Record:
         return _over(r, elsewhere, e)
     logs_of = {p["process"]: p["log"] for p in r["processes"]}
     processes = [{**p, "log": logs_of.get(p["process"])} for p in told.get("processes") or r["processes"]]
-    return {**r, **told, "processes": processes}
+    return cast("Record", {**r, **told, "processes": processes})
 
 
 def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None) -> None:
@@ -472,4 +473,4 @@ def _stopped(r: Record, elsewhere: Elsewhere | None, *, kill: bool) -> Record:
         if over["state"] != "ended":
             raise
         return over
-    return {**r, **events[-1], "state": "ended"}
+    return cast("Record", {**r, **events[-1], "state": "ended"})

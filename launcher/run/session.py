@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ..node.head.events import Event
     from ..node.head.head import Head
     from ..node.line.trace import Trace
+    from ..node.messages import JobRecord
     from ..views.view import View
     from .observe import HeadView, RemoteHead
 
@@ -397,9 +398,11 @@ def _remember(plan: Plan, reach: object) -> Path:
     """Note where a job is led that is not led on this machine, for later shells. Raises FileError."""
     path = Path(record.folder(os.environ)) / (plan.job_id + record.POINTER)
     data = find_backend(plan.backend).to_data(reach)
-    fixed = {"job": plan.job_id, "name": plan.name, "backend": plan.backend, "nodes": len(plan.nodes),
-             "started": round(time.time(), 3), "reach": data}  # fmt: skip
-    if why := record.Record(str(path), fixed).write(state=record.ELSEWHERE):
+    fixed: JobRecord = {
+        "job": plan.job_id, "name": plan.name, "backend": plan.backend, "nodes": len(plan.nodes),
+        "started": round(time.time(), 3), "reach": data,
+    }  # fmt: skip
+    if why := record.Record(str(path), fixed).write({"state": record.ELSEWHERE}):
         raise FileError(f"later shells could not find the job: {why}")
     return path
 

@@ -160,7 +160,7 @@ class Lead:
         self._listen()
         path = os.path.join(record.folder(os.environ), f"{placed.plan.job_id}.json")
         self._record = record.Record(path, record.of_job(placed, self._socket_path))
-        why = self._record.write(state="running")
+        why = self._record.write({"state": "running"})
         if why and m["detach"]:
             self._refuse(observer, f"later shells could not find it: {why}", codes.IO)
             return
@@ -175,15 +175,15 @@ class Lead:
         self._head.attach(first, own, own, lambda: "")
         self._answer(observer, {"type": "leading", "port": self._gate.port, "addrs": addrs})
 
-    def _note(self, **changing: Any) -> None:
+    def _note(self, changing: messages.JobRecord) -> None:
         """Write the record, with the folders that the nodes have by now."""
         known = record.of_job(self._job(), "")
-        self._record.write(places=known["places"], **{"processes": known["processes"], **changing})
+        self._record.write({"places": known["places"], "processes": known["processes"]} | changing)
 
     def _settled(self) -> None:
         """Where nodes share a folder, only now is known which are theirs."""
         self._begin_trace()
-        self._note(state="running")
+        self._note({"state": "running"})
         places = [(n.log_dir, n.state_dir) for n in self._job().nodes]
         self._answer(self._launcher, {"type": "places", "places": places})
 
@@ -290,7 +290,9 @@ class Lead:
         self._begin_trace()
         states = zip(self._head.status()["processes"], self._head.placed.processes)
         processes = [{**state, "log": process.log} for state, process in states]
-        self._note(state="ended", processes=processes, **self._head.end)
+        end = self._head.end
+        self._note({"state": "ended", "processes": processes, "code": end["code"], "reason": end["reason"],
+                    "elapsed_s": end["elapsed_s"], "failure": end["failure"]})  # fmt: skip
         self._supply.close()
         if self._gate:
             self._gate.close()

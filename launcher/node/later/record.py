@@ -8,9 +8,12 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from .. import job
+
+if TYPE_CHECKING:
+    from ..messages import JobRecord
 
 ELSEWHERE = "elsewhere"  # state of a pointer: a record that only says where the job is led
 POINTER = ".at.json"  # the end of a pointer's name: node 0 may have its own record in the same folder
@@ -27,7 +30,7 @@ def folder(environ: Mapping[str, str]) -> str:
     return os.path.join(base, "pslaunch", "jobs")
 
 
-def of_job(placed: job.Placed, socket_path: str) -> dict[str, Any]:
+def of_job(placed: job.Placed, socket_path: str) -> JobRecord:
     """What is known of a job from its start on."""
     plan = placed.plan
     return {
@@ -47,35 +50,35 @@ def of_job(placed: job.Placed, socket_path: str) -> dict[str, Any]:
 class Record:
     """One job's record; an empty path keeps none."""
 
-    def __init__(self, path: str, fixed: Mapping[str, Any]) -> None:
+    def __init__(self, path: str, fixed: JobRecord) -> None:
         self._path, self._fixed = path, fixed
 
-    def write(self, **changing: Any) -> str:
+    def write(self, changing: JobRecord) -> str:
         """Replace the record. Returns why that can't be done, which costs the job nothing; else ""."""
         if self._path:
             try:
                 os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
                 beside = f"{self._path}.{os.getpid()}"
                 with open(beside, "w", encoding="utf-8") as f:
-                    json.dump({**self._fixed, **changing}, f)
+                    json.dump(self._fixed | changing, f)
                 os.replace(beside, self._path)
             except OSError as e:
                 return f"{self._path}: {e.strerror}"
         return ""
 
 
-def is_pointer(r: Mapping[str, Any]) -> bool:
+def is_pointer(r: JobRecord) -> bool:
     """Whether it is what a launcher noted of a job that is led elsewhere."""
     return r["state"] == ELSEWHERE or "reach" in r
 
 
-def read_all(path: str) -> list[dict[str, Any]]:
+def read_all(path: str) -> list[JobRecord]:
     """The records in a folder, oldest first, those that can be read; too many old ones are removed.
 
     `state` is running, ended, lost where no head answers any more, or unknown where that is on a machine that
     shares the folder.
     """
-    found: list[dict[str, Any]] = []
+    found: list[JobRecord] = []
     with contextlib.suppress(OSError):
         for name in os.listdir(path):
             if name.endswith(".json"):
@@ -90,16 +93,16 @@ def read_all(path: str) -> list[dict[str, Any]]:
     return found
 
 
-def _read(path: str) -> list[dict[str, Any]]:
+def _read(path: str) -> list[JobRecord]:
     """The record in a file; none where it is no record."""
     with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as f:
         r = json.load(f)
         if isinstance(r, dict) and all(key in r for key in NEEDED):
-            return [{**r, "path": path}]
+            return [cast("JobRecord", {**r, "path": path})]
     return []
 
 
-def _as_it_stands(r: dict[str, Any]) -> dict[str, Any]:
+def _as_it_stands(r: JobRecord) -> JobRecord:
     if r["state"] != "running" or _answers(r):
         return r
     again = (_read(r["path"]) or [r])[0]  # a head notes the end before it is silent
@@ -110,7 +113,7 @@ def _as_it_stands(r: dict[str, Any]) -> dict[str, Any]:
     return {**r, "state": UNKNOWN, "reason": f"it is led on {r['host']}: ask there"}
 
 
-def _answers(r: Mapping[str, Any]) -> bool:
+def _answers(r: JobRecord) -> bool:
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.connect(str(r["socket"]))
         return True

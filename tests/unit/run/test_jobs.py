@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,6 +21,7 @@ from pslaunch.node import codes
 from pslaunch.node.job import Node
 from pslaunch.node.later import record, relay
 from pslaunch.node.logs import MAX_LINE_CHARS
+from pslaunch.node.messages import JobRecord
 from pslaunch.run import jobs
 from support.spoilt import find_obeyed, spoil
 
@@ -39,7 +40,7 @@ def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Note]:
     def write(job: str, state: str, *, end: str = ".json", **fields: Any) -> None:
         path = Path(record.folder(os.environ)) / (job + end)
         backend = "fabric" if "reach" in fields else "local"
-        fixed = {
+        fixed: JobRecord = {
             "job": job,
             "backend": backend,
             "nodes": 1,
@@ -47,7 +48,9 @@ def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Note]:
             "processes": [],
             "places": [node],
         }
-        record.Record(str(path), fixed).write(**{"state": state, "socket": str(tmp_path / "head"), **fields})
+        record.Record(str(path), fixed).write(
+            cast(JobRecord, {"state": state, "socket": str(tmp_path / "head"), **fields})
+        )
 
     with head:
         yield write
