@@ -228,8 +228,8 @@ Inspected = TypedDict("Inspected", {"type": Literal["inspected"], "facts": NodeF
 JobRecord = TypedDict("JobRecord", {
     "job": str, "name": str, "backend": str, "workspace": str, "nodes": int, "host": str, "started": float,
     "socket": str, "places": list[dict[str, Any]], "processes": list[dict[str, Any]], "state": str,
-    "code": int, "reason": str, "elapsed_s": float, "failure": Optional[dict[str, Any]], "path": str, "reach": Any,
-    "forgotten": bool, "error": Any,
+    "code": int, "reason": str, "elapsed_s": float, "failure": Optional[dict[str, Any]], "path": str,
+    "reach": Any, "forgotten": bool, "error": Any,
 }, total=False)
 
 # --- All that one side sends to another ---

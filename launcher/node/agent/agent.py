@@ -167,17 +167,10 @@ class Agent:
                 self.loop, premises.workspace, self._secret, say=send, answer=self._answer, trace=self._trace
             )
         write(os.path.join(self._run_dir, "secret"), self._secret.hex(), 0o600)
-        self.line.send(
-            {
-                "type": "prepared",
-                "host": socket.gethostname(),
-                "run_dir": self._run_dir,
-                "python": sys.executable,
-                **premises.paths,
-                "addrs": addrs,
-                "shared": premises.shared,
-            }
-        )
+        self.line.send({
+            "type": "prepared", "host": socket.gethostname(), "run_dir": self._run_dir,
+            "python": sys.executable, "addrs": addrs, "shared": premises.shared, **premises.paths,
+        })  # fmt: skip
 
     def _order_furnish(self, m: messages.Furnish) -> None:
         """Run what makes this node ready, as a program like any other; its exit brings our answer."""

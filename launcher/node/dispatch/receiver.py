@@ -248,15 +248,10 @@ class Receiver:
         if not self._files or (state == self._state and self._loop.now() < self._due_s):
             return
         self._state, self._due_s = state, self._loop.now() + TELL_EVERY_S
-        self._tell(
-            {
-                "type": "filling",
-                "state": state,
-                "files": self._files,
-                "bytes": self._bytes,
-                "received": self._come_bytes,
-            }
-        )
+        self._tell({
+            "type": "filling", "state": state,
+            "files": self._files, "bytes": self._bytes, "received": self._come_bytes,
+        })  # fmt: skip
 
     def _end(self, failed: Exception | None) -> None:
         if failed:
