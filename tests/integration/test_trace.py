@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from pslaunch.node import codes
 from pslaunch.node.logs import HEAD_TRACE, NODE_TRACE
-from support.jobs import PSLAUNCH, LocalPlace, finished
+from support.jobs import PSLAUNCH, FabricPlace, LocalPlace, finished
+from testbed import Hosts
 
 PROGRAM = """
 import os, shutil
@@ -90,3 +92,37 @@ def test_file_that_can_not_be_is_an_error_before_anything_starts(
     done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
     assert [path.name for path in workspace.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize("head", ["launcher", "node"])
+def test_traces_of_hosts_are_fetched_with_the_logs_also_where_no_program_ran(
+    hosts: Hosts, workspace: Path, tmp_path: Path, head: str
+) -> None:
+    (workspace / "train.py").write_text("print('has run')")
+    place, logs = FabricPlace(hosts, f"--head={head}"), tmp_path / "logs"
+    options = (f"--trace={tmp_path / 'trace'}", f"--fetch_logs={logs}")
+    with place.holding_port() as (port, _):
+        code, job = finished(place, workspace, f"--port={port}", "--server=bundled", *options)
+    assert code == codes.SERVICE, job.launcher.output()
+    found = {str(path.relative_to(logs)) for path in logs.rglob("*") if path.is_file()}
+    wanted = {f"{i}-{host.name}/{NODE_TRACE}" for i, host in enumerate(hosts)}
+    assert found == wanted | ({f"0-{hosts[0].name}/{HEAD_TRACE}"} if head == "node" else set())
+    assert all(count(read(logs / name), "sent")["prepared"] for name in wanted)
+
+
+def test_check_traces_what_it_asks_and_is_told(hosts: Hosts, workspace: Path, tmp_path: Path) -> None:
+    (workspace / "train.py").write_text("print('has run')")
+    where = (
+        f"--hosts={hosts[0].name}",
+        f"--root_dir={hosts.root_dir}",
+        f"--job_dispatch_package={workspace}",
+    )
+    options = (*where, "--server_num=0", "--env=TOKEN=of-the-user", f"--trace={tmp_path / 'trace'}")
+    argv = hosts.as_user([*PSLAUNCH, "check", "fabric", *options])
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = read(tmp_path / "trace")
+    assert list(count(lines, "sent")) == ["hello", "inspect", "door", "reach", "finish"]
+    assert {"clock", "inspected", "opened", "reached", "finished"} <= set(count(lines, "got"))
+    (asked,) = [line["message"] for line in lines if line.get("sent") == "inspect"]
+    assert (asked["secret"], asked["env"]) == ("left out", ["TOKEN"])
