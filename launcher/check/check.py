@@ -31,6 +31,7 @@ from ..options.locate import DEFAULT_PROGRAM
 from ..options.spec import JobSpec
 from ..plan import make_plan
 from ..ship.package import sizes
+from ..ship.wheel import pins
 from .findings import Finding, Seen, Wanted, exit_code, find
 from .report import aligned, tell
 
@@ -188,6 +189,8 @@ def wanted_of(spec: JobSpec, server: str) -> Wanted:
         modules=dict.fromkeys(FOR_VENV, "--install") if spec.install else needed,
         later={} if spec.install else {name: where for name, where in later.items() if name not in needed},
         install=spec.install,
+        pins=tuple(pins()) if spec.install else (),
+        wheels=tuple(path.name for path in spec.wheelhouse.iterdir()) if spec.wheelhouse else None,
         version=__version__ if who else "",
     )
 
@@ -208,6 +211,7 @@ def question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> messag
         "python": spec.python or "",
         "modules": [*wanted.modules, *wanted.later],
         "packages": PACKAGES,
+        "pins": list(wanted.pins) if wanted.wheels is None else [],
         "env": dict(plan.added_env),
     }
 

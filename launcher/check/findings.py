@@ -122,6 +122,10 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "imports", "problem",
         "pslaunch's own runtime needs Python 3.11 or later: --agent_python names it for --install",
     ),
+    "no packages": FindingKind(
+        "imports", "problem",
+        "let the host reach its index, or give a --wheelhouse that has them",
+    ),
     "other pslaunch": FindingKind(
         "imports", "warning",
         "install the same version there as here, or let --install do it",
@@ -207,6 +211,8 @@ class Wanted(NamedTuple):
     modules: Mapping[str, str] = {}  # name to who needs it
     later: Mapping[str, str] = {}
     install: bool = False  # what is imported comes with the job
+    pins: tuple[str, ...] = ()  # packages of it, as name==version
+    wheels: tuple[str, ...] | None = None  # the files that they are taken from; None: from the host's index
     version: str = ""  # of the pslaunch here, where the nodes need one
 
 
@@ -286,6 +292,12 @@ def _programs(facts: NodeFacts, wanted: Wanted) -> Iterator[tuple[str, str]]:
             yield "no venv", f"{which} has no {', '.join(missing)}"
         if tuple(map(int, programs["version"].split(".")[:2])) < (3, 11):
             yield "old Python", which
+        if programs["unavailable"]:
+            yield "no packages", programs["unavailable"]
+        lacks = [pin for pin in wanted.pins if not _has_wheel(pin, wanted.wheels, facts)]
+        if lacks:
+            on = f"Python {programs['version']} on {facts['machine']}"
+            yield "no packages", f"the wheelhouse has no {', '.join(lacks)} for {on}"
         return
     for kind, named in (("missing modules", wanted.modules), ("missing later", wanted.later)):
         lacks = [f"{name} ({named[name]})" for name in missing if name in named]
@@ -294,6 +306,19 @@ def _programs(facts: NodeFacts, wanted: Wanted) -> Iterator[tuple[str, str]]:
     version = programs["versions"].get("pslaunch", "")
     if wanted.version and version and version != wanted.version:
         yield "other pslaunch", f"{version} there, {wanted.version} here"
+
+
+def _has_wheel(pin: str, wheels: Sequence[str] | None, facts: NodeFacts) -> bool:
+    """Check whether one of the files is this package for the host's Python and processor."""
+    python = "cp" + "".join(facts["programs"]["version"].split(".")[:2])
+    begins = f"{pin.replace('==', '-')}-"
+    for name in wheels or ():
+        if name.startswith(begins) and name.endswith(".whl"):
+            made_for, abi, platform = name.removesuffix(".whl").split("-")[-3:]
+            fits = {"py3", python} & set(made_for.split(".")) or abi == "abi3"
+            if fits and platform.endswith(("any", facts["machine"])):
+                return True
+    return wheels is None
 
 
 # What should be the same everywhere: kind, and what tells it.

@@ -186,7 +186,7 @@ Freed = TypedDict("Freed", {"type": Literal["freed"]})
 Question = TypedDict("Question", {
     "nic": str, "paths": dict[str, str], "lock": str, "files": list[str], "links": list[str],
     "ports": list[int], "python": str, "modules": list[str], "packages": tuple[str, ...],
-    "env": dict[str, str],
+    "pins": list[str], "env": dict[str, str],
 })
 
 
@@ -212,6 +212,7 @@ class ProgramFacts(PythonFacts):
     error: str
     missing: list[str]
     versions: dict[str, str]
+    unavailable: str  # why what `pins` names can't be installed
 
 
 NodeFacts = TypedDict("NodeFacts", {

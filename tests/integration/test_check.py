@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -304,3 +305,14 @@ def test_after_a_job_that_could_not_begin_hosts_that_are_fine_are_not_blamed(
         "3 hosts can be used",
         "the checks find nothing else wrong with the hosts; see the failure above",
     ]
+
+
+def test_with_install_the_index_of_each_host_is_tried(hosts: Hosts, plain: Path, wheelhouse: Path) -> None:
+    shutil.copytree(wheelhouse, hosts[0].root / "wheels")
+    found_there = f"--env=PIP_FIND_LINKS={hosts.root_dir}/wheels"
+    code, told = check(hosts, plain, "--install", "--env=PIP_NO_INDEX=1", found_there)
+    assert code == codes.PREFLIGHT
+    problems = found(told)
+    assert set(problems) == {"node2", "node3"}
+    assert "No matching distribution found for numpy==" in problems["node2"]["no packages"]
+    assert check(hosts, plain, "--install", f"--wheelhouse={wheelhouse}")[0] == codes.OK

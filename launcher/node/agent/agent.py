@@ -230,7 +230,7 @@ class Agent:
         def done(e: Exception | None) -> None:
             self._answer(lambda: self.line.send({"type": "inspected", "facts": facts[0]}), e)
 
-        self.loop.aside(lambda: facts.append(inspect_node(m)), done)
+        self.loop.aside(lambda: facts.append(inspect_node(m, self._run_dir)), done)
 
     def _order_door(self, m: messages.Door) -> None:
         """Let others try by which addresses they reach this node, at this port if it can be had."""

@@ -20,7 +20,7 @@ from ..line import reach
 if TYPE_CHECKING:
     from ..messages import FolderFacts, Inspect, NodeFacts, ProgramFacts
 
-ASK_LIMIT_S = 20.0  # for the Python of the programs
+ASK_LIMIT_S = 40.0  # for the Python of the programs, which may ask an index
 KIB = 1024
 # The current folder would answer for any module whose name a folder there has.
 _ASK = """
@@ -38,14 +38,29 @@ def version(name):
         return metadata.version(name)
     except Exception:
         return ""
-modules, packages = json.loads(sys.argv[1])
-print(json.dumps({"executable": sys.executable, "version": sys.version.split()[0],
-    "missing": [m for m in modules if not there(m)], "versions": {p: version(p) for p in packages}}))
+def unavailable(pins):
+    import subprocess, tempfile
+    with tempfile.TemporaryDirectory() as folder:
+        pip = [folder + "/bin/python", "-m", "pip", "install", "--dry-run", "--no-deps", "--no-input",
+            "--disable-pip-version-check", "--progress-bar=off", "--retries=0"]
+        for argv in ([sys.executable, "-m", "venv", folder], pip + pins):
+            done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            if done.returncode:
+                return done.stdout.decode("utf-8", "replace").strip().split("\\n")[-1]
+    return ""
+modules, packages, pins = json.loads(sys.argv[1])
+missing = [m for m in modules if not there(m)]
+tried = pins and not missing and sys.version_info >= (3, 11)
+print(json.dumps({"executable": sys.executable, "version": sys.version.split()[0], "missing": missing,
+    "versions": {p: version(p) for p in packages}, "unavailable": unavailable(pins) if tried else ""}))
 """
 
 
-def inspect_node(order: Inspect) -> NodeFacts:
-    """Return the facts; `order` names what to inspect: interface, paths, files, ports, Python, modules."""
+def inspect_node(order: Inspect, run_dir: str) -> NodeFacts:
+    """Return the facts; `order` names what to inspect: interface, paths, files, ports, Python, modules.
+
+    Temporary files of programs that are asked are in `run_dir`.
+    """
     addrs, interface_error = [], ""
     try:
         addrs = reach.candidates(order["nic"])
@@ -67,7 +82,7 @@ def inspect_node(order: Inspect) -> NodeFacts:
         "interface_error": interface_error,
         "addrs": addrs,
         "ports": {str(port): port_state(addrs[0] if addrs else "", port) for port in order["ports"]},
-        "programs": programs(os.path.expanduser(order["python"]) or sys.executable, order),
+        "programs": programs(os.path.expanduser(order["python"]) or sys.executable, order, run_dir),
         "proxies": sorted(name for name in env.PROXIES if os.environ.get(name)),
     }
 
@@ -118,10 +133,10 @@ def port_state(addr: str, port: int) -> str:
     return ""
 
 
-def programs(python: str, order: Inspect) -> ProgramFacts:
+def programs(python: str, order: Inspect, run_dir: str) -> ProgramFacts:
     """The Python of the programs, the modules that it lacks, and versions; `error` where it does not run."""
-    argv = [python, "-c", _ASK, json.dumps([order["modules"], order["packages"]])]
-    environ = {**os.environ, **order["env"]}
+    argv = [python, "-c", _ASK, json.dumps([order["modules"], order["packages"], order["pins"]])]
+    environ = {**os.environ, "TMPDIR": run_dir, **order["env"]}
     try:
         said = subprocess.run(
             argv, env=environ, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_LIMIT_S,
@@ -139,7 +154,8 @@ def programs(python: str, order: Inspect) -> ProgramFacts:
         why = f"it did not answer within {ASK_LIMIT_S:g} s"
     except OSError as e:
         why = str(e.strerror)
-    return {"error": f"{python}: {why}", "executable": python, "version": "", "missing": [], "versions": {}}
+    return {"error": f"{python}: {why}", "executable": python, "version": "", "missing": [], "versions": {},
+            "unavailable": ""}  # fmt: skip
 
 
 def _processor() -> str:

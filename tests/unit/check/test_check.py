@@ -37,6 +37,7 @@ FACTS: Any = {
     "ports": {"7164": ""},
     "programs": {
         "executable": "/usr/bin/python3", "version": "3.11.2", "missing": [], "error": "", "versions": {},
+        "unavailable": "",
     },
     "proxies": [],
 }  # fmt: skip

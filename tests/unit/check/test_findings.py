@@ -46,6 +46,7 @@ FACTS: Any = {
         "missing": [],
         "error": "",
         "versions": {"numpy": "2.0.0", "pslaunch": "1.0"},
+        "unavailable": "",
     },
     "proxies": [],
 }
@@ -123,6 +124,23 @@ def test_with_install_a_node_needs_what_makes_environments() -> None:
     old = facts(programs__missing=["ensurepip"], programs__version="3.9.2")
     assert kinds(Seen(host="a", facts=old), wanted=wanted) == [(0, "no venv"), (0, "old Python")]
     assert kinds(GOOD, wanted=wanted) == []
+
+
+@pytest.mark.parametrize(
+    ("wheel", "kinds_found"),
+    [
+        ("numpy-2.3.1-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl", []),
+        ("numpy-2.3.1-py3-none-any.whl", []),
+        ("numpy-2.3.1-cp310-abi3-linux_x86_64.whl", []),
+        ("numpy-2.3.0-cp311-cp311-linux_x86_64.whl", ["no packages"]),
+        ("numpy-2.3.1-cp312-cp312-linux_x86_64.whl", ["no packages"]),
+        ("numpy-2.3.1-cp311-cp311-linux_aarch64.whl", ["no packages"]),
+        ("numpy-2.3.1.tar.gz", ["no packages"]),
+    ],
+)
+def test_a_wheelhouse_has_what_fits_the_host(wheel: str, kinds_found: list[str]) -> None:
+    wanted = Wanted(install=True, pins=("numpy==2.3.1",), wheels=("README", wheel))
+    assert [kind for _, kind in kinds(GOOD, wanted=wanted)] == kinds_found
 
 
 def test_clocks_and_networks() -> None:
