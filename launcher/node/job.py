@@ -55,6 +55,10 @@ class Node(NamedTuple):
     ranks: int = 1
     dispatched: bool = False  # whether its workspace is filled from the package
     python: str = ""  # what PYTHON stands for there; empty until its agent has told
+    roles: tuple[str, ...] = (PSERVER, TRAINER)  # of the processes that it may have
+    trainers: tuple[
+        int, ...
+    ] = ()  # ranks of its own, as what started its agent counts; none: they are dealt out
 
     def in_folder(self, workspace: str, log_dir: str | None = None) -> Node:
         """Return it with its programs in `workspace`; output and lock are beside the logs, if those move."""
@@ -229,7 +233,7 @@ def placed_from_data(data: Mapping[str, Any]) -> Placed:
     """A placed job from what `to_data` made of it."""
     plan = data["plan"]
     roles = tuple(Role(r["name"], Count(**r["how_many"]), tuple(r["argv"])) for r in plan["roles"])
-    declared = tuple(Node(**n) for n in plan["nodes"])
+    declared = tuple(map(node_from_data, plan["nodes"]))
     p, i = plan["package"], plan["install"]
     package = p and Package(**{**p, "skip": tuple(p["skip"]), "shards": tuple(p["shards"])})
     install = i and Install(i["wheel"], tuple(i["pins"]), i["offline"])
@@ -237,17 +241,20 @@ def placed_from_data(data: Mapping[str, Any]) -> Placed:
            "install": install, "setup": tuple(plan["setup"])}  # fmt: skip
     return Placed(
         Plan(**{**plan, **own}),
-        tuple(Node(**n) for n in data["nodes"]),
+        tuple(map(node_from_data, data["nodes"])),
         tuple(Process(**{**p, "argv": tuple(p["argv"])}) for p in data["processes"]),
     )
 
 
 def place(plan: Plan, nodes: Sequence[Node]) -> Placed:
-    """Give every process its node and rank: a total goes round the nodes, other counts stay together."""
+    """Give every process its node and rank: a total goes round the nodes, other counts stay together.
+
+    Raises ValueError where the nodes can't have them.
+    """
     processes: list[Process] = []
     for role in plan.roles:
         on_node: Counter[int] = Counter()
-        for rank, node in enumerate(deal(role.how_many, nodes)):
+        for rank, node in enumerate(deal(role.name, role.how_many, nodes)):
             local_rank = on_node[node.id]
             on_node[node.id] += 1
             log = os.path.join(node.log_dir, env.get_output_log(role.name, rank, local_rank))
@@ -255,13 +262,34 @@ def place(plan: Plan, nodes: Sequence[Node]) -> Placed:
     return Placed(plan, tuple(nodes), tuple(processes))
 
 
-def deal(count: Count, nodes: Sequence[Node]) -> list[Node]:
-    """Return the node of each process of a role, in order of ranks."""
+def deal(role: str, count: Count, nodes: Sequence[Node]) -> list[Node]:
+    """Return the node of each process of a role, in order of ranks. Raises ValueError."""
+    nodes = [node for node in nodes if role in node.roles]
+    if role == TRAINER and any(node.trainers for node in nodes):
+        return _by_rank(count, nodes)
+    if count.n and not nodes:
+        raise ValueError(f"no node takes the role {role}")
     if count.rule == "total":
         return [nodes[i % len(nodes)] for i in range(count.n)]
     if count.rule == "per_node":
         return [node for node in nodes for _ in range(count.n)]
     return [node for node in nodes for _ in range(node.ranks * count.n)]
+
+
+def _by_rank(count: Count, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes of trainers whose ranks the nodes have brought."""
+    found = sorted((rank, i) for i, node in enumerate(nodes) for rank in node.trainers)
+    ranks = [rank for rank, _ in found]
+    if ranks != [*range(len(ranks))]:
+        raise ValueError(f"the nodes' trainers are {ranks}, not each rank from 0 on once")
+    if count.rule == "total" and count.n != len(found):
+        raise ValueError(f"{count.n} trainers are asked for, and the nodes have {len(found)}")
+    return [nodes[i] for _, i in found]
+
+
+def node_from_data(data: Mapping[str, Any]) -> Node:
+    """A node from what `to_data` made of it. Raises TypeError where that is another version's."""
+    return Node(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
 
 
 def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tuple[int, ...]]:

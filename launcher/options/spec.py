@@ -144,7 +144,8 @@ def _check_ports(spec: JobSpec, label: str) -> None:
     if spec.port is None or spec.server_num == 0:
         return
     count = spec.site.pservers if spec.server_num is None else Count("total", spec.server_num)
-    on_a_node = max(Counter(node.id for node in deal(count, spec.site.nodes)).values(), default=1)
+    nodes = deal(contract.PSERVER, count, spec.site.nodes) if spec.site.nodes else []
+    on_a_node = max(Counter(node.id for node in nodes).values(), default=1)
     last = spec.port + on_a_node * (spec.ports_num + spec.ports_num_for_sparse) - 1
     if last > 65535:
         raise SpecError(

@@ -412,7 +412,7 @@ def _places(r: Record) -> list[job.Node]:
     """The nodes of a job. Numbered here: a record of another machine must not say where something is
     written on this one."""
     try:
-        return [job.Node(**{**n, "id": i}) for i, n in enumerate(r.get("places", ()))]
+        return [job.node_from_data({**n, "id": i}) for i, n in enumerate(r.get("places", ()))]
     except TypeError:
         raise SpecError(OF_ANOTHER) from None
 

@@ -252,7 +252,11 @@ def _head_here(
 
     started = [] if plan.nodes else _wait_for_nodes(loop, backend, watch, starting, "what starts agents")
     nodes = plan.nodes or [node for node, _ in started]
-    head = Head(loop, place(plan, nodes), os.urandom(32).hex(), time.time, _supply(loop, plan), trace)
+    try:
+        placed = place(plan, nodes)
+    except ValueError as e:  # of nodes that their agents reported
+        raise PreflightError(f"the nodes of {plan.backend} can't have this job: {e}") from None
+    head = Head(loop, placed, os.urandom(32).hex(), time.time, _supply(loop, plan), trace)
     at_end.callback(head.close)
     head.drain = watch.show
     _stop_on_signals(loop, backend, head.stop)

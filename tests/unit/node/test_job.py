@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,6 +59,54 @@ def test_a_count_per_node_or_rank_stays_together() -> None:
     assert placed(p, [node(0, ranks=2), node(1)]) == {
         "pserver/0": 0, "pserver/1": 1, "trainer/0": 0, "trainer/1": 0, "trainer/2": 1,
     }  # fmt: skip
+
+
+@given(st.permutations(range(6)), st.lists(st.integers(0, 3), min_size=6, max_size=6), st.integers(0, 9))
+def test_nodes_that_have_ranks_get_the_trainers_of_these(ranks: list[int], homes: list[int], n: int) -> None:
+    """Every rank runs where it was counted, whatever the order in which the nodes came."""
+    own = [tuple(rank for rank, home in zip(ranks, homes, strict=True) if home == i) for i in range(4)]
+    nodes = [node(i)._replace(trainers=own[i]) for i in range(4)]
+    for trainers in (Count("per_rank", 1), Count("total", 6)):
+        made = job.place(plan(pservers=Count("total", n), trainers=trainers), nodes)
+        assert [(p.rank, p.node) for p in made.of(env.TRAINER)] == sorted(zip(ranks, homes, strict=True))
+        for i in range(4):
+            assert [p.local_rank for p in made.of(env.TRAINER) if p.node == i] == [*range(len(own[i]))]
+        assert [p.node for p in made.of(env.PSERVER)] == [k % 4 for k in range(n)]
+        assert job.placed_from_data(json.loads(json.dumps(job.to_data(made)))).nodes == made.nodes
+
+
+@pytest.mark.parametrize(
+    ("own", "how_many", "why"),
+    [
+        ([(0, 1), (1,)], Count("per_rank", 1), r"trainers are \[0, 1, 1\], not each rank from 0 on once"),
+        ([(1,), ()], Count("per_rank", 1), r"trainers are \[1\]"),
+        ([(0,), (1,)], Count("total", 3), "3 trainers are asked for, and the nodes have 2"),
+    ],
+)
+def test_ranks_that_do_not_fit_are_refused(own: list[tuple[int, ...]], how_many: Count, why: str) -> None:
+    nodes = [node(i)._replace(trainers=ranks) for i, ranks in enumerate(own)]
+    with pytest.raises(ValueError, match=why):
+        job.place(plan(pservers=Count("total", 1), trainers=how_many), nodes)
+
+
+@given(
+    st.lists(st.sets(st.sampled_from([env.PSERVER, env.TRAINER])), min_size=1, max_size=6),
+    st.sampled_from(["total", "per_node", "per_rank"]),
+    st.integers(0, 7),
+)
+def test_a_node_gets_only_the_roles_that_it_takes(taken: list[set[str]], rule: str, n: int) -> None:
+    nodes = [node(i)._replace(roles=tuple(roles)) for i, roles in enumerate(taken)]
+    p = plan(pservers=Count(rule, n), trainers=Count(rule, n))
+    able = {role: sum(role in roles for roles in taken) for role in (env.PSERVER, env.TRAINER)}
+    if n and not all(able.values()):
+        with pytest.raises(ValueError, match="no node takes the role"):
+            job.place(p, nodes)
+        return
+    made = job.place(p, nodes)
+    assert all(process.role in taken[process.node] for process in made.processes)
+    assert {role: len(made.of(role)) for role in able} == {
+        role: n if rule == "total" else n * able[role] for role in able
+    }
 
 
 def test_log_names_have_the_rank_for_further_processes_of_a_node() -> None:
