@@ -11,13 +11,14 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
 from .errors import PslaunchError
 from .node import codes
 from .node.logs import clean_lines
+from .options.options import PLANNED
 from .options.typer_glue import (
     HELP_NAMES,
     Commands,
@@ -39,8 +40,29 @@ CANT_WRITE: Final = "can't write to standard output"
 # What a write can meet; an open names its file, and our sockets don't give these.
 WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
+
+class JobCommands(Commands):
+    """`pslaunch`."""
+
+    absent: ClassVar = {
+        name: f"{name} ({what}) is not there yet; what works today is pslaunch local, on one machine, "
+        "and pslaunch fabric, on hosts by SSH"
+        for name, what in PLANNED.items()
+    }
+
+
+class CheckCommands(Commands):
+    """`pslaunch check`."""
+
+    absent: ClassVar = {
+        **JobCommands.absent,
+        "local": "there are no hosts of pslaunch local to look at; pslaunch local --dry_run says what "
+        "it would start, and pslaunch check fabric looks at hosts that are reached by SSH",
+    }
+
+
 app = typer.Typer(
-    cls=Commands, context_settings={"help_option_names": list(HELP_NAMES)},
+    cls=JobCommands, context_settings={"help_option_names": list(HELP_NAMES)},
     add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
     help="Parameter-server training jobs: one command, any cluster, the same result.",
 )  # fmt: skip
@@ -50,18 +72,20 @@ Text = str | None
 Json = Annotated[bool, flag_option("json", "Print JSON: one object a line.")]
 
 
-def _job_command(group: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command of the name of its function's backend."""
+def _job_command(
+    group: typer.Typer, name: str, backend: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a command with the options of a backend."""
 
     def add(run: Callable[..., None]) -> Callable[..., None]:
-        backend = run.__name__.rpartition("_")[2]
-        command = group.command(backend, cls=JobCommand, options_metavar="[OPTIONS] [PROGRAM [ARGS]...]")
+        cls = type("BackendCommand", (JobCommand,), {"backend": backend})
+        command = group.command(name, cls=cls, options_metavar="[OPTIONS] [PROGRAM [ARGS]...]")
         return command(with_options(backend)(run))
 
     return add
 
 
-@_job_command(app)
+@_job_command(app, "local", backend="local")
 def local(ctx: typer.Context, **_options: Any) -> None:
     """Run one job on this machine: its pservers and trainers.
 
@@ -75,7 +99,7 @@ def local(ctx: typer.Context, **_options: Any) -> None:
     _run_job(ctx, local_spec)
 
 
-@_job_command(app)
+@_job_command(app, "fabric", backend="fabric")
 def fabric(ctx: typer.Context, **_options: Any) -> None:
     """Run one job on hosts that are reached by SSH: conf.py says which.
 
@@ -89,12 +113,12 @@ def fabric(ctx: typer.Context, **_options: Any) -> None:
 
 
 checks = typer.Typer(
-    cls=Commands, rich_markup_mode=None, help="Look at all hosts of a job, and start nothing of it."
+    cls=CheckCommands, rich_markup_mode=None, help="Look at all hosts of a job, and start nothing of it."
 )
 app.add_typer(checks, name="check")
 
 
-@_job_command(checks)
+@_job_command(checks, "fabric", backend="fabric")
 def check_fabric(ctx: typer.Context, **_options: Any) -> None:
     """Look at all hosts of a job, and say of each all that would keep it from running.
 
@@ -131,7 +155,7 @@ def _wanted_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> tuple[
 
     split = ctx.meta["split"]
     with usage_errors(ctx):
-        given = gather(str(ctx.info_name), split, Path.cwd())
+        given = gather(ctx.meta["backend"], split, Path.cwd())
         spec = make_spec(given, split, cwd=Path.cwd(), environ=os.environ)
     _tell(ctx, notes(spec, given, split, os.environ))
     return spec, given

@@ -289,7 +289,8 @@ def _by_rank(count: Count, nodes: Sequence[Node]) -> list[Node]:
 
 def node_from_data(data: Mapping[str, Any]) -> Node:
     """A node from what `to_data` made of it. Raises TypeError where that is another version's."""
-    return Node(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    return Node(**fields)
 
 
 def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tuple[int, ...]]:

@@ -12,6 +12,8 @@ from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_TIMEOUT_S
 
 from .kinds import Choice, Flag, Number, OptionKind, Seconds, Text, Truth
 
+BACKENDS: Final = ("local", "fabric")
+PLANNED: Final = {"mpi": "an Open MPI cluster", "k8s": "Kubernetes"}
 MAX_PROCESSES: Final = 4096  # of one role
 MAX_THREADS: Final = 1024
 MAX_PORTS: Final = 1024  # of one kind, of one pserver
@@ -27,7 +29,7 @@ class Option(NamedTuple):
     metavar: str = ""
     default: Any = None
     says: str = ""  # what stands for the default where the value itself does not tell it
-    backends: tuple[str, ...] = ("local", "fabric")
+    backends: tuple[str, ...] = BACKENDS
 
     @property
     def field(self) -> str:
@@ -65,7 +67,7 @@ _COUNT_OF_SERVERS: Final = Number(0, MAX_PROCESSES)
 _COUNT: Final = Number(1, MAX_PROCESSES)
 
 
-def _flag(name: str, text: str, backends: tuple[str, ...] = ("local", "fabric")) -> Option:
+def _flag(name: str, text: str, backends: tuple[str, ...] = BACKENDS) -> Option:
     return Option(name=name, kind=Flag(), help=text, default=False, backends=backends)
 
 
@@ -76,7 +78,8 @@ def _shared(name: str) -> Any:
 
 OPTIONS: Final[Sequence[Option]] = (
     Option(
-        name="conf", metavar="FILE", kind=Text(), says="./conf.py if it is there", backends=FABRIC,
+        name="conf", metavar="FILE", kind=Text(), says="./conf.py if it is there",
+        default="conf.py", backends=FABRIC,
         help="The cluster: HOSTS, ROOT_DIR, PADDLE_NIC, PADDLE_PORT and so on, as Python.",
     ),
     Option(

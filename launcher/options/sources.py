@@ -14,7 +14,6 @@ from .kinds import Layer, Value
 from .options import Option, options_of
 from .toml_file import read_settings
 
-CONF: Final = "conf.py"
 SETTINGS: Final = "pslaunch.toml"
 # Where a higher place gives one of these, the others of a lower place count no more.
 EITHER: Final = frozenset({"job_workspace", "job_dispatch_package"})
@@ -65,13 +64,13 @@ def gather(backend: str, split: Split, cwd: Path) -> Given:
         layers += [own, common]
         flags = {**more, **flags}
         files.append(SETTINGS)
-    named = merge(layers).get("conf")
-    if named or (backend == "fabric" and (cwd / CONF).exists()):
-        name = named[0].text if named else CONF
-        known = options_of(backend)
+    known, named = options_of(backend), merge(layers).get("conf")
+    unnamed = str(known["conf"].default or "") if "conf" in known else ""
+    if named or (unnamed and (cwd / unnamed).exists()):
+        name = named[0].text if named else unnamed
         layers.append({k: v for k, v in read_conf(cwd / name, name, left_out.append).items() if k in known})
         files.append(name)
-    return Given(options_of(backend), _without(merge(layers), flags), flags, tuple(files), tuple(left_out))
+    return Given(known, _without(merge(layers), flags), flags, tuple(files), tuple(left_out))
 
 
 def _line_layer(split: Split) -> Layer:

@@ -183,7 +183,7 @@ def _unsent(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:
         return []
     return [
         f"{', '.join(names)} of this shell does not reach the hosts, whose bits may then differ from those "
-        f"of pslaunch local: {' '.join(f'--env {name}' for name in names)}"
+        f"of this machine: {' '.join(f'--env {name}' for name in names)}"
     ]
 
 

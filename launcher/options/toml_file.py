@@ -15,10 +15,9 @@ from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, EnvError
 from ..errors import SpecError
 from .args import nearest
 from .kinds import Layer, Value, plain, shown
-from .options import OPTIONS, Option, options_of
+from .options import BACKENDS, OPTIONS, PLANNED, Option, options_of
 
-SECTIONS: Final = ("local", "fabric", "mpi", "k8s")
-CHECKED: Final = ("local", "fabric")  # also where another one's job is started
+SECTIONS: Final = (*BACKENDS, *PLANNED)
 OPTION_OF: Final = {option.name: option for option in OPTIONS}
 Read = tuple[dict[str, list[Value]], dict[str, str]]  # values of options, and the trainer's flags
 
@@ -32,7 +31,7 @@ def read_settings(path: Path, backend: str) -> tuple[Layer, Layer, Mapping[str, 
     top = {key: value for key, value in data.items() if key not in SECTIONS}
     values, flags = _read_table(top, OPTION_OF, f"{path.name}: ", [*OPTION_OF, *TRAINER_FLAGS, *SECTIONS])
     sections = {
-        name: _read_section(path.name, name, data.get(name, {})) for name in sorted({*CHECKED, backend})
+        name: _read_section(path.name, name, data.get(name, {})) for name in sorted({*BACKENDS, backend})
     }
     own, own_flags = sections[backend]
     known = options_of(backend)

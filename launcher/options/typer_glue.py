@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -14,8 +14,6 @@ from .. import __version__
 from ..errors import SpecError
 from .args import nearest, split_command_line
 from .options import OPTIONS, Option, options_of
-
-PLANNED: Final = {"mpi": "an Open MPI cluster", "k8s": "Kubernetes"}
 
 HELP_NAMES: Final = ("--help", "-h")
 
@@ -44,22 +42,16 @@ def _help(ctx: Any) -> None:
 class Commands(TyperGroup):
     """The group: help when it stands alone, and the nearest command for one that is not there."""
 
+    absent: ClassVar[Mapping[str, str]] = {}  # why a command that is looked for is not there
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or args[0] in HELP_NAMES:
             _help(ctx)
         if args[0] == "--version":
             typer.echo(f"pslaunch {__version__}")
             ctx.exit()
-        if args[0] in PLANNED:
-            ctx.fail(
-                f"{args[0]} ({PLANNED[args[0]]}) is not there yet; what works today is pslaunch local, "
-                "on one machine, and pslaunch fabric, on hosts by SSH"
-            )
-        if args[0] == "local" and args[0] not in self.commands:
-            ctx.fail(
-                "there are no hosts of pslaunch local to look at; pslaunch local --dry_run says what "
-                f"it would start, and {ctx.command_path} fabric looks at hosts that are reached by SSH"
-            )
+        if args[0] in self.absent:
+            ctx.fail(self.absent[args[0]])
         if args[0] not in self.commands:
             near = nearest(args[0].strip("-").lower(), self.commands, cutoff=0.5)
             meant = f"; is {near!r} meant?" if near else f"; there are {', '.join(self.commands)}"
@@ -76,8 +68,10 @@ class Commands(TyperGroup):
 class JobCommand(TyperCommand):
     """A command that starts a job: the words that are not ours go to the trainer and the program."""
 
+    backend: str  # whose options it takes
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ours = options_of(str(self.name))
+        ours = options_of(self.backend)
         options = {name: option.valued for name, option in ours.items()}
         repeatable = {name for name, option in ours.items() if option.repeatable}
         others = {o.name: o.backends[0] for o in OPTIONS if o.name not in ours}
@@ -85,7 +79,7 @@ class JobCommand(TyperCommand):
             split = split_command_line(args, {**options, "help": False}, repeatable, others)
         if "--help" in split.ours:
             _help(ctx)
-        ctx.meta["split"] = split
+        ctx.meta["split"], ctx.meta["backend"] = split, self.backend
         return []
 
 

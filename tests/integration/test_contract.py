@@ -60,6 +60,7 @@ def write(workspace: Path, text: str, name: str = "train.py") -> None:
 # --- environment ---
 
 
+@pytest.mark.seam
 def test_every_process_sees_the_contract(place: Place, workspace: Path) -> None:
     write(workspace, SHOW)
     code, job = finished(place, workspace, *ALONE, "--worker_num=3", "--trainer_count=2")
@@ -91,6 +92,7 @@ def test_every_process_sees_the_contract(place: Place, workspace: Path) -> None:
         assert got.keys() >= env.list_contract_names() - {env.LISTEN_FDS}
 
 
+@pytest.mark.seam
 def test_values_and_arguments_survive_byte_for_byte(place: Place, workspace: Path) -> None:
     write(workspace, SHOW)
     odd = "a b'\"$HOME`id`;\n\t\\é\u2028|&*?"
@@ -121,6 +123,7 @@ def test_proxies_and_stale_contract_variables_do_not_reach_a_program(place: Plac
 # --- logs ---
 
 
+@pytest.mark.seam
 def test_files_on_the_node_are_complete(place: Place, workspace: Path) -> None:
     write(workspace, "import os, sys\nos.write(1, bytes(range(256)) * 20000); sys.stderr.write('end')")
     code, job = finished(place, workspace, *ALONE, "--worker_num=4")
@@ -141,6 +144,7 @@ def test_what_is_ours_in_a_workspace_is_none_of_gits(place: Place, workspace: Pa
         assert (folder / ".pslaunch/.gitignore").read_text() == "*\n"
 
 
+@pytest.mark.seam
 def test_lines_of_two_processes_are_never_mixed(place: Place, workspace: Path) -> None:
     write(workspace, "import os\nfor i in range(3000): print(os.environ['PSLAUNCH_RANK'] * 50)")
     code, job = finished(place, workspace, *ALONE, "--worker_num=3")
@@ -152,6 +156,7 @@ def test_lines_of_two_processes_are_never_mixed(place: Place, workspace: Path) -
 # --- exit codes ---
 
 
+@pytest.mark.seam
 @pytest.mark.parametrize(
     ("program", "code", "words"),
     [
@@ -187,6 +192,7 @@ def test_a_program_that_is_not_executable_is_named(place: Place, workspace: Path
 # --- endings ---
 
 
+@pytest.mark.seam
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_launcher_ends_the_job_in_order(
     place: Place, workspace: Path, number: signal.Signals
@@ -212,6 +218,7 @@ def test_what_ignores_term_is_killed_after_the_grace(place: Place, workspace: Pa
         assert time.monotonic() - start_s > 0.9 and own_s() - own_start_s < 1 + 2
 
 
+@pytest.mark.seam
 def test_a_second_interrupt_kills_at_once(place: Place, workspace: Path) -> None:
     write(workspace, STUBBORN)
     with running(place, workspace, *ALONE, "--grace=60") as job:
@@ -223,6 +230,7 @@ def test_a_second_interrupt_kills_at_once(place: Place, workspace: Path) -> None
         until_nothing_runs(1.0)
 
 
+@pytest.mark.seam
 def test_killing_the_launcher_leaves_nothing(place: Place, workspace: Path) -> None:
     write(workspace, STUBBORN)
     with running(place, workspace, *QUICK, "--server=script", "--worker_num=2") as job:
@@ -232,6 +240,7 @@ def test_killing_the_launcher_leaves_nothing(place: Place, workspace: Path) -> N
         until_nothing_runs(1 + 2)
 
 
+@pytest.mark.seam
 def test_a_stopped_launcher_is_silent_and_the_job_ends(place: Place, workspace: Path) -> None:
     write(workspace, STUBBORN)
     with running(place, workspace, *ALONE, *SOON_LOST) as job:
@@ -244,6 +253,7 @@ def test_a_stopped_launcher_is_silent_and_the_job_ends(place: Place, workspace: 
     until_nothing_runs(1.0)
 
 
+@pytest.mark.seam
 @pytest.mark.parametrize("who", ["keeper", "agent"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_losing_a_guard_ends_the_job_and_names_it(
@@ -274,6 +284,7 @@ def test_killing_a_program_ends_the_job_and_names_it(place: Place, workspace: Pa
     until_nothing_runs(1.0)
 
 
+@pytest.mark.seam
 def test_other_processes_of_the_user_are_untouched(place: Place, workspace: Path) -> None:
     write(workspace, STUBBORN)
     other = workspace.parent / "other"
@@ -294,6 +305,7 @@ def test_other_processes_of_the_user_are_untouched(place: Place, workspace: Path
 # --- jobs beside each other ---
 
 
+@pytest.mark.seam
 def test_two_jobs_with_one_log_folder_are_refused_with_the_first_ones_id(
     place: Place, workspace: Path
 ) -> None:

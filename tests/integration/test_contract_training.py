@@ -69,6 +69,7 @@ def test_the_number_of_pservers_and_ports_does_not_change_a_bit(place: Place, wo
     assert len(models) == 1
 
 
+@pytest.mark.seam
 def test_wherever_nodes_are_the_bits_are_those_of_this_machine(place: Place, workspace: Path) -> None:
     here = trained(LocalPlace(1), workspace, "--worker_num=2")
     assert trained(place, workspace, "--worker_num=2", "--server_num=2") == here
@@ -176,6 +177,7 @@ def test_two_jobs_at_once_do_not_disturb_each_other(place: Place, workspace: Pat
         assert paused.launcher.wait() == codes.TERM
 
 
+@pytest.mark.seam
 def test_a_busy_port_that_was_given_is_named_with_its_holder(place: Place, workspace: Path) -> None:
     write(workspace)
     with place.holding_port() as (port, pid):

@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_command
 
 from pslaunch import cli, runtime
-from pslaunch.options.typer_glue import PLANNED
+from pslaunch.options.options import PLANNED
 from pslaunch.runtime.pserver import pserver_options
 
 TEXT = (Path(__file__).parents[3] / "README.md").read_text()

@@ -11,7 +11,9 @@ from pslaunch.errors import SpecError
 from pslaunch.options.conf_py import KEYS, read_conf
 from pslaunch.options.kinds import Layer, Value
 from pslaunch.options.options import options_of
-from pslaunch.options.sources import CONF as FILE
+
+FILE = "conf.py"
+
 
 # With the names and the forms of the first pages' conf.py, and of the second generation's.
 FIRST = """# Cluster of the first pages.

@@ -200,6 +200,28 @@ def test_a_vanished_peer_alone_ends_the_job_after_a_second() -> None:
     assert s.actions(2.0) == [Signal(("trainer/1",), TERM)]
 
 
+def test_a_job_that_ends_already_needs_no_other_reason_to_end() -> None:
+    """What carries agents is gone once they are: no failure of a job whose pservers still save."""
+    trained = job(trainers=1)
+    connect(trained)
+    trained.progress("trainer/0", "finished")
+    trained.exited("trainer/0", Exit(0), 1.0)
+    stopped, failed = job(), job()
+    stopped.stop(signal.SIGINT, "interrupted", 1.0)
+    failed.exited("trainer/0", Exit(3), 1.0)
+    for s, code in ((trained, codes.OK), (stopped, codes.INT), (failed, 3)):
+        before = s.actions(2.0)
+        s.stop(TERM, "mpirun is gone", 2.0, codes.NODE_LOST)
+        assert s.actions(2.0) == [] and KILL not in [a.number for a in before if isinstance(a, Signal)]
+        for key in list(s.alive):
+            s.exited(key, Exit(0, asked=True), 2.5)
+        s.actions(2.5)
+        assert s.result is not None and s.result.code == code
+    running = job()
+    running.stop(TERM, "mpirun is gone", 2.0, codes.NODE_LOST)
+    assert [a.number for a in running.actions(2.0) if isinstance(a, Signal)] == [TERM]
+
+
 def test_a_lost_node_outranks_what_failed_just_before() -> None:
     s = job(nodes=3, trainers=3)
     s.exited("trainer/0", Exit(1), 1.0)
