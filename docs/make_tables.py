@@ -61,6 +61,11 @@ def _ancestor(table: str, name: str) -> str:
     return ANCESTORS.get(f"{table} {name}") or ANCESTORS.get(name, NONE)
 
 
+def _called(names: Sequence[str]) -> str:
+    """Return how an option may be called as well, before its meaning."""
+    return "".join(f"`{alias}`; " for alias in names[1:])
+
+
 def list_options(command: str) -> list[tuple[str, str, str, str]]:
     """Return name, metavar, default and meaning of every option of a command."""
     if command == "pserver":
@@ -68,7 +73,7 @@ def list_options(command: str) -> list[tuple[str, str, str, str]]:
         found = [(a.dest, str(a.metavar), a.help or "") for a in actions]
     else:
         options = [p for p in COMMANDS[command].params if p.param_type_name == "option"]
-        found = [(p.opts[0][2:], "" if p.is_flag else p.metavar, p.help) for p in options]
+        found = [(p.opts[0][2:], "" if p.is_flag else p.metavar, _called(p.opts) + p.help) for p in options]
     parts = [
         (name, metavar, *text.removesuffix("]").partition(" [default: ")) for name, metavar, text in found
     ]

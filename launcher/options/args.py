@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -43,18 +44,20 @@ class Split(NamedTuple):
 
 def split_command_line(
     words: Sequence[str],
-    options: Mapping[str, bool],
+    options: Mapping[str, int],
     repeatable: Set[str] = frozenset({"env"}),
     others: Mapping[str, str] = MappingProxyType({}),
+    aliases: Mapping[str, str] = MappingProxyType({}),
 ) -> Split:
-    """Split `words`; `options` maps each of our options to whether it takes a value.
+    """Split `words`; `options` maps each of our options to how many values follow it.
 
-    others: options of our other commands, by name, with the command's name.
+    others: options of our other commands, by name, with the command's name. aliases: what options may be
+    called as well, dashes and all (`-n`), with the name that is meant.
 
     Names may be written with dashes or underscores. Raises SpecError naming the word where it can't be
     said whose it is: a near miss of ours, a single dash, a value missing or too many, an option twice.
     """
-    return _Splitter(words, options, repeatable, others).split()
+    return _Splitter(words, options, repeatable, others, aliases).split()
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = NEAR) -> str | None:
@@ -76,13 +79,15 @@ class _Splitter:
     def __init__(
         self,
         words: Sequence[str],
-        options: Mapping[str, bool],
+        options: Mapping[str, int],
         repeatable: Set[str],
         others: Mapping[str, str],
+        aliases: Mapping[str, str],
     ) -> None:
         self.words = words
         self.at = 0
-        self.options = {name.replace("-", "_"): (name, valued) for name, valued in options.items()}
+        self.options = {name.replace("-", "_"): (name, values) for name, values in options.items()}
+        self.aliases = aliases
         self.repeatable = repeatable
         self.others = others
         self.seen: set[str] = set()
@@ -117,8 +122,10 @@ class _Splitter:
 
     def _option(self, word: str) -> None:
         word = "--help" if word == "-h" and "help" in self.options else word
-        name, has_value, value = word[2:].partition("=")
-        if not word.startswith("--") or not name or name.startswith("-"):
+        written, has_value, value = word.partition("=")
+        written = f"--{self.aliases[written]}" if written in self.aliases else written
+        name = written[2:]
+        if not written.startswith("--") or not name or name.startswith("-"):
             self._refuse_foreign(word.partition("=")[0], word.strip("-").partition("=")[0])
             raise SpecError(
                 f"{word}: options here have a name after two dashes; what is meant for the program "
@@ -137,10 +144,10 @@ class _Splitter:
             self.forwarded.append(word)
 
     def _ours(self, key: str, value: str | None) -> None:
-        name, valued = self.options[key]
+        name, values = self.options[key]
         self._once(key, name)
-        if valued:
-            value = self._next_value(name) if value is None else value
+        if values:
+            value = self._values(name, values, [] if value is None else [value])
         elif value is not None:
             value = None if _truth(value, f"--{name}") else "False"
         self.ours.append(f"--{name}" if value is None else f"--{name}={value}")
@@ -162,8 +169,16 @@ class _Splitter:
             raise SpecError(f"--{name} is given twice")
         self.seen.add(key)
 
+    def _values(self, name: str, count: int, found: list[str]) -> str:
+        while len(found) < count:
+            found.append(self._next_value(name))
+        if any(" " in value for value in found[:-1]):
+            raise SpecError(f"--{name} {shlex.join(found)}: only the last of its values may have a blank")
+        return " ".join(found)
+
     def _next_value(self, name: str) -> str:
-        if self.at >= len(self.words) or self.words[self.at].startswith("--"):
+        ends = self.at >= len(self.words) or self.words[self.at].startswith("--")
+        if ends or self.words[self.at] in self.aliases:
             hint = "" if self.at >= len(self.words) else f" ({self.words[self.at]} is an option)"
             raise SpecError(f"--{name} needs a value: --{name}=VALUE{hint}")
         self.at += 1

@@ -184,13 +184,17 @@ class Flag:
 
 
 class Text(NamedTuple):
-    """Text that spec.py reads: a name, a path, a command."""
+    """Text that a spec reads: a name, a path, a command; or several with a blank between them."""
 
     repeatable: bool = False
+    values: int = 1  # all but the last without a blank in it
 
     @property
     def meant(self) -> str:
-        return "text, or a list of texts" if self.repeatable else "text"
+        one, many = (
+            ("text", "texts") if self.values == 1 else (f"a list of {self.values} texts", "such lists")
+        )
+        return f"{one}, or a list of {many}" if self.repeatable else one
 
     def read(self, text: str, label: str) -> str:
         self.check(text, label)
@@ -199,6 +203,11 @@ class Text(NamedTuple):
     def check(self, value: str, label: str) -> None:
         if not value or "\0" in value:
             raise SpecError(f"{label}={value!r} is {'empty' if not value else 'no text'}")
+        if len(value.split(" ", self.values - 1)) < self.values:
+            raise SpecError(f"{label}={value!r}: expected {self.values} values")
 
     def to_text(self, value: object) -> str | None:
+        if self.values > 1 and isinstance(value, list):
+            whole = len(value) == self.values and all(isinstance(part, str) for part in value)
+            return " ".join(value) if whole and not any(" " in part for part in value[:-1]) else None
         return value if isinstance(value, str) else None

@@ -30,6 +30,7 @@ class Option(NamedTuple):
     default: Any = None
     says: str = ""  # what stands for the default where the value itself does not tell it
     backends: tuple[str, ...] = BACKENDS
+    aliases: tuple[str, ...] = ()  # as they are written, with one dash or two
 
     @property
     def field(self) -> str:
@@ -37,9 +38,14 @@ class Option(NamedTuple):
         return f"{self.name}_s" if isinstance(self.kind, Seconds) else self.name
 
     @property
+    def values(self) -> int:
+        """How many words follow it on a command line."""
+        return self.kind.values if isinstance(self.kind, Text) else not isinstance(self.kind, Flag)
+
+    @property
     def valued(self) -> bool:
         """Whether it takes a value on a command line."""
-        return not isinstance(self.kind, Flag)
+        return self.values > 0
 
     @property
     def repeatable(self) -> bool:

@@ -72,11 +72,12 @@ class JobCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ours = options_of(self.backend)
-        options = {name: option.valued for name, option in ours.items()}
+        options = {name: option.values for name, option in ours.items()}
+        aliases = {alias: name for name, option in ours.items() for alias in option.aliases}
         repeatable = {name for name, option in ours.items() if option.repeatable}
         others = {o.name: o.backends[0] for o in OPTIONS if o.name not in ours}
         with usage_errors(ctx):
-            split = split_command_line(args, {**options, "help": False}, repeatable, others)
+            split = split_command_line(args, {**options, "help": 0}, repeatable, others, aliases)
         if "--help" in split.ours:
             _help(ctx)
         ctx.meta["split"], ctx.meta["backend"] = split, self.backend
@@ -119,7 +120,11 @@ def with_options(backend: str) -> Callable[[Callable[..., None]], Callable[..., 
 def _parameter(option: Option) -> inspect.Parameter:
     kind: Any = (list[str] | None if option.repeatable else str | None) if option.valued else bool
     said = typer.Option(
-        f"--{option.name}", metavar=option.metavar or None, help=option.text, show_default=False
+        f"--{option.name}",
+        *option.aliases,
+        metavar=option.metavar or None,
+        help=option.text,
+        show_default=False,
     )
     return inspect.Parameter(
         option.name,
