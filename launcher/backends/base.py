@@ -3,11 +3,11 @@
 A backend knows nothing about pservers, trainers, logs or restarts. What it promises, and what the
 contract suite (tests/integration/test_contract.py) holds every backend to:
 
-1. `start` returns once every node has an agent or has an error. Nodes that are declared come in their order;
-   where none is declared, the agents that came say which nodes there are.
-2. A line is two descriptors that carry bytes both ways, unchanged, without a terminal in between. Over TCP it
-   has seals: whoever is at its other end has proved a secret of the job.
-   While `start` still works on other nodes, it beats on the lines that are there.
+1. `start` returns once every node has an agent or has an error. Declared nodes come in their order; where
+   none is declared, the agents that came say which there are, and node 0 has trainer 0.
+2. A line is two descriptors that carry bytes both ways, unchanged, without a terminal in between. Over TCP
+   it has seals: who is at its other end has proved a secret of the job. While `start` still works on other
+   nodes, it beats on the lines that are there.
 3. A line whose launcher end is closed closes on the node, also when the launcher is killed.
 4. `Line.diagnosis` says what the node's side told on its way out: its exit, its last words.
 5. `ended` tells that what carried all agents is gone, if there is such a thing: the job ends then, with 76.

@@ -250,7 +250,7 @@ def _head_here(
 ) -> Head:
     from ..node.head.head import Head
 
-    started = [] if plan.nodes else _wait_for_nodes(loop, backend, watch, starting, "what starts agents")
+    started = [] if plan.nodes else _wait_for_nodes(loop, backend, watch, starting, "the cluster")
     nodes = plan.nodes or [node for node, _ in started]
     try:
         placed = place(plan, nodes)
