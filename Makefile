@@ -54,13 +54,14 @@ hosts: dev ## N hosts (default 3) with sshd on this machine, to try `pslaunch fa
 hosts-down: ## remove them, and all that is theirs
 	@PYTHONPATH=tests $(PYTHON) -m testbed down build/hosts
 
-# Without what measures memory, to which the sanitizer holds on, and without hosts, which know no LD_PRELOAD.
+# Without what measures memory, to which the sanitizer holds on, and without hosts, which know no LD_PRELOAD. Only the
+# files with such tests: each process would import all others as well, slowly.
 asan: dev build/asan/pslaunch/runtime/_core.abi3.so ## tests of the runtime, its C core under ASan and UBSan
 	@ln -sfn "$(CURDIR)"/launcher/* "$(CURDIR)/templates" build/asan/pslaunch/
 	@ln -sfn $(addprefix "$(CURDIR)"/,$(filter-out %.so,$(wildcard runtime/*))) build/asan/pslaunch/runtime/
 	PYTHONPATH="$(CURDIR)/build/asan" LD_PRELOAD="$(SANITIZERS)" \
 	ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_abort=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	$(PYTEST) -m asan -k "not memory and not furnished" $(PYTEST_ARGS)
+	$(PYTEST) -m asan -k "not memory and not furnished" $$(grep -rl mark.asan tests --include=test_*.py) $(PYTEST_ARGS)
 
 # The import names as real folders, as in build/typing, but with a core of its own: .venv/ stays as it is.
 build/asan/pslaunch/runtime/_core.abi3.so: $(CORE) $(BINDINGS) $(HEADERS) Makefile | dev
