@@ -19,7 +19,7 @@ from .. import __version__
 from ..backends.base import Line, find_backend
 from ..errors import STOP_SIGNALS, EndedEarlyError, HostError, PreflightError, PslaunchError, SpecError
 from ..node import codes, job
-from ..node.dispatch.head_side import of_nodes
+from ..node.dispatch.head_side import split_by_node
 from ..node.job import Facts, Node, Placed, Plan
 from ..node.line import reach
 from ..node.line.trace import Trace
@@ -229,7 +229,7 @@ def sent_bytes(placed: Placed) -> list[int]:
     package, nodes = placed.plan.package, placed.nodes
     if package is None:
         return [0] * len(nodes)
-    entries, parts = sizes(package), of_nodes(placed, {})
+    entries, parts = sizes(package), split_by_node(placed, {})
     if parts is None:
         return [sum(e.size for e in entries)] * len(nodes)
     part = parts(entries)

@@ -95,9 +95,9 @@ class Package(NamedTuple):
     folder: str
     skip: tuple[str, ...] = ()  # paths in it that are the job's own
     links_out: bool = False  # nodes see the same files: links that lead out may do so there too
-    shards: tuple[str, ...] = ()  # patterns with a number: of each trainer its own files
+    data_shards: tuple[str, ...] = ()  # patterns with a number: of each trainer its own files
     links: Mapping[str, str] = {}  # names in it to folders mounted on the nodes
-    shard_label: str = "--shard"  # what messages call them
+    data_shard_label: str = "--shard"  # what messages call them
     link_label: str = "--link"
     extras: Mapping[str, str] = {}  # names in it to further folders that go along
 
@@ -235,7 +235,7 @@ def placed_from_data(data: Mapping[str, Any]) -> Placed:
     roles = tuple(Role(r["name"], Count(**r["how_many"]), tuple(r["argv"])) for r in plan["roles"])
     declared = tuple(map(node_from_data, plan["nodes"]))
     p, i = plan["package"], plan["install"]
-    package = p and Package(**{**p, "skip": tuple(p["skip"]), "shards": tuple(p["shards"])})
+    package = p and Package(**{**p, "skip": tuple(p["skip"]), "data_shards": tuple(p["data_shards"])})
     install = i and Install(i["wheel"], tuple(i["pins"]), i["offline"])
     own = {"roles": roles, "nodes": declared, "limits": Limits(**plan["limits"]), "package": package,
            "install": install, "setup": tuple(plan["setup"])}  # fmt: skip

@@ -137,8 +137,8 @@ def _package(given: Given, split: Split, cwd: Path) -> tuple[Package | None, Pat
         if PurePosixPath(program).is_absolute():
             raise SpecError(f"the program {program} is not in {folder}, and only that is sent to the hosts")
         shards, links = given.all("shard"), given.all("link")
-        sent = Package(str(folder), shards=tuple(map(_shard, shards)), links=_links(links))
-        sent = sent._replace(shard_label=shards[0].label) if shards else sent
+        sent = Package(str(folder), data_shards=tuple(map(_data_shard, shards)), links=_links(links))
+        sent = sent._replace(data_shard_label=shards[0].label) if shards else sent
         sent = sent._replace(link_label=links[0].label) if links else sent
         return sent, folder, program
     if workspace:
@@ -159,7 +159,7 @@ def _program_there(workspace: Path, split: Split) -> str:
     return str(Path(path).relative_to(workspace))
 
 
-def _shard(value: Value) -> str:
+def _data_shard(value: Value) -> str:
     """A pattern with one place for the number of a file: 'data/*-{:05d}'."""
     try:
         places = [part for _, part, _, _ in string.Formatter().parse(value.text) if part is not None]

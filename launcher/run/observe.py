@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..backends.base import Line
 from ..node import codes
-from ..node.dispatch.head_side import Supply, in_words
+from ..node.dispatch.head_side import Supply, explain_failure
 from ..node.dispatch.sender import Sender, Source
 from ..node.head.events import Event, Recent
 from ..node.head.supervise import lost_advice
@@ -197,7 +197,7 @@ class RemoteHead:
         """The node of the head is to be filled by us."""
 
         def failed(e: Exception) -> None:
-            code, text = in_words(e)
+            code, text = explain_failure(e)
             self._line.send({"type": "no_package", "code": code, "text": text})
 
         def send(source: Source) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..errors import SpecError
 from ..node import codes
 from ..node.codes import Refusal
-from ..node.dispatch.data_shards import Shards
+from ..node.dispatch.data_shards import DataShards
 from ..node.dispatch.manifest import (
     KEPT,
     MAX_NAMED,
@@ -92,7 +92,7 @@ def list_package(package: Package, environ: Mapping[str, str]) -> Source:
         *(w.take_fingerprint() for w in walked.values()),
     ]
     listing = Listing(_cache(package.folder, environ, "listing"), digest(b"\0\0\0".join(fingerprints)))
-    if not package.shards and listing.manifest:
+    if not package.data_shards and listing.manifest:
         return Source(package.folder, listing.manifest, extras=package.extras, known=listing.digest)
     entries: list[Entry] = []
     certain = True
@@ -114,7 +114,7 @@ def list_package(package: Package, environ: Mapping[str, str]) -> Source:
 
 def _own(package: Package, found: Found) -> list[Entry]:
     """What of the folder itself is sent."""
-    _check_shards(package, found.entries)
+    _check_data_shards(package, found.entries)
     entries = with_links(found.entries, package.links, package.link_label)
     problems = [p for p in found.problems if p.partition(" is ")[0] not in package.links]
     advice = f" ({LINK_ADVICE})" if any("leads out" in p for p in problems) else ""
@@ -158,14 +158,14 @@ class Listing:
         write_beside(self._path, f"{self._fingerprint} {digest(manifest)}\n".encode() + manifest)
 
 
-def _check_shards(package: Package, entries: list[Entry]) -> None:
+def _check_data_shards(package: Package, entries: list[Entry]) -> None:
     """A pattern that fits no file would give every trainer all of them."""
-    for pattern in package.shards:
-        number = Shards([pattern]).number
+    for pattern in package.data_shards:
+        number = DataShards([pattern]).number
         if not any(e.kind != "d" and number(e.path) is not None for e in entries):
             raise Refusal(
                 codes.USAGE,
-                f"{package.shard_label}={pattern} fits no file in {package.folder}: "
+                f"{package.data_shard_label}={pattern} fits no file in {package.folder}: "
                 "a pattern says the whole path there",
             )
 

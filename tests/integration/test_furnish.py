@@ -14,7 +14,7 @@ import pytest
 
 from pslaunch.backends.local import LocalBackend
 from pslaunch.node import codes
-from pslaunch.node.agent.install import OWN_WHEEL, WHEELHOUSE, chosen_python
+from pslaunch.node.agent.install import OWN_WHEEL, WHEELHOUSE, read_chosen_python
 from pslaunch.node.head.head import Head
 from pslaunch.node.job import place
 from pslaunch.node.logs import ADVICE
@@ -51,7 +51,7 @@ class Node:
         return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=100)
 
     def python(self) -> str:
-        return chosen_python(str(self.state))
+        return read_chosen_python(str(self.state))
 
 
 @pytest.fixture

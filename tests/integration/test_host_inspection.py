@@ -17,7 +17,7 @@ import pytest
 from pslaunch.backends.local import LocalBackend
 from pslaunch.check.check import Inspection, StoppedError
 from pslaunch.check.findings import Seen
-from pslaunch.node.agent.inspect import lock_holder
+from pslaunch.node.agent.inspect import find_lock_holder
 from pslaunch.node.job import Limits, Node
 from pslaunch.node.line.wire import HEADER, HEARTBEAT
 from pslaunch.node.loop import Loop
@@ -123,13 +123,13 @@ def test_an_agent_that_is_to_dial_waits_for_the_word_where_as_long_as_the_launch
 def test_who_waits_for_a_lock_does_not_hold_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.write_text("job-1\n")
-    assert lock_holder(str(path)) == ""
+    assert find_lock_holder(str(path)) == ""
     waiting = "import fcntl, sys\nwith open(sys.argv[1]) as f: fcntl.flock(f, fcntl.LOCK_EX)"
     with path.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with started([sys.executable, "-c", waiting, str(path)]) as waiter:
             poll_until(lambda: f"-> FLOCK  ADVISORY  WRITE {waiter.pid}" in locks(), describe=locks)
-            assert lock_holder(str(path)) == "job-1"
+            assert find_lock_holder(str(path)) == "job-1"
 
 
 def locks() -> str:

@@ -192,7 +192,7 @@ class Agent:
         self._furnishing = m
 
     def _furnished(self) -> None:
-        from .install import chosen_python
+        from .install import read_chosen_python
 
         m, self._furnishing = self._furnishing, None
         assert m is not None
@@ -200,12 +200,12 @@ class Agent:
         program.finish()
         assert program.process is not None
         if program.process.returncode == codes.OK:
-            python = chosen_python(m["state_dir"])
+            python = read_chosen_python(m["state_dir"])
             self.line.send({"type": "furnished", "python": python}, in_order=True)
 
     def _order_dispatch(self, m: messages.Dispatch) -> None:
         if self._filling:
-            self._filling.offered(m)
+            self._filling.take_offer(m)
 
     def _order_serve(self, m: messages.Serve) -> None:
         if self._filling:
@@ -280,7 +280,7 @@ class Agent:
         """What all programs share: the list of nodes, the numbers of their outputs; ports of nobody go."""
         self._close_doors()
         assert self._premises is not None
-        self._premises.list_nodes(m["nodes"])
+        self._premises.write_nodes(m["nodes"])
         os.makedirs(os.path.join(self._run_dir, "gloo"), exist_ok=True)
         self._numbers = dict(m["numbers"])
         ports.close_all({key: self.held.pop(key) for key in list(self.held) if key not in self._numbers})

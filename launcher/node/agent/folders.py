@@ -34,7 +34,7 @@ JOURNAL_PATH = ".pslaunch/dispatch/journal"  # into_place.py's, which is not loa
 
 
 class Premises:
-    """What the order to prepare names (`order`). `hand_over` gives the lock to the keeper too."""
+    """The folders that an order to prepare names. `hand_over` gives the lock to the keeper too."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Premises:
             self.paths["log_dir"] += f"/node-{self._node}"
             self.paths["state_dir"] += f"/node-{self._node}"
         if holder is None:
-            self._settle()
+            self._finish_dispatch()
         elif self._loop.now() < self._until_s:  # it may be one of this job that has not written its name yet
             self._loop.call_after(AGAIN_S, lambda: self._answer(self.enter, None))
         else:
@@ -110,7 +110,7 @@ class Premises:
             self._lock_fd = -1
 
     def _lock(self) -> str | None:
-        """Take the lock, or say who has it: job and node."""
+        """Take the lock, or return its holder: job and node."""
         path = os.path.join(self.paths["state_dir"], "lock")
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.fchmod(fd, 0o600)  # who can open it can lock it, and hold up our next job
@@ -120,7 +120,7 @@ class Premises:
             other = os.read(fd, MAX_LOCK_BYTES).decode("utf-8", "replace").strip()
             os.close(fd)
             return other
-        first = self._before_us() if self._nodes > 1 and self.shared is None else None
+        first = self._find_first_node() if self._nodes > 1 and self.shared is None else None
         if first is not None:
             os.close(fd)
             return first
@@ -138,8 +138,8 @@ class Premises:
         self._hand_over(fd)
         return None
 
-    def _before_us(self) -> str | None:
-        """Job and node that came in here first, if not we: also where locks do not reach other hosts."""
+    def _find_first_node(self) -> str | None:
+        """Return job and node that came in first, if not we: also where locks do not reach other hosts."""
         folder, name = self.paths["state_dir"], f"first-{self._job_id}"
         try:
             os.symlink(str(self._node), os.path.join(folder, name))
@@ -152,8 +152,8 @@ class Premises:
                 os.unlink(os.path.join(folder, other))
         return None
 
-    def _settle(self) -> None:
-        """The folders are ours: finish what a cut dispatch has left."""
+    def _finish_dispatch(self) -> None:
+        """Finish what a cut dispatch has left in folders that are ours now."""
         if self.dispatched:
             self._make(self.workspace)
         if self.shared is None and os.path.lexists(os.path.join(self.workspace, JOURNAL_PATH)):
@@ -166,14 +166,14 @@ class Premises:
                     path = os.path.join(self.workspace, JOURNAL_PATH)
                     text = f"{path}, left by a dispatch that was cut, can't be read ({failed}): remove it"
                     failed = Refusal(codes.IO, f"{text}, and dispatch again")
-                self._answer(self._tidy, failed)
+                self._answer(self._make_ready, failed)
 
             self._loop.aside(lambda: into_place.finish(self.workspace), over)
         else:
-            self._tidy()
+            self._make_ready()
 
-    def _tidy(self) -> None:
-        self._put(OWNER)
+    def _make_ready(self) -> None:
+        self._write_state(OWNER)
         folder = self._node_files() if self.shared is None else self.paths["log_dir"]
         write(os.path.join(folder, "nodefile"), f"{self._node}\n")
         os.makedirs(self.paths["output_dir"], exist_ok=True)
@@ -182,12 +182,12 @@ class Premises:
             return
         # Where that can't be written, all that is in output/ will count as the job's.
         self._loop.aside(
-            lambda: self._put(EARLIER, list_folder(self.paths["output_dir"])),
+            lambda: self._write_state(EARLIER, list_folder(self.paths["output_dir"])),
             lambda _failed: self._answer(self._ready, None),
         )
 
-    def _put(self, name: str, lines: Iterable[str] = ()) -> None:
-        """A file of the state folder, with our job in its first line."""
+    def _write_state(self, name: str, lines: Iterable[str] = ()) -> None:
+        """Write a file of the state folder, with our job in its first line."""
         path = os.path.join(self.paths["state_dir"], name)
         beside = f"{path}-{self._node}"
         with _naming(path), open(beside, "w", encoding="utf-8") as f:
@@ -195,7 +195,7 @@ class Premises:
             f.writelines(lines)
         os.replace(beside, path)
 
-    def list_nodes(self, addrs: Iterable[str]) -> None:
+    def write_nodes(self, addrs: Iterable[str]) -> None:
         """Write `nodes`. As a whole, since nodes may share the folder, and programs of one run before
         another has written it."""
         folder = self._node_files()
@@ -217,7 +217,7 @@ def _remove_left_run_dir(lock: bytes) -> None:
 
 
 def write(path: str, text: str, mode: int = 0o644) -> None:
-    """A file that has this text, and nothing of what it had before."""
+    """Make a file have this text, and nothing that it had before."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with _naming(path), os.fdopen(fd, "w", encoding="utf-8") as f:
         f.write(text)

@@ -1,4 +1,4 @@
-"""What a node is and has, for `pslaunch check`: facts without a judgement, and nothing is changed or left."""
+"""Facts of a node for `pslaunch check`, without a judgement; nothing is changed or left behind."""
 
 from __future__ import annotations
 
@@ -74,42 +74,43 @@ def inspect_node(order: Inspect, run_dir: str) -> NodeFacts:
         "libc": _libc(),
         "cores": len(os.sched_getaffinity(0)),
         "memory": _memory(),
-        "folders": {name: folder(path) for name, path in order["paths"].items()},
-        "used_by": lock_holder(os.path.expanduser(order["lock"])),
+        "folders": {name: inspect_folder(path) for name, path in order["paths"].items()},
+        "used_by": find_lock_holder(os.path.expanduser(order["lock"])),
         "files": {path: os.path.isfile(os.path.expanduser(path)) for path in order["files"]},
         "links": {path: os.path.exists(path) for path in order["links"]},
         "interfaces": nics.list_addresses(),
         "interface_error": interface_error,
         "addrs": addrs,
-        "ports": {str(port): port_state(addrs[0] if addrs else "", port) for port in order["ports"]},
-        "programs": programs(os.path.expanduser(order["python"]) or sys.executable, order, run_dir),
+        "ports": {str(port): try_port(addrs[0] if addrs else "", port) for port in order["ports"]},
+        "programs": inspect_python(os.path.expanduser(order["python"]) or sys.executable, order, run_dir),
         "proxies": sorted(name for name in env.PROXIES if os.environ.get(name)),
     }
 
 
-def folder(path: str) -> FolderFacts:
-    """Whether a folder is there or can be made, and written; a path may begin with ~."""
-    path = there = os.path.expanduser(path)
-    while not os.path.lexists(there) and there != os.path.dirname(there):
-        there = os.path.dirname(there)
+def inspect_folder(path: str) -> FolderFacts:
+    """Return whether a folder is there or can be made, and written; a path may begin with ~."""
+    path = nearest = os.path.expanduser(path)
+    while not os.path.lexists(nearest) and nearest != os.path.dirname(nearest):
+        nearest = os.path.dirname(nearest)
     facts: FolderFacts = {
-        "path": path, "there": there == path, "parent": there, "error": "", "owner": "", "free_bytes": None,
+        "path": path, "there": nearest == path, "parent": nearest,
+        "error": "", "owner": "", "free_bytes": None,
     }  # fmt: skip
     try:
-        state, disk = os.stat(there), os.statvfs(there)
+        state, disk = os.stat(nearest), os.statvfs(nearest)
         facts["owner"] = _user(state.st_uid)
         facts["free_bytes"] = disk.f_bavail * disk.f_frsize
         # Rights alone don't tell: of root's, of a read-only disk, of one without inodes.
-        probe = os.path.join(there, f".pslaunch-check-{os.urandom(8).hex()}")
+        probe = os.path.join(nearest, f".pslaunch-check-{os.urandom(8).hex()}")
         os.mkdir(probe, 0o700)
         os.rmdir(probe)
     except OSError as e:
-        facts["error"] = f"{there}: {e.strerror}"
+        facts["error"] = f"{nearest}: {e.strerror}"
     return facts
 
 
-def lock_holder(path: str) -> str:
-    """The job that holds this lock on this machine; it is only looked at, never taken."""
+def find_lock_holder(path: str) -> str:
+    """Return the job that holds this lock on this machine, without trying to take it."""
     with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as f:
         inode, job = os.fstat(f.fileno()).st_ino, f.readline(200).strip()
         with open("/proc/locks", encoding="ascii") as locks:
@@ -118,8 +119,8 @@ def lock_holder(path: str) -> str:
     return ""
 
 
-def port_state(addr: str, port: int) -> str:
-    """Empty where a port is free, else why it can't be had, with its holder."""
+def try_port(addr: str, port: int) -> str:
+    """Return why a port can't be had, with its holder; empty where it is free."""
     wanted = {"": [port]}
     marks: Sequence[socket.socket] = ()
     try:
@@ -133,8 +134,8 @@ def port_state(addr: str, port: int) -> str:
     return ""
 
 
-def programs(python: str, order: Inspect, run_dir: str) -> ProgramFacts:
-    """The Python of the programs, the modules that it lacks, and versions; `error` where it does not run."""
+def inspect_python(python: str, order: Inspect, run_dir: str) -> ProgramFacts:
+    """Ask the programs' Python for its version, the modules that it lacks, their versions."""
     argv = [python, "-c", _ASK, json.dumps([order["modules"], order["packages"], order["pins"]])]
     environ = {**os.environ, "TMPDIR": run_dir, **order["env"]}
     try:

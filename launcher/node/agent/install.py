@@ -53,8 +53,8 @@ def main(order: str) -> int:
     return codes.OK
 
 
-def chosen_python(state_dir: str) -> str:
-    """The Python of the last furnishing; empty where it was to be the node's own."""
+def read_chosen_python(state_dir: str) -> str:
+    """Return the Python of the last furnishing; empty where it was to be the node's own."""
     with open(os.path.join(state_dir, "python"), encoding="utf-8") as f:
         return f.read()
 
@@ -65,7 +65,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _install(workspace: str, state_dir: str, install: dict[str, Any]) -> str:
-    """The Python of an environment with our wheel, what it needs, and the workspace's requirements."""
+    """Return the Python of an environment with our wheel, what it needs, and the workspace's requirements."""
     own, house = os.path.join(workspace, OWN_WHEEL), os.path.join(workspace, WHEELHOUSE)
     requirements = os.path.join(workspace, REQUIREMENTS)
     wanted = _read(requirements)
@@ -93,7 +93,7 @@ def _install(workspace: str, state_dir: str, install: dict[str, Any]) -> str:
 
 
 def _hash(own: str, house: str, requirements: str, install: dict[str, Any]) -> str:
-    """Of all that decides what is in the environment."""
+    """Return a hash of all that decides on the content of the environment."""
     digest = hashlib.sha256(json.dumps([sys.version, sys.executable, requirements, install]).encode())
     with open(os.path.join(own, install["wheel"]), "rb") as f:
         digest.update(f.read())

@@ -1,4 +1,4 @@
-"""One program on a node: its log, its progress socket, what it is sent, its end."""
+"""One program on a node: its log, its progress socket, signals to it, its end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROGRESS_EVERY_S = 0.2  # reports of one process to the head; the newest wins
 
 
 class Owner(Protocol):
-    """What a program needs of the agent that started it."""
+    """The agent that started a program, as the program needs it."""
 
     loop: Loop
     line: MessageLine[OfAgent]
@@ -48,7 +48,7 @@ class Program:
         self._owner, self._loop, self.number = owner, owner.loop, number
         self.key, self.role, self.log_path = str(order["key"]), str(order["role"]), str(order["log"])
         self.process: subprocess.Popen[bytes] | None = None
-        self.asked = False  # whether we have sent it a signal
+        self.signalled = False  # by us
         self.ended = False
         self._written = 0
         self._log_failed = False
@@ -99,11 +99,11 @@ class Program:
     def _more_output(self) -> None:
         self._read_output()
 
-    def _read_what_is_there(self) -> None:
-        """All that was written until now, and not what something that was left behind writes meanwhile."""
-        there = bytearray(4)
-        fcntl.ioctl(self._out, termios.FIONREAD, there)
-        (left,) = struct.unpack("i", there)
+    def _read_available(self) -> None:
+        """Read all that was written until now, and nothing that a left-over process writes meanwhile."""
+        available = bytearray(4)
+        fcntl.ioctl(self._out, termios.FIONREAD, available)
+        (left,) = struct.unpack("i", available)
         while left > 0 and (taken := self._read_output()):
             left -= taken
 
@@ -160,7 +160,7 @@ class Program:
         """To its whole process group; KILL to all that descends from it too."""
         if self.ended or self.process is None:
             return
-        self.asked = True
+        self.signalled = True
         if number == signal.SIGKILL:
             for proc in procs.descendants(self.process.pid):
                 procs.send(proc, number)
@@ -174,15 +174,15 @@ class Program:
         self.process.returncode = code  # we have waited for it, Popen must not
         self.read_progress(MAX_REPORTS)
         self._send_report()
-        self._read_what_is_there()
-        oom = name == "SIGKILL" and not self.asked and procs.oom_kills() > self._oom_before
+        self._read_available()
+        oom = name == "SIGKILL" and not self.signalled and procs.oom_kills() > self._oom_before
         self._owner.line.send(
             {
                 "type": "exited",
                 "key": self.key,
                 "code": code,
                 "signal": name,
-                "asked": self.asked,
+                "asked": self.signalled,
                 "oom": oom,
                 "written": self._written,
                 "tail": logs.tail(self.log_path),
@@ -193,7 +193,7 @@ class Program:
     def finish(self) -> None:
         """Give back all descriptors; what still holds the other end of the pipe was killed before."""
         if not self._log.closed:
-            self._read_what_is_there()
+            self._read_available()
             self._loop.watch(self._out)
             self._loop.watch(self._progress.fileno())
             os.close(self._out)

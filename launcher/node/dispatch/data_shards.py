@@ -1,4 +1,4 @@
-"""Which files of a package are of which trainer: in `data/*-{:05d}` a file has its number. Pure."""
+"""Data shards: files of a package that are one trainer's, by their number, as in `data/*-{:05d}`. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .manifest import Entry
 _GLOB = {"*": "[^/]*", "?": "[^/]"}
 
 
-class Shards:
-    """The patterns of a job; a file that none fits is everybody's."""
+class DataShards:
+    """Patterns of the data shards of a job; a file that none fits is everybody's."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         """Each with one place for a number, as `str.format` has it, and `*` and `?` as a shell has them."""
         self._patterns = [_compile(pattern) for pattern in patterns]
 
     def number(self, path: str) -> int | None:
-        """The number of a file, None where it is everybody's."""
+        """Return the number of a data shard, None for a file that is everybody's."""
         for pattern, place in self._patterns:
             found = pattern.fullmatch(path)
             if found and place.format(int(found[1])) == found[1]:
@@ -27,7 +27,10 @@ class Shards:
         return None
 
     def split(self, entries: Sequence[Entry], count: int) -> Callable[[Collection[int]], list[Entry]]:
-        """The entries for a node with these of `count` trainers; each was looked at once for all nodes."""
+        """Return a function that gives the entries for a node with these of `count` trainers.
+
+        Each path is matched once for all nodes.
+        """
         everybodys: list[int] = []
         of: dict[int, list[int]] = {}
         for i, e in enumerate(entries):

@@ -74,16 +74,16 @@ class FromLauncher:
         self._say({"type": "wants"})
 
     def heard(self, m: Dispatch | NoPackage) -> None:
-        """The launcher offers a package, or says why there is none."""
+        """Take the launcher's offer of a package, or its reason why there is none."""
         if not self._receiver:
             return
         if m["type"] == "dispatch":
-            self._receiver.offered(m)
+            self._receiver.take_offer(m)
         else:
             self._failed(Refusal(int(m["code"]), str(m["text"])))
 
     def take(self, piece: Data) -> None:
-        """A piece of it."""
+        """Take a piece of it."""
         if self._receiver:
             self._receiver.take(piece)
 

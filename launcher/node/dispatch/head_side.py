@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 from pslaunch.runtime.shared.env import TRAINER
 
 from .. import codes, job
-from ..codes import Refusal, code_of
+from ..codes import Refusal, code_of, describe_error
 from ..line.wire import NONSENSE
 from ..listing import show_few
 from ..loop import Aside, Loop
-from .data_shards import Shards
+from .data_shards import DataShards
 from .manifest import MAX_NAMED
 from .sender import Sender, Source
 
@@ -53,19 +53,19 @@ class Dispatch:
         self._loop, self._desk, self._supply = loop, desk, supply
         self._aside: Aside | None = None
         self._senders: dict[int, Sender] = {}
-        self._far: dict[int, dict[str, int]] = {}  # how far the nodes are that lacked something
-        self._waiting: set[int] = set()
+        self._progress: dict[int, dict[str, int]] = {}  # of nodes that lacked something
+        self._unfilled: set[int] = set()
         self._began_s = 0.0
-        self._passed_on = False  # whether nodes pass the package on to each other
-        self._hungry: dict[int, Lacks] = {}  # nodes that wait for one that has it, and what they lack
-        self._feeding = False  # one gets it from us
-        self._spare: list[Link] = []  # nodes that have it and do not listen
-        self._called = 0  # how many were asked to, and have not answered
-        self._idle: dict[int, int] = {}  # nodes that listen and serve nobody, and their ports
-        self._fetching: dict[int, tuple[int, int]] = {}  # nodes that get it from another
+        self._passed_on = False  # nodes pass the package on to each other
+        self._want_source: dict[int, Lacks] = {}  # nodes that wait for a sender, and what they lack
+        self._head_sends = False  # to one of them
+        self._holders: list[Link] = []  # nodes that have the package and do not listen
+        self._asked_to_serve = 0  # nodes that have not answered that they listen
+        self._idle_servers: dict[int, int] = {}  # nodes that listen and serve nobody, and their ports
+        self._fetching: dict[int, tuple[int, int]] = {}  # nodes that get it from another, whose port this is
 
     def fills(self, node: job.Node) -> bool:
-        """Whether this node is to get the package from us, or from one that did."""
+        """Return whether this node gets the package from us, or from a node that did."""
         return node.dispatched and self._supply is not None and node.id not in self._supply.filled
 
     def begin(self, over: Callable[[], None]) -> None:
@@ -77,27 +77,27 @@ class Dispatch:
         # A folder that nodes share gets all that any of them is to have, once.
         shared = {n.id: self._desk.links[n.id].shared for n in nodes}
         first = {node: node if other is None else other for node, other in shared.items()}
-        self._tell_of_shards(first)
+        self._warn_of_shared_data_shards(first)
         filled = {first[node] for node in supply.filled}
         wanting = [n.id for n in nodes if n.dispatched and first[n.id] == n.id and n.id not in filled]
         links = [self._desk.links[node] for node in wanting]
-        mine = of_nodes(self._desk.placed, first)
+        mine = split_by_node(self._desk.placed, first)
         self._over, self._began_s = over, self._loop.now()
-        self._waiting = {link.node.id for link in links}
+        self._unfilled = {link.node.id for link in links}
         supply.get(
-            lambda source: self._send(source, links, mine), self._failed, mine, lambda m: self.filling(0, m)
+            lambda source: self._send(source, links, mine), self._fail, mine, lambda m: self.filling(0, m)
         )
 
-    def _tell_of_shards(self, first: Mapping[int, int]) -> None:
+    def _warn_of_shared_data_shards(self, first: Mapping[int, int]) -> None:
         """Trainers of nodes that share a folder see each other's files. `first`: whose folder a node has."""
         package = self._desk.placed.plan.package
-        if not package or not package.shards:
+        if not package or not package.data_shards:
             return
         for owner in sorted(set(first.values())):
             hosts = [self._desk.links[node].host for node, other in sorted(first.items()) if other == owner]
             if len(hosts) > 1:
                 text = (
-                    f"{package.shard_label}: {show_few(hosts, MAX_NAMED)} share one folder; "
+                    f"{package.data_shard_label}: {show_few(hosts, MAX_NAMED)} share one folder; "
                     "each of their trainers sees the files of all of them there"
                 )
                 self._desk.tell("note", level="warning", text=text)
@@ -109,15 +109,15 @@ class Dispatch:
         for link in links:
             if not link.gone and not self._desk.ending:
                 own = source.part(part(link.node.id)) if part else source
-                self._senders[link.node.id] = Sender(self._aside, own, link.line, failed=self._failed)
+                self._senders[link.node.id] = Sender(self._aside, own, link.line, failed=self._fail)
         self._maybe_over()
 
-    def _failed(self, e: Exception) -> None:
-        code, text = in_words(e)
+    def _fail(self, e: Exception) -> None:
+        code, text = explain_failure(e)
         self._desk.fail("the package", 0, code, text)
 
     def lacks(self, link: Link, m: Lacks) -> None:
-        """A node's answer: what is to be sent."""
+        """Take a node's answer: what is to be sent."""
         sender = self._senders.get(link.node.id)
         if sender and m.get("files"):
             sender.when_read(lambda: self._lacks(link, m))
@@ -127,14 +127,14 @@ class Dispatch:
     def _lacks(self, link: Link, m: Lacks) -> None:
         try:
             sender = self._senders[link.node.id]
-            # Whom we feed may ask again, for what an earlier try left and is no good: nobody else will do.
+            # A node to which we send may ask again, if what an earlier try left is no good: we send it too.
             ours = m["alone"] or sender.total_bytes > 0
             if self._passed_on and not ours and sender.size(m) >= PASS_ON_BYTES:
-                self._hungry[link.node.id] = m
+                self._want_source[link.node.id] = m
             else:
-                self._free(link)  # it may not have reached the one that has it
+                self._release_server(link)  # it may not have reached its server
                 sender.lacks(m)
-            self._deal()
+            self._assign_sources()
         except NONSENSE as e:
             self._desk.fail(
                 f"node {link.node.id} ({link.host})", link.node.id, codes.NODE_LOST, f"asks for {e}"
@@ -142,62 +142,66 @@ class Dispatch:
 
     # A large package is sent once; each node that has it passes it on to one other at a time.
 
-    def _deal(self) -> None:
-        while self._hungry and (self._idle or not self._feeding):
-            node, m = next(iter(self._hungry.items()))
-            del self._hungry[node]
-            if self._idle:
-                server, port = self._idle.popitem()
+    def _assign_sources(self) -> None:
+        while self._want_source and (self._idle_servers or not self._head_sends):
+            node, m = next(iter(self._want_source.items()))
+            del self._want_source[node]
+            if self._idle_servers:
+                server, port = self._idle_servers.popitem()
                 self._fetching[node] = server, port
                 addrs = self._desk.links[server].addrs
                 self._desk.links[node].line.send({"type": "fetch", "addrs": addrs, "port": port})
             else:
-                self._feeding = True
+                self._head_sends = True
                 self._senders[node].lacks(m)
-        # Whoever comes when all others have it already has to be thought of as well.
-        while self._spare and self._called < len(self._hungry):
-            link = self._spare.pop()
-            self._called += 1
+        # Also for a node that asks after all others have it.
+        while self._holders and self._asked_to_serve < len(self._want_source):
+            link = self._holders.pop()
+            self._asked_to_serve += 1
             link.line.send({"type": "serve", "addr": link.node.addr})
 
     def serving(self, link: Link, port: int) -> None:
-        """A node that has the package listens."""
-        self._called -= 1
-        self._idle[link.node.id] = port
-        self._deal()
+        """Take the word of a node that has the package and listens."""
+        self._asked_to_serve -= 1
+        self._idle_servers[link.node.id] = port
+        self._assign_sources()
 
-    def _free(self, link: Link) -> None:
-        """This node fetches no more: who served it may serve another."""
+    def _release_server(self, link: Link) -> None:
+        """Let the server of this node, which fetches no more, serve another."""
         if link.node.id in self._fetching:
             server, port = self._fetching.pop(link.node.id)
-            self._idle[server] = port
+            self._idle_servers[server] = port
 
     def _pass_on(self, link: Link) -> None:
-        """A node has got the package: it may give it to those that wait."""
-        self._free(link)
-        self._spare.append(link)
-        self._deal()
+        """Let a node that has got the package pass it on."""
+        self._release_server(link)
+        self._holders.append(link)
+        self._assign_sources()
 
     def filling(self, node: int, m: Filling) -> None:
-        """How far a node is, wherever it gets the package from."""
-        self._far[node] = {"files": int(m["files"]), "bytes": int(m["bytes"]), "received": int(m["received"])}
-        state = "waiting" if node in self._hungry else str(m["state"])
+        """Report the progress of a node, wherever it gets the package from."""
+        self._progress[node] = {
+            "files": int(m["files"]),
+            "bytes": int(m["bytes"]),
+            "received": int(m["received"]),
+        }
+        state = "waiting" if node in self._want_source else str(m["state"])
         source, _ = self._fetching.get(node, (None, 0))
-        self._desk.tell("dispatch", node=node, state=state, source=source, **self._far[node])
+        self._desk.tell("dispatch", node=node, state=state, source=source, **self._progress[node])
 
     def received(self, link: Link, m: Received) -> None:
-        """A node has written so much."""
+        """Take a node's word that it has written so much."""
         if link.node.id in self._senders:
             self._senders[link.node.id].received(m)
 
     def dispatched(self, link: Link) -> None:
-        """A node has all in place."""
-        self._waiting.discard(link.node.id)
+        """Take a node's word that all is in place."""
+        self._unfilled.discard(link.node.id)
         self._pass_on(link)
         self._maybe_over()
 
     def _maybe_over(self) -> None:
-        if self._waiting or self._desk.ending or self._aside is None:
+        if self._unfilled or self._desk.ending or self._aside is None:
             return
         self._aside.close()
         self._aside = None
@@ -205,18 +209,21 @@ class Dispatch:
             "dispatch",
             node=None,
             state="done",
-            nodes=len(self._far),
-            files=sum(far["files"] for far in self._far.values()),
-            bytes=sum(far["bytes"] for far in self._far.values()),
+            nodes=len(self._progress),
+            files=sum(progress["files"] for progress in self._progress.values()),
+            bytes=sum(progress["bytes"] for progress in self._progress.values()),
             sent=sum(sender.total_bytes for sender in self._senders.values()),  # by the head itself
             elapsed_s=round(self._loop.now() - self._began_s, 3),
         )
         self._over()
 
 
-def of_nodes(placed: job.Placed, first: Mapping[int, int]) -> Parts | None:
-    """For each node, which entries it gets; None where all get all. `first`: whose folder a node shares."""
-    patterns = placed.plan.package.shards if placed.plan.package else ()
+def split_by_node(placed: job.Placed, first: Mapping[int, int]) -> Parts | None:
+    """Return a function that gives each node's entries, None if all get all.
+
+    first: the node whose folder a node shares.
+    """
+    patterns = placed.plan.package.data_shards if placed.plan.package else ()
     if not patterns:
         return None
     trainers = placed.of(TRAINER)
@@ -225,16 +232,16 @@ def of_nodes(placed: job.Placed, first: Mapping[int, int]) -> Parts | None:
         ranks.setdefault(first.get(p.node, p.node), []).append(p.rank)
 
     def parts(entries: Sequence[Entry]) -> Callable[[int], list[Entry]]:
-        part = Shards(patterns).split(entries, len(trainers))
+        part = DataShards(patterns).split(entries, len(trainers))
         return lambda node: part(ranks.get(first.get(node, node), ()))
 
     return parts
 
 
-def in_words(e: Exception) -> tuple[int, str]:
-    """Exit code and text of what kept a package from being sent."""
+def explain_failure(e: Exception) -> tuple[int, str]:
+    """Return exit code and text of what kept a package from being sent."""
     if isinstance(e, Refusal):
         return e.code, str(e)
     if isinstance(e, OSError):
-        return code_of(e), f"{e.filename}: {e.strerror}" if e.filename else str(e)
+        return code_of(e), describe_error(e)
     return codes.IO, f"{type(e).__name__}: {e}"

@@ -40,13 +40,13 @@ class Filling:
         self._receiver: Receiver | None = Receiver(loop, workspace, say=say, over=self._over, tell=say)
         self._receiver.expect()
 
-    def offered(self, m: Dispatch) -> None:
-        """A package: say what this node lacks of it, take that, put it in place."""
+    def take_offer(self, m: Dispatch) -> None:
+        """Take the offer of a package: say what this node lacks of it, take that, put it in place."""
         if self._receiver:
-            self._receiver.offered(m)
+            self._receiver.take_offer(m)
 
     def take(self, piece: Data) -> None:
-        """A piece of it, from the head."""
+        """Take a piece of it, from the head."""
         if self._receiver:
             self._receiver.take(piece)
 

@@ -1,6 +1,6 @@
-"""A node takes a package over a line: asks for what it lacks, grants what it has written, tells the end.
+"""A node takes a package over a line: asks for what it lacks, grants what it has written, reports the end.
 
-Nothing here decides for the job; what is slow is done by `incoming.py`, in a thread.
+Nothing here decides for the job; what is slow is done by `staging.py`, in a thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TELL_EVERY_S = 0.5
 
 
 class Receiver:
-    """Takes one package over a line: orders and pieces come in, `say` answers, `over` is told the end."""
+    """Takes one package over a line: orders and pieces come in, `say` answers, `over` hears the end."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Receiver:
         in_place: bool = False,
         mine: Callable[[Sequence[Entry]], list[Entry]] | None = None,
     ) -> None:
-        """`tell` hears now and then how far this is, if anything is lacking.
+        """`tell` gets the progress now and then, if anything is lacking.
 
         `in_place`: the workspace is the folder itself, and only the manifest is wanted.
 
@@ -53,8 +53,8 @@ class Receiver:
         self._aside, self._workspace, self._say, self._over = Aside(loop), workspace, say, over
         self._tell_sender = say  # whoever sends just now
         self._loop, self._tell = loop, tell
-        self._state, self._due_s = "", 0.0  # what was told last, when to tell it again
-        self._files = self._bytes = self._come_bytes = 0
+        self._state, self._due_s = "", 0.0  # of the last progress report; when the next one is due
+        self._files = self._bytes = self._received_bytes = 0
         self._incoming: Incoming | None = None
         self.digest, self._size = "", 0  # of the manifest
         self._manifest: bytearray | None = None  # as it comes
@@ -82,8 +82,8 @@ class Receiver:
 
         self._aside.do(compare, lambda _failed: None)  # what is wrong is told when it matters
 
-    def offered(self, m: Dispatch) -> None:
-        """A package: its manifest's hash and length. Asks for the manifest, or for what is lacking."""
+    def take_offer(self, m: Dispatch) -> None:
+        """Take the offer of a package, its manifest's hash and length; ask for it, or for what is lacking."""
         self.digest, self._size = str(m["digest"]), int(m["bytes"])
         if not 0 < self._size <= MAX_BYTES:
             self._end(ManifestError(f"a manifest of {self._size} bytes"))
@@ -101,7 +101,7 @@ class Receiver:
 
         def ask() -> None:
             if self._foreseen[0] == self.digest:
-                self._found(self._foreseen[1])
+                self._begin_taking(self._foreseen[1])
             elif digest(own[0]) == self.digest:
                 self._compare_workspace(own[0])
             else:
@@ -118,17 +118,17 @@ class Receiver:
         incoming = self._incoming
         assert incoming is not None
 
-        self._do(lambda: wants.extend(incoming.list_lacking(manifest)), lambda: self._found(wants))
+        self._do(lambda: wants.extend(incoming.list_lacking(manifest)), lambda: self._begin_taking(wants))
 
-    def _found(self, wants: Sequence[Want]) -> None:
+    def _begin_taking(self, wants: Sequence[Want]) -> None:
         self._ask(wants)
         if self._incoming and wants:
             self._files, self._bytes = len(wants), self._incoming.missing_bytes()
-            self._tell_how_far("sending")
+            self._tell_progress("sending")
         self._place_if_whole()
 
     def ask_of(self, say: Say | None, *, alone: bool) -> None:
-        """Have the rest sent by another, or (None) by who offered it; `alone`: there is no other way."""
+        """Have the rest sent by another node, or (None) by who offered it; `alone`: nobody else can."""
         incoming = self._incoming
         if self.closed or incoming is None:
             return
@@ -148,7 +148,7 @@ class Receiver:
         )
 
     def take(self, piece: Data) -> None:
-        """A piece of the manifest or of a file."""
+        """Take a piece of the manifest or of a file."""
         if self.closed or (self._incoming is None and not self._in_place):
             return
         self._waiting_bytes += len(piece.data)
@@ -172,15 +172,15 @@ class Receiver:
             self._end(ManifestError("a piece of a manifest that does not fit"))
             return
         data += piece.data
-        self._granted(len(piece.data))
+        self._grant(len(piece.data))
         if len(data) == self._size:
             self._manifest = None
             if digest(bytes(data)) != self.digest:
                 self._end(ManifestError("the manifest is not what was announced"))
             else:
-                self._have(bytes(data))
+                self._use_manifest(bytes(data))
 
-    def _have(self, manifest: bytes) -> None:
+    def _use_manifest(self, manifest: bytes) -> None:
         if not self._in_place:
             self._compare_workspace(manifest)
             return
@@ -190,7 +190,7 @@ class Receiver:
         except ManifestError as e:
             self._end(e)
 
-    def _granted(self, taken: int) -> None:
+    def _grant(self, taken: int) -> None:
         self._waiting_bytes -= taken
         self._free_bytes += taken
         if self._free_bytes >= GRANT_BYTES:
@@ -208,18 +208,18 @@ class Receiver:
 
         def written() -> None:
             self._writing, self._idle_since_s = False, self._loop.now()
-            come = sum(len(p.data) for p in pieces)
-            self._come_bytes += come
-            gone = sender is not self._tell_sender  # who sent it; what is lacking is asked of another already
-            if gone:
-                self._waiting_bytes -= come
+            size = sum(len(p.data) for p in pieces)
+            self._received_bytes += size
+            replaced = sender is not self._tell_sender  # the rest was asked of another
+            if replaced:
+                self._waiting_bytes -= size
             else:
-                self._granted(come)
+                self._grant(size)
             if again:
-                if not gone:
+                if not replaced:
                     self._ask(again)
-                self._bytes = self._come_bytes + incoming.missing_bytes()
-            self._tell_how_far("sending")
+                self._bytes = self._received_bytes + incoming.missing_bytes()
+            self._tell_progress("sending")
             self._write()
             self._place_if_whole()
 
@@ -230,7 +230,7 @@ class Receiver:
         assert incoming is not None
         if incoming.whole and not self._writing:
             self.entries = incoming.listed
-            self._tell_how_far("placing")
+            self._tell_progress("placing")
             self._do(incoming.place, lambda: self._end(None))
 
     def _do(self, work: Callable[[], None], then: Callable[[], None]) -> None:
@@ -244,13 +244,13 @@ class Receiver:
 
         self._aside.do(work, over)
 
-    def _tell_how_far(self, state: str) -> None:
+    def _tell_progress(self, state: str) -> None:
         if not self._files or (state == self._state and self._loop.now() < self._due_s):
             return
         self._state, self._due_s = state, self._loop.now() + TELL_EVERY_S
         self._tell({
             "type": "filling", "state": state,
-            "files": self._files, "bytes": self._bytes, "received": self._come_bytes,
+            "files": self._files, "bytes": self._bytes, "received": self._received_bytes,
         })  # fmt: skip
 
     def _end(self, failed: Exception | None) -> None:
@@ -260,7 +260,7 @@ class Receiver:
             if self._incoming:  # the next dispatch will be glad of it, this one need not wait
                 self._aside.do(self._incoming.remember, lambda _failed: None)
             self._leave()
-            self._tell_how_far("done")
+            self._tell_progress("done")
         if isinstance(failed, ManifestError):
             failed = Refusal(codes.IO, f"the package can't be taken: {failed}")
         self._over(failed)

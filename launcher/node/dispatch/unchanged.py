@@ -1,7 +1,7 @@
-"""Whether a workspace still is as the last dispatch left it, found out by looking at each file once.
+"""Fast path: checks with one lstat per file that nothing changed since the last dispatch.
 
-What was seen of all files when they were right is kept beside the manifest, which then need not be read:
-most jobs send what was sent before. It only saves time, and may be lost.
+The fingerprints of all files, taken when they were right, are kept beside the manifest, which then need not
+be read: most jobs send the same package again. They only save time, and may be lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SEEN = "seen"  # digest of the manifest, how much follows, its fingerprint; then
 
 
 def glance(store: Store) -> str:
-    """The digest of the manifest, where all here is as it says; "" where it may not be."""
+    """Return the digest of the manifest if the workspace is as it says; "" if it may not be."""
     about, *rest = os.fsdecode(store.read(SEEN)).split("\0")
     known = about.partition(" ")[0]
     try:
@@ -33,7 +33,7 @@ def glance(store: Store) -> str:
 
 @without_gc()
 def note(store: Store, entries: Sequence[Entry], hashes: Hashes) -> None:
-    """Look at all, and keep it if all is right and nothing of it changes. Raises OSError."""
+    """Take the fingerprints of all entries, and keep them if all is right. Raises OSError."""
     fingerprints: list[str] = []
     for e in entries:
         fingerprint = _take_fingerprint(f"{store.workspace}/{e.path}")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.node.agent.inspect import port_state
+from pslaunch.node.agent.inspect import try_port
 from pslaunch.node.ports import BusyPort, bind_all, close_all, mark_all
 from pslaunch.runtime.pserver import ports
 from pslaunch.runtime.shared.busyport import find_holder
@@ -57,7 +57,7 @@ def test_a_marked_port_is_refused_to_others_until_the_mark_is_gone() -> None:
     assert (e.value.key, e.value.port, e.value.busy) == ("trainer/1", first, True)
     assert "another job on this machine" in str(e.value)
     assert f"pid {os.getpid()} " in find_holder("127.0.0.1", first, e.value.mark)  # nobody listens there yet
-    assert f"held by pid {os.getpid()} " in port_state("127.0.0.1", first)
+    assert f"held by pid {os.getpid()} " in try_port("127.0.0.1", first)
     close_all({"": mark_all("127.0.0.2", {"pserver/0": [first]})})  # each address has its own
     close_all({"": marks})
     close_all({"": mark_all("127.0.0.1", {"pserver/0": [first], "pserver/1": [second]})})  # nothing was kept

@@ -152,7 +152,7 @@ def test_what_is_sent_prepared_and_fetched(here: Path) -> None:
         "--fetch_output=out", "--fetch_logs=deep/logs",
     )  # fmt: skip
     assert spec.site.package == Package(
-        str(here / "ws"), shards=("data/*-{:05d}", "x/{}"), links={"data/big": "/mnt/big", "m": "/m"}
+        str(here / "ws"), data_shards=("data/*-{:05d}", "x/{}"), links={"data/big": "/mnt/big", "m": "/m"}
     )
     assert (spec.install, spec.wheel, spec.wheelhouse) == (True, here / "p.whl", here / "house")
     assert spec.setup == ("module load x; y", "true")
@@ -310,7 +310,7 @@ def test_a_head_here_of_a_job_that_goes_on_is_an_error(
 def test_what_comes_from_a_file_is_named_by_its_place(here: Path) -> None:
     (here / "pslaunch.toml").write_text("shard = ['a-{}']\n[fabric]\nlink = 'x=/y'\ninclude = 'a'\n")
     package = make(here, WS, "--hosts=a,b").site.package
-    assert package and (package.shard_label, package.link_label) == (
+    assert package and (package.data_shard_label, package.link_label) == (
         "pslaunch.toml: shard",
         "pslaunch.toml: [fabric].link",
     )

@@ -13,7 +13,7 @@ import pytest
 from pslaunch.node import codes
 from pslaunch.node.codes import Refusal
 from pslaunch.node.dispatch import manifest as manifest_module
-from pslaunch.node.dispatch.data_shards import Shards
+from pslaunch.node.dispatch.data_shards import DataShards
 from pslaunch.node.dispatch.manifest import Entry, decode, encode
 from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.dispatch.staging import Incoming
@@ -159,10 +159,10 @@ def test_what_is_remembered_is_of_this_very_package(folder: Path, listed: bytes)
 def test_a_pattern_that_fits_no_file_is_refused(folder: Path) -> None:
     (folder / "data/x-0").write_text("x")
     with pytest.raises(Refusal, match=r"--shard=x-\{\} fits no file in .*/ws") as e:
-        list_package(Package(str(folder), shards=("data/x-{}", "x-{}")), {})
+        list_package(Package(str(folder), data_shards=("data/x-{}", "x-{}")), {})
     assert e.value.code == codes.USAGE
     with pytest.raises(Refusal, match=r"^p.toml:2: shard=x-\{\} fits no file"):
-        list_package(Package(str(folder), shards=("x-{}",), shard_label="p.toml:2: shard"), {})
+        list_package(Package(str(folder), data_shards=("x-{}",), data_shard_label="p.toml:2: shard"), {})
 
 
 def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
         (folder / f"x-{i}").write_text(f"shard {i}")
     (folder / "same-as-1").write_text("shard 1")
     source = list_package(Package(str(folder)), {})
-    of = Shards(["x-{}"])
+    of = DataShards(["x-{}"])
     node = Incoming(str(tmp_path / "node0"), lambda entries: of.split(entries, 2)({0}))
     wants = node.list_lacking(source.manifest)
     assert {source.entries[w.file].path for w in wants} == {"same-as-1", "x-0", "x-2", "x-3"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pslaunch.node.agent.inspect import programs
+from pslaunch.node.agent.inspect import inspect_python
 
 ORDER: Any = {"modules": ["json", "no_such_thing"], "packages": [], "pins": [], "env": {}}
 
@@ -21,11 +21,11 @@ def script(path: Path, text: str) -> str:
 
 def test_a_wrapper_may_say_something_first(tmp_path: Path) -> None:
     python = script(tmp_path / "python", f'echo activating\nexec "{sys.executable}" "$@"')
-    facts = programs(python, ORDER, str(tmp_path))
+    facts = inspect_python(python, ORDER, str(tmp_path))
     assert facts["error"] == "" and facts["missing"] == ["no_such_thing"]
 
 
 @pytest.mark.parametrize("text", ["echo '[1]'", "echo '{'", "exit 0", "echo 1 2"])
 def test_what_is_no_python_is_told(tmp_path: Path, text: str) -> None:
-    facts = programs(script(tmp_path / "python", text), ORDER, str(tmp_path))
+    facts = inspect_python(script(tmp_path / "python", text), ORDER, str(tmp_path))
     assert facts["error"].endswith("it is no Python 3")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pslaunch.node.dispatch.data_shards import Shards
+from pslaunch.node.dispatch.data_shards import DataShards
 from pslaunch.node.dispatch.manifest import Entry
 
 
@@ -25,11 +25,11 @@ from pslaunch.node.dispatch.manifest import Entry
     ],
 )
 def test_numbers(pattern: str, path: str, number: int | None) -> None:
-    assert Shards([pattern]).number(path) == number
+    assert DataShards([pattern]).number(path) == number
 
 
 def test_every_file_has_its_node_and_the_others_have_it_not() -> None:
-    shards = Shards(["data/x-{:03d}"])
+    shards = DataShards(["data/x-{:03d}"])
     entries = [Entry(f"data/x-{i:03d}", "f", 0o644, 0, 0, "") for i in range(7)]
     trainers = {0: {0, 3}, 1: {1}, 2: {2}}  # by node
     for node, ranks in trainers.items():
@@ -40,7 +40,7 @@ def test_every_file_has_its_node_and_the_others_have_it_not() -> None:
 
 
 def test_split_looks_at_each_file_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    shards = Shards(["data/x-{:03d}"])
+    shards = DataShards(["data/x-{:03d}"])
     names = ["data", *(f"data/x-{i:03d}" for i in range(50)), "train.py"]
     entries = [Entry(name, "f" if "/" in name else "d", 0o644, 0, 0, "") for name in names]
     looked: list[str] = []

@@ -13,7 +13,7 @@ import pytest
 
 from pslaunch.node import job
 from pslaunch.node.dispatch import sender as send
-from pslaunch.node.dispatch.head_side import PASS_ON_BYTES, Dispatch, of_nodes
+from pslaunch.node.dispatch.head_side import PASS_ON_BYTES, Dispatch, split_by_node
 from pslaunch.node.dispatch.manifest import Entry, Hashes, decode, read, walk
 from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
@@ -40,7 +40,7 @@ def job_on(folder: Path, nodes: int, *shards: str) -> job.Placed:
         roles=(Role("trainer", Count("per_node", 1), ("python", "train.py")),),
         port=None, ports_num=1, ports_num_for_sparse=0, trainer_count=1, use_gpu=False, added_env={},
         flags={}, limits=Limits(5.0, 30.0, 60.0, None, 60.0), nodes=places,
-        package=Package(str(folder), shards=shards),
+        package=Package(str(folder), data_shards=shards),
     )  # fmt: skip
     return job.place(plan, places)
 
@@ -240,7 +240,7 @@ def test_a_node_can_not_ask_for_the_same_without_end(desk: Desk) -> None:
 
 
 def test_nodes_that_share_a_folder_have_the_shards_of_all_of_them(tmp_path: Path) -> None:
-    mine = of_nodes(job_on(tmp_path, 4, "part-{}"), {0: 2, 1: 1, 2: 2, 3: 3})
+    mine = split_by_node(job_on(tmp_path, 4, "part-{}"), {0: 2, 1: 1, 2: 2, 3: 3})
     assert mine is not None
     parts = [Entry(f"part-{i}", "f", 0o644, 1, 0, "") for i in range(4)]
     part = mine(parts)

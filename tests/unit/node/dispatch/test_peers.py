@@ -71,7 +71,7 @@ class Nodes:
 
     def ordered(self, m: Any) -> None:
         if m["type"] == "dispatch":
-            self.receiver.offered(m)
+            self.receiver.take_offer(m)
         elif m["type"] == "fetch":
             self.fetching = Fetching(self.loop, self.receiver, ["127.0.0.1"], m["port"], self.secret)
 

@@ -83,7 +83,7 @@ class Ends:
 
     def ordered(self, m: Any) -> None:
         if m["type"] == "dispatch":
-            self.receiver.offered(m)
+            self.receiver.take_offer(m)
 
     def take(self, piece: Data) -> None:
         if self.stop_after is not None and len(self.pieces) >= self.stop_after:
@@ -335,7 +335,7 @@ class Alone:
 
     def offer(self, manifest: bytes, size: int | None = None) -> None:
         bytes_ = len(manifest) if size is None else size
-        self.receiver.offered({"type": "dispatch", "digest": digest(manifest), "bytes": bytes_})
+        self.receiver.take_offer({"type": "dispatch", "digest": digest(manifest), "bytes": bytes_})
         self.loop.run(lambda: bool(self.said or self.ends))
 
     def refusal(self) -> str:
