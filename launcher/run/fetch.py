@@ -20,6 +20,9 @@ from ..node.later.relay import NOTES
 _MODE_BITS = 0o777
 MAX_NOTES = 3
 NOTES_BYTES = MAX_NOTES * 16 * 1024  # in each three names of the longest, and their folder
+HEADER_BYTES = 64 * 1024  # of one entry: its names may be as long as paths can be
+READ_AHEAD_BYTES = 32 * 1024  # that tarfile and the buffer below it take before they need them
+MAX_ENTRIES = 1_000_000
 
 
 class Fetched(NamedTuple):
@@ -65,8 +68,14 @@ def unpack(pieces: Iterator[bytes], folder: Path, found: Fetched) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         notes: list[str] = []
-        with tarfile.open(fileobj=io.BufferedReader(_Stream(pieces)), mode="r|") as archive:
-            for member in archive:
+        stream = _Stream(pieces)
+        stream.allow(HEADER_BYTES)
+        with tarfile.open(fileobj=io.BufferedReader(stream), mode="r|") as archive:
+            for number, member in enumerate(archive):
+                if number == MAX_ENTRIES:
+                    raise ValueError(f"it has more than {MAX_ENTRIES:,} entries")
+                vars(archive)["members"].clear()  # it would keep them all
+                stream.allow(member.size + HEADER_BYTES)  # with the header of the next
                 if member.type == NOTES:
                     notes = notes or _notes(archive, member)
                     continue
@@ -98,7 +107,7 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> s
     path.parent.mkdir(parents=True, exist_ok=True)  # of what is new in an old folder the file comes alone
     if member.isdir():
         path.mkdir(exist_ok=True)
-    elif member.isreg():
+    elif member.isreg() and not member.issparse():  # our own never are, and these may claim any size
         source = archive.extractfile(member)
         assert source is not None
         beside = path.with_name(f".{os.urandom(8).hex()}.part")  # its own name may be as long as names can be
@@ -114,12 +123,18 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> s
             raise
     elif not member.issym():
         return "is no file, folder or link"
-    elif not _is_in(folder, path.parent / member.linkname):
+    elif _turns_back(member.linkname) or not _is_in(folder, path.parent / member.linkname):
         return f"is a link that leads out, to {member.linkname}"
     else:
         path.unlink(missing_ok=True)
         path.symlink_to(member.linkname)
     return ""
+
+
+def _turns_back(target: str) -> bool:
+    """Return whether `..` comes after a name: where that is a link some day, the way leads elsewhere."""
+    parts = Path(target).parts
+    return ".." in parts[next((i for i, part in enumerate(parts) if part != ".."), len(parts)) :]
 
 
 def _is_in(folder: Path, path: Path) -> bool:
@@ -128,10 +143,14 @@ def _is_in(folder: Path, path: Path) -> bool:
 
 
 class _Stream(io.RawIOBase):
-    """Pieces as a file to read from."""
+    """Pieces as a file to read from, only as far as it is allowed: tarfile keeps any header in memory."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces, self._rest = pieces, b""
+        self._pieces, self._rest, self._allowed = pieces, b"", 0
+
+    def allow(self, size: int) -> None:
+        """Let so many bytes be read from here on."""
+        self._allowed = size + READ_AHEAD_BYTES
 
     def readable(self) -> bool:
         return True
@@ -141,5 +160,8 @@ class _Stream(io.RawIOBase):
         if not self._rest:
             self._rest = next(self._pieces, b"")
         n = min(len(view), len(self._rest))
+        self._allowed -= n
+        if self._allowed < 0:
+            raise ValueError("the header of an entry is too long")
         view[:n], self._rest = self._rest[:n], self._rest[n:]
         return n

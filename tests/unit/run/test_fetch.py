@@ -6,7 +6,7 @@ import io
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -89,6 +89,53 @@ def test_a_link_that_leads_out_is_left_out_and_one_that_stays_is_made(tmp_path: 
     ]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "good"]
     assert (tmp_path / "good").read_bytes() == b"1"
+
+
+def test_a_link_that_another_one_would_lead_out_is_left_out(tmp_path: Path) -> None:
+    """`way` leads nowhere as long as `here` is not there, and out once that is a link to its own folder."""
+    links = [
+        entry("way", type=tarfile.SYMTYPE, linkname="here/.."),
+        entry("here", type=tarfile.SYMTYPE, linkname="."),
+    ]
+    for steps in ([stream(both(*links))], [stream(link) for link in links]):
+        for step in steps:
+            fetched([step], tmp_path / "in")
+        for path in (tmp_path / "in").iterdir():
+            assert path.resolve().is_relative_to(tmp_path / "in")
+
+
+def sparse(name: str) -> bytes:
+    """A sparse file in GNU's old form, which claims 2 GB in 512 bytes."""
+    info = tarfile.TarInfo(name)
+    info.type, info.size = tarfile.GNUTYPE_SPARSE, 0
+    block = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    block[483:495] = b"%011o\0" % (2 << 30)
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block[:512])
+    return bytes(block) + bytes(1024)
+
+
+def test_a_sparse_file_of_any_size_is_left_out(tmp_path: Path) -> None:
+    found = fetched([sparse("huge")], tmp_path / "out")
+    assert found == ([], [f"{tmp_path}/out/huge is no file, folder or link"])
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE])
+def test_a_name_without_an_end_is_refused_before_it_is_in_memory(tmp_path: Path, kind: bytes) -> None:
+    info = tarfile.TarInfo("long")
+    info.type, info.size = kind, 1 << 30
+    come = 0
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal come
+        yield info.tobuf()
+        for _ in range(1 << 14):
+            come += 1 << 16
+            yield b"x" * (1 << 16)
+
+    with pytest.raises(FileError, match="header of an entry is too long"):
+        fetched(pieces(), tmp_path / "out")
+    assert come < 1 << 20
 
 
 def test_a_file_comes_without_its_folder(tmp_path: Path) -> None:
