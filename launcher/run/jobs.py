@@ -17,6 +17,7 @@ from ..errors import NodeLostError, PslaunchError, SpecError
 from ..node import codes, job, logs
 from ..node.later import record
 from ..node.loop import Loop
+from ..node.shapes import check
 from ..options.args import nearest
 from ..options.spec import Elsewhere
 from .observe import RemoteHead
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from ..node.messages import JobRecord as Record
 
 LOST_AFTER_S = 10.0  # a head that does not answer a later shell for so long is called lost
+PLACE = {"name": str, "workspace": str, "log_dir": str, "output_dir": str, "state_dir": str}
+MAX_RECORDS_BYTES = 16 * 1024 * 1024
+MAX_SHOWN = 100  # of a record that is none
 ADDED = ("path", "reach", "error")  # keys of a record that this machine has added
 NOT_KNOWN = f"its first host does not know it any more; of those that are over it keeps {record.KEPT}"
 WAITING = "waiting"  # state of a process that was not started
@@ -43,7 +47,7 @@ def all_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
     """
     if elsewhere is not None:
         return _known_there(elsewhere.backend, elsewhere.reach)
-    read = record.read_all(record.folder(os.environ))
+    read = record.read_all(record.folder(os.environ), lambda text: _tell(f"pslaunch: {text}"))
     led = {r["job"]: r for r in read if not record.is_pointer(r)}  # here, or where the folder is shared
     found: list[Record] = []
     asked: dict[str, list[Record]] = {}
@@ -70,9 +74,21 @@ def _with_reach(r: Record) -> Record:
 
 
 def _known_there(backend: str, reach: object) -> list[Record]:
+    text = bytearray()
     with _backend({"backend": backend, "reach": reach}) as there:
-        text = b"".join(there.records())
-    return [cast("Record", {**json.loads(line), "reach": reach}) for line in text.splitlines()]
+        for piece in there.records():
+            text += piece
+            if len(text) > MAX_RECORDS_BYTES:
+                raise PslaunchError(f"the first host has more than {MAX_RECORDS_BYTES:,} bytes of records")
+    found: list[Record] = []
+    for line in text.splitlines():
+        try:
+            r = {**record.parse(bytes(line)), "backend": backend, "reach": reach}
+            found.append(cast("Record", r))
+        except (ValueError, RecursionError) as e:
+            begin = line[:MAX_SHOWN].decode("utf-8", "replace")
+            _tell(f"pslaunch: {begin!r} on the first host is no record of a job, and is left out: {e}")
+    return found
 
 
 def _follow(pointers: Sequence[Record]) -> list[Record]:
@@ -324,14 +340,12 @@ def _follow_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) 
 def _print_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> bool:
     """What the head of a job that runs remembers; False where that is not all, and then nothing of it."""
     session = _Head(r)
-    told: list[Mapping[str, Any]] = []
     with session as head:
         head.follow()
         status = head.status()
-        cursor, upto = 0, int(status["events"]) if status else 0
+        cursor, upto = 0, status["events"] if status else 0
         while True:
-            events, cursor = head.events(cursor)
-            told += events
+            told, cursor = head.events(0)  # what is too much has been forgotten there, and is missing
             if head.done or cursor >= upto:
                 break
             session.loop.run_once()
@@ -412,8 +426,9 @@ def _places(r: Record) -> list[job.Node]:
     """The nodes of a job. Numbered here: a record of another machine must not say where something is
     written on this one."""
     try:
+        check(r.get("places", []), [PLACE])
         return [job.node_from_data({**n, "id": i}) for i, n in enumerate(r.get("places", ()))]
-    except TypeError:
+    except (TypeError, ValueError):
         raise SpecError(OF_ANOTHER) from None
 
 
@@ -473,4 +488,5 @@ def _stopped(r: Record, elsewhere: Elsewhere | None, *, kill: bool) -> Record:
         if over["state"] != "ended":
             raise
         return over
-    return cast("Record", {**r, **events[-1], "state": "ended"})
+    end = events[-1] if events else {"code": head.code}
+    return cast("Record", {**r, **end, "state": "ended"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..backends.base import Line
@@ -13,14 +13,26 @@ from ..node.dispatch.sender import Sender, Source
 from ..node.head.events import Event, Recent
 from ..node.head.supervise import lost_advice
 from ..node.job import Placed, to_data
+from ..node.later.record import STATUS
+from ..node.line.reach import check_addrs
 from ..node.line.wire import MessageLine
 from ..node.logs import clean_all
 from ..node.loop import Aside, Loop
+from ..node.shapes import check, is_code, is_failure_code, is_port
 
 if TYPE_CHECKING:
     from ..node import messages
     from ..node.line.trace import Note
 
+# What a head answers, of which the last of each kind is kept.
+ANSWERS: Mapping[str, Any] = {
+    "leading": {"port": is_port, "addrs": [str]},
+    "places": {"places": [[str]]},
+    "refused": {"code": is_failure_code, "text": str},
+    "status": {**STATUS, "events": int},
+    "stopping": {},
+    "freed": {},
+}
 SLOW_S = 1.0  # for a head to show that it heard a request to end
 GIVE_UP_S = 8.0  # after a second request to end; a head that nobody sends to is done with it in 7
 
@@ -69,6 +81,7 @@ class RemoteHead:
         self._events = Recent()
         self._next = 0
         self._code: int | None = None
+        self._end_code: int | None = None  # as its last event says it
         self._stopped: tuple[int, str] | None = None  # the code and the reason that we have asked for
         self._hurried = False  # asked for twice
         self.lost = ""  # why nothing more is heard of a job that was not over
@@ -182,7 +195,10 @@ class RemoteHead:
             for event in message["events"]:
                 self._keep(event)
         elif message["type"] == "over":
-            self._code = int(message["code"])
+            check(message["code"], is_code, "code")
+            if self._end_code not in (None, message["code"]):
+                raise ValueError(f"the job has ended with {self._end_code}")
+            self._code = message["code"]
             self.close()  # its agent ends now, which is no loss any more
         elif message["type"] == "wants":
             self._send_package()
@@ -190,7 +206,10 @@ class RemoteHead:
             self._lacks(self._sender, message)
         elif message["type"] == "received" and self._sender:
             self._sender.received(message)
-        else:
+        elif message["type"] in ANSWERS:
+            check(message, ANSWERS[message["type"]], message["type"])
+            if message["type"] == "leading":
+                check_addrs(message["addrs"])
             self.answers[message["type"]] = message
 
     def _send_package(self) -> None:
@@ -221,8 +240,12 @@ class RemoteHead:
             answer()
 
     def _keep(self, event: Event) -> None:
+        if event["n"] < self._next:
+            raise ValueError(f"event {event['n']} after {self._next - 1}")
         self._events.add(event)
         self._next = event["n"] + 1
+        if event["event"] == "end":
+            self._end_code = event["code"]
 
     def _lost(self, reason: str) -> None:
         self.close()

@@ -41,7 +41,7 @@ class Sending:
         have = f" ({done} {'has' if done == 1 else 'have'} it)" if done else ""
         took_s = self._now_s - self._began_s
         rate = ""
-        if took_s > 0 and come:
+        if took_s > 0.001 and come:
             rate = f", {show_bytes(int(come / took_s))}/s, {took_s * (total - come) / come:.0f} s left"
         return f"{percent(come, total)} of {show_bytes(total)} to {nodes}{have}{rate}"
 

@@ -288,4 +288,4 @@ def colour_of(who: str) -> int:
         return 90
     role, _, rank = who.partition("/")
     palette = (36, 32, 34, 96, 92, 94) if role == "trainer" else (35, 33, 95, 93)
-    return palette[int(rank) % len(palette) if rank.isdigit() else 0]
+    return palette[int(rank) % len(palette) if rank.isdecimal() else 0]

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from .. import codes, job, logs
 from ..dispatch.head_side import Dispatch, Supply
 from ..ending import NEVER, Signal
-from ..line.wire import Message, MessageLine, Output
+from ..line.wire import Message, MessageLine, Output, WireError
 from ..link import Link
 from ..loop import Loop, Timer
 from ..procs import WHY_LEFT
+from ..shapes import check, fits, is_code, is_failure_code
 from ..silence import Silence
-from .events import Event, Recent
+from .events import PROGRESS, Event, Recent
 from .startup import Opening, setup_key
 from .supervise import Exit, Failure, Finish, Member, Supervisor, lost_advice
 
@@ -50,8 +51,10 @@ class Head:
         self._lost_advice = lost_advice(plan.job_id)
         self.links: dict[int, Link] = {}
         self._numbers = {p.key: i for i, p in enumerate(placed.processes)}
-        # Whose output an agent's number means: after the processes, what makes each node ready.
-        self._names = [*self._numbers, *(setup_key(n.id) for n in placed.nodes)]
+        # Of which node each is. After the processes comes what makes each node ready.
+        self._node_of = {p.key: p.node for p in placed.processes}
+        self._node_of |= {setup_key(n.id): n.id for n in placed.nodes}
+        self._names = list(self._node_of)  # whose output an agent's number means
         self._streams = [logs.Stream(loop.now) for _ in self._names]
         self._late_lines = dict.fromkeys(self._names, 0)  # of each process since the job ends
         self._supervisor = Supervisor(
@@ -128,7 +131,7 @@ class Head:
             write_fd,
             lost_after_s=self.placed.plan.limits.lost_after_s,
             on_message=lambda m: self._heard(self.links[node.id], m),
-            on_output=self._output,
+            on_output=lambda piece: self._output(node.id, piece),
             on_lost=lambda reason: self._lost(self.links[node.id], reason),
             seals=seals,
             trace=self._trace and self._trace.of(f"node {node.id} ({node.name})"),
@@ -170,6 +173,8 @@ class Head:
         self._decide()
 
     def _heard(self, link: Link, message: Message) -> None:
+        if self._node_of.get(message.get("key", ""), link.node.id) != link.node.id:
+            raise ValueError(f"it tells of {message['key']}, which is of another node")
         handler = getattr(self, f"_on_{message['type']}", None)
         if handler is not None:
             handler(link, message)
@@ -233,6 +238,7 @@ class Head:
         key = str(m["key"])
         member = self._supervisor.members.get(key)
         what = key if member else f"node {link.node.id} ({link.host})"
+        check(m["code"], is_failure_code, "code")
         code, text, advice = int(m["code"]), str(m["text"]), ""
         if code == codes.NODE_LOST:
             text, advice = f"was lost: {text}", self._lost_advice
@@ -241,21 +247,20 @@ class Head:
         self._supervisor.trouble(failure, self._loop.now())
 
     def _on_progress(self, _link: Link, m: messages.Progress) -> None:
-        state = m.get("state", "")
-        if state in ("connected", "finished"):
-            self._supervisor.progress(str(m["key"]), state)
-        if "why" in m:
-            self._supervisor.explained(str(m["key"]), str(m["why"]), str(m.get("blames", "")))
-        fields = {k: v for k, v in m.items() if k not in ("type", "key")}
+        fields = {k: v for k, v in m.items() if k in PROGRESS and fits(v, PROGRESS[k])}
+        if fields.get("state") in ("connected", "finished"):
+            self._supervisor.progress(str(m["key"]), str(fields["state"]))
+        if "why" in fields:
+            self._supervisor.explained(str(m["key"]), str(fields["why"]), str(fields.get("blames", "")))
         self.tell("progress", process=m["key"], **fields)
 
     def _on_exited(self, link: Link, m: messages.Exited) -> None:
         key = str(m["key"])
         stream = self._streams[self._names.index(key)]
         self._show(key, stream.end(int(m["written"])))
-        how = Exit(
-            int(m["code"]), str(m["signal"]), bool(m["asked"]), bool(m["oom"]), tuple(map(str, m["tail"]))
-        )
+        tail = tuple(str(line)[: logs.MAX_LINE_CHARS] for line in m["tail"][: logs.TAIL_LINES])
+        check(m["code"], is_failure_code if m["signal"] else is_code, "code")
+        how = Exit(int(m["code"]), str(m["signal"]), bool(m["asked"]), bool(m["oom"]), tail)
         if key not in self._numbers:
             self._opening.furnished(link, how)
             return
@@ -269,10 +274,12 @@ class Head:
         )
         self._supervisor.exited(key, how, self._loop.now())
 
-    def _output(self, piece: Output) -> None:
+    def _output(self, node: int, piece: Output) -> None:
         if piece.process >= len(self._streams):
             return
         key = self._names[piece.process]
+        if self._node_of[key] != node:
+            raise WireError(f"output of {key}, which is of another node")
         stream = self._streams[piece.process]
         if key in self._numbers and self._supervisor.has_had_its_say(key):
             return  # told with its exit, as a gap

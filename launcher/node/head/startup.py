@@ -15,6 +15,7 @@ from .. import codes, job
 from ..line import reach
 from ..link import Round
 from ..logs import ADVICE
+from ..shapes import check, is_failure_code, is_port
 
 if TYPE_CHECKING:
     from .. import messages
@@ -93,10 +94,8 @@ class Opening:
 
     def _on_prepared(self, link: Link, m: messages.Prepared) -> None:
         link.host, link.run_dir = link.node.name or str(m["host"]), str(m["run_dir"])
-        link.addrs = [str(addr) for addr in m["addrs"]]
-        if not link.addrs:
-            raise ValueError("a node has at least one address")
-        link.shared = None if m["shared"] is None else int(m["shared"])
+        link.addrs = reach.check_addrs(m["addrs"])
+        link.shared = None if m["shared"] is None else self._desk.placed.nodes[int(m["shared"])].id
         link.node = link.node._replace(
             workspace=str(m["workspace"]),
             log_dir=str(m["log_dir"]),
@@ -114,7 +113,8 @@ class Opening:
         self._package.lacks(link, m)
 
     def _on_serving(self, link: Link, m: messages.Serving) -> None:
-        self._package.serving(link, int(m["port"]))
+        check(m["port"], is_port, "port")
+        self._package.serving(link, m["port"])
 
     def _on_filling(self, link: Link, m: messages.Filling) -> None:
         self._package.filling(link.node.id, m)
@@ -180,7 +180,8 @@ class Opening:
     # are shut before the first port is bound: a door is at all addresses of a machine of maybe several nodes.
 
     def _on_opened(self, link: Link, m: messages.Opened) -> None:
-        link.door = int(m["port"])
+        check(m["port"], is_port, "port")
+        link.door = m["port"]
         self._answered(link)
 
     def _ask_to_reach(self) -> None:
@@ -255,6 +256,7 @@ class Opening:
         self._answered(link)
 
     def _on_busy(self, link: Link, m: messages.Busy) -> None:
+        check(m["port"], is_port, "port")
         given = self._desk.placed.plan.port is not None and str(m["key"]).startswith(PSERVER)
         by = f", held by {m['holder']}" if m["holder"] else ""
         if given or not m["busy"] or self._port_tries >= PORT_TRIES:
@@ -284,7 +286,8 @@ class Opening:
         self._desk.start(job.bind(placed, facts))
 
     def _on_refused(self, link: Link, m: messages.Refused) -> None:
-        self._refused(link, int(m["code"]), str(m["text"]))
+        check(m["code"], is_failure_code, "code")
+        self._refused(link, m["code"], str(m["text"]))
 
     def _refused(
         self, link: Link, code: int, text: str, advice: str = "", log: str = "", tail: Sequence[str] = ()

@@ -8,9 +8,10 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Callable, cast
 
 from .. import job
+from ..shapes import check, is_code, is_name, is_number
 
 if TYPE_CHECKING:
     from ..messages import JobRecord
@@ -21,7 +22,17 @@ UNKNOWN = "unknown"  # state of a job whose head can't be asked from here
 KEPT = 20  # records of jobs that are over, and as many pointers to such; older ones are removed
 FORGOTTEN = "forgotten"  # key of a pointer whose node 0 did not know the job
 OVER = ("ended", "lost")
-NEEDED = ("job", "backend", "nodes", "started", "state")  # what a record is none without
+_PROCESS = {"process": is_name, "node": int, "state?": is_name}
+# How a job stands, as its head or a record tells it.
+STATUS: dict[str, Any] = {
+    "job": is_name, "state": is_name, "elapsed_s?": is_number, "code?": (is_code, None),
+    "reason?": (str, None), "failure?": (dict, None), "processes?": [_PROCESS],
+}  # fmt: skip
+_POINTER = {
+    **STATUS, "name?": str, "backend": is_name, "nodes": int, "started": is_number, "workspace?": str,
+    "host?": str, "socket?": str, "places?": [dict], "processes?": [{**_PROCESS, "log": str}],
+}  # fmt: skip
+_RECORD = {**_POINTER, "processes": [dict]}
 
 
 def folder(environ: Mapping[str, str]) -> str:
@@ -72,17 +83,17 @@ def is_pointer(r: JobRecord) -> bool:
     return r["state"] == ELSEWHERE or "reach" in r
 
 
-def read_all(path: str) -> list[JobRecord]:
+def read_all(path: str, tell: Callable[[str], None] = lambda _text: None) -> list[JobRecord]:
     """The records in a folder, oldest first, those that can be read; too many old ones are removed.
 
     `state` is running, ended, lost where no head answers any more, or unknown where that is on a machine that
-    shares the folder.
+    shares the folder. `tell` hears of each that is none.
     """
     found: list[JobRecord] = []
     with contextlib.suppress(OSError):
         for name in os.listdir(path):
             if name.endswith(".json"):
-                found += map(_as_it_stands, _read(os.path.join(path, name)))
+                found += map(_as_it_stands, _read(os.path.join(path, name), tell))
     found.sort(key=lambda r: float(r["started"]))
     for pointers in (False, True):
         over = [r for r in found if is_pointer(r) == pointers and (r["state"] in OVER or FORGOTTEN in r)]
@@ -93,13 +104,24 @@ def read_all(path: str) -> list[JobRecord]:
     return found
 
 
-def _read(path: str) -> list[JobRecord]:
+def _read(path: str, tell: Callable[[str], None] = lambda _text: None) -> list[JobRecord]:
     """The record in a file; none where it is no record."""
-    with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as f:
-        r = json.load(f)
-        if isinstance(r, dict) and all(key in r for key in NEEDED):
-            return [cast("JobRecord", {**r, "path": path})]
+    with contextlib.suppress(OSError):
+        with open(path, "rb") as f:
+            text = f.read()
+        try:
+            return [{**parse(text), "path": path}]
+        except (ValueError, RecursionError) as e:
+            tell(f"{path} is no record of a job, and is left out: {e}")
     return []
+
+
+def parse(text: str | bytes) -> JobRecord:
+    """Return the record that a text is. Raises ValueError where it is none."""
+    r = json.loads(text)
+    check(r, {"state": str}, "a record")
+    check(r, _POINTER if is_pointer(r) else _RECORD, "a record")
+    return cast("JobRecord", r)
 
 
 def _as_it_stands(r: JobRecord) -> JobRecord:

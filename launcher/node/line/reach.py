@@ -13,7 +13,7 @@ import socket
 import time
 from _blake2 import blake2b  # hmac and hashlib bring OpenSSL with them, which costs megabytes
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pslaunch.runtime.shared import nics
 
@@ -26,6 +26,8 @@ FIRST_S = 1.0  # for the likeliest address of each node, before all are tried
 SETTLE_S = 0.25
 MAX_TRIES = 256  # connections at once
 PASS_BYTES = 16
+MAX_ADDRS = 64  # of a node
+MAX_ADDR_CHARS = 64
 
 
 class Target(NamedTuple):
@@ -43,15 +45,30 @@ def candidates(nic: str) -> list[str]:
     """
     if nic:
         return [nics.get_address(nic)]
-    called_by = [a for a in os.environ.get("SSH_CONNECTION", "").split()[2:3] if _is_address(a)]
-    return list(dict.fromkeys([*called_by, *nics.list_outside_addresses()])) or ["127.0.0.1"]
+    called_by = [a for a in os.environ.get("SSH_CONNECTION", "").split()[2:3] if is_address(a)]
+    return list(dict.fromkeys([*called_by, *nics.list_outside_addresses()]))[:MAX_ADDRS] or ["127.0.0.1"]
 
 
-def _is_address(text: str) -> bool:
+def check_addrs(told: Any) -> list[str]:
+    """Return the addresses that a node tells of itself. Raises ValueError where they can't be that."""
+    if not told:
+        raise ValueError("a node has at least one address")
+    if len(told) > MAX_ADDRS:
+        raise ValueError(f"a node has at most {MAX_ADDRS} addresses")
+    for addr in told:
+        if not is_address(addr):
+            raise ValueError(f"{str(addr)[:MAX_ADDR_CHARS]!r} is no address")
+    return list(told)
+
+
+def is_address(text: str) -> bool:
     """An sshd that serves a pipe in place of a connection (`docker exec -i NAME sshd -i`) says UNKNOWN."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, TypeError):
         # As bytes: else it loads what names of other alphabets need.
-        return bool(socket.getaddrinfo(os.fsencode(text), None, flags=socket.AI_NUMERICHOST))
+        host = os.fsencode(text)
+        return len(host) <= MAX_ADDR_CHARS and bool(
+            socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+        )
     return False
 
 

@@ -24,8 +24,8 @@ MODULES = {
 # Who may import whom, lowest first: a folder, or a module that lies in none, imports what stands before it.
 ORDER = (
     "runtime.shared",
-    "node.messages",
-    *("node.codes", "node.listing", "node.logs", "node.ports", "node.procs", "node.silence", "node.loop"),
+    *("node.messages", "node.codes", "node.listing", "node.logs", "node.ports", "node.procs", "node.shapes"),
+    *("node.silence", "node.loop"),
     *("node.ending", "node.job", "node.line", "node.link", "node.later"),
     *("node.dispatch", "node.head", "node.agent", "node.__main__"),
     *("errors", "options", "views", "ship", "plan", "ssh", "backends", "check", "run", "cli", "__main__"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -93,13 +94,35 @@ def test_a_job_that_can_not_be_asked_for_may_run_and_says_why(
 
 @pytest.mark.parametrize("state", ["ended", "unknown", "lost"])
 def test_records_are_shown_without_what_a_terminal_obeys(note: Note, state: str) -> None:
-    process = {"process": "trainer/0", "node": "0", "state": "running", "log": "log", "cost": "1"}
-    known = spoil({"state": state, "reason": "so", "code": "0", "nodes": "1", "processes": [process]})
+    process = {"process": "trainer/0", "node": 0, "state": "running", "log": "log", "cost": "1"}
+    known = spoil({"state": state, "reason": "so", "code": 0, "nodes": 1, "processes": [process]})
     note("train-1", **known)
     out = io.StringIO()
     jobs.show_jobs(out, as_json=False)
     jobs.show_status("train-1", out, as_json=False)
     assert "train-1" in out.getvalue() and not find_obeyed(out.getvalue())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"started": "now"},
+        {"code": 256},
+        {"processes": [{}]},
+        {"nodes": "1"},
+        {"reason": ["so"]},
+        {"state": 7},
+    ],
+)
+def test_a_bad_record_is_named_and_the_others_are_listed(
+    note: Note, wrong: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    note("train-1", "ended", code=3)
+    note("train-2", **{"state": "ended", **wrong})
+    out = io.StringIO()
+    jobs.show_jobs(out, as_json=False)
+    assert [line.split()[0] for line in out.getvalue().splitlines()] == ["train-1"]
+    assert re.search(r"train-2\.json is no record of a job, and is left out: ", capsys.readouterr().err)
 
 
 ANOTHERS = {"hosts": [{"another": "version"}]}

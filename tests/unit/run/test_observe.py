@@ -120,11 +120,57 @@ def test_what_is_missing_is_told_also_where_it_was_forgotten_here() -> None:
     for first in numbers[::1000]:
         some = [{"n": n, "time": 0.0, "event": "note", "text": ""} for n in numbers if 0 <= n - first < 1000]
         line.send({"type": "events", "events": some})
-    line.send({"type": "status"})
-    loop.run(lambda: "status" in head.answers)
+    line.send({"type": "stopping"})
+    loop.run(lambda: "stopping" in head.answers)
     events, cursor = head.events(0)
     assert (events[0]["n"], events[0]["missing"], cursor) == (1, 2, numbers[-1] + 1)
     assert [e["n"] for e in events[1:]] == list(numbers[1:]) and head.events(cursor) == ([], cursor)
+    for end in (line, head):
+        end.close()
+    loop.close()
+
+
+NOTE = {"n": 0, "time": 0.0, "event": "note", "text": ""}
+FAILURE = {
+    "what": "trainer/0", "node": 0, "code": 3, "text": "", "signal": "", "log": "", "tail": [], "advice": "",
+}  # fmt: skip
+END = {"n": 0, "time": 0.0, "event": "end", "code": 3, "reason": "", "elapsed_s": 0.0, "failure": FAILURE}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ([{"type": "over", "code": 256}], "code can't be '256'"),
+        ([{"type": "events", "events": [END]}, {"type": "over", "code": 0}], "the job has ended with 3"),
+        ([{"type": "events", "events": [{**END, "code": 0}]}], "can't end with 0"),
+        ([{"type": "events", "events": [NOTE, NOTE]}], "event 0 after 0"),
+        ([{"type": "events", "events": [{**NOTE, "n": 10**30}]}], "n can't be"),
+        ([{"type": "leading", "port": 1, "addrs": ["127.0.0.1"] * 65}], "at most 64 addresses"),
+        ([{"type": "leading", "port": 1, "addrs": ["a host"]}], "'a host' is no address"),
+        ([{"type": "leading", "port": 65536, "addrs": ["::1"]}], "port can't be"),
+    ],
+)
+def test_a_head_that_says_what_can_not_be_is_lost(said: list[dict[str, Any]], why: str) -> None:
+    loop = Loop()
+    head, line = both_ends(loop)
+    for message in said:
+        line.send(message)
+    loop.run(lambda: head.done)
+    assert head.code == codes.NODE_LOST and why in head.lost
+    line.close()
+    loop.close()
+
+
+@pytest.mark.timeout(60)
+def test_answers_that_nobody_asked_for_are_not_kept() -> None:
+    loop = Loop()
+    head, line = both_ends(loop)
+    for i in range(1000):
+        line.send({"type": f"answer {i}", "text": "x" * 1000})
+    line.send({"type": "stopping"})
+    loop.run(lambda: "stopping" in head.answers)
+    assert list(head.answers) == ["stopping"]
     for end in (line, head):
         end.close()
     loop.close()

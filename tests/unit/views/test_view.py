@@ -107,10 +107,10 @@ def test_nothing_that_a_terminal_obeys_gets_out(text: str) -> None:
 SPOILT: tuple[dict[str, Any], ...] = (
     JOB,
     {"event": "node", "node": 0, "state": "lost", "text": "its agent"},
-    {"event": "dispatch", "node": 0, "state": "stored", "source": "1", "bytes": 99, "received": 9},
+    {"event": "dispatch", "node": 0, "state": "stored", "source": 1, "bytes": 99, "received": 9, "files": 2},
     {"event": "note", "level": "warning", "text": "look"},
     {**RUNNING, "text": "again"},
-    {**PROGRESS, "state": "connected", "pass": "0", "batch": "7"},
+    {**PROGRESS, "state": "connected", "pass": 0, "why": "so"},
     line("trainer/1", "said"),
     {"event": "gap", "process": "trainer/1", "bytes": 7},
     {**EXITED, "text": "so", "signal": "SIGTERM"},

@@ -32,8 +32,9 @@ PREPARED: Message = {
 PIECE = encode_output(Output(0, 0, b"yes\n"))
 
 
-def one_trainer() -> job.Placed:
-    nodes = (Node(0, "n0", "", "/ws", "/ws/log", "/ws/output", "/ws/.pslaunch"),)
+def trainers(count: int) -> job.Placed:
+    """One on each node."""
+    nodes = tuple(Node(i, f"n{i}", "", "/ws", "/ws/log", "/ws/output", "/ws/.pslaunch") for i in range(count))
     plan = Plan(
         job_id="demo-1", name="demo", epoch=0, backend="local", server="bundled", why="given",
         roles=(Role("trainer", Count("per_node", 1), ("python", "train.py")),),
@@ -44,18 +45,19 @@ def one_trainer() -> job.Placed:
 
 
 class Led:
-    """A head of one node, which says what a test has it say; the test sets the clock."""
+    """A head and node 0, which says what a test has it say; the test sets the clock. Others do not come."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: int = 1) -> None:
         self.now_s = 0.0
         self.loop = Loop(clock=lambda: self.now_s)
-        self.head = Head(self.loop, one_trainer(), "5e" * 32, lambda: 0.0)
+        self.head = Head(self.loop, trainers(nodes), "5e" * 32, lambda: 0.0)
         ours, self._node = socket.socketpair()
         fd = ours.detach()
         self.head.attach(self.head.placed.nodes[0], fd, fd, lambda: "")
         self._decoder = Decoder()
         self.say(b"".join(encode_control(wire.hello())))
-        self.until_told("prepare")
+        if nodes == 1:
+            self.until_told("prepare")
 
     def say(self, frames: bytes) -> None:
         """What the node says; the head hears it."""
@@ -111,10 +113,53 @@ def test_nonsense_loses_the_node_that_said_it(led: Led, said: str, why: str) -> 
     assert why in led.events("node")[-1]["text"]
 
 
-def test_a_node_without_an_address_is_refused_in_words(led: Led) -> None:
-    led.say(b"".join(encode_control({**PREPARED, "addrs": []})))
+EXITED: Message = {
+    "type": "exited", "key": "trainer/0", "code": 0, "signal": "", "asked": False, "oom": False, "written": 0,
+    "tail": [],
+}  # fmt: skip
+TROUBLE: Message = {"type": "trouble", "key": "", "code": 74, "text": "the disk"}
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({**PREPARED, "addrs": []}, "a node has at least one address"),
+        ({**PREPARED, "addrs": ["127.0.0.1"] * 65}, "a node has at most 64 addresses"),
+        ({**PREPARED, "addrs": ["a host"]}, "'a host' is no address"),
+        ({**EXITED, "code": 256}, "code can't be '256'"),
+        ({**EXITED, "signal": "SIGKILL"}, "code can't be '0'"),
+        ({**TROUBLE, "code": 0}, "code can't be '0'"),
+        ({"type": "opened", "port": 65536}, "port can't be '65536'"),
+        ({"type": "refused", "code": 0, "text": ""}, "code can't be '0'"),
+        ({"type": "started", "key": "trainer/0", "pid": [7]}, "pid can't be '[7]'"),
+    ],
+)
+def test_a_node_that_says_what_can_not_be_is_lost_in_words(led: Led, said: Message, why: str) -> None:
+    led.say(b"".join(encode_control(said)))
     led.loop.run(lambda: led.head.done)
-    assert "a node has at least one address" in led.events("node")[-1]["text"]
+    assert led.head.code == codes.NODE_LOST and why in led.events("node")[-1]["text"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        encode_output(Output(1, 0, b"not mine")),
+        *encode_control({**EXITED, "key": "trainer/1"}),
+        *encode_control({**TROUBLE, "key": "trainer/1"}),
+        *encode_control({"type": "progress", "key": "trainer/1", "state": "finished"}),
+    ],
+)
+def test_a_node_speaks_for_its_own_processes_only(said: bytes) -> None:
+    with contextlib.closing(Led(nodes=2)) as led:
+        led.say(said)
+        led.loop.run(lambda: led.head.done)
+        assert "trainer/1, which is of another node" in led.events("node")[-1]["text"]
+
+
+def test_a_number_beyond_counting_in_a_report_is_left_out(led: Led) -> None:
+    led.say(b"".join(encode_control({"type": "progress", "key": "trainer/0", "pass": 10**30, "batch": 7})))
+    (event,) = led.events("progress")
+    assert event["batch"] == 7 and "pass" not in event
 
 
 def finishing(led: Led) -> None:

@@ -1,0 +1,71 @@
+"""What data from elsewhere must look like, before anything counts with it or shows it.
+
+A shape is a type; a list of one shape for lists of it; a dict of what must be there, where names that end
+with `?` may be missing; a tuple of shapes for any of them; None for null; or a function that says yes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+MOST = 2**64  # of a number, up or down
+NAME_CHARS = 200
+
+
+def is_number(value: Any) -> bool:
+    """Return whether it is a number that can be counted with."""
+    return type(value) in (int, float) and math.isfinite(value) and -MOST <= value <= MOST
+
+
+def is_name(value: Any) -> bool:
+    return type(value) is str and len(value) <= NAME_CHARS
+
+
+def is_code(value: Any) -> bool:
+    """Return whether it is an exit code as a shell knows it: 256 would be 0 there."""
+    return type(value) is int and 0 <= value <= 255
+
+
+def is_failure_code(value: Any) -> bool:
+    return is_code(value) and value != 0
+
+
+def is_port(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= 65535
+
+
+def check(value: Any, shape: Any, name: str = "it") -> None:
+    """Raise ValueError, which names the place, where data has not this shape."""
+    if isinstance(shape, dict) and isinstance(value, Mapping):
+        for key, part in shape.items():
+            plain = key.rstrip("?")
+            if plain in value:
+                check(value[plain], part, plain)
+            elif plain == key:
+                raise ValueError(f"{name} lacks {plain!r}")
+    elif isinstance(shape, list) and isinstance(value, (list, tuple)):
+        for each in value:
+            check(each, shape[0], name)
+    elif not _matches(value, shape):
+        raise ValueError(f"{name} can't be {str(value)[:NAME_CHARS]!r}")
+
+
+def fits(value: Any, shape: Any) -> bool:
+    """Return whether data has this shape."""
+    try:
+        check(value, shape)
+    except ValueError:
+        return False
+    return True
+
+
+def _matches(value: Any, shape: Any) -> bool:
+    if isinstance(shape, tuple):
+        return any(fits(value, one) for one in shape)
+    if shape is None:
+        return value is None
+    if isinstance(shape, type):
+        return type(value) is shape and (shape is not int or is_number(value))
+    return not isinstance(shape, (dict, list)) and bool(shape(value))
