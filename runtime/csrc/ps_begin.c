@@ -1,4 +1,4 @@
-/* The beginning of a request: is it allowed, and where does its body go? */
+/* Begin a request: check that it is allowed, and choose the place of its body. */
 #include <inttypes.h>
 
 #include "ps_serve.h"
@@ -21,7 +21,7 @@ static int body_buffer(ps_shard *s, ps_peer *p, bool counted, ps_err *err) {
 static int find_object(ps_shard *s, const ps_header *h, bool sparse, ps_object **o, ps_err *err) {
     *o = NULL;
     if (h->object >= s->objects_n)
-        return ps_fail(err, PS_EPROTO, 0, "%s of object %u, which was not created", ps_op_name(h->op),
+        return ps_fail(err, PS_EPROTO, 0, "%s of object %u, which does not exist", ps_op_name(h->op),
                        h->object);
     *o = s->objects[h->object];
     if (((*o)->sparse != NULL) != sparse)
@@ -42,8 +42,8 @@ static int may_push(ps_shard *s, const ps_peer *p, const ps_object *o, ps_err *e
         return ps_fail(err, PS_EPROTO, 0, "trainer %u pushes after it ended the pass", p->trainer);
     if (h->version != o->step.version + 1 || o->step.part[p->trainer] >= PS_PART_WHOLE)
         return ps_fail(err, PS_EPROTO, 0,
-                       "trainer %u pushes '%.64s' for step %" PRIu64 ", %" PRIu64 " are complete", p->trainer,
-                       o->spec.name, h->version, o->step.version);
+                       "trainer %u pushes '%.64s' for step %" PRIu64 ", but %" PRIu64 " are complete",
+                       p->trainer, o->spec.name, h->version, o->step.version);
     return PS_OK;
 }
 
@@ -58,7 +58,7 @@ static int not_ready(const ps_object *o, ps_err *err) {
                    o->spec.name);
 }
 
-/* A piece of the gradient may have been taken before the connection broke: then the same way again. */
+/* A piece of the gradient may have been taken before the connection broke: continue in the same way. */
 static int aim_dense(ps_peer *p, ps_object *o, bool last, ps_err *err) {
     ps_dense *d = &o->dense;
     if (o->step.part[p->trainer] == PS_PART_HELD) {
@@ -128,7 +128,7 @@ static int begin_init(ps_shard *s, ps_peer *p, ps_err *err) {
     if (code < 0) return code;
     bool values = p->head.length == o->dense.n * sizeof(float) && p->trainer == 0;
     if (p->head.length != 0 && !values) return bad_length(&p->head, err);
-    if (o->dense.ready) { /* the first values win; these are the same, or come too late */
+    if (o->dense.ready) { /* only the first values count; these are equal or late */
         p->sink = PS_SINK_DROP;
         return PS_OK;
     }
@@ -187,14 +187,15 @@ static int begin_body(ps_shard *s, ps_peer *p, ps_err *err) {
     case PS_FINISH:
         return begin_wait(s, p, p->head.version, err);
     default:
-        return ps_fail(err, PS_EPROTO, 0, "%s is no request", ps_op_name(p->head.op));
+        return ps_fail(err, PS_EPROTO, 0, "%s is not a request", ps_op_name(p->head.op));
     }
 }
 
 static int check_sender(const ps_shard *s, const ps_peer *p, ps_err *err) {
     const ps_header *h = &p->head;
     if (h->epoch != s->config.epoch)
-        return ps_fail(err, PS_EPROTO, 0, "a frame of epoch %u, this is epoch %u", h->epoch, s->config.epoch);
+        return ps_fail(err, PS_EPROTO, 0, "a frame of epoch %u, expected epoch %u", h->epoch,
+                       s->config.epoch);
     if (h->trainer != p->trainer || h->incarnation != p->incarnation)
         return ps_fail(err, PS_EPROTO, 0, "a frame of trainer %u on the connection of trainer %u", h->trainer,
                        p->trainer);
@@ -221,7 +222,7 @@ int ps_serve_begin(ps_shard *s, ps_peer *p, ps_err *err) {
     p->sink = PS_SINK_DROP;
     if (p->part.op != 0 && h->sequence == p->part.sequence) {
         if (!same_request(&p->part, h))
-            return ps_fail(err, PS_EPROTO, 0, "trainer %u repeats request %" PRIu64 " as another one",
+            return ps_fail(err, PS_EPROTO, 0, "trainer %u repeats request %" PRIu64 " with different content",
                            p->trainer, h->sequence);
         p->got = p->skip = p->part_got;
     }

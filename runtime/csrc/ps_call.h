@@ -1,4 +1,4 @@
-/* A client's call as it is built and run. Inner header of ps_client.c (objects, requests on dense ones,
+/* A client's call, built and run. Inner header of ps_client.c (objects, requests on dense ones,
  * connections), ps_client_rows.c (requests on tables) and ps_client_run.c (sending and receiving). */
 #ifndef PS_CALL_H
 #define PS_CALL_H
@@ -9,7 +9,7 @@
 
 #define PS_NONE UINT32_MAX
 
-/* One request, and where its answer goes. */
+/* One request, and the destination of its answer. */
 typedef struct ps_request {
     ps_header head;
     uint8_t raw[PS_HEADER_BYTES];
@@ -21,20 +21,20 @@ typedef struct ps_request {
     uint64_t in_bytes;
 } ps_request;
 
-/* One shard as the client sees it. */
+/* The client's state of one shard. */
 typedef struct ps_link {
     ps_conn conn;
     uint64_t sequence;    /* of the last request */
-    uint64_t told;        /* of the last request of which the shard was ever sent a byte */
-    uint64_t told_whole;  /* of the last one that it was ever sent whole */
+    uint64_t told;        /* of the last request sent at least in part */
+    uint64_t told_whole;  /* of the last request sent whole */
     uint32_t first, last; /* requests of this call, PS_NONE: none */
-    uint32_t sending;     /* the one that is being sent */
+    uint32_t sending;     /* the request being sent */
     uint64_t sent;        /* bytes of it, header included */
-    uint32_t reading;     /* the one whose answer comes in */
+    uint32_t reading;     /* the request whose answer is being received */
     uint64_t got;         /* bytes of the answer's body */
     size_t got_iov, got_at;
     uint32_t open; /* requests not answered */
-    bool refusing; /* an error's text comes in */
+    bool refusing; /* the text of an error is being received */
     uint32_t text_length, text_got;
     char text[PS_MAX_TEXT + 1];
 } ps_link;
@@ -53,7 +53,7 @@ typedef struct ps_stage {
     uint64_t data[];
 } ps_stage;
 
-/* Rows that came grouped by shard, and where they belong. */
+/* Received rows grouped by shard, and their destination. */
 typedef struct ps_scatter {
     const float *rows;
     const size_t *order; /* [n] */
@@ -78,25 +78,25 @@ struct ps_client {
     size_t scatters_n, scatters_cap;
 };
 
-/* Report that there is no memory. Returns PS_ENOMEM. */
+/* Report that memory is exhausted. Returns PS_ENOMEM. */
 int ps_call_no_memory(ps_err *err);
 
 /* Make room for one more item of `size` bytes in *array, which has n of *cap; `array` is the address of
  * a pointer. PS_OK or PS_ENOMEM. */
 int ps_call_room(void *array, size_t n, size_t *cap, size_t size, ps_err *err);
 
-/* Memory for n items of `size` bytes that lives as long as the call. NULL if there is none. */
+/* Allocate n items of `size` bytes until the end of the call. NULL on failure. */
 void *ps_call_stage(ps_client *c, size_t n, size_t size);
 
 /* Add a piece of a body. PS_OK or PS_ENOMEM. */
 int ps_call_iov(ps_client *c, void *base, size_t length, ps_err *err);
 
-/* Add a request to one shard; its iovecs are those added since `iovs`: first `outs` of the body, then
- * those of the answer. PS_OK or PS_ENOMEM. */
+/* Add a request to one shard; its iovecs are those added since `iovs`: first `outs` for the body, then
+ * those for the answer. PS_OK or PS_ENOMEM. */
 int ps_call_request(ps_client *c, uint32_t shard, ps_header head, uint16_t expect, size_t iovs, size_t outs,
                     ps_err *err);
 
-/* The object of this id and kind. PS_OK or PS_EINVAL. */
+/* Find the object of this id and kind. PS_OK or PS_EINVAL. */
 int ps_call_find(const ps_client *c, uint32_t id, uint32_t sparse, ps_known **o, ps_err *err);
 
 #endif

@@ -41,7 +41,7 @@ int ps_client_new(ps_client **out, uint32_t shards, uint32_t epoch, uint32_t tra
                   ps_err *err) {
     *out = NULL;
     if (shards == 0 || shards > PS_MAX_SHARDS)
-        return ps_fail(err, PS_EINVAL, 0, "%u ports in all, not in 1..%u", shards, PS_MAX_SHARDS);
+        return ps_fail(err, PS_EINVAL, 0, "%u ports in all, expected 1..%u", shards, PS_MAX_SHARDS);
     if (trainer >= PS_MAX_TRAINERS)
         return ps_fail(err, PS_EINVAL, 0, "trainer %u, the limit is %u", trainer, PS_MAX_TRAINERS);
     ps_client *c = calloc(1, sizeof *c);
@@ -79,7 +79,7 @@ void ps_client_free(ps_client *c) {
 
 /* --- Connections. --- */
 
-/* Send from the first request again; what is answered is passed over. */
+/* Send again from the first request; those already answered are skipped. */
 static void rewind_link(ps_link *l) {
     l->sending = l->first;
     l->sent = 0;
@@ -88,7 +88,7 @@ static void rewind_link(ps_link *l) {
 }
 
 int ps_client_attach(ps_client *c, uint32_t shard, int fd, ps_err *err) {
-    if (shard >= c->shards) return ps_fail(err, PS_EINVAL, 0, "no shard %u", shard);
+    if (shard >= c->shards) return ps_fail(err, PS_EINVAL, 0, "unknown shard %u", shard);
     rewind_link(&c->links[shard]);
     return ps_conn_open(&c->links[shard].conn, fd, true, err);
 }
@@ -118,7 +118,7 @@ uint32_t ps_client_waits_for(const ps_client *c) {
     return c->shards;
 }
 
-/* Whether the shard knows of a request that it has not answered. */
+/* Return true if the shard has got a request that it has not answered. */
 static bool told_open(const ps_client *c, const ps_link *l) {
     for (uint32_t i = l->first; i != PS_NONE; i = c->requests[i].next)
         if (!c->requests[i].answered && c->requests[i].head.sequence <= l->told) return true;
@@ -184,7 +184,7 @@ int ps_call_find(const ps_client *c, uint32_t id, uint32_t sparse, ps_known **o,
     return PS_OK;
 }
 
-/* The end of the pieces that are on the same shard as `at`. */
+/* Return the end of the pieces on the same shard as `at`. */
 static size_t same_shard(const ps_known *o, size_t at) {
     size_t end = at + 1;
     while (end < o->pieces_n && o->pieces[end].shard == o->pieces[at].shard) end++;
@@ -200,7 +200,7 @@ static int add_pieces(ps_client *c, const ps_known *o, size_t from, size_t to, c
     return code;
 }
 
-/* The same request to every shard that has a part of the object. */
+/* Add the same request to every shard that has a part of the object. */
 static int dense_call(ps_client *c, uint32_t id, ps_header head, uint16_t expect, const float *body,
                       float *answer, ps_err *err) {
     ps_known *o = NULL;
@@ -245,12 +245,12 @@ static int add_object(ps_client *c, const ps_create *spec, ps_known **out, ps_er
     return PS_OK;
 }
 
-/* The last one, of which no shard was told. */
+/* Remove the last object, unknown to all shards. */
 static void forget_object(ps_client *c) {
     free(c->objects[--c->objects_n].pieces);
 }
 
-/* Every shard knows every object, so that they count them alike, also where it has no part of it. */
+/* Every shard gets every object, even without a part of it, so that all number them alike. */
 static int add_create(ps_client *c, const ps_known *o, uint32_t id, uint32_t shard, uint64_t size,
                       ps_err *err) {
     ps_create spec = o->spec;

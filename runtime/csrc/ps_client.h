@@ -1,7 +1,7 @@
 /* A trainer's side of the data plane: one connection to each shard, requests scattered over them,
- * answers gathered, straight from and to the caller's arrays; no thread stands between. A call is
- * built from requests, then run until all are answered. A connection that breaks on the way is named;
- * after a new one is attached, what was not answered is sent again, and the shards know it. Knows no
+ * answers gathered, straight from and to the caller's arrays, without a thread. A call is
+ * built from requests, then run until all are answered. If a connection breaks, it is named;
+ * after a new one is attached, unanswered requests are sent again, and the shards recognise them. Knows no
  * Python. One thread at a time. */
 #ifndef PS_CLIENT_H
 #define PS_CLIENT_H
@@ -12,60 +12,60 @@
 
 typedef struct ps_client ps_client;
 
-/* Floats [start, start + length) of a dense object are on this shard. */
+/* Floats [start, start + length) of a dense object, on this shard. */
 typedef struct ps_piece {
     uint32_t shard;
     uint64_t start;
     uint64_t length;
 } ps_piece;
 
-/* A client of `shards` shards without connections in *out. PS_OK, PS_EINVAL or PS_ENOMEM. */
+/* Make a client of `shards` shards without connections in *out. PS_OK, PS_EINVAL or PS_ENOMEM. */
 int ps_client_new(ps_client **out, uint32_t shards, uint32_t epoch, uint32_t trainer, uint64_t incarnation,
                   ps_err *err);
 
 /* Close all connections and release `c`. NULL is allowed. Can't fail. */
 void ps_client_free(ps_client *c);
 
-/* Take over a connected and authenticated socket for a shard. What was not answered will be sent
+/* Take over a connected and authenticated socket for a shard. Unanswered requests are sent
  * again. PS_OK, PS_EINVAL or PS_ESYS; fd is closed on failure. */
 int ps_client_attach(ps_client *c, uint32_t shard, int fd, ps_err *err);
 
 /* Close the connection to a shard. Can't fail. */
 void ps_client_detach(ps_client *c, uint32_t shard);
 
-/* Make known a dense object of spec->total floats, with its pieces in the order of shards, and add the
+/* Add a dense object of spec->total floats, with its pieces in the order of shards, and the
  * requests that create it. *id is its number, from 0, in the order of creation. PS_OK, PS_EINVAL or
  * PS_ENOMEM. */
 int ps_client_dense(ps_client *c, const ps_create *spec, const ps_piece *pieces, size_t n, uint32_t *id,
                     ps_err *err);
 
-/* The same for a table on the shards [first, first + n). */
+/* Add a table on the shards [first, first + n), likewise. */
 int ps_client_sparse(ps_client *c, const ps_create *spec, uint32_t first, uint32_t n, uint32_t *id,
                      ps_err *err);
 
-/* The functions that follow add requests to the call. Arrays are borrowed until ps_client_clear(). All
- * return PS_OK, PS_EINVAL or PS_ENOMEM; after an error clear the call, and the next one is as good as
- * ever. */
+/* The following functions add requests to the call. Arrays are borrowed until ps_client_clear(). All
+ * return PS_OK, PS_EINVAL or PS_ENOMEM; after an error clear the call, and the client can be used
+ * again. */
 
-/* Initial values of a dense object; NULL: wait until trainer 0 has set them. */
+/* Set the initial values of a dense object; NULL: wait until trainer 0 has set them. */
 int ps_client_init(ps_client *c, uint32_t id, const float *values, ps_err *err);
 
-/* A gradient of a dense object for its next step, answered when that is complete: with the new values
- * to `out`, unless it is NULL. */
+/* Push a gradient of a dense object for its next step; answered when that is complete, with the new
+ * values in `out` unless it is NULL. */
 int ps_client_push(ps_client *c, uint32_t id, const float *grad, float *out, ps_err *err);
 
-/* The values of a dense object. */
+/* Read the values of a dense object. */
 int ps_client_pull(ps_client *c, uint32_t id, float *out, ps_err *err);
 
-/* Rows of a table. keys: [n], rows: [n, dim]. */
+/* Set rows of a table. keys: [n], rows: [n, dim]. */
 int ps_client_set_rows(ps_client *c, uint32_t id, const uint64_t *keys, const float *rows, size_t n,
                        ps_err *err);
 
-/* Row gradients of a table for its next step, answered when that is complete. n may be 0. */
+/* Push row gradients of a table for its next step; answered when that is complete. n may be 0. */
 int ps_client_push_rows(ps_client *c, uint32_t id, const uint64_t *keys, const float *rows, size_t n,
                         ps_err *err);
 
-/* The rows of these keys, in their order. */
+/* Read the rows of these keys, in their order. */
 int ps_client_pull_rows(ps_client *c, uint32_t id, const uint64_t *keys, size_t n, float *out, ps_err *err);
 
 /* Add END_PASS or FINISH to every shard, or BARRIER to the first; `number` is that of the pass or the
@@ -73,33 +73,33 @@ int ps_client_pull_rows(ps_client *c, uint32_t id, const uint64_t *keys, size_t 
 int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, ps_err *err);
 
 /* Send and receive until every request of the call is answered: PS_OK. PS_EAGAIN after timeout_ms, or
- * a signal: call again. PS_ECONN: *shard has no connection (err says why). PS_EREMOTE: *shard refused,
- * with its text. PS_EPROTO: *shard sent what it must not. */
+ * a signal: call again. PS_ECONN: *shard has no connection (err has the cause). PS_EREMOTE: *shard refused,
+ * with its text. PS_EPROTO: *shard sent invalid bytes. */
 int ps_client_run(ps_client *c, int timeout_ms, uint32_t *shard, ps_err *err);
 
-/* Whether all requests to this shard were sent whole, on whatever connection. */
+/* Return true if all requests to this shard were sent whole, on any connection. */
 int ps_client_sent(const ps_client *c, uint32_t shard);
 
-/* Wait for no further answer of this shard. Can't fail. */
+/* Stop waiting for answers of this shard. Can't fail. */
 void ps_client_let_go(ps_client *c, uint32_t shard);
 
-/* A shard that has not answered all, or the number of shards. */
+/* Return a shard with unanswered requests, or the number of shards. */
 uint32_t ps_client_waits_for(const ps_client *c);
 
-/* Forget the call. Requests of which no byte was sent leave no trace. Those that were sent and not
- * answered make their connections useless: these are closed. Can't fail. */
+/* Clear the call. Requests of which no byte was sent leave no trace. Those sent but not
+ * answered make their connections unusable: these are closed. Can't fail. */
 void ps_client_clear(ps_client *c);
 
-/* Floats of a dense object; 0 for an unknown id. */
+/* Return the floats of a dense object; 0 for an unknown id. */
 uint64_t ps_client_size(const ps_client *c, uint32_t id);
 
-/* Values in a row of a table; 0 for an unknown id. */
+/* Return the values in a row of a table; 0 for an unknown id. */
 uint32_t ps_client_dim(const ps_client *c, uint32_t id);
 
-/* Steps of an object that are complete; 0 for an unknown id. */
+/* Return the number of complete steps of an object; 0 for an unknown id. */
 uint64_t ps_client_version(const ps_client *c, uint32_t id);
 
-/* The shard of a key among n: the same for every client. */
+/* Return the shard of a key among n: the same for every client. */
 uint32_t ps_key_shard(uint64_t key, uint32_t n);
 
 #endif

@@ -7,11 +7,11 @@ uint32_t ps_key_shard(uint64_t key, uint32_t n) {
     return (uint32_t)(((ps_mix64(key + UINT64_C(0x9e3779b97f4a7c15)) >> 32) * n) >> 32);
 }
 
-/* Keys in the order of shards, and rows too if there are any. */
+/* Keys in the order of shards, with their rows if any. */
 typedef struct grouped {
     const uint64_t *keys;
     const float *rows;
-    size_t *order; /* [n]; NULL: as they came */
+    size_t *order; /* [n]; NULL: unchanged */
     size_t *start; /* [shards of the table + 1] */
 } grouped;
 
@@ -62,7 +62,7 @@ static int group(ps_client *c, const ps_known *o, const uint64_t *keys, const fl
     return code;
 }
 
-/* One frame of rows [from, to). */
+/* Add one frame of rows [from, to). */
 static int rows_frame(ps_client *c, const ps_known *o, uint32_t shard, ps_header head, const grouped *g,
                       size_t from, size_t to, float *answer, ps_err *err) {
     size_t iovs = c->iovs_n, n = to - from, dim = o->spec.dim;
@@ -78,8 +78,8 @@ static int rows_frame(ps_client *c, const ps_known *o, uint32_t shard, ps_header
     return ps_call_request(c, shard, head, head.op == PS_PULL_ROWS ? PS_ROWS : PS_DONE, iovs, outs, err);
 }
 
-/* Rows in frames to each shard of the table. A push says something to every shard, if only that there
- * is nothing. */
+/* Add rows in frames for each shard of the table. A push sends a frame to every shard, even without
+ * rows. */
 static int rows_call(ps_client *c, const ps_known *o, ps_header head, const grouped *g, float *answer,
                      ps_err *err) {
     size_t most = ps_rows_per_frame(o->spec.dim);

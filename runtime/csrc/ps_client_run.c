@@ -1,4 +1,4 @@
-/* Running a call: sending and receiving on all connections at once. */
+/* Run a call: send and receive on all connections at once. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -10,7 +10,7 @@ enum { PIECES = 256 }; /* iovecs in one system call */
 
 /* --- Sending. --- */
 
-/* What is left of the requests from `sending` on, as iovecs. Returns how many. */
+/* Collect the unsent rest of the requests from `sending` on as iovecs. Returns their number. */
 static size_t gather(const ps_client *c, const ps_link *l, struct iovec *iov) {
     size_t n = 0;
     uint64_t skip = l->sent;
@@ -48,7 +48,7 @@ static void sent_bytes(const ps_client *c, ps_link *l, uint64_t sent) {
 
 static int send_link(const ps_client *c, ps_link *l, ps_err *err) {
     struct iovec iov[PIECES];
-    sent_bytes(c, l, 0); /* passes over what is answered already */
+    sent_bytes(c, l, 0); /* skips requests already answered */
     while (l->sending != PS_NONE) {
         int64_t sent = ps_conn_send(&l->conn, iov, gather(c, l, iov), false, err);
         if (sent < 0) return (int)sent;
@@ -100,15 +100,14 @@ static int begin_answer(ps_client *c, ps_link *l, const ps_header *h, ps_err *er
         i = c->requests[i].next;
     if (i == PS_NONE || h->op != c->requests[i].expect || h->trainer != c->trainer || h->epoch != c->epoch ||
         h->incarnation != c->incarnation)
-        return ps_fail(err, PS_EPROTO, 0, "an answer %s %" PRIu64 " to nothing that was asked",
-                       ps_op_name(h->op), h->sequence);
+        return ps_fail(err, PS_EPROTO, 0, "an unexpected answer %s %" PRIu64, ps_op_name(h->op), h->sequence);
     ps_request *r = &c->requests[i];
     if (r->expect == PS_VERSIONS) {
         int code = expect_versions(c, r, h, err);
         if (code < 0) return code;
     }
     if (h->length != r->in_bytes)
-        return ps_fail(err, PS_EPROTO, 0, "an answer %s of %" PRIu64 " bytes in place of %" PRIu64,
+        return ps_fail(err, PS_EPROTO, 0, "an answer %s of %" PRIu64 " bytes, expected %" PRIu64,
                        ps_op_name(h->op), h->length, r->in_bytes);
     l->reading = i;
     l->got = 0;
@@ -116,7 +115,7 @@ static int begin_answer(ps_client *c, ps_link *l, const ps_header *h, ps_err *er
     return PS_OK;
 }
 
-/* Where what is left of an answer's body goes. Returns how many iovecs, at least one. */
+/* Collect iovecs for the rest of an answer's body. Returns their number, at least one. */
 static size_t places(const ps_client *c, const ps_link *l, const ps_request *r, struct iovec *iov) {
     size_t n = 0, skip = l->got_at;
     for (size_t k = l->got_iov; k < r->in_n && n < PIECES; k++) {
@@ -155,7 +154,7 @@ static int read_refusal(ps_link *l, ps_err *err) {
     return ps_fail(err, PS_EREMOTE, 0, "%.*s", (int)l->text_length, l->text);
 }
 
-/* Take what has come. PS_EAGAIN when nothing more is there. */
+/* Process the received bytes. PS_EAGAIN when there are no more. */
 static int read_link(ps_client *c, ps_link *l, ps_err *err) {
     for (;;) {
         ps_header head;
@@ -188,7 +187,7 @@ static int serve_link(ps_client *c, ps_link *l, short events, ps_err *err) {
     return code == PS_EAGAIN ? PS_OK : code;
 }
 
-/* The sending side broke: the other side may have said why before. */
+/* The sending side broke: the other side may have sent the reason before. */
 static int last_words(ps_client *c, ps_link *l, int code, ps_err *err) {
     if (code != PS_ECONN || l->conn.fd < 0) return code;
     ps_err heard;
@@ -206,7 +205,8 @@ static int fail_link(ps_client *c, uint32_t i, int code, uint32_t *shard, ps_err
     return code;
 }
 
-/* `all`: also those of which poll tells nothing, because less has come than ps_conn_await() asks for. */
+/* `all`: also connections that poll does not report, because they have fewer bytes than ps_conn_await() asks
+ * for. */
 static int serve_links(ps_client *c, bool all, uint32_t *shard, ps_err *err) {
     for (uint32_t i = 0; i < c->shards; i++) {
         ps_link *l = &c->links[i];

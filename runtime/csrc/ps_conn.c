@@ -36,7 +36,7 @@ int ps_conn_open(ps_conn *c, int fd, bool patient, ps_err *err) {
     set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, KEEP_IDLE_S);
     set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, KEEP_INTERVAL_S);
     set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, KEEP_COUNT);
-    /* It also counts time in which the window is closed. */
+    /* It also counts the time in which the window is closed. */
     if (!patient) set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS);
     c->fd = fd;
     c->dry = false;
@@ -73,7 +73,7 @@ static int64_t receive(ps_conn *c, struct iovec *iov, size_t n, ps_err *err) {
         return PS_EAGAIN;
     }
     if (got < 0) return ps_fail(err, PS_ECONN, errno, "receiving");
-    if ((size_t)got < bytes_of(iov, n)) c->dry = true; /* saves the read that would find nothing */
+    if ((size_t)got < bytes_of(iov, n)) c->dry = true; /* saves a read without result */
     return got;
 }
 
@@ -155,7 +155,7 @@ static bool open_pipe(ps_pipe *p) {
     return !p->unfit;
 }
 
-/* Put pages into an empty pipe. Returns how many bytes; 0: they must be copied. */
+/* Put pages into an empty pipe. Returns the number of bytes; 0: they must be copied. */
 static size_t fill_pipe(ps_pipe *p, const uint8_t *src, size_t n) {
     if (p->unfit || !open_pipe(p)) return 0;
     ssize_t filled = vmsplice(p->in, &(struct iovec){(void *)(uintptr_t)src, n}, 1, SPLICE_F_NONBLOCK);
@@ -170,12 +170,12 @@ int64_t ps_conn_lend(ps_conn *c, ps_pipe *pipe, const void *src, size_t n, ps_er
         unsigned flags = SPLICE_F_NONBLOCK | (filled < n ? SPLICE_F_MORE : 0);
         ssize_t taken = splice(pipe->out, NULL, c->fd, NULL, filled, flags);
         int error = errno;
-        if (taken != (ssize_t)filled) ps_pipe_close(pipe); /* what is left in it goes anew next time */
+        if (taken != (ssize_t)filled) ps_pipe_close(pipe); /* its rest is sent again next time */
         if (taken > 0) return taken;
         if (taken < 0 && is_for_later(error)) return PS_EAGAIN;
     }
     int64_t sent = ps_conn_send(c, &(struct iovec){(void *)(uintptr_t)src, n}, 1, false, err);
-    if (filled > 0 && sent > 0) pipe->unfit = true; /* this works, and splice() did not */
+    if (filled > 0 && sent > 0) pipe->unfit = true; /* this works where splice() did not */
     return sent;
 }
 

@@ -1,4 +1,4 @@
-/* The one place for compiler extensions and processor features: every other file uses these names.
+/* Compiler extensions and processor features, here alone: every other file uses these names.
  * Not for kernels; those are in ps_optim. */
 #ifndef PS_CPU_H
 #define PS_CPU_H
@@ -6,12 +6,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Which build of a kernel runs. All of them give the same bits: they do the same IEEE operations
+/* Build of a kernel to run. All give the same bits: they do the same IEEE operations
  * in the same order on every element, only several elements at a time (-ffp-contract=off matters). */
 typedef enum ps_isa {
-    PS_ISA_BEST = 0, /* the fastest that this machine has */
-    PS_ISA_BASE = 1, /* what every machine of this architecture has */
-    PS_ISA_AVX2 = 2, /* x86-64 with AVX2; like PS_ISA_BASE where the machine or the build lacks it */
+    PS_ISA_BEST = 0, /* the fastest on this machine */
+    PS_ISA_BASE = 1, /* for every machine of this architecture */
+    PS_ISA_AVX2 = 2, /* x86-64 with AVX2; same as PS_ISA_BASE without it */
 } ps_isa;
 
 #define PS_PRINTF(text_arg, first_arg) __attribute__((format(printf, text_arg, first_arg)))
@@ -24,7 +24,7 @@ typedef enum ps_isa {
 #define PS_HAVE_AVX2 0
 #endif
 
-/* Whether this machine runs PS_ISA_AVX2. Costs one load. */
+/* Return true if this machine can run PS_ISA_AVX2. Costs one load. */
 static inline bool ps_cpu_avx2(void) {
 #if PS_HAVE_AVX2
     return __builtin_cpu_supports("avx2") != 0;
@@ -33,12 +33,12 @@ static inline bool ps_cpu_avx2(void) {
 #endif
 }
 
-/* Ask for the cache line at `p`, soon to be read or written. Any address is allowed. */
+/* Prefetch the cache line at `p`, soon to be read or written. Any address is allowed. */
 static inline void ps_prefetch(const void *p) {
     __builtin_prefetch(p);
 }
 
-/* *out = a * b; true if that does not fit, then *out is of no use. */
+/* Set *out = a * b; true on overflow, then *out is unusable. */
 static inline bool ps_mul_overflows(size_t a, size_t b, size_t *out) {
     return __builtin_mul_overflow(a, b, out);
 }

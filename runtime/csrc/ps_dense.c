@@ -6,7 +6,7 @@
 
 enum { MANY = 1 << 20 }; /* floats: two huge pages */
 
-/* [n] zeros; many of them in huge pages, of which processor and kernel have fewer to look up. */
+/* Allocate [n] zeros; large ones in huge pages, which need fewer address look-ups. */
 static float *take(size_t n) {
     if (n < MANY) return calloc(n + 1, sizeof(float)); /* one more: n may be 0 */
     void *p = mmap(NULL, n * sizeof(float), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -20,24 +20,24 @@ typedef struct ps_dense {
     float *sum;     /* [n], NULL until a step needs it */
 } ps_dense;
 
-/* Values zero and not ready. `optim` has passed ps_optim_check(). PS_OK or PS_ENOMEM; then *d is
- * zeroed. */
+/* Initialise with zero values, not ready. `optim` has passed ps_optim_check(). PS_OK or PS_ENOMEM; then *d
+ * is zeroed. */
 int ps_dense_init(ps_dense *d, size_t n, const ps_optim *optim, ps_err *err);
 
-/* Release what `d` holds; a zeroed one is allowed. Can't fail. */
+/* Release the contents of `d`; a zeroed one is allowed. Can't fail. */
 void ps_dense_close(ps_dense *d);
 
-/* Where the first gradient of a step may be received, [n]: then ps_dense_first() says it is there.
+/* Return the buffer for the first gradient of a step, [n]; call ps_dense_first() when it is complete.
  * NULL if there is no memory. */
 float *ps_dense_sum(ps_dense *d);
 
-/* The first gradient of the step is in the sum. */
+/* Note that the first gradient of the step is in the sum. */
 void ps_dense_first(ps_dense *d);
 
-/* The piece [at, at + k) of a gradient that is not the first of its step. Can't fail. */
+/* Add the piece [at, at + k) of a later gradient of the step. Can't fail. */
 void ps_dense_add(ps_dense *d, size_t at, const float *grad, size_t k);
 
-/* The piece [at, at + k) of the last gradient of the step: applied at once, so that the sum need not
+/* Apply the piece [at, at + k) of the last gradient of the step at once, so that the sum need not
  * be read again. After all pieces, ps_dense_commit() ends the step. Can't fail. */
 void ps_dense_apply(ps_dense *d, size_t at, const float *grad, size_t k);
 

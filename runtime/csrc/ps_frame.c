@@ -45,7 +45,7 @@ static float get_f32(const uint8_t *p) {
     return f;
 }
 
-/* Catches damage, not malice: any change of the header gives the same check once in 2^32. */
+/* Detects damage, not malice: any change of the header gives the same check once in 2^32. */
 static uint32_t header_check(const uint8_t *buf) {
     uint64_t h = 0;
     for (size_t i = 0; i < 56; i += 8) h = ps_mix64(h ^ get_u64(buf + i));
@@ -103,7 +103,7 @@ void ps_header_encode(const ps_header *h, uint8_t *buf) {
 static int header_valid(const uint8_t *buf, const ps_header *h, ps_err *err) {
     if (get_u32(buf + 60) != header_check(buf)) return ps_fail(err, PS_EPROTO, 0, "a damaged frame header");
     if (get_u16(buf + 4) != PS_VERSION)
-        return ps_fail(err, PS_EPROTO, 0, "protocol version %u, this is %u", get_u16(buf + 4), PS_VERSION);
+        return ps_fail(err, PS_EPROTO, 0, "protocol version %u, expected %u", get_u16(buf + 4), PS_VERSION);
     if (strcmp(ps_op_name(h->op), "?") == 0) return ps_fail(err, PS_EPROTO, 0, "unknown operation %u", h->op);
     if (h->flags & ~(uint32_t)PS_FLAGS) return ps_fail(err, PS_EPROTO, 0, "unknown flags %x", h->flags);
     if (h->length > ps_frame_limit(h->op))
@@ -116,7 +116,7 @@ static int header_valid(const uint8_t *buf, const ps_header *h, ps_err *err) {
 
 int64_t ps_header_decode(const uint8_t *buf, size_t n, ps_header *h, ps_err *err) {
     if (n >= 4 && get_u32(buf) != PS_MAGIC)
-        return ps_fail(err, PS_EPROTO, 0, "not a frame of pslaunch: it begins with %08x", get_u32(buf));
+        return ps_fail(err, PS_EPROTO, 0, "not a frame of pslaunch: first bytes %08x", get_u32(buf));
     if (n < PS_HEADER_BYTES) return PS_EAGAIN;
     *h = (ps_header){.op = get_u16(buf + 6),
                      .epoch = get_u32(buf + 8),
@@ -156,7 +156,7 @@ static int create_valid(const ps_create *c, ps_err *err) {
     if (ps_optim_check(&c->optim, err) < 0) return PS_EPROTO;
     if (c->sparse > 1) return ps_fail(err, PS_EPROTO, 0, "unknown kind of object %u", c->sparse);
     if (c->sparse && (c->dim == 0 || c->dim > PS_MAX_DIM))
-        return ps_fail(err, PS_EPROTO, 0, "rows of %u values, not in 1..%u", c->dim, PS_MAX_DIM);
+        return ps_fail(err, PS_EPROTO, 0, "rows of %u values, expected 1..%u", c->dim, PS_MAX_DIM);
     if (c->sparse) return ps_init_check(&c->init, err) < 0 ? PS_EPROTO : PS_OK;
     if (c->size > PS_MAX_DENSE_BYTES / sizeof(float))
         return ps_fail(err, PS_EPROTO, 0, "%" PRIu64 " values on one shard, limit %" PRIu64, c->size,

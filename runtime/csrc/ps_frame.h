@@ -1,5 +1,5 @@
 /* Frames between trainers and shards: a header of fixed size, then a body. Pure: encodes and decodes
- * bytes, knows no sockets. docs/protocol.md says the same for people; a test compares the two. All
+ * bytes, knows no sockets. docs/protocol.md documents it; a test compares the two. All
  * numbers are little endian. */
 #ifndef PS_FRAME_H
 #define PS_FRAME_H
@@ -14,7 +14,7 @@
 #define PS_MAGIC UINT32_C(0x314c5350) /* "PSL1" */
 #define PS_VERSION 1
 #define PS_HEADER_BYTES 64
-#define PS_CREATE_BYTES 80 /* of the body of CREATE, before the name */
+#define PS_CREATE_BYTES 80 /* in the body of CREATE, before the name */
 
 /* Every length and number from the wire is compared with one of these. */
 #define PS_MAX_TRAINERS 4096
@@ -26,9 +26,9 @@
 #define PS_MAX_TEXT 1024 /* an error's text */
 #define PS_MAX_ROW_FRAME (PS_MAX_ROWS_BYTES + 8 + 4 * (uint64_t)PS_MAX_DIM)
 
-/* What a frame says. Requests come from trainers, each gets one answer of the same sequence. */
+/* Operation of a frame. Requests come from trainers, each gets one answer of the same sequence. */
 enum {
-    PS_CREATE = 1,    /* an object; the first trainer makes it, the others must say the same */
+    PS_CREATE = 1,    /* an object; created by the first trainer, equal for the others */
     PS_INIT = 2,      /* values of a dense object from trainer 0; without a body: wait for them */
     PS_SET_ROWS = 3,  /* rows of a table, from trainer 0 */
     PS_PUSH = 4,      /* a gradient of a dense object, for step `version` */
@@ -38,12 +38,12 @@ enum {
     PS_END_PASS = 8,  /* no further push in pass `version` */
     PS_BARRIER = 9,   /* wait until every trainer is at barrier `version` */
     PS_FINISH = 10,   /* no further request at all */
-    PS_ANSWER = 64,   /* the least answer */
-    PS_DONE = 64,     /* yes, without a body */
+    PS_ANSWER = 64,   /* the lowest answer */
+    PS_DONE = 64,     /* success, without a body */
     PS_VALUES = 65,   /* values of a dense object */
     PS_ROWS = 66,     /* rows, in the order of the keys asked for */
     PS_VERSIONS = 67, /* steps of each object: count entries of u32 object, u32 zero, u64 version */
-    PS_ERROR = 127,   /* no; the body is its text in UTF-8. Ends the connection */
+    PS_ERROR = 127,   /* error; the body is its text in UTF-8. Ends the connection */
 };
 
 enum {
@@ -55,7 +55,7 @@ enum {
 typedef struct ps_header {
     uint16_t op;
     uint32_t epoch;       /* of the job */
-    uint32_t trainer;     /* who asks, or is answered */
+    uint32_t trainer;     /* the requesting trainer */
     uint64_t incarnation; /* drawn at random when that trainer started */
     uint64_t sequence;    /* of the request on this shard, from 1 */
     uint32_t object;
@@ -80,15 +80,15 @@ typedef struct ps_create {
 /* Write the header's PS_HEADER_BYTES to buf. Can't fail. */
 void ps_header_encode(const ps_header *h, uint8_t *buf);
 
-/* Read the header at the start of buf[0..n). Returns the bytes it took, PS_EAGAIN if it is not whole
- * yet, PS_EPROTO if it never can be (then err says why): wrong magic, version or check, an unknown op
- * or flag, a length above the op's limit. */
+/* Read the header at the start of buf[0..n). Returns the bytes it took, PS_EAGAIN if it is
+ * incomplete, PS_EPROTO if it is invalid (then err has the cause): wrong magic, version or check, an unknown
+ * op or flag, a length above the op's limit. */
 int64_t ps_header_decode(const uint8_t *buf, size_t n, ps_header *h, ps_err *err);
 
-/* The longest body of an op, 0 for an unknown one. */
+/* Return the longest body of an op, 0 for an unknown one. */
 uint64_t ps_frame_limit(uint16_t op);
 
-/* The name of an op, as in docs/protocol.md; "?" for an unknown one. */
+/* Return the name of an op, as in docs/protocol.md; "?" for an unknown one. */
 const char *ps_op_name(uint16_t op);
 
 /* Write the body of CREATE; buf has room for PS_CREATE_BYTES + PS_MAX_NAME. Returns its length. */
@@ -97,11 +97,11 @@ size_t ps_create_encode(const ps_create *c, uint8_t *buf);
 /* Read a whole body of CREATE. PS_OK or PS_EPROTO. */
 int ps_create_decode(const uint8_t *buf, size_t n, ps_create *c, ps_err *err);
 
-/* Compare what two trainers say of one object. Returns 0 if they agree; else 1, and `text` names the
+/* Compare two trainers' descriptions of one object. Returns 0 if they agree; else 1, and `text` names the
  * first difference with both values. */
 int ps_create_differs(const ps_create *a, const ps_create *b, char *text, size_t size);
 
-/* Rows that fit in one frame of a table of this dim: at least 1. */
+/* Return the number of rows that fit in one frame of a table of this dim: at least 1. */
 size_t ps_rows_per_frame(uint32_t dim);
 
 #endif

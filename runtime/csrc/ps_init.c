@@ -6,14 +6,14 @@
 
 int ps_init_check(const ps_init *init, ps_err *err) {
     if (init->kind >= PS_INIT_KINDS)
-        return ps_fail(err, PS_EINVAL, 0, "initializer kind %u is not known", init->kind);
+        return ps_fail(err, PS_EINVAL, 0, "unknown initializer kind %u", init->kind);
     if (!isfinite(init->mean) || !isfinite(init->std) || init->std < 0)
         return ps_fail(err, PS_EINVAL, 0, "initializer: mean %g and std %g must be finite, std not negative",
                        (double)init->mean, (double)init->std);
     return PS_OK;
 }
 
-/* The four 16-bit pieces of x, added. */
+/* Return the sum of the four 16-bit pieces of x. */
 static uint32_t pieces(uint64_t x) {
     return (uint32_t)((x & 0xffff) + ((x >> 16) & 0xffff) + ((x >> 32) & 0xffff) + (x >> 48));
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 16384 }; /* floats of a held gradient that are added at a time: they stay in the cache */
+enum { PIECE = 16384 }; /* floats of a held gradient added at a time: they stay in the cache */
 
 int ps_object_new(ps_object **out, const ps_create *spec, uint32_t creator, uint32_t trainers, ps_err *err) {
     *out = NULL;

@@ -4,8 +4,7 @@
 #include <stdlib.h>
 
 int ps_optim_check(const ps_optim *o, ps_err *err) {
-    if (o->method >= PS_METHODS)
-        return ps_fail(err, PS_EINVAL, 0, "optimizer method %u is not known", o->method);
+    if (o->method >= PS_METHODS) return ps_fail(err, PS_EINVAL, 0, "unknown optimizer method %u", o->method);
     if (!isfinite(o->learning_rate) || !isfinite(o->momentum) || !isfinite(o->decay) || !isfinite(o->epsilon))
         return ps_fail(err, PS_EINVAL, 0,
                        "optimizer: learning_rate %g, momentum %g, decay %g, epsilon %g: not all finite",
@@ -38,7 +37,7 @@ PS_INLINE void adagrad(ps_optim o, float *restrict p, float *restrict h, const f
     }
 }
 
-/* The body of every build: the compiler makes vectors of it as wide as the build allows. */
+/* Body of every build: the compiler makes vectors as wide as the build allows. */
 PS_INLINE void apply(const ps_optim *o, float *restrict p, float *restrict s, const float *restrict g,
                      size_t n) {
     if (o->method == PS_ADAGRAD) adagrad(*o, p, s, g, n);
@@ -78,7 +77,7 @@ void ps_optim_apply(const ps_optim *o, float *restrict value, float *restrict sl
     ps_optim_apply_isa(PS_ISA_BEST, o, value, slots, grad, n);
 }
 
-/* Whether rows[0..k) are all below rows_n and ascending: what np.unique gives. */
+/* Return true if rows[0..k) are all below rows_n and ascending, as from np.unique. */
 static bool ascending(const uint64_t *rows, size_t k, size_t rows_n) {
     if (k > 0 && rows[k - 1] >= rows_n) return false;
     for (size_t i = 1; i < k; i++)
@@ -86,7 +85,7 @@ static bool ascending(const uint64_t *rows, size_t k, size_t rows_n) {
     return true;
 }
 
-/* The slower way: a bit for each row of the matrix. */
+/* Check in the slower way: a bit for each row of the matrix. */
 static int check_rows(const uint64_t *rows, size_t k, size_t rows_n, ps_err *err) {
     if (ascending(rows, k, rows_n)) return PS_OK;
     uint64_t *seen = calloc(rows_n / 64 + 1, sizeof *seen);
@@ -99,7 +98,7 @@ static int check_rows(const uint64_t *rows, size_t k, size_t rows_n, ps_err *err
             rc = ps_fail(err, PS_EINVAL, 0, "rows[%zu] is %llu, but there are %zu rows", i,
                          (unsigned long long)row, rows_n);
         else if (seen[row / 64] & bit)
-            rc = ps_fail(err, PS_EINVAL, 0, "rows[%zu]: row %llu is there twice", i, (unsigned long long)row);
+            rc = ps_fail(err, PS_EINVAL, 0, "rows[%zu]: row %llu is repeated", i, (unsigned long long)row);
         else seen[row / 64] |= bit;
     }
     free(seen);

@@ -1,4 +1,4 @@
-/* One trainer as a shard sees it. */
+/* A shard's state of one trainer. */
 #include "ps_peer.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 enum {
     SEND_AT_ONCE = 32,    /* answers in one system call */
-    LENT_BYTES = 64 << 10 /* from here on, values are lent to the socket: less is copied sooner */
+    LENT_BYTES = 64 << 10 /* from this size values are lent to the socket; copying less is faster */
 };
 
 void ps_peer_init(ps_peer *p, uint32_t trainer) {
@@ -75,14 +75,14 @@ int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, void *ow
     return PS_OK;
 }
 
-/* Values stay as they are until the trainer has them: it reads all answers of a call before the next call,
+/* Values do not change until the trainer has them: it reads all answers of a call before the next call,
  * and no step ends without its next gradient, or its end of the pass. */
 static bool lent(const ps_reply *r) {
     return r->owned == NULL && r->length >= LENT_BYTES;
 }
 
-/* The parts of the first answers that did not go yet, as iovecs; not beyond the header of what is lent,
- * of which there is `more`. */
+/* Collect the unsent parts of the first answers as iovecs; not beyond the header of a lent body,
+ * whose presence `more` reports. */
 static size_t gather(const ps_peer *p, struct iovec *iov, bool *more) {
     size_t n = 0, sent = p->out_sent;
     for (size_t i = p->out_from; i < p->out_to && i < p->out_from + SEND_AT_ONCE; i++) {

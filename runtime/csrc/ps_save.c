@@ -12,7 +12,7 @@ typedef struct sink {
     ps_sha256 sha;
     uint8_t *buffer;
     size_t size, used;
-    uint64_t bytes; /* put so far */
+    uint64_t bytes; /* written so far */
 } sink;
 
 static int write_all(int fd, const uint8_t *data, size_t n, ps_err *err) {
@@ -101,7 +101,7 @@ static int save_table(sink *s, const ps_object *o, ps_err *err) {
 
 /* --- The file. --- */
 
-/* Digest what the owner has written. */
+/* Digest the bytes that the owner has written. */
 static int begin(sink *s, ps_err *err) {
     off_t end = lseek(s->fd, 0, SEEK_CUR);
     if (end < 0) return ps_fail(err, PS_ESYS, errno, "lseek");

@@ -1,4 +1,4 @@
-/* What a shard does with the frames of its trainers. */
+/* Carry out the frames of a shard's trainers. */
 #include "ps_serve.h"
 
 #include <inttypes.h>
@@ -22,7 +22,7 @@ static void answer(ps_shard *s, ps_peer *p, ps_header head, const void *body, vo
     }
     if (ps_peer_answer(p, &head, body, owned, &err) == PS_OK) return;
     ps_shard_event(s, PS_EVENT_ERROR, p->trainer, 0, err.text);
-    p->dying = true; /* it can't be told: let it come again */
+    p->dying = true; /* no memory for the text: let it connect again */
     p->dead_ms = s->now_ms;
 }
 
@@ -65,7 +65,7 @@ static void answer_step(ps_shard *s, uint32_t object, uint32_t trainer) {
     else answer_done(s, &s->peers[trainer], sequence, object, st->version);
 }
 
-/* Take into the sum whatever has its turn, and end the step if that was the last. */
+/* Add every gradient whose turn it is to the sum, and end the step after the last. */
 static int settle(ps_shard *s, uint32_t object, ps_err *err) {
     ps_object *o = s->objects[object];
     ps_step *st = &o->step;
@@ -101,7 +101,7 @@ static void use_floats(ps_peer *p, ps_object *o, size_t floats, const float *gra
     else ps_dense_apply(&o->dense, at, grad, floats);
 }
 
-/* A piece for the sum: whole floats are used, the bytes of one that came in part are carried on. */
+/* Add a piece to the sum: whole floats are used, the bytes of an incomplete one are kept. */
 static int64_t piece_to_sum(ps_shard *s, ps_peer *p, uint64_t left, ps_err *err) {
     uint8_t *scratch = (uint8_t *)s->scratch;
     memcpy(scratch, p->carry, p->carried);
@@ -133,7 +133,7 @@ static int64_t piece(ps_shard *s, ps_peer *p, ps_err *err) {
     return n;
 }
 
-/* --- The end of a request: what it does, once. --- */
+/* --- The end of a request: its effect, once. --- */
 
 static int grow_objects(ps_shard *s, ps_err *err) {
     if (s->objects_n < s->objects_cap) return PS_OK;
@@ -234,7 +234,7 @@ static void end_barrier(ps_shard *s) {
     }
 }
 
-/* A trainer ended the pass: steps may be complete without it, and the pass over. */
+/* Handle a trainer's end of the pass: steps may be complete without it, and the pass over. */
 static int settle_all(ps_shard *s, ps_err *err) {
     for (uint32_t i = 0; i < s->objects_n; i++) {
         int code = settle(s, i, err);
@@ -305,7 +305,7 @@ static int answer_rows(ps_shard *s, ps_peer *p, ps_err *err) {
     return PS_OK;
 }
 
-/* Note who is to be answered later; the answer may be due at once. */
+/* Note a later answer; it may be due at once. */
 static void wait_step(ps_shard *s, ps_peer *p) {
     const ps_header *h = &p->head;
     ps_step *st = &s->objects[h->object]->step;
@@ -358,7 +358,7 @@ static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
     }
 }
 
-/* A request that fails is not done: when it comes again it fails again. */
+/* A failed request is not done: if it comes again it fails again. */
 static int finish(ps_shard *s, ps_peer *p, ps_err *err) {
     p->in_body = false;
     int code = p->repeated ? PS_OK : effect(s, p, err);
@@ -371,7 +371,7 @@ static int finish(ps_shard *s, ps_peer *p, ps_err *err) {
     return code;
 }
 
-/* --- The loop over what came in. --- */
+/* --- The loop over the input. --- */
 
 static int next_request(ps_shard *s, ps_peer *p, ps_err *err) {
     int code = ps_conn_header(&p->conn, &p->head, err);
@@ -379,7 +379,7 @@ static int next_request(ps_shard *s, ps_peer *p, ps_err *err) {
     if (code < 0) return code;
     s->bytes_in += PS_HEADER_BYTES + p->head.length;
     if (p->head.sequence != 0 && p->head.sequence <= p->heard)
-        return ps_fail(err, PS_ECONN, 0, "request %" PRIu64 " came again on one connection: somebody else's",
+        return ps_fail(err, PS_ECONN, 0, "request %" PRIu64 " repeated on one connection: a replay",
                        p->head.sequence);
     p->heard = p->head.sequence;
     code = ps_serve_begin(s, p, err);
@@ -391,7 +391,7 @@ static int next_request(ps_shard *s, ps_peer *p, ps_err *err) {
     return code;
 }
 
-/* PS_OK: go on. PS_EAGAIN: nothing more for now. PS_ECONN: gone. Else the trainer did wrong. */
+/* PS_OK: continue. PS_EAGAIN: no more input for now. PS_ECONN: gone. Else an error of the trainer. */
 static int advance(ps_shard *s, ps_peer *p, int64_t *share, ps_err *err) {
     p->full = !p->in_body && ps_peer_full(p);
     if (p->full) return PS_EAGAIN;

@@ -1,4 +1,4 @@
-/* What a shard does with the frames of its trainers. Inner header of ps_shard.c (the loop),
+/* Handling of the frames of a shard's trainers. Inner header of ps_shard.c (the loop),
  * ps_begin.c, ps_serve.c and ps_waits.c. */
 #ifndef PS_SERVE_H
 #define PS_SERVE_H
@@ -11,7 +11,7 @@
 typedef struct ps_shard {
     ps_shard_config config;
     int epoll_fd;
-    int save_fd; /* where to save at the end; -1: nowhere */
+    int save_fd; /* file to save to at the end; -1: none */
     int64_t now_ms;
     ps_pipe pipe;
     ps_peer *peers; /* [trainers] */
@@ -22,44 +22,44 @@ typedef struct ps_shard {
 
     uint8_t *ended;                          /* [trainers], ended this pass, or finished */
     uint8_t *finished;                       /* [trainers] */
-    uint64_t pass, barrier;                  /* how many are over */
+    uint64_t pass, barrier;                  /* number of complete ones */
     uint64_t *pass_waits;                    /* [trainers], sequence of the END_PASS to answer */
     uint64_t *barrier_waits;                 /* [trainers], of the BARRIER */
     uint8_t *at_barrier;                     /* [trainers] */
-    int64_t pass_since_ms, barrier_since_ms; /* when the first trainer came there; 0: none did */
+    int64_t pass_since_ms, barrier_since_ms; /* when the first trainer arrived; 0: none */
 
-    int64_t reported_ms; /* length of the wait when it was last reported; 0: not at all */
+    int64_t reported_ms; /* length of the wait at the last report; 0: not reported */
     uint64_t steps, bytes_in, bytes_out, pauses;
 
-    ps_event *backlog; /* [backlog_cap], events that the pipe did not take yet */
+    ps_event *backlog; /* [backlog_cap], events not yet written to the pipe */
     size_t backlog_n, backlog_cap;
     uint64_t scratch[PS_SCRATCH_BYTES / 8];
 } ps_shard;
 
-/* Tell the owner. Never blocks; what there is no memory for is lost. */
+/* Send the owner an event. Never blocks; events without memory are lost. */
 void ps_shard_event(ps_shard *s, uint32_t kind, uint32_t trainer, uint64_t a, const char *text);
 
 /* Close the trainer's connection and tell the owner why. Can't fail. */
 void ps_shard_drop(ps_shard *s, ps_peer *p, const char *why);
 
-/* Decide on the request whose header is in p->head: may the trainer ask for that now, and where does
- * the body go? PS_OK: the body comes next. PS_EAGAIN: the trainer must wait for its turn; ask again
- * then. Else it is refused, and err says why. */
+/* Decide on the request whose header is in p->head, and on the destination of its body.
+ * PS_OK: the body comes next. PS_EAGAIN: the trainer must wait for its turn; call again
+ * then. Else it is refused, and err has the reason. */
 int ps_serve_begin(ps_shard *s, ps_peer *p, ps_err *err);
 
-/* Read and carry out what the trainer sends, up to a fair share. PS_OK, or PS_ECONN if the connection
+/* Read and carry out the trainer's input, up to a fair share. PS_OK, or PS_ECONN if the connection
  * is gone. Errors of the trainer are answered and reported, not returned. */
 int ps_serve_input(ps_shard *s, ps_peer *p, ps_err *err);
 
-/* Let trainers go on whose turn it has become. Call it after ps_serve_input() and ps_serve_lost(). */
+/* Continue trainers whose turn has come. Call it after ps_serve_input() and ps_serve_lost(). */
 void ps_serve_resume(ps_shard *s);
 
-/* The trainer's connection is gone: nobody is to be answered there. Can't fail. */
+/* Note that the trainer's connection is gone, and its pending answers with it. Can't fail. */
 void ps_serve_lost(ps_shard *s, ps_peer *p);
 
-/* What the shard waits for, and the trainers of whom nothing came for at least that long, in words.
- * Returns the longest of their waits in milliseconds and the first such trainer; 0: there is none. What
- * other trainers do meanwhile does not count. */
+/* Describe the shard's current wait, and the trainers without input for at least that long.
+ * Returns the longest of their waits in milliseconds and the first such trainer; 0: there is none. Input of
+ * other trainers meanwhile does not count. */
 int64_t ps_serve_waiting(ps_shard *s, int64_t least_ms, uint32_t *trainer, char *text, size_t size);
 
 #endif

@@ -13,13 +13,13 @@ typedef struct ps_sha256 {
     uint8_t block[64]; /* the bytes since the last whole block */
 } ps_sha256;
 
-/* Begin with nothing. */
+/* Begin an empty digest. */
 void ps_sha256_init(ps_sha256 *s);
 
 /* Add data[0..n). */
 void ps_sha256_add(ps_sha256 *s, const void *data, size_t n);
 
-/* The digest of all that was added; `s` is used up. */
+/* Finish: the digest of all that was added; `s` is used up. */
 void ps_sha256_end(ps_sha256 *s, uint8_t digest[PS_SHA256_BYTES]);
 
 #endif

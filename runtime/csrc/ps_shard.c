@@ -66,7 +66,7 @@ static void arm(ps_shard *s, ps_peer *p) {
     ps_conn_await(&p->conn, p->in_body ? ps_peer_left(p) : 0);
     uint32_t want = EPOLLRDHUP;
     if (!p->paused && !p->full) want |= EPOLLIN;
-    if (p->full || ps_peer_unsent(p)) want |= EPOLLOUT; /* of a full one input is left, maybe in our buffer */
+    if (p->full || ps_peer_unsent(p)) want |= EPOLLOUT; /* a full one has input left, maybe in our buffer */
     if (want == p->armed) return;
     struct epoll_event event = {.events = want, .data.u64 = p->trainer};
     if (epoll_ctl(s->epoll_fd, p->armed ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, p->conn.fd, &event) == 0)
@@ -80,7 +80,7 @@ void ps_shard_drop(ps_shard *s, ps_peer *p, const char *why) {
     ps_shard_event(s, PS_EVENT_GONE, p->trainer, 0, why);
 }
 
-/* Send what is queued and watch for what comes next. */
+/* Send queued answers and watch for the next event. */
 static void settle_peer(ps_shard *s, ps_peer *p) {
     ps_err err;
     if (p->conn.fd < 0) return;
@@ -96,14 +96,14 @@ static void settle_peers(ps_shard *s) {
     for (uint32_t t = 0; t < s->config.trainers; t++) settle_peer(s, &s->peers[t]);
 }
 
-/* Read what has come, if it may be read now. Returns whether the connection is gone. */
+/* Read the input if allowed now. Returns true if the connection is gone. */
 static bool read_peer(ps_shard *s, ps_peer *p, uint32_t events, ps_err *err) {
     const uint32_t broken = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
     ps_conn_ready(&p->conn);
     if (p->full) {
         if (ps_peer_flush(p, &s->pipe, err) == PS_ECONN) return true;
         p->full = ps_peer_full(p);
-        events |= EPOLLIN; /* what was left */
+        events |= EPOLLIN; /* remaining input */
     }
     if (p->paused || p->full) return (events & broken) != 0;
     return (events & (EPOLLIN | broken)) != 0 && ps_serve_input(s, p, err) == PS_ECONN;
@@ -123,11 +123,11 @@ static void on_mail(ps_shard *s, const ps_mail *mail) {
     ps_peer *p = &s->peers[mail->trainer];
     if (p->incarnation != 0 && p->incarnation != mail->incarnation) {
         ps_shard_event(s, PS_EVENT_ERROR, mail->trainer, 0,
-                       "another process of this trainer was here before");
+                       "another process of this trainer was connected before");
         close(mail->fd);
         return;
     }
-    if (p->conn.fd >= 0) ps_serve_lost(s, p); /* it came again before we saw it go */
+    if (p->conn.fd >= 0) ps_serve_lost(s, p); /* it reconnected before we saw it go */
     if (p->incarnation == 0) p->active_ms = s->now_ms;
     p->incarnation = mail->incarnation;
     if (ps_conn_open(&p->conn, mail->fd, false, &err) < 0) {
@@ -137,7 +137,7 @@ static void on_mail(ps_shard *s, const ps_mail *mail) {
     ps_shard_event(s, PS_EVENT_CONNECTED, mail->trainer, 0, "");
 }
 
-/* PS_OK to go on, PS_EAGAIN to stop. */
+/* PS_OK to continue, PS_EAGAIN to stop. */
 static int read_mailbox(ps_shard *s) {
     ps_mail mail;
     ssize_t n = read(s->config.mailbox_fd, &mail, sizeof mail);
@@ -168,7 +168,7 @@ static void watch_stall(ps_shard *s) {
     ps_shard_event(s, PS_EVENT_STALLED, trainer, (uint64_t)waited, text);
 }
 
-/* Of a long body that comes slowly epoll does not tell. */
+/* epoll does not report a long body that comes slowly. */
 static void read_batched(ps_shard *s) {
     for (uint32_t t = 0; t < s->config.trainers; t++)
         if (s->peers[t].conn.batched) on_peer(s, &s->peers[t], EPOLLIN);
@@ -255,7 +255,7 @@ static void tear_down(ps_shard *s) {
 
 int ps_shard_run(const ps_shard_config *config, ps_err *err) {
     if (config->trainers == 0 || config->trainers > PS_MAX_TRAINERS)
-        return ps_fail(err, PS_EINVAL, 0, "%u trainers, not in 1..%u", config->trainers, PS_MAX_TRAINERS);
+        return ps_fail(err, PS_EINVAL, 0, "%u trainers, expected 1..%u", config->trainers, PS_MAX_TRAINERS);
     ps_shard *s = calloc(1, sizeof *s);
     if (s == NULL) return ps_fail(err, PS_ENOMEM, 0, "a shard");
     s->config = *config;

@@ -1,13 +1,13 @@
-/* One shard: one port, one thread, one epoll loop, its own objects, no locks. It sees only sockets
- * that are authenticated: they come through a pipe, and what the owner must know goes back through
+/* One shard: one port, one thread, one epoll loop, its own objects, no locks. It gets only
+ * authenticated sockets, through a pipe, and reports to its owner through
  * another, both in records of fixed size. */
 #ifndef PS_SHARD_H
 #define PS_SHARD_H
 
 #include "ps_frame.h"
 
-#define PS_MAX_HELD 4                          /* gradients held of one dense object */
-#define PS_MAX_HELD_BYTES (UINT64_C(64) << 20) /* held on one shard; beyond it a trainer waits its turn */
+#define PS_MAX_HELD 4                          /* held gradients per dense object */
+#define PS_MAX_HELD_BYTES (UINT64_C(64) << 20) /* held per shard; beyond it a trainer waits for its turn */
 #define PS_EVENT_TEXT 232
 
 #define PS_MAIL_SAVE UINT32_MAX
@@ -21,11 +21,11 @@ typedef struct ps_mail {
 
 enum {
     PS_EVENT_CONNECTED = 1,
-    PS_EVENT_GONE = 2,     /* the connection broke; text: why */
-    PS_EVENT_FINISHED = 3, /* the trainer said that it is finished */
-    PS_EVENT_STALLED = 4,  /* a: milliseconds; text: what waits for which trainers */
-    PS_EVENT_RESUMED = 5,  /* what had stalled goes on; a: milliseconds it took */
-    PS_EVENT_ERROR = 6,    /* a request was refused; text: why */
+    PS_EVENT_GONE = 2,     /* the connection broke; text: cause */
+    PS_EVENT_FINISHED = 3, /* the trainer reported finished */
+    PS_EVENT_STALLED = 4,  /* a: milliseconds; text: the step and the missing trainers */
+    PS_EVENT_RESUMED = 5,  /* the stalled step continues; a: milliseconds of waiting */
+    PS_EVENT_ERROR = 6,    /* a request was refused; text: cause */
     PS_EVENT_STATS = 7,    /* text: counters */
 };
 
@@ -42,11 +42,11 @@ typedef struct ps_shard_config {
     uint32_t epoch;         /* of the job */
     int mailbox_fd;         /* read end; borrowed */
     int event_fd;           /* write end; borrowed */
-    int64_t stall_after_ms; /* report a wait that is longer, and again each time it doubles; 0: never */
+    int64_t stall_after_ms; /* report a longer wait, and again each time it doubles; 0: never */
 } ps_shard_config;
 
-/* Serve until the mailbox says stop or is closed; then close all connections, and save if it says so.
- * Blocks; needs no Python. Returns PS_OK, or what made it impossible to go on or to save. */
+/* Serve until the mailbox says stop or is closed; then close all connections, and save if requested.
+ * Blocks; needs no Python. Returns PS_OK, or the error that prevented serving or saving. */
 int ps_shard_run(const ps_shard_config *config, ps_err *err);
 
 #endif

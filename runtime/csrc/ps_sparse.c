@@ -4,17 +4,17 @@
 #include <string.h>
 
 #define BATCH 32              /* keys whose cache lines are fetched at once */
-#define SLAB_BYTES (1U << 20) /* about; a slab has at least one row. Untouched pages cost nothing */
+#define SLAB_BYTES (1U << 20) /* approximately; a slab has at least one row. Untouched pages cost nothing */
 #define LINE 64               /* bytes of a cache line */
 
-/* So that keys which were dealt over shards by ps_mix64() still scatter here. */
+/* Keys that were dealt over shards by ps_mix64() must still scatter here. */
 #define SALT UINT64_C(0x5851f42d4c957f2d)
 
-/* A place of the hash table. `sum` may be out of date: it counts only if sum_row[sum] is `row`. */
+/* A place of the hash table. `sum` may be outdated: it counts only if sum_row[sum] is `row`. */
 typedef struct entry {
     uint64_t key;
     uint32_t row; /* 1 + number of the row; 0: free */
-    uint32_t sum; /* where in the step's sum this row is */
+    uint32_t sum; /* index of this row in the step's sum */
 } entry;
 
 struct ps_sparse {
@@ -32,7 +32,7 @@ struct ps_sparse {
     unsigned shift;
 
     float *sum;        /* [sum_cap, dim]: the step's gradients so far */
-    uint32_t *sum_row; /* [sum_cap]: 1 + number of the row that each is for */
+    uint32_t *sum_row; /* [sum_cap]: 1 + number of each entry's row */
     size_t sum_n, sum_cap;
 };
 
@@ -40,7 +40,7 @@ static size_t home(const ps_sparse *t, uint64_t key) {
     return (size_t)ps_mix64(key ^ SALT) & (t->cap - 1);
 }
 
-/* The entry of `key`, or the free one where it belongs. */
+/* Return the entry of `key`, or the free one for it. */
 static entry *probe(const ps_sparse *t, uint64_t key) {
     size_t i = home(t, key);
     while (t->entries[i].row != 0 && t->entries[i].key != key) i = (i + 1) & (t->cap - 1);
@@ -61,7 +61,7 @@ static size_t slab_bytes(const ps_sparse *t) {
 int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps_init *init, ps_err *err) {
     *out = NULL;
     if (dim == 0 || dim > PS_SPARSE_MAX_DIM)
-        return ps_fail(err, PS_EINVAL, 0, "sparse table: dim %u is not from 1 to %u", dim, PS_SPARSE_MAX_DIM);
+        return ps_fail(err, PS_EINVAL, 0, "sparse table: dim %u, expected 1 to %u", dim, PS_SPARSE_MAX_DIM);
     int rc = ps_optim_check(optim, err);
     if (rc == PS_OK) rc = ps_init_check(init, err);
     if (rc != PS_OK) return rc;
@@ -91,7 +91,7 @@ void ps_sparse_free(ps_sparse *t) {
     free(t);
 }
 
-/* Room in the hash table for `rows` rows. */
+/* Make room in the hash table for `rows` rows. */
 static int reserve_entries(ps_sparse *t, size_t rows, ps_err *err) {
     size_t cap = t->cap;
     while (cap / 4 * 3 < rows) cap *= 2; /* ends: rows <= PS_SPARSE_MAX_ROWS */
@@ -108,7 +108,7 @@ static int reserve_entries(ps_sparse *t, size_t rows, ps_err *err) {
     return PS_OK;
 }
 
-/* Memory for `rows` rows. Slabs that a failure leaves behind are used by the next call. */
+/* Allocate memory for `rows` rows. Slabs left behind by a failure are used by the next call. */
 static int reserve_slabs(ps_sparse *t, size_t rows, ps_err *err) {
     size_t need = rows == 0 ? 0 : ((rows - 1) >> t->shift) + 1;
     if (need > t->slabs_cap) {
@@ -128,7 +128,7 @@ oom:
     return ps_fail(err, PS_ENOMEM, 0, "sparse table: %zu rows of %u floats", rows, t->stride);
 }
 
-/* Room in the sum for `n` gradients. */
+/* Make room in the sum for `n` gradients. */
 static int reserve_sum(ps_sparse *t, size_t n, ps_err *err) {
     if (n <= t->sum_cap) return PS_OK;
     size_t cap = n + n / 2, bytes;
@@ -145,7 +145,7 @@ oom:
     return ps_fail(err, PS_ENOMEM, 0, "sparse table: a step's sum of %zu rows of %u floats", n, t->dim);
 }
 
-/* Keys of the next batch when `left` are left. */
+/* Return the size of the next batch when `left` keys are left. */
 static size_t batch(size_t left) {
     return left < BATCH ? left : BATCH;
 }
@@ -154,7 +154,7 @@ static void prefetch_homes(const ps_sparse *t, const uint64_t *keys, size_t n) {
     for (size_t i = 0; i < n; i++) ps_prefetch(&t->entries[home(t, keys[i])]);
 }
 
-/* How many of keys[0..n) have no row; one that is there twice counts twice. */
+/* Count keys of keys[0..n) without a row; repeated ones count each time. */
 static size_t count_missing(const ps_sparse *t, const uint64_t *keys, size_t n) {
     size_t missing = 0;
     for (size_t i = 0; i < n; i++) {
@@ -164,7 +164,7 @@ static size_t count_missing(const ps_sparse *t, const uint64_t *keys, size_t n) 
     return missing;
 }
 
-/* Room for the rows of n keys: whatever may fail fails here, before anything is changed. Counts only
+/* Make room for the rows of n keys: all that can fail fails here, before any change. Counts new keys only
  * if all keys being new would need more memory. */
 static int reserve_rows(ps_sparse *t, const uint64_t *keys, size_t n, ps_err *err) {
     if (n > PS_SPARSE_MAX_ROWS)
@@ -178,7 +178,7 @@ static int reserve_rows(ps_sparse *t, const uint64_t *keys, size_t n, ps_err *er
     return rc == PS_OK ? reserve_slabs(t, rows, err) : rc;
 }
 
-/* The entry of `key`, with a row, made if need be; there is room. */
+/* Return the entry of `key`, with a row, made if necessary; there is room. */
 static entry *touch(ps_sparse *t, uint64_t key) {
     entry *e = probe(t, key);
     if (e->row == 0) {

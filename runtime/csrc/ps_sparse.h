@@ -1,6 +1,6 @@
-/* A sparse table: rows of values by 64-bit key, made when they are first pushed or set. Knows no
- * sockets and no Python. One thread at a time. Bits do not depend on the order in which rows were
- * made or keys stand in a push: only the order in which gradients of one key were added matters. */
+/* A sparse table: rows of values by 64-bit key, made when first pushed or set. Knows no
+ * sockets and no Python. One thread at a time. Bits do not depend on the order of rows' creation
+ * or of keys in a push: only on the order in which gradients of one key were added. */
 #ifndef PS_SPARSE_H
 #define PS_SPARSE_H
 
@@ -15,43 +15,43 @@
 
 typedef struct ps_sparse ps_sparse;
 
-/* A table without rows in *out, owned by the caller, with copies of `optim` and `init`. Returns PS_OK,
- * PS_EINVAL (dim not in 1..PS_SPARSE_MAX_DIM, or what the checks of optim and init refuse) or
+/* Make a table without rows in *out, owned by the caller, with copies of `optim` and `init`. Returns PS_OK,
+ * PS_EINVAL (dim not in 1..PS_SPARSE_MAX_DIM, or a failed check of optim or init) or
  * PS_ENOMEM; then *out is NULL. */
 int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps_init *init, ps_err *err);
 
 /* Release `t` and all its rows. NULL is allowed. Can't fail. */
 void ps_sparse_free(ps_sparse *t);
 
-/* out: [n, dim] = the rows of `keys`, in their order; of a key without a row the initial values, and
- * no row is made. During a step the values from before it. Can't fail. */
+/* Set out: [n, dim] to the rows of `keys`, in their order; missing rows give their initial values and
+ * are not made. During a step, gives the values before it. Can't fail. */
 void ps_sparse_read(const ps_sparse *t, const uint64_t *keys, size_t n, float *out);
 
 /* Add grads: [n, dim] to the step's sum, in order; keys may repeat. The first gradient of a key in a
- * step is copied, others are added to it. Rows are made where there are none. Returns PS_OK,
+ * step is copied, others are added to it. Missing rows are made. Returns PS_OK,
  * PS_ENOMEM or PS_ELIMIT (PS_SPARSE_MAX_ROWS); then the table's rows and sum are unchanged.
  * O(n * dim) amortized. */
 int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t n, ps_err *err);
 
-/* End the step: apply the optimizer to every row in the sum, and empty the sum. Can't fail. */
+/* End the step: apply the optimizer to every row in the sum, and clear the sum. Can't fail. */
 void ps_sparse_commit(ps_sparse *t);
 
-/* Give the rows of `keys` these values: [n, dim], in order; rows are made where there are none. The
- * optimizer's state of rows that exist, and the step's sum, stay. Errors as ps_sparse_add(). */
+/* Set the rows of `keys` to these values: [n, dim], in order; missing rows are made. The
+ * optimizer's state of existing rows, and the step's sum, stay. Errors as ps_sparse_add(). */
 int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err);
 
-/* Go through all rows, in an order that is the same while the table is not changed: *at is 0 at first.
+/* Iterate over all rows, in an order that is the same while the table is not changed: *at is 0 at first.
  * Returns false after the last; else *key and *row, dim values and then the optimizer's state, are the
  * next one's. They are borrowed until the table is changed. */
 bool ps_sparse_next(const ps_sparse *t, size_t *at, uint64_t *key, const float **row);
 
-/* Values in a row. */
+/* Return the values in a row. */
 uint32_t ps_sparse_dim(const ps_sparse *t);
 
-/* Rows there are. */
+/* Return the number of rows. */
 size_t ps_sparse_rows(const ps_sparse *t);
 
-/* Memory that the table holds, all told. */
+/* Return the memory held by the table, in bytes. */
 size_t ps_sparse_bytes(const ps_sparse *t);
 
 #endif

@@ -1,4 +1,4 @@
-/* Whose turn it is in a synchronous step. */
+/* Turns of the trainers in a synchronous step. */
 #include "ps_step.h"
 
 #include <stdlib.h>

@@ -1,11 +1,11 @@
-/* Who waits for whom on a shard, in words. */
+/* Description of a shard's waits. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "ps_serve.h"
 
-/* What is looked for, and where the answer goes. */
+/* The search and its result. */
 typedef struct waits {
     const ps_shard *s;
     int64_t least_ms;
@@ -15,7 +15,7 @@ typedef struct waits {
     size_t size;
 } waits;
 
-/* Keep of `missing` the trainers of whom nothing came for long. One that is busy here, even if it only
+/* Keep in `missing` the trainers without input for long. A trainer that is busy here, even if it only
  * reads, is late but not gone. Returns the longest wait. */
 static int64_t longest(const waits *w, int64_t since_ms) {
     int64_t most = 0;
@@ -62,7 +62,7 @@ static int64_t init_waiting(const waits *w, const ps_object *o) {
     return name_missing(w, "the initial value of parameters", o->init_since_ms);
 }
 
-/* The end of the pass or the barrier. */
+/* Describe the wait for the end of the pass, or for the barrier. */
 static int64_t all_waiting(const waits *w, const uint64_t *sequences, const uint8_t *there, const char *what,
                            int64_t since_ms) {
     if (!any(sequences, w->s->config.trainers)) return 0;

@@ -4,7 +4,7 @@
 
 static const char *const item_names[] = {"float32", "uint64"};
 
-/* The struct module's letters, with the byte order of this machine. */
+/* Format letters of the struct module, in this machine's byte order. */
 static bool is_item(const Py_buffer *view, py_item item) {
     const char *format = view->format == NULL ? "B" : view->format;
     if (*format == '@' || *format == '=' || *format == (PY_LITTLE_ENDIAN ? '<' : '>')) format++;
@@ -15,14 +15,14 @@ static bool is_item(const Py_buffer *view, py_item item) {
 
 int py_array(PyObject *obj, Py_buffer *view, py_item item, bool writable, const char *name) {
     if (!PyObject_CheckBuffer(obj)) {
-        PyErr_Format(PyExc_TypeError, "%s: an array of %s is needed", name, item_names[item]);
+        PyErr_Format(PyExc_TypeError, "%s: expected an array of %s", name, item_names[item]);
         return -1;
     }
     int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
     if (PyObject_GetBuffer(obj, view, flags) < 0) return -1;
     if (!is_item(view, item)) {
-        PyErr_Format(PyExc_TypeError, "%s: items must be %s, these have the format '%s'", name,
-                     item_names[item], view->format == NULL ? "B" : view->format);
+        PyErr_Format(PyExc_TypeError, "%s: expected items of %s, got the format '%s'", name, item_names[item],
+                     view->format == NULL ? "B" : view->format);
     } else if ((uintptr_t)view->buf % (size_t)view->itemsize != 0) {
         PyErr_Format(PyExc_ValueError, "%s: the array is not aligned to its items", name);
     } else {
@@ -38,7 +38,7 @@ size_t py_items(const Py_buffer *view) {
 
 int py_need_ndim(const Py_buffer *view, int ndim, const char *name) {
     if (view->ndim == ndim) return 0;
-    PyErr_Format(PyExc_ValueError, "%s: %d dimensions are needed, it has %d", name, ndim, view->ndim);
+    PyErr_Format(PyExc_ValueError, "%s: expected %d dimensions, got %d", name, ndim, view->ndim);
     return -1;
 }
 

@@ -20,7 +20,7 @@ static void release_views(client *self) {
 
 static int ready(const client *self) {
     if (self->core == NULL) PyErr_SetString(PyExc_ValueError, "the client is closed");
-    else if (self->running) PyErr_SetString(PyExc_RuntimeError, "a client is for one thread at a time");
+    else if (self->running) PyErr_SetString(PyExc_RuntimeError, "only one thread at a time may use a client");
     else return 0;
     return -1;
 }
@@ -44,7 +44,7 @@ static Py_buffer *keep(client *self, PyObject *obj, py_item item, bool writable,
     return view;
 }
 
-/* A dense object's array, or *values = NULL for None. */
+/* Get a dense object's array, or *values = NULL for None. */
 static int dense_array(client *self, uint32_t id, PyObject *obj, bool writable, const char *name,
                        float **values) {
     *values = NULL;
@@ -55,7 +55,7 @@ static int dense_array(client *self, uint32_t id, PyObject *obj, bool writable, 
     return py_need_items(view, (size_t)ps_client_size(self->core, id), name, "the object");
 }
 
-/* Keys [n] and rows [n, dim]. */
+/* Get keys [n] and rows [n, dim]. */
 static int row_arrays(client *self, uint32_t id, PyObject *keys, PyObject *rows, bool writable, uint64_t **k,
                       float **r, size_t *n) {
     Py_buffer *view = keep(self, keys, PY_U64, false, "keys");
@@ -104,7 +104,7 @@ static PyObject *client_close(PyObject *obj, PyObject *none) {
     (void)none;
     client *self = (client *)obj;
     if (self->running) {
-        PyErr_SetString(PyExc_RuntimeError, "a client is for one thread at a time");
+        PyErr_SetString(PyExc_RuntimeError, "only one thread at a time may use a client");
         return NULL;
     }
     ps_client_free(self->core);
@@ -140,7 +140,7 @@ static int set_name(ps_create *spec, const char *name, Py_ssize_t length) {
     return 0;
 }
 
-/* Pieces as an array of u64 [n, 3]: shard, start, length. */
+/* Read pieces from an array of u64 [n, 3]: shard, start, length. */
 static int read_pieces(PyObject *obj, ps_piece **pieces, size_t *n) {
     Py_buffer view = {0};
     if (py_array(obj, &view, PY_U64, false, "pieces") < 0) return -1;
@@ -223,7 +223,7 @@ static PyObject *client_push(PyObject *obj, PyObject *args) {
     if (dense_array(self, id, grad_obj, false, "grad", &grad) < 0) return NULL;
     if (dense_array(self, id, out_obj, true, "out", &out) < 0) return NULL;
     if (grad == NULL) {
-        PyErr_SetString(PyExc_TypeError, "grad: an array of float32 is needed");
+        PyErr_SetString(PyExc_TypeError, "grad: expected an array of float32");
         return NULL;
     }
     return done(ps_client_push(self->core, id, grad, out, &err), &err);
@@ -240,7 +240,7 @@ static PyObject *client_pull(PyObject *obj, PyObject *args) {
     return done(ps_client_pull(self->core, id, out, &err), &err);
 }
 
-/* set_rows, push_rows and pull_rows differ in the call alone. */
+/* set_rows, push_rows and pull_rows differ only in the call. */
 static PyObject *rows_call(PyObject *obj, PyObject *args, uint16_t op) {
     client *self = (client *)obj;
     unsigned int id;
@@ -300,7 +300,7 @@ static PyObject *client_run(PyObject *obj, PyObject *args) {
     self->running = false;
     if (code == PS_OK) return Py_NewRef(Py_None);
     if (code == PS_EAGAIN) {
-        shard = ps_client_waits_for(self->core); /* a signal's handler may close the client */
+        shard = ps_client_waits_for(self->core); /* a signal handler may close the client */
         return PyErr_CheckSignals() < 0 ? NULL : Py_BuildValue("(sIs)", "wait", shard, "");
     }
     const char *kind = code == PS_ECONN ? "broken" : code == PS_EREMOTE ? "refused" : "failed";
@@ -343,11 +343,11 @@ static PyMethodDef client_methods[] = {
     {"set_rows", client_set_rows, METH_VARARGS, "Set rows."},
     {"push_rows", client_push_rows, METH_VARARGS, "Push row gradients."},
     {"pull_rows", client_pull_rows, METH_VARARGS, "Take rows."},
-    {"tell", client_tell, METH_VARARGS, "END_PASS, BARRIER or FINISH."},
-    {"run", client_run, METH_VARARGS, "Carry the call out."},
-    {"clear", client_clear, METH_NOARGS, "Forget the call."},
-    {"is_sent", client_is_sent, METH_VARARGS, "Whether a shard was sent all of the call."},
-    {"let_go", client_let_go, METH_VARARGS, "Wait for no further answer of a shard."},
+    {"tell", client_tell, METH_VARARGS, "Add END_PASS, BARRIER or FINISH."},
+    {"run", client_run, METH_VARARGS, "Carry out the call."},
+    {"clear", client_clear, METH_NOARGS, "Clear the call."},
+    {"is_sent", client_is_sent, METH_VARARGS, "Return True if a shard was sent the whole call."},
+    {"let_go", client_let_go, METH_VARARGS, "Stop waiting for answers of a shard."},
     {"close", client_close, METH_NOARGS, "Close all connections."},
     {NULL, NULL, 0, NULL},
 };

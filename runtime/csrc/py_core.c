@@ -1,4 +1,4 @@
-/* The extension module pslaunch.runtime._core: puts its parts together. */
+/* The extension module pslaunch.runtime._core, assembled from its parts. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -12,7 +12,7 @@ static int core_exec(PyObject *module) {
     return py_client_add(module);
 }
 
-/* C has no pointer that is both to data and to a function; Python's slots want it so. */
+/* Standard C has no pointer to both data and functions; Python's slots need the cast. */
 static PyModuleDef_Slot core_slots[] = {
     {Py_mod_exec, (void *)core_exec},
     {0, NULL},

@@ -14,7 +14,7 @@ static void release(Py_buffer *views, int n) {
 
 static int check_isa(int isa) {
     if (isa >= PS_ISA_BEST && isa <= PS_ISA_AVX2) return 0;
-    PyErr_Format(PyExc_ValueError, "isa %d is not known", isa);
+    PyErr_Format(PyExc_ValueError, "unknown isa %d", isa);
     return -1;
 }
 
@@ -25,7 +25,7 @@ static int check_optim(const ps_optim *o) {
     return -1;
 }
 
-/* Value, slots and gradient, of types and sizes that fit together but for the gradient's size. */
+/* Get value, slots and gradient with types and sizes that match, except for the gradient's size. */
 static int get_arrays(const ps_optim *o, PyObject *const *objs, Py_buffer *views) {
     if (py_array(objs[VALUE], &views[VALUE], PY_F32, true, "value") < 0) return -1;
     if (py_array(objs[GRAD], &views[GRAD], PY_F32, false, "grad") < 0) return -1;
@@ -65,7 +65,7 @@ done:
     return result;
 }
 
-/* The shapes of apply_sparse: value [rows, dim], rows [k], grad [k, dim]. */
+/* Check the shapes of apply_sparse: value [rows, dim], rows [k], grad [k, dim]. */
 static int check_rows_shapes(const Py_buffer *views) {
     if (py_need_ndim(&views[VALUE], 2, "value") < 0 || py_need_ndim(&views[GRAD], 2, "grad") < 0) return -1;
     if (py_need_ndim(&views[ROWS], 1, "rows") < 0) return -1;
@@ -127,7 +127,7 @@ done:
     return result;
 }
 
-/* The initializer's arguments; 64-bit ones as objects, because "K" does not look at overflow. */
+/* Arguments of the initializer; 64-bit ones as objects, because "K" does not check overflow. */
 static int get_init(ps_init *init, PyObject *seed, PyObject *table, int kind) {
     init->seed = PyLong_AsUnsignedLongLong(seed);
     if (PyErr_Occurred()) return -1;
@@ -172,28 +172,28 @@ done:
 
 static PyObject *hash_name(PyObject *self, PyObject *arg) {
     (void)self;
-    if (!PyUnicode_Check(arg)) return PyErr_Format(PyExc_TypeError, "hash_name: a parameter's name is needed");
+    if (!PyUnicode_Check(arg)) return PyErr_Format(PyExc_TypeError, "hash_name: expected a string");
     Py_ssize_t n;
     const char *name = PyUnicode_AsUTF8AndSize(arg, &n);
     return name == NULL ? NULL : PyLong_FromUnsignedLongLong(ps_table_id(name, (size_t)n));
 }
 
-/* True of this build on this machine; the names are those of `pslaunch version`. */
+/* Features of this build on this machine; the names are those of `pslaunch version`. */
 static PyObject *get_features(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
     return Py_BuildValue("{sOsOsOsO}", "avx2", ps_cpu_avx2() ? Py_True : Py_False, "gpu", Py_False, "double",
                          Py_False, "rdma", Py_False);
 }
 
-/* The cast Python's own documentation has: these take keywords, which their flags say. */
+/* Cast from Python's documentation: these functions take keywords, as their flags say. */
 #define KEYWORDS(f) (PyCFunction)(void (*)(void))(f), METH_VARARGS | METH_KEYWORDS
 
 PyMethodDef ps_kernels_methods[] = {
-    {"apply_optim", KEYWORDS(apply_optim), "One optimizer step on value, in place."},
-    {"apply_sparse", KEYWORDS(apply_sparse), "One optimizer step on some rows of value, in place."},
-    {"add", KEYWORDS(add), "acc += g, in place."},
+    {"apply_optim", KEYWORDS(apply_optim), "Apply one optimizer step to value, in place."},
+    {"apply_sparse", KEYWORDS(apply_sparse), "Apply one optimizer step to some rows of value, in place."},
+    {"add", KEYWORDS(add), "Add g to acc in place."},
     {"init_rows", KEYWORDS(init_rows), "Write the initial values of the rows `keys` to out."},
-    {"hash_name", hash_name, METH_O, "The number that stands for a parameter's name: 64-bit FNV-1a."},
-    {"get_features", get_features, METH_NOARGS, "What this build has on this machine."},
+    {"hash_name", hash_name, METH_O, "Return the 64-bit FNV-1a hash of a parameter's name."},
+    {"get_features", get_features, METH_NOARGS, "Return the features of this build on this machine."},
     {NULL, NULL, 0, NULL},
 };

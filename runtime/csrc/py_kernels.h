@@ -1,4 +1,4 @@
-/* The kernels as functions of pslaunch.runtime._core; see _core.pyi for what each is for. */
+/* The kernels as functions of pslaunch.runtime._core; see _core.pyi. */
 #ifndef PY_KERNELS_H
 #define PY_KERNELS_H
 

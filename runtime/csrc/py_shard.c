@@ -15,7 +15,7 @@ static PyObject *run_shard(PyObject *self, PyObject *args, PyObject *kwargs) {
                                      &config.mailbox_fd, &config.event_fd, &stall_after_s))
         return NULL;
     if (!(stall_after_s >= 0 && stall_after_s < 1e9)) {
-        PyErr_SetString(PyExc_ValueError, "stall_after_s is not from 0 to 1e9");
+        PyErr_SetString(PyExc_ValueError, "stall_after_s: expected 0 to 1e9");
         return NULL;
     }
     config.stall_after_ms = (int64_t)(stall_after_s * 1000);
@@ -26,7 +26,7 @@ static PyObject *run_shard(PyObject *self, PyObject *args, PyObject *kwargs) {
     return Py_NewRef(Py_None);
 }
 
-/* For the tests of the decoder: what Python sees of one header. */
+/* Return one header to Python, for the tests of the decoder. */
 static PyObject *decode_header(PyObject *self, PyObject *arg) {
     (void)self;
     Py_buffer view = {0};
@@ -124,9 +124,10 @@ static PyObject *get_protocol(PyObject *self, PyObject *none) {
 PyMethodDef ps_shard_methods[] = {
     {"run_shard", (PyCFunction)(void (*)(void))run_shard, METH_VARARGS | METH_KEYWORDS,
      "Serve one shard until its mailbox says stop."},
-    {"decode_header", decode_header, METH_O, "The header at the start of some bytes; None: more are needed."},
+    {"decode_header", decode_header, METH_O,
+     "Return the header at the start of the bytes; None: more are needed."},
     {"encode_header", (PyCFunction)(void (*)(void))encode_header, METH_VARARGS | METH_KEYWORDS,
-     "The bytes of a header."},
-    {"get_protocol", get_protocol, METH_NOARGS, "The constants of the protocol, by name."},
+     "Return the bytes of a header."},
+    {"get_protocol", get_protocol, METH_NOARGS, "Return the constants of the protocol, by name."},
     {NULL, NULL, 0, NULL},
 };

@@ -136,9 +136,7 @@ def test_a_trainers_frames_said_again_on_its_line_change_nothing(tmp_path: Path,
     assert tried == {"CREATE", "INIT", "PUSH"}
     assert values.tobytes() == undisturbed.tobytes()
     log = (tmp_path / "run/paddle_pserver2.INFO").read_text()
-    assert re.search(
-        r"trainer 0 lost at port 0: request 1 came again on one connection: somebody else's", log
-    )
+    assert re.search(r"trainer 0 lost at port 0: request 1 repeated on one connection: a replay", log)
 
 
 # --- agent and head ---

@@ -318,7 +318,7 @@ def test_a_name_that_is_not_known_is_said_at_once_and_tried_again(monkeypatch: p
             c.finish()
         assert found.codes() == [0]
     text = (
-        "the name ps.invalid is not known: Name or service not known (option pservers); "
+        "unknown host name ps.invalid: Name or service not known (option pservers); "
         "trying again for up to 20 s (option connect_timeout)"
     )
     assert lines[1] == text
@@ -332,7 +332,7 @@ def test_a_name_that_stays_unknown_is_the_reason_of_the_end(monkeypatch: pytest.
 
     monkeypatch.setattr(socket, "getaddrinfo", answer)
     c = Client([("ps.invalid", 7164)], trainer_id=0, num_gradient_servers=1, connect_timeout_s=0.1)
-    reason = r"ps.invalid:7164 after 0.1 s .*: the name ps.invalid is not known: Name or service not known$"
+    reason = r"ps.invalid:7164 after 0.1 s .*: unknown host name ps.invalid: Name or service not known$"
     with c, pytest.raises(NotReached, match=reason):
         c.connect()
 
