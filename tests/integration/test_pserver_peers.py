@@ -367,7 +367,7 @@ def test_only_a_pserver_that_answers_nobody_counts_as_stopped(monkeypatch: pytes
         return found
 
     monkeypatch.setattr(client, "ATTEMPT_S", 0.5)
-    monkeypatch.setattr(handshake, "silent", silent)
+    monkeypatch.setattr(handshake, "is_silent", silent)
     with cluster(trainers=2) as found, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(found.client(t, stall_timeout_s=0.1)) for t in range(2)]
 
