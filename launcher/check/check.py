@@ -289,7 +289,7 @@ class ReachedHost:
             self.lost = self.lost or str(message["text"])
         elif message["type"] == "inspected":
             facts = message["facts"]
-            self.addrs = [str(addr) for addr in facts["addrs"]]
+            self.addrs = reach.check_addrs(facts["addrs"]) if facts["addrs"] else []
             self.free_port = next((_port(port) for port, why in facts["ports"].items() if not why), 0)
             if not self.addrs and not facts["interface_error"]:
                 raise ValueError("it has no address, and does not say why")
@@ -299,6 +299,8 @@ class ReachedHost:
             self.reached = [(int(node), str(addr)) for node, addr in message["reached"]]
             if not set(self.reached) <= {(node, addr) for node, addr, _ in self.doors}:
                 raise ValueError("it names doors that it was not to try")
+        elif message["type"] not in ("hello", "shut", "finished"):
+            return
         self.answers[message["type"]] = message
         self._news(self)
 
