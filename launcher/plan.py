@@ -64,8 +64,8 @@ def _install(spec: JobSpec) -> Install | None:
         return None
     from .ship import wheel
 
-    name = spec.wheel.name if spec.wheel else wheel.wheel_name()
-    return Install(name, tuple(wheel.pins()), offline=spec.wheelhouse is not None)
+    name = spec.wheel.name if spec.wheel else wheel.make_wheel_name()
+    return Install(name, tuple(wheel.list_pins()), offline=spec.wheelhouse is not None)
 
 
 def _count(given: int | None, default: Count) -> Count:

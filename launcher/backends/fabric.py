@@ -113,7 +113,7 @@ class FabricBackend:
                 raise HostError(host, words[0], str(e)) from None
             except EOFError as e:
                 if channel.wait(CLOSE_EXTRA_S) == codes.IO:  # the host is there, what is asked for is not
-                    raise FileError(f"{host}: {channel.tail.words()}") from None
+                    raise FileError(f"{host}: {channel.tail.get_last_words()}") from None
                 raise HostError(host, words[0], channel.diagnosis() or str(e)) from None
 
     def cancel(self) -> None:

@@ -30,10 +30,10 @@ from ..options.imports import imported
 from ..options.locate import DEFAULT_PROGRAM
 from ..options.spec import JobSpec
 from ..plan import make_plan
-from ..ship.package import sizes
-from ..ship.wheel import pins
-from .findings import Finding, Seen, Wanted, exit_code, find
-from .report import aligned, tell
+from ..ship.package import list_sizes
+from ..ship.wheel import list_pins
+from .findings import Finding, Seen, Wanted, choose_exit_code, find
+from .report import align, tell
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +64,7 @@ def check(
     """
     seen, findings = examine(spec, failed or {}, trace)
     tell(seen, findings, out, as_json=as_json)
-    return exit_code(findings)
+    return choose_exit_code(findings)
 
 
 def begin_trace(path: Path, side: str) -> Trace:
@@ -78,7 +78,7 @@ def begin_trace(path: Path, side: str) -> Trace:
     return trace
 
 
-def after_failed_start(spec: JobSpec, failed: Mapping[int, HostError]) -> bool:
+def check_after_failed_start(spec: JobSpec, failed: Mapping[int, HostError]) -> bool:
     """Show the table on stderr, as far as it can be had; whether it says all of `failed`.
 
     failed: hosts, by node, that were not reached just now.
@@ -100,18 +100,18 @@ def examine(
     """What was seen of each host, and all that is wrong with any. Raises EndedEarlyError."""
     plan = make_plan(spec, "check")
     placed = job.place(plan, plan.nodes)
-    wanted = wanted_of(spec, plan.server)
-    sent = sent_bytes(placed)
+    wanted = find_wanted(spec, plan.server)
+    sent = count_sent_bytes(placed)
     backend, loop = find_backend(spec.backend).make_backend(spec.site.reach), Loop()
     inspection = Inspection(loop, trace)
     try:
         tried = [node for node in plan.nodes if node.id not in failed]
-        started = inspection.aside(lambda: backend.try_start(tried, plan.limits))
+        started = inspection.run_aside(lambda: backend.try_start(tried, plan.limits))
         opened: dict[int, Line | HostError] = dict(failed)
         opened.update(zip((n.id for n in tried), started, strict=True))
         lines = [(n, x) for n in tried if isinstance(x := opened[n.id], Line)]
         inspection.attach(lines, plan.limits.lost_after_s)
-        inspection.ask_facts(lambda node: question(spec, wanted, placed, node))
+        inspection.ask_facts(lambda node: make_question(spec, wanted, placed, node))
         inspection.try_network(plan.port or 0)
         inspection.end()
     except StoppedError as e:
@@ -122,17 +122,17 @@ def examine(
         backend.close()
         loop.close()
     errors = {node: x for node, x in opened.items() if isinstance(x, HostError)}
-    seen = [inspection.seen(Seen(host=n.name, failed=errors.get(n.id)), n.id) for n in plan.nodes]
-    seen = [sensible(one, wanted, size) for one, size in zip(seen, sent, strict=True)]
+    seen = [inspection.add_answers(Seen(host=n.name, failed=errors.get(n.id)), n.id) for n in plan.nodes]
+    seen = [reject_nonsense(one, wanted, size) for one, size in zip(seen, sent, strict=True)]
     return seen, find(seen, wanted, sent)
 
 
-def sensible(one: Seen, wanted: Wanted, size: int) -> Seen:
+def reject_nonsense(one: Seen, wanted: Wanted, size: int) -> Seen:
     """As it is where its facts can be judged and shown; else a host that did not answer, and why."""
     if one.facts is None:
         return one
     try:
-        aligned([one], find([one], wanted, [size]))
+        align([one], find([one], wanted, [size]))
         paths = [folder["path"] for folder in one.facts["folders"].values()]
         "".join([*paths, one.facts["agent_python"]["executable"]])
     except NONSENSE as e:
@@ -140,17 +140,17 @@ def sensible(one: Seen, wanted: Wanted, size: int) -> Seen:
     return one
 
 
-def known_facts(spec: JobSpec, plan: Plan) -> tuple[Placed, Facts]:
+def find_facts(spec: JobSpec, plan: Plan) -> tuple[Placed, Facts]:
     """The job with what its hosts know: addresses, paths, Pythons, and the ports that are free now.
 
     Raises PreflightError, with the exit code of a check, where something is wrong with a host; the table is
     on stderr then.
     """
     seen, findings = examine(spec, {})
-    if code := exit_code(findings):
+    if code := choose_exit_code(findings):
         tell(seen, findings, sys.stderr, as_json=False)
         raise PreflightError("a dry run with --connect wants hosts that are in order", code)
-    placed = job.place(plan, [_with_facts(plan, *pair) for pair in zip(plan.nodes, seen, strict=True)])
+    placed = job.place(plan, [_add_facts(plan, *pair) for pair in zip(plan.nodes, seen, strict=True)])
     facts = Facts.symbolic(placed)
     if any(why for one in seen if one.facts for why in one.facts["ports"].values()):
         return placed, facts  # others will be proposed, which are chosen when the job starts
@@ -160,7 +160,7 @@ def known_facts(spec: JobSpec, plan: Plan) -> tuple[Placed, Facts]:
     return placed, facts._replace(ports={**facts.ports, **pservers})
 
 
-def _with_facts(plan: Plan, node: Node, one: Seen) -> Node:
+def _add_facts(plan: Plan, node: Node, one: Seen) -> Node:
     """A node as its host has answered."""
     facts = one.facts
     assert facts is not None
@@ -174,7 +174,7 @@ def _with_facts(plan: Plan, node: Node, one: Seen) -> Node:
 # --- What the job needs, and what is asked. ---
 
 
-def wanted_of(spec: JobSpec, server: str) -> Wanted:
+def find_wanted(spec: JobSpec, server: str) -> Wanted:
     """What the job needs of every node."""
     program = spec.program or DEFAULT_PROGRAM
     found = imported(spec.workspace / program, spec.workspace)
@@ -189,13 +189,13 @@ def wanted_of(spec: JobSpec, server: str) -> Wanted:
         modules=dict.fromkeys(FOR_VENV, "--install") if spec.install else needed,
         later={} if spec.install else {name: where for name, where in later.items() if name not in needed},
         install=spec.install,
-        pins=tuple(pins()) if spec.install else (),
+        pins=tuple(list_pins()) if spec.install else (),
         wheels=tuple(path.name for path in spec.wheelhouse.iterdir()) if spec.wheelhouse else None,
         version=__version__ if who else "",
     )
 
 
-def question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> messages.Question:
+def make_question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> messages.Question:
     """Return what an agent is asked about its node."""
     here, plan = placed.nodes[node], placed.plan
     paths = {"workspace": here.workspace}
@@ -207,7 +207,7 @@ def question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> messag
         "lock": f"{here.state_dir}/lock",
         "files": [] if wanted.sent else [f"{here.workspace}/{spec.program or DEFAULT_PROGRAM}"],
         "links": sorted(set(plan.package.links.values())) if plan.package else [],
-        "ports": ports_of(placed, node),
+        "ports": list_ports(placed, node),
         "python": spec.python or "",
         "modules": [*wanted.modules, *wanted.later],
         "packages": PACKAGES,
@@ -216,7 +216,7 @@ def question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> messag
     }
 
 
-def ports_of(placed: Placed, node: int) -> list[int]:
+def list_ports(placed: Placed, node: int) -> list[int]:
     """The ports of its pservers; where none were given, those that would be proposed first."""
     mine = {p.key for p in placed.of(PSERVER) if p.node == node}
     first = placed.plan.port or job.FIRST_PORT
@@ -224,12 +224,12 @@ def ports_of(placed: Placed, node: int) -> list[int]:
     return sorted(p for key, ports in proposed.items() if key in mine for p in ports if p <= TOP_PORT)
 
 
-def sent_bytes(placed: Placed) -> list[int]:
+def count_sent_bytes(placed: Placed) -> list[int]:
     """How much each node would be sent if it had nothing yet."""
     package, nodes = placed.plan.package, placed.nodes
     if package is None:
         return [0] * len(nodes)
-    entries, parts = sizes(package), split_by_node(placed, {})
+    entries, parts = list_sizes(package), split_by_node(placed, {})
     if parts is None:
         return [sum(e.size for e in entries)] * len(nodes)
     part = parts(entries)
@@ -290,11 +290,11 @@ class ReachedHost:
         elif message["type"] == "inspected":
             facts = message["facts"]
             self.addrs = reach.check_addrs(facts["addrs"]) if facts["addrs"] else []
-            self.free_port = next((_port(port) for port, why in facts["ports"].items() if not why), 0)
+            self.free_port = next((_parse_port(port) for port, why in facts["ports"].items() if not why), 0)
             if not self.addrs and not facts["interface_error"]:
                 raise ValueError("it has no address, and does not say why")
         elif message["type"] == "opened":
-            self.door = _port(message["port"])
+            self.door = _parse_port(message["port"])
         elif message["type"] == "reached":
             self.reached = [(int(node), str(addr)) for node, addr in message["reached"]]
             if not set(self.reached) <= {(node, addr) for node, addr, _ in self.doors}:
@@ -330,7 +330,7 @@ class Inspection:
     def _stop(self, number: int) -> None:
         self._stopped_by = number
 
-    def aside(self, work: Callable[[], list[T]]) -> list[T]:
+    def run_aside(self, work: Callable[[], list[T]]) -> list[T]:
         """What `work` gives, done in a thread, so that a signal need not wait for it. Raises StoppedError."""
         found: list[T] = []
         over: list[Exception | None] = []
@@ -384,7 +384,7 @@ class Inspection:
         for one in self._hosts:
             one.line.close()
 
-    def seen(self, one: Seen, node: int) -> Seen:
+    def add_answers(self, one: Seen, node: int) -> Seen:
         """With what its host has said."""
         host = next((x for x in self._hosts if x.node == node), None)
         if host is None:
@@ -419,15 +419,15 @@ class Inspection:
             self._round.answered(one.node)
 
     def _run(self, until: Callable[[], bool]) -> None:
-        def over() -> bool:
+        def is_over() -> bool:
             if self._stopped_by:
                 raise StoppedError(self._stopped_by)
             return until()
 
-        self._loop.run(over)
+        self._loop.run(is_over)
 
 
-def _port(said: object) -> int:
+def _parse_port(said: object) -> int:
     port = int(str(said))
     if not 0 < port <= TOP_PORT:
         raise ValueError(f"{port} is no port")

@@ -220,12 +220,12 @@ def find(seen: Sequence[Seen], wanted: Wanted, sent_bytes: Sequence[int]) -> lis
     """All that is wrong with any of the hosts, in their order. `sent_bytes`: the package of each."""
     found = []
     for i, (one, size) in enumerate(zip(seen, sent_bytes, strict=True)):
-        found += [Finding(i, kind, text) for kind, text in _of_host(one, wanted, size)]
-    found += _differences(seen)
+        found += [Finding(i, kind, text) for kind, text in _judge_host(one, wanted, size)]
+    found += _find_differences(seen)
     return sorted(found, key=lambda f: f.node)
 
 
-def exit_code(findings: Sequence[Finding]) -> int:
+def choose_exit_code(findings: Sequence[Finding]) -> int:
     """0 where there are warnings at most."""
     kinds = {f.kind for f in findings if f.level == "problem"}
     if not kinds:
@@ -235,7 +235,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
     return codes.HOST if kinds <= OF_REACHING else codes.PREFLIGHT
 
 
-def _of_host(one: Seen, wanted: Wanted, size: int) -> Iterator[tuple[str, str]]:
+def _judge_host(one: Seen, wanted: Wanted, size: int) -> Iterator[tuple[str, str]]:
     if one.failed:
         yield STEPS.get(one.failed.step, "start"), one.failed.detail
     if one.lost:
@@ -243,12 +243,12 @@ def _of_host(one: Seen, wanted: Wanted, size: int) -> Iterator[tuple[str, str]]:
     facts = one.facts
     if facts is None:
         return
-    yield from _disk(facts, wanted, size)
+    yield from _judge_disk(facts, wanted, size)
     if facts["interface_error"]:
         yield "no interface", facts["interface_error"]
     if wanted.port_given:
         yield from (("busy port", why) for why in facts["ports"].values() if why)
-    yield from _programs(facts, wanted)
+    yield from _judge_programs(facts, wanted)
     if one.cut_off:
         yield "no way", one.cut_off
     free = facts["memory"].get("available")
@@ -261,7 +261,7 @@ def _of_host(one: Seen, wanted: Wanted, size: int) -> Iterator[tuple[str, str]]:
         yield "proxies", f"{', '.join(facts['proxies'])} set"
 
 
-def _disk(facts: NodeFacts, wanted: Wanted, size: int) -> Iterator[tuple[str, str]]:
+def _judge_disk(facts: NodeFacts, wanted: Wanted, size: int) -> Iterator[tuple[str, str]]:
     folders = facts["folders"]
     workspace = folders["workspace"]
     if not wanted.sent and not workspace["there"]:
@@ -280,7 +280,7 @@ def _disk(facts: NodeFacts, wanted: Wanted, size: int) -> Iterator[tuple[str, st
         yield kind, f"{workspace['parent']}: {sizes}"
 
 
-def _programs(facts: NodeFacts, wanted: Wanted) -> Iterator[tuple[str, str]]:
+def _judge_programs(facts: NodeFacts, wanted: Wanted) -> Iterator[tuple[str, str]]:
     programs = facts["programs"]
     if programs["error"]:
         yield "Python of the programs", programs["error"]
@@ -329,7 +329,7 @@ _SAME: Final = (
 )
 
 
-def _differences(seen: Sequence[Seen]) -> Iterator[Finding]:
+def _find_differences(seen: Sequence[Seen]) -> Iterator[Finding]:
     """Hosts that differ from the first that has it."""
     for kind, tell in _SAME:
         told = [(i, value) for i, one in enumerate(seen) if one.facts and (value := tell(one.facts))]

@@ -38,17 +38,17 @@ def tell(
     """Write what was found: JSON where asked for, a coloured table on a terminal, else plain lines."""
     encoding = out.encoding or "utf-8"
     if as_json:
-        lines = [json.dumps(data) for data in as_data(seen, findings)]
+        lines = [json.dumps(data) for data in make_data(seen, findings)]
     elif out.isatty() and environ.get("TERM", "dumb") != "dumb":
         _draw(seen, findings, out, colour=not environ.get("NO_COLOR"))
         return
     else:
-        lines = [*aligned(seen, findings), *said(seen, findings)]
+        lines = [*align(seen, findings), *make_lines(seen, findings)]
     out.writelines(f"{clean(line, encoding)}\n" for line in lines)
     out.flush()
 
 
-def as_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
+def make_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
     """One object a host."""
     for i, one in enumerate(seen):
         mine = [f for f in findings if f.node == i]
@@ -60,19 +60,19 @@ def as_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterator[dict[
             "clock_off_s": round(one.clock_off_s, 3),
             "facts": one.facts,
             "findings": [
-                {"what": f.kind, "level": f.level, "text": f.text, "advice": advised(f, one.host)}
+                {"what": f.kind, "level": f.level, "text": f.text, "advice": make_advice(f, one.host)}
                 for f in mine
             ],
         }
 
 
-def advised(finding: Finding, host: str) -> str:
+def make_advice(finding: Finding, host: str) -> str:
     """What to do, with commands that reach this host when they are pasted."""
     (named,) = parse_hosts([host], host)
     return re.sub(r"\bHOST\b", lambda _: named.ssh_words, finding.advice)
 
 
-def said(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
+def make_lines(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
     """A line for each finding, with the hosts that have it and what to do, problems first; then a count."""
     lines = []
     for level in ("problem", "warning"):
@@ -81,7 +81,7 @@ def said(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
             if f.level == level:
                 same.setdefault(f._replace(node=0), []).append(seen[f.node].host)
         lines += [
-            f"{WORDS[f.level]} {', '.join(hosts)}: {f.kind}: {f.text}; what to do: {advised(f, hosts[0])}"
+            f"{WORDS[f.level]} {', '.join(hosts)}: {f.kind}: {f.text}; what to do: {make_advice(f, hosts[0])}"
             for f, hosts in same.items()
         ]
     bad = {f.node for f in findings if f.level == "problem"}
@@ -89,10 +89,10 @@ def said(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
     return [*lines, f"{len(bad)} of {count} can't be used" if bad else f"{count} can be used"]
 
 
-def aligned(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
+def align(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
     """The table in plain text; a cell with a problem has ! before it, one with a warning ~."""
     rows = [list(COLUMNS)]
-    rows += [[MARKS[level] + text for text, level in row] for row in table(seen, findings)]
+    rows += [[MARKS[level] + text for text, level in row] for row in make_table(seen, findings)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
@@ -105,8 +105,8 @@ def _draw(seen: Sequence[Seen], findings: Sequence[Finding], out: TextIO, *, col
 
     encoding = out.encoding or "utf-8"
     console = Console(file=out, no_color=not colour, highlight=False, markup=False, emoji=False)
-    rows = table(seen, findings)
-    shown = fitting(rows, console.width)
+    rows = make_table(seen, findings)
+    shown = choose_columns(rows, console.width)
     drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
     for i in shown:
         drawn.add_column(COLUMNS[i], no_wrap=True)
@@ -116,7 +116,7 @@ def _draw(seen: Sequence[Seen], findings: Sequence[Finding], out: TextIO, *, col
     console.print(drawn)
     hidden = [name for i, name in enumerate(COLUMNS) if i not in shown]
     left_out = f"too narrow for {', '.join(hidden)}: --json, or | cat, has all of it"
-    for line in [*([left_out] if hidden else []), *said(seen, findings)]:
+    for line in [*([left_out] if hidden else []), *make_lines(seen, findings)]:
         style = next((STYLES[level] for level, word in WORDS.items() if word and line.startswith(word)), "")
         console.print(Text(clean(line, encoding), style=style), soft_wrap=True)
 
@@ -124,7 +124,7 @@ def _draw(seen: Sequence[Seen], findings: Sequence[Finding], out: TextIO, *, col
 # --- The table as data. ---
 
 
-def table(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[list[tuple[str, Level]]]:
+def make_table(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[list[tuple[str, Level]]]:
     """A row for each host, its cells in order of COLUMNS: text, and how bad it is."""
     rows, others = [], sum(one.facts is not None for one in seen) - 1
     for i, one in enumerate(seen):
@@ -133,14 +133,14 @@ def table(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[list[tuple[
             if f.node == i and worst.get(KINDS[f.kind].column) != "problem":
                 worst[KINDS[f.kind].column] = f.level
         unreached = {f.kind for f in findings if f.node == i} & OF_REACHING
-        cells = {"host": one.host, **_reached(unreached), **(_cells(one, others=others))}
+        cells = {"host": one.host, **_show_reached(unreached), **(_make_cells(one, others=others))}
         if "no Python" in {f.kind for f in findings if f.node == i}:
             cells |= {"python": "none"}
         rows.append([(cells.get(name, UNKNOWN), worst.get(name, "ok")) for name in COLUMNS])
     return rows
 
 
-def fitting(rows: Sequence[Sequence[tuple[str, Level]]], width: int) -> list[int]:
+def choose_columns(rows: Sequence[Sequence[tuple[str, Level]]], width: int) -> list[int]:
     """The columns for a terminal of this width: where it is narrow, first what is not wrong anywhere goes."""
     widths = [
         max(map(len, column)) + GAP
@@ -156,7 +156,7 @@ def fitting(rows: Sequence[Sequence[tuple[str, Level]]], width: int) -> list[int
     return shown
 
 
-def _reached(kinds: set[str]) -> dict[str, str]:
+def _show_reached(kinds: set[str]) -> dict[str, str]:
     if not kinds:
         return {"reached": "yes", "key": "ok"}
     if kinds & {"key", "host key"}:
@@ -164,7 +164,7 @@ def _reached(kinds: set[str]) -> dict[str, str]:
     return {"reached": "no"}
 
 
-def _cells(one: Seen, *, others: int) -> dict[str, str]:
+def _make_cells(one: Seen, *, others: int) -> dict[str, str]:
     facts = one.facts
     if facts is None:
         return {}
@@ -174,15 +174,15 @@ def _cells(one: Seen, *, others: int) -> dict[str, str]:
     return {
         "python": programs["version"] or "none",
         "system": f"{facts['libc'] or 'libc?'}, {facts['machine']}, {facts['cores']} cores",
-        "disk": "no rights" if workspace["error"] else _free(workspace["free_bytes"]),
+        "disk": "no rights" if workspace["error"] else _show_free(workspace["free_bytes"]),
         "address": one.addr or next(iter(facts["addrs"]), "none"),
         "ports": f"{show_few(busy, MAX_NAMES)} busy" if busy else "free" if facts["ports"] else "none needed",
         "imports": f"no {show_few(programs['missing'], MAX_NAMES)}" if programs["missing"] else "ok",
-        "memory": _free(memory.get("available")),
+        "memory": _show_free(memory.get("available")),
         "clock": f"{one.clock_off_s:+.1f} s",
         "network": "cut off" if one.cut_off else "ok" if one.addr and others else UNKNOWN,
     }  # fmt: skip
 
 
-def _free(n: int | None) -> str:
+def _show_free(n: int | None) -> str:
     return UNKNOWN if n is None else f"{show_bytes(n)} free"

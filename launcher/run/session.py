@@ -66,16 +66,16 @@ def dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> str:
     """
     plan = make_plan(spec, new_job_id(spec.job_name))
     if connect:
-        from ..check.check import known_facts
+        from ..check.check import find_facts
 
-        placed, facts = known_facts(spec, plan)
+        placed, facts = find_facts(spec, plan)
     else:
         placed = place(plan, plan.nodes)
         facts = Facts.symbolic(placed)
         if plan.package:
-            from ..ship.package import sizes
+            from ..ship.package import list_sizes
 
-            sizes(plan.package)  # raises where it can't be sent
+            list_sizes(plan.package)  # raises where it can't be sent
     data = plan_as_data(placed, facts)
     return json.dumps(data) if as_json else render(data)
 
@@ -126,9 +126,9 @@ def _inspect_hosts(spec: JobSpec, failed: Mapping[int, HostError]) -> bool:
     """Nothing was started: say what is wrong with the hosts, all of it. Whether that includes `failed`."""
     if not (spec.site.remote and spec.site.nodes):
         return False
-    from ..check.check import after_failed_start
+    from ..check.check import check_after_failed_start
 
-    return after_failed_start(spec, failed)
+    return check_after_failed_start(spec, failed)
 
 
 def _with_wheels(plan: Plan, spec: JobSpec) -> Plan:
@@ -473,7 +473,7 @@ class Watch:
 
     def say(self, text: str, level: str = "info") -> None:
         """Show a line of our own: without a number, those are the head's."""
-        self._view.event({"time": time.time(), "event": "note", "level": level, "text": text})
+        self._view.show_event({"time": time.time(), "event": "note", "level": level, "text": text})
 
     def show(self, *, tick: bool = False) -> None:
         events: list[Event] = []
@@ -493,7 +493,7 @@ class Watch:
         try:
             for event in events:
                 self._tell(event)
-            if tick and not self._outlet.full:
+            if tick and not self._outlet.is_full:
                 self._view.tick(self._loop.now())
             self._outlet.check()
         except OSError as e:
@@ -501,7 +501,7 @@ class Watch:
 
     def _tell(self, event: Event) -> None:
         """Show it, unless it is one of many and the reader does not follow: then it becomes a gap."""
-        if self._outlet.full and event["event"] in ("line", "gap", "progress"):
+        if self._outlet.is_full and event["event"] in ("line", "gap", "progress"):
             if event["event"] != "progress":
                 self._gaps.setdefault(event["process"], _gap_at(event))["bytes"] += (
                     event["bytes"] if event["event"] == "gap" else _line_bytes(event)
@@ -509,7 +509,7 @@ class Watch:
             return
         gaps, self._gaps = self._gaps, {}
         for e in (*gaps.values(), event):
-            self._view.event(e)
+            self._view.show_event(e)
 
     def _break(self, e: OSError) -> None:
         """Nobody can see this job any more: as with a closed terminal, it ends."""

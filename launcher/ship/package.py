@@ -49,7 +49,7 @@ class Folder:
         self._failure: Exception | None = None
         self._waiting: list[tuple[Callable[[Source], None], Callable[[Exception], None]]] = []
         aside = Aside(loop)
-        aside.do(self._list, self._listed)
+        aside.do(self._list, self._finish_listing)
         aside.close()
 
     def get(
@@ -66,7 +66,7 @@ class Folder:
     def _list(self) -> None:
         self._source = list_package(self._package, self._environ)
 
-    def _listed(self, failure: Exception | None) -> None:
+    def _finish_listing(self, failure: Exception | None) -> None:
         self._failure = failure
         self._answer()
 
@@ -85,25 +85,25 @@ def list_package(package: Package, environ: Mapping[str, str]) -> Source:
     """List and hash the folder. Raises Refusal where something in it can't be sent, OSError."""
     walked = {
         "": _walk(package),
-        **{name: _with_linked_files(walk(folder, links_out=True)) for name, folder in package.extras.items()},
+        **{name: _resolve_links(walk(folder, links_out=True)) for name, folder in package.extras.items()},
     }
     fingerprints = [
         repr(sorted(package.links.items())).encode(),
         *(w.take_fingerprint() for w in walked.values()),
     ]
-    listing = Listing(_cache(package.folder, environ, "listing"), digest(b"\0\0\0".join(fingerprints)))
+    listing = Listing(_find_cache(package.folder, environ, "listing"), digest(b"\0\0\0".join(fingerprints)))
     if not package.data_shards and listing.manifest:
         return Source(package.folder, listing.manifest, extras=package.extras, known=listing.digest)
     entries: list[Entry] = []
     certain = True
     for name, there in walked.items():
-        hashes = (_OfLinked if name else Hashes)(_cache(there.root, environ, "hashes"))
+        hashes = (_LinkedHashes if name else Hashes)(_find_cache(there.root, environ, "hashes"))
         found = read(there, hashes)
         if name:
-            _refuse(there.root, found.problems, "")
-            entries += with_extra(name, found.entries)
+            _check_problems(there.root, found.problems, "")
+            entries += add_extra(name, found.entries)
         else:
-            entries += _own(package, found)
+            entries += _select_own(package, found)
         certain &= all(hashes.used(key_of(st)) for _, st in there.files)
         hashes.save()
     source = Source(package.folder, sorted(entries), extras=package.extras)
@@ -112,23 +112,23 @@ def list_package(package: Package, environ: Mapping[str, str]) -> Source:
     return source
 
 
-def _own(package: Package, found: Found) -> list[Entry]:
+def _select_own(package: Package, found: Found) -> list[Entry]:
     """What of the folder itself is sent."""
     _check_data_shards(package, found.entries)
-    entries = with_links(found.entries, package.links, package.link_label)
+    entries = add_links(found.entries, package.links, package.link_label)
     problems = [p for p in found.problems if p.partition(" is ")[0] not in package.links]
     advice = f" ({LINK_ADVICE})" if any("leads out" in p for p in problems) else ""
-    _refuse(package.folder, problems, f"{advice}; {IGNORE} leaves things out")
+    _check_problems(package.folder, problems, f"{advice}; {IGNORE} leaves things out")
     return entries
 
 
-def _refuse(folder: str, problems: list[str], advice: str) -> None:
+def _check_problems(folder: str, problems: list[str], advice: str) -> None:
     """Say what of a folder can't be sent, where there is any."""
     if problems:
         raise Refusal(codes.USAGE, f"{folder} can't be sent: {show_few(problems, MAX_NAMED, '; ')}{advice}")
 
 
-def _with_linked_files(walked: Walked) -> Walked:
+def _resolve_links(walked: Walked) -> Walked:
     """With files elsewhere in place of links to them: nobody mounts these on the nodes."""
     files, others, problems = list(walked.files), list[Entry](), list(walked.problems)
     for e in walked.others:
@@ -170,19 +170,19 @@ def _check_data_shards(package: Package, entries: list[Entry]) -> None:
             )
 
 
-def with_extra(name: str, entries: list[Entry]) -> list[Entry]:
+def add_extra(name: str, entries: list[Entry]) -> list[Entry]:
     """The entries of a further folder, as they stand below `name`."""
     top = Entry(name, "d", 0o755, 0, 0, "")
     return [top, *(e._replace(path=f"{name}/{e.path}") for e in entries)]
 
 
-def sizes(package: Package) -> list[Entry]:
+def list_sizes(package: Package) -> list[Entry]:
     """All that would be sent, looked at without reading any file: the hashes are empty.
 
     Raises SpecError where something in it can't be sent.
     """
     try:
-        return _own(package, read(_walk(package), _Unread(os.devnull)))
+        return _select_own(package, read(_walk(package), _EmptyHashes(os.devnull)))
     except Refusal as e:
         raise SpecError(str(e)) from None
 
@@ -190,15 +190,15 @@ def sizes(package: Package) -> list[Entry]:
 def _walk(package: Package) -> Walked:
     walked = walk(
         package.folder,
-        ignored=_ignored(Path(package.folder) / IGNORE),
+        ignored=_load_ignore_rules(Path(package.folder) / IGNORE),
         skip=package.skip,
         links_out=package.links_out,
     )
-    ours = _own_output()
+    ours = _find_own_output()
     return walked._replace(files=[(p, st) for p, st in walked.files if (st.st_dev, st.st_ino) not in ours])
 
 
-def _own_output() -> set[tuple[int, int]]:
+def _find_own_output() -> set[tuple[int, int]]:
     """Files into which this process writes (`pslaunch … > job.log`): they grow while they are sent."""
     found = set()
     for fd in (1, 2):
@@ -208,17 +208,17 @@ def _own_output() -> set[tuple[int, int]]:
     return found
 
 
-class _OfLinked(Hashes):
+class _LinkedHashes(Hashes):
     def of(self, path: str, st: os.stat_result) -> str:
         return super().of(os.path.realpath(path), st)
 
 
-class _Unread(Hashes):
+class _EmptyHashes(Hashes):
     def of(self, _path: str, _st: os.stat_result) -> str:
         return ""
 
 
-def with_links(entries: list[Entry], links: Mapping[str, str], label: str) -> list[Entry]:
+def add_links(entries: list[Entry], links: Mapping[str, str], label: str) -> list[Entry]:
     """The entries with links to folders that are mounted on the nodes in place of what is there."""
     by_path = {e.path: e for e in entries if not any(f"{e.path}/".startswith(f"{name}/") for name in links)}
     for name, target in links.items():
@@ -232,7 +232,7 @@ def with_links(entries: list[Entry], links: Mapping[str, str], label: str) -> li
     return sorted(by_path.values())
 
 
-def _ignored(rules: Path) -> Callable[[str, bool], bool] | None:
+def _load_ignore_rules(rules: Path) -> Callable[[str, bool], bool] | None:
     if not rules.is_file():
         return None
     from pathspec import GitIgnoreSpec  # only where there are rules
@@ -244,7 +244,7 @@ def _ignored(rules: Path) -> Callable[[str, bool], bool] | None:
     return lambda path, is_folder: spec.match_file(f"{path}/" if is_folder else path)
 
 
-def _cache(folder: str, environ: Mapping[str, str], name: str) -> str:
+def _find_cache(folder: str, environ: Mapping[str, str], name: str) -> str:
     """Where something about it is kept: in the folder, or with the user's caches if that can't be written."""
     own = Path(folder) / ".pslaunch"
     if own.is_symlink():
@@ -252,11 +252,11 @@ def _cache(folder: str, environ: Mapping[str, str], name: str) -> str:
     if os.access(own if own.is_dir() else folder, os.W_OK | os.X_OK):
         make_own_folder(str(own))
         return str(own / name)
-    kept = caches(environ)
+    kept = find_caches(environ)
     kept.mkdir(parents=True, exist_ok=True)
     return str(kept / f"{digest(os.fsencode(folder))[:32]}.{name}")
 
 
-def caches(environ: Mapping[str, str]) -> Path:
+def find_caches(environ: Mapping[str, str]) -> Path:
     """Ours among those of the user."""
     return Path(environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "pslaunch"

@@ -24,7 +24,7 @@ import pslaunch.runtime
 import pslaunch.templates
 
 from ..errors import PreflightError
-from .package import caches
+from .package import find_caches
 
 # What the runtime imports; the rest of what pslaunch depends on is the launcher's.
 RUNTIME_NEEDS: Final = ("numpy", "threadpoolctl")
@@ -33,19 +33,19 @@ _SUFFIXES: Final = (".py", ".pyi", ".typed", ".so", ".yaml", ".j2")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip file knows
 
 
-def pins() -> list[str]:
+def list_pins() -> list[str]:
     """What the runtime needs, in the versions that are installed here: the same bits want the same numpy."""
     return [f"{name}=={distribution(name).version}" for name in RUNTIME_NEEDS]
 
 
-def _tag() -> str:
+def _make_tag() -> str:
     """One core for every Python from 3.11 on, of this system and processor."""
     return f"cp311-abi3-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
 
-def wheel_name() -> str:
+def make_wheel_name() -> str:
     """Return the name of our wheel's file."""
-    return f"pslaunch-{pslaunch.__version__}-{_tag()}.whl"
+    return f"pslaunch-{pslaunch.__version__}-{_make_tag()}.whl"
 
 
 def keep_wheel(given: Path | None, environ: Mapping[str, str]) -> Path:
@@ -53,8 +53,8 @@ def keep_wheel(given: Path | None, environ: Mapping[str, str]) -> Path:
 
     What was not wanted for a month goes. Raises OSError where nothing can be kept, PreflightError.
     """
-    name, data = (given.name, given.read_bytes()) if given else (wheel_name(), _wheel())
-    kept = caches(environ) / "wheels"
+    name, data = (given.name, given.read_bytes()) if given else (make_wheel_name(), _make_wheel())
+    kept = find_caches(environ) / "wheels"
     folder = kept / hashlib.sha256(data).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / name).exists():
@@ -68,13 +68,13 @@ def keep_wheel(given: Path | None, environ: Mapping[str, str]) -> Path:
     return folder
 
 
-def _wheel() -> bytes:
-    files = _files()
+def _make_wheel() -> bytes:
+    files = _read_files()
     if not any(name.endswith(".so") for name in files):
         raise PreflightError(
             "the C core of this pslaunch is not built: install it (pip install), then try again"
         )
-    version, tag = pslaunch.__version__, _tag()
+    version, tag = pslaunch.__version__, _make_tag()
     info = f"pslaunch-{version}.dist-info"
     here = distribution("pslaunch")
     metadata = here.read_text("METADATA") or here.read_text("PKG-INFO")  # the latter in a source tree
@@ -84,7 +84,7 @@ def _wheel() -> bytes:
         f"Wheel-Version: 1.0\nGenerator: pslaunch {version}\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
     )
     files[f"{info}/entry_points.txt"] = b"[console_scripts]\npslaunch = pslaunch.__main__:main\n"
-    record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files.items())
+    record = "".join(f"{name},sha256={_hash(data)},{len(data)}\n" for name, data in files.items())
     files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -93,7 +93,7 @@ def _wheel() -> bytes:
     return made.getvalue()
 
 
-def _files() -> dict[str, bytes]:
+def _read_files() -> dict[str, bytes]:
     """Content by path in the wheel, of all three packages: in an editable install their folders lie apart."""
     found: dict[str, bytes] = {}
     for package in (pslaunch, pslaunch.runtime, pslaunch.templates):
@@ -105,5 +105,5 @@ def _files() -> dict[str, bytes]:
     return found
 
 
-def _digest(data: bytes) -> str:
+def _hash(data: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -52,7 +52,7 @@ class Askpass:
         self._server.listen(64)
         threading.Thread(target=self._serve, name="ssh-askpass", daemon=True).start()
 
-    def environment(self, deadline: Deadline) -> Mapping[str, str]:
+    def make_environment(self, deadline: Deadline) -> Mapping[str, str]:
         """Of one ssh process, whose limit in time stands still while the user thinks."""
         ticket = os.urandom(16).hex()
         self._tickets[ticket] = deadline, set()
@@ -73,7 +73,7 @@ class Askpass:
                 caller, _ = self._server.accept()
                 with caller, contextlib.suppress(OSError, ValueError):
                     caller.settimeout(5.0)
-                    caller.sendall(self._answer(_question(caller)).encode("utf-8", "surrogateescape"))
+                    caller.sendall(self._answer(_read_question(caller)).encode("utf-8", "surrogateescape"))
 
     def _answer(self, words: str) -> str:
         """Empty where it is not to be answered."""
@@ -83,13 +83,13 @@ class Askpass:
         deadline, asked = self._tickets[ticket]
         # Put twice by one process, the first answer was wrong.
         if question in asked or question not in self._answers:
-            with deadline.stopped():
+            with deadline.stop_clock():
                 self._answers[question] = self._ask(question)
         asked.add(question)
         return f"{self._answers[question]}\n"
 
 
-def _question(caller: socket.socket) -> str:
+def _read_question(caller: socket.socket) -> str:
     data = b""
     while piece := caller.recv(4096):
         data += piece

@@ -31,20 +31,20 @@ class Deadline:
         self._cancel = cancel or threading.Event()
         self._stops = 0
 
-    def left_s(self) -> float:
+    def get_left_s(self) -> float:
         """Never quite nothing: that would mean no limit to a socket."""
         return 0.05 if self._cancel.is_set() else max(0.05, self._end_s - time.monotonic())
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self._cancel.is_set() or (not self._stops and time.monotonic() >= self._end_s)
 
     def pause(self, wanted_s: float) -> bool:
         """Wait before another try; False where there is no time for one."""
-        return wanted_s < self.left_s() and not self._cancel.wait(wanted_s)
+        return wanted_s < self.get_left_s() and not self._cancel.wait(wanted_s)
 
     @contextlib.contextmanager
-    def stopped(self) -> Iterator[None]:
+    def stop_clock(self) -> Iterator[None]:
         """A user thinks: that time does not count."""
         begin_s = time.monotonic()
         self._stops += 1
@@ -55,9 +55,9 @@ class Deadline:
             self._end_s += time.monotonic() - begin_s
 
 
-def failed_start(name: str, error: str, noise: str, tail: Tail, code: int | None) -> HostError:
+def make_start_error(name: str, error: str, noise: str, tail: Tail, code: int | None) -> HostError:
     """The error of a program that did not come to its marker."""
-    said = " / ".join(text for text in (tail.text()[-500:], noise) if text)
+    said = " / ".join(text for text in (tail.get_text()[-500:], noise) if text)
     ours = next((line for line in said.splitlines() if line.startswith("pslaunch boot: no Python")), "")
     if ours:
         what = "install one, or name one with --agent_python"

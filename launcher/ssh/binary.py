@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from ..errors import HostError
 from .askpass import Askpass
-from .attempt import RETRY_FIRST_S, RETRY_LAST_S, SLICE_S, Deadline, RefusedError, failed_start
+from .attempt import RETRY_FIRST_S, RETRY_LAST_S, SLICE_S, Deadline, RefusedError, make_start_error
 from .boot import COMMAND, Boot, NoMarkerError, wait_for_marker
 from .channel import STDERR_S, BinaryChannel, Tail, keep_tail
 from .hostkeys import ADVICE
@@ -31,7 +31,7 @@ _STEPS = (
 _BUSY = re.compile(r"kex_exchange_identification|banner exchange|Connection (reset|closed) by")
 
 
-def command(ssh: str, settings: Settings, limit_s: float, *, asks: bool) -> list[str]:
+def make_command(ssh: str, settings: Settings, limit_s: float, *, asks: bool) -> list[str]:
     """The words that start it. `asks`: there is somebody to answer its questions."""
     options = {
         "BatchMode": "no" if asks else "yes",
@@ -61,12 +61,12 @@ def start(
 ) -> BinaryChannel:
     """Connect and boot. Raises HostError; a connection that closed before its banner is tried again."""
     deadline = Deadline((settings.connect_timeout_s or limit_s) + limit_s, cancel)
-    argv = command(ssh, settings, limit_s, asks=askpass is not None)
+    argv = make_command(ssh, settings, limit_s, asks=askpass is not None)
     pause_s = RETRY_FIRST_S
     while True:
         try:
-            env = askpass.environment(deadline) if askpass else None
-            return _once(argv, settings, booted, deadline, env)
+            env = askpass.make_environment(deadline) if askpass else None
+            return _try_once(argv, settings, booted, deadline, env)
         except HostError as e:
             busy = e.step == "connect" and _BUSY.search(e.detail)
             if not busy or not deadline.pause(pause_s * random.uniform(0.5, 1.5)):
@@ -74,7 +74,7 @@ def start(
         pause_s = min(2 * pause_s, RETRY_LAST_S)
 
 
-def _once(
+def _try_once(
     argv: list[str], settings: Settings, booted: Boot, deadline: Deadline, env: Mapping[str, str] | None
 ) -> BinaryChannel:
     pipe = subprocess.PIPE
@@ -99,8 +99,8 @@ def _once(
         error = f"no sign of life within {deadline.limit_s:g} s"
     code = _end(process, writer, said)
     if code == _SSH_FAILED:
-        raise _refused(settings, tail)
-    raise failed_start(settings.name, error, noise, tail, code)
+        raise _make_refusal(settings, tail)
+    raise make_start_error(settings.name, error, noise, tail, code)
 
 
 def _send(fd: int, data: bytes) -> None:
@@ -114,7 +114,7 @@ def _read(fd: int, n: int, deadline: Deadline) -> bytes:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     while not poll.poll(SLICE_S * 1000):
-        if deadline.over:
+        if deadline.is_over:
             raise TimeoutError
     return os.read(fd, n)
 
@@ -135,8 +135,8 @@ def _end(process: subprocess.Popen[bytes], writer: threading.Thread, said: threa
     return code
 
 
-def _refused(settings: Settings, tail: Tail) -> HostError:
-    words = tail.text()
+def _make_refusal(settings: Settings, tail: Tail) -> HostError:
+    words = tail.get_text()
     step = next((step for step, pattern in _STEPS if pattern.search(words)), "connect")
     if step == "host key" and re.search("No .* key is known", words):
         words += f"; {ADVICE}"

@@ -90,7 +90,7 @@ class Boot(NamedTuple):
     marker: bytes
 
 
-def _word(path: str) -> str:
+def _quote_path(path: str) -> str:
     """For the shell there, where `~` is the home folder there."""
     return f'"$HOME"{shlex.quote(path[1:])}' if path.startswith("~/") else shlex.quote(path)
 
@@ -98,7 +98,7 @@ def _word(path: str) -> str:
 def make_boot(argv: Sequence[str], agent_python: str | None) -> Boot:
     """The boot of one channel. The word `argv` reaches `pslaunch.node` byte for byte."""
     app, sent = make_zipapp(), os.urandom(16).hex().encode()
-    pythons = [_word(agent_python)] if agent_python else PYTHONS
+    pythons = [_quote_path(agent_python)] if agent_python else PYTHONS
     search = _SEARCH.format(
         pythons=" ".join(pythons),
         version=shlex.quote(_VERSION),

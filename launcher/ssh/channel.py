@@ -31,13 +31,13 @@ class Tail:
             self._data += data
             del self._data[:-TAIL_BYTES]
 
-    def text(self) -> str:
+    def get_text(self) -> str:
         with self._lock:
             return self._data.decode("utf-8", "replace").strip()
 
-    def words(self) -> str:
+    def get_last_words(self) -> str:
         """Our own last lines, or else the last line of all."""
-        lines = self.text().splitlines()
+        lines = self.get_text().splitlines()
         ours = [line for line in lines if line.startswith("pslaunch ")]
         return "; ".join(ours[-2:] or lines[-1:])
 
@@ -59,7 +59,7 @@ class Channel(ABC):
         self.over.wait(LAST_WORDS_S)
         cut = "the SSH connection was cut" if self.over.is_set() and self.status is None else ""
         ended = f"ended with {self.status}" if self.status else ""
-        return "; ".join(text for text in (self.tail.words(), cut, ended) if text)
+        return "; ".join(text for text in (self.tail.get_last_words(), cut, ended) if text)
 
     def wait(self, timeout_s: float) -> int | None:
         """Its exit code; None where it has none yet."""
@@ -99,14 +99,14 @@ class ParamikoChannel(Channel):
         wanted = True
         with contextlib.suppress(OSError, EOFError):
             while True:
-                errors, data = _next(self._session)
+                errors, data = _wait_for_bytes(self._session)
                 self.tail.add(errors)
                 if not errors and not data:
                     break
                 if data and wanted:
                     wanted = _write_all(self._inward, data)  # else read on, so that nobody waits for us
         os.close(self._inward)
-        self.status = _exit_code(self._session)
+        self.status = _get_exit_code(self._session)
         self.over.set()
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class ParamikoChannel(Channel):
             self._session.close()
 
 
-def _next(session: Any) -> tuple[bytes, bytes]:
+def _wait_for_bytes(session: Any) -> tuple[bytes, bytes]:
     """Waits for bytes of a session: of its stderr, of its stdout; both empty at the end."""
     poll = select.poll()
     poll.register(session.fileno(), select.POLLIN)
@@ -129,7 +129,7 @@ def _next(session: Any) -> tuple[bytes, bytes]:
         poll.poll()
 
 
-def _exit_code(session: Any) -> int | None:
+def _get_exit_code(session: Any) -> int | None:
     status: int = session.recv_exit_status()  # -1 where the connection was cut, or a signal ended it
     return status if status >= 0 else None
 

@@ -24,7 +24,7 @@ import paramiko
 
 from ..errors import HostError
 from . import hostkeys
-from .attempt import RETRY_FIRST_S, RETRY_LAST_S, SLICE_S, BusyError, Deadline, RefusedError, failed_start
+from .attempt import RETRY_FIRST_S, RETRY_LAST_S, SLICE_S, BusyError, Deadline, RefusedError, make_start_error
 from .boot import COMMAND, Boot, NoMarkerError, wait_for_marker
 from .channel import ParamikoChannel, Tail, keep_tail
 from .proof import Passphrases, Proof
@@ -68,24 +68,24 @@ class Connector:
         pause_s = RETRY_FIRST_S
         while True:
             try:
-                return self._once(settings, via, deadline)
+                return self._try_once(settings, via, deadline)
             except BusyError as e:
                 if not deadline.pause(pause_s * random.uniform(0.5, 1.5)):
                     raise HostError(settings.name, "connect", f"again and again: {e}") from None
                 pause_s = min(2 * pause_s, RETRY_LAST_S)
 
-    def _once(
+    def _try_once(
         self, settings: Settings, via: fabric.Connection | None, deadline: Deadline
     ) -> fabric.Connection:
         proof = Proof(settings, self._passphrases, deadline)
         made: list[paramiko.Transport] = []
         kwargs: dict[str, Any] = {
             "auth_strategy": proof,
-            "banner_timeout": deadline.left_s(),
-            "auth_timeout": deadline.left_s(),
-            "channel_timeout": deadline.left_s(),
+            "banner_timeout": deadline.get_left_s(),
+            "auth_timeout": deadline.get_left_s(),
+            "channel_timeout": deadline.get_left_s(),
             "compress": settings.compression,
-            "transport_factory": self._transport_factory(settings, made),
+            "transport_factory": self._make_transport_factory(settings, made),
         }
         proxy = Tail()
         if settings.proxy_command:
@@ -94,14 +94,14 @@ class Connector:
         elif via is None:
             kwargs["sock"] = open_socket(settings, deadline)
         else:
-            via.transport.channel_timeout = deadline.left_s()
+            via.transport.channel_timeout = deadline.get_left_s()
         connection = fabric.Connection(
             settings.hostname,
             settings.user,
             settings.port,
             config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
             gateway=via,
-            connect_timeout=deadline.left_s(),
+            connect_timeout=deadline.get_left_s(),
             connect_kwargs=kwargs,
         )
         connection.client.set_missing_host_key_policy(_Check(settings, self._host_keys, deadline))
@@ -111,14 +111,14 @@ class Connector:
             connection.client.close()
             if "sock" in kwargs:
                 kwargs["sock"].close()
-            raise self._told(settings, e, deadline, proxy.words()) from None
+            raise self._make_error(settings, e, deadline, proxy.get_last_words()) from None
         finally:
             with self._lock:
                 self._opening.difference_update(made)
         connection.transport.set_keepalive(settings.keepalive_s)
         return connection
 
-    def _transport_factory(self, settings: Settings, made: list[Any]) -> Callable[..., Any]:
+    def _make_transport_factory(self, settings: Settings, made: list[Any]) -> Callable[..., Any]:
         """Makes transports with the user's algorithms, and adds them to `made`, which an end cuts short."""
 
         def make(sock: Any, **kwargs: Any) -> Any:
@@ -134,9 +134,9 @@ class Connector:
         return make
 
     @staticmethod
-    def _told(settings: Settings, e: BaseException, deadline: Deadline, proxy: str) -> BaseException:
+    def _make_error(settings: Settings, e: BaseException, deadline: Deadline, proxy: str) -> BaseException:
         """What a failed connection means."""
-        name, at = settings.name, _at(settings)
+        name, at = settings.name, _show_address(settings)
         if proxy:
             at += f"; ProxyCommand: {proxy}"
         if isinstance(e, HostError):
@@ -147,7 +147,7 @@ class Connector:
             return RefusedError(name, "authenticate", str(e))
         if isinstance(e, paramiko.ChannelException):
             return HostError(name, "connect", f"the host before it can't reach {at}: {e.text}")
-        if isinstance(e, TimeoutError) or (isinstance(e, paramiko.SSHException) and deadline.over):
+        if isinstance(e, TimeoutError) or (isinstance(e, paramiko.SSHException) and deadline.is_over):
             return HostError(name, "connect", f"no answer from {at} within {deadline.limit_s:g} s")
         if isinstance(e, (EOFError, ConnectionError)) or "banner" in str(e):
             return BusyError(f"{str(e) or 'the connection was closed'} ({at})")
@@ -163,31 +163,31 @@ class _Check:
         self._settings, self._host_keys, self._deadline = settings, host_keys, deadline
 
     def missing_host_key(self, _client: Any, _name: str, key: Any) -> None:
-        with self._deadline.stopped():
+        with self._deadline.stop_clock():
             self._host_keys.check(self._settings, key.get_name(), key.asbytes())
 
 
 def _choose(options: Any, settings: Settings) -> None:
     """The algorithms that the user's configuration allows, in its order."""
-    ciphers, wanted = _common(settings.ciphers, options.ciphers, "cipher"), settings.ciphers
+    ciphers, wanted = _select_common(settings.ciphers, options.ciphers, "cipher"), settings.ciphers
     if not wanted or wanted[0] not in ciphers:  # the first choice can't be had, as in OpenSSH's own list
         # One pass over all bytes in place of two: with these paramiko is as fast as ssh.
         ciphers = sorted(ciphers, key=lambda name: "-gcm@" not in name)
     options.ciphers = ciphers
-    options.digests = _common(settings.macs, options.digests, "MAC")
-    options.kex = _common(settings.kex, options.kex, "key exchange")
-    types = _common(settings.host_key_types, options.key_types, "host key type")
-    options.key_types = hostkeys.key_types(hostkeys.about(settings), types)
+    options.digests = _select_common(settings.macs, options.digests, "MAC")
+    options.kex = _select_common(settings.kex, options.kex, "key exchange")
+    types = _select_common(settings.host_key_types, options.key_types, "host key type")
+    options.key_types = hostkeys.sort_key_types(hostkeys.find_entries(settings), types)
 
 
-def _common(wanted: Sequence[str], has: Sequence[str], what: str) -> Sequence[str]:
+def _select_common(wanted: Sequence[str], has: Sequence[str], what: str) -> Sequence[str]:
     """What the user's configuration allows of what paramiko can do, in the user's order."""
     if wanted and not set(wanted) & set(has):
         raise paramiko.ssh_exception.IncompatiblePeer(f"paramiko has no {what} of {', '.join(wanted)}")
     return [name for name in wanted if name in has] if wanted else has
 
 
-def _at(settings: Settings) -> str:
+def _show_address(settings: Settings) -> str:
     host = f"[{settings.hostname}]" if ":" in settings.hostname else settings.hostname
     return f"{host}:{settings.port}"
 
@@ -214,7 +214,7 @@ def open_socket(settings: Settings, deadline: Deadline) -> socket.socket:
         try:
             if settings.bind_address:
                 sock.bind((settings.bind_address, 0))
-            _connect(sock, address, deadline, deadline.left_s() / (len(found) - i))
+            _connect(sock, address, deadline, deadline.get_left_s() / (len(found) - i))
             return sock
         except OSError as e:
             sock.close()
@@ -229,7 +229,7 @@ def _connect(sock: socket.socket, address: Any, deadline: Deadline, limit_s: flo
     error = sock.connect_ex(address)
     end_s = time.monotonic() + limit_s
     while error == errno.EINPROGRESS:
-        if deadline.over or time.monotonic() >= end_s:
+        if deadline.is_over or time.monotonic() >= end_s:
             raise TimeoutError
         poll = select.poll()
         poll.register(sock, select.POLLOUT)
@@ -264,10 +264,10 @@ def start(
     noise, error = "", ""
     session = None
     try:
-        session = connection.transport.open_session(timeout=deadline.left_s())
+        session = connection.transport.open_session(timeout=deadline.get_left_s())
         for name, value in settings.env:
             session.set_environment_variable(name, value)
-        session.settimeout(deadline.left_s())
+        session.settimeout(deadline.get_left_s())
         session.exec_command(COMMAND)
         _feed(session, booted.payload)
         wait_for_marker(lambda n: _read(session, n, deadline), booted.marker)
@@ -278,7 +278,7 @@ def start(
         error = f"no sign of life within {deadline.limit_s:g} s; a login file may wait for something"
     except (paramiko.SSHException, OSError, EOFError) as e:
         error = str(e) or "the connection was closed"
-    raise failed_start(settings.name, error, noise, *_end_of(session))
+    raise make_start_error(settings.name, error, noise, *_collect_end(session))
 
 
 def _feed(session: Any, data: bytes) -> None:
@@ -294,16 +294,16 @@ def _feed(session: Any, data: bytes) -> None:
 
 def _read(session: Any, n: int, deadline: Deadline) -> bytes:
     while True:
-        session.settimeout(min(SLICE_S, deadline.left_s()))
+        session.settimeout(min(SLICE_S, deadline.get_left_s()))
         try:
             data: bytes = session.recv(n)
             return data
         except TimeoutError:
-            if deadline.over:
+            if deadline.is_over:
                 raise
 
 
-def _end_of(session: Any) -> tuple[Tail, int | None]:
+def _collect_end(session: Any) -> tuple[Tail, int | None]:
     """Stderr and exit code of a session that came to nothing."""
     tail = Tail()
     if session is None:

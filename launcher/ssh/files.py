@@ -23,23 +23,23 @@ def look_up(name: str) -> dict[str, Sequence[str]]:
     config = paramiko.SSHConfig()
     try:
         for path in (USER, SYSTEM):
-            config.parse(io.StringIO("\n".join(line for _, line, _ in _lines(Path(path).expanduser()))))
+            config.parse(io.StringIO("\n".join(line for _, line, _ in _read_lines(Path(path).expanduser()))))
         found = config.lookup(name)
     except (paramiko.SSHException, OSError) as e:
         raise HostError(name, "resolve", f"{USER} or {SYSTEM}: {e}") from None
     return {key: [value] if isinstance(value, str) else list(value) for key, value in found.items()}
 
 
-def where(directive: str) -> str:
+def find(directive: str) -> str:
     """File and line of the first directive of this name."""
     for path in (USER, SYSTEM):
-        for place, _, words in _lines(Path(path).expanduser()):
+        for place, _, words in _read_lines(Path(path).expanduser()):
             if words[0] == directive:
                 return place
     return f"{USER} or {SYSTEM}"
 
 
-def _lines(path: Path, depth: int = 0) -> Iterator[Line]:
+def _read_lines(path: Path, depth: int = 0) -> Iterator[Line]:
     """The lines of a file and of those it includes; what follows an Include is under its old Host again."""
     if depth > MAX_DEPTH:
         raise OSError(f"{path}: Include leads over more than {MAX_DEPTH} files, or in a circle")
@@ -59,11 +59,11 @@ def _lines(path: Path, depth: int = 0) -> Iterator[Line]:
         if words[0] != "include":
             yield f"{path}:{number}", text, words
             continue
-        for file in _included(path, words[1:]):
-            yield from _lines(file, depth + 1)
+        for file in _find_included(path, words[1:]):
+            yield from _read_lines(file, depth + 1)
             yield f"{path}:{number}", block, block.lower().split()
 
 
-def _included(path: Path, patterns: Sequence[str]) -> list[Path]:
+def _find_included(path: Path, patterns: Sequence[str]) -> list[Path]:
     found = [path.parent / Path(pattern.strip('"')).expanduser() for pattern in patterns]
     return [Path(file) for p in found for file in sorted(glob.glob(str(p)))]  # noqa: PTH207 - absolute

@@ -70,10 +70,10 @@ class Fleet:
         if not self._config.ssh:
             self._prepare()  # paramiko reads the configuration then, and one thread must load it
         threads = max(1, min(self._reach.max_connections, len(hosts)))
-        with _beating(beat) as beaten, ThreadPoolExecutor(threads) as pool:
+        with _keep_beating(beat) as beaten, ThreadPoolExecutor(threads) as pool:
             try:
                 # This asks ssh, while the libraries load.
-                routes = [pool.submit(self._route, host) for host in hosts]
+                routes = [pool.submit(self._find_route, host) for host in hosts]
                 self._prepare()
                 return list(pool.map(functools.partial(self._try, beaten), hosts, argvs, routes))
             except BaseException:  # Ctrl+C: the pool is left once its threads have ended
@@ -144,32 +144,32 @@ class Fleet:
         assert self._shared is not None
         booted = make_boot(argv, self._reach.agent_python)
         if route.only_ssh:
-            return self._by_ssh(route, booted)
+            return self._start_binary(route, booted)
         try:
-            connection = self._connection(route.hops)
+            connection = self._get_connection(route.hops)
         except RefusedError as refused:
             if not self._config.ssh:
                 raise
             try:
-                return self._by_ssh(route, booted)
+                return self._start_binary(route, booted)
             except HostError as e:
                 raise HostError(e.host, e.step, f"{e.detail} (paramiko: {refused.detail})") from None
         deadline = Deadline(self._reach.connect_timeout_s, self._shared.cancel)
         return connect.start(connection, route.target, booted, deadline)
 
-    def _by_ssh(self, route: Route, booted: Boot) -> Channel:
+    def _start_binary(self, route: Route, booted: Boot) -> Channel:
         assert self._config.ssh is not None and self._shared is not None
         with self._lock:
             if self._ask and not self._askpass and not self._closed:
                 self._askpass = Askpass(self._ask)
         limit_s, cancel = self._reach.connect_timeout_s, self._shared.cancel
-        with self._door((), route.hops[0]):  # each goes all the way by itself
+        with self._get_door((), route.hops[0]):  # each goes all the way by itself
             return binary.start(self._config.ssh, route.target, booted, limit_s, cancel, self._askpass)
 
-    def _route(self, host: Host) -> Route:
-        route = self._config.route(host.name, host.user, host.port)
+    def _find_route(self, host: Host) -> Route:
+        route = self._config.find_route(host.name, host.user, host.port)
         for hop in route.hops:
-            authority = next((e for e in hostkeys.about(hop) if e.marker == "@cert-authority"), None)
+            authority = next((e for e in hostkeys.find_entries(hop) if e.marker == "@cert-authority"), None)
             if authority and not self._config.ssh:
                 detail = f"{authority.where}: @cert-authority: this needs OpenSSH's ssh, which is not here"
                 raise HostError(host.name, "host key", detail)
@@ -178,7 +178,7 @@ class Fleet:
                 return Route((*route.hops[:-1], target))
         return route
 
-    def _connection(self, hops: tuple[Settings, ...]) -> fabric.Connection:
+    def _get_connection(self, hops: tuple[Settings, ...]) -> fabric.Connection:
         """The one connection to the last of these hops; whoever comes first makes it."""
         with self._lock:
             future = self._connections.get(hops)
@@ -194,8 +194,8 @@ class Fleet:
     def _make(self, hops: tuple[Settings, ...], future: Future[fabric.Connection]) -> None:
         assert self._shared is not None
         try:
-            via = self._connection(hops[:-1]) if len(hops) > 1 else None
-            with self._door(hops[:-1], hops[-1]):
+            via = self._get_connection(hops[:-1]) if len(hops) > 1 else None
+            with self._get_door(hops[:-1], hops[-1]):
                 connection = self._shared.connect(hops[-1], via, self._reach.connect_timeout_s)
             with self._lock:  # `close` closes what is done by then
                 if not self._closed:
@@ -208,7 +208,7 @@ class Fleet:
                 self._connections.pop(hops, None)
             future.set_exception(e)
 
-    def _door(self, way: tuple[Settings, ...], to: Settings) -> threading.Semaphore:
+    def _get_door(self, way: tuple[Settings, ...], to: Settings) -> threading.Semaphore:
         """How many may knock at one sshd at once; a jump host that was passed does not count them."""
         with self._lock:
             key = (way, to.hostname, to.port)
@@ -216,7 +216,7 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def _beating(beat: bytes) -> Iterator[Callable[[int], None]]:
+def _keep_beating(beat: bytes) -> Iterator[Callable[[int], None]]:
     """Take descriptors of lines, and say on them that this side lives, whatever other threads wait for."""
     fds: list[int] = []
     over = threading.Event()

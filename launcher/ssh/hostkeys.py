@@ -37,7 +37,7 @@ class KnownHost(NamedTuple):
     def covers(self, address: str) -> bool:
         """Whether this line is about `address`: `host`, or `[host]:port` for another port than 22."""
         if self.names.startswith("|1|"):
-            return _hash_fits(self.names, address)
+            return _fits_hash(self.names, address)
         hit = False
         for pattern in self.names.lower().split(","):
             if pattern.startswith("!") and _fits(address, pattern[1:]):
@@ -51,7 +51,7 @@ def _fits(address: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(address.lower(), pattern.replace("[", "[[]"))
 
 
-def _hash_fits(names: str, address: str) -> bool:
+def _fits_hash(names: str, address: str) -> bool:
     try:
         salt, digest = (base64.b64decode(part) for part in names.split("|")[2:4])
     except (ValueError, binascii.Error):
@@ -78,7 +78,7 @@ def read(paths: Iterable[str]) -> Iterator[KnownHost]:
             yield KnownHost(words[0], words[1], key, marker, f"{path}:{number}")
 
 
-def about(settings: Settings) -> list[KnownHost]:
+def find_entries(settings: Settings) -> list[KnownHost]:
     """The lines about a host. As ssh does, those without a port count where the port has none of its own."""
     entries = [*read(settings.user_known_hosts), *read(settings.global_known_hosts)]
     own = [entry for entry in entries if entry.covers(settings.address)]
@@ -106,12 +106,12 @@ def judge(
     return "unknown", None
 
 
-def fingerprint(key: bytes) -> str:
+def make_fingerprint(key: bytes) -> str:
     """As ssh shows it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
 
 
-def line(settings: Settings, key_type: str, key: bytes) -> str:
+def make_line(settings: Settings, key_type: str, key: bytes) -> str:
     """The line by which the host is known from now on."""
     name = settings.address.lower()
     if settings.hash_known_hosts:
@@ -131,25 +131,25 @@ class HostKeyChecker:
     def check(self, settings: Settings, key_type: str, key: bytes) -> None:
         """Raises HostError, step "host key", where the key is not to be trusted."""
         with self._lock:  # a host behind two names is asked about once
-            verdict, entry = judge(about(settings), settings.address, key_type, key)
+            verdict, entry = judge(find_entries(settings), settings.address, key_type, key)
             if verdict == "known" or (verdict != "revoked" and settings.strict == "no"):
                 return
-            shown = f"its {key_type} key is {fingerprint(key)}"
+            shown = f"its {key_type} key is {make_fingerprint(key)}"
             where = entry.where if entry else ""
             if verdict == "revoked":
-                raise self._error(settings, f"{shown}, which {where} revokes")
+                raise self._make_error(settings, f"{shown}, which {where} revokes")
             if verdict == "changed":
                 forget = shlex.join(["ssh-keygen", "-R", settings.address, "-f", where.rpartition(":")[0]])
                 why = "someone may be in between, or the host was made anew; in that case"
-                raise self._error(settings, f"{shown}, but {where} has another: {why}: {forget}")
-            self._unknown(settings, key_type, key, shown)
+                raise self._make_error(settings, f"{shown}, but {where} has another: {why}: {forget}")
+            self._check_unknown(settings, key_type, key, shown)
 
-    def _unknown(self, settings: Settings, key_type: str, key: bytes, shown: str) -> None:
+    def _check_unknown(self, settings: Settings, key_type: str, key: bytes, shown: str) -> None:
         asks = self._ask if settings.strict == "ask" else None
         if settings.strict != "accept-new" and not (asks and self._is_yes(asks, settings, shown)):
-            raise self._error(settings, f"{shown}, which is not known; {ADVICE}")
+            raise self._make_error(settings, f"{shown}, which is not known; {ADVICE}")
         if settings.user_known_hosts:
-            _remember(settings.user_known_hosts[0], line(settings, key_type, key))
+            _remember(settings.user_known_hosts[0], make_line(settings, key_type, key))
 
     @staticmethod
     def _is_yes(ask: Callable[[str], str], settings: Settings, shown: str) -> bool:
@@ -157,7 +157,7 @@ class HostKeyChecker:
         return ask(question).strip().lower() in ("yes", "y")
 
     @staticmethod
-    def _error(settings: Settings, detail: str) -> HostError:
+    def _make_error(settings: Settings, detail: str) -> HostError:
         return HostError(settings.name, "host key", detail)
 
 
@@ -174,7 +174,7 @@ def _remember(path: str, entry: str) -> None:
         return
 
 
-def key_types(entries: Iterable[KnownHost], offered: Sequence[str]) -> list[str]:
+def sort_key_types(entries: Iterable[KnownHost], offered: Sequence[str]) -> list[str]:
     """The algorithms in the order to ask for them: those of known keys first, so that no other is shown."""
     known = {entry.key_type for entry in entries if not entry.marker}
     known |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in known else set()

@@ -11,43 +11,43 @@ from pathlib import Path
 _MAGIC = b"openssh-key-v1\0"
 
 
-def needs_ssh(identity_files: Iterable[str]) -> str:
+def find_security_key(identity_files: Iterable[str]) -> str:
     """The identity file that paramiko can't sign with, if there is one: a security key."""
     for path in identity_files:
-        blob = public_blob(path)
-        if blob and key_type(blob).startswith("sk-"):
+        blob = read_public_blob(path)
+        if blob and read_key_type(blob).startswith("sk-"):
             return f"identityfile {path} (a security key)"
     return ""
 
 
-def key_type(blob: bytes) -> str:
+def read_key_type(blob: bytes) -> str:
     """The name at the start of a public key or certificate."""
-    return next(_strings(blob), b"").decode("ascii", "replace")
+    return next(_split_strings(blob), b"").decode("ascii", "replace")
 
 
-def public_blob(path: str) -> bytes | None:
+def read_public_blob(path: str) -> bytes | None:
     """The public half of a key file, from itself or from the .pub beside it."""
     for candidate in (Path(path), Path(f"{path}.pub")):
         try:
             data = candidate.read_bytes()[:65536]
         except OSError:
             continue
-        blob = _of_private(data) if data.startswith(b"-----BEGIN") else _of_public(data)
+        blob = _parse_private(data) if data.startswith(b"-----BEGIN") else _parse_public(data)
         if blob:
             return blob
     return None
 
 
-def encrypted(path: str) -> bool:
+def is_encrypted(path: str) -> bool:
     """Whether a private key needs a passphrase. Raises OSError."""
     data = Path(path).read_bytes()
-    body = _body(data)
+    body = _decode_body(data)
     if body is not None:
-        return next(_strings(body[len(_MAGIC) :]), b"none") != b"none"
+        return next(_split_strings(body[len(_MAGIC) :]), b"none") != b"none"
     return b"ENCRYPTED" in data
 
 
-def _of_public(data: bytes) -> bytes | None:
+def _parse_public(data: bytes) -> bytes | None:
     words = data.split(None, 2)
     try:
         return base64.b64decode(words[1], validate=True)
@@ -55,7 +55,7 @@ def _of_public(data: bytes) -> bytes | None:
         return None
 
 
-def _body(data: bytes) -> bytes | None:
+def _decode_body(data: bytes) -> bytes | None:
     """The bytes of a private key in OpenSSH's own format."""
     lines = [line for line in data.splitlines() if line and not line.startswith(b"-----")]
     try:
@@ -65,21 +65,21 @@ def _body(data: bytes) -> bytes | None:
     return body if body.startswith(_MAGIC) else None
 
 
-def _of_private(data: bytes) -> bytes | None:
-    body = _body(data)
+def _parse_private(data: bytes) -> bytes | None:
+    body = _decode_body(data)
     if body is None:
         return None
     body = body[len(_MAGIC) :]
-    head = [*_take(_strings(body), 3)]  # cipher, derivation of its key, options of that
+    head = [*_take(_split_strings(body), 3)]  # cipher, derivation of its key, options of that
     after = sum(len(field) + 4 for field in head) + 4  # and the number of keys
-    return next(_strings(body[after:]), None)
+    return next(_split_strings(body[after:]), None)
 
 
 def _take(strings: Iterable[bytes], count: int) -> list[bytes]:
     return [field for field, _ in zip(strings, range(count), strict=False)]
 
 
-def _strings(data: bytes) -> Iterator[bytes]:
+def _split_strings(data: bytes) -> Iterator[bytes]:
     """Fields with their length in front, as long as they fit."""
     at = 0
     while at + 4 <= len(data):
@@ -92,8 +92,8 @@ def _strings(data: bytes) -> Iterator[bytes]:
 
 def certifies(certificate: bytes, plain: bytes) -> bool:
     """Whether a certificate is for a key: after a nonce it has the same numbers."""
-    return b"".join(_packed(_strings(plain), 1)) in certificate
+    return b"".join(_pack(_split_strings(plain), 1)) in certificate
 
 
-def _packed(fields: Iterable[bytes], skip: int) -> list[bytes]:
+def _pack(fields: Iterable[bytes], skip: int) -> list[bytes]:
     return [struct.pack(">I", len(field)) + field for i, field in enumerate(fields) if i >= skip]

@@ -42,14 +42,14 @@ class Prompt:
             termios.tcsetattr(fd, termios.TCSAFLUSH, silent)
             try:
                 os.write(fd, clean_lines(question).encode())  # a host may have put it
-                return self._line(fd).decode("utf-8", "surrogateescape")
+                return self._read_line(fd).decode("utf-8", "surrogateescape")
             finally:
                 termios.tcsetattr(fd, termios.TCSAFLUSH, before)
                 os.write(fd, b"\n")
         finally:
             os.close(fd)
 
-    def _line(self, fd: int) -> bytes:
+    def _read_line(self, fd: int) -> bytes:
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         data = b""

@@ -34,7 +34,7 @@ class Passphrases:
             return self._loaded[path]
 
     def _read(self, path: str) -> Any:
-        if not _locked(path):
+        if not _is_locked(path):
             return _load(path, None)
         for _ in range(PASSPHRASE_TRIES if self._ask else 0):
             assert self._ask is not None
@@ -45,10 +45,10 @@ class Passphrases:
         return None
 
 
-def _locked(path: str) -> bool:
+def _is_locked(path: str) -> bool:
     """Whether it wants a passphrase; what is not there, or can't be read, is passed over as ssh does."""
     try:
-        return keys.encrypted(path)
+        return keys.is_encrypted(path)
     except OSError:
         return False
 
@@ -74,7 +74,7 @@ class Proof:
 
     def authenticate(self, transport: Any) -> None:
         words = "no key to offer"
-        for label, key in self._keys():
+        for label, key in self._list_keys():
             if not transport.is_active():  # sshd gives a login two minutes; the passphrase is known now
                 raise BusyError("the connection was closed before a key was offered")
             self.tried.append(label)
@@ -92,45 +92,45 @@ class Proof:
                 return
             words = f"the host wants {', '.join(left)} as well"
             break
-        raise RefusedError(self._settings.name, "authenticate", f"{words}{self._offered()}")
+        raise RefusedError(self._settings.name, "authenticate", f"{words}{self._show_offered()}")
 
-    def _offered(self) -> str:
+    def _show_offered(self) -> str:
         offered = f"; offered: {', '.join(self.tried)}" if self.tried else ""
         locked = f"; locked without a terminal: {', '.join(self.locked)} (ssh-add it)" if self.locked else ""
         return offered + locked
 
-    def _keys(self) -> Iterator[tuple[str, Any]]:
+    def _list_keys(self) -> Iterator[tuple[str, Any]]:
         settings = self._settings
-        files = {path: keys.public_blob(path) for path in settings.identity_files}
+        files = {path: keys.read_public_blob(path) for path in settings.identity_files}
         with contextlib.closing(paramiko.Agent()) as agent:
             held = {key.asbytes(): key for key in agent.get_keys() if not key.get_name().startswith("sk-")}
             named = [blob for blob in files.values() if blob in held]
             others = [] if settings.identities_only else [blob for blob in held if blob not in named]
             for blob in [*named, *others]:
                 assert blob is not None
-                yield from self._with_certificates(
+                yield from self._add_certificates(
                     held[blob], f"{held[blob].comment or 'a key'} of the agent", ""
                 )
         for path, blob in files.items():
             if blob in held:
                 continue
-            with self._deadline.stopped():
+            with self._deadline.stop_clock():
                 key = self._passphrases.load(path)
             if key is not None:
-                yield from self._with_certificates(key, path, path)
-            elif not path.endswith(".pub") and _locked(path):
+                yield from self._add_certificates(key, path, path)
+            elif not path.endswith(".pub") and _is_locked(path):
                 self.locked.append(path)
 
-    def _with_certificates(self, key: Any, label: str, path: str) -> Iterator[tuple[str, Any]]:
+    def _add_certificates(self, key: Any, label: str, path: str) -> Iterator[tuple[str, Any]]:
         beside = f"{path}-cert.pub"
         for certificate in (*self._settings.certificate_files, *([beside] if path else [])):
-            copy = _certified(key, certificate)
+            copy = _add_certificate(key, certificate)
             if copy is not None:
                 yield certificate, copy
-        yield label, _again(key)
+        yield label, _copy_key(key)
 
 
-def _again(key: Any) -> Any:
+def _copy_key(key: Any) -> Any:
     """The same key once more, without a certificate that paramiko found beside it."""
     if isinstance(key, paramiko.agent.AgentKey):  # can't be copied
         return paramiko.agent.AgentKey(key.agent, key.blob, key.comment)
@@ -139,11 +139,11 @@ def _again(key: Any) -> Any:
     return again
 
 
-def _certified(key: Any, certificate: str) -> Any:
+def _add_certificate(key: Any, certificate: str) -> Any:
     """The key with a certificate that is for it, or None."""
     if not Path(certificate).is_file():
         return None
-    certified = _again(key)
+    certified = _copy_key(key)
     try:
         certified.load_certificate(certificate)
     except (ValueError, paramiko.SSHException, OSError):

@@ -103,37 +103,37 @@ def parse(text: str) -> dict[str, list[str]]:
     return found
 
 
-def _seconds(key: str, value: str) -> int:
+def _parse_seconds(key: str, value: str) -> int:
     """A time as sshd_config(5) has them, `90`, `1m30s`: files may have any form, `ssh -G` gives seconds."""
     if not re.fullmatch(r"(\d+[smhdw]?)+", value.lower()):
         raise ValueError(f"{key} {value} is no time")
     return sum(int(n) * _UNITS_S[unit] for n, unit in re.findall(r"(\d+)([smhdw]?)", value.lower()))
 
 
-def settings_of(
+def make_settings(
     name: str, values: Values, *, home: str, local_user: str, environ: Mapping[str, str]
 ) -> Settings:
     """The settings among what `ssh -G` says of a host. Raises ValueError where a value makes no sense."""
 
-    def first(key: str, default: str = "") -> str:
+    def get(key: str, default: str = "") -> str:
         value = values.get(key, [default])[0]
         return default if value == "none" else value
 
-    hostname = first("hostname", name)
-    user = first("user", local_user)
-    if not first("port", "22").isdecimal():
-        raise ValueError(f"Port {first('port')} is no number")
-    port = int(first("port", "22"))
+    hostname = get("hostname", name)
+    user = get("user", local_user)
+    if not get("port", "22").isdecimal():
+        raise ValueError(f"Port {get('port')} is no number")
+    port = int(get("port", "22"))
     tokens = {"%": "%", "h": hostname, "p": str(port), "r": user, "n": name, "u": local_user, "d": home}
-    tokens |= {"k": first("hostkeyalias", hostname), "L": socket.gethostname().partition(".")[0]}
+    tokens |= {"k": get("hostkeyalias", hostname), "L": socket.gethostname().partition(".")[0]}
     tokens |= {"i": str(os.getuid()), "l": socket.gethostname()}
 
-    def paths(key: str) -> tuple[str, ...]:
+    def get_paths(key: str) -> tuple[str, ...]:
         expanded = (expand(value, tokens, home, environ) for value in values.get(key, ()) if value != "none")
         return tuple(expanded)
 
-    def names(key: str) -> tuple[str, ...]:
-        value = first(key)
+    def get_names(key: str) -> tuple[str, ...]:
+        value = get(key)
         return tuple(value.split(",")) if value and value[0] not in "+-^" else ()
 
     return Settings(
@@ -141,31 +141,31 @@ def settings_of(
         hostname=hostname,
         user=user,
         port=port,
-        identity_files=paths("identityfile"),
-        identities_only=_on(first("identitiesonly")),
-        certificate_files=paths("certificatefile"),
-        user_known_hosts=_files(values.get("userknownhostsfile", ()), home),
-        global_known_hosts=_files(values.get("globalknownhostsfile", ()), home),
-        host_key_alias=first("hostkeyalias"),
-        strict=_STRICT.get(first("stricthostkeychecking"), first("stricthostkeychecking", "ask")),
-        hash_known_hosts=_on(first("hashknownhosts")),
-        proxy_command=expand(first("proxycommand"), tokens, "", {}),
-        jumps=tuple(jump.strip() for jump in first("proxyjump").split(",") if jump.strip()),
-        connect_timeout_s=_seconds("ConnectTimeout", first("connecttimeout", "0")) or None,
-        keepalive_s=_seconds("ServerAliveInterval", first("serveraliveinterval", "0")) or KEEPALIVE_S,
-        compression=_on(first("compression")),
-        family=first("addressfamily", "any"),
-        bind_address=first("bindaddress"),
-        env=tuple(_sent(values, environ)),
-        ciphers=names("ciphers"),
-        macs=names("macs"),
-        kex=names("kexalgorithms"),
-        host_key_types=names("hostkeyalgorithms"),
-        only_ssh=_needs_ssh(values),
+        identity_files=get_paths("identityfile"),
+        identities_only=_is_on(get("identitiesonly")),
+        certificate_files=get_paths("certificatefile"),
+        user_known_hosts=_split_files(values.get("userknownhostsfile", ()), home),
+        global_known_hosts=_split_files(values.get("globalknownhostsfile", ()), home),
+        host_key_alias=get("hostkeyalias"),
+        strict=_STRICT.get(get("stricthostkeychecking"), get("stricthostkeychecking", "ask")),
+        hash_known_hosts=_is_on(get("hashknownhosts")),
+        proxy_command=expand(get("proxycommand"), tokens, "", {}),
+        jumps=tuple(jump.strip() for jump in get("proxyjump").split(",") if jump.strip()),
+        connect_timeout_s=_parse_seconds("ConnectTimeout", get("connecttimeout", "0")) or None,
+        keepalive_s=_parse_seconds("ServerAliveInterval", get("serveraliveinterval", "0")) or KEEPALIVE_S,
+        compression=_is_on(get("compression")),
+        family=get("addressfamily", "any"),
+        bind_address=get("bindaddress"),
+        env=tuple(_list_sent(values, environ)),
+        ciphers=get_names("ciphers"),
+        macs=get_names("macs"),
+        kex=get_names("kexalgorithms"),
+        host_key_types=get_names("hostkeyalgorithms"),
+        only_ssh=_find_only_ssh(values),
     )
 
 
-def _on(value: str) -> bool:
+def _is_on(value: str) -> bool:
     return value.lower() not in _OFF
 
 
@@ -177,7 +177,7 @@ def expand(text: str, tokens: Mapping[str, str], home: str, environ: Mapping[str
     return re.sub("%(.)", lambda m: tokens.get(m[1], m[0]), text)
 
 
-def _files(lines: Iterable[str], home: str) -> tuple[str, ...]:
+def _split_files(lines: Iterable[str], home: str) -> tuple[str, ...]:
     """The paths in a line; a word that is no path of its own belongs to the one before, which has a space."""
     found: list[str] = []
     for word in " ".join(lines).split(" "):
@@ -188,7 +188,7 @@ def _files(lines: Iterable[str], home: str) -> tuple[str, ...]:
     return tuple(expand(path, {}, home, {}) for path in found if path not in ("", "none"))
 
 
-def _sent(values: Values, environ: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+def _list_sent(values: Values, environ: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     """The variables that SendEnv and SetEnv give to the other side."""
     patterns = [word for line in values.get("sendenv", ()) for word in line.replace(",", " ").split()]
     for name, value in environ.items():
@@ -199,7 +199,7 @@ def _sent(values: Values, environ: Mapping[str, str]) -> Iterable[tuple[str, str
         yield name, value
 
 
-def _needs_ssh(values: Values) -> str:
+def _find_only_ssh(values: Values) -> str:
     """The first directive that paramiko can't honour, or nothing."""
     for key in _ONLY_SSH:
         value = values.get(key, [""])[0]
@@ -211,7 +211,7 @@ def _needs_ssh(values: Values) -> str:
     if values.get("pubkeyauthentication", ["yes"])[0] in ("no", "false"):
         return "pubkeyauthentication no"
     local_command = values.get("localcommand", ["none"])[0]
-    if local_command not in _OFF and _on(values.get("permitlocalcommand", ["no"])[0]):
+    if local_command not in _OFF and _is_on(values.get("permitlocalcommand", ["no"])[0]):
         return f"localcommand {local_command}"
     control = values.get("controlpath", ["none"])[0]
     if control != "none" and _is_socket(control):
@@ -256,15 +256,15 @@ class Config:
         except (KeyError, OSError):  # by the version of Python
             raise SpecError(f"user {os.getuid()} has no name on this machine; USER=NAME gives one") from None
 
-    def route(self, name: str, user: str | None, port: int | None) -> Route:
+    def find_route(self, name: str, user: str | None, port: int | None) -> Route:
         """Raises HostError, step "resolve"."""
-        hops = self._hops(name, user, port, depth=0)
+        hops = self._find_hops(name, user, port, depth=0)
         route = Route(tuple(hops))
         if route.only_ssh and not self.ssh:
             raise HostError(name, "resolve", f"{route.only_ssh}: {WITHOUT}")
         return route
 
-    def _hops(self, name: str, user: str | None, port: int | None, depth: int) -> list[Settings]:
+    def _find_hops(self, name: str, user: str | None, port: int | None, depth: int) -> list[Settings]:
         if depth > MAX_JUMPS:
             raise HostError(
                 name, "resolve", f"ProxyJump leads over more than {MAX_JUMPS} hosts, or in a circle"
@@ -278,18 +278,18 @@ class Config:
             if hops:  # reached over the one before, whatever its own settings say
                 hops.append(self._look_up(host, jump_user, jump_port)._replace(jumps=(), proxy_command=""))
             else:
-                hops = self._hops(host, jump_user, jump_port, depth + 1)
+                hops = self._find_hops(host, jump_user, jump_port, depth + 1)
         return [*hops, settings]
 
     def _look_up(self, name: str, user: str | None, port: int | None) -> Settings:
         values = self._ask_ssh(name, user, port) if self.ssh else self._read_files(name, user, port)
         try:
-            found = settings_of(name, values, home=self._home, local_user=self._user, environ=os.environ)
+            found = make_settings(name, values, home=self._home, local_user=self._user, environ=os.environ)
         except ValueError as e:
             raise HostError(name, "resolve", f"its settings: {e}") from None
         found = found._replace(user_given=user, port_given=port, strict=self._strict or found.strict)
         if not found.only_ssh:
-            found = found._replace(only_ssh=keys.needs_ssh(found.identity_files))
+            found = found._replace(only_ssh=keys.find_security_key(found.identity_files))
         return found
 
     def _ask_ssh(self, name: str, user: str | None, port: int | None) -> Values:
@@ -316,7 +316,7 @@ class Config:
         values |= files.look_up(name)
         values |= {"user": [user]} if user else {}
         values |= {"port": [str(port)]} if port else {}
-        problem = _needs_ssh(values)
+        problem = _find_only_ssh(values)
         if problem:
-            raise HostError(name, "resolve", f"{files.where(problem.split()[0])}: {problem}: {WITHOUT}")
+            raise HostError(name, "resolve", f"{files.find(problem.split()[0])}: {problem}: {WITHOUT}")
         return values

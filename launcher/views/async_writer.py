@@ -43,7 +43,7 @@ class Outlet(io.TextIOBase):
         return self._out.encoding or "utf-8"
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether the reader is too slow for more."""
         return self._chars > FULL_CHARS
 
@@ -89,14 +89,14 @@ class Outlet(io.TextIOBase):
 
     def _run(self) -> None:
         try:
-            while text := self._next():
+            while text := self._take_waiting():
                 data = memoryview(text.encode(self.encoding, self._out.errors or "strict"))
                 while data:
                     data = data[os.write(self._fd, data) :]
         except OSError as e:
             self._failed = e
 
-    def _next(self) -> str:
+    def _take_waiting(self) -> str:
         """All that waits; "" when nothing will come any more."""
         with self._changed:
             self._changed.wait_for(lambda: self._texts or self._over)

@@ -19,7 +19,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from .dispatch_progress import Sending, state_of
+from .dispatch_progress import Sending, show_state
 
 NARROW, NARROWER = 90, 60  # columns of a terminal that has no room for all, or for more than the states
 
@@ -35,12 +35,12 @@ class Bars:
         self._all = self._progress.add_task("all nodes", total=None, state="")
         self._tasks: dict[int, TaskID] = {}
 
-    def name(self, names: Mapping[int, str]) -> None:
+    def set_names(self, names: Mapping[int, str]) -> None:
         """What the nodes are called."""
         self._names = names
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether nothing is on its way."""
         return self._sending.over
 
@@ -53,7 +53,7 @@ class Bars:
         if node not in self._tasks:
             name = self._names.get(node) or f"node {node}"
             self._tasks[node] = self._progress.add_task(name, total=e["bytes"], state="")
-        self._update(self._tasks[node], e["received"], e["bytes"], state_of(e))
+        self._update(self._tasks[node], e["received"], e["bytes"], show_state(e))
         done = sum(far["state"] == "done" for far in self._sending.nodes.values())
         come, total = self._sending.come_bytes, self._sending.total_bytes
         self._update(self._all, come, total, f"{done} of {len(self._tasks)} done")
@@ -61,15 +61,15 @@ class Bars:
     def _update(self, task: TaskID, come: int, total: int, state: str) -> None:
         self._progress.update(task, completed=come, total=total, state=state)
 
-    def table(self, rows: int) -> Table:
+    def make_table(self, rows: int) -> Table:
         """The bars as they are now: at most so many rows, those that still get something first."""
         by_id = {task.id: task for task in self._progress.tasks}
         each = sorted((by_id[task] for task in self._tasks.values()), key=lambda task: task.finished)
         shown = each if len(each) == 1 else [by_id[self._all], *each[: max(1, rows - 1)]]
-        self._progress.columns = self._columns(shown)
+        self._progress.columns = self._choose_columns(shown)
         return self._progress.make_tasks_table(shown)
 
-    def _columns(self, shown: list[Task]) -> tuple[ProgressColumn, ...]:
+    def _choose_columns(self, shown: list[Task]) -> tuple[ProgressColumn, ...]:
         name = TextColumn("{task.description}", markup=False)
         state = TextColumn("{task.fields[state]}", markup=False)
         if self._console.width < NARROWER:

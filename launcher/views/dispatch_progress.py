@@ -33,7 +33,7 @@ class Sending:
     def total_bytes(self) -> int:
         return sum(int(e["bytes"]) for e in self.nodes.values())
 
-    def text(self) -> str:
+    def show(self) -> str:
         """All of it: `45 % of 3.4 GB to 3 nodes (1 has it), 110.0 MB/s, 17 s left`."""
         come, total = self.come_bytes, self.total_bytes
         nodes = f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"
@@ -43,18 +43,18 @@ class Sending:
         rate = ""
         if took_s > 0.001 and come:
             rate = f", {show_bytes(int(come / took_s))}/s, {took_s * (total - come) / come:.0f} s left"
-        return f"{percent(come, total)} of {show_bytes(total)} to {nodes}{have}{rate}"
+        return f"{show_percent(come, total)} of {show_bytes(total)} to {nodes}{have}{rate}"
 
 
-def state_of(e: Mapping[str, Any]) -> str:
+def show_state(e: Mapping[str, Any]) -> str:
     """How one node is doing: `sending 45 %`, `45 % from node 2`, `putting in place`."""
     if e["state"] == "sending":
-        share = percent(e["received"], e["bytes"])
+        share = show_percent(e["received"], e["bytes"])
         return f"sending {share}" if e.get("source") is None else f"{share} from node {e['source']}"
     return "putting in place" if e["state"] == "placing" else str(e["state"])
 
 
-def percent(part: int, whole: int) -> str:
+def show_percent(part: int, whole: int) -> str:
     """`45 %`, never 100 before all of it."""
     return f"{100 * part // whole if whole else 100} %"
 

@@ -20,7 +20,7 @@ from rich.text import Text
 from pslaunch.runtime.shared.env import TRAINER
 
 from .dispatch_bars import Bars
-from .view import Event, Said, Transcript, colour_of, show_cost, show_s, state_in_table
+from .view import Event, Said, Transcript, choose_colour, show_cost, show_s, show_short_ending
 
 REDRAW_S: Final = 0.125
 MAX_PENDING: Final = 500  # lines that wait for a tick
@@ -61,11 +61,11 @@ class LiveView:
             console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
 
-    def event(self, e: Event) -> None:
+    def show_event(self, e: Event) -> None:
         self._note(e)
         if e.get("event") == "end":
             self._finish()
-        self._pending += [self._render(said) for said in self._transcript.lines(e)]
+        self._pending += [self._render(said) for said in self._transcript.make_lines(e)]
         if len(self._pending) >= MAX_PENDING or e.get("event") == "end":
             self._draw()
 
@@ -80,14 +80,14 @@ class LiveView:
         with contextlib.suppress(OSError, ValueError):
             self._draw()
 
-    def shown(self, *, whole: bool = False) -> RenderableType:
+    def compose(self, *, whole: bool = False) -> RenderableType:
         """What stands below the lines: how far the package is while it is on its way, then the processes."""
-        if self._bars.over or whole:
-            return self.table(whole=whole)
+        if self._bars.is_over or whole:
+            return self.make_table(whole=whole)
         title = Text(f"{self._title}: sending", style="bold", no_wrap=True, overflow="ellipsis")
-        return Group("", title, "", self._bars.table(max(1, self._console.height - LINES_AROUND)))
+        return Group("", title, "", self._bars.make_table(max(1, self._console.height - LINES_AROUND)))
 
-    def table(self, *, whole: bool = False) -> Table:
+    def make_table(self, *, whole: bool = False) -> Table:
         """The table as it is now: columns that fit, names always; rows that fit, trainers first, or all."""
         rows = list(self._rows.items())
         room = max(1, self._console.height - LINES_AROUND)
@@ -96,17 +96,17 @@ class LiveView:
         else:
             room = len(rows)
         left = len(rows) - room
-        cells = [self._cells(*row) for row in rows[:room]]
+        cells = [self._make_cells(*row) for row in rows[:room]]
         more = f"and {left} more" if left else None
         columns, droppable = list(COLUMNS), list(DROPPED)
         wide = self._console.options.update_width(WIDE)
         while True:
-            table = self._made(columns, cells, more)
+            table = self._build_table(columns, cells, more)
             if self._console.measure(table, options=wide).maximum <= self._console.width or not droppable:
                 return table
             columns.remove(droppable.pop(0))
 
-    def _made(self, columns: list[str], cells: list[dict[str, Text]], more: str | None) -> Table:
+    def _build_table(self, columns: list[str], cells: list[dict[str, Text]], more: str | None) -> Table:
         shown = Text(self._title, no_wrap=True, overflow="ellipsis")
         table = Table(
             title=shown, title_justify="left", title_style="bold", box=SIMPLE_HEAD,
@@ -118,8 +118,8 @@ class LiveView:
             table.add_row(*(row[name] for name in columns))
         return table
 
-    def _cells(self, process: str, row: _Row) -> dict[str, Text]:
-        figures = (*_figures(row.progress), self._elapsed(row))
+    def _make_cells(self, process: str, row: _Row) -> dict[str, Text]:
+        figures = (*_show_figures(row.progress), self._show_elapsed(row))
         texts = (Text(process), Text(str(row.node)), Text(row.state, style=row.style), *map(Text, figures))
         return dict(zip(COLUMNS, texts, strict=True))
 
@@ -127,7 +127,7 @@ class LiveView:
         block, self._pending = Text("\n").join(self._pending), []
         with self._console:  # one write for both
             if self._live.is_started:
-                self._live.update(self.shown(whole=whole), refresh=True)
+                self._live.update(self.compose(whole=whole), refresh=True)
             if block:
                 self._console.print(block, soft_wrap=True)  # a terminal folds, and joins what is copied
 
@@ -138,15 +138,15 @@ class LiveView:
             self._live.stop()
 
     def _render(self, said: Said) -> Text:
-        prefix, text = self._transcript.columns(said)
+        prefix, text = self._transcript.make_columns(said)
         style = {"error": "bold red", "warning": "yellow"}.get(said.level, "")
-        return Text.assemble((prefix, _style(said.who)), (text, style))
+        return Text.assemble((prefix, _choose_style(said.who)), (text, style))
 
     def _note(self, e: Event) -> None:
         match e.get("event"):
             case "job":
                 self._title = str(e["job"])
-                self._bars.name({node["id"]: node["name"] for node in e["nodes"]})
+                self._bars.set_names({node["id"]: node["name"] for node in e["nodes"]})
                 self._rows = {p["process"]: _Row(node=p["node"]) for p in e["processes"]}
                 self._live.start()
             case "dispatch":
@@ -168,16 +168,16 @@ class LiveView:
             row.began_s, row.ended_s = self._clock(), None
         elif e["state"] == "exited":
             row.ended_s = self._clock()
-            row.state = state_in_table(e.get("code"), e.get("signal"))
+            row.state = show_short_ending(e.get("code"), e.get("signal"))
             row.style = "green" if e.get("code") == 0 else "red"
 
-    def _elapsed(self, row: _Row) -> str:
+    def _show_elapsed(self, row: _Row) -> str:
         if row.began_s is None:
             return ""
         return show_s((self._clock() if row.ended_s is None else row.ended_s) - row.began_s)
 
 
-def _figures(progress: Event) -> tuple[str, str, str, str]:
+def _show_figures(progress: Event) -> tuple[str, str, str, str]:
     cost, rate = progress.get("cost"), progress.get("samples_per_s")
     return (
         str(progress.get("pass", "")),
@@ -190,6 +190,6 @@ def _figures(progress: Event) -> tuple[str, str, str, str]:
 _STYLES: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 
 
-def _style(who: str) -> str:
-    bright, colour = divmod(colour_of(who) - 30, 60)
+def _choose_style(who: str) -> str:
+    bright, colour = divmod(choose_colour(who) - 30, 60)
     return f"bright_{_STYLES[colour]}" if bright else _STYLES[colour]

@@ -27,7 +27,7 @@ _DETAILED: Final = re.compile(r"((?:(?:node \d+ \(\S*\)|the \w+): )?.*?)[:;] .*"
 class View(Protocol):
     """Shows a job. One thread; raises OSError where it can't write, except in `close`."""
 
-    def event(self, e: Event) -> None:
+    def show_event(self, e: Event) -> None:
         """Show one event; events come in the order of their numbers."""
 
     def tick(self, now_s: float) -> None:
@@ -59,12 +59,12 @@ class Transcript:
         self._open: set[str] = set()  # processes in the middle of a long line
         self.width = len(OURS)
 
-    def lines(self, e: Event) -> list[Said]:
+    def make_lines(self, e: Event) -> list[Said]:
         """The lines that `e` gives, often none. Events that it does not know give none."""
         tell = getattr(self, f"_on_{e.get('event')}", None)
         return [] if tell is None else list(tell(e))
 
-    def columns(self, said: Said) -> tuple[str, str]:
+    def make_columns(self, said: Said) -> tuple[str, str]:
         """The prefix `trainer/0 | ` and the text, both safe to write to a terminal of this encoding."""
         who, text = clean(said.who, self._encoding), clean(said.text, self._encoding)
         return f"{who:<{self.width}} {said.mark} ", text
@@ -82,7 +82,7 @@ class Transcript:
         known = e.get("text") == self._nodes.get(e["node"])  # a host that is named as its node
         if e["state"] == "lost" or (e.get("text") and not known):
             level = "error" if e["state"] == "lost" else "info"
-            yield Said(OURS, _joined(f"{self._node(e['node'])} {e['state']}", e.get("text")), level)
+            yield Said(OURS, _join(f"{self._show_node(e['node'])} {e['state']}", e.get("text")), level)
 
     def _on_dispatch(self, e: Event) -> Iterator[Said]:
         if e["node"] is not None or not e["files"]:
@@ -95,12 +95,12 @@ class Transcript:
         process = e["process"]
         if e["state"] == "running":
             yield Said(
-                OURS, _joined(f"{process} runs on {self._node(e['node'])}, pid {e['pid']}", e.get("text"))
+                OURS, _join(f"{process} runs on {self._show_node(e['node'])}, pid {e['pid']}", e.get("text"))
             )
         elif e["state"] == "exited":
-            words = how_it_ended(e.get("code"), e.get("signal"))
+            words = show_ending(e.get("code"), e.get("signal"))
             level = "info" if e.get("code") == 0 else "warning"
-            yield Said(OURS, _joined(f"{process} ended {words}", e.get("text")), level)
+            yield Said(OURS, _join(f"{process} ended {words}", e.get("text")), level)
 
     def _on_line(self, e: Event) -> Iterator[Said]:
         process = e["process"]
@@ -124,21 +124,21 @@ class Transcript:
     def _on_end(self, e: Event) -> Iterator[Said]:
         failure, elapsed = e.get("failure"), show_s(e["elapsed_s"])
         if failure:
-            yield from self._failure(failure)
+            yield from self._show_failure(failure)
         if e["code"] == 0:
-            yield Said(OURS, _joined(f"done after {elapsed}", e.get("reason")))
+            yield Said(OURS, _join(f"done after {elapsed}", e.get("reason")))
         else:
             word, level = ("failed", "error") if failure else ("ended", "warning")
             reason = None if failure else e.get("reason")  # the failure has just been told
-            yield Said(OURS, _joined(f"{word} after {elapsed}, exit code {e['code']}", reason), level)
+            yield Said(OURS, _join(f"{word} after {elapsed}, exit code {e['code']}", reason), level)
 
-    def _failure(self, f: Event) -> Iterator[Said]:
+    def _show_failure(self, f: Event) -> Iterator[Said]:
         of_node = f.get("node") is None or f["what"].startswith(("node ", "the "))
-        what = f["what"] if of_node else f"{f['what']} on {self._node(f['node'])}"
+        what = f["what"] if of_node else f"{f['what']} on {self._show_node(f['node'])}"
         if f.get("text"):  # it says how, in words
             what = f"{what}: {f['text']}"
         elif f.get("code") is not None:
-            what = f"{what} ended {how_it_ended(f['code'], f.get('signal'))}"
+            what = f"{what} ended {show_ending(f['code'], f.get('signal'))}"
         yield Said(OURS, f"FAILED: {what}", "error")
         tail = f.get("tail") or ()
         if f.get("log"):
@@ -148,12 +148,12 @@ class Transcript:
         if f.get("advice"):
             yield Said(OURS, f"  what to do: {f['advice']}")
 
-    def _node(self, node: Any) -> str:
+    def _show_node(self, node: Any) -> str:
         name = self._nodes.get(node)
         return f"node {node} ({name})" if name else f"node {node}"
 
 
-def how_it_ended(code: int | None, signal: str | None) -> str:
+def show_ending(code: int | None, signal: str | None) -> str:
     """An ending in words: `with exit code 3`, `by signal 9 (SIGKILL)`."""
     if signal:
         number = getattr(signals, signal, None)
@@ -161,7 +161,7 @@ def how_it_ended(code: int | None, signal: str | None) -> str:
     return "with an unknown code" if code is None else f"with exit code {code}"
 
 
-def state_in_table(code: int | None, signal: str | None) -> str:
+def show_short_ending(code: int | None, signal: str | None) -> str:
     """An ending in a column: `exit 3`, `SIGTERM`."""
     return signal or ("ended" if code is None else f"exit {code}")
 
@@ -189,7 +189,7 @@ def show_progress(report: Event) -> str:
     return ", ".join(words)
 
 
-def _joined(text: str, detail: str | None) -> str:
+def _join(text: str, detail: str | None) -> str:
     return f"{text}: {detail}" if detail else text
 
 
@@ -210,8 +210,8 @@ class JsonView:
     def __init__(self, out: TextIO) -> None:
         self._out = out
 
-    def event(self, e: Event) -> None:
-        self._out.write(jsonlib.dumps(_finite(e), allow_nan=False, separators=(",", ":")) + "\n")
+    def show_event(self, e: Event) -> None:
+        self._out.write(jsonlib.dumps(_replace_infinite(e), allow_nan=False, separators=(",", ":")) + "\n")
         self._out.flush()
 
     def tick(self, now_s: float) -> None:
@@ -221,13 +221,13 @@ class JsonView:
         pass
 
 
-def _finite(value: Any) -> Any:
+def _replace_infinite(value: Any) -> Any:
     """`value` with NaN and infinities, which JSON does not have, as the text Python gives them."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {name: _finite(v) for name, v in value.items()}
-    return [_finite(v) for v in value] if isinstance(value, (list, tuple)) else value
+        return {name: _replace_infinite(v) for name, v in value.items()}
+    return [_replace_infinite(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 class PlainView:
@@ -240,12 +240,12 @@ class PlainView:
         self._start_s = clock()
         self._sending = Sending()
 
-    def event(self, e: Event) -> None:
-        said = self._transcript.lines(e)
+    def show_event(self, e: Event) -> None:
+        said = self._transcript.make_lines(e)
         if e.get("event") == "progress":
-            said = self._progress(e)
+            said = self._show_progress(e)
         elif e.get("event") == "dispatch":
-            said += self._dispatch(e)
+            said += self._show_dispatch(e)
         if said:
             self._out.write("".join(map(self._render, said)))
             self._out.flush()
@@ -256,17 +256,17 @@ class PlainView:
     def close(self) -> None:
         pass
 
-    def _progress(self, e: Event) -> list[Said]:
+    def _show_progress(self, e: Event) -> list[Said]:
         words = show_progress(e)
-        return [Said(OURS, f"{e['process']}: {words}")] if words and self._due(e["process"]) else []
+        return [Said(OURS, f"{e['process']}: {words}")] if words and self._is_due(e["process"]) else []
 
-    def _dispatch(self, e: Event) -> list[Said]:
+    def _show_dispatch(self, e: Event) -> list[Said]:
         self._sending.note(e)
-        if self._sending.over or not self._due("dispatch"):
+        if self._sending.over or not self._is_due("dispatch"):
             return []
-        return [Said(OURS, f"sending: {self._sending.text()}")]
+        return [Said(OURS, f"sending: {self._sending.show()}")]
 
-    def _due(self, what: str) -> bool:
+    def _is_due(self, what: str) -> bool:
         """Whether it is time to tell of it again."""
         now_s = self._clock()
         if now_s - self._told_s.get(what, self._start_s) < PROGRESS_EVERY_S:
@@ -275,14 +275,14 @@ class PlainView:
         return True
 
     def _render(self, said: Said) -> str:
-        prefix, text = self._transcript.columns(said)
+        prefix, text = self._transcript.make_columns(said)
         if self._colour:
-            prefix = f"\x1b[{colour_of(said.who)}m{prefix}\x1b[0m"
+            prefix = f"\x1b[{choose_colour(said.who)}m{prefix}\x1b[0m"
             text = f"\x1b[1;31m{text}\x1b[0m" if said.level == "error" else text
         return f"{prefix}{text}\n"
 
 
-def colour_of(who: str) -> int:
+def choose_colour(who: str) -> int:
     """The terminal's colour number of a prefix: bold-free, readable on light and dark."""
     if who == OURS:
         return 90

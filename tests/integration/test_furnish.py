@@ -22,11 +22,11 @@ from pslaunch.node.loop import Loop
 from pslaunch.options.local_spec import local_site
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
-from pslaunch.ship.wheel import keep_wheel, pins, wheel_name
+from pslaunch.ship.wheel import keep_wheel, list_pins, make_wheel_name
 
 
 def made_wheel(cache: Path) -> Path:
-    return keep_wheel(None, {"XDG_CACHE_HOME": str(cache)}) / wheel_name()
+    return keep_wheel(None, {"XDG_CACHE_HOME": str(cache)}) / make_wheel_name()
 
 
 class Node:
@@ -36,7 +36,7 @@ class Node:
         self.workspace, self.state = folder / "ws", folder / "ws/.pslaunch"
         for path in (self.state, self.workspace / OWN_WHEEL, self.workspace / WHEELHOUSE):
             path.mkdir(parents=True)
-        self.wheel = self.workspace / OWN_WHEEL / wheel_name()
+        self.wheel = self.workspace / OWN_WHEEL / make_wheel_name()
         self.wheel.write_bytes(made_wheel(folder / "cache").read_bytes())
 
     def furnish(self, *, install: bool = True, setup: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
@@ -121,14 +121,14 @@ def test_wheels_are_kept_for_a_month(tmp_path: Path) -> None:
     given = tmp_path / "mine-1-py3-none-any.whl"
     given.write_bytes(b"a wheel")
     ours, other = keep_wheel(None, environ), keep_wheel(given, environ)
-    assert [path.name for path in ours.iterdir()] == [wheel_name()]
+    assert [path.name for path in ours.iterdir()] == [make_wheel_name()]
     assert (other / given.name).read_bytes() == b"a wheel"
-    first = (ours / wheel_name()).stat()
+    first = (ours / make_wheel_name()).stat()
     os.utime(other, (1, 1))
-    assert keep_wheel(None, environ) == ours and (ours / wheel_name()).stat().st_ino == first.st_ino
+    assert keep_wheel(None, environ) == ours and (ours / make_wheel_name()).stat().st_ino == first.st_ino
     assert not other.exists()
 
 
 def test_a_wheel_of_the_same_files_is_the_same_and_names_what_the_runtime_needs(tmp_path: Path) -> None:
     assert made_wheel(tmp_path / "a").read_bytes() == made_wheel(tmp_path / "b").read_bytes()
-    assert [pin.partition("==")[0] for pin in pins()] == ["numpy", "threadpoolctl"]
+    assert [pin.partition("==")[0] for pin in list_pins()] == ["numpy", "threadpoolctl"]

@@ -74,7 +74,7 @@ def test_two_nodes_that_reach_each_other(inspection: Inspection) -> None:
     inspection.try_network()
     inspection.end()
     for node, name in enumerate("ab"):
-        seen = inspection.seen(Seen(host=name), node)
+        seen = inspection.add_answers(Seen(host=name), node)
         assert seen.facts is not None and not seen.lost and not seen.cut_off and seen.addr
         assert seen.facts["programs"]["missing"] == ["no_such_thing"]
         assert abs(seen.clock_off_s) < 1
@@ -87,7 +87,7 @@ def test_an_agent_that_is_killed(inspection: Inspection) -> None:
     os.kill(agent, signal.SIGKILL)
     inspection.try_network()
     inspection.end()
-    seen = [inspection.seen(Seen(host=name), node) for node, name in enumerate("ab")]
+    seen = [inspection.add_answers(Seen(host=name), node) for node, name in enumerate("ab")]
     assert len([one for one in seen if "the line was closed" in one.lost]) == 1
     assert len([one for one in seen if not one.lost]) == 1
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pslaunch.backends.base import Line
-from pslaunch.check.check import Inspection, sensible
+from pslaunch.check.check import Inspection, reject_nonsense
 from pslaunch.check.findings import Seen, Wanted, find
 from pslaunch.node.job import Node
 from pslaunch.node.line import wire
@@ -77,7 +77,7 @@ def asked(*answers: Any) -> Seen:
         inspection.end()
         inspection.close()
         loop.close()
-    return inspection.seen(Seen(host="a"), 0)
+    return inspection.add_answers(Seen(host="a"), 0)
 
 
 REACHED: Any = {"type": "reached", "reached": []}
@@ -87,7 +87,7 @@ REACHED: Any = {"type": "reached", "reached": []}
 def test_answers_that_are_right() -> None:
     seen = asked(inspected(FACTS), opened(7164), REACHED)
     assert not seen.lost and seen.facts == FACTS
-    assert sensible(seen, Wanted(), 0) == seen
+    assert reject_nonsense(seen, Wanted(), 0) == seen
 
 
 @pytest.mark.timeout(60)
@@ -126,5 +126,5 @@ def test_an_answer_that_can_not_be_right_is_a_finding(answers: list[Any], kind: 
     ],
 )
 def test_facts_that_can_not_be_right_are_a_finding(path: str, value: Any) -> None:
-    seen = sensible(Seen(host="a", facts=changed(path, value)), Wanted(), 0)
+    seen = reject_nonsense(Seen(host="a", facts=changed(path, value)), Wanted(), 0)
     assert seen.facts is None and seen.lost.startswith("what it says can't be right: ")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pslaunch.check.findings import KINDS, STEPS, Seen, Wanted, exit_code, find
+from pslaunch.check.findings import KINDS, STEPS, Seen, Wanted, choose_exit_code, find
 from pslaunch.check.report import COLUMNS, tell
 from pslaunch.errors import HostError
 from pslaunch.node import codes
@@ -116,7 +116,7 @@ def test_what_a_link_leads_to_must_be_there() -> None:
     lacking = facts(links={"/data": True, "/mnt": False})
     found = find([Seen(host="a", facts=lacking)], WANTED, [0])
     assert [(f.kind, f.text) for f in found] == [("no link", "/mnt is not there")]
-    assert exit_code(found) == codes.OK, "the job runs: a program may do without"
+    assert choose_exit_code(found) == codes.OK, "the job runs: a program may do without"
 
 
 def test_with_install_a_node_needs_what_makes_environments() -> None:
@@ -177,11 +177,13 @@ def test_every_step_of_reaching_has_a_kind() -> None:
 )
 def test_exit_codes(steps: list[str], code: int) -> None:
     seen = [GOOD, *(Seen(host=step, failed=HostError(step, step, "why")) for step in steps)]
-    assert exit_code(find(seen, WANTED, [0] * len(seen))) == code
+    assert choose_exit_code(find(seen, WANTED, [0] * len(seen))) == code
 
 
 def test_a_warning_is_no_failure() -> None:
-    assert exit_code(find([Seen(host="a", facts=facts(proxies=["http_proxy"]))], WANTED, [0])) == codes.OK
+    assert (
+        choose_exit_code(find([Seen(host="a", facts=facts(proxies=["http_proxy"]))], WANTED, [0])) == codes.OK
+    )
 
 
 def test_the_table_and_the_lines_below_it() -> None:

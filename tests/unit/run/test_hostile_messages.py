@@ -156,6 +156,6 @@ def show(events: Sequence[Event]) -> None:
     )  # fmt: skip
     for view in views:
         for n, e in enumerate(events):
-            view.event(e)
+            view.show_event(e)
             view.tick(20.0 * n)
         view.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.errors import HostError
-from pslaunch.ssh.hostkeys import HostKeyChecker, about, fingerprint, judge, key_types
+from pslaunch.ssh.hostkeys import HostKeyChecker, find_entries, judge, make_fingerprint, sort_key_types
 from pslaunch.ssh.settings import Settings
 from support.sshd import needs_openssh
 
@@ -58,7 +58,7 @@ def write(known: Path, *lines: str) -> None:
 def test_names(known: Path, host: Callable[..., Settings], names: str, port: int, verdict: str) -> None:
     write(known, "# comment", "", "broken", f"{names} {text()} a comment")
     settings = host(port=port)
-    assert judge(about(settings), settings.address, TYPE, KEY)[0] == verdict
+    assert judge(find_entries(settings), settings.address, TYPE, KEY)[0] == verdict
 
 
 @needs_openssh
@@ -72,9 +72,9 @@ def test_hashed_names(known: Path, host: Callable[..., Settings]) -> None:
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(known)], check=True, capture_output=True)
     assert "node" not in known.read_text()
     settings = host(port=2200)
-    (entry,) = about(settings)
+    (entry,) = find_entries(settings)
     assert judge([entry], settings.address, TYPE, base64.b64decode(public[1]))[0] == "known"
-    assert not about(host(port=2201))
+    assert not find_entries(host(port=2201))
 
 
 def refusal(settings: Settings, keeper: HostKeyChecker, key: bytes = KEY) -> str:
@@ -149,9 +149,9 @@ def test_an_unknown_key(
     if accepted:
         keeper.check(host(strict=strict), TYPE, KEY)
     else:
-        assert fingerprint(KEY) in refusal(host(strict=strict), keeper)
+        assert make_fingerprint(KEY) in refusal(host(strict=strict), keeper)
     assert bool(asked) == (strict == "ask" and answer is not None)
-    assert all(fingerprint(KEY) in question for question in asked)
+    assert all(make_fingerprint(KEY) in question for question in asked)
 
 
 def test_without_a_terminal_the_message_says_how_to_get_it(host: Callable[..., Settings]) -> None:
@@ -169,10 +169,14 @@ def test_the_fingerprint_is_that_of_ssh_keygen(tmp_path: Path) -> None:
     argv = ["ssh-keygen", "-l", "-f", str(tmp_path / "id.pub")]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     key = base64.b64decode((tmp_path / "id.pub").read_text().split()[1])
-    assert fingerprint(key) == said.split()[1]
+    assert make_fingerprint(key) == said.split()[1]
 
 
 def test_known_types_are_asked_for_first(known: Path, host: Callable[..., Settings]) -> None:
     write(known, f"node {text(kind='ssh-rsa')}")
     offered = ["ssh-ed25519", "rsa-sha2-512", "ecdsa-sha2-nistp256"]
-    assert key_types(about(host()), offered) == ["rsa-sha2-512", "ssh-ed25519", "ecdsa-sha2-nistp256"]
+    assert sort_key_types(find_entries(host()), offered) == [
+        "rsa-sha2-512",
+        "ssh-ed25519",
+        "ecdsa-sha2-nistp256",
+    ]

@@ -12,7 +12,7 @@ import pytest
 
 from pslaunch.errors import HostError, SpecError
 from pslaunch.ssh import keys, settings
-from pslaunch.ssh.settings import Config, Route, Settings, parse, settings_of, split_jump
+from pslaunch.ssh.settings import Config, Route, Settings, make_settings, parse, split_jump
 from support.sshd import needs_openssh
 
 SAID = """host node
@@ -43,7 +43,7 @@ ciphers aes256-ctr,aes128-ctr
 
 
 def made(text: str = SAID, **environ: str) -> Settings:
-    return settings_of("node", parse(text), home="/home/ann", local_user="ann", environ=environ)
+    return make_settings("node", parse(text), home="/home/ann", local_user="ann", environ=environ)
 
 
 def test_what_ssh_says_becomes_settings() -> None:
@@ -122,18 +122,18 @@ def field(data: bytes) -> bytes:
 def test_a_security_key_goes_over_ssh(tmp_path: Path) -> None:
     blob = field(b"sk-ssh-ed25519@openssh.com") + field(b"k" * 32) + field(b"ssh:")
     (tmp_path / "id.pub").write_text(f"sk-ssh-ed25519@openssh.com {base64.b64encode(blob).decode()} me\n")
-    assert "a security key" in keys.needs_ssh([str(tmp_path / "none"), str(tmp_path / "id")])
+    assert "a security key" in keys.find_security_key([str(tmp_path / "none"), str(tmp_path / "id")])
     body = base64.b64encode(b"openssh-key-v1\0" + field(b"none") * 2 + field(b"") + b"\0\0\0\1" + field(blob))
     text = f"-----BEGIN OPENSSH PRIVATE KEY-----\n{body.decode()}\n-----END OPENSSH PRIVATE KEY-----\n"
     (tmp_path / "alone").write_text(text)
-    assert keys.public_blob(str(tmp_path / "alone")) == blob
-    assert not keys.encrypted(str(tmp_path / "alone"))
+    assert keys.read_public_blob(str(tmp_path / "alone")) == blob
+    assert not keys.is_encrypted(str(tmp_path / "alone"))
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"-----BEGIN", b"-----BEGIN X\n!!!\n", b"ssh-ed25519 %%%"])
 def test_nonsense_is_no_key(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "id").write_bytes(data)
-    assert keys.public_blob(str(tmp_path / "id")) is None
+    assert keys.read_public_blob(str(tmp_path / "id")) is None
 
 
 # --- with the ssh that is here ---
@@ -170,7 +170,7 @@ Match host deep user ann
 Host *
   User all
 """
-    route = config(tmp_path, monkeypatch, text).route("deep", "ann", None)
+    route = config(tmp_path, monkeypatch, text).find_route("deep", "ann", None)
     assert names(route) == [
         ("outer", "all", 22),
         ("10.0.0.1", "bob", 2222),
@@ -184,14 +184,14 @@ def test_a_jump_host_that_its_own_rule_matches_is_refused_by_ssh_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(HostError, match="gate: resolve failed: ssh -G: jumphost loop via gate"):
-        config(tmp_path, monkeypatch, "Host *\n  ProxyJump gate\n").route("node", "u", None)
+        config(tmp_path, monkeypatch, "Host *\n  ProxyJump gate\n").find_route("node", "u", None)
 
 
 @needs_openssh
 def test_jumps_in_a_circle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_up = config(tmp_path, monkeypatch, "Host a\n  ProxyJump b\nHost b\n  ProxyJump a\n")
     with pytest.raises(HostError, match="in a circle"):
-        looked_up.route("a", None, None)
+        looked_up.find_route("a", None, None)
 
 
 @needs_openssh
@@ -200,7 +200,7 @@ def test_a_broken_configuration_is_told_in_the_words_of_ssh(
 ) -> None:
     looked_up = config(tmp_path, monkeypatch, "Host a\n  Portt 7\n")
     with pytest.raises(HostError, match=r"config: line 2: Bad configuration option: portt") as caught:
-        looked_up.route("a", None, None)
+        looked_up.find_route("a", None, None)
     assert caught.value.step == "resolve"
 
 
@@ -217,7 +217,7 @@ def test_values_that_make_no_sense_are_named(tmp_path: Path, monkeypatch: pytest
     for line in ("ConnectTimeout soon", "Port many"):
         (tmp_path / ".ssh/config").write_text(f"Host node\n  {line}\n")
         with pytest.raises(HostError, match=line):
-            Config().route("node", None, None)
+            Config().find_route("node", None, None)
 
 
 def test_a_user_without_a_name_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,4 +236,4 @@ def test_an_ssh_that_hangs_once_is_asked_again(tmp_path: Path, monkeypatch: pyte
     ssh.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(settings, "SSH_G_LIMIT_S", 1.0)
-    assert Config().route("node", None, None).target.user == "me"
+    assert Config().find_route("node", None, None).target.user == "me"

@@ -19,13 +19,13 @@ def test_a_slow_reader_gets_everything_and_holds_up_nobody() -> None:
         for _ in range(2):
             outlet.write(text)
             outlet.flush()
-        assert outlet.full
+        assert outlet.is_full
         found = [b""]
         thread = threading.Thread(target=lambda: found.append(reader.read(2 * len(text.encode()))))
         thread.start()
         outlet.drain()
         thread.join()
-        assert found[-1].decode() == 2 * text and not outlet.full
+        assert found[-1].decode() == 2 * text and not outlet.is_full
 
 
 def test_a_reader_that_is_gone_is_an_error_of_a_later_write() -> None:

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from pslaunch.views.dispatch_progress import Sending, percent, show_bytes, state_of
+from pslaunch.views.dispatch_progress import Sending, show_bytes, show_percent, show_state
 from pslaunch.views.live import LiveView
 from pslaunch.views.view import PlainView
 
@@ -24,9 +24,9 @@ def test_all_nodes_together() -> None:
     sending.note(event(1, 0, 4_000_000, 10.0))
     sending.note(event(2, 500_000, 4_000_000, 11.0))
     sending.note(event(1, 1_500_000, 4_000_000, 12.0))
-    assert sending.text() == "25 % of 8.0 MB to 2 nodes, 1.0 MB/s, 6 s left"
+    assert sending.show() == "25 % of 8.0 MB to 2 nodes, 1.0 MB/s, 6 s left"
     sending.note(event(2, 4_000_000, 4_000_000, 12.0, state="done"))
-    assert sending.text() == "68 % of 8.0 MB to 2 nodes (1 has it), 2.8 MB/s, 1 s left"
+    assert sending.show() == "68 % of 8.0 MB to 2 nodes (1 has it), 2.8 MB/s, 1 s left"
     sending.note(event(None, 0, 8_000_000))
     assert sending.over
 
@@ -41,7 +41,7 @@ def test_sizes(n: int, text: str) -> None:
 
 
 def test_never_all_before_the_end() -> None:
-    assert percent(999_999, 1_000_000) == "99 %" and percent(0, 0) == "100 %"
+    assert show_percent(999_999, 1_000_000) == "99 %" and show_percent(0, 0) == "100 %"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_never_all_before_the_end() -> None:
      ({"state": "placing"}, "putting in place"), ({"state": "done"}, "done")],
 )  # fmt: skip
 def test_one_node(more: dict[str, object], text: str) -> None:
-    assert state_of(event(1, 45, 100, **more)) == text  # type: ignore[arg-type]
+    assert show_state(event(1, 45, 100, **more)) == text  # type: ignore[arg-type]
 
 
 def test_plain_lines_now_and_then_and_at_the_end() -> None:
@@ -58,8 +58,8 @@ def test_plain_lines_now_and_then_and_at_the_end() -> None:
     view = PlainView(out, lambda: now[0])
     for s in range(12):
         now[0] = float(s)
-        view.event(event(1, s * 1_000_000, 20_000_000, s))
-    view.event(event(None, 0, 20_000_000, 12.0, state="done", nodes=1, elapsed_s=12.0))
+        view.show_event(event(1, s * 1_000_000, 20_000_000, s))
+    view.show_event(event(None, 0, 20_000_000, 12.0, state="done", nodes=1, elapsed_s=12.0))
     assert out.getvalue().splitlines() == [
         "pslaunch | sending: 50 % of 20.0 MB to 1 node, 1.0 MB/s, 10 s left",
         "pslaunch | sent 1 file, 20.0 MB, to 1 node, in 12.0 s",
@@ -80,15 +80,15 @@ def bars(columns: int, nodes: int, monkeypatch: pytest.MonkeyPatch) -> list[str]
     now = [0.0]
     view = LiveView(io.StringIO(), lambda: now[0])
     try:
-        view.event(JOB)
+        view.show_event(JOB)
         for s in range(11):
             now[0] = float(s)
             for node in range(nodes):
-                view.event(event(node, s * 1_000_000, 20_000_000, s, source=0 if node else None))
-        view.event(event(0, 20_000_000, 20_000_000, 10, state="done"))
+                view.show_event(event(node, s * 1_000_000, 20_000_000, s, source=0 if node else None))
+        view.show_event(event(0, 20_000_000, 20_000_000, 10, state="done"))
         paper = Console(file=io.StringIO(), width=columns, no_color=True)
         rows = [row.rstrip() for row in _drawn(view, paper).splitlines()]
-        view.event(event(None, 0, 20_000_000, 12.0, state="done", nodes=1, elapsed_s=12.0))
+        view.show_event(event(None, 0, 20_000_000, 12.0, state="done", nodes=1, elapsed_s=12.0))
         assert "trainer/0" in _drawn(view, paper)
         return rows
     finally:
@@ -97,7 +97,7 @@ def bars(columns: int, nodes: int, monkeypatch: pytest.MonkeyPatch) -> list[str]
 
 def _drawn(view: LiveView, paper: Console) -> str:
     with paper.capture() as captured:
-        paper.print(view.shown())
+        paper.print(view.compose())
     return captured.get()
 
 

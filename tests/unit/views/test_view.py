@@ -19,7 +19,7 @@ from pslaunch.node.head.events import Recent
 from pslaunch.node.logs import clean
 from pslaunch.views.live import LiveView
 from pslaunch.views.make_view import make_view
-from pslaunch.views.view import JsonView, PlainView, Said, Transcript, how_it_ended, show_s
+from pslaunch.views.view import JsonView, PlainView, Said, Transcript, show_ending, show_s
 from support.spoilt import find_obeyed, spoil
 
 JOB = {
@@ -61,7 +61,7 @@ def plain(*events: Mapping[str, Any], clock: Callable[[], float] = time.monotoni
     out = io.StringIO()
     view = PlainView(out, clock)
     for e in events:
-        view.event(e)
+        view.show_event(e)
     view.close()
     return out.getvalue().splitlines()
 
@@ -130,7 +130,7 @@ def test_what_hosts_say_in_any_field_is_shown_without_what_a_terminal_obeys(
     clock = Clock()
     view = JsonView(screen) if kind is JsonView else kind(screen, clock)
     for e in recent.since(0):
-        view.event(e)
+        view.show_event(e)
         clock.now_s += 20.0
         view.tick(clock.now_s)
     view.close()
@@ -202,7 +202,7 @@ def test_plain_progress_comes_every_ten_seconds_for_each_process() -> None:
     for second in range(31):
         clock.now_s = 100.0 + second
         for process in ("trainer/0", "trainer/1"):
-            view.event({**report, "process": process, "batch": second})
+            view.show_event({**report, "process": process, "batch": second})
     lines = out.getvalue().splitlines()
     assert len(lines) == 6
     assert lines[0] == "pslaunch | trainer/0: pass 0, batch 10, cost 5.250, 1234 samples/s"
@@ -229,12 +229,12 @@ def test_each_event_says_what_it_knows(event: Mapping[str, Any], says: list[str]
 
 
 def test_unknown_events_are_left_out() -> None:
-    assert Transcript().lines({"event": "from the future"}) == []
+    assert Transcript().make_lines({"event": "from the future"}) == []
 
 
 def test_colour_is_for_prefixes_and_errors() -> None:
     out = io.StringIO()
-    PlainView(out, time.monotonic, colour=True).event({"event": "note", "level": "error", "text": "bad"})
+    PlainView(out, time.monotonic, colour=True).show_event({"event": "note", "level": "error", "text": "bad"})
     assert out.getvalue().startswith("\x1b[") and out.getvalue().endswith("\x1b[0m\n")
 
 
@@ -243,7 +243,7 @@ def test_json_is_one_object_a_line() -> None:
     view = JsonView(out)
     events = [{"n": 1, **JOB}, {"n": 2, **line("trainer/0", "a\nb\u2028")}, {"n": 3, "cost": float("nan")}]
     for e in events:
-        view.event(e)
+        view.show_event(e)
     view.tick(0.0)
     view.close()
     found = [json.loads(text) for text in out.getvalue().split("\n")[:-1]]
@@ -251,8 +251,8 @@ def test_json_is_one_object_a_line() -> None:
 
 
 def test_endings_in_words() -> None:
-    assert how_it_ended(0, None) == "with exit code 0"
-    assert how_it_ended(139, "SIGSEGV") == "by signal 11 (SIGSEGV)"
+    assert show_ending(0, None) == "with exit code 0"
+    assert show_ending(139, "SIGSEGV") == "by signal 11 (SIGSEGV)"
     assert [show_s(s) for s in (0.04, 59.94, 61, 7500)] == ["0.0 s", "59.9 s", "1 min 01 s", "2 h 05 min"]
 
 
@@ -282,17 +282,17 @@ def test_live_view(screen: io.StringIO) -> None:
     clock = Clock()
     view = LiveView(screen, clock)
     for e in (JOB, RUNNING, line("trainer/1", "hello \x1b[2J"), {**PROGRESS, "cost": 5.5}):
-        view.event(e)
+        view.show_event(e)
     clock.now_s += 2.0
     view.tick(clock.now_s)
     text = new(screen)
     for word in ("hello ", "process", "trainer/1", "running", "5.500", "2.0 s", HIDE_CURSOR):
         assert word in text
-    view.event(line("trainer/1", "waits"))
+    view.show_event(line("trainer/1", "waits"))
     view.tick(clock.now_s + 0.1)
     assert new(screen) == ""
-    view.event(EXITED)
-    view.event(FAILED)
+    view.show_event(EXITED)
+    view.show_event(FAILED)
     text = new(screen)
     assert text.index("waits") < text.index(SHOW_CURSOR) < text.index("FAILED: trainer/1")
     assert "exit 3" in text
@@ -308,10 +308,10 @@ def shown(columns: int, lines: int, monkeypatch: pytest.MonkeyPatch, *events: Ma
     view = LiveView(io.StringIO(), Clock())
     try:
         for e in events:
-            view.event(e)
+            view.show_event(e)
         paper = Console(file=io.StringIO(), width=columns, no_color=True)
         with paper.capture() as captured:
-            paper.print(view.table())
+            paper.print(view.make_table())
         return captured.get().splitlines()
     finally:
         view.close()
@@ -391,9 +391,9 @@ def test_a_node_that_is_named_as_its_host_is_not_named_twice() -> None:
 
 def test_live_view_does_not_keep_many_lines(screen: io.StringIO) -> None:
     view = LiveView(screen, Clock())
-    view.event(JOB)
+    view.show_event(JOB)
     for n in range(1200):
-        view.event(line("trainer/0", f"line {n}"))
+        view.show_event(line("trainer/0", f"line {n}"))
     assert "line 900" in screen.getvalue()
     view.close()
     assert "line 1199" in screen.getvalue()
@@ -401,16 +401,16 @@ def test_live_view_does_not_keep_many_lines(screen: io.StringIO) -> None:
 
 def test_a_long_line_is_left_to_the_terminal_to_fold(screen: io.StringIO) -> None:
     view = LiveView(screen, time.monotonic)
-    view.event(JOB)
-    view.event(line("trainer/0", "word " * 100))
+    view.show_event(JOB)
+    view.show_event(line("trainer/0", "word " * 100))
     view.close()
     assert "word " * 100 in screen.getvalue()
 
 
 def test_live_view_closes_without_an_end(screen: io.StringIO) -> None:
     view = LiveView(screen, time.monotonic)
-    view.event(JOB)
-    view.event(line("trainer/0", "last words"))
+    view.show_event(JOB)
+    view.show_event(line("trainer/0", "last words"))
     view.close()
     text = new(screen)
     assert "last words" in text and SHOW_CURSOR in text
@@ -418,8 +418,8 @@ def test_live_view_closes_without_an_end(screen: io.StringIO) -> None:
 
 def test_live_view_closes_where_nothing_can_be_written(screen: io.StringIO) -> None:
     view = LiveView(screen, time.monotonic)
-    view.event(JOB)
-    view.event(line("trainer/0", "last words"))
+    view.show_event(JOB)
+    view.show_event(line("trainer/0", "last words"))
     screen.close()
     view.close()
 
@@ -441,4 +441,4 @@ def test_live_is_for_terminals_that_can(columns: int, term: str, kind: type) -> 
 
 
 def test_said_is_prefixed_by_who() -> None:
-    assert Transcript().columns(Said("trainer/0", "x")) == ("trainer/0 | ", "x")
+    assert Transcript().make_columns(Said("trainer/0", "x")) == ("trainer/0 | ", "x")
