@@ -1,1 +1,1 @@
-"""`pslaunch check`: looks at every node before anything is sent, and judges what it found."""
+"""`pslaunch check`: inspection of all nodes before anything is sent, and its findings."""

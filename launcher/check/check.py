@@ -1,6 +1,6 @@
-"""`pslaunch check`: looks at all hosts of a job at once, says of each all that is wrong, and starts nothing.
+"""`pslaunch check`: inspects all hosts of a job in parallel, reports all problems, and starts no program.
 
-Agents are started as for a job; they inspect their nodes (node/agent/inspect.py), try each other, and end.
+Agents start as for a job; they inspect their nodes (node/agent/inspect.py), test the network, and end.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def check(
     failed: Mapping[int, HostError] | None = None,
     trace: Trace | None = None,
 ) -> int:
-    """Look at all hosts of the job, tell what was found, and return the exit code.
+    """Inspect all hosts of the job, report the findings, and return the exit code.
 
-    failed: hosts, by node, that are known not to be reached; they are not tried again.
+    failed: known unreachable hosts, by node; they are not tried again.
     """
     seen, findings = examine(spec, failed or {}, trace)
     tell(seen, findings, out, as_json=as_json)
@@ -79,10 +79,7 @@ def begin_trace(path: Path, side: str) -> Trace:
 
 
 def check_after_failed_start(spec: JobSpec, failed: Mapping[int, HostError]) -> bool:
-    """Show the table on stderr, as far as it can be had; whether it says all of `failed`.
-
-    failed: hosts, by node, that were not reached just now.
-    """
+    """Show the check of all hosts on stderr after some could not be reached; return False if not possible."""
     if sys.stderr is None:  # it is closed
         return False
     try:
@@ -97,7 +94,7 @@ def check_after_failed_start(spec: JobSpec, failed: Mapping[int, HostError]) -> 
 def examine(
     spec: JobSpec, failed: Mapping[int, HostError], trace: Trace | None = None
 ) -> tuple[list[Seen], list[Finding]]:
-    """What was seen of each host, and all that is wrong with any. Raises EndedEarlyError."""
+    """Inspect all hosts; return observations and findings. Raises EndedEarlyError."""
     plan = make_plan(spec, "check")
     placed = job.place(plan, plan.nodes)
     wanted = find_wanted(spec, plan.server)
@@ -128,7 +125,7 @@ def examine(
 
 
 def reject_nonsense(one: Seen, wanted: Wanted, size: int) -> Seen:
-    """As it is where its facts can be judged and shown; else a host that did not answer, and why."""
+    """Return the host, marked as lost if its facts can't be judged and shown."""
     if one.facts is None:
         return one
     try:
@@ -136,24 +133,23 @@ def reject_nonsense(one: Seen, wanted: Wanted, size: int) -> Seen:
         paths = [folder["path"] for folder in one.facts["folders"].values()]
         "".join([*paths, one.facts["agent_python"]["executable"]])
     except NONSENSE as e:
-        return Seen(host=one.host, lost=f"what it says can't be right: {type(e).__name__}: {e}")
+        return Seen(host=one.host, lost=f"its answer is invalid: {type(e).__name__}: {e}")
     return one
 
 
 def find_facts(spec: JobSpec, plan: Plan) -> tuple[Placed, Facts]:
-    """The job with what its hosts know: addresses, paths, Pythons, and the ports that are free now.
+    """Return the job with facts of its hosts: addresses, paths, Pythons, free ports.
 
-    Raises PreflightError, with the exit code of a check, where something is wrong with a host; the table is
-    on stderr then.
+    Raises PreflightError with the exit code of a check after showing any problem on stderr.
     """
     seen, findings = examine(spec, {})
     if code := choose_exit_code(findings):
         tell(seen, findings, sys.stderr, as_json=False)
-        raise PreflightError("a dry run with --connect wants hosts that are in order", code)
+        raise PreflightError("a dry run with --connect needs hosts without problems; see above", code)
     placed = job.place(plan, [_add_facts(plan, *pair) for pair in zip(plan.nodes, seen, strict=True)])
     facts = Facts.symbolic(placed)
     if any(why for one in seen if one.facts for why in one.facts["ports"].values()):
-        return placed, facts  # others will be proposed, which are chosen when the job starts
+        return placed, facts  # the job chooses others at its start
     first = plan.port or job.FIRST_PORT
     proposed = job.propose_ports(placed, first, job.FIRST_PORT)
     pservers = {p.key: proposed[p.key] for p in placed.of(PSERVER)}
@@ -161,7 +157,7 @@ def find_facts(spec: JobSpec, plan: Plan) -> tuple[Placed, Facts]:
 
 
 def _add_facts(plan: Plan, node: Node, one: Seen) -> Node:
-    """A node as its host has answered."""
+    """Return the node with the facts of its host."""
     facts = one.facts
     assert facts is not None
     workspace = str(facts["folders"]["workspace"]["path"])
@@ -171,11 +167,11 @@ def _add_facts(plan: Plan, node: Node, one: Seen) -> Node:
     return known.in_folder(workspace, str(logs["path"]) if logs else None)
 
 
-# --- What the job needs, and what is asked. ---
+# --- Needs and questions. ---
 
 
 def find_wanted(spec: JobSpec, server: str) -> Wanted:
-    """What the job needs of every node."""
+    """Return the needs of the job on every node."""
     program = spec.program or DEFAULT_PROGRAM
     found = imported(spec.workspace / program, spec.workspace)
     needed, later = dict(found.needed), dict(found.later)
@@ -196,7 +192,7 @@ def find_wanted(spec: JobSpec, server: str) -> Wanted:
 
 
 def make_question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> messages.Question:
-    """Return what an agent is asked about its node."""
+    """Return the question to the agent of a node."""
     here, plan = placed.nodes[node], placed.plan
     paths = {"workspace": here.workspace}
     if spec.log_dir is not None:
@@ -217,7 +213,7 @@ def make_question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> m
 
 
 def list_ports(placed: Placed, node: int) -> list[int]:
-    """The ports of its pservers; where none were given, those that would be proposed first."""
+    """Return the ports of the node's pservers; without --port, those proposed first."""
     mine = {p.key for p in placed.of(PSERVER) if p.node == node}
     first = placed.plan.port or job.FIRST_PORT
     proposed = job.propose_ports(placed, first, job.FIRST_PORT)
@@ -225,7 +221,7 @@ def list_ports(placed: Placed, node: int) -> list[int]:
 
 
 def count_sent_bytes(placed: Placed) -> list[int]:
-    """How much each node would be sent if it had nothing yet."""
+    """Return the size of the package for each node, as if it had no file yet."""
     package, nodes = placed.plan.package, placed.nodes
     if package is None:
         return [0] * len(nodes)
@@ -240,11 +236,11 @@ def count_sent_bytes(placed: Placed) -> list[int]:
 
 
 class StoppedError(Exception):
-    """The user has had enough; its number is the signal's."""
+    """End by a signal; the argument is its number."""
 
 
 class ReachedHost:
-    """One host that was reached: its line, and its last answer of each type."""
+    """One reached host: its line, and its last answer of each type."""
 
     def __init__(
         self,
@@ -255,16 +251,16 @@ class ReachedHost:
         news: Callable[[ReachedHost], None],
         trace: Trace | None,
     ) -> None:
-        """`news`: it has answered, or is lost."""
+        """Take over a line; calls `news` after each answer and when the host is lost."""
         self.node, self.name, self._diagnosis, self._news = node.id, node.name, line.diagnosis, news
         self.answers: dict[str, messages.OfAgent] = {}
         self.addrs: list[str] = []
         self.free_port = self.door = 0
-        self.doors: list[tuple[int, str, int]] = []  # of others, which it tries: node, address, port
-        self.reached: list[tuple[int, str]] = []  # of these
-        self.lost = ""  # why it answers no more
+        self.doors: list[tuple[int, str, int]] = []  # of other nodes, to try: node, address, port
+        self.reached: list[tuple[int, str]] = []  # the reached ones
+        self.lost = ""  # reason of its loss
         self.clock_off_s = 0.0
-        self._sent = 0.0, 0.0  # when: by the clock, and by one that nobody sets
+        self._sent = 0.0, 0.0  # time by the wall clock and by the monotonic clock
         self.line: MessageLine[messages.OfCheck] = MessageLine(
             loop,
             line.read_fd,
@@ -281,7 +277,7 @@ class ReachedHost:
         self.line.send(message)
 
     def _hear(self, message: messages.OfAgent) -> None:
-        """All that is needed of it is read here: what can't be right loses this host alone."""
+        """Parse the whole answer here, so that an invalid one loses this host alone."""
         if message["type"] == "clock":
             began_s, since_s = self._sent
             self.clock_off_s = float(message["time"]) - began_s - (time.monotonic() - since_s) / 2
@@ -292,13 +288,13 @@ class ReachedHost:
             self.addrs = reach.check_addrs(facts["addrs"]) if facts["addrs"] else []
             self.free_port = next((_parse_port(port) for port, why in facts["ports"].items() if not why), 0)
             if not self.addrs and not facts["interface_error"]:
-                raise ValueError("it has no address, and does not say why")
+                raise ValueError("it reports no address and no error")
         elif message["type"] == "opened":
             self.door = _parse_port(message["port"])
         elif message["type"] == "reached":
             self.reached = [(int(node), str(addr)) for node, addr in message["reached"]]
             if not set(self.reached) <= {(node, addr) for node, addr, _ in self.doors}:
-                raise ValueError("it names doors that it was not to try")
+                raise ValueError("it reports doors that it was not asked to try")
         elif message["type"] not in ("hello", "shut", "finished"):
             return
         self.answers[message["type"]] = message
@@ -316,7 +312,7 @@ class ReachedHost:
 
 
 class Inspection:
-    """Asks the hosts that were reached, stage after stage: all answer one question before the next."""
+    """Questions to the reached hosts, in stages: all answer one before the next."""
 
     def __init__(self, loop: Loop, trace: Trace | None = None) -> None:
         self._loop, self._trace = loop, trace
@@ -331,7 +327,7 @@ class Inspection:
         self._stopped_by = number
 
     def run_aside(self, work: Callable[[], list[T]]) -> list[T]:
-        """What `work` gives, done in a thread, so that a signal need not wait for it. Raises StoppedError."""
+        """Return the result of `work`, run in a thread, which signals interrupt. Raises StoppedError."""
         found: list[T] = []
         over: list[Exception | None] = []
         self._loop.aside(lambda: found.extend(work()), over.append)
@@ -341,13 +337,13 @@ class Inspection:
         return found
 
     def attach(self, started: Sequence[tuple[Node, Line]], lost_after_s: float) -> None:
-        """Take the lines to agents."""
+        """Take over the lines to agents."""
         self._hosts = [
             ReachedHost(self._loop, *one, lost_after_s, self._hear, self._trace) for one in started
         ]
 
     def ask_facts(self, question: Callable[[int], messages.Question]) -> None:
-        """Facts and clocks: `question` gives what a node is asked."""
+        """Ask for facts and clocks; `question` returns the question to a node."""
         secret = os.urandom(32).hex()
         self._ask(
             lambda one: {**question(one.node), "type": "inspect", "node": one.node, "secret": secret},
@@ -355,7 +351,7 @@ class Inspection:
         )
 
     def try_network(self, port: int = 0) -> None:
-        """Every node tries the others' doors, at the port of a pserver where one is free, else at `port`."""
+        """Let all nodes connect to each other, on a free port of a pserver if any, else on `port`."""
         self._ask(lambda one: {"type": "door", "port": one.free_port or port}, "opened")
         answering = [one for one in self._find_answering() if one.addrs]
         tries = reach.tries(len(answering))
@@ -367,7 +363,7 @@ class Inspection:
 
         self._ask(order, "reached")
         if any(one.lost for one in answering):
-            return  # which is told
+            return
         places = {one.node: i for i, one in enumerate(answering)}
         opened = {i: [(places[node], addr) for node, addr in one.reached] for i, one in enumerate(answering)}
         known = [one.addrs for one in answering]
@@ -376,16 +372,16 @@ class Inspection:
         self._cut_off = {answering[i].node: f"its port {answering[i].door} {why}" for i, why in wrong.items()}
 
     def end(self) -> None:
-        """Nothing of ours is left on the hosts."""
+        """End the agents, which clean up their hosts."""
         self._ask(lambda _one: {"type": "finish"}, "finished")
 
     def close(self) -> None:
-        """Agents whose lines are closed end by themselves."""
+        """Close the lines; agents then end by themselves."""
         for one in self._hosts:
             one.line.close()
 
     def add_answers(self, one: Seen, node: int) -> Seen:
-        """With what its host has said."""
+        """Return `one` with the answers of its host."""
         host = next((x for x in self._hosts if x.node == node), None)
         if host is None:
             return one
@@ -401,7 +397,7 @@ class Inspection:
         return [one for one in self._hosts if not one.lost]
 
     def _ask(self, message: Callable[[ReachedHost], messages.OfCheck], answer: str) -> None:
-        """Ask all that answer, and wait for these answers, or for the limit; who is silent is lost then."""
+        """Ask all hosts and wait for their answers; a host silent until the limit is lost."""
         waited, self._answer = self._find_answering(), answer
         self._round.ask([(one.node, one.send, message(one)) for one in waited], lambda: None)
         for one in waited:
@@ -430,5 +426,5 @@ class Inspection:
 def _parse_port(said: object) -> int:
     port = int(str(said))
     if not 0 < port <= TOP_PORT:
-        raise ValueError(f"{port} is no port")
+        raise ValueError(f"{port} is not a port")
     return port

@@ -1,7 +1,6 @@
-"""What is wrong with the nodes of a job, judged from what they told. Pure: facts in, findings out.
+"""Findings about the nodes of a job from their facts. Pure.
 
-A problem keeps the job from running; a warning does not. docs/fabric.md says the same of every kind, and a
-test compares the two.
+A problem prevents the job; a warning does not. A test compares the kinds with docs/fabric.md.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MIN_MEMORY_BYTES: Final = 10**9
 
 
 class FindingKind(NamedTuple):
-    """A kind of finding: the column in which it shows, how bad it is, and what to do about it."""
+    """A kind of finding: its column in the table, level, and advice."""
 
     column: str
     level: Level
@@ -162,7 +161,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
     ),
 }  # fmt: skip
 
-# By the step in which a HostError says that a host failed.
+# Kind of finding by the step of a HostError.
 STEPS: Final[Mapping[str, str]] = {
     "resolve": "name",
     "connect": "connect",
@@ -176,7 +175,7 @@ OF_REACHING: Final = frozenset({"name", "connect", "start", "silent", "host key"
 
 
 class Finding(NamedTuple):
-    """Something about one host, in the system's own words."""
+    """One finding about a host, with the system's own message."""
 
     node: int
     kind: str
@@ -192,32 +191,32 @@ class Finding(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What was seen of one host."""
+    """Observations of one host."""
 
     host: str
-    failed: HostError | None = None  # why it could not be reached
-    lost: str = ""  # why it did not answer
+    failed: HostError | None = None  # error of connecting
+    lost: str = ""  # reason of a missing answer
     facts: NodeFacts | None = None  # as node/agent/inspect.py gives them
-    clock_off_s: float = 0.0  # its clock minus ours
-    addr: str = ""  # by which the others reach it; empty: none was found, or none is needed
-    cut_off: str = ""  # who could not reach it
+    clock_off_s: float = 0.0  # its clock minus the launcher's
+    addr: str = ""  # reachable from the others; empty: none found or needed
+    cut_off: str = ""  # the hosts that could not reach it
 
 
 class Wanted(NamedTuple):
-    """What the job needs of every node."""
+    """Needs of the job on every node."""
 
-    sent: bool = True  # whether the workspace is; else it must be there
-    port_given: bool = False  # whether other ports won't do
-    modules: Mapping[str, str] = {}  # name to who needs it
+    sent: bool = True  # the workspace is sent; else it must exist there
+    port_given: bool = False  # the ports are fixed
+    modules: Mapping[str, str] = {}  # name to importing file
     later: Mapping[str, str] = {}
-    install: bool = False  # what is imported comes with the job
-    pins: tuple[str, ...] = ()  # packages of it, as name==version
-    wheels: tuple[str, ...] | None = None  # the files that they are taken from; None: from the host's index
-    version: str = ""  # of the pslaunch here, where the nodes need one
+    install: bool = False  # modules are installed by the job
+    pins: tuple[str, ...] = ()  # packages to install, as name==version
+    wheels: tuple[str, ...] | None = None  # files of the wheelhouse; None: the host's index
+    version: str = ""  # of pslaunch here, if the nodes need it
 
 
 def find(seen: Sequence[Seen], wanted: Wanted, sent_bytes: Sequence[int]) -> list[Finding]:
-    """All that is wrong with any of the hosts, in their order. `sent_bytes`: the package of each."""
+    """Return all findings in the order of hosts; `sent_bytes`: size of the package for each."""
     found = []
     for i, (one, size) in enumerate(zip(seen, sent_bytes, strict=True)):
         found += [Finding(i, kind, text) for kind, text in _judge_host(one, wanted, size)]
@@ -226,7 +225,7 @@ def find(seen: Sequence[Seen], wanted: Wanted, sent_bytes: Sequence[int]) -> lis
 
 
 def choose_exit_code(findings: Sequence[Finding]) -> int:
-    """0 where there are warnings at most."""
+    """Return the exit code; 0 without problems."""
     kinds = {f.kind for f in findings if f.level == "problem"}
     if not kinds:
         return codes.OK
@@ -309,7 +308,7 @@ def _judge_programs(facts: NodeFacts, wanted: Wanted) -> Iterator[tuple[str, str
 
 
 def _has_wheel(pin: str, wheels: Sequence[str] | None, facts: NodeFacts) -> bool:
-    """Check whether one of the files is this package for the host's Python and processor."""
+    """Check for a wheel of this package for the host's Python and processor."""
     python = "cp" + "".join(facts["programs"]["version"].split(".")[:2])
     begins = f"{pin.replace('==', '-')}-"
     for name in wheels or ():
@@ -321,7 +320,7 @@ def _has_wheel(pin: str, wheels: Sequence[str] | None, facts: NodeFacts) -> bool
     return wheels is None
 
 
-# What should be the same everywhere: kind, and what tells it.
+# Facts that should be equal on all hosts, by kind.
 _SAME: Final = (
     ("other Python", lambda facts: ".".join(facts["programs"]["version"].split(".")[:2])),
     ("other numpy", lambda facts: facts["programs"]["versions"].get("numpy", "")),
@@ -330,7 +329,7 @@ _SAME: Final = (
 
 
 def _find_differences(seen: Sequence[Seen]) -> Iterator[Finding]:
-    """Hosts that differ from the first that has it."""
+    """Return the differences to the first host that has the fact."""
     for kind, tell in _SAME:
         told = [(i, value) for i, one in enumerate(seen) if one.facts and (value := tell(one.facts))]
         for i, value in told:

@@ -1,4 +1,4 @@
-"""What `pslaunch check` found, for people or machines: a row for each host, then all that is wrong."""
+"""Report of `pslaunch check`, as text or JSON: a row for each host, then all findings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tell(
     as_json: bool,
     environ: Mapping[str, str] = os.environ,
 ) -> None:
-    """Write what was found: JSON where asked for, a coloured table on a terminal, else plain lines."""
+    """Write the report: JSON if requested, a coloured table on a terminal, else plain lines."""
     encoding = out.encoding or "utf-8"
     if as_json:
         lines = [json.dumps(data) for data in make_data(seen, findings)]
@@ -49,7 +49,7 @@ def tell(
 
 
 def make_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
-    """One object a host."""
+    """Return one JSON object per host."""
     for i, one in enumerate(seen):
         mine = [f for f in findings if f.node == i]
         yield {
@@ -67,13 +67,13 @@ def make_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterator[dic
 
 
 def make_advice(finding: Finding, host: str) -> str:
-    """What to do, with commands that reach this host when they are pasted."""
+    """Return the advice with commands for this host, ready to paste."""
     (named,) = parse_hosts([host], host)
     return re.sub(r"\bHOST\b", lambda _: named.ssh_words, finding.advice)
 
 
 def make_lines(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
-    """A line for each finding, with the hosts that have it and what to do, problems first; then a count."""
+    """Return a line for each finding with its hosts and advice, problems first; then a count."""
     lines = []
     for level in ("problem", "warning"):
         same: dict[Finding, list[str]] = {}
@@ -90,7 +90,7 @@ def make_lines(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
 
 
 def align(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
-    """The table in plain text; a cell with a problem has ! before it, one with a warning ~."""
+    """Return the table as plain text, with ! before a problem and ~ before a warning."""
     rows = [list(COLUMNS)]
     rows += [[MARKS[level] + text for text, level in row] for row in make_table(seen, findings)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -98,7 +98,7 @@ def align(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
 
 
 def _draw(seen: Sequence[Seen], findings: Sequence[Finding], out: TextIO, *, colour: bool) -> None:
-    from rich.box import SIMPLE_HEAD  # rich takes longer to import than all the rest
+    from rich.box import SIMPLE_HEAD  # rich is slow to import
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -115,7 +115,7 @@ def _draw(seen: Sequence[Seen], findings: Sequence[Finding], out: TextIO, *, col
         drawn.add_row(*(Text(MARKS[level] + text, style=STYLES[level]) for text, level in cells))
     console.print(drawn)
     hidden = [name for i, name in enumerate(COLUMNS) if i not in shown]
-    left_out = f"too narrow for {', '.join(hidden)}: --json, or | cat, has all of it"
+    left_out = f"too narrow for {', '.join(hidden)}: --json or | cat shows all"
     for line in [*([left_out] if hidden else []), *make_lines(seen, findings)]:
         style = next((STYLES[level] for level, word in WORDS.items() if word and line.startswith(word)), "")
         console.print(Text(clean(line, encoding), style=style), soft_wrap=True)
@@ -125,7 +125,7 @@ def _draw(seen: Sequence[Seen], findings: Sequence[Finding], out: TextIO, *, col
 
 
 def make_table(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[list[tuple[str, Level]]]:
-    """A row for each host, its cells in order of COLUMNS: text, and how bad it is."""
+    """Return a row for each host: text and level of each cell in the order of COLUMNS."""
     rows, others = [], sum(one.facts is not None for one in seen) - 1
     for i, one in enumerate(seen):
         worst: dict[str, Level] = {}
@@ -141,7 +141,7 @@ def make_table(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[list[t
 
 
 def choose_columns(rows: Sequence[Sequence[tuple[str, Level]]], width: int) -> list[int]:
-    """The columns for a terminal of this width: where it is narrow, first what is not wrong anywhere goes."""
+    """Return the columns that fit a terminal; columns without findings are dropped first."""
     widths = [
         max(map(len, column)) + GAP
         for column in zip(

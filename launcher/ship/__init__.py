@@ -1,1 +1,1 @@
-"""What travels to nodes: the package, our own code, a wheel."""
+"""Data for nodes: the package, the code of pslaunch, a wheel."""

@@ -1,4 +1,4 @@
-"""The folder that is sent to nodes, looked at on the launcher's machine while these are being reached."""
+"""The folder that is sent to nodes; listed on the launcher's machine while nodes are contacted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ IGNORE = ".pslaunchignore"
 
 
 class Folder:
-    """A package in a folder of this machine: `get` gives it once it was looked at, which begins at once."""
+    """A package in a folder of this machine; listing begins at once, `get` gives the result."""
 
     filled: frozenset[int] = frozenset()
 
@@ -57,9 +57,9 @@ class Folder:
         then: Callable[[Source], None],
         failed: Callable[[Exception], None],
         mine: Parts | None = None,
-        tell: Callable[[Filling], None] | None = None,  # nothing comes to this folder
+        tell: Callable[[Filling], None] | None = None,  # unused: nothing is received
     ) -> None:
-        """Call `then` with the package, all of it, or `failed` with why there is none."""
+        """Call `then` with the whole package, or `failed` with the error."""
         self._waiting.append((then, failed))
         self._answer()
 
@@ -82,7 +82,7 @@ class Folder:
 
 
 def list_package(package: Package, environ: Mapping[str, str]) -> Source:
-    """List and hash the folder. Raises Refusal where something in it can't be sent, OSError."""
+    """List and hash the folder. Raises Refusal if something in it can't be sent, OSError."""
     walked = {
         "": _walk(package),
         **{name: _resolve_links(walk(folder, links_out=True)) for name, folder in package.extras.items()},
@@ -113,7 +113,7 @@ def list_package(package: Package, environ: Mapping[str, str]) -> Source:
 
 
 def _select_own(package: Package, found: Found) -> list[Entry]:
-    """What of the folder itself is sent."""
+    """Return the entries of the folder itself. Raises Refusal."""
     _check_data_shards(package, found.entries)
     entries = add_links(found.entries, package.links, package.link_label)
     problems = [p for p in found.problems if p.partition(" is ")[0] not in package.links]
@@ -123,13 +123,13 @@ def _select_own(package: Package, found: Found) -> list[Entry]:
 
 
 def _check_problems(folder: str, problems: list[str], advice: str) -> None:
-    """Say what of a folder can't be sent, where there is any."""
+    """Raise a Refusal with the problems of a folder, if any."""
     if problems:
         raise Refusal(codes.USAGE, f"{folder} can't be sent: {show_few(problems, MAX_NAMED, '; ')}{advice}")
 
 
 def _resolve_links(walked: Walked) -> Walked:
-    """With files elsewhere in place of links to them: nobody mounts these on the nodes."""
+    """Replace links to files elsewhere by the files: the nodes do not have them."""
     files, others, problems = list(walked.files), list[Entry](), list(walked.problems)
     for e in walked.others:
         if e.kind != "m":
@@ -142,11 +142,11 @@ def _resolve_links(walked: Walked) -> Walked:
 
 
 class Listing:
-    """The manifest of a package as it was listed last, for as long as it looks the same; it may be lost."""
+    """Cache of the last manifest of a package, valid while its fingerprint is the same."""
 
     def __init__(self, path: str, fingerprint: str) -> None:
         self._path, self._fingerprint = path, fingerprint
-        self.manifest = b""  # nothing where it looks otherwise now
+        self.manifest = b""  # empty if the fingerprint differs
         with contextlib.suppress(OSError), Path(path).open("rb") as f:
             kept, _, self.digest = f.readline().decode("ascii", "replace").strip().partition(" ")
             if kept == fingerprint:
@@ -154,33 +154,30 @@ class Listing:
                 self.manifest = manifest if digest(manifest) == self.digest else b""
 
     def keep(self, manifest: bytes) -> None:
-        """Remember it."""
+        """Store the manifest."""
         write_beside(self._path, f"{self._fingerprint} {digest(manifest)}\n".encode() + manifest)
 
 
 def _check_data_shards(package: Package, entries: list[Entry]) -> None:
-    """A pattern that fits no file would give every trainer all of them."""
+    """Refuse a pattern that fits no file: every trainer would get all files."""
     for pattern in package.data_shards:
         number = DataShards([pattern]).number
         if not any(e.kind != "d" and number(e.path) is not None for e in entries):
             raise Refusal(
                 codes.USAGE,
                 f"{package.data_shard_label}={pattern} fits no file in {package.folder}: "
-                "a pattern says the whole path there",
+                "a pattern is a whole path below it",
             )
 
 
 def add_extra(name: str, entries: list[Entry]) -> list[Entry]:
-    """The entries of a further folder, as they stand below `name`."""
+    """Return the entries of a further folder, moved below `name`."""
     top = Entry(name, "d", 0o755, 0, 0, "")
     return [top, *(e._replace(path=f"{name}/{e.path}") for e in entries)]
 
 
 def list_sizes(package: Package) -> list[Entry]:
-    """All that would be sent, looked at without reading any file: the hashes are empty.
-
-    Raises SpecError where something in it can't be sent.
-    """
+    """Return all entries to send, with empty hashes. Raises SpecError if something can't be sent."""
     try:
         return _select_own(package, read(_walk(package), _EmptyHashes(os.devnull)))
     except Refusal as e:
@@ -199,7 +196,7 @@ def _walk(package: Package) -> Walked:
 
 
 def _find_own_output() -> set[tuple[int, int]]:
-    """Files into which this process writes (`pslaunch … > job.log`): they grow while they are sent."""
+    """Return the output files of this process (`pslaunch … > job.log`): they grow while they are sent."""
     found = set()
     for fd in (1, 2):
         with contextlib.suppress(OSError):  # it is closed
@@ -219,23 +216,23 @@ class _EmptyHashes(Hashes):
 
 
 def add_links(entries: list[Entry], links: Mapping[str, str], label: str) -> list[Entry]:
-    """The entries with links to folders that are mounted on the nodes in place of what is there."""
+    """Return the entries with links to folders mounted on the nodes in place of their own entries."""
     by_path = {e.path: e for e in entries if not any(f"{e.path}/".startswith(f"{name}/") for name in links)}
     for name, target in links.items():
         if name.split("/")[0] in KEPT:
-            raise Refusal(codes.USAGE, f"{label} {name}={target}: {name.split('/')[0]} is the node's own")
+            raise Refusal(codes.USAGE, f"{label} {name}={target}: {name.split('/')[0]} is reserved")
         by_path[name] = Entry(name, "m", 0o777, 0, 0, target)
         for above in list(map(str, Path(name).parents))[:-1]:
             there = by_path.setdefault(above, Entry(above, "d", 0o755, 0, 0, ""))
             if there.kind != "d":
-                raise Refusal(codes.USAGE, f"{label} {name}={target}: {above} is no folder of the package")
+                raise Refusal(codes.USAGE, f"{label} {name}={target}: {above} is not a folder of the package")
     return sorted(by_path.values())
 
 
 def _load_ignore_rules(rules: Path) -> Callable[[str, bool], bool] | None:
     if not rules.is_file():
         return None
-    from pathspec import GitIgnoreSpec  # only where there are rules
+    from pathspec import GitIgnoreSpec  # slow to import
 
     try:
         spec = GitIgnoreSpec.from_lines(rules.read_text("utf-8", "surrogateescape").splitlines())
@@ -245,10 +242,10 @@ def _load_ignore_rules(rules: Path) -> Callable[[str, bool], bool] | None:
 
 
 def _find_cache(folder: str, environ: Mapping[str, str], name: str) -> str:
-    """Where something about it is kept: in the folder, or with the user's caches if that can't be written."""
+    """Return the path of a cache: in the folder, or among the user's caches if it is not writable."""
     own = Path(folder) / ".pslaunch"
     if own.is_symlink():
-        raise Refusal(codes.USAGE, f"{own} is a link: what is kept there would go elsewhere; remove it")
+        raise Refusal(codes.USAGE, f"{own} is a link, so caches would be written elsewhere: remove it")
     if os.access(own if own.is_dir() else folder, os.W_OK | os.X_OK):
         make_own_folder(str(own))
         return str(own / name)
@@ -258,5 +255,5 @@ def _find_cache(folder: str, environ: Mapping[str, str], name: str) -> str:
 
 
 def find_caches(environ: Mapping[str, str]) -> Path:
-    """Ours among those of the user."""
+    """Return the folder of pslaunch among the user's caches."""
     return Path(environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "pslaunch"

@@ -1,7 +1,7 @@
-"""A wheel of the pslaunch that runs here, for nodes that shall have the same.
+"""A wheel of the running pslaunch, for installation on nodes.
 
-Made from the files that are imported, so that it works from an installed wheel and from an editable
-install alike, without a build and without the network. The same files give the same bytes.
+Made from the imported files: works from an installed wheel and from an editable install, without a build
+or the network. The same files give the same bytes.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ import pslaunch.templates
 from ..errors import PreflightError
 from .package import find_caches
 
-# What the runtime imports; the rest of what pslaunch depends on is the launcher's.
+# Dependencies of the runtime; all others are the launcher's.
 RUNTIME_NEEDS: Final = ("numpy", "threadpoolctl")
 UNWANTED_S: Final = 30 * 86400.0
 _SUFFIXES: Final = (".py", ".pyi", ".typed", ".so", ".yaml", ".j2")
-_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip file knows
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip file
 
 
 def list_pins() -> list[str]:
-    """What the runtime needs, in the versions that are installed here: the same bits want the same numpy."""
+    """Return the runtime's dependencies in the versions installed here: equal bits need the same numpy."""
     return [f"{name}=={distribution(name).version}" for name in RUNTIME_NEEDS]
 
 
 def _make_tag() -> str:
-    """One core for every Python from 3.11 on, of this system and processor."""
+    """Return the tag for every Python from 3.11 on, of this system and processor."""
     return f"cp311-abi3-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
 
@@ -49,9 +49,9 @@ def make_wheel_name() -> str:
 
 
 def keep_wheel(given: Path | None, environ: Mapping[str, str]) -> Path:
-    """A folder with one wheel, ours or the `given` one, among the user's caches, where it may stay.
+    """Store one wheel, our own or the `given` one, in the user's caches; return its folder.
 
-    What was not wanted for a month goes. Raises OSError where nothing can be kept, PreflightError.
+    Removes wheels that were not used for a month. Raises OSError, PreflightError.
     """
     name, data = (given.name, given.read_bytes()) if given else (make_wheel_name(), _make_wheel())
     kept = find_caches(environ) / "wheels"
@@ -72,7 +72,7 @@ def _make_wheel() -> bytes:
     files = _read_files()
     if not any(name.endswith(".so") for name in files):
         raise PreflightError(
-            "the C core of this pslaunch is not built: install it (pip install), then try again"
+            "the C core of this pslaunch is not built: install pslaunch (pip install), then try again"
         )
     version, tag = pslaunch.__version__, _make_tag()
     info = f"pslaunch-{version}.dist-info"
@@ -94,7 +94,7 @@ def _make_wheel() -> bytes:
 
 
 def _read_files() -> dict[str, bytes]:
-    """Content by path in the wheel, of all three packages: in an editable install their folders lie apart."""
+    """Return contents by path in the wheel; in an editable install the packages have separate folders."""
     found: dict[str, bytes] = {}
     for package in (pslaunch, pslaunch.runtime, pslaunch.templates):
         base = Path(str(package.__file__)).parent

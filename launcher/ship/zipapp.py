@@ -1,7 +1,7 @@
-"""The zip file that nodes run from: all that `pslaunch.node` needs, as sources and as compiled files.
+"""The zip file that nodes run: `pslaunch.node` and its imports, as sources and as compiled files.
 
-Python's own zipimport reads it. A node whose Python has the launcher's version takes the compiled files and
-starts in half the time; any other compiles the sources.
+zipimport reads it. A node with the launcher's version of Python loads the compiled files and starts in
+half the time; any other compiles the sources.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pslaunch
 import pslaunch.runtime
 
 _MAIN = b"import sys\nfrom pslaunch.node.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip file knows
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip file
 
 
 def list_sources() -> dict[str, Path]:
@@ -37,7 +37,7 @@ def list_sources() -> dict[str, Path]:
 
 @functools.cache
 def make_zipapp() -> bytes:
-    """Return the zip file; `python app.pyz keeper …` runs it, and so does what `pslaunch.ssh.boot` sends."""
+    """Return the zip file; `python app.pyz keeper …` or the boot in `pslaunch.ssh.boot` runs it."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
 
@@ -53,9 +53,9 @@ def make_zipapp() -> bytes:
 
 
 def _compile(name: str, path: Path, source: bytes) -> bytes:
-    """Return the compiled file of a module, from Python's cache where it is there.
+    """Return the compiled file of a module, from Python's cache if possible.
 
-    Marked as one whose source need not be looked at (PEP 552): zipimport takes it by Python's version alone.
+    Marked as unchecked (PEP 552): zipimport compares only Python's version.
     """
     module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     code = SourceFileLoader(module, str(path)).get_code(module)
@@ -65,6 +65,6 @@ def _compile(name: str, path: Path, source: bytes) -> bytes:
 
 
 def _set_filename(code: CodeType, name: str) -> CodeType:
-    """Return the code with `name` as its file in tracebacks: the same bytes on every machine."""
+    """Return the code with `name` as its file name: the same bytes on every machine."""
     consts = tuple(_set_filename(c, name) if isinstance(c, CodeType) else c for c in code.co_consts)
     return code.replace(co_filename=name, co_consts=consts)

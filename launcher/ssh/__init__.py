@@ -1,1 +1,1 @@
-"""Reaching nodes as `ssh host` does: settings, host keys, connections, channels, the boot of an agent."""
+"""SSH access to nodes as with `ssh host`: settings, host keys, connections, channels, agent start."""

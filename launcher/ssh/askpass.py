@@ -1,7 +1,7 @@
-"""Questions of the ssh binary, put to the user by us: passphrases, passwords, PINs, host keys.
+"""Questions of the ssh binary, forwarded to the user: passphrases, passwords, PINs, host keys.
 
-ssh has no terminal here. It runs a program for each question (SSH_ASKPASS), which hands the question to
-this process over a socket in a folder of our own, and the answer back.
+ssh has no terminal here. For each question it runs a program (SSH_ASKPASS), which passes the question to
+this process over a Unix socket and returns the answer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ os.write(1, answer)
 
 
 class Askpass:
-    """Answers the ssh processes of a job, one question at a time; the same question of several hosts once."""
+    """Server that answers the ssh processes of a job; asks one question at a time and repeated ones once."""
 
     def __init__(self, ask: Callable[[str], str]) -> None:
         self._ask = ask
@@ -53,16 +53,16 @@ class Askpass:
         threading.Thread(target=self._serve, name="ssh-askpass", daemon=True).start()
 
     def make_environment(self, deadline: Deadline) -> Mapping[str, str]:
-        """Of one ssh process, whose limit in time stands still while the user thinks."""
+        """Return the environment of one ssh process; its deadline is suspended while the user answers."""
         ticket = os.urandom(16).hex()
         self._tickets[ticket] = deadline, set()
         program = str(self._folder / "askpass")
-        # DISPLAY: before 8.4, ssh looked for it instead of SSH_ASKPASS_REQUIRE.
+        # ssh before 8.4 checks DISPLAY instead of SSH_ASKPASS_REQUIRE.
         wanted = {"SSH_ASKPASS": program, "SSH_ASKPASS_REQUIRE": "force", _TICKET: ticket}
         return {"DISPLAY": ":0", **os.environ, **wanted}
 
     def close(self) -> None:
-        """May be called twice."""
+        """Stop answering. May be called twice."""
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -76,12 +76,12 @@ class Askpass:
                     caller.sendall(self._answer(_read_question(caller)).encode("utf-8", "surrogateescape"))
 
     def _answer(self, words: str) -> str:
-        """Empty where it is not to be answered."""
+        """Return the answer to a caller; empty for an unknown ticket."""
         ticket, question = words.split("\0", 1)
         if ticket not in self._tickets:
             return ""
         deadline, asked = self._tickets[ticket]
-        # Put twice by one process, the first answer was wrong.
+        # If one process repeats a question, the first answer was wrong.
         if question in asked or question not in self._answers:
             with deadline.stop_clock():
                 self._answers[question] = self._ask(question)
@@ -94,5 +94,5 @@ def _read_question(caller: socket.socket) -> str:
     while piece := caller.recv(4096):
         data += piece
         if len(data) > MAX_QUESTION_BYTES:
-            raise ValueError("not a question")
+            raise ValueError("the question is too long")
     return data.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""One attempt to reach a host: its limit in time, and what its failure means."""
+"""One attempt to reach a host: its deadline and its errors."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ..errors import HostError
 from .channel import Tail
 
 RETRY_FIRST_S, RETRY_LAST_S = 0.2, 2.0
-SLICE_S = 0.2  # to notice the end of a job while a host does not answer
+SLICE_S = 0.2  # interval for noticing the end of the job while a host is silent
 
 
 class RefusedError(HostError):
-    """Paramiko was refused, or could not agree; the ssh binary may know another way."""
+    """Refusal of paramiko, or no common algorithm; the ssh binary may still succeed."""
 
 
 class BusyError(Exception):
-    """The connection was closed before a login was tried: try again."""
+    """Connection closed before a login was tried; worth a retry."""
 
 
 class Deadline:
-    """A limit in time over several steps; `cancel` ends it at once."""
+    """A time limit for several steps; `cancel` ends it at once."""
 
     def __init__(self, limit_s: float, cancel: threading.Event | None = None) -> None:
         self.limit_s = limit_s
@@ -32,7 +32,7 @@ class Deadline:
         self._stops = 0
 
     def get_left_s(self) -> float:
-        """Never quite nothing: that would mean no limit to a socket."""
+        """Return the time left; never 0, which is special for sockets."""
         return 0.05 if self._cancel.is_set() else max(0.05, self._end_s - time.monotonic())
 
     @property
@@ -40,12 +40,12 @@ class Deadline:
         return self._cancel.is_set() or (not self._stops and time.monotonic() >= self._end_s)
 
     def pause(self, wanted_s: float) -> bool:
-        """Wait before another try; False where there is no time for one."""
+        """Wait before a retry; return False if no time is left for one."""
         return wanted_s < self.get_left_s() and not self._cancel.wait(wanted_s)
 
     @contextlib.contextmanager
     def stop_clock(self) -> Iterator[None]:
-        """A user thinks: that time does not count."""
+        """Suspend the limit while the user answers a question."""
         begin_s = time.monotonic()
         self._stops += 1
         try:
@@ -56,11 +56,11 @@ class Deadline:
 
 
 def make_start_error(name: str, error: str, noise: str, tail: Tail, code: int | None) -> HostError:
-    """The error of a program that did not come to its marker."""
+    """Return the error for a boot that ended before its marker."""
     said = " / ".join(text for text in (tail.get_text()[-500:], noise) if text)
     ours = next((line for line in said.splitlines() if line.startswith("pslaunch boot: no Python")), "")
     if ours:
-        what = "install one, or name one with --agent_python"
+        what = "install one, or set --agent_python"
         return HostError(name, "python", f"{ours.removeprefix('pslaunch boot: ')}; {what}")
-    ended = f"the login shell ended with {code}" if code is not None else "the line was closed"
+    ended = f"the login shell ended with {code}" if code is not None else "the connection was closed"
     return HostError(name, "start", "; ".join(text for text in (error or ended, said) if text))

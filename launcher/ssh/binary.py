@@ -1,6 +1,6 @@
-"""A channel over the ssh binary, for what paramiko can't do: the same bytes, the user's own settings.
+"""A channel over the ssh binary, for directives that paramiko does not support.
 
-ssh reads its configuration and decides as ever; it is only told what a line without a terminal needs.
+ssh applies the user's configuration; only options for a session without a terminal are added.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BUSY = re.compile(r"kex_exchange_identification|banner exchange|Connection (res
 
 
 def make_command(ssh: str, settings: Settings, limit_s: float, *, asks: bool) -> list[str]:
-    """The words that start it. `asks`: there is somebody to answer its questions."""
+    """Return the command line of ssh. `asks`: a user can answer its questions."""
     options = {
         "BatchMode": "no" if asks else "yes",
         "ClearAllForwardings": "yes",
@@ -59,7 +59,7 @@ def start(
     cancel: threading.Event,
     askpass: Askpass | None,
 ) -> BinaryChannel:
-    """Connect and boot. Raises HostError; a connection that closed before its banner is tried again."""
+    """Connect and boot. Retries a connection that closes before its banner. Raises HostError."""
     deadline = Deadline((settings.connect_timeout_s or limit_s) + limit_s, cancel)
     argv = make_command(ssh, settings, limit_s, asks=askpass is not None)
     pause_s = RETRY_FIRST_S
@@ -78,7 +78,7 @@ def _try_once(
     argv: list[str], settings: Settings, booted: Boot, deadline: Deadline, env: Mapping[str, str] | None
 ) -> BinaryChannel:
     pipe = subprocess.PIPE
-    # A session of its own: Ctrl+C is for us, who end things in order.
+    # In its own session: Ctrl+C goes to the launcher alone, which ends everything in order.
     process = subprocess.Popen(
         argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True, env=env
     )
@@ -94,9 +94,9 @@ def _try_once(
         writer.join()
         return BinaryChannel(process, tail, said)
     except NoMarkerError as e:
-        noise, error = e.noise, "it said too much before we could speak" if e.endless else ""
+        noise, error = e.noise, "too much output of login files" if e.endless else ""
     except TimeoutError:
-        error = f"no sign of life within {deadline.limit_s:g} s"
+        error = f"no answer within {deadline.limit_s:g} s"
     code = _end(process, writer, said)
     if code == _SSH_FAILED:
         raise _make_refusal(settings, tail)
@@ -120,7 +120,7 @@ def _read(fd: int, n: int, deadline: Deadline) -> bytes:
 
 
 def _end(process: subprocess.Popen[bytes], writer: threading.Thread, said: threading.Thread) -> int | None:
-    """Its exit code where it ended by itself."""
+    """End the process; return its exit code if it ended by itself."""
     assert process.stdin is not None and process.stdout is not None
     try:
         code = process.wait(0.5)
@@ -128,7 +128,7 @@ def _end(process: subprocess.Popen[bytes], writer: threading.Thread, said: threa
         process.kill()
         process.wait()
         code = None
-    for thread in (writer, said):  # not for ever: what it left behind may hold its ends open
+    for thread in (writer, said):  # bounded: a process left behind may hold the pipes open
         thread.join(STDERR_S)
     process.stdin.close()
     process.stdout.close()

@@ -1,7 +1,7 @@
-"""From a login shell to `pslaunch.node`: finds a Python on the host and hands it the zipapp by stdin.
+"""Start of `pslaunch.node` from a login shell: finds a Python on the host and sends it the zipapp by stdin.
 
-The command is one word list that sh, csh and fish take alike. What login files say before the marker is
-discarded; after the marker every byte is the node's.
+The command is valid in sh, csh and fish. Output of login files before the marker is discarded; every byte
+after the marker is from the node.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..ship.zipapp import make_zipapp
 
-# Inside these quotes is nothing that any of the shells would touch.
+# No shell expands anything inside these quotes.
 COMMAND = "exec /bin/sh -c 'IFS= read -r line; eval \"$line\"'"
 PYTHONS = (
     "python3",
@@ -25,7 +25,7 @@ MAX_NOISE_BYTES = 256 * 1024
 NOISE_SHOWN_BYTES = 500
 
 _VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3]); sys.exit(sys.version_info < (3, 9))"
-# A Python whose file has its version in its name is not asked for it: that would take as long as the boot.
+# A version in the file name is trusted: running Python to ask takes as long as the boot.
 _SEARCH = (
     "f=; for p in {pythons}; do q=$(command -v \"$p\") || continue;"
     " case $(readlink -f \"$q\" 2>/dev/null) in */python3.9|*/python3.[1-9][0-9]) ;; *)"
@@ -40,12 +40,12 @@ def take(n):
     while len(data) < n:
         piece = os.read(0, n - len(data))
         if not piece:
-            raise SystemExit("pslaunch boot: the line was closed")
+            raise SystemExit("pslaunch boot: the connection was closed")
         data += piece
     return data
 exec(take(int(take(8), 16)))
 """
-# The program's own: a file without a name, which nobody has to remove, and which no program inherits.
+# The zipapp lives in a nameless file: no cleanup, and no other program inherits it.
 _BOOT = """
 def hold(app):
     try:
@@ -61,21 +61,21 @@ def hold(app):
 
 def boot(argv, size, digest, marker):
     import sys
-    from _blake2 import blake2b  # hashlib brings OpenSSL with it, which costs megabytes
+    from _blake2 import blake2b  # hashlib would load OpenSSL: megabytes
     app = take(size)
     if blake2b(app).hexdigest() != digest:
         raise SystemExit("pslaunch boot: what arrived is not what was sent")
     sys.path.insert(0, hold(app))
     sys.argv[:] = ["pslaunch.node", *argv]
     from pslaunch.node.__main__ import main
-    os.write(1, marker[16:] + marker[:16])  # turned around: an echo of what we sent is no answer
+    os.write(1, marker[16:] + marker[:16])  # halves swapped, so that an echo does not match
     sys.exit(main(argv))
 
 """
 
 
 class NoMarkerError(Exception):
-    """The line closed, or noise came without end, before the marker; `noise` is what came, its end."""
+    """Missing marker: the line closed, or noise was endless. `noise` is the end of the output."""
 
     def __init__(self, noise: bytes, *, endless: bool = False) -> None:
         super().__init__("the marker did not come")
@@ -84,19 +84,19 @@ class NoMarkerError(Exception):
 
 
 class Boot(NamedTuple):
-    """What to send to the command, and the marker that comes back."""
+    """Bytes to send to the command, and the marker that comes back."""
 
     payload: bytes
     marker: bytes
 
 
 def _quote_path(path: str) -> str:
-    """For the shell there, where `~` is the home folder there."""
+    """Quote a path for the remote shell, which expands a leading `~/`."""
     return f'"$HOME"{shlex.quote(path[1:])}' if path.startswith("~/") else shlex.quote(path)
 
 
 def make_boot(argv: Sequence[str], agent_python: str | None) -> Boot:
-    """The boot of one channel. The word `argv` reaches `pslaunch.node` byte for byte."""
+    """Return the boot of one channel; `argv` reaches `pslaunch.node` unchanged."""
     app, sent = make_zipapp(), os.urandom(16).hex().encode()
     pythons = [_quote_path(agent_python)] if agent_python else PYTHONS
     search = _SEARCH.format(
@@ -114,13 +114,13 @@ def make_boot(argv: Sequence[str], agent_python: str | None) -> Boot:
 
 
 def wait_for_marker(read: Callable[[int], bytes], marker: bytes) -> bytes:
-    """Read up to the marker and not a byte further; returns what came before it.
+    """Read exactly up to the end of the marker; return the bytes before it. Raises NoMarkerError.
 
-    `read` returns at most as many bytes as it is asked for, none at the end. Raises NoMarkerError.
+    `read` returns at most the requested number of bytes, none at the end.
     """
     seen = bytearray()
     while True:
-        # As long as the end of what was seen could begin the marker, no more than its rest may be read.
+        # If the bytes so far end with a part of the marker, read at most the rest of it.
         kept = next(n for n in range(len(marker), -1, -1) if seen.endswith(marker[:n]))
         if kept == len(marker):
             return bytes(seen[: -len(marker)])

@@ -1,4 +1,4 @@
-"""An agent's line over SSH: two plain descriptors, whether paramiko or the ssh binary carries the bytes."""
+"""An agent's line over SSH, by paramiko or the ssh binary: two file descriptors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import IO, Any
 
 TAIL_BYTES = 4000
 PIECE_BYTES = 64 * 1024
-SENT_BYTES = 4 * (32 * 1024 - 64)  # at once: paramiko fills its packets, and leaves no small one over
+SENT_BYTES = 4 * (32 * 1024 - 64)  # per write: full paramiko packets without a small remainder
 PIPE_BYTES = 1024 * 1024
 LAST_WORDS_S = 0.3
-STDERR_S = 1.0  # to read what a process said that has ended
+STDERR_S = 1.0  # to read the last output of an ended process
 
 
 class Tail:
-    """The end of what the other side said on its stderr."""
+    """The last bytes of the remote stderr."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -36,46 +36,46 @@ class Tail:
             return self._data.decode("utf-8", "replace").strip()
 
     def get_last_words(self) -> str:
-        """Our own last lines, or else the last line of all."""
+        """Return the last lines of pslaunch itself, else the last line."""
         lines = self.get_text().splitlines()
         ours = [line for line in lines if line.startswith("pslaunch ")]
         return "; ".join(ours[-2:] or lines[-1:])
 
 
 class Channel(ABC):
-    """A line to what was booted on a host. Whoever takes the descriptors closes them.
+    """A line to the agent on a host. The caller closes the descriptors.
 
-    When both are closed, or this process dies in whatever way, the line closes on the host too.
+    When both are closed, or this process dies, the line closes on the host too.
     """
 
     def __init__(self, read_fd: int, write_fd: int, tail: Tail) -> None:
         self.read_fd, self.write_fd = read_fd, write_fd
         self.tail = tail
-        self.over = threading.Event()  # the other side has said all that it will
-        self.status: int | None = None  # its exit code, 128+n after a signal; None as long as it is not known
+        self.over = threading.Event()  # set when no more data will come
+        self.status: int | None = None  # exit code, 128+n after a signal; None if unknown
 
     def diagnosis(self) -> str:
-        """What the other side said on its way out: its last words, and how it ended."""
+        """Return the last messages of the other side and its exit, as text."""
         self.over.wait(LAST_WORDS_S)
         cut = "the SSH connection was cut" if self.over.is_set() and self.status is None else ""
         ended = f"ended with {self.status}" if self.status else ""
         return "; ".join(text for text in (self.tail.get_last_words(), cut, ended) if text)
 
     def wait(self, timeout_s: float) -> int | None:
-        """Its exit code; None where it has none yet."""
+        """Wait for the end; return the exit code, None if still unknown."""
         self.over.wait(timeout_s)
         return self.status
 
     @abstractmethod
     def close(self) -> None:
-        """Cut the line. Leaves the descriptors to whoever took them; may be called twice, never raises."""
+        """Cut the line but leave the descriptors open. May be called twice, never raises."""
 
 
 class ParamikoChannel(Channel):
-    """A session of a paramiko connection, pumped to and from two pipes by a thread each."""
+    """A session of a paramiko connection, copied to and from two pipes by two threads."""
 
     def __init__(self, session: Any) -> None:
-        """`session`: with its program running and its marker read."""
+        """Take a session whose agent runs and whose marker was read."""
         read_fd, self._inward = os.pipe()
         self._outward, write_fd = os.pipe()
         super().__init__(read_fd, write_fd, Tail())
@@ -88,7 +88,7 @@ class ParamikoChannel(Channel):
             threading.Thread(target=work, name=f"ssh-{name}", daemon=True).start()
 
     def _send(self) -> None:
-        with contextlib.suppress(OSError, EOFError):  # closed: the receiving thread says why
+        with contextlib.suppress(OSError, EOFError):  # the receiving thread reports the cause
             while data := os.read(self._outward, SENT_BYTES):
                 self._session.sendall(data)
         os.close(self._outward)
@@ -104,7 +104,7 @@ class ParamikoChannel(Channel):
                 if not errors and not data:
                     break
                 if data and wanted:
-                    wanted = _write_all(self._inward, data)  # else read on, so that nobody waits for us
+                    wanted = _write_all(self._inward, data)  # else discard, so that the sender does not block
         os.close(self._inward)
         self.status = _get_exit_code(self._session)
         self.over.set()
@@ -115,11 +115,11 @@ class ParamikoChannel(Channel):
 
 
 def _wait_for_bytes(session: Any) -> tuple[bytes, bytes]:
-    """Waits for bytes of a session: of its stderr, of its stdout; both empty at the end."""
+    """Wait for bytes of a session: from stderr, from stdout; both empty at the end."""
     poll = select.poll()
     poll.register(session.fileno(), select.POLLIN)
     while True:
-        over = session.closed or session.eof_received  # looked at first: what comes before it is still read
+        over = session.closed or session.eof_received  # read before the data, so that none is lost
         if session.recv_stderr_ready():
             return session.recv_stderr(PIECE_BYTES), b""
         if session.recv_ready():
@@ -130,12 +130,12 @@ def _wait_for_bytes(session: Any) -> tuple[bytes, bytes]:
 
 
 def _get_exit_code(session: Any) -> int | None:
-    status: int = session.recv_exit_status()  # -1 where the connection was cut, or a signal ended it
+    status: int = session.recv_exit_status()  # -1: connection cut, or ended by a signal
     return status if status >= 0 else None
 
 
 def _write_all(fd: int, data: bytes) -> bool:
-    """False where nobody reads any more."""
+    """Write all; return False if the reader is gone."""
     view = memoryview(data)
     try:
         while view:
@@ -153,7 +153,7 @@ class BinaryChannel(Channel):
     """The pipes of an ssh process."""
 
     def __init__(self, process: subprocess.Popen[bytes], tail: Tail, said: threading.Thread) -> None:
-        """`said`: the thread that keeps the tail of its stderr (`keep_tail`)."""
+        """Take over a process; `said` is the thread of `keep_tail`."""
         assert process.stdin is not None and process.stdout is not None
         super().__init__(os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()), tail)
         process.stdin.close()
@@ -163,7 +163,7 @@ class BinaryChannel(Channel):
 
     def _wait(self) -> None:
         code = self._process.wait()
-        self._said.join(STDERR_S)  # not for ever: what it left behind may hold its stderr open
+        self._said.join(STDERR_S)  # bounded: a process left behind may hold stderr open
         self.status = 128 - code if code < 0 else code
         self.over.set()
 
@@ -173,7 +173,7 @@ class BinaryChannel(Channel):
 
 
 def keep_tail(stream: IO[bytes], tail: Tail) -> threading.Thread:
-    """Read a stream to its end and keep what it said last."""
+    """Start a thread that reads a stream to its end and keeps the tail."""
 
     def read() -> None:
         with stream:

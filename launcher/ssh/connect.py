@@ -1,6 +1,6 @@
-"""One SSH connection by Fabric and paramiko: a socket, the host's key, our own proof, a session that boots.
+"""One SSH connection by Fabric and paramiko: socket, host key, authentication, session, agent start.
 
-Every error is a HostError that names its step; after a RefusedError the ssh binary may know another way.
+Every error is a HostError that names its step; after a RefusedError the ssh binary may still succeed.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ from .channel import ParamikoChannel, Tail, keep_tail
 from .proof import Passphrases, Proof
 from .settings import Settings
 
-END_LIMIT_S = 0.5  # for the last words of what came to nothing
+END_LIMIT_S = 0.5  # for the last output of a failed session
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
-logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its errors appear on our stderr
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its errors go to stderr
 
 
 class Connector:
-    """Makes connections, with what all of them share: known hosts, passphrases."""
+    """Factory of connections, with their shared known hosts and passphrases."""
 
     def __init__(self, host_keys: hostkeys.HostKeyChecker, passphrases: Passphrases) -> None:
         self._host_keys, self._passphrases = host_keys, passphrases
-        self.cancel = threading.Event()  # every attempt ends soon
+        self.cancel = threading.Event()  # ends every attempt soon
         self._lock = threading.Lock()
         self._opening: set[paramiko.Transport] = set()
         self._proxies: list[subprocess.Popen[bytes]] = []
 
     def give_up(self) -> None:
-        """Cut attempts short."""
+        """Abort attempts in progress."""
         with self._lock:
             self.cancel.set()
             for transport in self._opening:
                 with contextlib.suppress(Exception):
-                    transport.sock.shutdown(socket.SHUT_RDWR)  # also where it has not begun to read
+                    transport.sock.shutdown(socket.SHUT_RDWR)  # works before its thread reads, too
 
     def close(self) -> None:
-        """The same; and end what ProxyCommands started, as ssh does: not all notice our end."""
+        """Abort attempts and end ProxyCommands as ssh does; some ignore a closed connection."""
         self.give_up()
         for process in self._proxies:
             with contextlib.suppress(OSError):
                 if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGHUP)  # a pipeline of the shell
+                    os.killpg(process.pid, signal.SIGHUP)  # the whole pipeline of the shell
 
     def connect(self, settings: Settings, via: fabric.Connection | None, limit_s: float) -> fabric.Connection:
-        """A connection to one hop; a busy sshd that closes before its banner is asked again."""
+        """Connect to one hop; retry if a busy sshd closes before its banner."""
         deadline = Deadline(settings.connect_timeout_s or limit_s, self.cancel)
         pause_s = RETRY_FIRST_S
         while True:
@@ -71,7 +71,7 @@ class Connector:
                 return self._try_once(settings, via, deadline)
             except BusyError as e:
                 if not deadline.pause(pause_s * random.uniform(0.5, 1.5)):
-                    raise HostError(settings.name, "connect", f"again and again: {e}") from None
+                    raise HostError(settings.name, "connect", f"repeatedly: {e}") from None
                 pause_s = min(2 * pause_s, RETRY_LAST_S)
 
     def _try_once(
@@ -119,7 +119,7 @@ class Connector:
         return connection
 
     def _make_transport_factory(self, settings: Settings, made: list[Any]) -> Callable[..., Any]:
-        """Makes transports with the user's algorithms, and adds them to `made`, which an end cuts short."""
+        """Return a factory of transports with the user's algorithms; `give_up` aborts those in `made`."""
 
         def make(sock: Any, **kwargs: Any) -> Any:
             transport = paramiko.Transport(sock, **kwargs)
@@ -135,7 +135,7 @@ class Connector:
 
     @staticmethod
     def _make_error(settings: Settings, e: BaseException, deadline: Deadline, proxy: str) -> BaseException:
-        """What a failed connection means."""
+        """Return the error to raise for a failed connection."""
         name, at = settings.name, _show_address(settings)
         if proxy:
             at += f"; ProxyCommand: {proxy}"
@@ -146,7 +146,7 @@ class Connector:
         if isinstance(e, paramiko.AuthenticationException):
             return RefusedError(name, "authenticate", str(e))
         if isinstance(e, paramiko.ChannelException):
-            return HostError(name, "connect", f"the host before it can't reach {at}: {e.text}")
+            return HostError(name, "connect", f"the jump host can't reach {at}: {e.text}")
         if isinstance(e, TimeoutError) or (isinstance(e, paramiko.SSHException) and deadline.is_over):
             return HostError(name, "connect", f"no answer from {at} within {deadline.limit_s:g} s")
         if isinstance(e, (EOFError, ConnectionError)) or "banner" in str(e):
@@ -157,7 +157,7 @@ class Connector:
 
 
 class _Check:
-    """Takes the place of paramiko's MissingHostKeyPolicy; no key is known to paramiko itself."""
+    """Host key check in place of paramiko's MissingHostKeyPolicy; paramiko itself knows no keys."""
 
     def __init__(self, settings: Settings, host_keys: hostkeys.HostKeyChecker, deadline: Deadline) -> None:
         self._settings, self._host_keys, self._deadline = settings, host_keys, deadline
@@ -168,10 +168,10 @@ class _Check:
 
 
 def _choose(options: Any, settings: Settings) -> None:
-    """The algorithms that the user's configuration allows, in its order."""
+    """Set the algorithms that the user's configuration allows, in its order."""
     ciphers, wanted = _select_common(settings.ciphers, options.ciphers, "cipher"), settings.ciphers
-    if not wanted or wanted[0] not in ciphers:  # the first choice can't be had, as in OpenSSH's own list
-        # One pass over all bytes in place of two: with these paramiko is as fast as ssh.
+    if not wanted or wanted[0] not in ciphers:  # as with OpenSSH's default list
+        # GCM needs one pass over the bytes, not two: paramiko is then as fast as ssh.
         ciphers = sorted(ciphers, key=lambda name: "-gcm@" not in name)
     options.ciphers = ciphers
     options.digests = _select_common(settings.macs, options.digests, "MAC")
@@ -181,7 +181,7 @@ def _choose(options: Any, settings: Settings) -> None:
 
 
 def _select_common(wanted: Sequence[str], has: Sequence[str], what: str) -> Sequence[str]:
-    """What the user's configuration allows of what paramiko can do, in the user's order."""
+    """Return the algorithms that paramiko has and the user allows, in the user's order."""
     if wanted and not set(wanted) & set(has):
         raise paramiko.ssh_exception.IncompatiblePeer(f"paramiko has no {what} of {', '.join(wanted)}")
     return [name for name in wanted if name in has] if wanted else has
@@ -193,7 +193,7 @@ def _show_address(settings: Settings) -> str:
 
 
 class _Prompt(socket.socket):
-    """Acknowledges at once what it has read: else sshd, which fills its packets, answers 40 ms later."""
+    """A socket that acknowledges data at once; else sshd, which waits for it, answers 40 ms later."""
 
     def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
         data = super().recv(bufsize, flags)
@@ -202,7 +202,7 @@ class _Prompt(socket.socket):
 
 
 def open_socket(settings: Settings, deadline: Deadline) -> socket.socket:
-    """TCP to the first address that answers."""
+    """Connect by TCP to the first address that answers."""
     family = FAMILIES.get(settings.family, socket.AF_UNSPEC)
     try:
         found = socket.getaddrinfo(settings.hostname, settings.port, family, socket.SOCK_STREAM)
@@ -224,7 +224,7 @@ def open_socket(settings: Settings, deadline: Deadline) -> socket.socket:
 
 
 def _connect(sock: socket.socket, address: Any, deadline: Deadline, limit_s: float) -> None:
-    """Raises OSError; TimeoutError after the limit."""
+    """Connect a socket. Raises OSError; TimeoutError after the limit."""
     sock.setblocking(False)
     error = sock.connect_ex(address)
     end_s = time.monotonic() + limit_s
@@ -242,10 +242,7 @@ def _connect(sock: socket.socket, address: Any, deadline: Deadline, limit_s: flo
 
 
 def open_proxy(command: str, tail: Tail) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """As ssh does it: by the shell, with the connection as standard input and output.
-
-    A thread waits for its end.
-    """
+    """Start a ProxyCommand as ssh does: by the shell, with the connection as stdin and stdout."""
     ours, theirs = socket.socketpair()
     with theirs:
         fd, pipe = theirs.fileno(), subprocess.PIPE
@@ -273,16 +270,16 @@ def start(
         wait_for_marker(lambda n: _read(session, n, deadline), booted.marker)
         return ParamikoChannel(session)
     except NoMarkerError as e:
-        noise, error = e.noise, "it said too much before we could speak" if e.endless else ""
+        noise, error = e.noise, "too much output of login files" if e.endless else ""
     except TimeoutError:
-        error = f"no sign of life within {deadline.limit_s:g} s; a login file may wait for something"
+        error = f"no answer within {deadline.limit_s:g} s; a login file may wait for something"
     except (paramiko.SSHException, OSError, EOFError) as e:
         error = str(e) or "the connection was closed"
     raise make_start_error(settings.name, error, noise, *_collect_end(session))
 
 
 def _feed(session: Any, data: bytes) -> None:
-    """Where the other side has ended already, nothing: what it said tells why."""
+    """Send the data; do nothing if the session is closed: its output tells the cause."""
     try:
         session.sendall(data)
     except TimeoutError:
@@ -304,14 +301,14 @@ def _read(session: Any, n: int, deadline: Deadline) -> bytes:
 
 
 def _collect_end(session: Any) -> tuple[Tail, int | None]:
-    """Stderr and exit code of a session that came to nothing."""
+    """Return stderr and exit code of a failed session, and close it."""
     tail = Tail()
     if session is None:
         return tail, None
     end_s = time.monotonic() + END_LIMIT_S
     session.settimeout(END_LIMIT_S)
     with contextlib.suppress(Exception):
-        # Not to the end of what it says: that may never come.
+        # Bounded: stderr may never end.
         while time.monotonic() < end_s and (data := session.recv_stderr(4096)):
             tail.add(data)
     session.status_event.wait(END_LIMIT_S)

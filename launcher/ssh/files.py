@@ -1,4 +1,4 @@
-"""The ssh configuration as Fabric reads it, for a machine without OpenSSH; says where a directive stands."""
+"""The ssh configuration as read by Fabric, for machines without OpenSSH; finds lines of directives."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..errors import HostError
 SYSTEM = "/etc/ssh/ssh_config"
 USER = "~/.ssh/config"
 MAX_DEPTH = 8
-Line = tuple[str, str, list[str]]  # where it stands, itself, its directive in small letters and its words
+Line = tuple[str, str, list[str]]  # file:line, text, words with the directive in lower case
 
 
 def look_up(name: str) -> dict[str, Sequence[str]]:
-    """What the files say of a host, as `ssh -G` would say it. Raises HostError, step "resolve"."""
+    """Return the settings of a host like `ssh -G`. Raises HostError, step "resolve"."""
     import paramiko
 
     config = paramiko.SSHConfig()
@@ -31,7 +31,7 @@ def look_up(name: str) -> dict[str, Sequence[str]]:
 
 
 def find(directive: str) -> str:
-    """File and line of the first directive of this name."""
+    """Return file and line of the first directive of this name."""
     for path in (USER, SYSTEM):
         for place, _, words in _read_lines(Path(path).expanduser()):
             if words[0] == directive:
@@ -40,9 +40,9 @@ def find(directive: str) -> str:
 
 
 def _read_lines(path: Path, depth: int = 0) -> Iterator[Line]:
-    """The lines of a file and of those it includes; what follows an Include is under its old Host again."""
+    """Return the lines of a file and its includes; after an Include, repeat the current Host line."""
     if depth > MAX_DEPTH:
-        raise OSError(f"{path}: Include leads over more than {MAX_DEPTH} files, or in a circle")
+        raise OSError(f"{path}: Include is nested more than {MAX_DEPTH} deep, or circular")
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:

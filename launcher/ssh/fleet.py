@@ -1,4 +1,4 @@
-"""The SSH connections of one job: all hosts at once, bounded, at most one connection a host."""
+"""The SSH connections of one job: all hosts in parallel, bounded, at most one connection per host."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from ..options.hosts import Host
     from .connect import Connector
 
-DESCRIPTORS = 10  # of a connection and its channel, and more than that
-PER_DOOR = 8  # connections being opened to one sshd: its MaxStartups begins to drop at 10
+DESCRIPTORS = 10  # upper bound for a connection and its channel
+PER_DOOR = 8  # parallel connection attempts to one sshd: its MaxStartups drops some from 10 on
 
 
 class Fleet:
-    """Opens channels to hosts; further ones to the same host share its connection."""
+    """Opener of channels to hosts; channels to one host share its connection."""
 
     def __init__(
         self,
@@ -43,9 +43,10 @@ class Fleet:
         ask: Callable[[str], str] | None,
         give_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ask`: a question to the user and the answer (passphrases, host keys); None: no terminal.
+        """Prepare the fleet; connects in open().
 
-        `give_up`: whoever waits for an answer gets none, soon.
+        ask: puts a question (passphrase, host key) to the user; None: no terminal.
+        give_up: aborts a pending question.
         """
         self._reach, self._ask, self._give_up = reach, ask, give_up
         self._config = Config(reach.host_key_policy)
@@ -61,34 +62,34 @@ class Fleet:
     def open(
         self, hosts: Sequence[Host], argvs: Sequence[Sequence[str]], beat: bytes = b""
     ) -> list[Channel | HostError]:
-        """Start `pslaunch.node` with these words on every host, in the order of `hosts`.
+        """Start `pslaunch.node` with these arguments on every host; return channels in the order of `hosts`.
 
-        A host that fails is a HostError in its place, a HostRightsError where keys were refused. `beat` is
-        said on each line at once and every second, until all hosts have been tried.
+        A failed host gives a HostError in its place, HostRightsError if keys were refused. `beat` is sent
+        on each line at once and every second until all hosts have been tried.
         """
         _allow_descriptors(len(hosts))
         if not self._config.ssh:
-            self._prepare()  # paramiko reads the configuration then, and one thread must load it
+            self._prepare()  # paramiko then reads the configuration: load it in one thread
         threads = max(1, min(self._reach.max_connections, len(hosts)))
         with _keep_beating(beat) as beaten, ThreadPoolExecutor(threads) as pool:
             try:
-                # This asks ssh, while the libraries load.
+                # ssh -G runs while the libraries load.
                 routes = [pool.submit(self._find_route, host) for host in hosts]
                 self._prepare()
                 return list(pool.map(functools.partial(self._try, beaten), hosts, argvs, routes))
-            except BaseException:  # Ctrl+C: the pool is left once its threads have ended
+            except BaseException:  # Ctrl+C: the pool waits for its threads
                 self.cancel()
                 raise
 
     def cancel(self) -> None:
-        """Have an `open` that is under way fail soon; what is open stays so. May be called at any time."""
+        """Make a running `open` fail soon; open channels stay open. May be called at any time."""
         self._cancelled = True
         self._give_up()
         if self._shared:
             self._shared.give_up()
 
     def close(self) -> None:
-        """Cut all channels and connections; an `open` under way fails soon. May be called twice."""
+        """Close all channels and connections; a running `open` fails soon. May be called twice."""
         with self._lock:
             self._closed = True
             channels, self._channels = self._channels, []
@@ -99,21 +100,18 @@ class Fleet:
             self._askpass.close()
         for channel in channels:
             channel.close()
-        # The hosts before the jump hosts that lead to them.
+        # Hosts first, then their jump hosts.
         for _, future in sorted(connections.items(), key=lambda item: -len(item[0])):
             if future.done() and not future.exception():
                 with contextlib.suppress(Exception):
                     future.result().client.close()
 
     def _prepare(self) -> None:
-        """What all threads share; imported here, once, because these libraries take long to load.
-
-        May be called twice.
-        """
+        """Load slow libraries once and make the state that all threads share. May be called twice."""
         from .connect import Connector
         from .proof import Passphrases
 
-        make_zipapp()  # made once, not by each thread
+        make_zipapp()  # cached for all threads
         if self._shared is None:
             self._shared = Connector(self._host_keys, Passphrases(self._ask))
         if self._cancelled:
@@ -126,9 +124,9 @@ class Fleet:
             channel = self._open(route.result(), argv)
         except HostError as e:
             kind = HostRightsError if e.step == "authenticate" else HostError
-            detail = e.detail if e.host == host.name else f"{e.host}, on the way to it: {e.detail}"
+            detail = e.detail if e.host == host.name else f"jump host {e.host}: {e.detail}"
             return kind(host.name, e.step, detail)
-        except OSError as e:  # what may go wrong there is a HostError by now
+        except OSError as e:  # remote errors are HostErrors by now
             return HostError(host.name, "start", f"on this machine: {e.strerror or e}")
         with self._lock:
             if not self._closed:
@@ -163,7 +161,7 @@ class Fleet:
             if self._ask and not self._askpass and not self._closed:
                 self._askpass = Askpass(self._ask)
         limit_s, cancel = self._reach.connect_timeout_s, self._shared.cancel
-        with self._get_door((), route.hops[0]):  # each goes all the way by itself
+        with self._get_door((), route.hops[0]):  # each opens its own connections
             return binary.start(self._config.ssh, route.target, booted, limit_s, cancel, self._askpass)
 
     def _find_route(self, host: Host) -> Route:
@@ -171,7 +169,7 @@ class Fleet:
         for hop in route.hops:
             authority = next((e for e in hostkeys.find_entries(hop) if e.marker == "@cert-authority"), None)
             if authority and not self._config.ssh:
-                detail = f"{authority.where}: @cert-authority: this needs OpenSSH's ssh, which is not here"
+                detail = f"{authority.where}: @cert-authority: this needs OpenSSH's ssh: install it here"
                 raise HostError(host.name, "host key", detail)
             if authority:
                 target = route.target._replace(only_ssh=f"@cert-authority in {authority.where}")
@@ -179,11 +177,11 @@ class Fleet:
         return route
 
     def _get_connection(self, hops: tuple[Settings, ...]) -> fabric.Connection:
-        """The one connection to the last of these hops; whoever comes first makes it."""
+        """Return the shared connection to the last of these hops; the first caller opens it."""
         with self._lock:
             future = self._connections.get(hops)
             if future and future.done() and not future.result().transport.is_active():
-                future = None  # it was cut meanwhile
+                future = None  # it was cut
             mine = future is None
             if future is None:
                 future = self._connections[hops] = Future()
@@ -197,7 +195,7 @@ class Fleet:
             via = self._get_connection(hops[:-1]) if len(hops) > 1 else None
             with self._get_door(hops[:-1], hops[-1]):
                 connection = self._shared.connect(hops[-1], via, self._reach.connect_timeout_s)
-            with self._lock:  # `close` closes what is done by then
+            with self._lock:  # `close` closes finished ones
                 if not self._closed:
                     future.set_result(connection)
                     return
@@ -209,7 +207,7 @@ class Fleet:
             future.set_exception(e)
 
     def _get_door(self, way: tuple[Settings, ...], to: Settings) -> threading.Semaphore:
-        """How many may knock at one sshd at once; a jump host that was passed does not count them."""
+        """Return the limit of parallel attempts at one sshd, counted per route to it."""
         with self._lock:
             key = (way, to.hostname, to.port)
             return self._doors.setdefault(key, threading.Semaphore(PER_DOOR))
@@ -217,7 +215,7 @@ class Fleet:
 
 @contextlib.contextmanager
 def _keep_beating(beat: bytes) -> Iterator[Callable[[int], None]]:
-    """Take descriptors of lines, and say on them that this side lives, whatever other threads wait for."""
+    """Send heartbeats on added descriptors, independently of other threads."""
     fds: list[int] = []
     over = threading.Event()
 
@@ -244,7 +242,7 @@ def _keep_beating(beat: bytes) -> Iterator[Callable[[int], None]]:
 
 
 def _allow_descriptors(hosts: int) -> None:
-    """Up to the hard limit, what so many connections need: the usual soft one is for a hundred."""
+    """Raise the soft limit of descriptors as needed: the usual one is enough for 100 connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = len(list(Path("/proc/self/fd").iterdir())) + DESCRIPTORS * hosts + 64
     if resource.RLIM_INFINITY != soft < wanted:

@@ -1,7 +1,7 @@
-"""Host keys: known ones pass, changed ones refuse with file and line, unknown ones follow the user's policy.
+"""Host keys: known ones pass, changed ones are refused with file and line, unknown ones follow the policy.
 
-The files are OpenSSH's, hashed names, patterns and @revoked included; a host that a @cert-authority
-line covers goes over the ssh binary, because paramiko knows no certificates of hosts.
+Reads OpenSSH's files with hashed names, patterns and @revoked. Hosts with a @cert-authority line use the
+ssh binary, because paramiko does not support host certificates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..errors import HostError
 from .settings import Settings
 
 Verdict = Literal["known", "unknown", "changed", "revoked"]
-ADVICE = "--host_key_policy=accept_new takes it, --host_key_policy=ask asks at a terminal"
+ADVICE = "accept it with --host_key_policy=accept_new, or be asked at a terminal with --host_key_policy=ask"
 
 
 class KnownHost(NamedTuple):
@@ -35,7 +35,7 @@ class KnownHost(NamedTuple):
     where: str  # file:line
 
     def covers(self, address: str) -> bool:
-        """Whether this line is about `address`: `host`, or `[host]:port` for another port than 22."""
+        """Check for a match with `address`: `host`, or `[host]:port` for a port other than 22."""
         if self.names.startswith("|1|"):
             return _fits_hash(self.names, address)
         hit = False
@@ -47,7 +47,7 @@ class KnownHost(NamedTuple):
 
 
 def _fits(address: str, pattern: str) -> bool:
-    # Only * and ? are special there; brackets are those of [host]:port.
+    # Only * and ? are special; brackets belong to [host]:port.
     return fnmatch.fnmatchcase(address.lower(), pattern.replace("[", "[[]"))
 
 
@@ -60,7 +60,7 @@ def _fits_hash(names: str, address: str) -> bool:
 
 
 def read(paths: Iterable[str]) -> Iterator[KnownHost]:
-    """All lines of these files that can be understood; a file that is not there is none."""
+    """Return all valid lines of these files; missing files are skipped."""
     for path in paths:
         try:
             lines = Path(path).read_text(errors="replace").splitlines()
@@ -79,7 +79,7 @@ def read(paths: Iterable[str]) -> Iterator[KnownHost]:
 
 
 def find_entries(settings: Settings) -> list[KnownHost]:
-    """The lines about a host. As ssh does, those without a port count where the port has none of its own."""
+    """Return the lines for a host; like ssh, lines without a port if none has its port."""
     entries = [*read(settings.user_known_hosts), *read(settings.global_known_hosts)]
     own = [entry for entry in entries if entry.covers(settings.address)]
     if own or settings.address == settings.hostname:
@@ -90,7 +90,7 @@ def find_entries(settings: Settings) -> list[KnownHost]:
 def judge(
     entries: Sequence[KnownHost], address: str, key_type: str, key: bytes
 ) -> tuple[Verdict, KnownHost | None]:
-    """What the known lines about a host say of the key that it showed, and the line that says so."""
+    """Return the verdict on the key of a host, and the line that decides it."""
     for entry in entries:
         if entry.marker == "@revoked" and entry.key == key:
             return "revoked", entry
@@ -98,7 +98,7 @@ def judge(
     for entry in plain:
         if entry.key == key:
             return "known", entry
-    # A line for the name without a port may vouch for a key, but says nothing against one.
+    # A line without a port can confirm a key but not contradict it.
     others = [entry for entry in plain if entry.covers(address)]
     same_type = [entry for entry in others if entry.key_type == key_type]
     if others:
@@ -107,12 +107,12 @@ def judge(
 
 
 def make_fingerprint(key: bytes) -> str:
-    """As ssh shows it."""
+    """Return the fingerprint in the form of ssh."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
 
 
 def make_line(settings: Settings, key_type: str, key: bytes) -> str:
-    """The line by which the host is known from now on."""
+    """Return the known_hosts line of a host."""
     name = settings.address.lower()
     if settings.hash_known_hosts:
         salt = os.urandom(20)
@@ -122,15 +122,15 @@ def make_line(settings: Settings, key_type: str, key: bytes) -> str:
 
 
 class HostKeyChecker:
-    """Checks the key of every hop; asks one question at a time."""
+    """Checker of the keys of all hops; asks one question at a time."""
 
     def __init__(self, ask: Callable[[str], str] | None) -> None:
         self._ask = ask
         self._lock = threading.Lock()
 
     def check(self, settings: Settings, key_type: str, key: bytes) -> None:
-        """Raises HostError, step "host key", where the key is not to be trusted."""
-        with self._lock:  # a host behind two names is asked about once
+        """Check a host key. Raises HostError, step "host key", if it is not trusted."""
+        with self._lock:  # ask once about a host with two names
             verdict, entry = judge(find_entries(settings), settings.address, key_type, key)
             if verdict == "known" or (verdict != "revoked" and settings.strict == "no"):
                 return
@@ -162,7 +162,7 @@ class HostKeyChecker:
 
 
 def _remember(path: str, entry: str) -> None:
-    """Append to a known_hosts file; as with ssh, a file that can't be written only means a question again."""
+    """Append to a known_hosts file. Like ssh, ignores a file that can't be written: it asks again."""
     try:
         Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         Path(path).touch(mode=0o600)
@@ -175,7 +175,7 @@ def _remember(path: str, entry: str) -> None:
 
 
 def sort_key_types(entries: Iterable[KnownHost], offered: Sequence[str]) -> list[str]:
-    """The algorithms in the order to ask for them: those of known keys first, so that no other is shown."""
+    """Return the algorithms, those of known keys first, so that the host shows a known key."""
     known = {entry.key_type for entry in entries if not entry.marker}
     known |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in known else set()
     return [*(t for t in offered if t in known), *(t for t in offered if t not in known)]

@@ -1,4 +1,4 @@
-"""What can be known of key files without a passphrase."""
+"""Facts of key files that need no passphrase."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAGIC = b"openssh-key-v1\0"
 
 
 def find_security_key(identity_files: Iterable[str]) -> str:
-    """The identity file that paramiko can't sign with, if there is one: a security key."""
+    """Return the first identity file with a security key, which paramiko can't use, or ""."""
     for path in identity_files:
         blob = read_public_blob(path)
         if blob and read_key_type(blob).startswith("sk-"):
@@ -21,12 +21,12 @@ def find_security_key(identity_files: Iterable[str]) -> str:
 
 
 def read_key_type(blob: bytes) -> str:
-    """The name at the start of a public key or certificate."""
+    """Return the type name at the start of a public key or certificate."""
     return next(_split_strings(blob), b"").decode("ascii", "replace")
 
 
 def read_public_blob(path: str) -> bytes | None:
-    """The public half of a key file, from itself or from the .pub beside it."""
+    """Return the public key of a key file, from itself or its .pub file."""
     for candidate in (Path(path), Path(f"{path}.pub")):
         try:
             data = candidate.read_bytes()[:65536]
@@ -39,7 +39,7 @@ def read_public_blob(path: str) -> bytes | None:
 
 
 def is_encrypted(path: str) -> bool:
-    """Whether a private key needs a passphrase. Raises OSError."""
+    """Check for a passphrase on a private key. Raises OSError."""
     data = Path(path).read_bytes()
     body = _decode_body(data)
     if body is not None:
@@ -56,7 +56,7 @@ def _parse_public(data: bytes) -> bytes | None:
 
 
 def _decode_body(data: bytes) -> bytes | None:
-    """The bytes of a private key in OpenSSH's own format."""
+    """Return the bytes of a private key in OpenSSH's format, else None."""
     lines = [line for line in data.splitlines() if line and not line.startswith(b"-----")]
     try:
         body = base64.b64decode(b"".join(lines), validate=True)
@@ -70,7 +70,7 @@ def _parse_private(data: bytes) -> bytes | None:
     if body is None:
         return None
     body = body[len(_MAGIC) :]
-    head = [*_take(_split_strings(body), 3)]  # cipher, derivation of its key, options of that
+    head = [*_take(_split_strings(body), 3)]  # cipher, KDF, KDF options
     after = sum(len(field) + 4 for field in head) + 4  # and the number of keys
     return next(_split_strings(body[after:]), None)
 
@@ -80,7 +80,7 @@ def _take(strings: Iterable[bytes], count: int) -> list[bytes]:
 
 
 def _split_strings(data: bytes) -> Iterator[bytes]:
-    """Fields with their length in front, as long as they fit."""
+    """Return the complete length-prefixed fields."""
     at = 0
     while at + 4 <= len(data):
         (length,) = struct.unpack_from(">I", data, at)
@@ -91,7 +91,7 @@ def _split_strings(data: bytes) -> Iterator[bytes]:
 
 
 def certifies(certificate: bytes, plain: bytes) -> bool:
-    """Whether a certificate is for a key: after a nonce it has the same numbers."""
+    """Check for a certificate of this key: it has the same numbers after a nonce."""
     return b"".join(_pack(_split_strings(plain), 1)) in certificate
 
 

@@ -1,4 +1,4 @@
-"""Questions to the user on the terminal, without an echo; who ends the job need not answer them first."""
+"""Questions to the user on the terminal, without echo; the end of the job cancels them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import threading
 
 from ..node.logs import clean_lines
 
-SLICE_S = 0.2  # to notice that nobody wants the answer any more
+SLICE_S = 0.2  # interval for noticing that the question was cancelled
 MAX_BYTES = 4096
 
 
 class Prompt:
-    """Asks one question at a time, whichever threads want to."""
+    """Terminal prompt for any number of threads; asks one question at a time."""
 
     def __init__(self, terminal: str = "/dev/tty") -> None:
         self._terminal = terminal
@@ -23,25 +23,25 @@ class Prompt:
         self._one = threading.Lock()
 
     def give_up(self) -> None:
-        """From another thread: whoever asks gets no answer, soon. The terminal is as it was then."""
+        """Cancel all questions soon, from another thread; restores the terminal."""
         self._given_up.set()
 
     def ask(self, question: str) -> str:
-        """The answer's line; empty where there is none (Ctrl+D)."""
+        """Return the answer, one line; empty if there is none (Ctrl+D)."""
         with self._one:
             return "" if self._given_up.is_set() else self._ask(question)
 
     def _ask(self, question: str) -> str:
         try:
             fd = os.open(self._terminal, os.O_RDWR | os.O_NOCTTY)
-        except OSError:  # standard input is one, but not ours to be controlled by
+        except OSError:  # no controlling terminal, but stdin is a terminal
             fd = os.dup(sys.stdin.fileno())
         try:
             before = termios.tcgetattr(fd)
             silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
             termios.tcsetattr(fd, termios.TCSAFLUSH, silent)
             try:
-                os.write(fd, clean_lines(question).encode())  # a host may have put it
+                os.write(fd, clean_lines(question).encode())  # its text may come from a host
                 return self._read_line(fd).decode("utf-8", "surrogateescape")
             finally:
                 termios.tcsetattr(fd, termios.TCSAFLUSH, before)

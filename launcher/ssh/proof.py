@@ -1,4 +1,4 @@
-"""How we prove who we are: keys of the agent and of files, and their certificates, as ssh offers them."""
+"""Authentication with keys of the agent and of files, and their certificates, in the order of ssh."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PASSPHRASE_TRIES = 3
 
 
 class Passphrases:
-    """Keys from files; a passphrase is asked for once, one question at a time."""
+    """Private keys from files; asks for each passphrase once, one at a time."""
 
     def __init__(self, ask: Callable[[str], str] | None) -> None:
         self._ask = ask
@@ -27,7 +27,7 @@ class Passphrases:
         self._loaded: dict[str, Any] = {}
 
     def load(self, path: str) -> Any:
-        """The private key, or None: not there, of a kind that paramiko does not know, or locked."""
+        """Return the private key, or None: missing, unknown to paramiko, or locked."""
         with self._lock:
             if path not in self._loaded:
                 self._loaded[path] = self._read(path)
@@ -46,7 +46,7 @@ class Passphrases:
 
 
 def _is_locked(path: str) -> bool:
-    """Whether it wants a passphrase; what is not there, or can't be read, is passed over as ssh does."""
+    """Check for a passphrase; like ssh, ignore a file that can't be read."""
     try:
         return keys.is_encrypted(path)
     except OSError:
@@ -57,15 +57,12 @@ def _load(path: str, passphrase: str | None) -> Any:
     word = passphrase.encode("utf-8", "surrogateescape") if passphrase else None
     try:
         return paramiko.PKey.from_path(path, word)
-    except Exception:  # whatever paramiko and its library raise: not a key of ours, or the wrong passphrase
+    except Exception:  # paramiko raises many types: no key, or a wrong passphrase
         return None
 
 
 class Proof:
-    """Authenticates as ssh does: the agent's keys first, then files; certificates before plain keys.
-
-    It takes the place of paramiko's AuthStrategy.
-    """
+    """AuthStrategy with the order of ssh: agent keys, then files; certificates before plain keys."""
 
     def __init__(self, settings: Settings, passphrases: Passphrases, deadline: Deadline) -> None:
         self._settings, self._passphrases, self._deadline = settings, passphrases, deadline
@@ -75,13 +72,13 @@ class Proof:
     def authenticate(self, transport: Any) -> None:
         words = "no key to offer"
         for label, key in self._list_keys():
-            if not transport.is_active():  # sshd gives a login two minutes; the passphrase is known now
+            if not transport.is_active():  # sshd allows two minutes; a retry knows the passphrase
                 raise BusyError("the connection was closed before a key was offered")
             self.tried.append(label)
             try:
                 left = transport.auth_publickey(self._settings.user, key)
             except paramiko.BadAuthenticationType as e:
-                words = f"the host takes only {', '.join(e.allowed_types)}"
+                words = f"the host accepts only {', '.join(e.allowed_types)}"
                 break
             except paramiko.AuthenticationException as e:
                 words = str(e)
@@ -90,7 +87,7 @@ class Proof:
                 continue
             if not left:
                 return
-            words = f"the host wants {', '.join(left)} as well"
+            words = f"the host also requires {', '.join(left)}"
             break
         raise RefusedError(self._settings.name, "authenticate", f"{words}{self._show_offered()}")
 
@@ -131,7 +128,7 @@ class Proof:
 
 
 def _copy_key(key: Any) -> Any:
-    """The same key once more, without a certificate that paramiko found beside it."""
+    """Copy a key without the certificate that paramiko loaded with it."""
     if isinstance(key, paramiko.agent.AgentKey):  # can't be copied
         return paramiko.agent.AgentKey(key.agent, key.blob, key.comment)
     again = copy.copy(key)
@@ -140,7 +137,7 @@ def _copy_key(key: Any) -> Any:
 
 
 def _add_certificate(key: Any, certificate: str) -> Any:
-    """The key with a certificate that is for it, or None."""
+    """Return a copy of the key with its certificate, or None if it does not fit."""
     if not Path(certificate).is_file():
         return None
     certified = _copy_key(key)

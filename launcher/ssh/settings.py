@@ -1,7 +1,7 @@
-"""How a host is reached: the settings that `ssh host` would take, and whether paramiko can honour them.
+"""Connection settings of a host as `ssh host` has them, with the directives that paramiko can't honour.
 
-With OpenSSH on this machine they come from `ssh -G`, so that Include, Match and every default are its own.
-Without it they come from the files as Fabric reads them, and a directive that would need OpenSSH is an error.
+With OpenSSH on this machine they come from `ssh -G`, including Include, Match and all defaults. Without it
+Fabric reads the files, and a directive that needs OpenSSH is an error.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import NamedTuple
 from ..errors import HostError, SpecError
 from . import files, keys
 
-SSH_G_LIMIT_S = 10.0  # `Match exec` may run something slow
+SSH_G_LIMIT_S = 10.0  # `Match exec` may be slow
 MAX_JUMPS = 8
 KEEPALIVE_S = 15
-WITHOUT = "this needs OpenSSH's ssh, which is not on this machine: install openssh-client"
+WITHOUT = "this needs OpenSSH's ssh, which is not installed on this machine: install openssh-client"
 Values = Mapping[str, Sequence[str]]
 
 _OFF = ("", "no", "none", "false", "internal", "0")
-# Paramiko has no way to do these; over the ssh binary they work.
+# Not supported by paramiko; these hosts use the ssh binary.
 _ONLY_SSH = (
     *("pkcs11provider", "knownhostscommand", "revokedhostkeys", "verifyhostkeydns", "proxyusefdpass"),
     *("hostbasedauthentication", "gssapikeyexchange", "bindinterface", "identityagent", "forwardagent"),
@@ -39,9 +39,9 @@ _DEFAULT_KEYS = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_
 
 
 class Settings(NamedTuple):
-    """One hop: where it is, who we are there, and how both sides prove it."""
+    """Settings of one hop: address, user, and authentication of both sides."""
 
-    name: str  # as the user, or a ProxyJump, names it
+    name: str  # as given by the user or a ProxyJump
     hostname: str
     user: str
     port: int
@@ -63,15 +63,15 @@ class Settings(NamedTuple):
     family: str = "any"
     bind_address: str = ""
     env: tuple[tuple[str, str], ...] = ()
-    ciphers: tuple[str, ...] = ()  # in order; none: as paramiko likes
+    ciphers: tuple[str, ...] = ()  # in order; empty: paramiko's default
     macs: tuple[str, ...] = ()
     kex: tuple[str, ...] = ()
     host_key_types: tuple[str, ...] = ()
-    only_ssh: str = ""  # the directive for which this hop goes over the ssh binary
+    only_ssh: str = ""  # the directive that requires the ssh binary
 
     @property
     def address(self) -> str:
-        """The host as a known_hosts file has it."""
+        """The host as written in known_hosts."""
         name = self.host_key_alias or self.hostname
         return name if self.port == 22 or self.host_key_alias else f"[{name}]:{self.port}"
 
@@ -80,7 +80,7 @@ _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 class Route(NamedTuple):
-    """The hops to a host, the host itself last."""
+    """The hops to a host, ending with the host itself."""
 
     hops: tuple[Settings, ...]
 
@@ -90,12 +90,12 @@ class Route(NamedTuple):
 
     @property
     def only_ssh(self) -> str:
-        """Why paramiko can't go this way, or nothing."""
+        """The directive that paramiko can't honour, with its hop, or ""."""
         return next((f"{hop.only_ssh} of {hop.name}" for hop in self.hops if hop.only_ssh), "")
 
 
 def parse(text: str) -> dict[str, list[str]]:
-    """What `ssh -G` prints: lines of a key and a value; a key may come again."""
+    """Parse the output of `ssh -G`: lines of a key and a value; keys may repeat."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, _, value = line.partition(" ")
@@ -104,16 +104,16 @@ def parse(text: str) -> dict[str, list[str]]:
 
 
 def _parse_seconds(key: str, value: str) -> int:
-    """A time as sshd_config(5) has them, `90`, `1m30s`: files may have any form, `ssh -G` gives seconds."""
+    """Return the seconds of a time in the form of sshd_config(5): `90`, `1m30s`."""
     if not re.fullmatch(r"(\d+[smhdw]?)+", value.lower()):
-        raise ValueError(f"{key} {value} is no time")
+        raise ValueError(f"{key} {value} is not a time, such as 90 or 1m30s")
     return sum(int(n) * _UNITS_S[unit] for n, unit in re.findall(r"(\d+)([smhdw]?)", value.lower()))
 
 
 def make_settings(
     name: str, values: Values, *, home: str, local_user: str, environ: Mapping[str, str]
 ) -> Settings:
-    """The settings among what `ssh -G` says of a host. Raises ValueError where a value makes no sense."""
+    """Return the settings from the values of `ssh -G`. Raises ValueError for an invalid value."""
 
     def get(key: str, default: str = "") -> str:
         value = values.get(key, [default])[0]
@@ -122,7 +122,7 @@ def make_settings(
     hostname = get("hostname", name)
     user = get("user", local_user)
     if not get("port", "22").isdecimal():
-        raise ValueError(f"Port {get('port')} is no number")
+        raise ValueError(f"Port {get('port')} is not a number")
     port = int(get("port", "22"))
     tokens = {"%": "%", "h": hostname, "p": str(port), "r": user, "n": name, "u": local_user, "d": home}
     tokens |= {"k": get("hostkeyalias", hostname), "L": socket.gethostname().partition(".")[0]}
@@ -170,7 +170,7 @@ def _is_on(value: str) -> bool:
 
 
 def expand(text: str, tokens: Mapping[str, str], home: str, environ: Mapping[str, str]) -> str:
-    """The tokens of ssh_config (%h), a leading ~, and ${NAME}; what is not known stays as it is."""
+    """Expand tokens of ssh_config (%h), a leading ~ and ${NAME}; leave unknown ones."""
     if home and (text == "~" or text.startswith("~/")):
         text = home + text[1:]
     text = re.sub(r"\$\{(\w+)\}", lambda m: environ.get(m[1], m[0]), text)
@@ -178,7 +178,7 @@ def expand(text: str, tokens: Mapping[str, str], home: str, environ: Mapping[str
 
 
 def _split_files(lines: Iterable[str], home: str) -> tuple[str, ...]:
-    """The paths in a line; a word that is no path of its own belongs to the one before, which has a space."""
+    """Return the paths in lines; a word that does not begin a path continues the one before, with a space."""
     found: list[str] = []
     for word in " ".join(lines).split(" "):
         if word.startswith(("/", "~/", "none")) or not found:
@@ -189,7 +189,7 @@ def _split_files(lines: Iterable[str], home: str) -> tuple[str, ...]:
 
 
 def _list_sent(values: Values, environ: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """The variables that SendEnv and SetEnv give to the other side."""
+    """Return the variables that SendEnv and SetEnv send to the host."""
     patterns = [word for line in values.get("sendenv", ()) for word in line.replace(",", " ").split()]
     for name, value in environ.items():
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
@@ -200,7 +200,7 @@ def _list_sent(values: Values, environ: Mapping[str, str]) -> Iterable[tuple[str
 
 
 def _find_only_ssh(values: Values) -> str:
-    """The first directive that paramiko can't honour, or nothing."""
+    """Return the first directive that paramiko can't honour, or ""."""
     for key in _ONLY_SSH:
         value = values.get(key, [""])[0]
         if value.lower() not in _OFF and (key, value) != ("identityagent", "SSH_AUTH_SOCK"):
@@ -215,7 +215,7 @@ def _find_only_ssh(values: Values) -> str:
         return f"localcommand {local_command}"
     control = values.get("controlpath", ["none"])[0]
     if control != "none" and _is_socket(control):
-        return f"controlpath {control}"  # a connection that stands; it may be the only way in
+        return f"controlpath {control}"  # an open shared connection; perhaps the only access
     return ""
 
 
@@ -227,7 +227,7 @@ def _is_socket(path: str) -> bool:
 
 
 def split_jump(jump: str) -> tuple[str, str | None, int | None]:
-    """`user@host:port`, as ProxyJump has it, also as ssh://; host in brackets where it has colons."""
+    """Split a ProxyJump `user@host:port`, also with ssh://; a host with colons is in brackets."""
     jump = jump.removeprefix("ssh://")
     user, at, rest = jump.rpartition("@")
     match = re.fullmatch(r"\[([^\]]+)\](?::(\d+))?|([^:]+)(?::(\d+))?", rest)
@@ -244,20 +244,20 @@ def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
 
 
 class Config:
-    """Looks hosts up; asks OpenSSH where it is here. Raises SpecError where its user has no name."""
+    """Lookup of host settings, by OpenSSH if installed."""
 
     def __init__(self, host_key_policy: str | None = None) -> None:
-        """`host_key_policy`: the user's own word, which wins over ssh's configuration."""
+        """Prepare lookups; `host_key_policy` overrides ssh's configuration. Raises SpecError."""
         self._strict = _OF_POLICY[host_key_policy] if host_key_policy else ""
         self.ssh = shutil.which("ssh")
         self._home = str(Path.home())
         try:
             self._user = getpass.getuser()
-        except (KeyError, OSError):  # by the version of Python
-            raise SpecError(f"user {os.getuid()} has no name on this machine; USER=NAME gives one") from None
+        except (KeyError, OSError):  # depends on the version of Python
+            raise SpecError(f"user {os.getuid()} has no name here: set the variable USER") from None
 
     def find_route(self, name: str, user: str | None, port: int | None) -> Route:
-        """Raises HostError, step "resolve"."""
+        """Return the route to a host. Raises HostError, step "resolve"."""
         hops = self._find_hops(name, user, port, depth=0)
         route = Route(tuple(hops))
         if route.only_ssh and not self.ssh:
@@ -266,16 +266,14 @@ class Config:
 
     def _find_hops(self, name: str, user: str | None, port: int | None, depth: int) -> list[Settings]:
         if depth > MAX_JUMPS:
-            raise HostError(
-                name, "resolve", f"ProxyJump leads over more than {MAX_JUMPS} hosts, or in a circle"
-            )
+            raise HostError(name, "resolve", f"ProxyJump has more than {MAX_JUMPS} hosts, or is circular")
         settings = self._look_up(name, user, port)
         hops: list[Settings] = []
         for jump in settings.jumps:
             host, jump_user, jump_port = split_jump(jump)
             if host == name:
                 continue  # `Host *` with ProxyJump matches the jump host too
-            if hops:  # reached over the one before, whatever its own settings say
+            if hops:  # reached over the hop before, regardless of its own settings
                 hops.append(self._look_up(host, jump_user, jump_port)._replace(jumps=(), proxy_command=""))
             else:
                 hops = self._find_hops(host, jump_user, jump_port, depth + 1)
@@ -298,7 +296,7 @@ class Config:
         try:
             try:
                 done = _run(argv)
-            except subprocess.TimeoutExpired:  # once in thousands of times, on a very busy machine
+            except subprocess.TimeoutExpired:  # rare, on a very busy machine
                 done = _run(argv)
         except (OSError, subprocess.TimeoutExpired) as e:
             raise HostError(name, "resolve", f"ssh -G: {e}") from None

@@ -1,7 +1,6 @@
-"""Where the views write: a reader that pauses (a pager, Ctrl+S, a full pipe) must not hold up the launcher.
+"""Output of the views that never blocks the launcher, even if the reader pauses (pager, Ctrl+S, full pipe).
 
-A launcher that waits in a write hears nobody and says nothing, until its agents believe that it is gone
-and end the job.
+A launcher blocked in a write sends no heartbeat; its agents would consider it lost and end the job.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ FULL_CHARS: Final = 1 << 20
 
 
 class Outlet(io.TextIOBase):
-    """Text for `out`, whose descriptor a thread writes to. Raises OSError once that has failed.
+    """Text stream that a thread writes to the descriptor of `out`. Raises OSError after a failed write.
 
-    Nothing is refused: whoever writes looks at `full` before. What has no descriptor is written to at once.
+    Unbounded: callers check `is_full` before. Without a descriptor it writes at once.
     """
 
     def __init__(self, out: TextIO) -> None:
@@ -39,12 +38,12 @@ class Outlet(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override] # an attribute there
-        """Of the text that can be written."""
+        """Encoding of `out`."""
         return self._out.encoding or "utf-8"
 
     @property
     def is_full(self) -> bool:
-        """Whether the reader is too slow for more."""
+        """Check for a reader too slow for more text."""
         return self._chars > FULL_CHARS
 
     def isatty(self) -> bool:
@@ -64,23 +63,23 @@ class Outlet(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Nothing waits here longer than it must."""
+        """Flush `out` if it has no descriptor; the thread needs no flush."""
         self.check()
         if self._fd < 0:
             self._out.flush()
 
     def close(self) -> None:
-        """Never raises: from 3.13 on, Python prints what fails where it closes an object that nobody has."""
+        """Close without raising: Python 3.13 prints errors of closing an unreferenced object."""
         with contextlib.suppress(OSError):
             super().close()
 
     def check(self) -> None:
-        """Raise what the thread's writing has failed with."""
+        """Raise the error of the thread, if any."""
         if self._failed:
             raise self._failed
 
     def drain(self) -> None:
-        """Wait until all is written, or can't be. May be called twice, never raises."""
+        """Wait until all is written or has failed. May be called twice, never raises."""
         if self._fd >= 0:
             with self._changed:
                 self._over = True
@@ -97,7 +96,7 @@ class Outlet(io.TextIOBase):
             self._failed = e
 
     def _take_waiting(self) -> str:
-        """All that waits; "" when nothing will come any more."""
+        """Wait for text and return all of it; "" at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._texts or self._over)
             text = "".join(self._texts)

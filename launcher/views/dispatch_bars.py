@@ -1,4 +1,4 @@
-"""Bars of a dispatch on a terminal, by rich: all nodes together, then each with what it is doing."""
+"""Progress bars of a dispatch on a terminal: all nodes together, then each with its state."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rich.table import Table
 
 from .dispatch_progress import Sending, show_state
 
-NARROW, NARROWER = 90, 60  # columns of a terminal that has no room for all, or for more than the states
+NARROW, NARROWER = 90, 60  # terminal columns below which some, then most, columns are dropped
 
 
 class Bars:
-    """One bar for all nodes and one for each; `note` an event, then draw `table`."""
+    """One bar for all nodes and one for each."""
 
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         self._console = console
@@ -36,12 +36,12 @@ class Bars:
         self._tasks: dict[int, TaskID] = {}
 
     def set_names(self, names: Mapping[int, str]) -> None:
-        """What the nodes are called."""
+        """Set the names of the nodes."""
         self._names = names
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is on its way."""
+        """Check for the end of the dispatch."""
         return self._sending.over
 
     def note(self, e: Mapping[str, Any]) -> None:
@@ -62,7 +62,7 @@ class Bars:
         self._progress.update(task, completed=come, total=total, state=state)
 
     def make_table(self, rows: int) -> Table:
-        """The bars as they are now: at most so many rows, those that still get something first."""
+        """Return the current bars in at most `rows` rows, unfinished nodes first."""
         by_id = {task.id: task for task in self._progress.tasks}
         each = sorted((by_id[task] for task in self._tasks.values()), key=lambda task: task.finished)
         shown = each if len(each) == 1 else [by_id[self._all], *each[: max(1, rows - 1)]]

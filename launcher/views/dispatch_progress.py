@@ -1,4 +1,4 @@
-"""How far a dispatch is, from its events: all nodes together and each by itself. Pure."""
+"""Progress of a dispatch from its events, for all nodes together and for each. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Sending:
-    """Sums what the nodes get. `over` once all have it, and where nothing is sent."""
+    """Progress of all nodes; `over` when all are done or nothing is sent."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, Mapping[str, Any]] = {}  # the last event of each
@@ -34,7 +34,7 @@ class Sending:
         return sum(int(e["bytes"]) for e in self.nodes.values())
 
     def show(self) -> str:
-        """All of it: `45 % of 3.4 GB to 3 nodes (1 has it), 110.0 MB/s, 17 s left`."""
+        """Show the total: `45 % of 3.4 GB to 3 nodes (1 has it), 110.0 MB/s, 17 s left`."""
         come, total = self.come_bytes, self.total_bytes
         nodes = f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"
         done = sum(e["state"] == "done" for e in self.nodes.values())
@@ -47,7 +47,7 @@ class Sending:
 
 
 def show_state(e: Mapping[str, Any]) -> str:
-    """How one node is doing: `sending 45 %`, `45 % from node 2`, `putting in place`."""
+    """Show the state of one node: `sending 45 %`, `45 % from node 2`, `putting in place`."""
     if e["state"] == "sending":
         share = show_percent(e["received"], e["bytes"])
         return f"sending {share}" if e.get("source") is None else f"{share} from node {e['source']}"
@@ -55,12 +55,12 @@ def show_state(e: Mapping[str, Any]) -> str:
 
 
 def show_percent(part: int, whole: int) -> str:
-    """`45 %`, never 100 before all of it."""
+    """Show a share: `45 %`; 100 only at the end."""
     return f"{100 * part // whole if whole else 100} %"
 
 
 def show_bytes(n: int) -> str:
-    """A size for people: `512 bytes`, `3.4 MB`."""
+    """Show a size: `512 bytes`, `3.4 MB`."""
     size, units = float(n), ["kB", "MB", "GB", "TB"]
     if n < 1000:
         return f"{n} bytes"

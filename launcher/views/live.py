@@ -1,7 +1,7 @@
-"""The live view of a job on a terminal: output scrolls, and below it stands a table of all processes.
+"""The live view of a job on a terminal: scrolling output above a table of all processes.
 
 No thread: lines wait for the next tick, at most an eighth of a second, and are written together with the
-table, so that a program that prints much does not redraw the table for every line.
+table, which is not redrawn for every line.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ REDRAW_S: Final = 0.125
 MAX_PENDING: Final = 500  # lines that wait for a tick
 COLUMNS: Final = ("process", "node", "state", "pass", "batch", "cost", "samples/s", "elapsed")
 LEFT: Final = ("process", "node", "state")  # words; the others are numbers
-DROPPED: Final = ("node", "elapsed", "samples/s", "pass", "batch")  # in this order, where it is narrow
+DROPPED: Final = ("node", "elapsed", "samples/s", "pass", "batch")  # in this order, on a narrow terminal
 WIDE: Final = 1000  # columns; wider than any table
 LINES_AROUND: Final = 7  # title, empty lines, header, rule, "more", and a line of output
 
 
 @dataclass(slots=True)
 class _Row:
-    """What the table shows of one process."""
+    """Table row of one process."""
 
     node: Any = ""
     state: str = "waiting"
@@ -44,7 +44,7 @@ class _Row:
 
 
 class LiveView:
-    """Rendering on a terminal by rich. `clock` gives seconds, as the argument of `tick`."""
+    """View on a terminal by rich; `clock` and the argument of `tick` are in seconds."""
 
     def __init__(self, out: TextIO, clock: Callable[[], float], *, colour: bool = True) -> None:
         self._clock = clock
@@ -81,14 +81,14 @@ class LiveView:
             self._draw()
 
     def compose(self, *, whole: bool = False) -> RenderableType:
-        """What stands below the lines: how far the package is while it is on its way, then the processes."""
+        """Return the part below the output: bars during a dispatch, else the table of processes."""
         if self._bars.is_over or whole:
             return self.make_table(whole=whole)
         title = Text(f"{self._title}: sending", style="bold", no_wrap=True, overflow="ellipsis")
         return Group("", title, "", self._bars.make_table(max(1, self._console.height - LINES_AROUND)))
 
     def make_table(self, *, whole: bool = False) -> Table:
-        """The table as it is now: columns that fit, names always; rows that fit, trainers first, or all."""
+        """Return the current table with fitting columns and rows, trainers first; `whole`: all rows."""
         rows = list(self._rows.items())
         room = max(1, self._console.height - LINES_AROUND)
         if not whole and len(rows) > room:

@@ -1,4 +1,4 @@
-"""The view that suits the place where a job is shown."""
+"""Choice of the view for an output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIN_LIVE_COLUMNS: Final = 40
 def make_view(
     *, json: bool, out: TextIO, clock: Callable[[], float], environ: Mapping[str, str] = os.environ
 ) -> View:
-    """The view that suits `out`: JSON where asked for, live on a terminal, else plain lines."""
+    """Return the view for `out`: JSON if requested, live on a terminal, else plain lines."""
     if json:
         return JsonView(out)
     if not out.isatty() or environ.get("TERM", "dumb") == "dumb":
@@ -22,6 +22,6 @@ def make_view(
     colour = not environ.get("NO_COLOR")
     if os.get_terminal_size(out.fileno()).columns < MIN_LIVE_COLUMNS:
         return PlainView(out, clock, colour=colour)
-    from .live import LiveView  # rich takes longer to import than all the rest
+    from .live import LiveView  # rich is slow to import
 
     return LiveView(out, clock, colour=colour)

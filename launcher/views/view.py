@@ -1,7 +1,7 @@
-"""What a person or a program sees of a running job: plain lines and JSON; live.py has the terminal's view.
+"""Views of a running job: plain lines and JSON; live.py has the terminal's view.
 
-All are renderings of one stream of events, the head's. What is said of an event is decided in Transcript,
-which does no I/O; the views write. Everything goes to one place, normally stdout.
+All render the event stream of the head to one output, normally stdout. Transcript chooses the words without
+I/O; the views write.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from typing import Any, Final, NamedTuple, Protocol, TextIO
 from ..node.logs import clean
 from .dispatch_progress import Sending, show_bytes
 
-Event = Mapping[str, Any]  # as the head made it; see docs/architecture.md, "Events"
+Event = Mapping[str, Any]  # from the head; see docs/architecture.md, "Events"
 
-PROGRESS_EVERY_S: Final = 10.0  # between two progress lines of one process, where there is no live view
+PROGRESS_EVERY_S: Final = 10.0  # between two progress lines of one process in a plain view
 OURS: Final = "pslaunch"
-# A reason and its details; a node, or a part of the job, is no reason without what follows it.
+# A reason and its details; a leading node or part of the job belongs to the reason.
 _DETAILED: Final = re.compile(r"((?:(?:node \d+ \(\S*\)|the \w+): )?.*?)[:;] .*", re.DOTALL)
 
 
 class View(Protocol):
-    """Shows a job. One thread; raises OSError where it can't write, except in `close`."""
+    """View of a job, for one thread. Raises OSError if it can't write, except in `close`."""
 
     def show_event(self, e: Event) -> None:
-        """Show one event; events come in the order of their numbers."""
+        """Show one event; events arrive in order of their numbers."""
 
     def tick(self, now_s: float) -> None:
-        """Called a few times a second with the time by the view's clock; redraws what moves."""
+        """Redraw; called a few times a second with the time of the view's clock."""
 
     def close(self) -> None:
-        """Leave the terminal as it was. May be called twice, never raises."""
+        """Restore the terminal. May be called twice, never raises."""
 
 
-# --- What is said: pure. ---
+# --- Words: pure. ---
 
 
 class Said(NamedTuple):
-    """One line for people: who says it (a process, or pslaunch), and what."""
+    """One line of text and its source, a process or pslaunch."""
 
     who: str
     text: str
-    level: str = "info"  # info, warning, error, or "output" for a program's own
-    mark: str = "|"  # "+" where a program's long line goes on
+    level: str = "info"  # info, warning, error, or "output" of a program
+    mark: str = "|"  # "+": continuation of a long line
 
 
 class Transcript:
-    """Turns events into lines for people. Remembers names and logs; pure but for that."""
+    """Converter of events into lines; remembers names and logs, does no I/O."""
 
     def __init__(self, encoding: str | None = None) -> None:
         self._encoding = encoding or "utf-8"
@@ -60,12 +60,12 @@ class Transcript:
         self.width = len(OURS)
 
     def make_lines(self, e: Event) -> list[Said]:
-        """The lines that `e` gives, often none. Events that it does not know give none."""
+        """Return the lines for an event, often none; none for an unknown event."""
         tell = getattr(self, f"_on_{e.get('event')}", None)
         return [] if tell is None else list(tell(e))
 
     def make_columns(self, said: Said) -> tuple[str, str]:
-        """The prefix `trainer/0 | ` and the text, both safe to write to a terminal of this encoding."""
+        """Return the prefix `trainer/0 | ` and the text, both safe for a terminal of this encoding."""
         who, text = clean(said.who, self._encoding), clean(said.text, self._encoding)
         return f"{who:<{self.width}} {said.mark} ", text
 
@@ -79,7 +79,7 @@ class Transcript:
         yield Said(OURS, f"pservers: {e['server']}, {e['why']}")
 
     def _on_node(self, e: Event) -> Iterator[Said]:
-        known = e.get("text") == self._nodes.get(e["node"])  # a host that is named as its node
+        known = e.get("text") == self._nodes.get(e["node"])  # the host is named like its node
         if e["state"] == "lost" or (e.get("text") and not known):
             level = "error" if e["state"] == "lost" else "info"
             yield Said(OURS, _join(f"{self._show_node(e['node'])} {e['state']}", e.get("text")), level)
@@ -118,7 +118,7 @@ class Transcript:
         yield Said(OURS, e["text"] if level == "info" else f"{level}: {e['text']}", level)
 
     def _on_ending(self, e: Event) -> Iterator[Said]:
-        why = _DETAILED.sub(r"\1", e["why"])  # the details come with the end, once
+        why = _DETAILED.sub(r"\1", e["why"])  # the end event shows the details
         yield Said(OURS, f"ending the job: {why} (KILL after {e['grace_s']:g} s)", "warning")
 
     def _on_end(self, e: Event) -> Iterator[Said]:
@@ -129,7 +129,7 @@ class Transcript:
             yield Said(OURS, _join(f"done after {elapsed}", e.get("reason")))
         else:
             word, level = ("failed", "error") if failure else ("ended", "warning")
-            reason = None if failure else e.get("reason")  # the failure has just been told
+            reason = None if failure else e.get("reason")  # the failure has the reason
             yield Said(OURS, _join(f"{word} after {elapsed}, exit code {e['code']}", reason), level)
 
     def _show_failure(self, f: Event) -> Iterator[Said]:
@@ -154,7 +154,7 @@ class Transcript:
 
 
 def show_ending(code: int | None, signal: str | None) -> str:
-    """An ending in words: `with exit code 3`, `by signal 9 (SIGKILL)`."""
+    """Show an ending in words: `with exit code 3`, `by signal 9 (SIGKILL)`."""
     if signal:
         number = getattr(signals, signal, None)
         return f"by signal {int(number)} ({signal})" if number else f"by signal {signal}"
@@ -162,17 +162,17 @@ def show_ending(code: int | None, signal: str | None) -> str:
 
 
 def show_short_ending(code: int | None, signal: str | None) -> str:
-    """An ending in a column: `exit 3`, `SIGTERM`."""
+    """Show an ending in a column: `exit 3`, `SIGTERM`."""
     return signal or ("ended" if code is None else f"exit {code}")
 
 
 def show_cost(cost: float) -> str:
-    """A cost with four significant digits: `5.500`, `0.0001234`."""
+    """Show a cost with four significant digits: `5.500`, `0.0001234`."""
     return f"{cost:#.4g}"
 
 
 def show_s(seconds: float) -> str:
-    """A duration for people: `4.2 s`, `3 min 05 s`, `2 h 05 min`."""
+    """Show a duration: `4.2 s`, `3 min 05 s`, `2 h 05 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
@@ -180,7 +180,7 @@ def show_s(seconds: float) -> str:
 
 
 def show_progress(report: Event) -> str:
-    """A report in words: `pass 0, batch 100, cost 5.310, 5320 samples/s`."""
+    """Show a progress report: `pass 0, batch 100, cost 5.310, 5320 samples/s`."""
     words = [f"{name} {report[name]}" for name in ("pass", "batch") if name in report]
     if "cost" in report:
         words.append(f"cost {show_cost(report['cost'])}")
@@ -201,11 +201,11 @@ def _count_roles(processes: Mapping[str, str]) -> str:
     return ", ".join(f"{n} {role}{'' if n == 1 else 's'}" for role, n in counts.items())
 
 
-# --- The two views that need no terminal. ---
+# --- Views that need no terminal. ---
 
 
 class JsonView:
-    """One JSON object a line for every event, each written out at once."""
+    """View with one line of JSON per event, flushed at once."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -222,7 +222,7 @@ class JsonView:
 
 
 def _replace_infinite(value: Any) -> Any:
-    """`value` with NaN and infinities, which JSON does not have, as the text Python gives them."""
+    """Return `value` with NaN and infinities, invalid in JSON, as Python's text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
@@ -231,12 +231,12 @@ def _replace_infinite(value: Any) -> Any:
 
 
 class PlainView:
-    """Prefixed lines, for files, pipes and simple terminals."""
+    """View with prefixed lines, for files, pipes and simple terminals."""
 
     def __init__(self, out: TextIO, clock: Callable[[], float], *, colour: bool = False) -> None:
         self._out, self._clock, self._colour = out, clock, colour
         self._transcript = Transcript(out.encoding)
-        self._told_s: dict[str, float] = {}  # when each process's progress was last told
+        self._told_s: dict[str, float] = {}  # time of the last progress line of each process
         self._start_s = clock()
         self._sending = Sending()
 
@@ -267,7 +267,7 @@ class PlainView:
         return [Said(OURS, f"sending: {self._sending.show()}")]
 
     def _is_due(self, what: str) -> bool:
-        """Whether it is time to tell of it again."""
+        """Check for the time of the next progress line, and record it."""
         now_s = self._clock()
         if now_s - self._told_s.get(what, self._start_s) < PROGRESS_EVERY_S:
             return False
@@ -283,7 +283,7 @@ class PlainView:
 
 
 def choose_colour(who: str) -> int:
-    """The terminal's colour number of a prefix: bold-free, readable on light and dark."""
+    """Return the colour number of a prefix, readable on light and dark."""
     if who == OURS:
         return 90
     role, _, rank = who.partition("/")

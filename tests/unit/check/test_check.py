@@ -1,4 +1,4 @@
-"""What agents answer to `pslaunch check`: nonsense is said of its host, and holds up no other."""
+"""Invalid answers of agents to `pslaunch check`: a finding about their host, no delay for others."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def opened(port: Any) -> Any:
 
 
 def asked(*answers: Any) -> Seen:
-    """What is said of a host that gives these answers, whatever it is asked."""
+    """Return the observations of a host that gives these answers to any question."""
     loop = Loop()
     ours, theirs = socket.socketpair()
     read_fd = ours.detach()
@@ -84,7 +84,7 @@ REACHED: Any = {"type": "reached", "reached": []}
 
 
 @pytest.mark.timeout(60)
-def test_answers_that_are_right() -> None:
+def test_valid_answers_are_kept() -> None:
     seen = asked(inspected(FACTS), opened(7164), REACHED)
     assert not seen.lost and seen.facts == FACTS
     assert reject_nonsense(seen, Wanted(), 0) == seen
@@ -106,7 +106,7 @@ def test_answers_that_are_right() -> None:
         ([inspected(FACTS), opened(7164), {"type": "reached", "reached": [[9, "10.0.0.9"]]}], "reached"),
     ],
 )
-def test_an_answer_that_can_not_be_right_is_a_finding(answers: list[Any], kind: str) -> None:
+def test_an_invalid_answer_is_a_finding(answers: list[Any], kind: str) -> None:
     seen = asked(*answers)
     assert f"the message {kind!r} can't be right" in seen.lost
     assert ("silent", seen.lost) in [(f.kind, f.text) for f in find([seen], Wanted(), [0])]
@@ -125,6 +125,6 @@ def test_an_answer_that_can_not_be_right_is_a_finding(answers: list[Any], kind: 
         ("proxies", 1),
     ],
 )
-def test_facts_that_can_not_be_right_are_a_finding(path: str, value: Any) -> None:
+def test_invalid_facts_are_a_finding(path: str, value: Any) -> None:
     seen = reject_nonsense(Seen(host="a", facts=changed(path, value)), Wanted(), 0)
-    assert seen.facts is None and seen.lost.startswith("what it says can't be right: ")
+    assert seen.facts is None and seen.lost.startswith("its answer is invalid: ")

@@ -1,4 +1,4 @@
-"""What is judged of facts: findings, exit codes, the table, and the page that says what to do."""
+"""Judgement of facts: findings, exit codes, the table, and the page with the advice."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ WANTED = Wanted(
 
 
 def facts(**changes: Any) -> Any:
-    """Good ones but for these; `programs__missing` is a key of `programs`."""
+    """Return good facts with these changes; `programs__missing` is a key of `programs`."""
     made = copy.deepcopy(FACTS)
     for path, value in changes.items():
         place, *names = made, *path.split("__")
@@ -94,7 +94,7 @@ def test_nothing_is_wrong_with_good_hosts() -> None:
         ({"proxies": ["http_proxy"]}, "proxies"),
     ],
 )
-def test_one_thing_wrong(changes: dict[str, Any], kind: str) -> None:
+def test_each_problem_has_its_kind(changes: dict[str, Any], kind: str) -> None:
     assert kinds(Seen(host="a", facts=facts(**changes))) == [(0, kind)]
 
 
@@ -103,7 +103,7 @@ def test_ports_that_were_not_given_may_be_busy() -> None:
     assert kinds(busy, wanted=Wanted()) == []
 
 
-def test_a_workspace_that_should_be_there() -> None:
+def test_a_missing_workspace_is_a_problem() -> None:
     wanted = Wanted(sent=False)
     gone, there = facts(files={"/r/ws/t.py": False}), {"folders__workspace__there": True}
     assert kinds(Seen(host="a", facts=gone), wanted=wanted, size=0) == [(0, "no workspace")]
@@ -112,14 +112,14 @@ def test_a_workspace_that_should_be_there() -> None:
     assert kinds(Seen(host="a", facts=facts(**there)), wanted=wanted, size=0) == []
 
 
-def test_what_a_link_leads_to_must_be_there() -> None:
+def test_a_link_needs_its_target() -> None:
     lacking = facts(links={"/data": True, "/mnt": False})
     found = find([Seen(host="a", facts=lacking)], WANTED, [0])
     assert [(f.kind, f.text) for f in found] == [("no link", "/mnt is not there")]
     assert choose_exit_code(found) == codes.OK, "the job runs: a program may do without"
 
 
-def test_with_install_a_node_needs_what_makes_environments() -> None:
+def test_install_needs_the_modules_for_virtual_environments() -> None:
     wanted = Wanted(install=True, modules={"venv": "--install", "ensurepip": "--install"})
     old = facts(programs__missing=["ensurepip"], programs__version="3.9.2")
     assert kinds(Seen(host="a", facts=old), wanted=wanted) == [(0, "no venv"), (0, "old Python")]
@@ -138,7 +138,7 @@ def test_with_install_a_node_needs_what_makes_environments() -> None:
         ("numpy-2.3.1.tar.gz", ["no packages"]),
     ],
 )
-def test_a_wheelhouse_has_what_fits_the_host(wheel: str, kinds_found: list[str]) -> None:
+def test_a_wheelhouse_needs_wheels_for_the_host(wheel: str, kinds_found: list[str]) -> None:
     wanted = Wanted(install=True, pins=("numpy==2.3.1",), wheels=("README", wheel))
     assert [kind for _, kind in kinds(GOOD, wanted=wanted)] == kinds_found
 
@@ -151,7 +151,7 @@ def test_clocks_and_networks() -> None:
     assert kinds(Seen(host="a", facts=FACTS, clock_off_s=1.9)) == []
 
 
-def test_hosts_that_differ_from_the_first() -> None:
+def test_differences_to_the_first_host_are_warnings() -> None:
     other = facts(
         programs__version="3.12.1", programs__versions={"numpy": "1.0"}, processor="", machine="arm64"
     )
@@ -208,7 +208,7 @@ def test_the_table_and_the_lines_below_it() -> None:
         ("d\\me@a", "ssh-copy-id 'd\\me@a' puts"),
     ],
 )
-def test_what_to_do_is_a_command_that_reaches_the_host(host: str, told: str) -> None:
+def test_advice_has_a_command_for_the_host(host: str, told: str) -> None:
     seen = [Seen(host=host, failed=HostError(host, "authenticate", "denied"))]
     for as_json in (False, True):
         out = io.StringIO()
@@ -216,7 +216,7 @@ def test_what_to_do_is_a_command_that_reaches_the_host(host: str, told: str) -> 
         assert told in out.getvalue().replace("\\\\", "\\")
 
 
-def test_a_problem_of_several_hosts_is_said_once() -> None:
+def test_a_problem_of_several_hosts_is_shown_once() -> None:
     seen = [Seen(host=name, lost="gone") for name in ("a", "b")] + [Seen(host="c", lost="other")]
     out = io.StringIO()
     tell(seen, find(seen, WANTED, [0] * 3), out, as_json=False)
@@ -229,14 +229,14 @@ def test_a_problem_of_several_hosts_is_said_once() -> None:
 
 
 class Terminal(io.StringIO):
-    """Says that it is one."""
+    """An output that reports to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 @pytest.mark.parametrize(("columns", "gone"), [(200, []), (80, ["clock", "memory", "system"])])
-def test_a_terminal_gets_what_fits_and_all_that_is_wrong(
+def test_a_terminal_shows_fitting_columns_and_all_findings(
     columns: int, gone: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -248,7 +248,7 @@ def test_a_terminal_gets_what_fits_and_all_that_is_wrong(
     assert set(COLUMNS) - set(lines[0]) >= set(gone)
     assert {"host", "reached", "key", "ports"} <= set(lines[0]) and (gone or lines[0] == list(COLUMNS))
     hidden = [name for name in COLUMNS if name not in lines[0]]
-    note = f"too narrow for {', '.join(hidden)}: --json, or | cat, has all of it"
+    note = f"too narrow for {', '.join(hidden)}: --json or | cat shows all"
     assert (note in text.splitlines()) == bool(gone) and ("too narrow" in text) == bool(gone)
     assert any(line[0] == "b" and "!7164" in line and "busy" in line for line in lines)
     assert any(line[:2] == ["PROBLEM", "b:"] for line in lines) and lines[-1][:3] == ["1", "of", "2"]
@@ -280,7 +280,7 @@ def test_one_object_a_host() -> None:
     assert not b["ok"] and b["facts"] is None and b["findings"][0]["what"] == "silent"
 
 
-def test_the_page_says_what_to_do_about_every_finding() -> None:
+def test_the_page_has_the_advice_for_every_finding() -> None:
     told = {
         name: (column, level, advice)
         for name, column, level, _, advice in rows("fabric.md", "Findings, and what to do")

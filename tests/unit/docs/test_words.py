@@ -14,7 +14,6 @@ ROOT: Final = Path(__file__).parents[3]
 QUESTIONS: Final = ("what", "whether", "where", "how", "which")
 LATER: Final = (  # folders and files that are not yet rewritten
     "launcher/backends",
-    "launcher/check",
     "launcher/cli.py",
     "launcher/errors.py",
     "launcher/node/agent",
@@ -35,9 +34,6 @@ LATER: Final = (  # folders and files that are not yet rewritten
     "launcher/options",
     "launcher/plan.py",
     "launcher/run",
-    "launcher/ship",
-    "launcher/ssh",
-    "launcher/views",
 )
 ALLOWED: Final[frozenset[str]] = frozenset()  # names that a protocol or standard fixes
 

@@ -1,4 +1,4 @@
-"""Folders that go along with a package stand at its top, and are read where they are."""
+"""Further folders of a package appear at its top and are read in place."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_link_to_a_file_elsewhere_is_sent_as_the_file(tmp_path: Path) -> None:
                 assert f.read() == b"a wheel"
 
 
-def test_what_of_a_further_folder_can_not_be_sent_is_named(tmp_path: Path) -> None:
+def test_refused_files_of_a_further_folder_are_named(tmp_path: Path) -> None:
     workspace, wheels = tmp_path / "ws", tmp_path / "wheels"
     for folder in (workspace, wheels):
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""The folder that is sent: what stays here, what can't go, links to what is mounted on the nodes."""
+"""The folder that is sent: ignored files, refused files, links to mounted folders."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def paths(package: Package) -> list[str]:
     return [e.path for e in list_package(package, {}).entries]
 
 
-def test_what_the_ignore_file_names_stays_here(folder: Path) -> None:
+def test_ignored_files_stay_here(folder: Path) -> None:
     (folder / ".pslaunchignore").write_text("# not these\n*.bin\n!keep.bin\n/data/a.*\n")
     assert paths(Package(str(folder))) == [
         ".pslaunchignore", "data", "data/deep", "data/deep/keep.bin", "train.py",
     ]  # fmt: skip
 
 
-def test_a_folder_that_is_left_out_is_left_out_whole(folder: Path) -> None:
+def test_an_ignored_folder_is_left_out_whole(folder: Path) -> None:
     (folder / ".pslaunchignore").write_text("data/\n")
     (folder / "data/deep/far").symlink_to("/etc")  # would be refused
     assert paths(Package(str(folder))) == [".pslaunchignore", "train.py"]
@@ -58,14 +58,14 @@ print(*(e.path for e in list_package(Package(sys.argv[1]), {}).entries), file=sy
 
 
 def test_the_launchers_own_output_stays_here(folder: Path) -> None:
-    """As of `pslaunch … > job.log` in the workspace: it grows while it is sent."""
+    """Leave out the output of `pslaunch … > job.log` in the workspace: it grows while it is sent."""
     with (folder / "job.log").open("w") as log:
         argv = [sys.executable, "-c", LIST, str(folder)]
         done = subprocess.run(argv, stdout=log, stderr=subprocess.PIPE, text=True, check=True)
     assert "train.py" in done.stderr.split() and "job.log" not in done.stderr.split()
 
 
-def test_links_that_lead_out_are_all_named_with_the_way(folder: Path) -> None:
+def test_all_links_that_lead_out_are_named_with_advice(folder: Path) -> None:
     (folder / "one").symlink_to("/etc")
     (folder / "data/two").symlink_to("../../elsewhere")
     with pytest.raises(Refusal) as e:
@@ -75,7 +75,7 @@ def test_links_that_lead_out_are_all_named_with_the_way(folder: Path) -> None:
         assert word in str(e.value)
 
 
-def test_a_link_to_what_is_mounted_takes_the_place_of_what_is_here(folder: Path) -> None:
+def test_a_link_to_a_mounted_folder_replaces_the_local_one(folder: Path) -> None:
     (folder / "one").symlink_to("/etc")
     package = Package(str(folder), links={"one": "/mnt/one", "data/deep": "/mnt/deep", "new/er": "/mnt/x"})
     entries = list_package(package, {}).entries
@@ -89,17 +89,17 @@ def test_a_link_to_what_is_mounted_takes_the_place_of_what_is_here(folder: Path)
 
 def test_a_link_below_a_file_is_refused(folder: Path) -> None:
     package = Package(str(folder), links={"train.py/x": "/mnt"}, link_label="p.toml:3: link")
-    with pytest.raises(Refusal, match=r"^p.toml:3: link train\.py/x=/mnt: train\.py is no folder of"):
+    with pytest.raises(Refusal, match=r"^p.toml:3: link train\.py/x=/mnt: train\.py is not a folder of"):
         list_package(package, {})
 
 
-def test_a_package_whose_own_folder_of_ours_is_a_link_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_link_in_place_of_our_folder_is_refused(folder: Path, tmp_path: Path) -> None:
     (folder / ".pslaunch").symlink_to(tmp_path)
     with pytest.raises(Refusal, match=r"\.pslaunch is a link"):
         list_package(Package(str(folder)), {})
 
 
-def test_hashes_of_a_folder_that_can_not_be_written_are_kept_elsewhere(
+def test_hashes_of_a_read_only_folder_are_kept_in_the_users_caches(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
@@ -114,7 +114,7 @@ LISTING = ".pslaunch/listing"
 
 @pytest.fixture
 def listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """The folder's manifest, which is remembered."""
+    """Return the folder's manifest, which is cached."""
     (folder / "link").symlink_to("data")
     monkeypatch.setattr(manifest_module, "SETTLED_NS", -1)  # as if all files were older
     manifest = list_package(Package(str(folder)), {}).manifest
@@ -122,7 +122,7 @@ def listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     return manifest
 
 
-def test_a_folder_that_nobody_touched_is_listed_without_reading_it(
+def test_an_unchanged_folder_is_listed_without_reading_it(
     folder: Path, listed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(package_module, "read", None)
@@ -149,7 +149,7 @@ def test_every_change_of_a_folder_is_listed(
     assert list_package(Package(str(folder)), {}).entries != decode(listed)
 
 
-def test_what_is_remembered_is_of_this_very_package(folder: Path, listed: bytes) -> None:
+def test_a_cached_manifest_serves_its_package_alone(folder: Path, listed: bytes) -> None:
     assert list_package(Package(str(folder), links={"mnt": "/mnt"}), {}).manifest != listed
     assert list_package(Package(str(folder)), {}).manifest == listed
     (folder / LISTING).write_bytes((folder / LISTING).read_bytes()[:-1])

@@ -1,4 +1,4 @@
-"""Node code travels alone: standard library only, whatever is installed where it lands."""
+"""The zipapp runs alone: standard library only, regardless of installed packages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_imports_only_the_standard_library_and_itself(name: str, path: Path) -> 
 
 @pytest.fixture
 def app(tmp_path: Path) -> Path:
-    """The zipapp, as a file."""
+    """Return the zipapp as a file."""
     (tmp_path / "app.pyz").write_bytes(make_zipapp())
     return tmp_path / "app.pyz"
 
@@ -65,7 +65,7 @@ def test_it_loads_no_numpy_and_none_of_the_launcher(app: Path) -> None:
     }
 
 
-# Says whether the modules came compiled, and what a traceback shows.
+# Prints the kind of the loaded modules and a traceback.
 FROM = """
 import sys
 sys.path.insert(0, sys.argv[1])

@@ -1,4 +1,4 @@
-"""The boot, through the shells that login users have: finds a Python, discards noise, starts the zipapp."""
+"""The boot in common login shells: finds a Python, discards noise, starts the zipapp."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ class Login:
         return self.process.stdout.read(n) or b""
 
     def end(self) -> tuple[int, str]:
-        """Close its line; its exit code and what it said."""
+        """Close its line; return its exit code and stderr."""
         _, said = self.process.communicate(timeout=20)
         return self.process.returncode, said.decode()
 
 
 @pytest.fixture
 def pythons(tmp_path: Path) -> Path:
-    """A folder for PATH that has sh, and what a test puts there."""
+    """Return a folder for PATH with sh; tests add to it."""
     folder = tmp_path / "bin"
     folder.mkdir()
     return folder
 
 
 def fake(folder: Path, name: str, version: str) -> None:
-    """An old Python: says its version, and that it does not fit."""
+    """Write an old Python: prints its version and fails."""
     (folder / name).write_text(f"#!/bin/sh\necho {version}\nexit 1\n")
     (folder / name).chmod(0o755)
 
 
-def test_every_shell_gets_to_the_keeper(shell: str) -> None:
+def test_every_shell_starts_the_keeper(shell: str) -> None:
     boot = make_boot(["keeper", "5", "1"], sys.executable)
     login = Login(shell, boot.payload)
     assert wait_for_marker(login.read, boot.marker) == b""
@@ -86,7 +86,7 @@ def test_a_python_is_found_and_too_old_ones_are_passed_over(pythons: Path) -> No
     assert login.end()[0] == 1
 
 
-def test_no_python_is_an_error_with_those_that_were_found(pythons: Path) -> None:
+def test_the_error_without_a_python_lists_the_old_ones(pythons: Path) -> None:
     fake(pythons, "old python", "3.6.8")
     boot = make_boot(["x"], str(pythons / "old python"))
     login = Login("/bin/sh", boot.payload, {"PATH": str(pythons)})
@@ -106,7 +106,7 @@ def test_a_given_python_may_be_in_the_home_folder_there(pythons: Path) -> None:
     assert login.end()[0] == 1
 
 
-def test_a_given_python_that_is_not_there_is_named() -> None:
+def test_a_missing_given_python_is_named() -> None:
     boot = make_boot(["x"], "/nowhere/python3")
     login = Login("/bin/sh", boot.payload)
     with pytest.raises(NoMarkerError):
@@ -117,7 +117,7 @@ def test_a_given_python_that_is_not_there_is_named() -> None:
     )
 
 
-def test_what_was_cut_on_the_way_is_not_run() -> None:
+def test_a_damaged_zipapp_is_not_run() -> None:
     boot = make_boot(["x"], sys.executable)
     login = Login("/bin/sh", boot.payload[:-1000] + b"\0" * 1000)
     with pytest.raises(NoMarkerError):
@@ -125,7 +125,7 @@ def test_what_was_cut_on_the_way_is_not_run() -> None:
     assert "what arrived is not what was sent" in login.end()[1]
 
 
-def test_an_echo_of_what_was_sent_is_no_answer() -> None:
+def test_an_echo_is_not_the_marker() -> None:
     boot = make_boot(["x"], None)
     with pytest.raises(NoMarkerError):
         wait_for_marker(io.BytesIO(boot.payload).read, boot.marker)

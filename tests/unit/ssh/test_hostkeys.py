@@ -1,4 +1,4 @@
-"""Which host keys are trusted; with files as ssh-keygen writes them."""
+"""Trust in host keys, with files in the form of ssh-keygen."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_names(known: Path, host: Callable[..., Settings], names: str, port: int
 
 @needs_openssh
 def test_hashed_names(known: Path, host: Callable[..., Settings]) -> None:
-    """As ssh-keygen hashes them."""
+    """Names hashed by ssh-keygen are found."""
     key = known.parent / "id"
     known.parent.mkdir()
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
@@ -93,12 +93,12 @@ def test_a_changed_key_names_file_and_line(known: Path, host: Callable[..., Sett
     assert known.read_text().count("\n") == 2
 
 
-def test_a_line_without_a_port_says_nothing_against_a_key(known: Path, host: Callable[..., Settings]) -> None:
+def test_a_line_without_a_port_contradicts_no_key(known: Path, host: Callable[..., Settings]) -> None:
     write(known, f"node {text(OTHER)}")
     HostKeyChecker(None).check(host(port=2200, strict="accept-new"), TYPE, KEY)
 
 
-def test_a_revoked_key_is_refused_whatever_else_is_known(known: Path, host: Callable[..., Settings]) -> None:
+def test_a_revoked_key_is_refused_even_if_known_elsewhere(known: Path, host: Callable[..., Settings]) -> None:
     write(known, f"node {text()}", f"@revoked * {text()}")
     assert f"{known}:2 revokes" in refusal(host(strict="no"), HostKeyChecker(None))
 
@@ -154,11 +154,11 @@ def test_an_unknown_key(
     assert all(make_fingerprint(KEY) in question for question in asked)
 
 
-def test_without_a_terminal_the_message_says_how_to_get_it(host: Callable[..., Settings]) -> None:
+def test_without_a_terminal_the_message_has_the_remedy(host: Callable[..., Settings]) -> None:
     assert "--host_key_policy=accept_new" in refusal(host(), HostKeyChecker(None))
 
 
-def test_strict_no_takes_a_changed_key_as_ssh_does(known: Path, host: Callable[..., Settings]) -> None:
+def test_strict_no_accepts_a_changed_key_as_ssh_does(known: Path, host: Callable[..., Settings]) -> None:
     write(known, f"node {text(OTHER)}")
     HostKeyChecker(None).check(host(strict="no"), TYPE, KEY)
 

@@ -1,4 +1,4 @@
-"""Questions on a terminal: no echo, and no answer that must be waited for."""
+"""Questions on a terminal: no echo, and cancelled by the end of the job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pslaunch.ssh.prompt import Prompt
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, int]]:
-    """Both ends of one: the user's, and ours."""
+    """Return both ends of a terminal: the user's, and ours."""
     fds = pty.openpty()
     yield fds
     for fd in fds:
@@ -37,7 +37,7 @@ def test_an_answer_is_taken_without_an_echo(terminal: tuple[int, int]) -> None:
     assert answers == ["geheim ü"] and os.read(user, 100).strip() == b"" and echoes(ours)
 
 
-def test_nobody_has_to_answer_when_the_job_is_ended(terminal: tuple[int, int]) -> None:
+def test_the_end_of_the_job_cancels_a_question(terminal: tuple[int, int]) -> None:
     user, ours = terminal
     prompt, answers = Prompt(os.ttyname(ours)), list[str]()
     asking = threading.Thread(target=lambda: answers.append(prompt.ask("word? ")))
@@ -59,7 +59,7 @@ def test_ctrl_d_is_no_answer(terminal: tuple[int, int]) -> None:
     assert answers == [""] and echoes(ours)
 
 
-def test_one_question_stands_until_it_is_answered(terminal: tuple[int, int]) -> None:
+def test_a_second_question_waits_for_the_first_answer(terminal: tuple[int, int]) -> None:
     user, ours = terminal
     prompt, answers = Prompt(os.ttyname(ours)), dict[str, str]()
 

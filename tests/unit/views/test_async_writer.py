@@ -1,4 +1,4 @@
-"""The launcher's output: never waits for its reader, says when that is gone, loses nothing."""
+"""The launcher's output: never waits for its reader, reports its end, loses nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from pslaunch.views.async_writer import FULL_CHARS, Outlet
 
 
-def test_a_slow_reader_gets_everything_and_holds_up_nobody() -> None:
+def test_a_slow_reader_gets_everything_and_blocks_no_writer() -> None:
     read_fd, write_fd = os.pipe()
     with open(read_fd, "rb") as reader, open(write_fd, "w") as writer:  # noqa: PTH123 - descriptors
         outlet = Outlet(writer)
@@ -43,7 +43,7 @@ def test_a_reader_that_is_gone_is_an_error_of_a_later_write() -> None:
         assert outlet.closed
 
 
-def test_what_has_no_descriptor_is_written_to_at_once() -> None:
+def test_an_output_without_descriptor_is_written_at_once() -> None:
     out = io.StringIO()
     outlet = Outlet(out)
     outlet.write("text")

@@ -1,4 +1,4 @@
-"""How far a dispatch is, in words and in the views."""
+"""Progress of a dispatch in words and in the views."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ JOB = {
 
 
 def bars(columns: int, nodes: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What stands below the output on a terminal of this size, once 10 s of a dispatch are over."""
+    """Return the lines below the output on a terminal of this size after 10 s of a dispatch."""
     for name, value in {"TERM": "xterm", "COLUMNS": str(columns), "LINES": "24"}.items():
         monkeypatch.setenv(name, value)
     now = [0.0]
@@ -101,7 +101,7 @@ def _drawn(view: LiveView, paper: Console) -> str:
     return captured.get()
 
 
-def test_bars_say_how_much_how_fast_how_long_and_what_each_node_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bars_show_amount_speed_time_left_and_state_of_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
     _, title, _, whole, second, first = bars(120, 2, monkeypatch)
     assert title == "w2v-1: sending"
     assert whole.startswith("all nodes") and whole.endswith("1 of 2 done") and "━" in whole

@@ -66,7 +66,7 @@ def plain(*events: Mapping[str, Any], clock: Callable[[], float] = time.monotoni
     return out.getvalue().splitlines()
 
 
-def test_the_first_lines_say_what_runs_where() -> None:
+def test_the_first_lines_show_roles_and_nodes() -> None:
     text = "\n".join(plain(JOB)[:3])
     for word in (
         "w2v-1a2b",
@@ -98,7 +98,7 @@ def test_a_long_line_goes_on_under_its_mark_and_is_never_mixed() -> None:
 
 
 @given(st.text(st.characters()))
-def test_nothing_that_a_terminal_obeys_gets_out(text: str) -> None:
+def test_control_sequences_are_removed(text: str) -> None:
     shown = clean(text, "ascii")
     assert all(c == "\t" or " " <= c <= "~" for c in shown)
     assert not any((ord(c) < 32 and c != "\t") or 127 <= ord(c) < 160 for c in clean(text))
@@ -121,9 +121,7 @@ SPOILT: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("kind", [PlainView, JsonView, LiveView])
-def test_what_hosts_say_in_any_field_is_shown_without_what_a_terminal_obeys(
-    kind: type, screen: io.StringIO
-) -> None:
+def test_control_sequences_of_hosts_are_removed_from_every_field(kind: type, screen: io.StringIO) -> None:
     recent = Recent()  # what every head and every observer remember, and views are shown
     for n, e in enumerate(SPOILT):
         recent.add(spoil({**e, "n": n, "time": 0.0}))
@@ -173,7 +171,7 @@ def test_a_failure_without_process_log_or_tail() -> None:
         ({"text": "was lost: its line was closed", "code": 76, "what": "node 0 (box)"}, "node 0 (box)"),
     ],
 )
-def test_a_failure_is_told_once_and_its_node_too(failure: dict[str, Any], said: str) -> None:
+def test_a_failure_and_its_node_are_shown_once(failure: dict[str, Any], said: str) -> None:
     block = plain(JOB, {**FAILED, "failure": {**FAILURE, **failure}})[3:]
     assert block[0][12:] == f"FAILED: {said}: {failure['text']}"
 
@@ -222,7 +220,7 @@ def test_plain_progress_comes_every_ten_seconds_for_each_process() -> None:
         ({"event": "ending", "why": "Ctrl+C", "grace_s": 5.0}, ["Ctrl+C", "5 s"]),
     ],
 )
-def test_each_event_says_what_it_knows(event: Mapping[str, Any], says: list[str]) -> None:
+def test_each_event_shows_its_fields(event: Mapping[str, Any], says: list[str]) -> None:
     text = plain(JOB, event)[-1]
     for word in says:
         assert word in text
@@ -264,14 +262,14 @@ def test_make_view_fits_the_place() -> None:
 
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What a terminal of 100 columns gets."""
+    """Return the output on a terminal of 100 columns."""
     for name, value in {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}.items():
         monkeypatch.setenv(name, value)
     return io.StringIO()
 
 
 def new(screen: io.StringIO) -> str:
-    """What came since the last call."""
+    """Return the output since the last call."""
     text = screen.getvalue()
     screen.seek(0)
     screen.truncate()
@@ -301,7 +299,7 @@ def test_live_view(screen: io.StringIO) -> None:
 
 
 def shown(columns: int, lines: int, monkeypatch: pytest.MonkeyPatch, *events: Mapping[str, Any]) -> list[str]:
-    """The table as it would be drawn on a terminal of this size."""
+    """Return the table on a terminal of this size."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("LINES", str(lines))
     monkeypatch.setenv("TERM", "xterm")
@@ -356,7 +354,7 @@ def test_the_state_of_a_process_that_ended(
     assert state in next(text for text in lines if "trainer/1" in text)
 
 
-def test_a_long_reason_is_told_once() -> None:
+def test_a_long_reason_is_shown_once() -> None:
     text = "can't listen on 127.0.0.1:7164: Address already in use, held by pid 12"
     failure = {**FAILURE, "what": "node 0 (localhost)", "text": text, "log": "", "tail": [], "advice": ""}
     why = f"node 0 (localhost): {text}"
@@ -416,7 +414,7 @@ def test_live_view_closes_without_an_end(screen: io.StringIO) -> None:
     assert "last words" in text and SHOW_CURSOR in text
 
 
-def test_live_view_closes_where_nothing_can_be_written(screen: io.StringIO) -> None:
+def test_live_view_closes_after_failed_writes(screen: io.StringIO) -> None:
     view = LiveView(screen, time.monotonic)
     view.show_event(JOB)
     view.show_event(line("trainer/0", "last words"))
