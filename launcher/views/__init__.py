@@ -1,1 +1,1 @@
-"""What a user sees of a job: plain lines, JSON or a live table."""
+"""Views of a job for the user: plain lines, JSON or a live table."""
