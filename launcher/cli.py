@@ -141,7 +141,7 @@ def _run_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> None:
 
     if given.flag("dry_run"):
         connect = "connect" in given.options and given.flag("connect")
-        typer.echo(clean_lines(session.dry_run(spec, as_json=as_json, connect=connect)))
+        typer.echo(clean_lines(session.render_dry_run(spec, as_json=as_json, connect=connect)))
         return
     raise typer.Exit(session.run(spec, as_json=as_json))
 

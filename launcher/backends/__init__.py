@@ -1,1 +1,1 @@
-"""Backends: each puts agents on nodes and gives the head a line to each of them, nothing else."""
+"""Backends, which start agents on nodes and give the head a line to each."""

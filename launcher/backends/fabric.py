@@ -1,7 +1,6 @@
 """The SSH backend: the node's zipapp on every host, its line a channel of one SSH connection.
 
-How hosts are reached is pslaunch.ssh's; what runs there is node/. A host's name, user and port are those
-that the user wrote: a node's `name` is `Host.text`.
+pslaunch.ssh reaches the hosts; node/ runs there. A node's `name` is `Host.text`, as the user wrote it.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from .local import LocalBackend
 
 __all__ = ["FabricBackend", "from_data", "make_backend", "to_data"]
 
-SILENT_S = 30.0  # a host that is asked something by a later shell has said nothing for so long
+SILENT_S = 30.0  # limit of a host's silence while it answers a later shell
 
 
 def make_backend(reach: Reach | None) -> Backend:
-    """Return the backend; without a reach what a shell on node 0 itself can do."""
+    """Return the backend; without a reach, the one for a shell on node 0 itself."""
     return FabricBackend(reach) if reach else OnNode0()
 
 
 def from_data(data: Any) -> Reach:
-    """Return a Reach from what `to_data` made of it. Raises SpecError where that was another version's."""
+    """Return a Reach from the data of `to_data`. Raises SpecError if another version wrote it."""
     try:
         return Reach(**{**data, "hosts": tuple(Host(**h) for h in data["hosts"])})
     except (KeyError, TypeError):
@@ -47,18 +46,20 @@ def from_data(data: Any) -> Reach:
 
 
 class OnNode0(LocalBackend):
-    """A job of hosts for a shell on the first of them, where nobody noted how the others are reached."""
+    """Backend for a shell on the first host of a job, without a record of the way to the others."""
 
     name = "fabric"
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         if node.id:
-            raise SpecError(f"how node {node.id} is reached is not known here: --conf conf.py tells it")
+            raise SpecError(
+                f"node {node.id} can't be reached: its host is not known here; add --conf conf.py"
+            )
         return super().ask(node, words)
 
 
 class FabricBackend:
-    """Agents on hosts that are reached by SSH; a line closes with the connection, also when we are killed."""
+    """Agents on hosts reached by SSH; a line closes with its connection, also if the launcher is killed."""
 
     name = "fabric"
     ended: Ended | None = None
@@ -75,7 +76,7 @@ class FabricBackend:
         return list(zip(nodes, self._open(nodes, limits, "serve"), strict=True))
 
     def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[Line | HostError]:
-        return self._try(nodes, limits, "serve")
+        return self._try_open(nodes, limits, "serve")
 
     def start_head(self, node: Node, limits: Limits) -> Line:
         return self._open([node], limits, "lead")[0]
@@ -87,16 +88,16 @@ class FabricBackend:
             try:
                 with os.fdopen(line.write_fd, "wb") as f:
                     f.write(json.dumps({**dial._asdict(), "node": node.id}).encode() + b"\n")
-            except OSError as e:  # it ended before it could be told where to dial
+            except OSError as e:  # it ended before it had the address
                 text = line.diagnosis() or e.strerror or str(e)
                 failed[node.id] = HostError(node.name, "start", text)
         if failed:
             raise HostsError(failed, len(nodes))
 
-    def head_line(self, record: Mapping[str, Any]) -> Line:
-        return _line(self._run(self._reach.hosts[0], ["relay", str(record["socket"])]))
+    def open_head_line(self, record: Mapping[str, Any]) -> Line:
+        return _make_line(self._run(self._reach.hosts[0], ["relay", str(record["socket"])]))
 
-    def records(self) -> Iterator[bytes]:
+    def read_records(self) -> Iterator[bytes]:
         return self._answer(self._reach.hosts[0], ["records"])
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
@@ -112,14 +113,14 @@ class FabricBackend:
             except TimeoutError as e:
                 raise HostError(host, words[0], str(e)) from None
             except EOFError as e:
-                if channel.wait(CLOSE_EXTRA_S) == codes.IO:  # the host is there, what is asked for is not
+                if channel.wait(CLOSE_EXTRA_S) == codes.IO:  # the host answers, but lacks the file
                     raise FileError(f"{host}: {channel.tail.get_last_words()}") from None
                 raise HostError(host, words[0], channel.diagnosis() or str(e)) from None
 
     def cancel(self) -> None:
         self._fleet.cancel()
 
-    def ends_within(self, limit_s: float) -> None:
+    def limit_end(self, limit_s: float) -> None:
         self._end_s = min(self._end_s, time.monotonic() + limit_s + CLOSE_EXTRA_S)
 
     def release(self) -> None:
@@ -128,9 +129,9 @@ class FabricBackend:
         self._fleet.close()
 
     def close(self) -> None:
-        """Wait for what still ends on the hosts; the head has closed their lines by now."""
+        """Wait for agents that still end; the head has closed their lines already."""
         self._prompt.give_up()
-        self.ends_within(self._grace_s)
+        self.limit_end(self._grace_s)
         end_s = max(self._end_s, time.monotonic() + LAST_WORDS_S)
         for channel in self._channels:
             channel.wait(max(0.0, end_s - time.monotonic()))
@@ -138,8 +139,8 @@ class FabricBackend:
         self._fleet.close()
 
     def _open(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Line]:
-        """An agent on each node. Raises HostsError, which names every host that failed; then none is left."""
-        opened = self._try(nodes, limits, mode)
+        """Start an agent on each node. Raises HostsError with all failed hosts, and then leaves none."""
+        opened = self._try_open(nodes, limits, mode)
         lines = [line for line in opened if isinstance(line, Line)]
         failed = {n.id: e for n, e in zip(nodes, opened, strict=True) if isinstance(e, HostError)}
         if failed:
@@ -148,14 +149,14 @@ class FabricBackend:
             raise HostsError(failed, len(nodes))
         return lines
 
-    def _try(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Line | HostError]:
+    def _try_open(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Line | HostError]:
         self._grace_s = limits.grace_s
         argv = ["keeper", str(limits.lost_after_s), str(limits.grace_s), mode]
         hosts = [self._reach.hosts[node.id] for node in nodes]
         beat = b" " if mode == "dial" else wire.BEAT  # JSON may have blanks before it
         opened = self._fleet.open(hosts, [argv] * len(nodes), beat)
         self._channels += [c for c in opened if isinstance(c, Channel)]
-        return [c if isinstance(c, HostError) else _line(c) for c in opened]
+        return [c if isinstance(c, HostError) else _make_line(c) for c in opened]
 
     def _run(self, host: Host, argv: Sequence[str]) -> Channel:
         opened = self._fleet.open([host], [argv])[0]
@@ -166,7 +167,7 @@ class FabricBackend:
 
 
 class _Answer(io.RawIOBase):
-    """What a host says to a question, as long as it says something."""
+    """Answer of a host; a long silence raises TimeoutError."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -178,9 +179,7 @@ class _Answer(io.RawIOBase):
         waiting = select.poll()
         waiting.register(self._fd, select.POLLIN)
         if not waiting.poll(SILENT_S * 1000):
-            raise TimeoutError(
-                f"it has said nothing for {SILENT_S:.0f} s; is the host, or a disk of it, hanging?"
-            )
+            raise TimeoutError(f"no answer for {SILENT_S:.0f} s; check that the host and its disks respond")
         return os.readv(self._fd, [buffer])
 
     def close(self) -> None:
@@ -189,5 +188,5 @@ class _Answer(io.RawIOBase):
         super().close()
 
 
-def _line(channel: Channel) -> Line:
+def _make_line(channel: Channel) -> Line:
     return Line(channel.read_fd, channel.write_fd, channel.diagnosis)

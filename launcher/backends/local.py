@@ -1,4 +1,4 @@
-"""The local backend: a keeper and its agent on this machine, over the wire that every other one uses."""
+"""The local backend: a keeper and its agent on this machine, with the wire protocol of all backends."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def make_backend(_reach: None) -> LocalBackend:
 
 
 def to_data(_reach: None) -> None:
-    """Nothing: the job has its own record on this machine."""
+    """Return nothing: the job has its own record on this machine."""
 
 
 def from_data(_data: object) -> None:
-    """Nothing: later shells are on this machine."""
+    """Return nothing: later shells are on this machine."""
 
 
 class LocalBackend:
@@ -70,16 +70,18 @@ class LocalBackend:
 
     def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
         for node in nodes:
-            keeper = self._keeper(node, limits, "dial", stdout=subprocess.DEVNULL)
+            keeper = self._start_keeper(node, limits, "dial", stdout=subprocess.DEVNULL)
             assert keeper.stdin is not None
             try:
                 keeper.stdin.write(json.dumps({**dial._asdict(), "node": node.id}).encode() + b"\n")
-            except OSError as e:  # it ended before it could be told where to dial
-                raise ServiceError(_no_agent(node, _last_words(self._keepers[-1][1]) or e.strerror)) from e
+            except OSError as e:  # it ended before it had the address
+                raise ServiceError(
+                    _format_no_agent(node, _read_last_words(self._keepers[-1][1]) or e.strerror)
+                ) from e
             finally:
                 keeper.stdin.close()
 
-    def head_line(self, record: Mapping[str, Any]) -> Line:
+    def open_head_line(self, record: Mapping[str, Any]) -> Line:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.connect(str(record["socket"]))
@@ -89,7 +91,7 @@ class LocalBackend:
         fd = sock.detach()
         return Line(fd, fd)
 
-    def records(self) -> Iterator[bytes]:
+    def read_records(self) -> Iterator[bytes]:
         return self._answer(["records"])
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
@@ -109,18 +111,18 @@ class LocalBackend:
                 raise FileError(said or f"pslaunch {words[0]}: {e}") from None
 
     def _start(self, node: Node, limits: Limits, mode: str) -> Line:
-        keeper = self._keeper(node, limits, mode, stdout=subprocess.PIPE)
+        keeper = self._start_keeper(node, limits, mode, stdout=subprocess.PIPE)
         assert keeper.stdin is not None and keeper.stdout is not None
         with keeper.stdin, keeper.stdout:
             try:
                 write_fd, read_fd = os.dup(keeper.stdin.fileno()), os.dup(keeper.stdout.fileno())
             except OSError as e:
-                raise ServiceError(_no_agent(node, e.strerror)) from e
+                raise ServiceError(_format_no_agent(node, e.strerror)) from e
         said = self._keepers[-1][1]
-        return Line(read_fd, write_fd, lambda: _last_words(said))
+        return Line(read_fd, write_fd, lambda: _read_last_words(said))
 
-    def _keeper(self, node: Node, limits: Limits, mode: str, *, stdout: int) -> subprocess.Popen[bytes]:
-        """Raises ServiceError."""
+    def _start_keeper(self, node: Node, limits: Limits, mode: str, *, stdout: int) -> subprocess.Popen[bytes]:
+        """Start a keeper in a session of its own. Raises ServiceError."""
         self._grace_s = limits.grace_s
         argv = [*NODE, "keeper", str(limits.lost_after_s), str(limits.grace_s), mode]
         try:
@@ -129,32 +131,32 @@ class LocalBackend:
                 argv, stdin=subprocess.PIPE, stdout=stdout, stderr=said, start_new_session=True, bufsize=0
             )
         except OSError as e:
-            raise ServiceError(_no_agent(node, e.strerror)) from e
+            raise ServiceError(_format_no_agent(node, e.strerror)) from e
         self._keepers.append((keeper, said))
         return keeper
 
     def cancel(self) -> None:
-        """Nothing here takes its time."""
+        """Do nothing: starting is fast here."""
 
-    def ends_within(self, limit_s: float) -> None:
+    def limit_end(self, limit_s: float) -> None:
         self._end_s = min(self._end_s, time.monotonic() + limit_s + CLOSE_EXTRA_S)
 
     def release(self) -> None:
         for keeper, said in self._keepers:
-            keeper.returncode = 0  # not ours to wait for any more
+            keeper.returncode = 0  # no longer waited for here
             said.close()
         self._keepers.clear()
 
     def close(self) -> None:
-        """Wait for the keepers, whose lines the head has closed by now."""
-        self.ends_within(self._grace_s)
+        """Wait for the keepers; the head has closed their lines already."""
+        self.limit_end(self._grace_s)
         end_s = max(self._end_s, time.monotonic() + LAST_WORDS_S)
         for keeper, said in self._keepers:
             try:
                 keeper.wait(max(0.0, end_s - time.monotonic()))
             except subprocess.TimeoutExpired:
-                # Killing it would take a guard away from what its agent started, unless it is stopped and
-                # guards nothing: then its agent, if there is one, does the ending.
+                # KILL only a stopped keeper: any other still guards the processes of its agent, and a
+                # stopped one guards nothing, so its agent, if any, ends them.
                 found = procs.read_proc(keeper.pid)
                 with contextlib.suppress(ProcessLookupError):
                     keeper.send_signal(signal.SIGKILL if found and found.state in "Tt" else signal.SIGTERM)
@@ -163,11 +165,11 @@ class LocalBackend:
         self._keepers.clear()
 
 
-def _no_agent(node: Node, why: str | None) -> str:
+def _format_no_agent(node: Node, why: str | None) -> str:
     return f"no agent for node {node.id} ({node.name}): {why}"
 
 
-def _last_words(said: IO[bytes]) -> str:
+def _read_last_words(said: IO[bytes]) -> str:
     if said.closed:
         return ""
     size = os.fstat(said.fileno()).st_size

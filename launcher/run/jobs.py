@@ -1,4 +1,4 @@
-"""Jobs whose head is on a node, from any later shell: which there are, how they stand, their end."""
+"""Jobs whose head is on a node, from any later shell: list, status, logs, results, end."""
 
 from __future__ import annotations
 
@@ -25,38 +25,40 @@ from .observe import RemoteHead
 if TYPE_CHECKING:
     from ..node.messages import JobRecord as Record
 
-LOST_AFTER_S = 10.0  # a head that does not answer a later shell for so long is called lost
+LOST_AFTER_S = 10.0  # a head silent for longer is reported as lost
 PLACE = {"name": str, "workspace": str, "log_dir": str, "output_dir": str, "state_dir": str}
 MAX_RECORDS_BYTES = 16 * 1024 * 1024
-MAX_SHOWN = 100  # of a record that is none
-ADDED = ("path", "reach", "error")  # keys of a record that this machine has added
-NOT_KNOWN = f"its first host does not know it any more; of those that are over it keeps {record.KEPT}"
-WAITING = "waiting"  # state of a process that was not started
+MAX_SHOWN = 100  # bytes of an invalid record
+ADDED = ("path", "reach", "error")  # keys that this machine adds to a record
+NOT_KNOWN = f"its first host does not know it any more: it keeps only the last {record.KEPT} ended jobs"
+WAITING = "waiting"  # state of a process not yet started
 NEWS = (
     "job", "name", "backend", "workspace", "nodes", "host", "started", "state", "code", "reason", "elapsed_s",
     "failure", "processes",
 )  # fmt: skip
-STOPPED = ("job", "state", "code", "reason")  # what `stop` tells as JSON
+STOPPED = ("job", "state", "code", "reason")  # JSON of `stop`
 
 
-def all_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
-    """The user's jobs, oldest first; `state` is running, ended, unknown, or lost where no head answers.
+def list_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
+    """Return the user's jobs, oldest first; `state` is running, ended, unknown, or lost if no head answers.
 
-    Those that this machine knows of, or those that are known elsewhere. A job that was started from here and
-    runs elsewhere is asked for there.
+    Lists the jobs known to this machine, or those known elsewhere. The state of a job that runs elsewhere is
+    read there.
     """
     if elsewhere is not None:
-        return _known_there(elsewhere.backend, elsewhere.reach)
+        return _read_jobs_there(elsewhere.backend, elsewhere.reach)
     read = record.read_all(record.folder(os.environ), lambda text: _tell(f"pslaunch: {text}"))
-    led = {r["job"]: r for r in read if not record.is_pointer(r)}  # here, or where the folder is shared
+    led = {
+        r["job"]: r for r in read if not record.is_pointer(r)
+    }  # here, or on a machine that shares the folder
     found: list[Record] = []
     asked: dict[str, list[Record]] = {}
     for r in filter(record.is_pointer, read):
         here = led.pop(r["job"], None)
         if r["state"] != record.ELSEWHERE:
-            found.append(_with_reach(r))
+            found.append(_add_reach(r))
         elif here and here["state"] != record.UNKNOWN:
-            found.append(_with_reach({**here, "reach": r.get("reach")}))
+            found.append(_add_reach({**here, "reach": r.get("reach")}))
             _note_end(r, here)
         else:
             asked.setdefault(json.dumps([r["backend"], r.get("reach")]), []).append(r)
@@ -65,18 +67,18 @@ def all_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
     return sorted([*led.values(), *found], key=lambda r: float(r["started"]))
 
 
-def _with_reach(r: Record) -> Record:
-    """What this machine noted of a job that was over; `error` says why its nodes can't be asked."""
+def _add_reach(r: Record) -> Record:
+    """Add the reach to the record of an ended job, or as `error` the reason why it has none."""
     try:
         return {**r, "reach": find_backend(r["backend"]).from_data(r["reach"])} if "reach" in r else r
     except SpecError as e:
         return {**r, "reach": None, "error": e}
 
 
-def _known_there(backend: str, reach: object) -> list[Record]:
+def _read_jobs_there(backend: str, reach: object) -> list[Record]:
     text = bytearray()
-    with _backend({"backend": backend, "reach": reach}) as there:
-        for piece in there.records():
+    with _open_backend({"backend": backend, "reach": reach}) as there:
+        for piece in there.read_records():
             text += piece
             if len(text) > MAX_RECORDS_BYTES:
                 raise PslaunchError(f"the first host has more than {MAX_RECORDS_BYTES:,} bytes of records")
@@ -87,17 +89,19 @@ def _known_there(backend: str, reach: object) -> list[Record]:
             found.append(cast("Record", r))
         except (ValueError, RecursionError) as e:
             begin = line[:MAX_SHOWN].decode("utf-8", "replace")
-            _tell(f"pslaunch: {begin!r} on the first host is no record of a job, and is left out: {e}")
+            _tell(
+                f"pslaunch: {begin!r} on the first host is not a valid record of a job, and is left out: {e}"
+            )
     return found
 
 
 def _follow(pointers: Sequence[Record]) -> list[Record]:
-    """What node 0 says of jobs that were started from here; what is over is noted here too."""
+    """Return the records of node 0 for jobs started from here; ends are recorded here too."""
     reach = None
     try:
         name = pointers[0]["backend"]
         reach = find_backend(name).from_data(pointers[0].get("reach"))
-        known = {r["job"]: r for r in _known_there(name, reach)}
+        known = {r["job"]: r for r in _read_jobs_there(name, reach)}
     except PslaunchError as e:
         return [
             {**r, "state": record.UNKNOWN, "reason": str(e), "processes": [], "reach": reach, "error": e}
@@ -129,7 +133,7 @@ def _make_backend(r: Record) -> Backend:
 
 
 @contextlib.contextmanager
-def _backend(r: Record) -> Iterator[Backend]:
+def _open_backend(r: Record) -> Iterator[Backend]:
     backend = _make_backend(r)
     try:
         yield backend
@@ -138,11 +142,11 @@ def _backend(r: Record) -> Iterator[Backend]:
 
 
 def find(word: str, elsewhere: Elsewhere | None = None, *, running: bool = False) -> Record:
-    """The job of this id, or of an unmistakable beginning of one. Raises SpecError.
+    """Return the job with this id, or with a unique beginning of it. Raises SpecError.
 
-    running: of several, the only one that runs is meant.
+    running: prefer the only running job among several.
     """
-    jobs = all_jobs(elsewhere)
+    jobs = list_jobs(elsewhere)
     found = [r for r in jobs if r["job"] == word] or [r for r in jobs if r["job"].startswith(word)]
     if running and len(found) > 1:
         alive = [r for r in found if r["state"] in ("running", record.UNKNOWN)]
@@ -150,40 +154,42 @@ def find(word: str, elsewhere: Elsewhere | None = None, *, running: bool = False
     if len(found) == 1:
         return found[0]
     if found:
-        raise SpecError("\n  ".join([f"{word!r} may be one of", *map(_line, found)]))
+        raise SpecError(
+            "\n  ".join([f"{word!r} matches several jobs; give more of the id", *map(_format_line, found)])
+        )
     if not jobs:
-        raise SpecError(f"no job {word!r}; {_no_jobs(elsewhere)}")
+        raise SpecError(f"no job {word!r}; {_explain_no_jobs(elsewhere)}")
     near = nearest(word, [r["job"] for r in jobs], cutoff=0.5)
     there = f" on {elsewhere.shown}" if elsewhere else ""
-    hint = f"is {near!r} meant?" if near else "pslaunch jobs lists them"
+    hint = f"did you mean {near!r}?" if near else "pslaunch jobs lists them"
     raise SpecError(f"no job {word!r}{there}; {hint}")
 
 
 def _find_reached(word: str, elsewhere: Elsewhere | None, *, running: bool = False) -> Record:
-    """As `find`; raises why a job can't be asked for where it runs."""
+    """Find a job as `find` does; raises the reason if its nodes can't be asked."""
     r = find(word, elsewhere, running=running)
     if "error" in r or r["state"] == record.UNKNOWN:
-        raise _why_unknown(r)
+        raise _make_unknown_error(r)
     return r
 
 
-def _why_unknown(r: Record) -> PslaunchError:
+def _make_unknown_error(r: Record) -> PslaunchError:
     error: PslaunchError | None = r.get("error")
     return error or SpecError(f"job {r['job']}: {r['reason']}")
 
 
-def _no_jobs(elsewhere: Elsewhere | None) -> str:
+def _explain_no_jobs(elsewhere: Elsewhere | None) -> str:
     if elsewhere is not None:
         return f"no jobs are known to {elsewhere.shown}"
     return "no jobs are known here; --conf conf.py asks a cluster"
 
 
-class _NoWordError(NodeLostError):
-    """A head was lost before it told anything: its job may have ended since it was found."""
+class _NoAnswerError(NodeLostError):
+    """Head lost before its first message: the job may have ended since it was found."""
 
 
-def _over(r: Record, elsewhere: Elsewhere | None, why: NodeLostError) -> Record:
-    """A job whose head was lost, as it is known now; raises `why` where it has not ended."""
+def _find_ended(r: Record, elsewhere: Elsewhere | None, why: NodeLostError) -> Record:
+    """Return the current record of a job whose head was lost; raises `why` unless it has ended."""
     again = find(r["job"], elsewhere)
     if again["state"] in ("running", record.UNKNOWN):
         raise why
@@ -191,16 +197,16 @@ def _over(r: Record, elsewhere: Elsewhere | None, why: NodeLostError) -> Record:
 
 
 class _Head:
-    """A line to the head of a running job, closed at the end. Raises NodeLostError where it is lost."""
+    """Context with a line to the head of a running job. Raises NodeLostError if the line is lost."""
 
     def __init__(self, r: Record) -> None:
         self.loop = Loop()
         self._backend = _make_backend(r)
         try:
-            line = self._backend.head_line(r)
+            line = self._backend.open_head_line(r)
         except OSError as e:
             self._end()
-            raise _NoWordError(f"job {r['job']}: its head does not answer: {e.strerror}") from e
+            raise _NoAnswerError(f"job {r['job']}: its head does not answer: {e.strerror}") from e
         except PslaunchError:
             self._end()
             raise
@@ -218,19 +224,19 @@ class _Head:
         self.head.close()
         self._end()
         if self.head.lost and not failed:
-            raise (NodeLostError if self.head.told else _NoWordError)(self.head.lost)
+            raise (NodeLostError if self.head.told else _NoAnswerError)(self.head.lost)
 
 
 def show_jobs(out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None) -> None:
-    """One line a job."""
-    found = all_jobs(elsewhere)
+    """Print one line per job."""
+    found = list_jobs(elsewhere)
     for r in found:
-        _say(json.dumps(_news(r)) if as_json else _line(r), out)
+        _say(json.dumps(_select_news(r)) if as_json else _format_line(r), out)
     if not found:
-        _tell(f"pslaunch jobs: {_no_jobs(elsewhere)}")
+        _tell(f"pslaunch jobs: {_explain_no_jobs(elsewhere)}")
 
 
-def _line(r: Record) -> str:
+def _format_line(r: Record) -> str:
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(r["started"]))
     code = f" {r['code']}" if "code" in r else ""
     nodes = f"{r['nodes']} node{'' if r['nodes'] == 1 else 's'}"
@@ -239,37 +245,37 @@ def _line(r: Record) -> str:
 
 
 def _tell(text: str) -> None:
-    if sys.stderr is not None:  # else it is closed
+    if sys.stderr is not None:  # None if it is closed
         _say(text, sys.stderr)
 
 
 def _say(text: str, out: TextIO) -> None:
-    """Print a line, fit for a terminal: nodes have said much of it."""
+    """Print a line that is safe for a terminal: parts of it come from nodes."""
     print(logs.clean(text, out.encoding or "utf-8"), file=out)
 
 
-def _news(r: Record) -> dict[str, Any]:
-    """What `jobs` and `status` tell of a job as JSON."""
+def _select_news(r: Record) -> dict[str, Any]:
+    """Return the JSON of a job for `jobs` and `status`."""
     return {key: r.get(key) for key in NEWS}
 
 
-def _with_status(r: Record, elsewhere: Elsewhere | None) -> Record:
-    """With what the head of a job that runs says of it."""
+def _add_status(r: Record, elsewhere: Elsewhere | None) -> Record:
+    """Add the status from the head of a running job."""
     if r["state"] != "running":
         return r
     try:
         with _Head(r) as head:
-            told: Mapping[str, Any] = head.status() or {}
+            told: Mapping[str, Any] = head.get_status() or {}
     except NodeLostError as e:
-        return _over(r, elsewhere, e)
+        return _find_ended(r, elsewhere, e)
     logs_of = {p["process"]: p["log"] for p in r["processes"]}
     processes = [{**p, "log": logs_of.get(p["process"])} for p in told.get("processes") or r["processes"]]
     return cast("Record", {**r, **told, "processes": processes})
 
 
 def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None) -> None:
-    """How a job and each of its processes stand."""
-    status = _news(_with_status(find(word, elsewhere, running=True), elsewhere))
+    """Print the status of a job and of each process."""
+    status = _select_news(_add_status(find(word, elsewhere, running=True), elsewhere))
     if as_json:
         print(json.dumps(status), file=out)
         return
@@ -293,8 +299,8 @@ def show_logs(
     as_json: bool,
     elsewhere: Elsewhere | None = None,
 ) -> int:
-    """The lines of a job's processes, as its head remembers them; where it has forgotten some, and of an
-    ended job, its files.
+    """Print the lines of a job's processes from its head; if it has dropped some, or the job has ended,
+    from the log files.
 
     Returns the exit code for the shell: with `follow` the job's own.
     """
@@ -308,13 +314,13 @@ def show_logs(
                 return _follow_told(r, process, out, as_json=as_json)
             if _print_told(r, process, out, as_json=as_json):
                 return codes.OK
-        except _NoWordError as e:
-            r = _over(r, elsewhere, e)
+        except _NoAnswerError as e:
+            r = _find_ended(r, elsewhere, e)
     if not (r["processes"] and r.get("places")):
-        raise _lost_track(r)
+        raise _make_lost_error(r)
     ended = int(r.get("code", codes.NODE_LOST)) if follow else codes.OK
-    if not _began(r):
-        error = PslaunchError(_nothing_ran(r))
+    if not _has_begun(r):
+        error = PslaunchError(_explain_nothing_ran(r))
         error.exit_code = ended or error.exit_code
         raise error
     unread = _print_files(r, process, out, as_json=as_json)
@@ -322,7 +328,7 @@ def show_logs(
 
 
 def _follow_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> int:
-    """What the head of a job that runs tells, to the job's end; the job's exit code."""
+    """Print the lines from a head until the job ends; returns the job's exit code."""
     session = _Head(r)
     with session as head:
         head.follow()
@@ -338,14 +344,14 @@ def _follow_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) 
 
 
 def _print_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> bool:
-    """What the head of a job that runs remembers; False where that is not all, and then nothing of it."""
+    """Print all lines from a head; if some are missing there, print nothing and return False."""
     session = _Head(r)
     with session as head:
         head.follow()
-        status = head.status()
+        status = head.get_status()
         cursor, upto = 0, status["events"] if status else 0
         while True:
-            told, cursor = head.events(0)  # what is too much has been forgotten there, and is missing
+            told, cursor = head.events(0)  # the head drops the oldest, which are then missing
             if head.done or cursor >= upto:
                 break
             session.loop.run_once()
@@ -357,12 +363,12 @@ def _print_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -
 
 
 def _is_missing(event: Mapping[str, Any], process: str | None) -> bool:
-    """Whether it tells of output that is not told."""
+    """Return True if the event reports missing output."""
     return "missing" in event or (event["event"] == "gap" and process in (None, event["process"]))
 
 
 def _print_event(event: Mapping[str, Any], process: str | None, out: TextIO, *, as_json: bool) -> None:
-    """A line; what is missing goes to standard error, or is JSON as well."""
+    """Print a line event; reports of missing output go to standard error, or are JSON too."""
     missing = _is_missing(event, process)
     if not missing and (event["event"] != "line" or process not in (None, event["process"])):
         return
@@ -377,9 +383,9 @@ def _print_event(event: Mapping[str, Any], process: str | None, out: TextIO, *, 
 
 
 def _print_files(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> int:
-    """Returns 0, or the code of the first file that could not be read."""
-    code, nodes = codes.OK, _places(r)
-    with _backend(r) as there:
+    """Print log files; returns 0, or the code of the first unreadable one."""
+    code, nodes = codes.OK, _read_places(r)
+    with _open_backend(r) as there:
         for p in r["processes"]:
             if process not in (None, p["process"]):
                 continue
@@ -387,7 +393,7 @@ def _print_files(r: Record, process: str | None, out: TextIO, *, as_json: bool) 
             try:
                 if p.get("state") == WAITING:
                     raise PslaunchError("it was not started")
-                for text in _lines(there.ask(node, ["read", p["log"], node.state_dir, r["job"]])):
+                for text in _split_lines(there.ask(node, ["read", p["log"], node.state_dir, r["job"]])):
                     more = {"more": True} if text.more else {}
                     line = {"event": "line", "process": p["process"], "text": text.text, **more}
                     _print_event(line, process, out, as_json=as_json)
@@ -397,34 +403,31 @@ def _print_files(r: Record, process: str | None, out: TextIO, *, as_json: bool) 
     return code
 
 
-def _began(r: Record) -> bool:
-    """Whether any program of the job was started, as far as is known."""
+def _has_begun(r: Record) -> bool:
+    """Return True if any program of the job was started, as far as is known."""
     return any(p.get("state") != WAITING for p in r["processes"])
 
 
-def _nothing_ran(r: Record) -> str:
+def _explain_nothing_ran(r: Record) -> str:
     if r["state"] == "running":
         return f"no program of {r['job']} has been started yet"
     return f"{r['job']} ended before its programs ran: {r.get('reason', r['state'])}"
 
 
-def _lost_track(r: Record) -> NodeLostError:
-    return NodeLostError(
-        f"job {r['job']}: where it ran is not known any more ({r.get('reason', r['state'])})"
-    )
+def _make_lost_error(r: Record) -> NodeLostError:
+    return NodeLostError(f"job {r['job']}: the record has no nodes to ask ({r.get('reason', r['state'])})")
 
 
-def _lines(pieces: Iterable[bytes]) -> Iterator[logs.Text]:
-    """As while the job ran: cleaned, and a line without an end in pieces."""
+def _split_lines(pieces: Iterable[bytes]) -> Iterator[logs.Text]:
+    """Split log bytes as during the job: cleaned, and an endless line in pieces."""
     splitter = logs.LineSplitter(time.monotonic)
     for data in pieces:
         yield from splitter.feed(data)
     yield from splitter.feed(b"", final=True)
 
 
-def _places(r: Record) -> list[job.Node]:
-    """The nodes of a job. Numbered here: a record of another machine must not say where something is
-    written on this one."""
+def _read_places(r: Record) -> list[job.Node]:
+    """Return the nodes of a job, numbered anew: a record of another machine must not choose paths here."""
     try:
         check(r.get("places", []), [PLACE])
         return [job.node_from_data({**n, "id": i}) for i, n in enumerate(r.get("places", ()))]
@@ -435,17 +438,17 @@ def _places(r: Record) -> list[job.Node]:
 def fetch(
     word: str, folder: Path, out: TextIO, *, as_json: bool = False, elsewhere: Elsewhere | None = None
 ) -> int:
-    """Bring what a job left into `output/` and `log/` of a folder. Returns 0."""
+    """Fetch a job's results into `output/` and `log/` of a folder. Returns 0."""
     from .fetch import fetch_results
 
     r = _find_reached(word, elsewhere)
-    nodes = _places(r)
+    nodes = _read_places(r)
     if not nodes:
-        raise _lost_track(r)
-    r = _with_status(r, elsewhere)
-    # What its output folder has otherwise is of earlier jobs.
-    output = folder / "output" if _began(r) else None
-    with _backend(r) as there:
+        raise _make_lost_error(r)
+    r = _add_status(r, elsewhere)
+    # Without a process, files there belong to earlier jobs.
+    output = folder / "output" if _has_begun(r) else None
+    with _open_backend(r) as there:
         found = fetch_results(there, r["job"], nodes, output=output, logs=folder / "log")
     brought = sorted(found.brought)
     if as_json:
@@ -455,26 +458,26 @@ def fetch(
     for left_out in found.left_out:
         _tell(f"pslaunch fetch: not fetched: {left_out}")
     if output is None:
-        raise PslaunchError(f"{_nothing_ran(r)}; only logs were fetched")
+        raise PslaunchError(f"{_explain_nothing_ran(r)}; only logs were fetched")
     return codes.OK
 
 
 def stop(
     word: str, out: TextIO, *, kill: bool, as_json: bool = False, elsewhere: Elsewhere | None = None
 ) -> int:
-    """End a job and wait for its end; with `kill` at once. Returns 0 once it has ended."""
+    """End a job, with `kill` at once, and wait for its end. Returns 0."""
     r = find(word, elsewhere, running=True)
     if r["state"] == record.UNKNOWN:
-        raise _why_unknown(r)
+        raise _make_unknown_error(r)
     told = f"{r['job']} is not running: {r['state']}"
     if r["state"] == "running":
-        r, told = _stopped(r, elsewhere, kill=kill), f"{r['job']} has ended"
+        r, told = _stop_running(r, elsewhere, kill=kill), f"{r['job']} has ended"
     _say(json.dumps({key: r.get(key) for key in STOPPED}) if as_json else told, out)
     return codes.OK
 
 
-def _stopped(r: Record, elsewhere: Elsewhere | None, *, kill: bool) -> Record:
-    """A job that runs, ended. Raises NodeLostError where that is not known."""
+def _stop_running(r: Record, elsewhere: Elsewhere | None, *, kill: bool) -> Record:
+    """End a running job. Raises NodeLostError if its end is not known."""
     try:
         session = _Head(r)
         with session as head:
@@ -484,7 +487,7 @@ def _stopped(r: Record, elsewhere: Elsewhere | None, *, kill: bool) -> Record:
             session.loop.run(lambda: head.done)
             events, _ = head.events(0)
     except NodeLostError as e:
-        over = _over(r, elsewhere, NodeLostError(f"{e}; whether the job ends is not known"))
+        over = _find_ended(r, elsewhere, NodeLostError(f"{e}; it is not known if the job ends"))
         if over["state"] != "ended":
             raise
         return over

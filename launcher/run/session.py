@@ -1,4 +1,4 @@
-"""The launcher's side of one running job: backend, head, view, and the end."""
+"""One running job on the launcher's side: backend, head, view, and the end."""
 
 from __future__ import annotations
 
@@ -35,36 +35,34 @@ from ..plan import dry_run as plan_as_data
 from ..plan import make_plan, render
 from ..views.async_writer import Outlet
 from ..views.make_view import make_view
+from .watch import TICK_S, Watch
 
 if TYPE_CHECKING:
     from ..backends.base import Ended
     from ..node.dispatch.head_side import Supply
-    from ..node.head.events import Event
     from ..node.head.head import Head
     from ..node.line.trace import Trace
     from ..node.messages import JobRecord
-    from ..views.view import View
     from .observe import HeadView, RemoteHead
 
-TICK_S = 0.125
-# Ends that say nothing of a host, or name it already: what then goes on is to be over soon.
+# Ends after which the hosts are not inspected: no host is at fault, or its failure is named already.
 NO_LOOK = (codes.OK, codes.USAGE, codes.INT, codes.TERM, codes.HUP, codes.NODE_LOST)
 T = TypeVar("T")
 Started = list[tuple[Node, Line]]
 
 
-def new_job_id(name: str) -> str:
-    """Unique, sortable by time, and readable: `word2vec-20260102-030405-1a2b`."""
+def make_job_id(name: str) -> str:
+    """Return a unique, readable name that sorts by time: `word2vec-20260102-030405-1a2b`."""
     safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:40] or "job"
     return f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 
-def dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> str:
-    """What `run` would start, without starting anything; with `connect` the hosts are asked what they know.
+def render_dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> str:
+    """Return the plan as text or JSON without starting anything; with `connect`, ask the hosts for facts.
 
-    Raises PslaunchError where a host that is asked is not in order, or the package can't be sent.
+    Raises PslaunchError if an asked host has a problem, or the package can't be sent.
     """
-    plan = make_plan(spec, new_job_id(spec.job_name))
+    plan = make_plan(spec, make_job_id(spec.job_name))
     if connect:
         from ..check.check import find_facts
 
@@ -75,7 +73,7 @@ def dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> str:
         if plan.package:
             from ..ship.package import list_sizes
 
-            list_sizes(plan.package)  # raises where it can't be sent
+            list_sizes(plan.package)  # raises if it can't be sent
     data = plan_as_data(placed, facts)
     return json.dumps(data) if as_json else render(data)
 
@@ -83,20 +81,20 @@ def dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> str:
 def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     """Run the job to its end and return its exit code; with `--detach`, until its programs run.
 
-    Raises PslaunchError where it can't begin.
+    Raises PslaunchError if it can't begin.
     """
-    _make_room(spec)
+    _make_folders(spec)
     trace = _begin_trace(spec)
-    plan = _with_wheels(make_plan(spec, new_job_id(spec.job_name)), spec)
+    plan = _add_wheels(make_plan(spec, make_job_id(spec.job_name)), spec)
     if spec.detach and spec.site.reach is not None:
-        _remember(plan, spec.site.reach).unlink()  # it is not led yet
+        _remember(plan, spec.site.reach).unlink()  # only a test of writing: nobody leads the job yet
     try:
         code, began = _run(spec, plan, trace, as_json=as_json, out=out)
     except HostsError as e:
         if _inspect_hosts(spec, e.failed):
             raise e.told_above() from e
         raise
-    except PreflightError:  # of the node that was to lead
+    except PreflightError:  # from the node that should lead
         _inspect_hosts(spec, {})
         raise
     if not began and code not in NO_LOOK:
@@ -104,8 +102,8 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     return code
 
 
-def _make_room(spec: JobSpec) -> None:
-    """The folders for results, now rather than after the training. Raises SpecError."""
+def _make_folders(spec: JobSpec) -> None:
+    """Make the folders for results before the training, not after it. Raises SpecError."""
     for name, folder in (("fetch_output", spec.fetch_output), ("fetch_logs", spec.fetch_logs)):
         try:
             if folder:
@@ -123,7 +121,7 @@ def _begin_trace(spec: JobSpec) -> Trace | None:
 
 
 def _inspect_hosts(spec: JobSpec, failed: Mapping[int, HostError]) -> bool:
-    """Nothing was started: say what is wrong with the hosts, all of it. Whether that includes `failed`."""
+    """Report all problems of the hosts after a failed start; return True if `failed` was included."""
     if not (spec.site.remote and spec.site.nodes):
         return False
     from ..check.check import check_after_failed_start
@@ -131,8 +129,8 @@ def _inspect_hosts(spec: JobSpec, failed: Mapping[int, HostError]) -> bool:
     return check_after_failed_start(spec, failed)
 
 
-def _with_wheels(plan: Plan, spec: JobSpec) -> Plan:
-    """What `--install` wants on the nodes goes along with the package."""
+def _add_wheels(plan: Plan, spec: JobSpec) -> Plan:
+    """Add the wheels that `--install` needs on the nodes to the package."""
     if not spec.install or plan.package is None:
         return plan
     from ..node.agent.install import OWN_WHEEL, WHEELHOUSE
@@ -141,7 +139,7 @@ def _with_wheels(plan: Plan, spec: JobSpec) -> Plan:
     try:
         folder = keep_wheel(spec.wheel, os.environ)
     except OSError as e:
-        raise FileError.from_os(e, "keep the wheel that goes to the nodes (XDG_CACHE_HOME says where)") from e
+        raise FileError.from_os(e, "keep the wheel for the nodes (XDG_CACHE_HOME sets the folder)") from e
     extras = {OWN_WHEEL: str(folder), **({WHEELHOUSE: str(spec.wheelhouse)} if spec.wheelhouse else {})}
     return plan._replace(package=plan.package._replace(extras=extras))
 
@@ -149,7 +147,7 @@ def _with_wheels(plan: Plan, spec: JobSpec) -> Plan:
 def _run(
     spec: JobSpec, plan: Plan, trace: Trace | None = None, *, as_json: bool, out: TextIO | None
 ) -> tuple[int, bool]:
-    """The exit code, and whether any program was started."""
+    """Return the exit code, and True if any program was started."""
     site = spec.site
     backend = find_backend(spec.backend).make_backend(site.reach)
     loop, outlet = Loop(), Outlet(out or sys.stdout)
@@ -158,32 +156,32 @@ def _run(
         if trace:
             at_end.callback(trace.close)
         at_end.callback(loop.close)
-        # From here on a signal waits in the loop, which runs once somebody can end what was started.
+        # From here on a signal waits until the loop runs, when what was started can be ended.
         loop.on_signals({n: lambda: None for n in STOP_SIGNALS})
         limits, led = plan.limits, spec.head == "node"
         if led:
             first = plan.nodes[0]
-            starting = Begun(loop, lambda: [(first, backend.start_head(first, limits))])
+            starting = SlowWork(loop, lambda: [(first, backend.start_head(first, limits))])
         else:
-            starting = Begun(loop, lambda: backend.start(plan.nodes, limits))
+            starting = SlowWork(loop, lambda: backend.start(plan.nodes, limits))
         at_end.callback(backend.close)
         at_end.callback(_leave, starting, backend)
         view = make_view(json=as_json, out=cast(TextIO, outlet), clock=time.monotonic)
         at_end.callback(view.close)
         watch = Watch(loop, view, outlet)
-        watch.on_ending = backend.ends_within
+        watch.on_ending = backend.limit_end
         remote = None
         if led:
-            remote = _head_on_node(loop, backend, plan, watch, starting, at_end, trace, detach=spec.detach)
+            remote = _lead_on_node(loop, backend, plan, watch, starting, at_end, trace, detach=spec.detach)
         if remote and site.reach is not None:
             with contextlib.suppress(FileError):
                 _remember(plan, site.reach)
-        head = remote or _head_here(loop, backend, plan, watch, starting, at_end, trace)
+        head = remote or _lead_here(loop, backend, plan, watch, starting, at_end, trace)
         watch.begin(head)
         if backend.ended:
             _stop_if_gone(loop, backend.ended, head)
         if remote and spec.detach:
-            watch.until(lambda: watch.all_run or head.done)
+            watch.run_until(lambda: watch.has_started_all or head.done)
             if not head.done and remote.free():
                 backend.release()
                 watch.say(
@@ -191,18 +189,18 @@ def _run(
                     f"pslaunch status, logs, stop and fetch take its id: {plan.job_id}"
                 )
                 return codes.OK, True
-        watch.until_done()
+        watch.run_until_done()
         if spec.fetch_output or spec.fetch_logs:
-            fetched = _fetch(loop, spec, plan, backend, watch, _settled(plan, head))
+            fetched = _fetch(loop, spec, plan, backend, watch, _find_placed(plan, head))
             return head.code or fetched, watch.any_began
-        if site.remote and head.code == codes.OK and not as_json:  # where `end` is the last line
-            node_0 = (plan.nodes or _settled(plan, head))[0]
+        if site.remote and head.code == codes.OK and not as_json:  # in JSON, `end` is the last line
+            node_0 = (plan.nodes or _find_placed(plan, head))[0]
             watch.say(f"output is in {node_0.output_dir} on {node_0.name}; --fetch_output brings it")
         return head.code, watch.any_began
 
 
-class Begun(Generic[T]):
-    """Slow work with nodes, which a thread does from now on."""
+class SlowWork(Generic[T]):
+    """Slow work with nodes in a thread of its own, started at once."""
 
     def __init__(self, loop: Loop, work: Callable[[], T]) -> None:
         self._loop = loop
@@ -219,16 +217,16 @@ class Begun(Generic[T]):
         loop.aside(run, self._over.append)
 
     def leave(self, cut: Callable[[], None]) -> T | None:
-        """What it has brought; where it is not over yet, `cut` ends it soon."""
+        """Return the result, or None without one; unfinished work is ended by `cut`."""
         if not self._done.is_set():
             cut()
             self._done.wait(CLOSE_EXTRA_S)
         return self._found[0] if self._found else None
 
     def wait(self, asked: Callable[[], bool], cut: Callable[[], None]) -> T | None:
-        """What it brings, while the loop runs. Once its end is asked for, `cut` ends it soon.
+        """Run the loop until the work ends and return its result. Once `asked` is true, `cut` ends it soon.
 
-        None where nothing came of it then; else raises what the work raised.
+        Then returns None if there is no result; otherwise raises the work's exception.
         """
         self._loop.run(lambda: bool(self._over) or asked())
         while not self._over:
@@ -239,12 +237,12 @@ class Begun(Generic[T]):
         return self._found[0] if self._found else None
 
 
-def _head_here(
+def _lead_here(
     loop: Loop,
     backend: Backend,
     plan: Plan,
     watch: Watch,
-    starting: Begun[Started],
+    starting: SlowWork[Started],
     at_end: contextlib.ExitStack,
     trace: Trace | None,
 ) -> Head:
@@ -254,9 +252,9 @@ def _head_here(
     nodes = plan.nodes or [node for node, _ in started]
     try:
         placed = place(plan, nodes)
-    except ValueError as e:  # of nodes that their agents reported
+    except ValueError as e:  # the agents reported these nodes
         raise PreflightError(f"the nodes of {plan.backend} can't have this job: {e}") from None
-    head = Head(loop, placed, os.urandom(32).hex(), time.time, _supply(loop, plan), trace)
+    head = Head(loop, placed, os.urandom(32).hex(), time.time, _make_supply(loop, plan), trace)
     at_end.callback(head.close)
     head.drain = watch.show
     _stop_on_signals(loop, backend, head.stop)
@@ -269,9 +267,9 @@ def _head_here(
 
 
 def _wait_for_nodes(
-    loop: Loop, backend: Backend, watch: Watch, starting: Begun[Started], shown: str
+    loop: Loop, backend: Backend, watch: Watch, starting: SlowWork[Started], shown: str
 ) -> Started:
-    """Return what was started, where there can be no head before. Raises EndedEarlyError."""
+    """Return the started nodes, without which no head can exist. Raises EndedEarlyError."""
     asked: list[tuple[int, str]] = []
 
     def ask(number: int, why: str) -> None:
@@ -287,7 +285,7 @@ def _wait_for_nodes(
 
 
 def _stop_if_gone(loop: Loop, ended: Ended, head: HeadView) -> None:
-    """Have the job end once what carries it is gone, unless it ends already."""
+    """End the job once the backend reports that all agents are gone."""
 
     def stop() -> None:
         loop.watch(ended.fd)
@@ -296,24 +294,24 @@ def _stop_if_gone(loop: Loop, ended: Ended, head: HeadView) -> None:
     loop.watch(ended.fd, read=stop)
 
 
-def _leave(starting: Begun[Started], backend: Backend) -> None:
-    """Close the lines that no head has taken."""
+def _leave(starting: SlowWork[Started], backend: Backend) -> None:
+    """Close the lines that no head took."""
     for _, line in starting.leave(backend.cancel) or ():
         line.close()
 
 
 def _cut(backend: Backend, watch: Watch, head: HeadView) -> None:
-    """Reach no more nodes, and show that the job ends; not before: questions may stand on the terminal."""
+    """Reach no more nodes and show the end; not earlier: a question may be open on the terminal."""
     backend.cancel()
     watch.begin(head)
 
 
-def _head_on_node(
+def _lead_on_node(
     loop: Loop,
     backend: Backend,
     plan: Plan,
     watch: Watch,
-    starting: Begun[Started],
+    starting: SlowWork[Started],
     at_end: contextlib.ExitStack,
     trace: Trace | None,
     *,
@@ -328,7 +326,7 @@ def _head_on_node(
         line,
         name=f"node 0 ({first.name})",
         lost_after_s=plan.limits.lost_after_s,
-        supply=_supply(loop, plan),
+        supply=_make_supply(loop, plan),
         trace=trace and trace.of("head"),
     )
     at_end.callback(head.close)
@@ -340,7 +338,7 @@ def _head_on_node(
         dial = Dial(addrs, port, secret)
         rest, limits = plan.nodes[1:], plan.limits
         cut = functools.partial(_cut, backend, watch, head)
-        Begun(loop, lambda: backend.start_dialing(rest, limits, dial)).wait(lambda: head.done, cut)
+        SlowWork(loop, lambda: backend.start_dialing(rest, limits, dial)).wait(lambda: head.done, cut)
         head.expect()
     elif not head.done:
         kinds = {codes.PREFLIGHT: PreflightError, codes.IO: FileError}
@@ -349,8 +347,8 @@ def _head_on_node(
     return head
 
 
-def _settled(plan: Plan, head: Head | RemoteHead) -> Sequence[Node]:
-    """The nodes with the folders that each of them has had: where they share one, not those of the plan."""
+def _find_placed(plan: Plan, head: Head | RemoteHead) -> Sequence[Node]:
+    """Return the nodes with their actual folders, which differ from the plan's if nodes share a folder."""
     from ..node.line.wire import NONSENSE
     from .observe import RemoteHead
 
@@ -365,10 +363,10 @@ def _settled(plan: Plan, head: Head | RemoteHead) -> Sequence[Node]:
 def _fetch(
     loop: Loop, spec: JobSpec, plan: Plan, backend: Backend, watch: Watch, nodes: Sequence[Node]
 ) -> int:
-    """Bring the results; what can't be brought is told. Returns an exit code, 0 where all came."""
+    """Fetch the results and report what failed. Returns an exit code, 0 if all came."""
     from .fetch import Fetched, fetch_results
 
-    # What lies there otherwise is of an earlier job, or of one that runs.
+    # Without a process, files there belong to another job.
     output = spec.fetch_output if watch.any_began else None
     logs = spec.fetch_logs if watch.any_ran or spec.trace else None
     places = [str(place) for place in (output, logs) if place]
@@ -382,8 +380,8 @@ def _fetch(
         return fetch_results(backend, plan.job_id, nodes, output=output, logs=logs)
 
     try:
-        # `release`: the job is over, there is nothing on the nodes to wait for.
-        found = Begun(loop, work).wait(lambda: bool(asked), backend.release)
+        # `release`: the job has ended, nothing on the nodes needs a wait.
+        found = SlowWork(loop, work).wait(lambda: bool(asked), backend.release)
         if found is None:
             number, why = asked[0]
             watch.say(f"results were not fetched to the end: {why}", "error")
@@ -399,7 +397,7 @@ def _fetch(
 
 
 def _remember(plan: Plan, reach: object) -> Path:
-    """Note where a job is led that is not led on this machine, for later shells. Raises FileError."""
+    """Record for later shells the cluster that leads a job. Raises FileError."""
     path = Path(record.folder(os.environ)) / (plan.job_id + record.POINTER)
     data = find_backend(plan.backend).to_data(reach)
     fixed: JobRecord = {
@@ -407,14 +405,14 @@ def _remember(plan: Plan, reach: object) -> Path:
         "started": round(time.time(), 3), "reach": data,
     }  # fmt: skip
     if why := record.Record(str(path), fixed).write({"state": record.ELSEWHERE}):
-        raise FileError(f"later shells could not find the job: {why}")
+        raise FileError(f"later shells can't find the job: {why}")
     return path
 
 
-def _supply(loop: Loop, plan: Plan) -> Supply | None:
+def _make_supply(loop: Loop, plan: Plan) -> Supply | None:
     if plan.package is None:
         return None
-    from ..ship.package import Folder  # only where something is sent
+    from ..ship.package import Folder
 
     return Folder(loop, plan.package)
 
@@ -424,111 +422,8 @@ def _stop_on_signals(loop: Loop, backend: Backend, stop: Callable[[int, str], No
 
     def ask(number: int, why: str) -> None:
         if came:
-            backend.ends_within(0.0)
+            backend.limit_end(0.0)
         came.append(number)
         stop(number, why)
 
     loop.on_signals({n: functools.partial(ask, n, why) for n, why in STOP_SIGNALS.items()})
-
-
-class Watch:
-    """Shows a head's events while its loop runs, from `begin` on; lines of our own also before."""
-
-    def __init__(self, loop: Loop, view: View, outlet: Outlet) -> None:
-        self._loop, self._view, self._outlet = loop, view, outlet
-        self._head: HeadView | None = None
-        self._cursor = 0
-        self._gaps: dict[str, Event] = {}  # what was left out for a slow reader, by process
-        self._broken: OSError | None = None
-        self.on_ending: Callable[[float], None] = lambda _grace_s: None
-        self.any_began = False  # whether any process has been started
-        self.any_ran = False  # whether anything has, what makes a node ready included
-        self._waited_for: set[str] | None = None  # processes that have not run yet, once the job is known
-        loop.every(TICK_S, lambda: self.show(tick=True))
-
-    def begin(self, head: HeadView) -> None:
-        """Show what this head has told and tells. May be called twice."""
-        if self._head is None:
-            self._head = head
-            self._end_if_broken()
-            self.show()
-
-    @property
-    def all_run(self) -> bool:
-        """Whether every process of the job has been started."""
-        return self._waited_for is not None and not self._waited_for
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Show what happens until the condition holds."""
-        self._loop.run(condition, after_each=[self.show])
-        self.show()
-
-    def until_done(self) -> None:
-        """Show the job to its end. Raises FileError where nobody can read it."""
-        head = self._head
-        assert head is not None
-        self.until(lambda: head.done)
-        if self._broken:
-            raise FileError(f"the job was ended because its output can't be written: {self._broken.strerror}")
-
-    def say(self, text: str, level: str = "info") -> None:
-        """Show a line of our own: without a number, those are the head's."""
-        self._view.show_event({"time": time.time(), "event": "note", "level": level, "text": text})
-
-    def show(self, *, tick: bool = False) -> None:
-        events: list[Event] = []
-        if self._head:
-            events, self._cursor = self._head.events(self._cursor)
-        for event in events:
-            self.any_began |= event["event"] == "process"
-            self.any_ran |= event["event"] in ("process", "line")
-            if event["event"] == "ending":
-                self.on_ending(event["grace_s"])
-            elif event["event"] == "job":
-                self._waited_for = {p["process"] for p in event["processes"]}
-            elif event["event"] == "process" and self._waited_for:
-                self._waited_for.discard(event["process"])
-        if self._broken:
-            return
-        try:
-            for event in events:
-                self._tell(event)
-            if tick and not self._outlet.is_full:
-                self._view.tick(self._loop.now())
-            self._outlet.check()
-        except OSError as e:
-            self._break(e)
-
-    def _tell(self, event: Event) -> None:
-        """Show it, unless it is one of many and the reader does not follow: then it becomes a gap."""
-        if self._outlet.is_full and event["event"] in ("line", "gap", "progress"):
-            if event["event"] != "progress":
-                self._gaps.setdefault(event["process"], _gap_at(event))["bytes"] += (
-                    event["bytes"] if event["event"] == "gap" else _line_bytes(event)
-                )
-            return
-        gaps, self._gaps = self._gaps, {}
-        for e in (*gaps.values(), event):
-            self._view.show_event(e)
-
-    def _break(self, e: OSError) -> None:
-        """Nobody can see this job any more: as with a closed terminal, it ends."""
-        if self._broken is None:
-            self._broken = e
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, 1)
-            os.close(null)
-            self._end_if_broken()
-
-    def _end_if_broken(self) -> None:
-        if self._head and self._broken:
-            why = f"the output can't be written ({self._broken.strerror})"
-            self._head.stop(signal.SIGHUP, why, codes.IO)
-
-
-def _gap_at(event: Event) -> Event:
-    return {**{k: event[k] for k in ("n", "time", "process")}, "event": "gap", "bytes": 0}
-
-
-def _line_bytes(event: Event) -> int:
-    return len(event["text"].encode()) + (not event.get("more", False))

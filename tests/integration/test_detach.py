@@ -204,7 +204,7 @@ def test_a_job_of_hosts_is_found_on_the_first_of_them(free: Free) -> None:
     assert ok("logs", free.id, "trainer/0") == "ready\n"
     done, nodes = run("logs", free.id, "trainer/1"), len(json.loads(path.read_text())["places"])
     assert done.stdout == ("ready\n" if nodes == 1 else "")
-    assert ("how node 1 is reached is not known here: --conf conf.py tells it" in done.stderr) == (nodes > 1)
+    assert ("its host is not known here; add --conf conf.py" in done.stderr) == (nodes > 1)
 
 
 def test_a_job_that_is_not_there_is_named() -> None:
@@ -345,6 +345,6 @@ def test_a_request_that_was_refused_is_no_answer_to_the_next_one(led: tuple[Loop
     _, head, plan = led
     assert head.lead(place(plan, plan.nodes), "00" * 32) == (0, ())
     assert "once" in head.refusal
-    status = head.status()
+    status = head.get_status()
     assert status and status["processes"]
     assert not head.refusal

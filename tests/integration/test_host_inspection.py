@@ -109,7 +109,9 @@ def test_an_agent_waits_for_its_first_word_as_long_as_the_launcher_beats(here: N
 def test_an_agent_that_is_to_dial_waits_for_the_word_where_as_long_as_the_launcher_beats(here: Node) -> None:
     backend = LocalBackend()
     with contextlib.closing(backend):
-        keeper = backend._keeper(here, LIMITS._replace(lost_after_s=3.0), "dial", stdout=subprocess.DEVNULL)
+        keeper = backend._start_keeper(
+            here, LIMITS._replace(lost_after_s=3.0), "dial", stdout=subprocess.DEVNULL
+        )
         assert keeper.stdin
         for _ in range(5):
             keeper.stdin.write(b" ")

@@ -85,7 +85,7 @@ def test_a_link_that_leads_out_is_left_out_and_one_that_stays_is_made(tmp_path: 
     assert found.brought == [f"{tmp_path}/{name}" for name in ("good", "file")]
     assert found.left_out == [
         f"{tmp_path}/bad is a link that leads out, to /etc",
-        *(f"{tmp_path}/{name} is no file, folder or link" for name in ("device", "pipe")),
+        *(f"{tmp_path}/{name} is not a file, folder or link" for name in ("device", "pipe")),
     ]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "good"]
     assert (tmp_path / "good").read_bytes() == b"1"
@@ -117,7 +117,7 @@ def sparse(name: str) -> bytes:
 
 def test_a_sparse_file_of_any_size_is_left_out(tmp_path: Path) -> None:
     found = fetched([sparse("huge")], tmp_path / "out")
-    assert found == ([], [f"{tmp_path}/out/huge is no file, folder or link"])
+    assert found == ([], [f"{tmp_path}/out/huge is not a file, folder or link"])
 
 
 @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE])
@@ -168,9 +168,9 @@ def test_a_link_in_the_folder_is_no_way_out(tmp_path: Path) -> None:
 
 
 def test_what_is_no_archive_or_half_of_one_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="no tar stream"):
+    with pytest.raises(FileError, match="not a valid tar stream"):
         fetched([b"x" * 2000], tmp_path)
-    with pytest.raises(FileError, match="no tar stream"):
+    with pytest.raises(FileError, match="not a valid tar stream"):
         fetched([stream(entry("file", b"x" * 5000))[:3000]], tmp_path)
     assert not (tmp_path / "file").exists()
 
@@ -179,7 +179,7 @@ def test_what_is_no_archive_or_half_of_one_is_an_error(tmp_path: Path) -> None:
     "fields", [{"mtime": "1e300"}, {"mtime": "nan"}, {"path": "a\0b"}], ids=["time", "no time", "name"]
 )
 def test_what_no_file_can_have_is_an_error(tmp_path: Path, fields: dict[str, str]) -> None:
-    with pytest.raises(FileError, match="no tar stream"):
+    with pytest.raises(FileError, match="not a valid tar stream"):
         fetched([stream(entry("a", b"x", pax_headers=fields))], tmp_path / "out")
 
 

@@ -80,7 +80,7 @@ def test_a_job_that_can_not_be_asked_for_may_run_and_says_why(
     def unreached(*_: object) -> object:
         raise HostError("node1", "connecting", "timed out\nafter 10 s")
 
-    monkeypatch.setattr(jobs, "_known_there", unreached)
+    monkeypatch.setattr(jobs, "_read_jobs_there", unreached)
     monkeypatch.setattr(fabric, "from_data", lambda data: data)
     note("train-1", "running")
     note("train-2", record.ELSEWHERE, reach={})
@@ -168,11 +168,11 @@ def test_an_end_that_another_version_noted_is_an_end(note: Note) -> None:
 def test_a_job_that_is_led_where_it_was_started_has_both_records(note: Note) -> None:
     note("train-1", record.ELSEWHERE, end=record.POINTER, reach=ANOTHERS)
     note("train-1", "running", workspace="/here", backend="fabric")
-    (job,) = jobs.all_jobs()
+    (job,) = jobs.list_jobs()
     assert (job["state"], job["workspace"]) == ("running", "/here")
     note("train-1", "ended", code=3, backend="fabric")
     for _ in "12":
-        (job,) = jobs.all_jobs()
+        (job,) = jobs.list_jobs()
         assert (job["state"], job["code"]) == ("ended", 3) and isinstance(job["error"], SpecError)
     pointer = Path(record.folder(os.environ)) / f"train-1{record.POINTER}"
     assert json.loads(pointer.read_text())["code"] == 3
@@ -191,7 +191,7 @@ def test_a_node_tells_of_jobs_that_it_leads(note: Note) -> None:
 def test_a_job_that_a_machine_with_the_same_folder_leads_is_not_lost(note: Note, tmp_path: Path) -> None:
     note("train-1", "running", host="another", socket=str(tmp_path / "no"))
     note("train-2", "running", host=socket.gethostname(), socket=str(tmp_path / "no"))
-    assert [r["state"] for r in jobs.all_jobs()] == ["unknown", "lost"]
+    assert [r["state"] for r in jobs.list_jobs()] == ["unknown", "lost"]
     with pytest.raises(SpecError, match="job train-1: it is led on another: ask there"):
         jobs.stop("train-1", io.StringIO(), kill=False)
 
@@ -219,7 +219,7 @@ def test_a_head_that_says_nothing_is_no_end_and_no_answer(
     out = io.StringIO()
     with pytest.raises(NodeLostError, match="the head of job train-1 was lost: ") as e:
         show(command, out)
-    assert str(e.value).endswith("; whether the job ends is not known") == (command == "stop")
+    assert str(e.value).endswith("; it is not known if the job ends") == (command == "stop")
     assert not out.getvalue()
 
 
@@ -301,7 +301,7 @@ def test_a_job_that_its_first_host_does_not_know_is_asked_for_again(
     note: Note, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known: list[dict[str, Any]] = []
-    monkeypatch.setattr(jobs, "_known_there", lambda *_: known)
+    monkeypatch.setattr(jobs, "_read_jobs_there", lambda *_: known)
     monkeypatch.setattr(fabric, "from_data", lambda data: data)
     note("train-1", record.ELSEWHERE, end=record.POINTER, reach={})
     for _ in "12":

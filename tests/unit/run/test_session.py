@@ -24,6 +24,7 @@ from pslaunch.options.local_spec import local_site
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 from pslaunch.run import session
+from pslaunch.run.watch import Watch
 
 
 class Reaching(LocalBackend):
@@ -89,7 +90,7 @@ def test_an_interruption_is_answered_while_nodes_are_being_reached(
     assert said in out.getvalue()
 
 
-class Unread(session.Watch):
+class Unread(Watch):
     """Says something at once, and tells when it was found that nobody can read it."""
 
     found = threading.Event()
@@ -144,7 +145,7 @@ def test_output_that_breaks_before_there_is_a_head_ends_the_job(
         *(
             (head, where)
             for head in ("launcher", "node")
-            for where in ("run.session.make_view", "run.session.Watch.begin")
+            for where in ("run.session.make_view", "run.watch.Watch.begin")
         ),
         ("launcher", "node.head.head.Head.attach"),
         ("node", "run.observe.RemoteHead.lead"),
