@@ -11,7 +11,7 @@ import typer
 
 from pslaunch import cli
 from pslaunch.options.conf_py import KEYS
-from pslaunch.options.options import options_of
+from pslaunch.options.options import get_options
 from pslaunch.runtime.pserver import pserver_options
 from pslaunch.runtime.shared import env
 
@@ -83,7 +83,7 @@ def list_options(command: str) -> list[tuple[str, str, str, str]]:
 def _rows(table: str) -> list[Sequence[str]]:
     """Return the rows of a table, its head first."""
     if table == "conf.py":
-        help_of = {name: option.help for name, option in options_of("fabric").items()}
+        help_of = {name: option.help for name, option in get_options("fabric").items()}
         said = [(f"`{key}`", f"`--{name}`", help_of[name]) for key, name in KEYS.items()]
         return [("name", "option", "meaning"), *said]
     if table == "init()":

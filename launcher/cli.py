@@ -26,9 +26,9 @@ from .options.typer_glue import (
     PassCommand,
     PlainCommand,
     UsageError,
-    flag_option,
-    usage_errors,
-    with_options,
+    add_options,
+    make_flag_option,
+    report_usage_errors,
 )
 
 if TYPE_CHECKING:
@@ -69,10 +69,10 @@ app = typer.Typer(
 
 
 Text = str | None
-Json = Annotated[bool, flag_option("json", "Print JSON: one object a line.")]
+Json = Annotated[bool, make_flag_option("json", "Print JSON: one object a line.")]
 
 
-def _job_command(
+def _add_job_command(
     group: typer.Typer, name: str, backend: str
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a command with the options of a backend."""
@@ -80,12 +80,12 @@ def _job_command(
     def add(run: Callable[..., None]) -> Callable[..., None]:
         cls = type("BackendCommand", (JobCommand,), {"backend": backend})
         command = group.command(name, cls=cls, options_metavar="[OPTIONS] [PROGRAM [ARGS]...]")
-        return command(with_options(backend)(run))
+        return command(add_options(backend)(run))
 
     return add
 
 
-@_job_command(app, "local", backend="local")
+@_add_job_command(app, "local", backend="local")
 def local(ctx: typer.Context, **_options: Any) -> None:
     """Run one job on this machine: its pservers and trainers.
 
@@ -94,12 +94,12 @@ def local(ctx: typer.Context, **_options: Any) -> None:
     (--num_passes=3, --log_period, --dot_period, --saving_period, --save_dir, --test_period, --local,
     --no_save) win over what the program says. Options may also stand in ./pslaunch.toml.
     """
-    from .options.local_spec import local_spec
+    from .options.local_spec import make_local_spec
 
-    _run_job(ctx, local_spec)
+    _run_job(ctx, make_local_spec)
 
 
-@_job_command(app, "fabric", backend="fabric")
+@_add_job_command(app, "fabric", backend="fabric")
 def fabric(ctx: typer.Context, **_options: Any) -> None:
     """Run one job on hosts that are reached by SSH: conf.py says which.
 
@@ -107,9 +107,9 @@ def fabric(ctx: typer.Context, **_options: Any) -> None:
     it there. The hosts need sshd and Python 3.9 or later. Options win over ./pslaunch.toml, and that over
     conf.py; what stands before and after PROGRAM is taken as by `pslaunch local`.
     """
-    from .options.fabric_spec import fabric_spec
+    from .options.fabric_spec import make_fabric_spec
 
-    _run_job(ctx, fabric_spec)
+    _run_job(ctx, make_fabric_spec)
 
 
 checks = typer.Typer(
@@ -118,46 +118,46 @@ checks = typer.Typer(
 app.add_typer(checks, name="check")
 
 
-@_job_command(checks, "fabric", backend="fabric")
+@_add_job_command(checks, "fabric", backend="fabric")
 def check_fabric(ctx: typer.Context, **_options: Any) -> None:
     """Look at all hosts of a job, and say of each all that would keep it from running.
 
     Takes the command line of `pslaunch fabric` as it is. Nothing is sent to the hosts or started there.
     With --json: one object a host. The exit code is 0 where the job can run.
     """
-    from .options.fabric_spec import fabric_spec
+    from .options.fabric_spec import make_fabric_spec
 
-    spec, given = _wanted_job(ctx, fabric_spec)
+    spec, given = _read_job(ctx, make_fabric_spec)
     from .check.check import begin_trace, check
 
     trace = begin_trace(spec.trace, "check") if spec.trace else None
-    raise typer.Exit(check(spec, sys.stdout, as_json=given.flag("json"), trace=trace))
+    raise typer.Exit(check(spec, sys.stdout, as_json=given.is_set("json"), trace=trace))
 
 
 def _run_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> None:
-    spec, given = _wanted_job(ctx, make_spec)
-    as_json = given.flag("json")
+    spec, given = _read_job(ctx, make_spec)
+    as_json = given.is_set("json")
     from .run import session
 
-    if given.flag("dry_run"):
-        connect = "connect" in given.options and given.flag("connect")
+    if given.is_set("dry_run"):
+        connect = "connect" in given.options and given.is_set("connect")
         typer.echo(clean_lines(session.render_dry_run(spec, as_json=as_json, connect=connect)))
         return
     raise typer.Exit(session.run(spec, as_json=as_json))
 
 
-def _wanted_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> tuple[JobSpec, Given]:
+def _read_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> tuple[JobSpec, Given]:
     """What the user wants, and where it was said."""
     from pathlib import Path
 
     from .options.sources import gather
-    from .options.spec import notes
+    from .options.spec import list_notes
 
     split = ctx.meta["split"]
-    with usage_errors(ctx):
+    with report_usage_errors(ctx):
         given = gather(ctx.meta["backend"], split, Path.cwd())
         spec = make_spec(given, split, cwd=Path.cwd(), environ=os.environ)
-    _tell(ctx, notes(spec, given, split, os.environ))
+    _tell(ctx, list_notes(spec, given, split, os.environ))
     return spec, given
 
 
@@ -173,16 +173,16 @@ Conf = Annotated[
 ]
 
 
-def _elsewhere(ctx: Any, conf: Text) -> Elsewhere | None:
+def _find_elsewhere(ctx: Any, conf: Text) -> Elsewhere | None:
     """Return the node that is asked for jobs; None without a conf.py."""
     if conf is None:
         return None
     from pathlib import Path
 
-    from .options.fabric_spec import first_host
+    from .options.fabric_spec import find_first_host
 
-    with usage_errors(ctx):
-        return first_host(conf, Path.cwd())
+    with report_usage_errors(ctx):
+        return find_first_host(conf, Path.cwd())
 
 
 @app.command(cls=PlainCommand)
@@ -194,7 +194,7 @@ def jobs(
     """List jobs that go on by themselves, and how earlier ones ended."""
     from .run.jobs import show_jobs
 
-    show_jobs(sys.stdout, as_json=json, elsewhere=_elsewhere(ctx, conf))
+    show_jobs(sys.stdout, as_json=json, elsewhere=_find_elsewhere(ctx, conf))
 
 
 @app.command(cls=PlainCommand)
@@ -207,7 +207,7 @@ def status(
     """Say how a job and each of its processes stand."""
     from .run.jobs import show_status
 
-    show_status(job, sys.stdout, as_json=json, elsewhere=_elsewhere(ctx, conf))
+    show_status(job, sys.stdout, as_json=json, elsewhere=_find_elsewhere(ctx, conf))
 
 
 @app.command(cls=PlainCommand)
@@ -230,7 +230,7 @@ def logs(
     """Print the output of a job's processes."""
     from .run.jobs import show_logs
 
-    elsewhere = _elsewhere(ctx, conf)
+    elsewhere = _find_elsewhere(ctx, conf)
     raise typer.Exit(show_logs(job, process, sys.stdout, follow=follow, as_json=json, elsewhere=elsewhere))
 
 
@@ -238,14 +238,14 @@ def logs(
 def stop(
     ctx: typer.Context,
     job: Job,
-    kill: Annotated[bool, flag_option("kill", "At once, without TERM and grace.")] = False,
+    kill: Annotated[bool, make_flag_option("kill", "At once, without TERM and grace.")] = False,
     conf: Conf = None,
     json: Json = False,
 ) -> None:
     """End a job, and wait for its end."""
     from .run.jobs import stop as stop_job
 
-    elsewhere = _elsewhere(ctx, conf)
+    elsewhere = _find_elsewhere(ctx, conf)
     raise typer.Exit(stop_job(job, sys.stdout, kill=kill, as_json=json, elsewhere=elsewhere))
 
 
@@ -264,7 +264,7 @@ def fetch(
 
     from .run.jobs import fetch as fetch_job
 
-    elsewhere = _elsewhere(ctx, conf)
+    elsewhere = _find_elsewhere(ctx, conf)
     raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, as_json=json, elsewhere=elsewhere))
 
 

@@ -64,7 +64,7 @@ class HostsError(PslaunchError):
         if all(isinstance(e, RightsError) for e in failed.values()):
             self.exit_code = codes.RIGHTS
 
-    def told_above(self) -> HostsError:
+    def shorten(self) -> HostsError:
         """The same, of hosts of which all has been said already."""
         short = HostsError(self.failed, self.asked)
         short.args = ("no program was started",)

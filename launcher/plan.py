@@ -23,10 +23,10 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
     """The plan of a job; reads the program's syntax tree where `--server auto` asks for it."""
     server, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program or DEFAULT_PROGRAM)
     argv, site = spec.command, spec.site
-    roles = [Role(TRAINER, _count(spec.worker_num, site.trainers), argv)]
+    roles = [Role(TRAINER, _choose_count(spec.worker_num, site.trainers), argv)]
     if server != "none":
         bundled = (spec.python or job.PYTHON if site.remote else sys.executable, *BUNDLED_PSERVER)
-        how_many = _count(spec.server_num, site.pservers)
+        how_many = _choose_count(spec.server_num, site.pservers)
         roles.insert(0, Role(PSERVER, how_many, argv if server == "script" else bundled))
     return Plan(
         job_id=job_id,
@@ -50,7 +50,7 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
             spec.stall_timeout_s,
             spec.trainer_timeout_s,
         ),
-        install=_install(spec),
+        install=_make_install(spec),
         setup=spec.setup,
         nic=site.nic,
         nodes=site.nodes,
@@ -59,7 +59,7 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
     )
 
 
-def _install(spec: JobSpec) -> Install | None:
+def _make_install(spec: JobSpec) -> Install | None:
     if not spec.install:
         return None
     from .ship import wheel
@@ -68,11 +68,11 @@ def _install(spec: JobSpec) -> Install | None:
     return Install(name, tuple(wheel.list_pins()), offline=spec.wheelhouse is not None)
 
 
-def _count(given: int | None, default: Count) -> Count:
+def _choose_count(given: int | None, default: Count) -> Count:
     return default if given is None else Count("total", given)
 
 
-def dry_run(placed: Placed, facts: Facts) -> dict[str, Any]:
+def make_dry_run(placed: Placed, facts: Facts) -> dict[str, Any]:
     """What is known of a job, as data; symbols such as {pserver:1.port} stand for the rest."""
     plan, bound = placed.plan, job.bind(placed, facts)
     return {

@@ -20,7 +20,7 @@ from ..node.job import Limits, Node, to_data
 from ..node.later import relay
 from ..node.line import wire
 from ..options.fabric_spec import Reach
-from ..options.hosts import Host, named
+from ..options.hosts import Host, find_host
 from ..ssh.channel import Channel
 from ..ssh.fleet import Fleet
 from ..ssh.prompt import Prompt
@@ -101,7 +101,7 @@ class FabricBackend:
         return self._answer(self._reach.hosts[0], ["records"])
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
-        host = named(self._reach.hosts, node.name, f"node {node.id} of the job ({node.name})")
+        host = find_host(self._reach.hosts, node.name, f"node {node.id} of the job ({node.name})")
         return self._answer(host, words)
 
     def _answer(self, asked: Host, words: Sequence[str]) -> Iterator[bytes]:

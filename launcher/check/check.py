@@ -26,7 +26,7 @@ from ..node.line.trace import Trace
 from ..node.line.wire import NONSENSE, MessageLine
 from ..node.link import Round
 from ..node.loop import Loop
-from ..options.imports import imported
+from ..options.imports import find_imports
 from ..options.locate import DEFAULT_PROGRAM
 from ..options.spec import JobSpec
 from ..plan import make_plan
@@ -173,7 +173,7 @@ def _add_facts(plan: Plan, node: Node, one: Seen) -> Node:
 def find_wanted(spec: JobSpec, server: str) -> Wanted:
     """Return the needs of the job on every node."""
     program = spec.program or DEFAULT_PROGRAM
-    found = imported(spec.workspace / program, spec.workspace)
+    found = find_imports(spec.workspace / program, spec.workspace)
     needed, later = dict(found.needed), dict(found.later)
     ours = needed.pop(OURS, "") or later.pop(OURS, "")
     who = "the pserver" if server == "bundled" else ours

@@ -60,13 +60,13 @@ def split_command_line(
     return _Splitter(words, options, repeatable, others, aliases).split()
 
 
-def nearest(name: str, known: Iterable[str], cutoff: float = NEAR) -> str | None:
+def find_nearest(name: str, known: Iterable[str], cutoff: float = NEAR) -> str | None:
     """The known name that `name` most likely means, or None."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return found[0] if found else None
 
 
-def _truth(text: str, label: str) -> bool:
+def _read_truth(text: str, label: str) -> bool:
     try:
         return parse_bool(text, label)
     except EnvError as e:
@@ -99,19 +99,19 @@ class _Splitter:
         while self.at < len(self.words):
             word = self.words[self.at]
             if word == "--":
-                return self._end_of_ours(self.at + 1)
+                return self._end_options(self.at + 1)
             if not word.startswith("-"):
-                return self._result(word, self.at + 1)
+                return self._make_split(word, self.at + 1)
             self.at += 1
-            self._option(word)
-        return self._result(None, self.at)
+            self._take_option(word)
+        return self._make_split(None, self.at)
 
-    def _end_of_ours(self, at: int) -> Split:
+    def _end_options(self, at: int) -> Split:
         if at < len(self.words) and not self.words[at].startswith("-"):
-            return self._result(self.words[at], at + 1)
-        return self._result(None, at)
+            return self._make_split(self.words[at], at + 1)
+        return self._make_split(None, at)
 
-    def _result(self, program: str | None, args_from: int) -> Split:
+    def _make_split(self, program: str | None, args_from: int) -> Split:
         return Split(
             ours=tuple(self.ours),
             trainer_flags=self.flags,
@@ -120,7 +120,7 @@ class _Splitter:
             program_args=tuple(self.words[args_from:]),
         )
 
-    def _option(self, word: str) -> None:
+    def _take_option(self, word: str) -> None:
         word = "--help" if word == "-h" and "help" in self.options else word
         written, has_value, value = word.partition("=")
         written = f"--{self.aliases[written]}" if written in self.aliases else written
@@ -133,9 +133,9 @@ class _Splitter:
             )
         key = name.replace("-", "_")
         if key in self.options:
-            self._ours(key, value if has_value else None)
+            self._take_ours(key, value if has_value else None)
         elif key in TRAINER_FLAGS:
-            self._flag(key, value if has_value else None)
+            self._take_flag(key, value if has_value else None)
         else:
             if key in self.others:
                 raise SpecError(f"--{key} is an option of pslaunch {self.others[key]}, not of this command")
@@ -143,40 +143,40 @@ class _Splitter:
             self._refuse_near_miss(name, key)
             self.forwarded.append(word)
 
-    def _ours(self, key: str, value: str | None) -> None:
+    def _take_ours(self, key: str, value: str | None) -> None:
         name, values = self.options[key]
-        self._once(key, name)
+        self._refuse_repeated(key, name)
         if values:
-            value = self._values(name, values, [] if value is None else [value])
+            value = self._take_values(name, values, [] if value is None else [value])
         elif value is not None:
-            value = None if _truth(value, f"--{name}") else "False"
+            value = None if _read_truth(value, f"--{name}") else "False"
         self.ours.append(f"--{name}" if value is None else f"--{name}={value}")
 
-    def _flag(self, key: str, value: str | None) -> None:
-        self._once(key, key)
+    def _take_flag(self, key: str, value: str | None) -> None:
+        self._refuse_repeated(key, key)
         if value is None and INIT_ARGS[key].parse is parse_bool:
             value = "True"
         elif value is None:
-            value = self._next_value(key)
+            value = self._take_value(key)
         try:
             INIT_ARGS[key].parse(value, f"--{key}")
         except EnvError as e:
             raise SpecError(str(e)) from e
         self.flags[key] = value
 
-    def _once(self, key: str, name: str) -> None:
+    def _refuse_repeated(self, key: str, name: str) -> None:
         if key in self.seen and key not in self.repeatable:
             raise SpecError(f"--{name} is given twice")
         self.seen.add(key)
 
-    def _values(self, name: str, count: int, found: list[str]) -> str:
+    def _take_values(self, name: str, count: int, found: list[str]) -> str:
         while len(found) < count:
-            found.append(self._next_value(name))
+            found.append(self._take_value(name))
         if any(" " in value for value in found[:-1]):
             raise SpecError(f"--{name} {shlex.join(found)}: only the last of its values may have a blank")
         return " ".join(found)
 
-    def _next_value(self, name: str) -> str:
+    def _take_value(self, name: str) -> str:
         ends = self.at >= len(self.words) or self.words[self.at].startswith("--")
         if ends or self.words[self.at] in self.aliases:
             hint = "" if self.at >= len(self.words) else f" ({self.words[self.at]} is an option)"
@@ -193,7 +193,7 @@ class _Splitter:
             )
 
     def _refuse_near_miss(self, name: str, key: str) -> None:
-        near = None if key in NEVER_NEAR else nearest(key, [*self.options, *TRAINER_FLAGS])
+        near = None if key in NEVER_NEAR else find_nearest(key, [*self.options, *TRAINER_FLAGS])
         if near:
             known, valued = self.options.get(near, (near, True))
             known += "=false" if not valued and key == f"no_{near}" else ""

@@ -19,8 +19,8 @@ from typing import Any, Final
 from pslaunch.runtime.shared import env as contract
 
 from ..errors import SpecError
-from .args import nearest
-from .kinds import Layer, Value, plain, shown
+from .args import find_nearest
+from .kinds import Layer, Value, format_value, to_plain_text
 from .options import OPTIONS
 
 # What conf.py calls our options.
@@ -57,16 +57,18 @@ def read_conf(path: Path, name: str, tell: Callable[[str], None] = lambda _text:
     left_out = []
     for key, value in namespace.items():
         if key in KEYS:
-            layer[KEYS[key]] = list(_values(key, value, lines))
+            layer[KEYS[key]] = list(_read_values(key, value, lines))
         elif (
-            "HOSTS" not in namespace and isinstance(value, (list, tuple)) and nearest(key.upper(), ["HOSTS"])
+            "HOSTS" not in namespace
+            and isinstance(value, (list, tuple))
+            and find_nearest(key.upper(), ["HOSTS"])
         ):
-            raise SpecError(f"{lines.label(key)}: is HOSTS meant?")
+            raise SpecError(f"{lines.make_label(key)}: is HOSTS meant?")
         elif _UPPER.fullmatch(key):
-            variable = list(_variable(key, value, lines))
+            variable = list(_read_variable(key, value, lines))
             layer.setdefault("env", []).extend(variable)
             if not variable and not callable(value) and not isinstance(value, ModuleType):
-                left_out.append(lines.label(key))
+                left_out.append(lines.make_label(key))
     if left_out:
         tell(f"{', '.join(left_out)}: no text or number, so no variable for the programs")
     return layer
@@ -81,18 +83,18 @@ def _run(source: bytes, path: Path, name: str) -> tuple[ast.Module, dict[str, An
             tree = ast.parse(source, str(path))
             code = compile(source, str(path), "exec", dont_inherit=True)
         # What it prints must not get into our output.
-        with _beside(path.parent), contextlib.redirect_stdout(sys.stderr):
+        with _allow_imports(path.parent), contextlib.redirect_stdout(sys.stderr):
             exec(code, namespace)
     except SyntaxError as e:
-        raise SpecError(f"{name}{_line(e, path)}: {type(e).__name__}: {e.msg}") from e
+        raise SpecError(f"{name}{_find_line(e, path)}: {type(e).__name__}: {e.msg}") from e
     except (Exception, SystemExit) as e:
         words = traceback.format_exception_only(e)[-1].strip()
-        raise SpecError(f"{name}{_line(e, path)}: {words}") from e
+        raise SpecError(f"{name}{_find_line(e, path)}: {words}") from e
     return tree, namespace
 
 
 @contextlib.contextmanager
-def _beside(folder: Path) -> Iterator[None]:
+def _allow_imports(folder: Path) -> Iterator[None]:
     """Modules of the folder can be imported, as by a program there; no trace of them is left."""
     known, writes, sys.dont_write_bytecode = set(sys.modules), sys.dont_write_bytecode, True
     sys.path.insert(0, str(folder))
@@ -115,7 +117,7 @@ def _is_of(folder: Path, name: str) -> bool:
     return f"{place}/".startswith((f"{own}.", f"{own}/"))
 
 
-def _line(error: BaseException, path: Path) -> str:
+def _find_line(error: BaseException, path: Path) -> str:
     """`:7`, the line of the file that the error came from."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f":{error.lineno}" if error.lineno else ""
@@ -138,49 +140,51 @@ class _Lines:
                 elements = [element.lineno for element in node.value.elts]
                 self._elements.update({t.id: elements for t in node.targets if isinstance(t, ast.Name)})
 
-    def place(self, key: str) -> str:
+    def find_place(self, key: str) -> str:
         """`conf.py:3`."""
         return f"{self._file}:{self._lines[key]}" if key in self._lines else self._file
 
-    def label(self, key: str) -> str:
+    def make_label(self, key: str) -> str:
         """`conf.py:3: PADDLE_PORT`."""
-        return f"{self.place(key)}: {key}"
+        return f"{self.find_place(key)}: {key}"
 
-    def places(self, key: str, n: int) -> list[str]:
+    def find_places(self, key: str, n: int) -> list[str]:
         """The place of each of the n elements."""
         lines = self._elements.get(key, [])
-        return [f"{self._file}:{line}" for line in lines] if len(lines) == n else [self.place(key)] * n
+        return [f"{self._file}:{line}" for line in lines] if len(lines) == n else [self.find_place(key)] * n
 
 
-def _values(key: str, value: object, lines: _Lines) -> Iterator[Value]:
+def _read_values(key: str, value: object, lines: _Lines) -> Iterator[Value]:
     if key == "HOSTS":
-        yield from _hosts(value, lines)
+        yield from _read_hosts(value, lines)
         return
     kind = _KINDS[KEYS[key]]
     text = value if isinstance(value, str) else kind.to_text(value)  # numbers as text are common
     if text is None:
-        raise SpecError(f"{lines.label(key)}={shown(value)}: {kind.meant} is meant")
-    yield Value(text, lines.label(key))
+        raise SpecError(f"{lines.make_label(key)}={format_value(value)}: {kind.meant} is meant")
+    yield Value(text, lines.make_label(key))
 
 
-def _hosts(value: object, lines: _Lines) -> Iterator[Value]:
+def _read_hosts(value: object, lines: _Lines) -> Iterator[Value]:
     if not isinstance(value, (list, tuple)):
-        raise SpecError(f'{lines.label("HOSTS")}={shown(value)}: a list is meant, as ["root@node1", "node2"]')
+        raise SpecError(
+            f'{lines.make_label("HOSTS")}={format_value(value)}: a list is meant, as ["root@node1", "node2"]'
+        )
     if not value:
-        raise SpecError(f"{lines.label('HOSTS')} names no host")
-    for host, place in zip(value, lines.places("HOSTS", len(value)), strict=True):
+        raise SpecError(f"{lines.make_label('HOSTS')} names no host")
+    for host, place in zip(value, lines.find_places("HOSTS", len(value)), strict=True):
         if not isinstance(host, str):
-            raise SpecError(f"{place}: HOSTS has {shown(host)}, which is no text")
+            raise SpecError(f"{place}: HOSTS has {format_value(host)}, which is no text")
         yield Value(host, place)
 
 
-def _variable(key: str, value: object, lines: _Lines) -> Iterator[Value]:
+def _read_variable(key: str, value: object, lines: _Lines) -> Iterator[Value]:
     """A name that is not ours: a variable for every process, if it is text or a number."""
     if key.startswith("PADDLE_") and key not in VARIABLES | contract.list_contract_names():
-        near = nearest(key, [*KEYS, *VARIABLES])
+        near = find_nearest(key, [*KEYS, *VARIABLES])
         hint = f"; is {near} meant?" if near else f"; there are {', '.join(KEYS)}"
-        raise SpecError(f"{lines.label(key)} is no name of conf.py{hint}")
-    if (text := plain(value)) is not None:
-        yield Value(f"{key}={text}", lines.place(key) + ":")
+        raise SpecError(f"{lines.make_label(key)} is no name of conf.py{hint}")
+    if (text := to_plain_text(value)) is not None:
+        yield Value(f"{key}={text}", lines.find_place(key) + ":")
     elif key.startswith("PADDLE_"):
-        raise SpecError(f"{lines.label(key)}={shown(value)}: text or a number is meant")
+        raise SpecError(f"{lines.make_label(key)}={format_value(value)}: text or a number is meant")

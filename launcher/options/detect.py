@@ -42,13 +42,13 @@ def detect_server(program: Path, workspace: Path) -> tuple[Literal["bundled", "s
     try:
         tree = parse(program)
     except UNREADABLE as e:
-        return "bundled", f"{program.name} can't be read ({_in_words(e)}); --server says otherwise"
+        return "bundled", f"{program.name} can't be read ({_describe(e)}); --server says otherwise"
     unread: list[str] = []
     for path, module in walk(program, tree, workspace, unread):
-        asked = _role_word(module)
+        asked = _find_role_word(module)
         if asked:
             name, line = asked
-            return "script", f"{_shown(path, workspace)}:{line} asks for its role ({name})"
+            return "script", f"{_shorten(path, workspace)}:{line} asks for its role ({name})"
     blind = f"; could not read {', '.join(unread)}" if unread else ""
     return (
         "bundled",
@@ -69,7 +69,7 @@ def parse(path: Path) -> ast.Module:
         return ast.parse(source, str(path))
 
 
-def _in_words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)
     if isinstance(error, OSError):
@@ -77,11 +77,11 @@ def _in_words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _shown(path: Path, workspace: Path) -> str:
+def _shorten(path: Path, workspace: Path) -> str:
     return str(path.relative_to(workspace)) if path.is_relative_to(workspace) else str(path)
 
 
-def _role_word(tree: ast.Module) -> tuple[str, int] | None:
+def _find_role_word(tree: ast.Module) -> tuple[str, int] | None:
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(attr=name) | ast.Name(id=name) if name in ROLE_NAMES:
@@ -102,21 +102,21 @@ def walk(
     while queue:
         path, module = queue.pop(0)
         yield path, module
-        for found in _imported(path, module, roots):
+        for found in _find_imported(path, module, roots):
             if found in seen or len(seen) >= MAX_FILES:
                 continue
             seen.add(found)
             try:
                 queue.append((found, parse(found)))
             except UNREADABLE as e:
-                unread.append(f"{_shown(found, workspace)} ({_in_words(e)})")
+                unread.append(f"{_shorten(found, workspace)} ({_describe(e)})")
 
 
-def _imported(path: Path, tree: ast.Module, roots: list[Path]) -> Iterator[Path]:
+def _find_imported(path: Path, tree: ast.Module, roots: list[Path]) -> Iterator[Path]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield from _files(roots, alias.name.split("."))
+                yield from _find_files(roots, alias.name.split("."))
         elif isinstance(node, ast.ImportFrom):
             bases = (
                 roots
@@ -127,10 +127,10 @@ def _imported(path: Path, tree: ast.Module, roots: list[Path]) -> Iterator[Path]
             )
             parts = node.module.split(".") if node.module else []
             for alias in node.names:
-                yield from _files(bases, [*parts, alias.name])
+                yield from _find_files(bases, [*parts, alias.name])
 
 
-def _files(bases: list[Path], parts: list[str]) -> Iterator[Path]:
+def _find_files(bases: list[Path], parts: list[str]) -> Iterator[Path]:
     """The files that importing `parts` loads: each package's `__init__.py` on the way, then the module."""
     for base in bases:
         for n in range(1, len(parts) + 1):

@@ -18,10 +18,18 @@ from ..node.job import Count, Node, Package
 from .args import Split
 from .hosts import Host, choose, parse_hosts, split_list
 from .kinds import Value
-from .locate import DEFAULT_PROGRAM, folder_here, folder_to_make, program_in
+from .locate import DEFAULT_PROGRAM, check_folder_to_make, find_folder, find_program
 from .options import DEFAULT
 from .sources import Given, gather
-from .spec import Elsewhere, JobSpec, Site, check_spec, common_options, job_name, no_effect
+from .spec import (
+    Elsewhere,
+    JobSpec,
+    Site,
+    check_spec,
+    choose_job_name,
+    read_common_options,
+    refuse_without_effect,
+)
 
 MAX_NIC_BYTES: Final = 15  # of the kernel
 
@@ -38,18 +46,18 @@ class Reach(NamedTuple):
     )
 
 
-def fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
+def make_fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
     """The job of `pslaunch fabric`: what was given, and design defaults for all else.
 
     cwd: absolute; relative paths of this machine start there. Raises SpecError.
     """
-    options = common_options(given, environ)
-    reach = _reach(given)
-    package, workspace, program = _package(given, split, cwd)
-    name, log_dir = job_name(given, workspace), given.one("log_dir")
-    logs = _path_there(log_dir) if log_dir else None
-    root_dir = given.one("root_dir")
-    root = _path_there(root_dir) if root_dir else given.read("root_dir")
+    options = read_common_options(given, environ)
+    reach = _read_reach(given)
+    package, workspace, program = _read_package(given, split, cwd)
+    name, log_dir = choose_job_name(given, workspace), given.get("log_dir")
+    logs = _read_path(log_dir) if log_dir else None
+    root_dir = given.get("root_dir")
+    root = _read_path(root_dir) if root_dir else given.read("root_dir")
     folder = f"{root.rstrip('/')}/{name}" if package else str(workspace)
     sent = package is not None
     nodes = [Node(i, h.text, "", ranks=h.times, dispatched=sent) for i, h in enumerate(reach.hosts)]
@@ -62,7 +70,7 @@ def fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, 
             pservers=Count("per_rank", 1),
             trainers=Count("per_rank", 1),
             package=package,
-            nic=_nic(given),
+            nic=_read_nic(given),
             reach=reach,
         ),
         program=program,
@@ -70,7 +78,7 @@ def fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, 
         trainer_flags=given.trainer_flags,
         python=None if options["install"] else given.read("python"),
         log_dir=Path(logs) if logs else None,
-        **_preparing(given, cwd),
+        **_read_preparation(given, cwd),
         **options,
     )
     check_spec(spec, given)
@@ -78,15 +86,15 @@ def fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, 
     return spec
 
 
-def first_host(conf: str, cwd: Path) -> Elsewhere:
+def find_first_host(conf: str, cwd: Path) -> Elsewhere:
     """Return the host that knows the jobs which run on those of a conf.py. Raises SpecError."""
-    reach = _reach(gather("fabric", Split(ours=(f"--conf={conf}",)), cwd))
+    reach = _read_reach(gather("fabric", Split(ours=(f"--conf={conf}",)), cwd))
     return Elsewhere("fabric", reach, f"{reach.hosts[0].text}, the first of the hosts")
 
 
-def _reach(given: Given) -> Reach:
+def _read_reach(given: Given) -> Reach:
     return Reach(
-        hosts=tuple(_hosts(given)),
+        hosts=tuple(_read_hosts(given)),
         agent_python=given.read("agent_python"),
         connect_timeout_s=given.read("connect_timeout"),
         max_connections=given.read("max_connections"),
@@ -94,19 +102,19 @@ def _reach(given: Given) -> Reach:
     )
 
 
-def _hosts(given: Given) -> list[Host]:
-    words = [(word, value.label) for value in given.all("hosts") for word in split_list(value.text)]
+def _read_hosts(given: Given) -> list[Host]:
+    words = [(word, value.label) for value in given.get_all("hosts") for word in split_list(value.text)]
     found = parse_hosts([word for word, _ in words], [label for _, label in words])
     if not found:
-        conf = given.one("conf")
+        conf = given.get("conf")
         file = conf.text if conf else "conf.py" if "conf.py" in given.files else ""
         why = f"{file} has no HOSTS" if file else "there is no conf.py with HOSTS"
         raise SpecError(f"no host is named: {why}, and no --hosts=user@host,...")
-    return choose(found, given.all("include"), given.all("exclude"))
+    return choose(found, given.get_all("include"), given.get_all("exclude"))
 
 
-def _nic(given: Given) -> str:
-    value = given.one("nics")
+def _read_nic(given: Given) -> str:
+    value = given.get("nics")
     if value is None:
         return ""
     name = value.text
@@ -115,7 +123,7 @@ def _nic(given: Given) -> str:
     return name
 
 
-def _path_there(value: Value) -> str:
+def _read_path(value: Value) -> str:
     """A path on the hosts."""
     path = value.text
     if not path.startswith(("/", "~")) or not path.isprintable():
@@ -123,34 +131,36 @@ def _path_there(value: Value) -> str:
     return posixpath.normpath(path)
 
 
-def _package(given: Given, split: Split, cwd: Path) -> tuple[Package | None, Path, str]:
+def _read_package(given: Given, split: Split, cwd: Path) -> tuple[Package | None, Path, str]:
     """What is sent, the workspace (here where it is sent, else on the hosts), the program in it."""
-    package, workspace = given.one("job_dispatch_package"), given.one("job_workspace")
+    package, workspace = given.get("job_dispatch_package"), given.get("job_workspace")
     if package and workspace:
         raise SpecError(
             f"{workspace.label}={workspace.text} and {package.label}={package.text} are both given: "
             "the folder is on the hosts already, or it is sent"
         )
     if package:
-        folder = folder_here(package, cwd)
-        program = program_in(folder, split, cwd)
+        folder = find_folder(package, cwd)
+        program = find_program(folder, split, cwd)
         if PurePosixPath(program).is_absolute():
             raise SpecError(f"the program {program} is not in {folder}, and only that is sent to the hosts")
-        shards, links = given.all("shard"), given.all("link")
-        sent = Package(str(folder), data_shards=tuple(map(_data_shard, shards)), links=_links(links))
+        shards, links = given.get_all("shard"), given.get_all("link")
+        sent = Package(
+            str(folder), data_shards=tuple(map(_read_data_shard, shards)), links=_read_links(links)
+        )
         sent = sent._replace(data_shard_label=shards[0].label) if shards else sent
         sent = sent._replace(link_label=links[0].label) if links else sent
         return sent, folder, program
     if workspace:
-        there = Path(_path_there(workspace))
-        return None, there, _program_there(there, split)
+        there = Path(_read_path(workspace))
+        return None, there, _find_program(there, split)
     raise SpecError(
         "nothing says where the programs run: --job_dispatch_package=DIR sends a folder to the hosts, "
         "--job_workspace=DIR is one that they have"
     )
 
 
-def _program_there(workspace: Path, split: Split) -> str:
+def _find_program(workspace: Path, split: Split) -> str:
     """The program in a workspace that only the hosts have."""
     named = split.program if split.program is not None else DEFAULT_PROGRAM
     path = posixpath.normpath(workspace / named)
@@ -159,7 +169,7 @@ def _program_there(workspace: Path, split: Split) -> str:
     return str(Path(path).relative_to(workspace))
 
 
-def _data_shard(value: Value) -> str:
+def _read_data_shard(value: Value) -> str:
     """A pattern with one place for the number of a file: 'data/*-{:05d}'."""
     try:
         places = [part for _, part, _, _ in string.Formatter().parse(value.text) if part is not None]
@@ -174,7 +184,7 @@ def _data_shard(value: Value) -> str:
     return value.text
 
 
-def _links(values: Sequence[Value]) -> dict[str, str]:
+def _read_links(values: Sequence[Value]) -> dict[str, str]:
     links: dict[str, str] = {}
     for value in values:
         name, _, path = value.text.partition("=")
@@ -195,19 +205,19 @@ def _check_inside(name: str, value: Value) -> None:
         raise SpecError(f"{value.shown}: {path.partition('/')[0]} in the workspace is pslaunch's own")
 
 
-def _preparing(given: Given, cwd: Path) -> dict[str, Any]:
+def _read_preparation(given: Given, cwd: Path) -> dict[str, Any]:
     """What is done before the programs start, and after they have ended."""
-    wheel, wheelhouse = given.one("wheel"), given.one("wheelhouse")
+    wheel, wheelhouse = given.get("wheel"), given.get("wheelhouse")
     return {
-        "wheel": _wheel(wheel, cwd) if wheel else None,
-        "wheelhouse": folder_here(wheelhouse, cwd) if wheelhouse else None,
-        "setup": tuple(given.options["setup"].kind.read(v.text, v.label) for v in given.all("setup")),
-        "fetch_output": folder_to_make(given.one("fetch_output"), cwd),
-        "fetch_logs": folder_to_make(given.one("fetch_logs"), cwd),
+        "wheel": _find_wheel(wheel, cwd) if wheel else None,
+        "wheelhouse": find_folder(wheelhouse, cwd) if wheelhouse else None,
+        "setup": tuple(given.options["setup"].kind.read(v.text, v.label) for v in given.get_all("setup")),
+        "fetch_output": check_folder_to_make(given.get("fetch_output"), cwd),
+        "fetch_logs": check_folder_to_make(given.get("fetch_logs"), cwd),
     }
 
 
-def _wheel(value: Value, cwd: Path) -> Path:
+def _find_wheel(value: Value, cwd: Path) -> Path:
     path = cwd / value.text
     if path.suffix != ".whl" or not path.is_file():
         raise SpecError(f"{value.shown} is not the file of a wheel (.whl)")
@@ -218,21 +228,21 @@ def _check_fabric_effects(spec: JobSpec, given: Given) -> None:
     """An option that has no effect is an error, where it stood on the command line."""
     sent = spec.site.package
     for name in ("shard", "link") if not sent else ():
-        no_effect(given, name, "where nothing is sent (--job_workspace)")
-    install = given.one("install")
+        refuse_without_effect(given, name, "where nothing is sent (--job_workspace)")
+    install = given.get("install")
     if spec.install and install and not sent:
         raise SpecError(
             f"{install.label} needs --job_dispatch_package: the wheels go along with what is sent"
         )
     if spec.install:
-        no_effect(
+        refuse_without_effect(
             given, "python", "with --install; --agent_python names the Python that makes its environment"
         )
     for name in ("wheel", "wheelhouse") if not spec.install else ():
-        no_effect(given, name, "without --install")
+        refuse_without_effect(given, name, "without --install")
     for name in ("fetch_output", "fetch_logs") if spec.detach else ():
-        no_effect(given, name, "with --detach")
+        refuse_without_effect(given, name, "with --detach")
     if not sent and not spec.install:
-        no_effect(given, "root_dir", "where nothing is sent (--job_workspace)")
-    if not given.flag("dry_run"):
-        no_effect(given, "connect", "without --dry_run")
+        refuse_without_effect(given, "root_dir", "where nothing is sent (--job_workspace)")
+    if not given.is_set("dry_run"):
+        refuse_without_effect(given, "connect", "without --dry_run")

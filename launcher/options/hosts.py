@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ..errors import SpecError
-from .args import nearest
+from .args import find_nearest
 from .kinds import Value
 
 MAX_HOSTS: Final = 4096  # of one job, and of one range: more is a slip of the keyboard
@@ -61,7 +61,7 @@ def parse_hosts(words: Sequence[str], where: str | Sequence[str]) -> list[Host]:
     found: dict[str, Host] = {}
     named = 0
     for word, place in zip(words, places, strict=True):
-        for host in _hosts(word, place):
+        for host in _parse_word(word, place):
             named += 1
             if named > MAX_HOSTS:
                 raise SpecError(f"{place}: {word!r}: {MAX_HOSTS} hosts at most, named twice or not")
@@ -84,15 +84,15 @@ def split_list(text: str, separators: str = ",") -> list[str]:
     return [word.strip() for word in words if word.strip()]
 
 
-def _hosts(word: str, where: str) -> Iterator[Host]:
+def _parse_word(word: str, where: str) -> Iterator[Host]:
     user, at, rest = word.strip().rpartition("@")
     if at and not _USER.fullmatch(user):
         raise SpecError(f"{where}: {word!r}: {user!r} is no user's name")
     if not rest:
         raise SpecError(f"{where}: {word!r} names no host")
     name, port = _split_port(rest, word, where)
-    for one in _expanded(name, word, where):
-        yield Host(_checked(one, word, where), user or None, port, where=where)
+    for one in _expand(name, word, where):
+        yield Host(_check_name(one, word, where), user or None, port, where=where)
 
 
 def _split_port(rest: str, word: str, where: str) -> tuple[str, int | None]:
@@ -107,17 +107,17 @@ def _split_port(rest: str, word: str, where: str) -> tuple[str, int | None]:
     return name, int(digits)
 
 
-def _expanded(name: str, word: str, where: str) -> Iterator[str]:
+def _expand(name: str, word: str, where: str) -> Iterator[str]:
     """Every name that a name with ranges means; `node[08-11]` keeps its zeros."""
     match = _RANGE.search(name)
     if match is None or ":" in match[1]:
         yield name
         return
-    for number in _numbers(match[1], word, where):
-        yield from _expanded(name[: match.start()] + number + name[match.end() :], word, where)
+    for number in _list_numbers(match[1], word, where):
+        yield from _expand(name[: match.start()] + number + name[match.end() :], word, where)
 
 
-def _numbers(text: str, word: str, where: str) -> Iterator[str]:
+def _list_numbers(text: str, word: str, where: str) -> Iterator[str]:
     for piece in text.split(","):
         match = _PIECE.fullmatch(piece.strip())
         if match is None:
@@ -130,7 +130,7 @@ def _numbers(text: str, word: str, where: str) -> Iterator[str]:
         yield from (str(n).zfill(len(first)) for n in range(int(first), int(last) + 1))
 
 
-def _checked(name: str, word: str, where: str) -> str:
+def _check_name(name: str, word: str, where: str) -> str:
     if name.startswith("[") and name.endswith("]"):
         try:
             return str(ipaddress.IPv6Address(name[1:-1]))
@@ -141,7 +141,7 @@ def _checked(name: str, word: str, where: str) -> str:
     return name
 
 
-def named(hosts: Sequence[Host], text: str, shown: str) -> Host:
+def find_host(hosts: Sequence[Host], text: str, shown: str) -> Host:
     """The host of which `text` is the `Host.text`, whoever its user is. Raises SpecError.
 
     shown: what a message calls it.
@@ -165,23 +165,23 @@ def choose(hosts: Sequence[Host], include: Sequence[Value], exclude: Sequence[Va
     """
     chosen = list(hosts)
     if include:
-        taken = _named(include, chosen)
+        taken = _find_named(include, chosen)
         chosen = [host for host in chosen if host.address in taken]
     if exclude:
-        left_out = _named(exclude, chosen)
+        left_out = _find_named(exclude, chosen)
         chosen = [host for host in chosen if host.address not in left_out]
     if hosts and not chosen:
-        raise SpecError(f"{_together(exclude)} leaves no host")
+        raise SpecError(f"{_join_values(exclude)} leaves no host")
     return chosen
 
 
-def _together(values: Sequence[Value]) -> str:
+def _join_values(values: Sequence[Value]) -> str:
     return f"{values[0].label}={'@'.join(value.text for value in values)}"
 
 
-def _named(values: Sequence[Value], hosts: Sequence[Host]) -> set[str]:
-    plain = _known(hosts, lambda host: host.address)
-    with_user = _known([host for host in hosts if host.user], lambda host: host.text)
+def _find_named(values: Sequence[Value], hosts: Sequence[Host]) -> set[str]:
+    plain = _map_names(hosts, lambda host: host.address)
+    with_user = _map_names([host for host in hosts if host.user], lambda host: host.text)
     users = {host.user for host in hosts}
     found: set[str] = set()
     for value in values:
@@ -190,17 +190,17 @@ def _named(values: Sequence[Value], hosts: Sequence[Host]) -> set[str]:
             # As it was named, user and all; else a list with `@` between its hosts.
             user = piece.rpartition("@")[0]
             whole = user in users and (
-                user not in plain or all(host.text in with_user for host in _hosts(piece, shown))
+                user not in plain or all(host.text in with_user for host in _parse_word(piece, shown))
             )
             for name in [piece] if whole else split_list(piece, "@"):
-                for host in _hosts(name, shown):
-                    found.update(_among(host.text, with_user if host.user else plain, shown))
+                for host in _parse_word(name, shown):
+                    found.update(_find_addresses(host.text, with_user if host.user else plain, shown))
     if not found:
-        raise SpecError(f"{_together(values)} names no host")
+        raise SpecError(f"{_join_values(values)} names no host")
     return found
 
 
-def _known(hosts: Sequence[Host], text: Callable[[Host], str]) -> dict[str, list[str]]:
+def _map_names(hosts: Sequence[Host], text: Callable[[Host], str]) -> dict[str, list[str]]:
     """What the hosts may be called, with their addresses: a port may be left out."""
     known: dict[str, list[str]] = {}
     for host in hosts:
@@ -210,9 +210,9 @@ def _known(hosts: Sequence[Host], text: Callable[[Host], str]) -> dict[str, list
     return known
 
 
-def _among(text: str, known: Mapping[str, list[str]], shown: str) -> list[str]:
+def _find_addresses(text: str, known: Mapping[str, list[str]], shown: str) -> list[str]:
     if text not in known:
-        near = nearest(text, known)
+        near = find_nearest(text, known)
         hint = f"; is {near} meant?" if near else ": " + ", ".join(list(known)[:SHOWN])
         hint += ", ..." if not near and len(known) > SHOWN else ""
         raise SpecError(f"{shown}: {text} is not among the hosts{hint}")

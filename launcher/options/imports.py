@@ -22,7 +22,7 @@ class Imported:
     later: dict[str, str] = field(default_factory=dict)  # in a function, which may never be called
 
 
-def imported(program: Path, workspace: Path) -> Imported:
+def find_imports(program: Path, workspace: Path) -> Imported:
     """What `program` and the modules of `workspace` that it imports need of a node's Python.
 
     Of a package its first name only; what is tried (`except ImportError`) may be missing. A program that
@@ -38,7 +38,7 @@ def imported(program: Path, workspace: Path) -> Imported:
         return found
     for path, module in walk(program, tree, workspace, []):
         shown = path.relative_to(workspace) if path.is_relative_to(workspace) else path
-        for name, line, now in _imports(module.body, now=True):
+        for name, line, now in _walk_imports(module.body, now=True):
             if name not in sys.stdlib_module_names and not any(_has(root, name) for root in roots):
                 (found.needed if now else found.later).setdefault(name, f"{shown}:{line}")
     for name in found.needed:
@@ -50,7 +50,7 @@ def _has(root: Path, name: str) -> bool:
     return (root / f"{name}.py").is_file() or (root / name).is_dir()
 
 
-def _imports(body: Iterable[ast.AST], *, now: bool) -> Iterator[tuple[str, int, bool]]:
+def _walk_imports(body: Iterable[ast.AST], *, now: bool) -> Iterator[tuple[str, int, bool]]:
     """First name, line, and whether it is imported as soon as the module is."""
     for node in body:
         match node:
@@ -58,17 +58,17 @@ def _imports(body: Iterable[ast.AST], *, now: bool) -> Iterator[tuple[str, int, 
                 yield from ((alias.name.partition(".")[0], node.lineno, now) for alias in names)
             case ast.ImportFrom(module=str(module), level=0):
                 yield module.partition(".")[0], node.lineno, now
-            case ast.Try(handlers=handlers) if any(map(_guards, handlers)):
-                yield from _imports(node.finalbody, now=now)
+            case ast.Try(handlers=handlers) if any(map(_is_guard, handlers)):
+                yield from _walk_imports(node.finalbody, now=now)
             case ast.If(test=test) if ast.unparse(test).endswith("TYPE_CHECKING"):
-                yield from _imports(node.orelse, now=now)
+                yield from _walk_imports(node.orelse, now=now)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
-                yield from _imports(ast.iter_child_nodes(node), now=False)
+                yield from _walk_imports(ast.iter_child_nodes(node), now=False)
             case _:
-                yield from _imports(ast.iter_child_nodes(node), now=now)
+                yield from _walk_imports(ast.iter_child_nodes(node), now=now)
 
 
-def _guards(handler: ast.ExceptHandler) -> bool:
+def _is_guard(handler: ast.ExceptHandler) -> bool:
     if handler.type is None:
         return True
     types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]

@@ -31,7 +31,7 @@ class Value(NamedTuple):
 Layer = Mapping[str, Sequence[Value]]  # from one place: the values of each option
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """A value of a file in a message; a long one is cut."""
     try:
         text = repr(value)
@@ -40,7 +40,7 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def plain(value: object) -> str | None:
+def to_plain_text(value: object) -> str | None:
     """Text of a text, a number or a truth value; None for all else, and for what can't be written."""
     if not isinstance(value, (str, int, float)):
         return None
@@ -122,7 +122,7 @@ class Seconds(NamedTuple):
             raise SpecError(f"{label}={value:g} is not a number of seconds from {self.low_s:g} up")
 
     def to_text(self, value: object) -> str | None:
-        return plain(value) if not isinstance(value, (bool, str)) else None
+        return to_plain_text(value) if not isinstance(value, (bool, str)) else None
 
 
 class Choice(NamedTuple):
@@ -161,7 +161,7 @@ class Truth:
         pass
 
     def to_text(self, value: object) -> str | None:
-        return plain(value) if not isinstance(value, float) else None
+        return to_plain_text(value) if not isinstance(value, float) else None
 
 
 class Flag:
@@ -176,7 +176,7 @@ class Flag:
         pass
 
     def to_text(self, value: object) -> str | None:
-        text = plain(value)
+        text = to_plain_text(value)
         try:
             return None if text is None else str(parse_bool(text, ""))
         except EnvError:

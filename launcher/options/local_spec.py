@@ -11,26 +11,26 @@ from ..errors import SpecError
 from ..node.job import Count, Node, Package
 from .args import Split
 from .kinds import Value
-from .locate import folder_to_make, locate
+from .locate import check_folder_to_make, locate
 from .sources import Given
-from .spec import JobSpec, Site, check_spec, common_options, job_name
+from .spec import JobSpec, Site, check_spec, choose_job_name, read_common_options
 
 
-def local_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
+def make_local_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
     """The job of `pslaunch local`: what was given, and design defaults for all else.
 
     cwd: absolute; relative paths start there. Raises SpecError; looks at files, changes nothing.
     """
     # The options first: a wrong one is named even where the program is wrong too.
-    options = common_options(given, environ)
-    options["python"] = _python_here(given.one("python"), cwd, environ)
-    options["log_dir"] = folder_to_make(given.one("log_dir"), cwd)
+    options = read_common_options(given, environ)
+    options["python"] = _find_python(given.get("python"), cwd, environ)
+    options["log_dir"] = check_folder_to_make(given.get("log_dir"), cwd)
     workspace, program = locate(given, split, cwd)
     spec = JobSpec(
         backend="local",
-        job_name=job_name(given, workspace),
+        job_name=choose_job_name(given, workspace),
         workspace=workspace,
-        site=local_site(workspace, options["log_dir"], given.read("nodes")),
+        site=make_local_site(workspace, options["log_dir"], given.read("nodes")),
         program=program,
         program_args=(*split.forwarded, *split.program_args),
         trainer_flags=given.trainer_flags,
@@ -40,33 +40,35 @@ def local_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, s
     return spec
 
 
-def local_site(workspace: Path, log_dir: Path | None = None, nodes: int = 1) -> Site:
+def make_local_site(workspace: Path, log_dir: Path | None = None, nodes: int = 1) -> Site:
     """This machine as node 0, in place; each further node of a simulated cluster has a copy of the workspace.
 
     Logs, output and lock of node 0 are in the workspace, or all below `log_dir`; copies are below its lock.
     """
-    first = _node(0, workspace, log_dir)
+    first = _make_node(0, workspace, log_dir)
     copies = Path(first.state_dir) / "nodes"
-    rest = [_node(i, copies / str(i) / workspace.name)._replace(dispatched=True) for i in range(1, nodes)]
+    rest = [
+        _make_node(i, copies / str(i) / workspace.name)._replace(dispatched=True) for i in range(1, nodes)
+    ]
     one = Count("total", 1)
-    package = _copied(workspace, log_dir) if rest else None
+    package = _make_package(workspace, log_dir) if rest else None
     return Site((first, *rest), pservers=one, trainers=one, remote=False, package=package)
 
 
-def _node(i: int, workspace: Path, log_dir: Path | None = None) -> Node:
+def _make_node(i: int, workspace: Path, log_dir: Path | None = None) -> Node:
     name = "localhost" if i == 0 else f"localhost-{i}"
     addr = f"127.0.{i // 250}.{i % 250 + 1}"  # the whole of 127/8 is this machine
     return Node(i, name, addr).in_folder(str(workspace), str(log_dir) if log_dir else None)
 
 
-def _copied(workspace: Path, logs: Path | None) -> Package:
+def _make_package(workspace: Path, logs: Path | None) -> Package:
     """The workspace for further nodes, without what the job writes."""
     inside = logs is not None and logs != workspace and logs.is_relative_to(workspace)
     skip = (str(logs.relative_to(workspace)),) if logs is not None and inside else ()
     return Package(str(workspace), skip, links_out=True)
 
 
-def _python_here(value: Value | None, cwd: Path, environ: Mapping[str, str]) -> str:
+def _find_python(value: Value | None, cwd: Path, environ: Mapping[str, str]) -> str:
     if value is None:
         return sys.executable
     # The path is kept as it is, links included: a virtual environment is found by the link's place.

@@ -17,7 +17,7 @@ MAX_NAME_BYTES: Final = 200  # a job's name is a folder's name with room for suf
 
 def locate(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
     """The workspace (absolute, links resolved) and the program (relative when it is inside)."""
-    workspace, package = given.one("job_workspace"), given.one("job_dispatch_package")
+    workspace, package = given.get("job_workspace"), given.get("job_dispatch_package")
     if workspace and package:
         raise SpecError(
             f"{workspace.label}={workspace.text} and {package.label}={package.text} are both given: "
@@ -25,16 +25,16 @@ def locate(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
         )
     folder = workspace or package
     if not folder:
-        path = _absolute(split.program if split.program is not None else DEFAULT_PROGRAM, cwd)
+        path = _make_absolute(split.program if split.program is not None else DEFAULT_PROGRAM, cwd)
         _check_program(
             path, split, "" if split.program else f" in {cwd}; name one, or give --job_workspace=DIR"
         )
-        return _own_folder(path), path.name
-    found = folder_here(folder, cwd)
-    return found, program_in(found, split, cwd)
+        return _find_own_folder(path), path.name
+    found = find_folder(folder, cwd)
+    return found, find_program(found, split, cwd)
 
 
-def _own_folder(program: Path) -> Path:
+def _find_own_folder(program: Path) -> Path:
     """The program's folder, for a workspace. Raises SpecError where it is one of commands: /usr/bin."""
     folder = program.parent.resolve()
     commands = {Path(entry).resolve() for entry in os.get_exec_path() if Path(entry).is_absolute()}
@@ -46,7 +46,7 @@ def _own_folder(program: Path) -> Path:
     return folder
 
 
-def program_in(workspace: Path, split: Split, cwd: Path) -> str:
+def find_program(workspace: Path, split: Split, cwd: Path) -> str:
     """The program: relative to the workspace when it is inside. Raises SpecError."""
     path = workspace / (split.program if split.program is not None else DEFAULT_PROGRAM)
     if split.program is not None and not _exists(path) and _exists(cwd / split.program):
@@ -59,7 +59,7 @@ def program_in(workspace: Path, split: Split, cwd: Path) -> str:
     return str(path)
 
 
-def _absolute(text: str, cwd: Path) -> Path:
+def _make_absolute(text: str, cwd: Path) -> Path:
     try:
         return Path(os.path.normpath(cwd / text))
     except ValueError as e:  # an embedded NUL
@@ -73,9 +73,9 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def folder_here(value: Value, cwd: Path) -> Path:
+def find_folder(value: Value, cwd: Path) -> Path:
     """A folder of this machine that is there and can be read, links resolved. Raises SpecError."""
-    path = _absolute(value.text, cwd)
+    path = _make_absolute(value.text, cwd)
     if not value.text or not _exists(path):
         raise SpecError(f"{value.shown} is not there")
     if not path.is_dir():
@@ -88,7 +88,7 @@ def folder_here(value: Value, cwd: Path) -> Path:
 def _check_program(path: Path, split: Split, place: str) -> None:
     shown = repr(split.program if split.program is not None else DEFAULT_PROGRAM)
     if split.program == "" or not _exists(path):
-        raise SpecError(f"the program {shown} is not there{place}{_forward_hint(split)}")
+        raise SpecError(f"the program {shown} is not there{place}{_make_forward_hint(split)}")
     if not path.is_file():
         raise SpecError(f"the program {shown} is not a file")
     if not os.access(path, os.R_OK):
@@ -97,14 +97,14 @@ def _check_program(path: Path, split: Split, place: str) -> None:
         raise SpecError(f"the program {shown} is no .py file and not executable (chmod +x makes it so)")
 
 
-def _forward_hint(split: Split) -> str:
+def _make_forward_hint(split: Split) -> str:
     last = split.forwarded[-1] if split.forwarded else ""
     if not last or "=" in last or split.program is None:
         return ""
     return f" (if it is the value of {last}: before the program that is written {last}={split.program})"
 
 
-def name_of(workspace: Path) -> str:
+def choose_name(workspace: Path) -> str:
     """The job's name where none is given: the workspace's. Raises SpecError where it has none that fits."""
     name = workspace.name
     if not name:
@@ -118,11 +118,11 @@ def name_of(workspace: Path) -> str:
     raise SpecError(f"the workspace {str(workspace)!r} can't name the job ({why}); give --job_name=NAME")
 
 
-def folder_to_make(value: Value | None, cwd: Path) -> Path | None:
+def check_folder_to_make(value: Value | None, cwd: Path) -> Path | None:
     """A folder of this machine which is there or can be made, as far as that can be known before."""
     if value is None:
         return None
-    path = _absolute(value.text, cwd)
+    path = _make_absolute(value.text, cwd)
     there = next((p for p in (path, *path.parents) if _exists(p)), path)
     if not value.text or (there == path and not path.is_dir()):
         raise SpecError(f"{value.shown} is not a folder")

@@ -55,10 +55,10 @@ class Option(NamedTuple):
     @property
     def text(self) -> str:
         """Its help: what it is, its unit, its default."""
-        default = self.says or ("" if self.default is None else self._default_text())
+        default = self.says or ("" if self.default is None else self._format_default())
         return f"{self.help} [default: {default}]" if default else self.help
 
-    def _default_text(self) -> str:
+    def _format_default(self) -> str:
         if isinstance(self.kind, Flag):
             return "off"
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
@@ -73,11 +73,11 @@ _COUNT_OF_SERVERS: Final = Number(0, MAX_PROCESSES)
 _COUNT: Final = Number(1, MAX_PROCESSES)
 
 
-def _flag(name: str, text: str, backends: tuple[str, ...] = BACKENDS) -> Option:
+def _make_flag(name: str, text: str, backends: tuple[str, ...] = BACKENDS) -> Option:
     return Option(name=name, kind=Flag(), help=text, default=False, backends=backends)
 
 
-def _shared(name: str) -> Any:
+def _get_shared(name: str) -> Any:
     """The default that init() has as well."""
     return INIT_ARGS[name].default
 
@@ -154,11 +154,11 @@ OPTIONS: Final[Sequence[Option]] = (
         help="A link in the workspace to a path that the hosts have; may be repeated.",
     ),
     Option(
-        name="trainer_count", metavar="N", kind=Number(1, MAX_THREADS), default=_shared("trainer_count"),
+        name="trainer_count", metavar="N", kind=Number(1, MAX_THREADS), default=_get_shared("trainer_count"),
         help="Compute threads of each trainer.",
     ),
     Option(
-        name="use_gpu", metavar="BOOL", kind=Truth(), default=_shared("use_gpu"),
+        name="use_gpu", metavar="BOOL", kind=Truth(), default=_get_shared("use_gpu"),
         help="Train on a GPU; for programs with their own runtime.",
     ),
     Option(
@@ -170,12 +170,12 @@ OPTIONS: Final[Sequence[Option]] = (
         help="First port of the first pserver.",
     ),
     Option(
-        name="ports_num", metavar="N", kind=Number(1, MAX_PORTS), default=_shared("ports_num"),
+        name="ports_num", metavar="N", kind=Number(1, MAX_PORTS), default=_get_shared("ports_num"),
         help="Ports of each pserver for dense parameters.",
     ),
     Option(
         name="ports_num_for_sparse", metavar="N", kind=Number(0, MAX_PORTS),
-        default=_shared("ports_num_for_sparse"),
+        default=_get_shared("ports_num_for_sparse"),
         help="Ports of each pserver for sparse tables; 0: the dense ones.",
     ),
     Option(
@@ -194,7 +194,7 @@ OPTIONS: Final[Sequence[Option]] = (
         name="log_dir", metavar="DIR", kind=Text(), says="log/ of the workspace",
         help="Folder of the logs; output/ moves with it.",
     ),
-    _flag("install", "Make a virtual environment of the job on each host, with pslaunch in it.", FABRIC),
+    _make_flag("install", "Make a virtual environment of the job on each host, with pslaunch in it.", FABRIC),
     Option(
         name="wheel", metavar="FILE", kind=Text(), says="made from what is installed here", backends=FABRIC,
         help="The wheel of pslaunch for --install.",
@@ -216,7 +216,7 @@ OPTIONS: Final[Sequence[Option]] = (
         help="Silence after which a node counts as lost, in seconds.",
     ),
     Option(
-        name="stall_after", metavar="SECONDS", kind=Seconds(0.1), default=_shared("stall_after"),
+        name="stall_after", metavar="SECONDS", kind=Seconds(0.1), default=_get_shared("stall_after"),
         help="A step that waits this long is reported, in seconds.",
     ),
     Option(
@@ -268,14 +268,14 @@ OPTIONS: Final[Sequence[Option]] = (
         name="trace", metavar="FILE", kind=Text(), says="PSLAUNCH_TRACE, else none",
         help="File for each control message, without secrets; nodes keep theirs beside their logs.",
     ),
-    _flag("detach", "Return once the programs run; the job goes on by itself."),
-    _flag("dry_run", "Print the plan and start nothing."),
-    _flag("connect", "With --dry_run: ask the hosts for what only they know.", FABRIC),
-    _flag("json", "Print JSON: one object a line."),
+    _make_flag("detach", "Return once the programs run; the job goes on by itself."),
+    _make_flag("dry_run", "Print the plan and start nothing."),
+    _make_flag("connect", "With --dry_run: ask the hosts for what only they know.", FABRIC),
+    _make_flag("json", "Print JSON: one object a line."),
 )  # fmt: skip
 
 
-def options_of(backend: str) -> dict[str, Option]:
+def get_options(backend: str) -> dict[str, Option]:
     """The options of a backend's command, by name."""
     return {option.name: option for option in OPTIONS if backend in option.backends}
 

@@ -11,7 +11,7 @@ from pslaunch.runtime.shared.env import get_init_var
 from .args import Split
 from .conf_py import read_conf
 from .kinds import Layer, Value
-from .options import Option, options_of
+from .options import Option, get_options
 from .toml_file import read_settings
 
 SETTINGS: Final = "pslaunch.toml"
@@ -37,43 +37,43 @@ class Given:
     def __contains__(self, name: str) -> bool:
         return bool(self.values.get(name))
 
-    def one(self, name: str) -> Value | None:
+    def get(self, name: str) -> Value | None:
         """The value of an option that is given once."""
         return self.values[name][0] if name in self else None
 
-    def all(self, name: str) -> Sequence[Value]:
+    def get_all(self, name: str) -> Sequence[Value]:
         """The values of an option that may be repeated."""
         return self.values.get(name, ())
 
     def read(self, name: str) -> Any:
         """The value of an option, checked, else its default. Raises SpecError."""
-        option, value = self.options[name], self.one(name)
+        option, value = self.options[name], self.get(name)
         return option.default if value is None else option.kind.read(value.text, value.label)
 
-    def flag(self, name: str) -> bool:
+    def is_set(self, name: str) -> bool:
         """Whether a flag is set."""
         return bool(self.read(name))
 
 
 def gather(backend: str, split: Split, cwd: Path) -> Given:
     """What was given for a job of this backend; files of `cwd` are looked for. Raises SpecError."""
-    layers, flags, files = [_line_layer(split)], dict(split.trainer_flags), list[str]()
+    layers, flags, files = [_read_line(split)], dict(split.trainer_flags), list[str]()
     left_out: list[str] = []
     if (cwd / SETTINGS).exists():
         own, common, more = read_settings(cwd / SETTINGS, backend)
         layers += [own, common]
         flags = {**more, **flags}
         files.append(SETTINGS)
-    known, named = options_of(backend), merge(layers).get("conf")
+    known, named = get_options(backend), merge(layers).get("conf")
     unnamed = str(known["conf"].default or "") if "conf" in known else ""
     if named or (unnamed and (cwd / unnamed).exists()):
         name = named[0].text if named else unnamed
         layers.append({k: v for k, v in read_conf(cwd / name, name, left_out.append).items() if k in known})
         files.append(name)
-    return Given(known, _without(merge(layers), flags), flags, tuple(files), tuple(left_out))
+    return Given(known, _drop_overruled(merge(layers), flags), flags, tuple(files), tuple(left_out))
 
 
-def _line_layer(split: Split) -> Layer:
+def _read_line(split: Split) -> Layer:
     """What stood on the command line."""
     layer: dict[str, list[Value]] = {}
     for word in split.ours:
@@ -87,21 +87,21 @@ def merge(layers: Iterable[Layer]) -> dict[str, Sequence[Value]]:
     merged: dict[str, Sequence[Value]] = {}
     for layer in layers:
         settled = EITHER if EITHER & merged.keys() else frozenset[str]()
-        known = {_variable(value) for value in merged.get("env", ())}
+        known = {_get_variable(value) for value in merged.get("env", ())}
         for name, values in layer.items():
             if name == "env":
-                merged[name] = [*merged.get(name, ()), *(v for v in values if _variable(v) not in known)]
+                merged[name] = [*merged.get(name, ()), *(v for v in values if _get_variable(v) not in known)]
             elif name not in merged and name not in settled:
                 merged[name] = values
     return merged
 
 
-def _variable(value: Value) -> str:
+def _get_variable(value: Value) -> str:
     return value.text.partition("=")[0]
 
 
-def _without(values: Layer, flags: Mapping[str, str]) -> Layer:
+def _drop_overruled(values: Layer, flags: Mapping[str, str]) -> Layer:
     """Without variables of files that a flag of the trainer says as well: the flag wins."""
     said = {get_init_var(name) for name in flags}
-    kept = [v for v in values.get("env", ()) if v.on_line or _variable(v) not in said]
+    kept = [v for v in values.get("env", ()) if v.on_line or _get_variable(v) not in said]
     return {**values, "env": kept}

@@ -20,10 +20,10 @@ from ..errors import SpecError
 from ..node.job import PYTHON, Count, Node, Package, deal
 from .args import Split
 from .detect import Server, choose_server
-from .imports import imported
+from .imports import find_imports
 from .kinds import Flag, Text, Value
-from .locate import DEFAULT_PROGRAM, MAX_NAME_BYTES, name_of
-from .options import DEFAULT, options_of
+from .locate import DEFAULT_PROGRAM, MAX_NAME_BYTES, choose_name
+from .options import DEFAULT, get_options
 from .sources import Given
 
 
@@ -99,7 +99,7 @@ class JobSpec(NamedTuple):
 def check_values(spec: JobSpec, port_label: str = "--port") -> None:
     """Raises SpecError where a value is not allowed. port_label: what a message calls the port."""
     _check_name(spec.job_name, "--job_name")
-    for option in options_of(spec.backend).values():
+    for option in get_options(spec.backend).values():
         value = getattr(spec, option.field, None)
         if value is not None and not isinstance(value, (Path, Mapping, tuple)):
             option.kind.check(value, f"--{option.name}")
@@ -156,19 +156,19 @@ def _check_ports(spec: JobSpec, label: str) -> None:
 # --- From what was given. ---
 
 
-def notes(spec: JobSpec, given: Given, split: Split, environ: Mapping[str, str]) -> list[str]:
+def list_notes(spec: JobSpec, given: Given, split: Split, environ: Mapping[str, str]) -> list[str]:
     """Return what of the command line, files and shell has an effect that the user would not see."""
     program = spec.program or DEFAULT_PROGRAM
     said = [f"options also from {' and '.join(given.files)}"] if given.files else []
     said += [f"{', '.join(split.forwarded)} goes to {program}"] if split.forwarded else []
-    return [*said, *given.left_out, *_unfetched(spec, given), *_unsent(spec, environ)]
+    return [*said, *given.left_out, *_list_unfetched(spec, given), *_list_unsent(spec, environ)]
 
 
-def _unfetched(spec: JobSpec, given: Given) -> list[str]:
+def _list_unfetched(spec: JobSpec, given: Given) -> list[str]:
     """What a file would have brought here at the end, which nobody waits for."""
     if not spec.detach:
         return []
-    values = [value for name in ("fetch_output", "fetch_logs") for value in given.all(name)]
+    values = [value for name in ("fetch_output", "fetch_logs") for value in given.get_all(name)]
     return [
         f"{value.label}={value.text} has no effect with --detach; once the job is over, "
         f"pslaunch fetch JOB {value.text} brings its output and logs"
@@ -176,7 +176,7 @@ def _unfetched(spec: JobSpec, given: Given) -> list[str]:
     ]
 
 
-def _unsent(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:
+def _list_unsent(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:
     """What chooses the arithmetic of local programs, and does not reach the hosts."""
     names = [name for name in sorted(environ) if name.startswith("OPENBLAS_") and name not in spec.env]
     if not spec.site.remote or not names:
@@ -187,35 +187,35 @@ def _unsent(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:
     ]
 
 
-def common_options(given: Given, environ: Mapping[str, str]) -> dict[str, Any]:
+def read_common_options(given: Given, environ: Mapping[str, str]) -> dict[str, Any]:
     """The fields of JobSpec that options give as they are, and those that mean the same on every backend."""
     values = {
         option.field: given.read(name)
         for name, option in given.options.items()
         if option.field in JobSpec._fields and not option.repeatable and not isinstance(option.kind, Text)
     }
-    values["env"] = _added_env(given.all("env"), environ)
-    values["head"] = _head(given)
+    values["env"] = _read_env(given.get_all("env"), environ)
+    values["head"] = _choose_head(given)
     trace = given.read("trace") or environ.get("PSLAUNCH_TRACE")
     values["trace"] = Path(trace) if trace else None
     return values
 
 
-def job_name(given: Given, workspace: Path) -> str:
+def choose_job_name(given: Given, workspace: Path) -> str:
     """The name that was given, or the workspace's."""
-    value = given.one("job_name")
+    value = given.get("job_name")
     if value is None:
-        return name_of(workspace)
+        return choose_name(workspace)
     _check_name(value.text, value.label)
     return value.text
 
 
-def _head(given: Given) -> Literal["launcher", "node"]:
+def _choose_head(given: Given) -> Literal["launcher", "node"]:
     """Where the job is decided: on a node, where `--detach` asks for it or it was given."""
     word: Literal["launcher", "node"] = given.read("head")
-    if not given.flag("detach"):
+    if not given.is_set("detach"):
         return word
-    value, detach = given.one("head"), given.one("detach")
+    value, detach = given.get("head"), given.get("detach")
     # What the command line says wins over a file's other wish, as with any option.
     if value and detach and word == "launcher" and (value.on_line or not detach.on_line):
         raise SpecError(
@@ -227,19 +227,19 @@ def _head(given: Given) -> Literal["launcher", "node"]:
 
 def check_spec(spec: JobSpec, given: Given) -> None:
     """Raises SpecError where a value is not allowed, or an option of the command line has no effect."""
-    if given.flag("dry_run"):
-        no_effect(given, "trace", "with --dry_run")
-    port = given.one("port")
+    if given.is_set("dry_run"):
+        refuse_without_effect(given, "trace", "with --dry_run")
+    port = given.get("port")
     check_values(spec, port.label if port else "--port")
     if spec.server_num == 0:
         for name in ("server", "port", "ports_num", "ports_num_for_sparse", "stall_after", "stall_timeout"):
-            no_effect(given, name, "without pservers (--server_num=0)")
+            refuse_without_effect(given, name, "without pservers (--server_num=0)")
     kind, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program or DEFAULT_PROGRAM)
     if not (spec.program or DEFAULT_PROGRAM).endswith(".py") and not (spec.site.remote and kind == "bundled"):
-        no_effect(given, "python", f"on {spec.program}, which is no .py program")
+        refuse_without_effect(given, "python", f"on {spec.program}, which is no .py program")
     if kind != "bundled":
-        no_effect(given, "trainer_timeout", f"where no pserver is bundled: {why}")
-    value = given.one("use_gpu")
+        refuse_without_effect(given, "trainer_timeout", f"where no pserver is bundled: {why}")
+    value = given.get("use_gpu")
     if value is not None and spec.use_gpu:
         only = (
             f"{value.label}={value.text}: the bundled runtime of this build has CPU kernels only "
@@ -247,25 +247,25 @@ def check_spec(spec: JobSpec, given: Given) -> None:
         )
         if kind == "bundled":
             raise SpecError(f"{only}, and pservers are bundled: {why}. Another runtime: --server script")
-        if spec.server != "script" and (place := _imports_runtime(spec)):
+        if spec.server != "script" and (place := _find_runtime_import(spec)):
             raise SpecError(f"{only}, and {place} imports it")
 
 
-def _imports_runtime(spec: JobSpec) -> str:
+def _find_runtime_import(spec: JobSpec) -> str:
     """Return the place where the program imports our runtime for certain, `train.py:3`; else nothing."""
     program = spec.workspace / (spec.program or DEFAULT_PROGRAM)
-    return imported(program, spec.workspace).needed.get("pslaunch", "")
+    return find_imports(program, spec.workspace).needed.get("pslaunch", "")
 
 
-def no_effect(given: Given, name: str, why: str) -> None:
+def refuse_without_effect(given: Given, name: str, why: str) -> None:
     """Raises SpecError where the option stood on the command line: in a file it may be for other jobs."""
     flag = isinstance(given.options[name].kind, Flag)
-    for value in given.all(name):
-        if value.on_line and not (flag and not given.flag(name)):
+    for value in given.get_all(name):
+        if value.on_line and not (flag and not given.is_set(name)):
             raise SpecError(f"{value.label}{'' if flag else f'={value.text}'} has no effect {why}")
 
 
-def _added_env(words: Sequence[Value], environ: Mapping[str, str]) -> dict[str, str]:
+def _read_env(words: Sequence[Value], environ: Mapping[str, str]) -> dict[str, str]:
     added: dict[str, str] = {}
     for word in words:
         name, has_value, value = word.text.partition("=")

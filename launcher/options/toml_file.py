@@ -13,9 +13,9 @@ from typing import Any, Final
 from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, EnvError
 
 from ..errors import SpecError
-from .args import nearest
-from .kinds import Layer, Value, plain, shown
-from .options import BACKENDS, OPTIONS, PLANNED, Option, options_of
+from .args import find_nearest
+from .kinds import Layer, Value, format_value, to_plain_text
+from .options import BACKENDS, OPTIONS, PLANNED, Option, get_options
 
 SECTIONS: Final = (*BACKENDS, *PLANNED)
 OPTION_OF: Final = {option.name: option for option in OPTIONS}
@@ -34,14 +34,14 @@ def read_settings(path: Path, backend: str) -> tuple[Layer, Layer, Mapping[str, 
         name: _read_section(path.name, name, data.get(name, {})) for name in sorted({*BACKENDS, backend})
     }
     own, own_flags = sections[backend]
-    known = options_of(backend)
+    known = get_options(backend)
     return own, {name: v for name, v in values.items() if name in known}, {**flags, **own_flags}
 
 
 def _read_section(file: str, name: str, table: object) -> Read:
     if not isinstance(table, dict):
         raise SpecError(f"{file}: {name} is no section; [{name}] begins one")
-    known = options_of(name)
+    known = get_options(name)
     others = OPTION_OF.keys() - known.keys()
     if strange := [key for key in table if key.replace("-", "_") in others]:
         raise SpecError(f"{file}: [{name}].{strange[0]} is no option of pslaunch {name}")
@@ -70,18 +70,18 @@ def _read_table(
         if name in values or name in flags:
             raise SpecError(f"{label} is given twice")
         if name in TRAINER_FLAGS:
-            flags[name] = trainer_flag(name, value, label)
+            flags[name] = read_trainer_flag(name, value, label)
         elif name in known:
-            values[name] = list(_values(known[name], value, label))
+            values[name] = list(_read_values(known[name], value, label))
         else:
-            near = nearest(name, names)
+            near = find_nearest(name, names)
             raise SpecError(f"{label} is no option" + (f"; did you mean {near}?" if near else ""))
     return values, flags
 
 
-def _values(option: Option, value: Any, label: str) -> Iterator[Value]:
+def _read_values(option: Option, value: Any, label: str) -> Iterator[Value]:
     if option.name == "env" and isinstance(value, dict):
-        words = [f"{name}={_variable(name, text, label)}" for name, text in value.items()]
+        words = [f"{name}={_read_variable(name, text, label)}" for name, text in value.items()]
     elif option.repeatable and isinstance(value, list):
         words = value
     else:
@@ -89,15 +89,15 @@ def _values(option: Option, value: Any, label: str) -> Iterator[Value]:
     for word in words:
         text = option.kind.to_text(word)
         if text is None:
-            raise SpecError(f"{label}={shown(value)}: expected {option.kind.meant}")
+            raise SpecError(f"{label}={format_value(value)}: expected {option.kind.meant}")
         yield Value(text, label)
 
 
-def trainer_flag(name: str, value: object, label: str) -> str:
+def read_trainer_flag(name: str, value: object, label: str) -> str:
     """Return the text of a trainer's flag, checked as on a command line."""
-    text = plain(value)
+    text = to_plain_text(value)
     if text is None:
-        raise SpecError(f"{label}={shown(value)}: expected text, a number, or true or false")
+        raise SpecError(f"{label}={format_value(value)}: expected text, a number, or true or false")
     try:
         INIT_ARGS[name].parse(text, label)
     except EnvError as e:
@@ -105,7 +105,7 @@ def trainer_flag(name: str, value: object, label: str) -> str:
     return text
 
 
-def _variable(name: str, value: object, label: str) -> str:
-    if (text := plain(value)) is not None:
+def _read_variable(name: str, value: object, label: str) -> str:
+    if (text := to_plain_text(value)) is not None:
         return text
-    raise SpecError(f"{label} {name}={shown(value)}: expected text or a number")
+    raise SpecError(f"{label} {name}={format_value(value)}: expected text or a number")

@@ -12,8 +12,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
 from ..errors import SpecError
-from .args import nearest, split_command_line
-from .options import OPTIONS, Option, options_of
+from .args import find_nearest, split_command_line
+from .options import OPTIONS, Option, get_options
 
 HELP_NAMES: Final = ("--help", "-h")
 
@@ -22,7 +22,7 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 @contextlib.contextmanager
-def usage_errors(ctx: Any) -> Iterator[None]:
+def report_usage_errors(ctx: Any) -> Iterator[None]:
     """What is wrong with what the user said, in the words of the command."""
     try:
         yield
@@ -30,7 +30,7 @@ def usage_errors(ctx: Any) -> Iterator[None]:
         ctx.fail(str(e))
 
 
-def _help(ctx: Any) -> None:
+def _print_help(ctx: Any) -> None:
     typer.echo(ctx.get_help())
     ctx.exit()
 
@@ -46,14 +46,14 @@ class Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or args[0] in HELP_NAMES:
-            _help(ctx)
+            _print_help(ctx)
         if args[0] == "--version":
             typer.echo(f"pslaunch {__version__}")
             ctx.exit()
         if args[0] in self.absent:
             ctx.fail(self.absent[args[0]])
         if args[0] not in self.commands:
-            near = nearest(args[0].strip("-").lower(), self.commands, cutoff=0.5)
+            near = find_nearest(args[0].strip("-").lower(), self.commands, cutoff=0.5)
             meant = f"; is {near!r} meant?" if near else f"; there are {', '.join(self.commands)}"
             ctx.fail(f"no command {args[0]!r}{meant}")
         ctx.args = args
@@ -71,15 +71,15 @@ class JobCommand(TyperCommand):
     backend: str  # whose options it takes
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ours = options_of(self.backend)
+        ours = get_options(self.backend)
         options = {name: option.values for name, option in ours.items()}
         aliases = {alias: name for name, option in ours.items() for alias in option.aliases}
         repeatable = {name for name, option in ours.items() if option.repeatable}
         others = {o.name: o.backends[0] for o in OPTIONS if o.name not in ours}
-        with usage_errors(ctx):
+        with report_usage_errors(ctx):
             split = split_command_line(args, {**options, "help": 0}, repeatable, others, aliases)
         if "--help" in split.ours:
-            _help(ctx)
+            _print_help(ctx)
         ctx.meta["split"], ctx.meta["backend"] = split, self.backend
         return []
 
@@ -100,24 +100,24 @@ class PassCommand(TyperCommand):
         return args
 
 
-def flag_option(name: str, text: str) -> Any:
+def make_flag_option(name: str, text: str) -> Any:
     """An option without a value, off unless given."""
     return typer.Option(f"--{name}", help=f"{text} [default: off]", show_default=False)
 
 
-def with_options(backend: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def add_options(backend: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command the options of its backend: typer reads a function's signature."""
 
     def give(command: Callable[..., None]) -> Callable[..., None]:
         context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        options = [_parameter(option) for option in options_of(backend).values()]
+        options = [_make_parameter(option) for option in get_options(backend).values()]
         vars(command)["__signature__"] = inspect.Signature([context, *options])
         return command
 
     return give
 
 
-def _parameter(option: Option) -> inspect.Parameter:
+def _make_parameter(option: Option) -> inspect.Parameter:
     kind: Any = (list[str] | None if option.repeatable else str | None) if option.valued else bool
     said = typer.Option(
         f"--{option.name}",

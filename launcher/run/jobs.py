@@ -18,7 +18,7 @@ from ..node import codes, job, logs
 from ..node.later import record
 from ..node.loop import Loop
 from ..node.shapes import check
-from ..options.args import nearest
+from ..options.args import find_nearest
 from ..options.spec import Elsewhere
 from .observe import RemoteHead
 
@@ -159,7 +159,7 @@ def find(word: str, elsewhere: Elsewhere | None = None, *, running: bool = False
         )
     if not jobs:
         raise SpecError(f"no job {word!r}; {_explain_no_jobs(elsewhere)}")
-    near = nearest(word, [r["job"] for r in jobs], cutoff=0.5)
+    near = find_nearest(word, [r["job"] for r in jobs], cutoff=0.5)
     there = f" on {elsewhere.shown}" if elsewhere else ""
     hint = f"did you mean {near!r}?" if near else "pslaunch jobs lists them"
     raise SpecError(f"no job {word!r}{there}; {hint}")

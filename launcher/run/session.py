@@ -31,7 +31,7 @@ from ..node.job import Facts, Node, Plan, place
 from ..node.later import record
 from ..node.loop import Loop
 from ..options.spec import JobSpec
-from ..plan import dry_run as plan_as_data
+from ..plan import make_dry_run as plan_as_data
 from ..plan import make_plan, render
 from ..views.async_writer import Outlet
 from ..views.make_view import make_view
@@ -92,7 +92,7 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
         code, began = _run(spec, plan, trace, as_json=as_json, out=out)
     except HostsError as e:
         if _inspect_hosts(spec, e.failed):
-            raise e.told_above() from e
+            raise e.shorten() from e
         raise
     except PreflightError:  # from the node that should lead
         _inspect_hosts(spec, {})

@@ -19,7 +19,7 @@ from pslaunch.node import codes
 from pslaunch.node.job import Plan, place
 from pslaunch.node.later import record
 from pslaunch.node.loop import Loop
-from pslaunch.options.local_spec import local_site
+from pslaunch.options.local_spec import make_local_site
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 from pslaunch.run.jobs import NEWS
@@ -311,7 +311,7 @@ def led(tmp_path: Path) -> Iterator[tuple[Loop, RemoteHead, Plan]]:
     """A head on a node that was given a job, which it will refuse."""
     workspace = tmp_path / "no"
     spec = JobSpec(
-        backend="local", job_name="late", workspace=workspace, site=local_site(workspace), head="node"
+        backend="local", job_name="late", workspace=workspace, site=make_local_site(workspace), head="node"
     )
     plan = make_plan(spec, "late-1")
     loop, backend = Loop(), LocalBackend()

@@ -19,7 +19,7 @@ from pslaunch.node.head.head import Head
 from pslaunch.node.job import place
 from pslaunch.node.logs import ADVICE
 from pslaunch.node.loop import Loop
-from pslaunch.options.local_spec import local_site
+from pslaunch.options.local_spec import make_local_site
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 from pslaunch.ship.wheel import keep_wheel, list_pins, make_wheel_name
@@ -88,7 +88,11 @@ def test_what_can_not_be_had_is_named(node: Node) -> None:
 def test_what_pip_leaves_goes_with_the_run_folder(workspace: Path) -> None:
     words = ("tmp=$TMPDIR", 'touch "$tmp/left"', 'echo "$tmp" > where', "echo no such module: cuda", "exit 7")
     spec = JobSpec(
-        backend="local", job_name="furnish", workspace=workspace, site=local_site(workspace), server_num=0
+        backend="local",
+        job_name="furnish",
+        workspace=workspace,
+        site=make_local_site(workspace),
+        server_num=0,
     )
     plan = make_plan(spec, "furnish-1")._replace(setup=("; ".join(words),))
     loop, backend = Loop(), LocalBackend()

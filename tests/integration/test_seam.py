@@ -29,7 +29,7 @@ from pslaunch.node.job import Limits, Node
 from pslaunch.node.line.gate import Gate, Seals
 from pslaunch.node.loop import Loop
 from pslaunch.options.args import Split
-from pslaunch.options.local_spec import local_spec
+from pslaunch.options.local_spec import make_local_spec
 from pslaunch.options.sources import Given
 from pslaunch.options.spec import JobSpec
 from support.jobs import PSLAUNCH, QUICK, LocalPlace, Place, finished, parent_of, running, until_nothing_runs
@@ -144,7 +144,7 @@ class CarriedBackend(LocalBackend):
 
 def carried_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
     """The job of a simulated cluster, whose nodes are not declared. Trainer 0 is on node 0, as everywhere."""
-    spec = local_spec(given, split, cwd=cwd, environ=environ)
+    spec = make_local_spec(given, split, cwd=cwd, environ=environ)
     ranks = range(spec.worker_num or 1)
     nodes = spec.site.nodes
     own = [tuple(rank for rank in ranks if -rank % len(nodes) == node.id) for node in nodes]
@@ -168,7 +168,7 @@ test_seam.main(sys.argv[1:])
 
 def main(words: Sequence[str]) -> None:
     """Run a command line; our command has the options of local and another backend."""
-    cli._job_command(cli.app, "carry", backend="local")(carry)
+    cli._add_job_command(cli.app, "carry", backend="local")(carry)
     cli.main(words)
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from pslaunch.node.job import Facts, place
 from pslaunch.options.args import split_command_line
-from pslaunch.options.fabric_spec import fabric_spec
-from pslaunch.options.local_spec import local_spec
-from pslaunch.options.options import options_of
+from pslaunch.options.fabric_spec import make_fabric_spec
+from pslaunch.options.local_spec import make_local_spec
+from pslaunch.options.options import get_options
 from pslaunch.options.sources import gather
 from pslaunch.options.spec import JobSpec
-from pslaunch.plan import dry_run, make_plan, render
+from pslaunch.plan import make_dry_run, make_plan, render
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PROGRAMS = {
@@ -65,8 +65,8 @@ CASES = {
 def spec_of(backend: str, program: str, words: list[str], folder: Path) -> JobSpec:
     (folder / "train.py").write_text(PROGRAMS[program])
     (folder / "conf.py").write_text(CONF)
-    split = split_command_line(words, {name: o.valued for name, o in options_of(backend).items()})
-    make = {"local": local_spec, "fabric": fabric_spec}[backend]
+    split = split_command_line(words, {name: o.valued for name, o in get_options(backend).items()})
+    make = {"local": make_local_spec, "fabric": make_fabric_spec}[backend]
     return make(gather(backend, split, folder), split, cwd=folder, environ={})
 
 
@@ -75,7 +75,7 @@ def planned(name: str, folder: Path) -> dict[str, Any]:
     spec = spec_of(name.partition("-")[0], *CASES[name], folder)
     plan = make_plan(spec, "JOB")
     placed = place(plan, plan.nodes)
-    text = json.dumps(dry_run(placed, Facts.symbolic(placed)), indent=1, sort_keys=True)
+    text = json.dumps(make_dry_run(placed, Facts.symbolic(placed)), indent=1, sort_keys=True)
     text = text.replace(str(folder), "/ws").replace(sys.executable, "/python")
     return dict(json.loads(text))
 

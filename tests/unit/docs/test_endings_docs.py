@@ -9,7 +9,7 @@ from pslaunch.node import codes, ending, procs
 from pslaunch.node.head import head, supervise
 from pslaunch.node.line import wire
 from pslaunch.options.args import Split
-from pslaunch.options.local_spec import local_spec
+from pslaunch.options.local_spec import make_local_spec
 from pslaunch.options.options import MIN_LOST_AFTER_S
 from pslaunch.options.sources import gather
 from pslaunch.run import jobs, observe
@@ -27,7 +27,7 @@ def test_codes_and_their_meanings() -> None:
 
 def test_times(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    spec = local_spec(gather("local", Split(), tmp_path), Split(), cwd=tmp_path, environ={})
+    spec = make_local_spec(gather("local", Split(), tmp_path), Split(), cwd=tmp_path, environ={})
     by_hand = pserver_options.parse_options([], {})
     assert wire.HEARTBEAT_S == procs.BEAT_S
     assert f"`--lost_after`, from {MIN_LOST_AFTER_S:g}" in section(PAGE, "Times")

@@ -9,8 +9,8 @@ from pathlib import Path
 import make_tables
 
 from pslaunch.options.args import Split
-from pslaunch.options.local_spec import local_spec
-from pslaunch.options.options import options_of
+from pslaunch.options.local_spec import make_local_spec
+from pslaunch.options.options import get_options
 from pslaunch.options.sources import gather
 from pslaunch.runtime.pserver import pserver_options
 from pslaunch.runtime.shared import env
@@ -37,13 +37,15 @@ def test_the_commands_are_all() -> None:
 
 def test_what_only_hosts_have_is_told_in_their_own_page() -> None:
     page = (ROOT / "docs/fabric.md").read_text()
-    missing = [name for name in options_of("fabric").keys() - options_of("local") if f"--{name}" not in page]
+    missing = [
+        name for name in get_options("fabric").keys() - get_options("local") if f"--{name}" not in page
+    ]
     assert missing == []
 
 
 def test_the_defaults_of_local_are_what_it_does(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    spec = local_spec(gather("local", Split(), tmp_path), Split(), cwd=tmp_path, environ={})
+    spec = make_local_spec(gather("local", Split(), tmp_path), Split(), cwd=tmp_path, environ={})
     values = {**spec._asdict(), "nodes": len(spec.site.nodes)}
     for name, _, default, _ in make_tables.list_options("local"):
         value = values.get(name, values.get(f"{name}_s"))

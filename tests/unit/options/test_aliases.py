@@ -40,13 +40,13 @@ def seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Seen]
     def apply(ctx: typer.Context, **_options: Any) -> None:
         given = gather(ctx.meta["backend"], ctx.meta["split"], tmp_path)
         found.update(
-            {row.name: [row.kind.read(v.text, v.label) for v in given.all(row.name)] for row in ROWS}
+            {row.name: [row.kind.read(v.text, v.label) for v in given.get_all(row.name)] for row in ROWS}
         )
         found["program"] = ctx.meta["split"].program
 
     app = typer.Typer(cls=typer_glue.Commands)
     group = typer.Typer(cls=typer_glue.Commands)
-    cli._job_command(group, "apply", backend="made")(apply)
+    cli._add_job_command(group, "apply", backend="made")(apply)
     app.add_typer(group, name="made")
     command = typer.main.get_command(app)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.errors import SpecError
-from pslaunch.options.args import ELSEWHERE, Split, nearest, split_command_line
+from pslaunch.options.args import ELSEWHERE, Split, find_nearest, split_command_line
 from pslaunch.runtime.shared.env import TRAINER_FLAGS
 
 OPTIONS = {"server_num": True, "server": True, "env": True, "json": False, "conf": True, "help": False}
@@ -14,7 +14,9 @@ NAMES = [*OPTIONS, *TRAINER_FLAGS]
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 plain_words = words.filter(lambda w: not w.startswith("-"))
 foreign_names = st.from_regex(r"[a-z][a-z0-9_.-]{0,14}", fullmatch=True).filter(
-    lambda n: n.replace("-", "_") not in (*NAMES, *ELSEWHERE) and nearest(n.replace("-", "_"), NAMES) is None
+    lambda n: (
+        n.replace("-", "_") not in (*NAMES, *ELSEWHERE) and find_nearest(n.replace("-", "_"), NAMES) is None
+    )
 )
 foreign = st.one_of(
     foreign_names.map(lambda n: f"--{n}"), st.builds(lambda n, v: f"--{n}={v}", foreign_names, words)

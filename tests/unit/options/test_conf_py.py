@@ -10,7 +10,7 @@ import pytest
 from pslaunch.errors import SpecError
 from pslaunch.options.conf_py import KEYS, read_conf
 from pslaunch.options.kinds import Layer, Value
-from pslaunch.options.options import options_of
+from pslaunch.options.options import get_options
 
 FILE = "conf.py"
 
@@ -238,4 +238,4 @@ def test_a_file_that_is_not_there_is_told_as_it_was_named(tmp_path: Path) -> Non
 
 
 def test_every_name_is_an_option() -> None:
-    assert set(KEYS.values()) <= set(options_of("fabric"))
+    assert set(KEYS.values()) <= set(get_options("fabric"))

@@ -10,12 +10,12 @@ import pytest
 from pslaunch.errors import SpecError
 from pslaunch.node.job import Count, Node, Package
 from pslaunch.options.args import Split, split_command_line
-from pslaunch.options.fabric_spec import Reach, fabric_spec
+from pslaunch.options.fabric_spec import Reach, make_fabric_spec
 from pslaunch.options.hosts import Host
 from pslaunch.options.kinds import Seconds
-from pslaunch.options.options import OPTIONS, options_of
+from pslaunch.options.options import OPTIONS, get_options
 from pslaunch.options.sources import Given, gather
-from pslaunch.options.spec import JobSpec, Site, notes
+from pslaunch.options.spec import JobSpec, Site, list_notes
 
 CONF = """
 HOSTS = ["root@n1", "n2:22", "root@n1"]
@@ -40,10 +40,10 @@ def here(tmp_path: Path) -> Path:
 def make(here: Path, *line: str, conf: str = "") -> JobSpec:
     if conf:
         (here / "conf.py").write_text(conf)
-    ours = options_of("fabric")
+    ours = get_options("fabric")
     repeatable = {name for name, option in ours.items() if option.repeatable}
     split = split_command_line(line, {n: o.valued for n, o in ours.items()}, repeatable)
-    return fabric_spec(gather("fabric", split, here), split, cwd=here, environ={"HOME": "/h"})
+    return make_fabric_spec(gather("fabric", split, here), split, cwd=here, environ={"HOME": "/h"})
 
 
 WS = "--job_dispatch_package=ws"
@@ -73,10 +73,10 @@ def test_a_published_conf_and_a_package(here: Path) -> None:
 
 def told_of(here: Path, *line: str) -> list[str]:
     """The notes about a job."""
-    ours = options_of("fabric")
+    ours = get_options("fabric")
     split = split_command_line(line, {n: o.valued for n, o in ours.items()}, {"env"})
     given = gather("fabric", split, here)
-    return notes(fabric_spec(given, split, cwd=here, environ={}), given, split, {})
+    return list_notes(make_fabric_spec(given, split, cwd=here, environ={}), given, split, {})
 
 
 def test_a_file_that_wants_results_of_a_job_that_goes_on_is_told_how(here: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_file_that_wants_results_of_a_job_that_goes_on_is_told_how(here: Path)
 def test_what_chooses_the_arithmetic_here_and_not_there_is_told(here: Path, options: list[str]) -> None:
     spec = make(here, WS, "--hosts=a", *options)
     environ = {"HOME": "/h", "OPENBLAS_CORETYPE": "Haswell"}
-    told = notes(spec, Given({}, {}, {}), Split(), environ)
+    told = list_notes(spec, Given({}, {}, {}), Split(), environ)
     assert [t.partition(" ")[0] for t in told] == ([] if options else ["OPENBLAS_CORETYPE"])
 
 
@@ -323,7 +323,7 @@ def test_what_comes_from_a_file_is_named_by_its_place(here: Path) -> None:
 
 def test_every_default_of_the_table_is_the_jobs(here: Path) -> None:
     spec = make(here, WS, "--hosts=a")
-    for name, option in options_of("fabric").items():
+    for name, option in get_options("fabric").items():
         for place in (spec, spec.site.reach):
             if hasattr(place, option.field) and option.default is not None:
                 assert getattr(place, option.field) == option.default, name

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.errors import SpecError
-from pslaunch.options.hosts import MAX_HOSTS, Host, choose, named, parse_hosts, split_list
+from pslaunch.options.hosts import MAX_HOSTS, Host, choose, find_host, parse_hosts, split_list
 from pslaunch.options.kinds import Value
 
 
@@ -113,12 +113,14 @@ def test_text_is_read_as_the_same_host(host: Host) -> None:
 @given(st.lists(HOSTS, min_size=1, max_size=5, unique_by=lambda host: host.address), st.data())
 def test_a_host_is_found_by_its_text_whoever_logs_in_there(hosts: list[Host], data: st.DataObject) -> None:
     one = data.draw(st.sampled_from(hosts))
-    assert named(hosts, one.text, "it") is named(hosts, one._replace(user="another").text, "it") is one
+    assert (
+        find_host(hosts, one.text, "it") is find_host(hosts, one._replace(user="another").text, "it") is one
+    )
 
 
 def test_a_host_that_is_not_there_is_told_with_those_that_are() -> None:
     with pytest.raises(SpecError, match=r"^node 1 \(a:22\) is not among .* here: b, me@a; --hosts"):
-        named(parse("b", "me@a"), "a:22", "node 1 (a:22)")
+        find_host(parse("b", "me@a"), "a:22", "node 1 (a:22)")
 
 
 @given(st.text(max_size=30))

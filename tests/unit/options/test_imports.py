@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pslaunch.options.imports import imported
+from pslaunch.options.imports import find_imports
 
 
 def write(folder: Path, **files: str) -> None:
@@ -17,7 +17,7 @@ def write(folder: Path, **files: str) -> None:
 def test_names_and_places_without_pythons_own_and_the_workspaces(tmp_path: Path) -> None:
     text = "import os, numpy.linalg as la\nimport mine\nfrom pkg.sub import x\nfrom . import other\n"
     write(tmp_path, train=text, mine="import scipy\nimport numpy\n", pkg__sub="from yaml import load\n")
-    found = imported(tmp_path / "train.py", tmp_path)
+    found = find_imports(tmp_path / "train.py", tmp_path)
     assert found.needed == {"numpy": "train.py:1", "scipy": "mine.py:1", "yaml": "pkg/sub.py:1"}
     assert found.later == {}
 
@@ -34,7 +34,7 @@ def test_what_may_be_missing_and_what_comes_later(tmp_path: Path) -> None:
         "with open('x') as f:\n    import within\n"
     )
     write(tmp_path, train=text)
-    found = imported(tmp_path / "train.py", tmp_path)
+    found = find_imports(tmp_path / "train.py", tmp_path)
     assert set(found.needed) == {"needed", "at_once", "within"}
     assert found.later == {"late": "train.py:17"}
 
@@ -43,4 +43,4 @@ def test_programs_that_can_not_be_read_need_nothing(tmp_path: Path) -> None:
     write(tmp_path, train="import (\n")
     (tmp_path / "run.sh").write_text("import numpy\n")
     for name in ("train.py", "run.sh", "gone.py"):
-        assert imported(tmp_path / name, tmp_path).needed == {}
+        assert find_imports(tmp_path / name, tmp_path).needed == {}

@@ -12,8 +12,8 @@ import pytest
 from pslaunch.errors import SpecError
 from pslaunch.options.args import Split
 from pslaunch.options.kinds import Value
-from pslaunch.options.local_spec import local_site, local_spec
-from pslaunch.options.options import options_of
+from pslaunch.options.local_spec import make_local_site, make_local_spec
+from pslaunch.options.options import get_options
 from pslaunch.options.sources import Given
 from pslaunch.options.spec import JobSpec, check_values
 from pslaunch.runtime.shared import env
@@ -39,13 +39,13 @@ def make(
     values = {name: [Value(text, f"--{name}")] for name, text in given.items()}
     values["env"] = [Value(word, "--env") for word in envs]
     split = split or Split()
-    return local_spec(
-        Given(options_of("local"), values, split.trainer_flags), split, cwd=cwd, environ=environ
+    return make_local_spec(
+        Given(get_options("local"), values, split.trainer_flags), split, cwd=cwd, environ=environ
     )
 
 
 def spec(*, workspace: str = "/ws", **fields: Any) -> JobSpec:
-    site = local_site(Path(workspace))
+    site = make_local_site(Path(workspace))
     return JobSpec(backend="local", job_name="w", workspace=Path(workspace), site=site, **fields)
 
 
@@ -78,7 +78,7 @@ def test_defaults(ws: Path) -> None:
         backend="local",
         job_name="ws",
         workspace=ws.resolve(),
-        site=local_site(ws.resolve()),
+        site=make_local_site(ws.resolve()),
         program="train.py",
         server_num=1,
         worker_num=1,
@@ -99,7 +99,7 @@ def test_every_option_arrives(ws: Path) -> None:
     )  # fmt: skip
     assert found == JobSpec(
         backend="local", job_name="my job", workspace=ws.resolve(), program="train.py", server="script",
-        site=local_site(ws.resolve(), ws.parent / "logs"),
+        site=make_local_site(ws.resolve(), ws.parent / "logs"),
         program_args=("--lr=1", "a b"), trainer_flags={"num_passes": "3"}, server_num=2, worker_num=3,
         trainer_count=4, use_gpu=True, port=7164, ports_num=2, ports_num_for_sparse=1,
         env={"A": "b=c", "HOME": "/h"}, python=sys.executable, log_dir=ws.parent / "logs",

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pslaunch.errors import SpecError
 from pslaunch.options.args import split_command_line
-from pslaunch.options.kinds import Value, shown
-from pslaunch.options.options import OPTIONS, options_of
+from pslaunch.options.kinds import Value, format_value
+from pslaunch.options.options import OPTIONS, get_options
 from pslaunch.options.sources import Given, gather, merge
 from pslaunch.runtime.shared.env import TRAINER_FLAGS
 from support.pages import section
@@ -25,7 +25,7 @@ def gathered(folder: Path, text: str, *line: str, backend: str = "local", conf: 
         (folder / "pslaunch.toml").write_text(text)
     if conf:
         (folder / "conf.py").write_text(conf)
-    ours = options_of(backend)
+    ours = get_options(backend)
     repeatable = {name for name, option in ours.items() if option.repeatable}
     split = split_command_line(line, {n: o.valued for n, o in ours.items()}, repeatable)
     return gather(backend, split, folder)
@@ -43,7 +43,7 @@ def test_flag_then_section_then_top_then_conf_then_default(tmp_path: Path) -> No
         9.0, 2.0, 11.0, 8001, 4,
     ]  # fmt: skip
     assert found.read("ports_num_for_sparse") == 0
-    assert found.one("grace") == Value("2", "pslaunch.toml: [local].grace")
+    assert found.get("grace") == Value("2", "pslaunch.toml: [local].grace")
     assert found.files == ("pslaunch.toml", "conf.py")
     assert gathered(tmp_path, "", "--grace=3").read("grace") == 3.0
 
@@ -76,8 +76,8 @@ env = { A = 2, "B C" = "x y", D = true }
         "script", True, 2.5, True, False,
     ]  # fmt: skip
     assert found.trainer_flags == {"num_passes": "4", "no_save": "True", "save_dir": "out"}
-    assert texts(found.all("hosts")) == ["a", "b[1-2]:22"]
-    assert texts(found.all("env")) == ["A=2", "B C=x y", "D=True", "HOME"]
+    assert texts(found.get_all("hosts")) == ["a", "b[1-2]:22"]
+    assert texts(found.get_all("env")) == ["A=2", "B C=x y", "D=True", "HOME"]
 
 
 @pytest.mark.parametrize("name", ["detach", "json", "use_gpu"])
@@ -94,7 +94,7 @@ def test_variables_of_all_places_come_together(tmp_path: Path) -> None:
     toml = 'env = ["A=top", "B=top"]\n[local]\nenv = ["A=own"]\n'
     conf = "A = B = C = 'conf'\nPADDLE_INIT_SAVE_DIR = 'conf'\n"
     found = gathered(tmp_path, toml, "--env=D=line", "--conf=conf.py", "--save_dir=x", conf=conf)
-    assert sorted(texts(found.all("env"))) == ["A=own", "B=top", "C=conf", "D=line"]
+    assert sorted(texts(found.get_all("env"))) == ["A=own", "B=top", "C=conf", "D=line"]
 
 
 def test_a_workspace_on_the_command_line_is_not_held_against_a_package_in_the_file(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_conf_is_looked_for_on_fabric_only(tmp_path: Path) -> None:
     assert texts(gathered(tmp_path, "", backend="fabric").all("hosts")) == ["a"]
     (tmp_path / "other.py").write_text("HOSTS = ['b']\n")
     found = gathered(tmp_path, "", "--conf=other.py", backend="fabric")
-    assert found.all("hosts") == [Value("b", "other.py:1")]
+    assert found.get_all("hosts") == [Value("b", "other.py:1")]
     assert texts(gathered(tmp_path, "", "--hosts=c", backend="fabric").all("hosts")) == ["c"]
 
 
@@ -202,7 +202,7 @@ def test_the_page_shows_a_file_that_is_read(tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster/conf.py").write_text("HOSTS = ['a']\n")
     found = gathered(tmp_path, toml[1], backend="fabric")
-    assert texts(found.all("hosts")) == ["a"] and found.trainer_flags == {"num_passes": "5"}
+    assert texts(found.get_all("hosts")) == ["a"] and found.trainer_flags == {"num_passes": "5"}
 
 
 def test_no_option_has_a_trainers_flags_name() -> None:
@@ -222,7 +222,7 @@ def test_any_value_of_a_file_is_read_or_is_told(value: object) -> None:
         text = option.kind.to_text(value)
         with contextlib.suppress(SpecError):
             option.kind.check(option.kind.read(text or "", "x"), "x")
-    assert len(shown(value)) <= 60
+    assert len(format_value(value)) <= 60
 
 
 layers = st.lists(

@@ -20,7 +20,7 @@ from pslaunch.node import codes
 from pslaunch.node.job import Limits, Node
 from pslaunch.options.fabric_spec import Reach
 from pslaunch.options.hosts import Host
-from pslaunch.options.local_spec import local_site
+from pslaunch.options.local_spec import make_local_site
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 from pslaunch.run import session
@@ -65,7 +65,7 @@ def job(name: str, workspace: Path, head: str) -> JobSpec:
         backend="local",
         job_name=name,
         workspace=workspace,
-        site=local_site(workspace),
+        site=make_local_site(workspace),
         head="node" if head == "node" else "launcher",
     )
 
