@@ -51,7 +51,7 @@ def test_flag_then_section_then_top_then_conf_then_default(tmp_path: Path) -> No
 def test_what_is_for_another_backend_is_left_alone(tmp_path: Path) -> None:
     toml = "root_dir = '/r'\ngrace = 1\n[fabric]\ngrace = 2\nworker_num = 7\n[k8s]\nlater = true\n"
     local = gathered(tmp_path, toml)
-    assert (local.one("root_dir"), local.read("grace"), local.read("worker_num")) == (None, 1.0, 1)
+    assert (local.get("root_dir"), local.read("grace"), local.read("worker_num")) == (None, 1.0, 1)
     fabric = gathered(tmp_path, toml, backend="fabric")
     assert (fabric.read("root_dir"), fabric.read("grace"), fabric.read("worker_num")) == ("/r", 2.0, 7)
 
@@ -185,15 +185,15 @@ def test_a_file_that_can_not_be_read(tmp_path: Path) -> None:
 
 def test_conf_is_looked_for_on_fabric_only(tmp_path: Path) -> None:
     conf = "HOSTS = ['a']\nPADDLE_PORT = 9001\nPADDLE_NIC = 'eth0'\n"
-    assert gathered(tmp_path, "", conf=conf).one("port") is None
+    assert gathered(tmp_path, "", conf=conf).get("port") is None
     named = gathered(tmp_path, "conf = 'conf.py'\n")
     assert (named.read("port"), named.files) == (9001, ("pslaunch.toml", "conf.py"))
     (tmp_path / "pslaunch.toml").unlink()
-    assert texts(gathered(tmp_path, "", backend="fabric").all("hosts")) == ["a"]
+    assert texts(gathered(tmp_path, "", backend="fabric").get_all("hosts")) == ["a"]
     (tmp_path / "other.py").write_text("HOSTS = ['b']\n")
     found = gathered(tmp_path, "", "--conf=other.py", backend="fabric")
     assert found.get_all("hosts") == [Value("b", "other.py:1")]
-    assert texts(gathered(tmp_path, "", "--hosts=c", backend="fabric").all("hosts")) == ["c"]
+    assert texts(gathered(tmp_path, "", "--hosts=c", backend="fabric").get_all("hosts")) == ["c"]
 
 
 def test_the_page_shows_a_file_that_is_read(tmp_path: Path) -> None:
