@@ -85,9 +85,7 @@ class RemoteHead:
         self._hurried = False  # requested twice
         self.lost = ""  # why the line was lost before the job ended
         self.told = False  # any message has come
-        self.on_slow: Callable[[str], None] = lambda _text: (
-            None
-        )  # called with a text while the head does not answer
+        self.on_slow: Callable[[str], None] = lambda _text: None  # called if the head does not answer
         self.answers: dict[str, Any] = {}
         self._line: MessageLine[messages.OfObserver] = MessageLine(
             loop,
@@ -130,12 +128,12 @@ class RemoteHead:
 
     def _report_slow(self) -> None:
         if not self.done and "stopping" not in self.answers:
-            text = f"{self._name} was told to end the job, and does not answer"
-            self.on_slow(f"{text}; asked once more, it gets {GIVE_UP_S:g} s")
+            text = f"{self._name} does not answer the request to end the job"
+            self.on_slow(f"{text}; {GIVE_UP_S:g} s after a second request it is given up")
 
     def _give_up(self) -> None:
         if not self.done:
-            self._lose(f"asked twice to end, it did not for {GIVE_UP_S:g} s; its keeper will")
+            self._lose(f"did not end {GIVE_UP_S:g} s after a second request; its keeper will end it")
 
     @property
     def refusal(self) -> str:

@@ -274,7 +274,7 @@ def _wait_for_nodes(
 
     def ask(number: int, why: str) -> None:
         if not asked:
-            watch.say(f"ending: {why}; {shown} is not waited for any longer")
+            watch.say(f"ending: {why}; no longer waiting for {shown}")
         asked.append((number, why))
 
     _stop_on_signals(loop, backend, ask)
@@ -364,27 +364,24 @@ def _fetch(
     loop: Loop, spec: JobSpec, plan: Plan, backend: Backend, watch: Watch, nodes: Sequence[Node]
 ) -> int:
     """Fetch the results and report what failed. Returns an exit code, 0 if all came."""
-    from .fetch import Fetched, fetch_results
+    from .fetch import fetch_results
 
     # Without a process, files there belong to another job.
     output = spec.fetch_output if watch.any_began else None
     logs = spec.fetch_logs if watch.any_ran or spec.trace else None
     places = [str(place) for place in (output, logs) if place]
     if not places:
-        watch.say("nothing is fetched: no program of this job has run")
+        watch.say("nothing is fetched because no program of this job has run")
         return codes.OK
     asked: list[tuple[int, str]] = []
     _stop_on_signals(loop, backend, lambda number, why: asked.append((number, why)))
-
-    def work() -> Fetched:
-        return fetch_results(backend, plan.job_id, nodes, output=output, logs=logs)
-
+    work = functools.partial(fetch_results, backend, plan.job_id, nodes, output=output, logs=logs)
     try:
         # `release`: the job has ended, nothing on the nodes needs a wait.
         found = SlowWork(loop, work).wait(lambda: bool(asked), backend.release)
         if found is None:
             number, why = asked[0]
-            watch.say(f"results were not fetched to the end: {why}", "error")
+            watch.say(f"fetching results was interrupted: {why}", "error")
             return codes.SIGNAL_BASE + number
     except PslaunchError as e:
         first = plan.nodes[0]

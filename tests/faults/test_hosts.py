@@ -354,7 +354,7 @@ def test_a_second_request_to_end_does_not_wait_for_a_host_that_hangs(
         hosts[node].freeze()
         job.launcher.proc.send_signal(signal.SIGINT)
         if place.led:
-            job.launcher.expect(f"node 0 .{hosts[0].name}. was told to end the job, and does not answer")
+            job.launcher.expect(f"node 0 .{hosts[0].name}. does not answer the request to end the job")
         job.launcher.proc.send_signal(signal.SIGTERM)  # two of one kind could become one
         code = job.launcher.wait(timeout_s=GIVE_UP_S + EXTRA_S + SLACK_S)
         assert code in (codes.INT, codes.TERM), job.launcher.output()

@@ -144,7 +144,7 @@ def test_logs_that_the_head_has_forgotten_are_read_and_who_follows_is_told(works
 
     with subprocess.Popen([*PSLAUNCH, "logs", "-f", job], stdout=-1, stderr=-1, text=True) as follower:
         assert follower.stderr is not None and follower.stdout is not None
-        assert "lines were left out here" in follower.stderr.readline()
+        assert "lines are left out here" in follower.stderr.readline()
         ok("stop", job)
         follower.communicate()
         assert follower.returncode == codes.TERM

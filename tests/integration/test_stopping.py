@@ -38,4 +38,4 @@ def test_while_results_are_fetched(hosts: Hosts, workspace: Path, tmp_path: Path
         job.until(lambda events: any(e["event"] == "end" for e in events), "the job's end")
         job.launcher.proc.send_signal(signal.SIGINT)
         assert job.launcher.wait(timeout_s=SOON_S) == codes.INT, job.launcher.output()
-        assert "not fetched to the end" in job.launcher.output()
+        assert "fetching results was interrupted" in job.launcher.output()

@@ -1,4 +1,4 @@
-"""What comes back from nodes is written below the folder that was named, and nowhere else."""
+"""Results from nodes are written only below the given folder."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def test_files_come_whole_in_pieces_of_any_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../out", "a/../../out", "/etc/pslaunch-was-here"])
-def test_a_path_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
+def test_path_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(FileError, match="outside"):
         fetched([stream(entry(name, b"x"))], tmp_path / "in")
     assert not (tmp_path / "out").exists() and not Path("/etc/pslaunch-was-here").exists()
 
 
-def test_a_link_that_leads_out_is_left_out_and_one_that_stays_is_made(tmp_path: Path) -> None:
+def test_only_links_that_stay_in_the_folder_are_made(tmp_path: Path) -> None:
     links = both(
         entry("bad", type=tarfile.SYMTYPE, linkname="/etc"),
         entry("good", type=tarfile.SYMTYPE, linkname="file"),
@@ -91,8 +91,8 @@ def test_a_link_that_leads_out_is_left_out_and_one_that_stays_is_made(tmp_path: 
     assert (tmp_path / "good").read_bytes() == b"1"
 
 
-def test_a_link_that_another_one_would_lead_out_is_left_out(tmp_path: Path) -> None:
-    """`way` leads nowhere as long as `here` is not there, and out once that is a link to its own folder."""
+def test_link_is_left_out_if_another_link_would_lead_it_out(tmp_path: Path) -> None:
+    """`way` is dangling without `here`, and leads out once `here` is a link to its own folder."""
     links = [
         entry("way", type=tarfile.SYMTYPE, linkname="here/.."),
         entry("here", type=tarfile.SYMTYPE, linkname="."),
@@ -105,7 +105,7 @@ def test_a_link_that_another_one_would_lead_out_is_left_out(tmp_path: Path) -> N
 
 
 def sparse(name: str) -> bytes:
-    """A sparse file in GNU's old form, which claims 2 GB in 512 bytes."""
+    """Return a sparse file in GNU's old form, which claims 2 GB in 512 bytes."""
     info = tarfile.TarInfo(name)
     info.type, info.size = tarfile.GNUTYPE_SPARSE, 0
     block = bytearray(info.tobuf(tarfile.GNU_FORMAT))
@@ -115,13 +115,13 @@ def sparse(name: str) -> bytes:
     return bytes(block) + bytes(1024)
 
 
-def test_a_sparse_file_of_any_size_is_left_out(tmp_path: Path) -> None:
+def test_sparse_file_is_left_out(tmp_path: Path) -> None:
     found = fetched([sparse("huge")], tmp_path / "out")
     assert found == ([], [f"{tmp_path}/out/huge is not a file, folder or link"])
 
 
 @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE])
-def test_a_name_without_an_end_is_refused_before_it_is_in_memory(tmp_path: Path, kind: bytes) -> None:
+def test_endless_name_is_refused_before_it_fills_memory(tmp_path: Path, kind: bytes) -> None:
     info = tarfile.TarInfo("long")
     info.type, info.size = kind, 1 << 30
     come = 0
@@ -144,7 +144,7 @@ def test_a_file_comes_without_its_folder(tmp_path: Path) -> None:
     assert (tmp_path / "out/old/older/new").read_bytes() == b"1"
 
 
-def test_notes_of_a_node_are_told_and_not_written(tmp_path: Path) -> None:
+def test_notes_of_a_node_are_reported_and_not_written(tmp_path: Path) -> None:
     text = b"a, b: of an earlier job, left in /ws/output\ns: no file, folder or link\nc: cut\nand\nmore"
     notes = [entry("notes", text, type=NOTES), entry("notes", b"of many", type=NOTES)]
     found = fetched([stream(both(*notes, entry("file", b"1"), notes[1]))], tmp_path)
@@ -152,13 +152,13 @@ def test_notes_of_a_node_are_told_and_not_written(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_notes_with_the_longest_names_are_told_whole(tmp_path: Path) -> None:
+def test_notes_with_the_longest_names_are_reported_whole(tmp_path: Path) -> None:
     lines = [", ".join(n * 4000 for n in "abc") + f": {what} {'p' * 4000}" for what in ("1", "2", "3")]
     found = fetched([stream(entry("notes", "\n".join(lines).encode(), type=NOTES))], tmp_path)
     assert found.left_out == lines
 
 
-def test_a_link_in_the_folder_is_no_way_out(tmp_path: Path) -> None:
+def test_existing_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "in/way").symlink_to(tmp_path / "out")
@@ -167,7 +167,7 @@ def test_a_link_in_the_folder_is_no_way_out(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_what_is_no_archive_or_half_of_one_is_an_error(tmp_path: Path) -> None:
+def test_invalid_or_truncated_archive_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="not a valid tar stream"):
         fetched([b"x" * 2000], tmp_path)
     with pytest.raises(FileError, match="not a valid tar stream"):
@@ -178,12 +178,12 @@ def test_what_is_no_archive_or_half_of_one_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "fields", [{"mtime": "1e300"}, {"mtime": "nan"}, {"path": "a\0b"}], ids=["time", "no time", "name"]
 )
-def test_what_no_file_can_have_is_an_error(tmp_path: Path, fields: dict[str, str]) -> None:
+def test_impossible_name_or_time_is_an_error(tmp_path: Path, fields: dict[str, str]) -> None:
     with pytest.raises(FileError, match="not a valid tar stream"):
         fetched([stream(entry("a", b"x", pax_headers=fields))], tmp_path / "out")
 
 
-def test_links_in_a_circle_come_as_often_as_they_are_fetched(tmp_path: Path) -> None:
+def test_circular_links_can_be_fetched_again(tmp_path: Path) -> None:
     circle = stream(both(*(entry(a, type=tarfile.SYMTYPE, linkname=b) for a, b in ("ab", "ba", "cc"))))
     for _ in range(2):
         fetched([circle], tmp_path / "out")
@@ -192,7 +192,7 @@ def test_links_in_a_circle_come_as_often_as_they_are_fetched(tmp_path: Path) -> 
         fetched([stream(entry("a/x", b"x"))], tmp_path / "out")
 
 
-def test_a_file_with_the_longest_name_comes_and_half_of_one_leaves_nothing(tmp_path: Path) -> None:
+def test_file_with_the_longest_name_comes_and_a_truncated_one_leaves_nothing(tmp_path: Path) -> None:
     name = "n" * 255
     whole = stream(entry(name, b"x" * 5000))
     with pytest.raises(FileError):

@@ -1,4 +1,4 @@
-"""Whatever a node or a head says, it is heard or lost in words: no traceback, and never 0 after a failure."""
+"""Hostile messages of nodes and heads: no traceback, and never 0 after a failure."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ ANYTHING = st.recursive(
 
 @st.composite
 def spoilt(draw: st.DrawFn, right: Mapping[str, Any]) -> dict[str, Any]:
-    """Data with one field that is missing, or something else; or as it is."""
+    """Draw data unchanged, or with one field missing or replaced."""
     changed = dict(right)
     field = draw(st.sampled_from(sorted(set(right) - {"type", "event"}) or [""]))
     how = draw(st.sampled_from(["right", "missing", "other", "inner"]))
@@ -77,7 +77,7 @@ def spoilt(draw: st.DrawFn, right: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def usual(message: Message) -> Message:
-    """With values that mean something to who hears them, where a message has such fields."""
+    """Set fields with a known meaning to valid values."""
     known = {"key": "trainer/0", "addrs": ["::1"], "signal": "", "shared": None}
     return {k: known.get(k, v) for k, v in message.items()}
 
@@ -95,7 +95,7 @@ def sent(messages: list[Message]) -> bytes:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(OF_NODE, min_size=1, max_size=6))
-def test_nothing_that_a_node_says_ends_the_head_but_in_words(said: list[Message]) -> None:
+def test_hostile_node_ends_the_head_only_with_a_message(said: list[Message]) -> None:
     now_s = 0.0
     nodes = (Node(0, "n0", "", "/ws", "/ws/log", "/ws/output", "/ws/.pslaunch"),)
     plan = Plan(
@@ -126,7 +126,7 @@ def test_nothing_that_a_node_says_ends_the_head_but_in_words(said: list[Message]
     st.lists(st.sampled_from(NUMBERED).flatmap(spoilt), max_size=6),
     st.lists(OF_HEAD, max_size=4),
 )
-def test_nothing_that_a_head_says_ends_the_launcher_but_in_words(
+def test_hostile_head_ends_the_launcher_only_with_a_message(
     events: list[dict[str, Any]], answers: list[Message]
 ) -> None:
     with contextlib.closing(Loop()) as loop:
@@ -145,12 +145,12 @@ def test_nothing_that_a_head_says_ends_the_launcher_but_in_words(
 
 
 def count(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Number them anew where they have numbers, so that not only the first one is heard."""
+    """Renumber numbered events, so that all of them are accepted."""
     return [{**e, "n": i} if e.get("n") in range(len(NUMBERED)) else e for i, e in enumerate(events)]
 
 
 def show(events: Sequence[Event]) -> None:
-    """Have all views show them."""
+    """Show events in all views."""
     views: tuple[View, ...] = (
         PlainView(io.StringIO(), lambda: 0.0), JsonView(io.StringIO()), LiveView(io.StringIO(), lambda: 0.0),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which job is meant, and how jobs are listed."""
+"""Search for a job, and lists of jobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Note = Callable[..., None]
 
 @pytest.fixture
 def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Note]:
-    """Writes a record; heads of those that run answer."""
+    """Return a function that writes a record; heads of running jobs answer."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     head = socket.socket(socket.AF_UNIX)
     head.bind(str(tmp_path / "head"))
@@ -57,7 +57,7 @@ def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Note]:
         yield write
 
 
-def test_the_only_one_that_runs_is_meant_where_that_matters(note: Note) -> None:
+def test_only_running_job_is_preferred_if_asked_for(note: Note) -> None:
     note("train-1", "ended", code=3)
     note("train-2", "running")
     assert jobs.find("train", running=True)["job"] == "train-2"
@@ -74,9 +74,7 @@ def test_the_only_one_that_runs_is_meant_where_that_matters(note: Note) -> None:
         jobs.find("train", running=True)
 
 
-def test_a_job_that_can_not_be_asked_for_may_run_and_says_why(
-    note: Note, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_job_is_unknown_and_gives_the_reason(note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreached(*_: object) -> object:
         raise HostError("node1", "connecting", "timed out\nafter 10 s")
 
@@ -93,7 +91,7 @@ def test_a_job_that_can_not_be_asked_for_may_run_and_says_why(
 
 
 @pytest.mark.parametrize("state", ["ended", "unknown", "lost"])
-def test_records_are_shown_without_what_a_terminal_obeys(note: Note, state: str) -> None:
+def test_records_are_shown_without_terminal_controls(note: Note, state: str) -> None:
     process = {"process": "trainer/0", "node": 0, "state": "running", "log": "log", "cost": "1"}
     known = spoil({"state": state, "reason": "so", "code": 0, "nodes": 1, "processes": [process]})
     note("train-1", **known)
@@ -130,7 +128,7 @@ OF_ANOTHER = r"another version of pslaunch .* --conf conf.py"
 
 
 @pytest.mark.parametrize("reach", [{"reach": ANOTHERS}, {}])
-def test_a_job_elsewhere_that_another_version_noted_may_run(note: Note, reach: dict[str, Any]) -> None:
+def test_job_elsewhere_recorded_by_another_version_is_unknown(note: Note, reach: dict[str, Any]) -> None:
     note("train-1", "running")
     note("train-2", record.ELSEWHERE, **{"backend": "fabric", **reach})
     out = io.StringIO()
@@ -145,7 +143,7 @@ def test_a_job_elsewhere_that_another_version_noted_may_run(note: Note, reach: d
         jobs.show_logs("train-2", None, out, follow=False, as_json=False)
 
 
-def test_an_end_that_another_version_noted_is_an_end(note: Note) -> None:
+def test_end_recorded_by_another_version_is_kept(note: Note) -> None:
     places = [{"another": "version"}]
     processes = [{"process": "trainer/0", "node": 0, "state": "exited", "log": "train.log"}]
     note("train-1", "running")
@@ -165,7 +163,7 @@ def test_an_end_that_another_version_noted_is_an_end(note: Note) -> None:
             jobs.fetch(job, Path(), out)
 
 
-def test_a_job_that_is_led_where_it_was_started_has_both_records(note: Note) -> None:
+def test_job_led_from_its_start_machine_has_both_records(note: Note) -> None:
     note("train-1", record.ELSEWHERE, end=record.POINTER, reach=ANOTHERS)
     note("train-1", "running", workspace="/here", backend="fabric")
     (job,) = jobs.list_jobs()
@@ -178,7 +176,7 @@ def test_a_job_that_is_led_where_it_was_started_has_both_records(note: Note) -> 
     assert json.loads(pointer.read_text())["code"] == 3
 
 
-def test_a_node_tells_of_jobs_that_it_leads(note: Note) -> None:
+def test_node_lists_jobs_that_it_leads(note: Note) -> None:
     note("led", "running")
     note("another", "ended", end=record.POINTER, code=0, reach=ANOTHERS)
     note("started", record.ELSEWHERE, end=record.POINTER, reach=ANOTHERS)
@@ -188,7 +186,7 @@ def test_a_node_tells_of_jobs_that_it_leads(note: Note) -> None:
     assert [json.loads(line)["job"] for line in told] == ["led"]
 
 
-def test_a_job_that_a_machine_with_the_same_folder_leads_is_not_lost(note: Note, tmp_path: Path) -> None:
+def test_job_led_by_a_machine_with_the_same_folder_is_not_lost(note: Note, tmp_path: Path) -> None:
     note("train-1", "running", host="another", socket=str(tmp_path / "no"))
     note("train-2", "running", host=socket.gethostname(), socket=str(tmp_path / "no"))
     assert [r["state"] for r in jobs.list_jobs()] == ["unknown", "lost"]
@@ -197,7 +195,7 @@ def test_a_job_that_a_machine_with_the_same_folder_leads_is_not_lost(note: Note,
 
 
 def show(command: str, out: io.StringIO) -> int:
-    """What `pslaunch COMMAND train-1` does."""
+    """Run `pslaunch COMMAND train-1`."""
     if command == "stop":
         return jobs.stop("train-1", out, kill=False)
     if command == "status":
@@ -211,7 +209,7 @@ COMMANDS = ("stop", "status", "logs", "logs -f")
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_head_that_says_nothing_is_no_end_and_no_answer(
+def test_silent_head_is_neither_an_end_nor_an_answer(
     note: Note, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.setattr(jobs, "LOST_AFTER_S", 0.2)
@@ -225,7 +223,7 @@ def test_a_head_that_says_nothing_is_no_end_and_no_answer(
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_job_that_ends_before_its_head_is_asked_has_ended(note: Note, tmp_path: Path, command: str) -> None:
+def test_job_that_ends_before_a_request_has_ended(note: Note, tmp_path: Path, command: str) -> None:
     (tmp_path / "train.log").write_text("a line\n")
     process = {"process": "trainer/0", "node": 0, "state": "exited", "log": str(tmp_path / "train.log")}
     ending = {"socket": str(tmp_path / "ending"), "processes": [process]}
@@ -269,7 +267,7 @@ def test_logs_of_a_job_that_has_ended_as_json(note: Note, tmp_path: Path) -> Non
     ("state", "fields", "code"),
     [("ended", {"code": 0}, 0), ("ended", {"code": 7}, 7), ("lost", {}, codes.NODE_LOST)],
 )
-def test_who_follows_a_job_that_is_over_gets_its_code(
+def test_following_an_ended_job_returns_its_code(
     note: Note, tmp_path: Path, state: str, fields: dict[str, int], code: int
 ) -> None:
     (tmp_path / "train.log").write_text("a line\n")
@@ -285,9 +283,7 @@ def test_who_follows_a_job_that_is_over_gets_its_code(
         assert e.value.exit_code == given
 
 
-def test_an_end_that_is_noted_while_somebody_looks_is_an_end(
-    note: Note, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_end_recorded_during_a_request_is_seen(note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
     def ends(_r: object) -> bool:
         note("train-1", "ended", code=0)
         return False
@@ -297,7 +293,7 @@ def test_an_end_that_is_noted_while_somebody_looks_is_an_end(
     assert jobs.find("train-1")["state"] == "ended"
 
 
-def test_a_job_that_its_first_host_does_not_know_is_asked_for_again(
+def test_job_unknown_to_its_first_host_is_asked_for_again(
     note: Note, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known: list[dict[str, Any]] = []
@@ -323,7 +319,7 @@ def test_a_job_that_its_first_host_does_not_know_is_asked_for_again(
         {"state": record.ELSEWHERE, "end": record.POINTER, "reach": ANOTHERS, record.FORGOTTEN: True},
     ],
 )
-def test_of_jobs_that_are_over_the_last_are_kept(note: Note, fields: dict[str, Any]) -> None:
+def test_last_ended_jobs_are_kept(note: Note, fields: dict[str, Any]) -> None:
     note("running", "running", started=0.0)
     note("elsewhere", record.ELSEWHERE, end=record.POINTER, reach=ANOTHERS, started=0.0)
     for number in range(record.KEPT + 5):
@@ -336,7 +332,7 @@ def test_of_jobs_that_are_over_the_last_are_kept(note: Note, fields: dict[str, A
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"job": "train-2", "state": "running"}', "no JSON"])
-def test_what_is_no_record_hides_no_job(note: Note, text: str) -> None:
+def test_invalid_record_hides_no_job(note: Note, text: str) -> None:
     note("train-1", "running")
     (Path(record.folder(os.environ)) / "other.json").write_text(text)
     out = io.StringIO()
@@ -344,7 +340,7 @@ def test_what_is_no_record_hides_no_job(note: Note, text: str) -> None:
     assert out.getvalue().startswith("train-1  running") and len(out.getvalue().splitlines()) == 1
 
 
-def test_no_jobs_are_told_with_what_to_do(note: Note, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_list_of_jobs_comes_with_advice(note: Note, capsys: pytest.CaptureFixture[str]) -> None:
     for as_json in (False, True):
         jobs.show_jobs(io.StringIO(), as_json=as_json)
         assert "no jobs are known here; --conf conf.py asks a cluster" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The log of an ended job reads as its lines did while it ran, whatever a program wrote."""
+"""Logs of an ended job read as its lines did while it ran."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pslaunch.node.logs import MAX_LINE_CHARS
 from pslaunch.run.jobs import _split_lines
 
 
-def test_nothing_that_a_terminal_would_obey_is_shown() -> None:
+def test_terminal_controls_are_removed() -> None:
     pieces = [b"\x1b]0;title\x07one\r", b"\ntw\xc3", b"\xb6\n\x1b[2Jlast"]
     assert [line.text for line in _split_lines(iter(pieces))] == ["one", "twö", "last"]
 

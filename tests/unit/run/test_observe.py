@@ -1,4 +1,4 @@
-"""The launcher's end of a line to a head on a node."""
+"""Remote heads, seen from the launcher's end of the line."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_line_that_ends_while_the_package_is_sent_keeps_nothing_open(tmp_path:
 
 
 @pytest.mark.timeout(60)
-def test_a_head_that_asks_for_what_is_not_there_is_lost(tmp_path: Path) -> None:
+def test_head_that_requests_missing_files_is_lost(tmp_path: Path) -> None:
     (tmp_path / "small").write_text("small")
     loop = Loop()
     head, line = both_ends(loop, supply=Folder(loop, Package(str(tmp_path))))
@@ -77,7 +77,7 @@ def test_a_head_that_asks_for_what_is_not_there_is_lost(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("answers", [False, True])
-def test_a_head_that_does_not_answer_a_request_to_end_is_told(answers: bool) -> None:
+def test_unanswered_request_to_end_is_reported(answers: bool) -> None:
     now_s = 0.0
     loop = Loop(clock=lambda: now_s)
     come: list[str] = []
@@ -93,7 +93,7 @@ def test_a_head_that_does_not_answer_a_request_to_end_is_told(answers: bool) -> 
     loop.run(lambda: bool(head.events(0)[0]) and answers == ("stopping" in head.answers))
     now_s = SLOW_S + 0.1
     loop.run_once(0.0)
-    text = "node 0 (n) was told to end the job, and does not answer; asked once more, it gets 8 s"
+    text = "node 0 (n) does not answer the request to end the job; 8 s after a second request it is given up"
     assert said == ([] if answers else [text])
     for end in (line, head):
         end.close()
@@ -101,7 +101,7 @@ def test_a_head_that_does_not_answer_a_request_to_end_is_told(answers: bool) -> 
 
 
 @pytest.mark.timeout(60)
-def test_a_head_that_leaves_once_the_job_is_over_is_not_lost() -> None:
+def test_head_that_leaves_after_the_job_is_not_lost() -> None:
     loop = Loop()
     head, line = both_ends(loop)
     line.send({"type": "over", "code": codes.PEER})
@@ -113,7 +113,7 @@ def test_a_head_that_leaves_once_the_job_is_over_is_not_lost() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_what_is_missing_is_told_also_where_it_was_forgotten_here() -> None:
+def test_missing_events_are_reported_also_if_dropped_here() -> None:
     loop = Loop()
     head, line = both_ends(loop)
     numbers = range(1, MAX_EVENTS + 2)  # all that a head remembers, and one
@@ -151,7 +151,7 @@ END = {"n": 0, "time": 0.0, "event": "end", "code": 3, "reason": "", "elapsed_s"
         ([{"type": "leading", "port": 65536, "addrs": ["::1"]}], "port can't be"),
     ],
 )
-def test_a_head_that_says_what_can_not_be_is_lost(said: list[dict[str, Any]], why: str) -> None:
+def test_head_with_impossible_messages_is_lost(said: list[dict[str, Any]], why: str) -> None:
     loop = Loop()
     head, line = both_ends(loop)
     for message in said:
@@ -163,7 +163,7 @@ def test_a_head_that_says_what_can_not_be_is_lost(said: list[dict[str, Any]], wh
 
 
 @pytest.mark.timeout(60)
-def test_answers_that_nobody_asked_for_are_not_kept() -> None:
+def test_unrequested_answers_are_not_kept() -> None:
     loop = Loop()
     head, line = both_ends(loop)
     for i in range(1000):

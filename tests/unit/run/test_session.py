@@ -1,4 +1,4 @@
-"""The launcher's side of a job: what it says while nodes are being reached."""
+"""Session of a job: its messages and its end while nodes are being reached."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pslaunch.run.watch import Watch
 
 
 class Reaching(LocalBackend):
-    """Its nodes do not answer. It is interrupted meanwhile, and stops only when that was told."""
+    """Backend without answering nodes; it interrupts the launcher and waits until that is reported."""
 
     def __init__(self, out: Heard) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Reaching(LocalBackend):
 
 
 class Heard(io.StringIO):
-    """Output that notices a line of the end."""
+    """Output that detects the line about the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def job(name: str, workspace: Path, head: str) -> JobSpec:
 
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("head", ["launcher", "node"])
-def test_an_interruption_is_answered_while_nodes_are_being_reached(
+def test_interruption_is_answered_during_the_start_of_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
 ) -> None:
     (tmp_path / "train.py").write_text("print('never')")
@@ -82,7 +82,7 @@ def test_an_interruption_is_answered_while_nodes_are_being_reached(
     if head == "node":
         with pytest.raises(EndedEarlyError):
             session._run(spec, make_plan(spec, "slow-1"), as_json=False, out=out)
-        said = "ending: interrupted (Ctrl+C); localhost is not waited for any longer"
+        said = "ending: interrupted (Ctrl+C); no longer waiting for localhost"
     else:
         assert session._run(spec, make_plan(spec, "slow-1"), as_json=False, out=out) == (codes.INT, False)
         said = "ending the job: interrupted (Ctrl+C) (KILL after 5 s)"
@@ -91,7 +91,7 @@ def test_an_interruption_is_answered_while_nodes_are_being_reached(
 
 
 class Unread(Watch):
-    """Says something at once, and tells when it was found that nobody can read it."""
+    """Watch that writes at once, and signals when the output is found broken."""
 
     found = threading.Event()
 
@@ -105,7 +105,7 @@ class Unread(Watch):
 
 
 class Waiting(LocalBackend):
-    """Its nodes are there once the output is known to be broken."""
+    """Backend with nodes that start after the output is found broken."""
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
         assert Unread.found.wait(10)
@@ -118,7 +118,7 @@ class Waiting(LocalBackend):
 
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("head", ["launcher", "node"])
-def test_output_that_breaks_before_there_is_a_head_ends_the_job(
+def test_output_broken_before_the_head_exists_ends_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
 ) -> None:
     (tmp_path / "train.py").write_text("import time; time.sleep(15); open('ran', 'w')")
@@ -151,7 +151,7 @@ def test_output_that_breaks_before_there_is_a_head_ends_the_job(
         ("node", "run.observe.RemoteHead.lead"),
     ],
 )
-def test_what_fails_while_a_job_begins_ends_its_nodes_without_a_grace(
+def test_failure_during_the_start_ends_nodes_without_grace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, where: str
 ) -> None:
     (tmp_path / "train.py").write_text("open('ran', 'w')")
@@ -166,7 +166,7 @@ def test_what_fails_while_a_job_begins_ends_its_nodes_without_a_grace(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_job_elsewhere_that_could_not_be_found_from_here_is_not_left(
+def test_job_elsewhere_without_a_local_record_is_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reaches(*_: object) -> NoReturn:
