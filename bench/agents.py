@@ -120,7 +120,7 @@ def speak(fds: list[int], heads: list[int]) -> None:
     loop = Loop()
     peers = [Peer(loop, fd, i) for i, fd in enumerate(fds)]
     end_s = time.monotonic() + LIMIT_S
-    loop.every(0.5, lambda: None)
+    loop.call_every(0.5, lambda: None)
     loop.run(lambda: all(p.done for p in peers) or time.monotonic() > end_s)
 
 

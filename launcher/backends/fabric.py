@@ -109,7 +109,7 @@ class FabricBackend:
         os.close(channel.write_fd)
         with io.BufferedReader(_Answer(channel.read_fd)) as f:
             try:
-                yield from relay.pieces(f)
+                yield from relay.read_pieces(f)
             except TimeoutError as e:
                 raise HostError(host, words[0], str(e)) from None
             except EOFError as e:

@@ -105,7 +105,7 @@ class LocalBackend:
         with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as answering:
             assert answering.stdout is not None and answering.stderr is not None
             try:
-                yield from relay.pieces(cast(BinaryIO, answering.stdout))
+                yield from relay.read_pieces(cast(BinaryIO, answering.stdout))
             except EOFError as e:
                 said = answering.stderr.read().decode("utf-8", "replace").strip()
                 raise FileError(said or f"pslaunch {words[0]}: {e}") from None

@@ -147,12 +147,12 @@ def find_facts(spec: JobSpec, plan: Plan) -> tuple[Placed, Facts]:
         tell(seen, findings, sys.stderr, as_json=False)
         raise PreflightError("a dry run with --connect needs hosts without problems; see above", code)
     placed = job.place(plan, [_add_facts(plan, *pair) for pair in zip(plan.nodes, seen, strict=True)])
-    facts = Facts.symbolic(placed)
+    facts = Facts.make_symbolic(placed)
     if any(why for one in seen if one.facts for why in one.facts["ports"].values()):
         return placed, facts  # the job chooses others at its start
     first = plan.port or job.FIRST_PORT
     proposed = job.propose_ports(placed, first, job.FIRST_PORT)
-    pservers = {p.key: proposed[p.key] for p in placed.of(PSERVER)}
+    pservers = {p.key: proposed[p.key] for p in placed.list_processes(PSERVER)}
     return placed, facts._replace(ports={**facts.ports, **pservers})
 
 
@@ -214,7 +214,7 @@ def make_question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> m
 
 def list_ports(placed: Placed, node: int) -> list[int]:
     """Return the ports of the node's pservers; without --port, those proposed first."""
-    mine = {p.key for p in placed.of(PSERVER) if p.node == node}
+    mine = {p.key for p in placed.list_processes(PSERVER) if p.node == node}
     first = placed.plan.port or job.FIRST_PORT
     proposed = job.propose_ports(placed, first, job.FIRST_PORT)
     return sorted(p for key, ports in proposed.items() if key in mine for p in ports if p <= TOP_PORT)
@@ -269,7 +269,7 @@ class ReachedHost:
             on_message=self._hear,
             on_lost=self._lose,
             seals=line.seals,
-            trace=trace and trace.of(f"node {self.node} ({self.name})"),
+            trace=trace and trace.make_note(f"node {self.node} ({self.name})"),
         )
 
     def send(self, message: messages.OfCheck) -> None:
@@ -321,7 +321,7 @@ class Inspection:
         self._chosen: dict[int, str] = {}
         self._cut_off: dict[int, str] = {}
         self._stopped_by = 0
-        loop.on_signals({n: functools.partial(self._stop, n) for n in STOP_SIGNALS})
+        loop.handle_signals({n: functools.partial(self._stop, n) for n in STOP_SIGNALS})
 
     def _stop(self, number: int) -> None:
         self._stopped_by = number
@@ -330,7 +330,7 @@ class Inspection:
         """Return the result of `work`, run in a thread, which signals interrupt. Raises StoppedError."""
         found: list[T] = []
         over: list[Exception | None] = []
-        self._loop.aside(lambda: found.extend(work()), over.append)
+        self._loop.do_aside(lambda: found.extend(work()), over.append)
         self._run(lambda: bool(over))
         if over[0]:
             raise over[0]
@@ -354,7 +354,7 @@ class Inspection:
         """Let all nodes connect to each other, on a free port of a pserver if any, else on `port`."""
         self._ask(lambda one: {"type": "door", "port": one.free_port or port}, "opened")
         answering = [one for one in self._find_answering() if one.addrs]
-        tries = reach.tries(len(answering))
+        tries = reach.plan_tries(len(answering))
 
         def order(one: ReachedHost) -> messages.Reach:
             doors = [answering[k] for k in tries[answering.index(one)]] if one in answering else []
@@ -412,7 +412,7 @@ class Inspection:
 
     def _hear(self, one: ReachedHost) -> None:
         if one.lost or self._answer in one.answers:
-            self._round.answered(one.node)
+            self._round.take_answer(one.node)
 
     def _run(self, until: Callable[[], bool]) -> None:
         def is_over() -> bool:

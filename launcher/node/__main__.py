@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str]) -> int | str:
-    """What `sys.exit` takes."""
+    """Run the program named by the first word; return the value for `sys.exit`."""
     mode, words = (argv[0], argv[1:]) if argv else ("", argv)
     if mode == "keeper":
         from .agent import keeper

@@ -1,7 +1,7 @@
-"""Exit codes of the launcher, of agents and keepers: one name and one meaning each.
+"""Exit codes of launcher, agents and keepers: one name and one meaning each.
 
-The numbers from 64 to 78 are those of sysexits.h, which programs rarely use themselves. A program's own
-code, or 128+n where signal n ended it, is passed on as it is.
+Numbers from 64 to 78 are from sysexits.h, rarely used by programs. A program's own code, or 128+n after
+signal n, is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ MEANINGS: Mapping[int, str] = {
 
 
 class Refusal(Exception):
-    """The node can't do what was ordered; the text and code go to the head."""
+    """An order that the node can't carry out; text and code go to the head."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
 
 
-def remedy_of(e: OSError) -> str:
-    """Return what to do about it, as the end of a message; "" where the system's own words say enough."""
+def find_remedy(e: OSError) -> str:
+    """Return a remedy as the end of a message; "" where the system's own words suffice."""
     if e.errno in (errno.EMFILE, errno.ENFILE):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return f" (of {limit}; raise the hard limit: ulimit -Hn, limits.conf, LimitNOFILE= of a service)"
@@ -60,11 +60,11 @@ def remedy_of(e: OSError) -> str:
     return ""
 
 
-def code_of(e: OSError) -> int:
-    """The exit code that fits what the system said."""
+def choose_code(e: OSError) -> int:
+    """Return the exit code for an error of the system."""
     return RIGHTS if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else IO
 
 
 def describe_error(e: OSError) -> str:
-    """Return what the system refused: the path, why, and what to do about it."""
-    return (f"can't use {e.filename}: {e.strerror}" if e.filename else str(e)) + remedy_of(e)
+    """Return an error of the system in words: path, cause and remedy."""
+    return (f"can't use {e.filename}: {e.strerror}" if e.filename else str(e)) + find_remedy(e)

@@ -1,6 +1,6 @@
-"""One ending: who is told what and when. Pure, fed with a clock value in seconds.
+"""Order and times of the signals that end processes. Pure, fed with a clock value in seconds.
 
-`supervise.py` has one for a whole job, or several; an agent whose head is gone one for what is left there.
+`supervise.py` has one ending or several for a job; an agent without a head ends its own processes with one.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from typing import NamedTuple
 
 from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
-KILL_WAIT_S = 2.0  # after KILL a node that does not report is given up, its keeper goes on
+KILL_WAIT_S = 2.0  # for reports after KILL; then a node is given up, and its keeper goes on
 NEVER = float("inf")
 
 
 class Signal(NamedTuple):
-    """Send `number` to these processes; KILL means all that descends from them as well."""
+    """Signal `number` for these processes; KILL also for all their descendants."""
 
     keys: tuple[str, ...]
     number: int
 
 
 class Ending:
-    """One ending: TERM to trainers, then to pservers, which save first, KILL after the grace.
+    """TERM to trainers, then to pservers, KILL to both after the grace.
 
-    `alive` is role by key. Pservers are told when the trainers are gone, and after half the grace at
-    the latest, so that they have time to save.
+    `roles`: role by key. Pservers get TERM when the trainers have ended, after half the grace at the
+    latest, so that they have time to save.
     """
 
     def __init__(self, roles: Mapping[str, str], grace_s: float, now_s: float) -> None:
@@ -38,7 +38,7 @@ class Ending:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What it is still ending."""
+        """Processes that have not ended yet."""
         return tuple(self._alive)
 
     @property
@@ -46,14 +46,14 @@ class Ending:
         return self._start_s + self._grace_s
 
     def kill_now(self, now_s: float) -> None:
-        """A second request: no more waiting."""
+        """Shorten the grace to the time that has passed."""
         self._grace_s = min(self._grace_s, now_s - self._start_s)
 
-    def gone(self, key: str) -> None:
+    def remove(self, key: str) -> None:
         self._alive.pop(key, None)
 
-    def actions(self, now_s: float) -> list[Signal]:
-        """What is to be sent by now, each signal once."""
+    def decide(self, now_s: float) -> list[Signal]:
+        """Return the signals due by now, each once."""
         if not self._alive:
             self.over = True
             return []
@@ -63,18 +63,18 @@ class Ending:
                 return []
             self._killed = True
             return [Signal(tuple(self._alive), signal.SIGKILL)]
-        trainers = self._keys(TRAINER)
+        trainers = self._list_keys(TRAINER)
         due = list(trainers)
         if not trainers or now_s >= self._start_s + self._grace_s / 2:
-            due += self._keys(PSERVER)
+            due += self._list_keys(PSERVER)
         new = tuple(key for key in due if key not in self._told)
         self._told.update(new)
         return [Signal(new, signal.SIGTERM)] if new else []
 
-    def due_s(self, now_s: float) -> float:
-        """When `actions` should be asked next even if nothing happens."""
+    def find_due_s(self, now_s: float) -> float:
+        """Return the time of the next `decide` if nothing happens before."""
         times = (self._start_s + self._grace_s / 2, self.kill_at_s, self.kill_at_s + KILL_WAIT_S)
         return min((t for t in times if t > now_s), default=NEVER)
 
-    def _keys(self, role: str) -> list[str]:
+    def _list_keys(self, role: str) -> list[str]:
         return [key for key, its_role in self._alive.items() if its_role == role]

@@ -1,7 +1,7 @@
-"""A job as data: the plan, where its processes go (`place`), and their literal values (`bind`). Pure.
+"""A job as data: its plan, the nodes of its processes (`place`), their literal values (`bind`). Pure.
 
-Symbolic where only nodes know: a dry run binds with `Facts.symbolic`, so `{node:2.addr}` or
-`{pserver:1.port}` stand where addresses and ports will be. A user's own values are never touched.
+A dry run binds with `Facts.make_symbolic`: symbols like `{node:2.addr}` or `{pserver:1.port}` replace facts
+that only nodes know. A user's own values are never changed.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from pslaunch.runtime.shared.env import PSERVER, TRAINER, Endpoint, Port
 if TYPE_CHECKING:
     from .messages import Start as StartOrder
 
-GLOO, MASTER = "gloo", "master"  # ports on node 0 that are no process's own
+GLOO, MASTER = "gloo", "master"  # ports on node 0 that belong to no process
 PYTHON = "{python}"  # first word of an argv: the Python of the node
-FIRST_PORT = 7164  # v2's default; a job whose user gave no port looks upward from here
+FIRST_PORT = 7164  # v2's default; without a given port, the search for free ones begins here
 
 
 class Count(NamedTuple):
-    """How many processes a role has: `n` in all, or `n` on each node, or `n` for each rank of a node."""
+    """Number of processes of a role: `n` in all, on each node, or for each rank of a node."""
 
     rule: str  # total, per_node, per_rank
     n: int
 
 
 class Role(NamedTuple):
-    """One role of a job: what runs, how often."""
+    """One role of a job: its program and number of processes."""
 
     name: str  # PSERVER or TRAINER
     how_many: Count
@@ -39,10 +39,10 @@ class Role(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A node as declared, then as its agent reported it.
+    """A node as declared, then as reported by its agent.
 
-    `addr` is what others reach it by; empty until the nodes have tried. Paths of a node that is not this
-    machine may begin with `~`, which its agent replaces.
+    `addr`, at which others reach it, is empty until the nodes have tried. Paths on another machine may begin
+    with `~`, which its agent replaces.
     """
 
     id: int
@@ -53,15 +53,13 @@ class Node(NamedTuple):
     output_dir: str = ""
     state_dir: str = ""  # lock and caches
     ranks: int = 1
-    dispatched: bool = False  # whether its workspace is filled from the package
-    python: str = ""  # what PYTHON stands for there; empty until its agent has told
-    roles: tuple[str, ...] = (PSERVER, TRAINER)  # of the processes that it may have
-    trainers: tuple[
-        int, ...
-    ] = ()  # ranks of its own, as what started its agent counts; none: they are dealt out
+    dispatched: bool = False  # its workspace is filled from the package
+    python: str = ""  # replaces PYTHON there; empty until its agent has reported it
+    roles: tuple[str, ...] = (PSERVER, TRAINER)  # of the processes allowed on it
+    trainers: tuple[int, ...] = ()  # ranks counted by the scheduler that started its agent; none: dealt out
 
     def in_folder(self, workspace: str, log_dir: str | None = None) -> Node:
-        """Return it with its programs in `workspace`; output and lock are beside the logs, if those move."""
+        """Return it with programs in `workspace`; output and lock follow `log_dir`, if given."""
         base = log_dir or workspace
         return self._replace(
             workspace=workspace,
@@ -72,7 +70,7 @@ class Node(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Times of a job, in seconds."""
+    """Time limits of a job, in seconds."""
 
     grace_s: float
     lost_after_s: float
@@ -82,37 +80,37 @@ class Limits(NamedTuple):
 
 
 class Install(NamedTuple):
-    """What an environment of the job on each node is made of, beside the workspace's requirements."""
+    """Contents of the environment made on each node, beside the workspace's requirements."""
 
-    wheel: str  # the file's name among what is sent
-    pins: tuple[str, ...]  # what the bundled runtime needs
-    offline: bool  # all of it is sent: the node's index is not asked
+    wheel: str  # the name of the file sent
+    pins: tuple[str, ...]  # requirements of the bundled runtime
+    offline: bool  # everything is sent, no package index is asked
 
 
 class Package(NamedTuple):
-    """A folder of the launcher's machine that nodes are filled from."""
+    """A folder of the launcher's machine that is sent to the nodes."""
 
     folder: str
-    skip: tuple[str, ...] = ()  # paths in it that are the job's own
-    links_out: bool = False  # nodes see the same files: links that lead out may do so there too
-    data_shards: tuple[str, ...] = ()  # patterns with a number: of each trainer its own files
+    skip: tuple[str, ...] = ()  # paths in it that the job itself writes
+    links_out: bool = False  # nodes share the file system: links may lead out of the folder
+    data_shards: tuple[str, ...] = ()  # patterns with a number: files of one trainer each
     links: Mapping[str, str] = {}  # names in it to folders mounted on the nodes
-    data_shard_label: str = "--shard"  # what messages call them
+    data_shard_label: str = "--shard"  # the option, for messages
     link_label: str = "--link"
-    extras: Mapping[str, str] = {}  # names in it to further folders that go along
+    extras: Mapping[str, str] = {}  # names in it to further folders that are sent
 
 
 class Plan(NamedTuple):
-    """All that is decided before any node is asked."""
+    """All decisions made before any node is asked."""
 
     job_id: str
     name: str
     epoch: int
     backend: str
     server: str  # bundled, script or none
-    why: str  # how pservers are started, and why so
+    why: str  # the reason for `server`
     roles: tuple[Role, ...]
-    port: int | None  # binding where the user gave it, else the head proposes
+    port: int | None  # fixed if given by the user, else proposed by the head
     ports_num: int
     ports_num_for_sparse: int
     trainer_count: int
@@ -121,10 +119,10 @@ class Plan(NamedTuple):
     flags: Mapping[str, str]
     limits: Limits
     install: Install | None = None
-    setup: tuple[str, ...] = ()  # commands for the node's shell, once before the start
-    nic: str = ""  # the interface whose address others reach a node by, where one was asked for
+    setup: tuple[str, ...] = ()  # commands that the node's shell runs once before the start
+    nic: str = ""  # the interface at whose address others reach a node, if given
     nodes: tuple[Node, ...] = ()  # empty where agents report them
-    package: Package | None = None  # None: the workspace is on the nodes already
+    package: Package | None = None  # None: the workspace exists on the nodes already
     trace: bool = False  # of control messages, on every node
 
 
@@ -144,31 +142,32 @@ class Process(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A plan whose processes have nodes. Pservers come first, each role in order of ranks."""
+    """A plan whose processes have nodes: pservers first, each role in order of ranks."""
 
     plan: Plan
     nodes: tuple[Node, ...]
     processes: tuple[Process, ...]
 
-    def of(self, role: str) -> list[Process]:
+    def list_processes(self, role: str) -> list[Process]:
         return [p for p in self.processes if p.role == role]
 
 
 class Facts(NamedTuple):
-    """What agents report and the head chooses: addresses, ports, paths that only nodes know."""
+    """Values reported by agents or chosen by the head: addresses, ports, paths."""
 
     addrs: tuple[str, ...]  # of each node
     run_dirs: tuple[str, ...]  # of each node: sockets and secret of this run
     ports: Mapping[str, tuple[Port, ...]]  # by process key, and GLOO, MASTER
 
     @staticmethod
-    def symbolic(placed: Placed) -> Facts:
-        """Facts of a dry run: a symbol for each thing that is not known yet."""
+    def make_symbolic(placed: Placed) -> Facts:
+        """Return the facts of a dry run: a symbol for each unknown value."""
         plan = placed.plan
         declared = plan.port is not None
         ports = {
             key: tuple(
-                p if declared and key.startswith(PSERVER) else _symbol(key, i) for i, p in enumerate(values)
+                p if declared and key.startswith(PSERVER) else _make_symbol(key, i)
+                for i, p in enumerate(values)
             )
             for key, values in propose_ports(placed, plan.port or FIRST_PORT, FIRST_PORT).items()
         }
@@ -179,13 +178,13 @@ class Facts(NamedTuple):
         )
 
 
-def _symbol(key: str, i: int) -> str:
+def _make_symbol(key: str, i: int) -> str:
     name = f"{key.replace('/', ':')}.port"
     return f"{{{name}}}" if i == 0 else f"{{{name}+{i}}}"
 
 
 class Start(NamedTuple):
-    """The order to start one process: all values literal."""
+    """Order to start one process: all values literal."""
 
     key: str
     node: int
@@ -195,7 +194,7 @@ class Start(NamedTuple):
     added_env: Mapping[str, str]
     contract: Mapping[str, str]
     log: str
-    keep_ports: bool  # hand the bound ports over open; otherwise close them just before the start
+    keep_ports: bool  # hand the bound ports over open; otherwise close them just before
 
     def to_data(self) -> StartOrder:
         return {
@@ -212,7 +211,7 @@ class Start(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """A placed job with literal values (or, in a dry run, symbols)."""
+    """A placed job with literal values, or symbols in a dry run."""
 
     placed: Placed
     addrs: tuple[str, ...]  # of each node
@@ -220,7 +219,7 @@ class Bound(NamedTuple):
 
 
 def to_data(value: object) -> Any:
-    """Named tuples as JSON's objects, all the way down through tuples and dicts."""
+    """Return data with named tuples as JSON objects, also inside tuples and dicts."""
     if isinstance(value, dict):
         return {key: to_data(v) for key, v in value.items()}
     if not isinstance(value, tuple):
@@ -229,11 +228,11 @@ def to_data(value: object) -> Any:
     return {k: to_data(v) for k, v in zip(fields, value)} if fields else [to_data(v) for v in value]
 
 
-def placed_from_data(data: Mapping[str, Any]) -> Placed:
-    """A placed job from what `to_data` made of it."""
+def parse_placed(data: Mapping[str, Any]) -> Placed:
+    """Return the placed job that `to_data` converted."""
     plan = data["plan"]
     roles = tuple(Role(r["name"], Count(**r["how_many"]), tuple(r["argv"])) for r in plan["roles"])
-    declared = tuple(map(node_from_data, plan["nodes"]))
+    declared = tuple(map(parse_node, plan["nodes"]))
     p, i = plan["package"], plan["install"]
     package = p and Package(**{**p, "skip": tuple(p["skip"]), "data_shards": tuple(p["data_shards"])})
     install = i and Install(i["wheel"], tuple(i["pins"]), i["offline"])
@@ -241,7 +240,7 @@ def placed_from_data(data: Mapping[str, Any]) -> Placed:
            "install": install, "setup": tuple(plan["setup"])}  # fmt: skip
     return Placed(
         Plan(**{**plan, **own}),
-        tuple(map(node_from_data, data["nodes"])),
+        tuple(map(parse_node, data["nodes"])),
         tuple(Process(**{**p, "argv": tuple(p["argv"])}) for p in data["processes"]),
     )
 
@@ -249,7 +248,7 @@ def placed_from_data(data: Mapping[str, Any]) -> Placed:
 def place(plan: Plan, nodes: Sequence[Node]) -> Placed:
     """Give every process its node and rank: a total goes round the nodes, other counts stay together.
 
-    Raises ValueError where the nodes can't have them.
+    Raises ValueError where the nodes do not allow it.
     """
     processes: list[Process] = []
     for role in plan.roles:
@@ -266,7 +265,7 @@ def deal(role: str, count: Count, nodes: Sequence[Node]) -> list[Node]:
     """Return the node of each process of a role, in order of ranks. Raises ValueError."""
     nodes = [node for node in nodes if role in node.roles]
     if role == TRAINER and any(node.trainers for node in nodes):
-        return _by_rank(count, nodes)
+        return _deal_by_rank(count, nodes)
     if count.n and not nodes:
         raise ValueError(f"no node takes the role {role}")
     if count.rule == "total":
@@ -276,8 +275,8 @@ def deal(role: str, count: Count, nodes: Sequence[Node]) -> list[Node]:
     return [node for node in nodes for _ in range(node.ranks * count.n)]
 
 
-def _by_rank(count: Count, nodes: Sequence[Node]) -> list[Node]:
-    """The nodes of trainers whose ranks the nodes have brought."""
+def _deal_by_rank(count: Count, nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes of trainers whose ranks the nodes have declared."""
     found = sorted((rank, i) for i, node in enumerate(nodes) for rank in node.trainers)
     ranks = [rank for rank, _ in found]
     if ranks != [*range(len(ranks))]:
@@ -287,75 +286,75 @@ def _by_rank(count: Count, nodes: Sequence[Node]) -> list[Node]:
     return [nodes[i] for _, i in found]
 
 
-def node_from_data(data: Mapping[str, Any]) -> Node:
-    """A node from what `to_data` made of it. Raises TypeError where that is another version's."""
+def parse_node(data: Mapping[str, Any]) -> Node:
+    """Return the node that `to_data` converted. Raises TypeError for data of another version."""
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
     return Node(**fields)
 
 
 def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tuple[int, ...]]:
-    """Ports for all that listens: pserver k of an address has the k-th block from `first`.
+    """Return ports for all listeners: pserver k of an address has the k-th block from `first`.
 
-    Where pservers are not bundled each trainer has a port, and in script mode Gloo one, from `first_other`,
-    again counted by address, past those of the pservers there. MASTER's is no other's at any address: where
-    nodes are one machine, PyTorch listens at all of them.
+    Unless pservers are bundled, each trainer has a port, and in script mode Gloo one, from `first_other`,
+    counted by address past the pservers' ports there. MASTER's port is unique over all addresses, since
+    PyTorch listens at every address of a machine.
     """
     plan = placed.plan
     block = plan.ports_num + plan.ports_num_for_sparse
     ports: dict[str, tuple[int, ...]] = {}
     next_port: dict[str, int] = {}
-    for process in placed.of(PSERVER):
-        addr = _address(placed, process.node)
+    for process in placed.list_processes(PSERVER):
+        addr = _get_address(placed, process.node)
         start = next_port.get(addr, first)
         next_port[addr] = start + block
         ports[process.key] = tuple(range(start, start + block))
-    others = [(p.key, p.node) for p in placed.of(TRAINER)] if plan.server != "bundled" else []
+    others = [(p.key, p.node) for p in placed.list_processes(TRAINER)] if plan.server != "bundled" else []
     others += [(GLOO, 0)] if plan.server == "script" else []
     next_other: dict[str, int] = {}
     for key, node in others:
-        addr = _address(placed, node)
+        addr = _get_address(placed, node)
         port, of_pservers = next_other.get(addr, first_other), range(first, next_port.get(addr, first))
         if port in of_pservers:
             port = of_pservers.stop
         next_other[addr] = port + 1
         ports[key] = (port,)
-    if placed.of(TRAINER):
+    if placed.list_processes(TRAINER):
         used = {port for taken in ports.values() for port in taken}
         ports[MASTER] = (next(port for port in count(first_other) if port not in used),)
     return ports
 
 
-def _address(placed: Placed, node: int) -> str:
-    """What tells the node's ports from others'; where its address is not known yet, it has one of its own."""
+def _get_address(placed: Placed, node: int) -> str:
+    """Return the node's address, or a symbol of its own while that is unknown."""
     return placed.nodes[node].addr or f"{{node:{node}.addr}}"
 
 
 def bind(placed: Placed, facts: Facts) -> Bound:
-    """Literal argv and environment of every process."""
-    trainers = placed.of(TRAINER)
+    """Return the job with literal argv and environment of every process."""
+    trainers = placed.list_processes(TRAINER)
     peers = _Peers(
-        tuple(_endpoint(facts, p.key, p.node) for p in placed.of(PSERVER)),
-        tuple(_endpoint(facts, p.key, p.node) for p in trainers if placed.plan.server != "bundled"),
+        tuple(_make_endpoint(facts, p.key, p.node) for p in placed.list_processes(PSERVER)),
+        tuple(_make_endpoint(facts, p.key, p.node) for p in trainers if placed.plan.server != "bundled"),
         len(trainers),
         Counter(p.node for p in trainers),
     )
-    return Bound(placed, facts.addrs, tuple(_start(placed, facts, peers, p) for p in placed.processes))
+    return Bound(placed, facts.addrs, tuple(_make_start(placed, facts, peers, p) for p in placed.processes))
 
 
 class _Peers(NamedTuple):
-    """What every process is told of all."""
+    """Facts about all processes that every process gets."""
 
     pservers: tuple[Endpoint, ...]
-    trainers: tuple[Endpoint, ...]  # that listen
+    trainers: tuple[Endpoint, ...]  # only those that listen
     trainers_num: int
     trainers_of_node: Counter[int]
 
 
-def _endpoint(facts: Facts, key: str, node: int) -> Endpoint:
+def _make_endpoint(facts: Facts, key: str, node: int) -> Endpoint:
     return facts.addrs[node], facts.ports[key][0]
 
 
-def _start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -> Start:
+def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -> Start:
     plan, node = placed.plan, placed.nodes[process.node]
     script = plan.server == "script"
     run_dir = facts.run_dirs[process.node]
@@ -382,9 +381,9 @@ def _start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -> Sta
         stall_after_s=plan.limits.stall_after_s,
         stall_timeout_s=plan.limits.stall_timeout_s,
         trainer_endpoints=peers.trainers,
-        gloo_endpoint=_endpoint(facts, GLOO, 0) if script else None,
+        gloo_endpoint=_make_endpoint(facts, GLOO, 0) if script else None,
         gloo_path=f"{run_dir}/gloo" if script else "",
-        master=_endpoint(facts, MASTER, 0) if peers.trainers_num else ("", 0),
+        master=_make_endpoint(facts, MASTER, 0) if peers.trainers_num else ("", 0),
         local_trainers=peers.trainers_of_node[process.node],
         flags=plan.flags,
     )
@@ -392,7 +391,7 @@ def _start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -> Sta
     for name in env.TORCH_NAMES & plan.added_env.keys():
         written.pop(name, None)
     bundled = process.role == PSERVER and not script
-    argv = process.argv + (_bundled_options(plan, facts, peers, process) if bundled else ())
+    argv = process.argv + (_make_bundled_options(plan, facts, peers, process) if bundled else ())
     if argv[0] == PYTHON:
         argv = (node.python or f"{{node:{node.id}.python}}", *argv[1:])
     return Start(
@@ -408,7 +407,7 @@ def _start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -> Sta
     )
 
 
-def _bundled_options(plan: Plan, facts: Facts, peers: _Peers, process: Process) -> tuple[str, ...]:
+def _make_bundled_options(plan: Plan, facts: Facts, peers: _Peers, process: Process) -> tuple[str, ...]:
     options: dict[str, object] = {
         "host": facts.addrs[process.node],
         "port": facts.ports[process.key][0],

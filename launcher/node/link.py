@@ -1,4 +1,4 @@
-"""What the head knows of one node, what the parts of a head ask of it, and a question to many nodes."""
+"""The head's state of one node, the head's interface for its parts, and questions to many nodes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Sent = TypeVar("Sent")
 
 
 class Link:
-    """The head's side of one node: its line and what it has answered."""
+    """The head's side of one node: its line and its answers."""
 
     def __init__(self, node: job.Node, line: MessageLine[ToAgent], diagnosis: Callable[[], str]) -> None:
         self.node, self.line, self.diagnosis = node, line, diagnosis
         self.host = node.name
         self.run_dir = ""
-        self.addrs: list[str] = []  # by which others might reach it, the likeliest first
-        self.door = 0  # port at which others try that
-        self.reached: list[tuple[int, str]] = []  # what it could reach: a node, by an address
+        self.addrs: list[str] = []  # possible addresses, the likeliest first
+        self.door = 0  # port at which others try them
+        self.reached: list[tuple[int, str]] = []  # nodes that it could reach, each with an address
         self.gone = False
-        self.shared: int | None = None  # the node that was first in its workspace, if that is another
+        self.shared: int | None = None  # the node that was first in its workspace, if another
 
 
 class Round:
-    """One question to many nodes at once: what comes next waits for the last answer."""
+    """One question to many nodes at once; continues after the last answer."""
 
     def __init__(
         self,
@@ -37,37 +37,37 @@ class Round:
         *,
         over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`over`: whether nothing comes next any more."""
-        self.missing = set(missing)  # whose answer is still to come
+        """`over` returns True where nothing may follow any more."""
+        self.missing = set(missing)  # nodes that have not answered
         self._then, self._over = then, over
 
     def ask(self, asked: Sequence[tuple[int, Callable[[Sent], Any], Sent]], then: Callable[[], None]) -> None:
-        """Send each node its message; go on with `then` once all of them have answered."""
+        """Send each node its message; call `then` once all have answered."""
         self.missing, self._then = {node for node, _, _ in asked}, then
         for _, send, message in asked:
             send(message)
         self._go_on()
 
-    def answered(self, node: int) -> None:
-        """Take the answer of a node, or that none will come."""
+    def take_answer(self, node: int) -> None:
+        """Note that a node has answered, or never will."""
         self.missing.discard(node)
         self._go_on()
 
     def _go_on(self) -> None:
         if not self.missing and not self._over():
-            then, self._then = self._then, lambda: None  # once, whatever comes late
+            then, self._then = self._then, lambda: None  # only once, even after late answers
             then()
 
 
 class Desk(Protocol):
-    """What the opening needs of the head."""
+    """The head, as its opening and dispatch use it."""
 
     placed: job.Placed
     links: dict[int, Link]
 
     @property
-    def ending(self) -> bool:
-        """Whether the job ends already: then nothing more is asked."""
+    def is_ending(self) -> bool:
+        """True once the job ends or has failed: nothing more is asked."""
         ...
 
     def fail(
@@ -84,13 +84,13 @@ class Desk(Protocol):
         ...
 
     def settle(self, nodes: Sequence[job.Node]) -> None:
-        """More is known of the nodes than was declared."""
+        """Replace the nodes by these, of which more is known."""
         ...
 
     def tell(self, event: str, **fields: Any) -> None:
-        """Tell observers."""
+        """Send observers an event."""
         ...
 
     def start(self, bound: job.Bound) -> None:
-        """All is known: start the programs."""
+        """Start the programs."""
         ...

@@ -1,4 +1,4 @@
-"""Output of programs: lines out of bytes, whatever the pieces, and the last lines of a file."""
+"""Output of programs: lines from bytes in any pieces, safe to show; the last lines of a file."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ import functools
 import re
 from typing import Any, Callable, NamedTuple
 
-MAX_LINE_CHARS = 8192  # a longer line is handed on in pieces
-OVERWRITTEN_EVERY_S = 5.0  # a progress bar that redraws itself by \r is shown this often
+MAX_LINE_CHARS = 8192  # a longer line comes in pieces
+OVERWRITTEN_EVERY_S = 5.0  # period for states of a progress bar that redraws itself by \r
 TAIL_LINES = 20
-ADVICE = "what to do: "  # begins a last line that says what to do about the one before it
+ADVICE = "what to do: "  # begins a last line with the remedy for the line before it
 _TAIL_BYTES = 8192
 TRACES = NODE_TRACE, HEAD_TRACE = "trace.jsonl", "head-trace.jsonl"  # beside a node's logs, with --trace
 
-# Colours, cursor movements, titles: whole escape sequences, then whatever control characters are left.
+# Colours, cursor movements, titles: whole escape sequences, then the remaining control characters.
 _ESCAPES = r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]"
 _BREAKS = r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+"
 _CONTROLS = r"[\x00-\x08\x0e-\x1f\x7f-\x9f]"
 
 
 @functools.lru_cache
-def _left_out() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """Compiled by whoever shows lines: an agent starts without."""
+def _compile_patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    """Compile the patterns on first use: an agent starts faster without."""
     return re.compile(_ESCAPES), re.compile(_BREAKS), re.compile(_CONTROLS)
 
 
 def clean(text: str, encoding: str = "utf-8") -> str:
-    """Return a line with nothing that a terminal would obey, nor what `encoding` lacks.
+    """Return a line without anything that a terminal would obey or `encoding` lacks.
 
-    All that comes from elsewhere passes here before it is shown: output, names, and what hosts say.
+    Applied to everything from elsewhere before it is shown: output, names, messages of hosts.
     """
     if not (text.isascii() and text.isprintable()):
-        escapes, breaks, controls = _left_out()
+        escapes, breaks, controls = _compile_patterns()
         text = controls.sub("", breaks.sub(" ", escapes.sub("", text)))
         text = text.encode(encoding, "backslashreplace").decode(encoding)
     return text
 
 
 def clean_lines(text: str, encoding: str = "utf-8") -> str:
-    """Return a text of several lines, each as `clean` has it."""
+    """Return a text of several lines, each cleaned."""
     return "\n".join(clean(line, encoding) for line in text.split("\n"))
 
 
 def clean_all(value: Any) -> Any:
-    """Return data with all its texts as `clean` has them."""
+    """Return data with all its texts cleaned."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
@@ -53,32 +53,32 @@ def clean_all(value: Any) -> Any:
 
 
 class Text(NamedTuple):
-    """A line, or with `more` a piece of one that goes on."""
+    """A line, or with `more` a piece of a line that continues."""
 
     text: str
     more: bool = False
 
 
 class LineSplitter:
-    """Lines from bytes that come in any pieces, also in the middle of a character.
+    """Lines from bytes in any pieces, also cut within a character.
 
-    What a lone carriage return overwrites is left out, but for one state every few seconds.
+    Text overwritten after a lone carriage return is left out, except one state every few seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace")
         self._clock = clock
         self._rest = ""
-        self._goes_on = False  # a piece of the unfinished line was given
+        self._goes_on = False  # a piece of the unfinished line was returned
         self._last_overwritten_s = float("-inf")
 
     def feed(self, data: bytes, *, final: bool = False) -> list[Text]:
-        """The lines that are complete by now; with `final` also what is left."""
+        """Return the lines complete by now; with `final` also the rest."""
         *lines, self._rest = (self._rest + self._decode.decode(data, final)).split("\n")
         found: list[Text] = []
         for line in lines:
-            self._emit(found, self._visible(found, line.rstrip("\r")))
-        self._rest = self._visible(found, self._rest)
+            self._emit(found, self._remove_overwritten(found, line.rstrip("\r")))
+        self._rest = self._remove_overwritten(found, self._rest)
         while len(self._rest) > MAX_LINE_CHARS:
             found.append(Text(clean(self._rest[:MAX_LINE_CHARS]), more=True))
             self._rest = self._rest[MAX_LINE_CHARS:]
@@ -90,14 +90,14 @@ class LineSplitter:
         return found
 
     def drop_line(self) -> list[Text]:
-        """Forget the unfinished line, whose end will not come; one that was given in part is ended."""
+        """Forget the unfinished line; end it if a piece of it was returned."""
         found = self.feed(b"", final=True) if self._goes_on else []
         self._decode.reset()
         self._rest = ""
         return found
 
-    def _visible(self, found: list[Text], line: str) -> str:
-        """`line` without what carriage returns inside it overwrite; one at its end may be half of \\r\\n."""
+    def _remove_overwritten(self, found: list[Text], line: str) -> str:
+        """Return `line` without text overwritten after inner carriage returns; the last may begin \\r\\n."""
         at = line.rfind("\r", 0, len(line) - 1)
         if at < 0:
             return line
@@ -116,18 +116,18 @@ class LineSplitter:
 
 
 class Stream:
-    """The output of one process as it arrives: its lines, and how many bytes are missing between two of them.
+    """The output of one process as it arrives: its lines, and the number of bytes missing between them.
 
-    An unfinished line before what is missing, and the rest of a line behind it, are left out as well.
+    The unfinished line before a gap and the rest of a line after it belong to the gap.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._splitter = LineSplitter(clock)
-        self._next = self._line = 0  # offsets: of what is to come, of the unfinished line's begin
+        self._next = self._line = 0  # offsets: of the next byte, of the unfinished line
         self._missing_from: int | None = None
 
     def feed(self, offset: int, data: bytes) -> list[Text | int]:
-        """Return the lines that are complete by now, and the number of missing bytes where some are."""
+        """Return the lines complete by now, and the number of missing bytes at a gap."""
         found = self._note_missing(offset)
         self._next = offset + len(data)
         if self._missing_from is not None:
@@ -142,7 +142,7 @@ class Stream:
         return [*found, *self._splitter.feed(data)]
 
     def end(self, offset: int) -> list[Text | int]:
-        """Return what is left once the output ends at this offset, or nothing before it will be shown."""
+        """Return the rest of the output, which ends or is skipped up to this offset."""
         found = self._note_missing(offset)
         self._next = self._line = offset
         if self._missing_from is not None:
@@ -158,8 +158,8 @@ class Stream:
         return [*ended]
 
 
-def tail(path: str, lines: int = TAIL_LINES) -> tuple[str, ...]:
-    """The last lines of a file, () where it can't be read."""
+def read_tail(path: str, lines: int = TAIL_LINES) -> tuple[str, ...]:
+    """Return the last lines of a file, () where it can't be read."""
     try:
         with open(path, "rb") as f:
             size = f.seek(0, 2)
@@ -170,7 +170,7 @@ def tail(path: str, lines: int = TAIL_LINES) -> tuple[str, ...]:
     text = data.decode("utf-8", "replace")
     found = [clean(line.rpartition("\r")[2]) for line in text.replace("\r\n", "\n").split("\n")]
     if size > _TAIL_BYTES and len(found) > 1:
-        found = found[1:]  # the first one is cut
+        found = found[1:]  # the first line is cut
     while found and not found[-1]:
         found.pop()
     return tuple(line[:1000] for line in found[-lines:])

@@ -1,6 +1,6 @@
-"""One thread's events: descriptors that are ready, timers that are due, signals that came.
+"""The event loop of one thread: ready descriptors, due timers, signals.
 
-Not for decisions: those are pure (supervise.py, job.py) and called from here with a clock value.
+Decisions are elsewhere, pure (supervise.py, job.py), and called with a clock value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Done = Callable[[Optional[Exception]], None]
 
 
 class Timer:
-    """A call that is due at a time; `cancel` takes it back."""
+    """A call due at a time, until it is cancelled."""
 
     __slots__ = ("at_s", "callback")
 
@@ -37,7 +37,7 @@ class Timer:
 
 
 class Aside:
-    """One thread beside a loop, for slow work with files: does one after the other, and tells the loop."""
+    """A thread beside a loop for slow work with files, one piece after the other."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -49,7 +49,7 @@ class Aside:
         loop.watch(self._read_fd, read=self._tell)
 
     def do(self, work: Callback, done: Done) -> None:
-        """`done` is called from the loop, with what `work` raised."""
+        """Do `work` in the thread; the loop then calls `done` with the error, or None."""
         if not self._started:
             self._started = True
             self._thread.start()
@@ -60,7 +60,7 @@ class Aside:
             failed = None
             try:
                 job[0]()
-            except Exception as e:  # the border of a thread: `done` tells it
+            except Exception as e:  # border of a thread: passed to `done`
                 failed = e
             self._over.put((job[1], failed))
             os.write(self._write_fd, b".")
@@ -75,40 +75,40 @@ class Aside:
         done(failed)
 
     def close(self) -> None:
-        """End the thread once it has done what it was given; nothing is told any more after that."""
+        """End the thread after the work it has got."""
         if self._started:
             self._jobs.put(None)
         else:
             os.close(self._write_fd)
 
 
-def _uptime() -> float:
-    """Return seconds since the machine was started, its sleep included; a monotonic clock leaves that out."""
+def _read_uptime() -> float:
+    """Return seconds since boot including sleep, which a monotonic clock leaves out."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Loop:
-    """Calls back for ready descriptors first, due timers after.
+    """An event loop that handles ready descriptors before due timers.
 
-    In that order, so that a process that was stopped for a while reads what its peers have sent
-    meanwhile before it judges their silence.
+    So a process that was stopped for a while reads what its peers have sent meanwhile before it judges
+    their silence.
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, uptime: Callable[[], float] = _uptime
+        self, clock: Callable[[], float] = time.monotonic, uptime: Callable[[], float] = _read_uptime
     ) -> None:
         self.now, self._uptime = clock, uptime
-        self._round_s = uptime()  # when the last round had waited
-        self._stood_s, self._stood_until_s = 0.0, float("-inf")
+        self._round_s = uptime()  # end of the last wait
+        self._pause_s, self._pause_end_s = 0.0, float("-inf")
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._signal_pipe: tuple[int, int] | None = None
         self._on_signal: dict[int, Callback] = {}
-        self._signalled = False  # some came during a callback
+        self._signalled = False  # by signals during a callback
 
     def watch(self, fd: int, *, read: Callback | None = None, write: Callback | None = None) -> None:
-        """Call `read` or `write` whenever `fd` is ready for it; with neither, stop watching."""
+        """Call `read` or `write` whenever `fd` is ready for it; stop watching with neither."""
         events = (selectors.EVENT_READ if read else 0) | (selectors.EVENT_WRITE if write else 0)
         known = fd in self._selector.get_map()
         if not events:
@@ -127,8 +127,8 @@ class Loop:
     def call_after(self, delay_s: float, callback: Callback) -> Timer:
         return self.call_at(self.now() + delay_s, callback)
 
-    def every(self, period_s: float, callback: Callback) -> None:
-        """Call back once a period for as long as the loop runs."""
+    def call_every(self, period_s: float, callback: Callback) -> None:
+        """Call back once a period."""
 
         def again() -> None:
             self.call_after(period_s, again)
@@ -136,8 +136,8 @@ class Loop:
 
         self.call_after(period_s, again)
 
-    def aside(self, work: Callback, done: Done) -> None:
-        """Do slow `work` with files in a thread; `done` is called from the loop with what it raised."""
+    def do_aside(self, work: Callback, done: Done) -> None:
+        """Do slow `work` in a thread of its own; the loop then calls `done` with the error, or None."""
         thread = Aside(self)
 
         def over(failed: Exception | None) -> None:
@@ -146,8 +146,8 @@ class Loop:
 
         thread.do(work, over)
 
-    def on_signals(self, handlers: dict[int, Callback]) -> None:
-        """Call back from the loop when a signal came. Signals ignored at our start stay ignored."""
+    def handle_signals(self, handlers: dict[int, Callback]) -> None:
+        """Call back from the loop after a signal. Signals ignored at our start stay ignored."""
         if self._signal_pipe is None:
             read_fd, write_fd = os.pipe()
             for fd in (read_fd, write_fd):
@@ -159,7 +159,7 @@ class Loop:
             if signal.getsignal(number) is signal.SIG_IGN and number != signal.SIGCHLD:
                 continue
             self._on_signal[number] = callback
-            # The byte in the pipe does the work. Not SIG_IGN, which children would inherit.
+            # The byte in the pipe does the work. Children would inherit SIG_IGN.
             signal.signal(number, self._note_signal)
 
     def _note_signal(self, _number: int, _frame: object) -> None:
@@ -174,25 +174,25 @@ class Loop:
                 if callback:
                     callback()
 
-    def stood_s(self, within_s: float) -> float:
-        """Return how long this process or machine stood still last, if that ended within so many seconds."""
-        return self._stood_s if self._uptime() - self._stood_until_s <= within_s else 0.0
+    def get_pause_s(self, within_s: float) -> float:
+        """Return the length of the last pause of this process or machine, 0 unless it ended this recently."""
+        return self._pause_s if self._uptime() - self._pause_end_s <= within_s else 0.0
 
     def run_once(self, limit_s: float = 3600.0) -> None:
-        """Wait for the next thing to happen, at most `limit_s`, and handle it."""
+        """Wait for the next event, at most `limit_s`, and handle it."""
         due = self._timers[0][0] - self.now() if self._timers else limit_s
         wait_s = max(0.0, min(due, limit_s))
         ready, began_s, self._round_s = self._selector.select(wait_s), self._round_s, self._uptime()
         if self._round_s - began_s - wait_s > PAUSE_S:
-            self._stood_s, self._stood_until_s = self._round_s - began_s - wait_s, self._round_s
+            self._pause_s, self._pause_end_s = self._round_s - began_s - wait_s, self._round_s
         for key, mask in ready:
             if self._signalled:
                 self._read_signals()
             read, write = key.data
-            # A callback may have stopped the watching of a descriptor that was ready in the same round.
-            if mask & selectors.EVENT_READ and read and self._watched(key.fd, read, 0):
+            # An earlier callback of this round may have stopped watching this descriptor.
+            if mask & selectors.EVENT_READ and read and self._is_watched(key.fd, read, 0):
                 read()
-            if mask & selectors.EVENT_WRITE and write and self._watched(key.fd, write, 1):
+            if mask & selectors.EVENT_WRITE and write and self._is_watched(key.fd, write, 1):
                 write()
         now = self.now()
         while self._timers and self._timers[0][0] <= now:
@@ -200,19 +200,19 @@ class Loop:
             if timer.callback:
                 timer.callback()
 
-    def _watched(self, fd: int, callback: Callback, which: int) -> bool:
+    def _is_watched(self, fd: int, callback: Callback, which: int) -> bool:
         key = self._selector.get_map().get(fd)
         return key is not None and key.data[which] == callback
 
     def run(self, until: Callable[[], bool], after_each: Iterable[Callback] = ()) -> None:
-        """Handle events until `until()` holds, calling all of `after_each` after each round."""
+        """Handle events until `until()` is true; call all of `after_each` after each round."""
         while not until():
             self.run_once()
             for callback in after_each:
                 callback()
 
     def close(self) -> None:
-        """Give back the descriptors; signal handlers go back to their defaults."""
+        """Close the descriptors and restore the default signal handlers."""
         if self._signal_pipe is not None:
             signal.set_wakeup_fd(-1)
             for number in self._on_signal:

@@ -1,7 +1,7 @@
 """Every message between head, agents, observers and `pslaunch check`, in the order of a job.
 
-For mypy alone, which holds both ends to it; nothing imports this page when it runs. What comes over a line is
-still untrusted: who takes it checks what it uses (`wire.NONSENSE`). Secrets are in hexadecimal.
+Only for mypy, which checks both ends; never imported at run time. Received data is still untrusted: the
+receiver checks the values it uses (`wire.NONSENSE`). Secrets are in hexadecimal.
 """
 
 # ruff: noqa: UP013 - a message a line, as a table
@@ -11,14 +11,14 @@ from typing import Any, Literal, Optional, TypedDict, Union
 
 # fmt: off
 
-# Each side -> the other one, at once: which wire it speaks.
+# Each side -> the other, at once: its version of the wire.
 Hello = TypedDict("Hello", {"type": Literal["hello"], "wire": int, "version": str})
 
 # --- Launcher -> head on node 0 -> launcher: a job is led there ---
 
 # -> Lead this job (job.to_data of job.Placed). Only over pipes or SSH.
 Lead = TypedDict("Lead", {"type": Literal["lead"], "placed": dict[str, Any], "secret": str, "detach": bool})
-# <- The other agents may dial there; -> they know it; <- folders for logs and state of each node.
+# <- Address for the other agents; -> they have it; <- folders for logs and state of each node.
 Leading = TypedDict("Leading", {"type": Literal["leading"], "port": int, "addrs": list[str]})
 Expect = TypedDict("Expect", {"type": Literal["expect"]})
 Places = TypedDict("Places", {"type": Literal["places"], "places": list[tuple[str, str]]})
@@ -46,7 +46,7 @@ class Prepare(Folders):
 
 
 class Prepared(Folders):
-    """<- What only the node knows. addrs: the likeliest first; shared: with which node, that was first."""
+    """<- Facts of the node. addrs: the likeliest first; shared: the node that was first in its folder."""
 
     type: Literal["prepared"]
     host: str
@@ -56,7 +56,7 @@ class Prepared(Folders):
     shared: int | None
 
 
-# <- This can't be done. Also of what an observer asked of the head.
+# <- Refusal of an order, also by the head of an observer's request.
 Refused = TypedDict("Refused", {"type": Literal["refused"], "code": int, "text": str})
 
 # --- A package: from head to agent, from launcher to a head on node 0, from agent to agent ---
@@ -66,11 +66,11 @@ Wants = TypedDict("Wants", {"type": Literal["wants"]})
 NoPackage = TypedDict("NoPackage", {"type": Literal["no_package"], "code": int, "text": str})
 # -> The digest and length of the manifest.
 Dispatch = TypedDict("Dispatch", {"type": Literal["dispatch"], "digest": str, "bytes": int})
-# <- Wanted of it. files: how many are passed over, how many wanted, and so on; alone: nobody else has it.
+# <- Missing parts. files: counts of skipped, wanted, skipped ... files; alone: no other node has it.
 Lacks = TypedDict("Lacks", {
     "type": Literal["lacks"], "manifest": bool, "files": list[int], "offsets": dict[str, int], "alone": bool,
 })
-# <- So much was written, and may be sent again; so far this is; all is in place.
+# <- Bytes written, so as many more may be sent; progress; all is in place.
 Received = TypedDict("Received", {"type": Literal["received"], "bytes": int})
 Filling = TypedDict("Filling", {
     "type": Literal["filling"], "state": str, "files": int, "bytes": int, "received": int,
@@ -83,7 +83,7 @@ Fetch = TypedDict("Fetch", {"type": Literal["fetch"], "addrs": list[str], "port"
 
 # --- Head -> agent -> head: with --install or --setup ---
 
-# -> Run what makes the node ready. key, number: of its output; install: of job.Install.
+# -> Make the node ready. key, number: of the output; install: a job.Install.
 Furnish = TypedDict("Furnish", {
     "type": Literal["furnish"], "key": str, "number": int, "log": str, "workspace": str, "state_dir": str,
     "install": Optional[dict[str, Any]], "setup": tuple[str, ...], "added_env": dict[str, str],
@@ -97,21 +97,21 @@ Door = TypedDict("Door", {"type": Literal["door"], "port": int})
 Opened = TypedDict("Opened", {"type": Literal["opened"], "port": int})
 Reach = TypedDict("Reach", {"type": Literal["reach"], "doors": list[tuple[int, str, int]], "limit_s": float})
 Reached = TypedDict("Reached", {"type": Literal["reached"], "reached": list[tuple[int, str]]})
-# -> Shut the door; <- it is.
+# -> Shut the door; <- done.
 Shut = TypedDict("Shut", {"type": Literal["shut"]})
-# -> Bind all ports of these processes, or none. last: say who holds one, no other block will be proposed.
+# -> Bind all ports of these processes, or none. last: name the holder of a busy one, no proposal follows.
 Ports = TypedDict("Ports", {
     "type": Literal["ports"], "addr": str, "ports": dict[str, list[int]], "last": bool,
 })
 Bound = TypedDict("Bound", {"type": Literal["bound"]})
-# <- This one can't be. busy: since another has it.
+# <- A port can't be bound. busy: another program has it.
 Busy = TypedDict("Busy", {
     "type": Literal["busy"], "key": str, "port": int, "busy": bool, "text": str, "holder": str,
 })
 
 # --- Head -> agent -> head: programs ---
 
-# -> What all of a node share: addresses of all nodes, the numbers of outputs.
+# -> Facts for all programs of a node: addresses of all nodes, numbers of outputs.
 Begin = TypedDict("Begin", {
     "type": Literal["begin"], "workspace": str, "nodes": tuple[str, ...], "numbers": dict[str, int],
 })
@@ -129,7 +129,7 @@ class Start(ProgramOrder):
 
 Started = TypedDict("Started", {"type": Literal["started"], "key": str, "pid": int})
 NotStarted = TypedDict("NotStarted", {"type": Literal["not_started"], "key": str})
-# <- The newest that a program has reported of itself (env.PROGRESS_FIELDS).
+# <- The newest report of a program (env.PROGRESS_FIELDS).
 Report = TypedDict("Report", {
     "pass": int, "batch": int, "cost": float, "samples_per_s": float, "state": str, "why": str,
     "blames": str,
@@ -137,21 +137,21 @@ Report = TypedDict("Report", {
 
 
 class Progress(Report):
-    """<- It, at most a few times a second."""
+    """<- A report, at most a few times a second."""
 
     type: Literal["progress"]
     key: str
 
 
-# <- Something failed that is no program's exit; key: of a program, or nothing.
+# <- A failure other than a program's exit; key: of a program, or empty.
 Trouble = TypedDict("Trouble", {"type": Literal["trouble"], "key": str, "code": int, "text": str})
 Signal = TypedDict("Signal", {"type": Literal["signal"], "keys": list[str], "number": int})
-# <- A program has ended; behind its output. asked: our own signal was on its way before; written: bytes.
+# <- A program has ended; follows its output. asked: after our own signal; written: bytes.
 Exited = TypedDict("Exited", {
     "type": Literal["exited"], "key": str, "code": int, "signal": str, "asked": bool, "oom": bool,
     "written": int, "tail": tuple[str, ...],
 })
-# -> Leave nothing; <- killed so many, and these can't be. Also of check.
+# -> Kill everything left; <- number killed, and processes that survived. Also of check.
 Finish = TypedDict("Finish", {"type": Literal["finish"]})
 Finished = TypedDict("Finished", {"type": Literal["finished"], "killed": int, "left": list[str]})
 
@@ -161,7 +161,7 @@ Finished = TypedDict("Finished", {"type": Literal["finished"], "killed": int, "l
 Follow = TypedDict("Follow", {"type": Literal["follow"], "cursor": int})
 Events = TypedDict("Events", {"type": Literal["events"], "events": list[dict[str, Any]]})
 Over = TypedDict("Over", {"type": Literal["over"], "code": int})
-# -> Say how the job stands; <- so.
+# -> Ask for the state of the job; <- it.
 StatusRequest = TypedDict("StatusRequest", {"type": Literal["status"]})
 JobStatus = TypedDict("JobStatus", {
     "job": str, "elapsed_s": float, "events": int, "state": str, "processes": list[dict[str, Any]],
@@ -169,15 +169,15 @@ JobStatus = TypedDict("JobStatus", {
 
 
 class Status(JobStatus):
-    """<- How the job stands."""
+    """<- State of the job."""
 
     type: Literal["status"]
 
 
-# -> End the job, a second time at once. number: of a signal; code: of the job, or 0; <- heard.
+# -> End the job, a second time at once. number: of a signal; code: of the job, or 0; <- received.
 Stop = TypedDict("Stop", {"type": Literal["stop"], "number": int, "reason": str, "code": int})
 Stopping = TypedDict("Stopping", {"type": Literal["stopping"]})
-# Launcher -> head: go on without us; <- it does.
+# Launcher -> head: continue without us; <- agreed.
 Free = TypedDict("Free", {"type": Literal["free"]})
 Freed = TypedDict("Freed", {"type": Literal["freed"]})
 
@@ -191,7 +191,7 @@ Question = TypedDict("Question", {
 
 
 class Inspect(Question):
-    """-> Say what the node is and has. Only over pipes or SSH."""
+    """-> Report the facts of the node. Only over pipes or SSH."""
 
     type: Literal["inspect"]
     node: int
@@ -212,7 +212,7 @@ class ProgramFacts(PythonFacts):
     error: str
     missing: list[str]
     versions: dict[str, str]
-    unavailable: str  # why what `pins` names can't be installed
+    unavailable: str  # why `pins` can't be installed
 
 
 NodeFacts = TypedDict("NodeFacts", {
@@ -223,9 +223,9 @@ NodeFacts = TypedDict("NodeFacts", {
 })
 Inspected = TypedDict("Inspected", {"type": Literal["inspected"], "facts": NodeFacts})
 
-# --- Kept for later shells: what is known of a job (record.NEEDED is in each) ---
+# --- Kept for later shells: the record of a job ---
 
-# places: of job.Node; path and error: of who has read it; reach, forgotten: of a job that is led elsewhere.
+# places: of job.Node; path, error: added by the reader; reach, forgotten: of a job led elsewhere.
 JobRecord = TypedDict("JobRecord", {
     "job": str, "name": str, "backend": str, "workspace": str, "nodes": int, "host": str, "started": float,
     "socket": str, "places": list[dict[str, Any]], "processes": list[dict[str, Any]], "state": str,

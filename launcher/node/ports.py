@@ -1,7 +1,7 @@
-"""Ports of a node: bind a whole proposal or refuse it, and keep other jobs off while a program is started.
+"""Ports of a node: bind a whole proposal or refuse it; keep other jobs off while a program starts.
 
-A program in script mode binds its port itself, seconds after the agent has let go of it. Until then only
-a mark says that the port is taken: a name in the kernel that one process of a machine can have at a time.
+A program in script mode binds its port itself, seconds after the agent has closed it. Until then a mark
+claims the port: a name in the kernel that one process of a machine can have at a time.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ BACKLOG = 1024
 
 
 class BusyPort(Exception):
-    """A port of a proposal can't be had."""
+    """A port of a proposal that can't be bound."""
 
     def __init__(self, key: str, addr: str, port: int, error: OSError, mark: str = "") -> None:
         super().__init__(f"{addr}:{port}: {busyport.explain(error, port)}")
-        self.mark = mark  # of another job, which may not listen there yet
+        self.mark = mark  # of another job, perhaps not listening yet
         self.key, self.addr, self.port, self.busy = key, addr, port, error.errno == errno.EADDRINUSE
 
 
 def bind_all(addr: str, wanted: Mapping[str, Sequence[int]]) -> dict[str, list[socket.socket]]:
-    """Listening sockets for every port, by the key that it is for; raises BusyPort and keeps none.
+    """Return listening sockets for all ports by key, or raise BusyPort and keep none.
 
-    They listen at once: two sockets that only bind one port with SO_REUSEADDR would both succeed.
+    They listen at once: two sockets that only bind the same port with SO_REUSEADDR would both succeed.
     """
     family = socket.AF_INET6 if ":" in addr else socket.AF_INET
     held: dict[str, list[socket.socket]] = {}
@@ -50,9 +50,9 @@ def bind_all(addr: str, wanted: Mapping[str, Sequence[int]]) -> dict[str, list[s
 
 
 def mark_all(addr: str, wanted: Mapping[str, Sequence[int]]) -> list[socket.socket]:
-    """Claim every port against the agents of other jobs, until the marks are closed or their process ends.
+    """Claim all ports against agents of other jobs, until the marks are closed or their process ends.
 
-    Raises BusyPort, and then has claimed none. A mark is an abstract Unix socket: no file to be left behind.
+    Raises BusyPort and claims none. A mark is an abstract Unix socket, which leaves no file behind.
     """
     marks: list[socket.socket] = []
     for key, ports in wanted.items():

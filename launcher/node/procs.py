@@ -1,6 +1,6 @@
-"""Processes of this machine: who descends from us, what they are told, and that none is left.
+"""Processes of this machine: list our descendants, signal them, leave none behind.
 
-Never by name or pattern: only what descends from this process, each known by pid and start time.
+Never by name or pattern: only descendants of this process, identified by pid and start time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 BEAT_S = 1.0  # between keeper and agent, both ways
 KILL_LIMIT_S = 1.5
-_LOOK_EVERY_S = 0.05  # at all of /proc, which takes milliseconds
+_LOOK_EVERY_S = 0.05  # between readings of /proc, which take milliseconds
 WHY_LEFT = "it waits in the kernel, is another user's, or forks faster than it can be killed"
 
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def become_subreaper() -> None:
-    """Have every orphan below us handed to us, so that no double fork escapes. Raises OSError."""
+    """Adopt every orphan below us, so that no double fork escapes. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         code = ctypes.get_errno()
@@ -31,9 +31,9 @@ def become_subreaper() -> None:
 
 
 def rename(title: str) -> None:
-    """Have lists of processes show `title` in place of our command line, where the kernel tells its address.
+    """Show `title` in lists of processes instead of our command line, where the kernel gives its address.
 
-    Written over our arguments, which takes no right; a child that was forked before keeps its own.
+    Overwrites our arguments, which needs no right; children forked before keep theirs.
     """
     with open("/proc/self/stat", "rb") as f:
         start, end = map(int, f.read().rpartition(b")")[2].split()[45:47])
@@ -42,7 +42,7 @@ def rename(title: str) -> None:
 
 
 class Proc(NamedTuple):
-    """A process as /proc shows it; `start` tells it from a later one with the same pid."""
+    """A process as /proc shows it; `start` distinguishes it from a later one with the same pid."""
 
     pid: int
     parent: int
@@ -51,24 +51,24 @@ class Proc(NamedTuple):
     start: int
 
     @property
-    def gone(self) -> bool:
-        """Whether nothing of it runs any more; a process may go on after its first thread has ended."""
+    def is_gone(self) -> bool:
+        """True where none of its threads runs; others may outlive the first."""
         return self.state in "ZX" and self.threads <= 1
 
 
 def read_proc(pid: int) -> Proc | None:
-    """The process with this pid, None where there is none."""
+    """Return the process with this pid, or None."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as f:
             stat = f.read()
     except OSError:
         return None
-    fields = stat[stat.rindex(b")") + 2 :].split()  # the name in brackets may hold spaces and brackets
+    fields = stat[stat.rindex(b")") + 2 :].split()  # the name may contain spaces and brackets
     return Proc(pid, int(fields[1]), fields[0].decode(), int(fields[17]), int(fields[19]))
 
 
-def descendants(root: int) -> list[Proc]:
-    """All living processes below `root`, parents before children."""
+def list_descendants(root: int) -> list[Proc]:
+    """Return all living processes below `root`, parents before children."""
     children: dict[int, list[Proc]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -80,19 +80,19 @@ def descendants(root: int) -> list[Proc]:
     while queue:
         for proc in children.pop(queue.pop(0), []):
             queue.append(proc.pid)
-            if not proc.gone:
+            if not proc.is_gone:
                 found.append(proc)
     return found
 
 
 def send(proc: Proc, number: int) -> bool:
-    """Signal exactly this process, not another with its pid; False where it is gone or not ours."""
+    """Signal this process, never another with its pid; return False where it is gone or not ours."""
     try:
         pidfd = os.pidfd_open(proc.pid)
     except AttributeError:
         pidfd = -1
     except OSError as e:
-        if e.errno != errno.ENOSYS:  # kernels before 5.3: the start time alone must do
+        if e.errno != errno.ENOSYS:  # kernels before 5.3: rely on the start time alone
             return False
         pidfd = -1
     try:
@@ -112,17 +112,17 @@ def send(proc: Proc, number: int) -> bool:
 
 
 def send_group(leader: int, number: int) -> None:
-    """Signal the process group of our own child `leader`, which has not been waited for yet."""
+    """Signal the process group of our child `leader`, which has not been waited for yet."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
 
 
 def kill_descendants(limit_s: float) -> tuple[int, dict[int, int], list[int]]:
-    """SIGKILL to all below this subreaper, again and again until it has no child at all.
+    """Kill everything below this subreaper, repeatedly until it has no child.
 
-    Returns how many were killed, the wait status of each child that ended, and the pids of what could not
-    be ended within the limit. A process that forks and ends at once is in no list of /proc when that has been
-    read; but it is our child by then, and the kernel counts our children without a gap.
+    Returns the number of kills, the wait status of each ended child, and the pids that survived the limit.
+    A process that forks and ends at once may escape a reading of /proc, but its child becomes ours then,
+    and the kernel lists our children without a gap.
     """
     me, count = os.getpid(), 0
     told: set[int] = set()
@@ -137,27 +137,27 @@ def kill_descendants(limit_s: float) -> tuple[int, dict[int, int], list[int]]:
         if not has_children():
             return count, ended, []
         if now_s >= end_s:
-            return count, ended, [proc.pid for proc in descendants(me)] or _children()
-        # Our own children first: they are found and told within microseconds, before they fork again.
-        # Their pids are their own, since only we wait for them.
-        fresh = set(_children()) - told
+            return count, ended, [proc.pid for proc in list_descendants(me)] or _list_children()
+        # Our own children first: found and killed within microseconds, before they fork again. Their pids
+        # can't be reused, since only we wait for them.
+        fresh = set(_list_children()) - told
         for pid in fresh:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
                 count += 1
         told |= fresh
-        if now_s >= look_s:  # all the others: also what is below a process that can't be ended
+        if now_s >= look_s:  # all others, also below a process that can't be ended
             look_s = now_s + _LOOK_EVERY_S
-            for proc in descendants(me):
+            for proc in list_descendants(me):
                 if proc.pid not in told and send(proc, signal.SIGKILL):
                     told.add(proc.pid)
                     count += 1
         elif not fresh:
-            time.sleep(0.001)  # the kernel takes a moment to end them; nothing tells us when
+            time.sleep(0.001)  # the kernel ends them without notice
 
 
-def _children() -> list[int]:
-    """Return the pids of our children, as the kernel lists them for each thread; none where it does not."""
+def _list_children() -> list[int]:
+    """Return the pids of our children, [] where the kernel does not list them."""
     found: list[int] = []
     for task in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children", encoding="ascii") as f:
@@ -166,7 +166,7 @@ def _children() -> list[int]:
 
 
 def has_children() -> bool:
-    """Return False only where this process has no child at all, not even one that has ended."""
+    """Return True while this process has a child, even an ended one."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -175,7 +175,7 @@ def has_children() -> bool:
 
 
 def describe_exit(status: int) -> tuple[int, str]:
-    """Exit code (128+n for a signal) and the signal's name ("" for none) of a wait status."""
+    """Return the exit code (128+n for a signal) and the signal's name ("" for none) of a wait status."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         try:
@@ -186,9 +186,9 @@ def describe_exit(status: int) -> tuple[int, str]:
     return os.WEXITSTATUS(status), ""
 
 
-def oom_kills() -> int:
-    """How many processes the kernel has killed for memory, in our cgroup where that tells, else at all."""
-    for path in _oom_files():
+def count_oom_kills() -> int:
+    """Return the number of processes killed for memory, in our cgroup if known, else on this machine."""
+    for path in _list_oom_files():
         try:
             with open(path, encoding="ascii", errors="replace") as f:
                 for line in f:
@@ -200,7 +200,7 @@ def oom_kills() -> int:
     return 0
 
 
-def _oom_files() -> list[str]:
+def _list_oom_files() -> list[str]:
     files = []
     with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8", errors="replace") as f:
         for line in f:
@@ -214,13 +214,13 @@ def _oom_files() -> list[str]:
 
 
 def complain(text: str) -> None:
-    """Last words, for whoever started us; where nobody listens any more nothing is lost."""
+    """Write to standard error, if anybody still reads it."""
     with contextlib.suppress(OSError):
         print(f"pslaunch {text}", file=sys.stderr, flush=True)
 
 
 def reap() -> dict[int, int]:
-    """Wait status of each child that has ended, by pid."""
+    """Return the wait status of each ended child, by pid."""
     ended = {}
     with contextlib.suppress(ChildProcessError):
         while True:

@@ -1,7 +1,7 @@
-"""What data from elsewhere must look like, before anything counts with it or shows it.
+"""Shapes of data from elsewhere, checked before it is used or shown.
 
-A shape is a type; a list of one shape for lists of it; a dict of what must be there, where names that end
-with `?` may be missing; a tuple of shapes for any of them; None for null; or a function that says yes.
+A shape is a type; a list of one shape for lists of it; a dict of shapes by name, optional if the name ends
+with `?`; a tuple of alternative shapes; None for null; or a function that returns True.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-MOST = 2**64  # of a number, up or down
+MOST = 2**64  # of a number's absolute value
 NAME_CHARS = 200
 
 
 def is_number(value: Any) -> bool:
-    """Return whether it is a number that can be counted with."""
+    """Return True for a finite number of reasonable size."""
     return type(value) in (int, float) and math.isfinite(value) and -MOST <= value <= MOST
 
 
@@ -24,7 +24,7 @@ def is_name(value: Any) -> bool:
 
 
 def is_code(value: Any) -> bool:
-    """Return whether it is an exit code as a shell knows it: 256 would be 0 there."""
+    """Return True for an exit code as a shell knows it: 256 would be 0 there."""
     return type(value) is int and 0 <= value <= 255
 
 
@@ -37,7 +37,7 @@ def is_port(value: Any) -> bool:
 
 
 def check(value: Any, shape: Any, name: str = "it") -> None:
-    """Raise ValueError, which names the place, where data has not this shape."""
+    """Raise ValueError, naming the place, unless data has this shape."""
     if isinstance(shape, dict) and isinstance(value, Mapping):
         for key, part in shape.items():
             plain = key.rstrip("?")
@@ -53,7 +53,7 @@ def check(value: Any, shape: Any, name: str = "it") -> None:
 
 
 def fits(value: Any, shape: Any) -> bool:
-    """Return whether data has this shape."""
+    """Return True where data has this shape."""
     try:
         check(value, shape)
     except ValueError:

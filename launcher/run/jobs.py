@@ -47,7 +47,7 @@ def list_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
     """
     if elsewhere is not None:
         return _read_jobs_there(elsewhere.backend, elsewhere.reach)
-    read = record.read_all(record.folder(os.environ), lambda text: _tell(f"pslaunch: {text}"))
+    read = record.read_all(record.get_folder(os.environ), lambda text: _tell(f"pslaunch: {text}"))
     led = {
         r["job"]: r for r in read if not record.is_pointer(r)
     }  # here, or on a machine that shares the folder
@@ -430,7 +430,7 @@ def _read_places(r: Record) -> list[job.Node]:
     """Return the nodes of a job, numbered anew: a record of another machine must not choose paths here."""
     try:
         check(r.get("places", []), [PLACE])
-        return [job.node_from_data({**n, "id": i}) for i, n in enumerate(r.get("places", ()))]
+        return [job.parse_node({**n, "id": i}) for i, n in enumerate(r.get("places", ()))]
     except (TypeError, ValueError):
         raise SpecError(OF_ANOTHER) from None
 

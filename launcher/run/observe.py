@@ -11,7 +11,7 @@ from ..node import codes
 from ..node.dispatch.head_side import Supply, explain_failure
 from ..node.dispatch.sender import Sender, Source
 from ..node.head.events import Event, Recent
-from ..node.head.supervise import lost_advice
+from ..node.head.supervise import make_lost_advice
 from ..node.job import Placed, to_data
 from ..node.later.record import STATUS
 from ..node.line.reach import check_addrs
@@ -110,7 +110,7 @@ class RemoteHead:
 
     def events(self, cursor: int, limit: int | None = None) -> tuple[list[Event], int]:
         told: list[Event] = []
-        for event in self._events.since(cursor, limit):
+        for event in self._events.list_since(cursor, limit):
             if event["n"] > cursor:  # dropped by the head, or here
                 told.append(_make_missing_note(event, event["n"] - cursor))
             told.append(event)
@@ -260,7 +260,7 @@ class RemoteHead:
 
     def _make_failure(self, text: str) -> dict[str, Any]:
         return {"what": self._name, "node": 0, "code": codes.NODE_LOST, "text": text, "signal": "", "log": "",
-                "tail": [], "advice": lost_advice(self._job_id)}  # fmt: skip
+                "tail": [], "advice": make_lost_advice(self._job_id)}  # fmt: skip
 
     def _tell(self, event: str, **fields: Any) -> None:
         self._keep({"n": self._next, "time": round(time.time(), 3), "event": event, **fields})

@@ -69,7 +69,7 @@ def render_dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> st
         placed, facts = find_facts(spec, plan)
     else:
         placed = place(plan, plan.nodes)
-        facts = Facts.symbolic(placed)
+        facts = Facts.make_symbolic(placed)
         if plan.package:
             from ..ship.package import list_sizes
 
@@ -157,7 +157,7 @@ def _run(
             at_end.callback(trace.close)
         at_end.callback(loop.close)
         # From here on a signal waits until the loop runs, when what was started can be ended.
-        loop.on_signals({n: lambda: None for n in STOP_SIGNALS})
+        loop.handle_signals({n: lambda: None for n in STOP_SIGNALS})
         limits, led = plan.limits, spec.head == "node"
         if led:
             first = plan.nodes[0]
@@ -214,7 +214,7 @@ class SlowWork(Generic[T]):
             finally:
                 done.set()
 
-        loop.aside(run, self._over.append)
+        loop.do_aside(run, self._over.append)
 
     def leave(self, cut: Callable[[], None]) -> T | None:
         """Return the result, or None without one; unfinished work is ended by `cut`."""
@@ -327,7 +327,7 @@ def _lead_on_node(
         name=f"node 0 ({first.name})",
         lost_after_s=plan.limits.lost_after_s,
         supply=_make_supply(loop, plan),
-        trace=trace and trace.of("head"),
+        trace=trace and trace.make_note("head"),
     )
     at_end.callback(head.close)
     head.on_slow = lambda text: watch.say(text, "warning")
@@ -395,7 +395,7 @@ def _fetch(
 
 def _remember(plan: Plan, reach: object) -> Path:
     """Record for later shells the cluster that leads a job. Raises FileError."""
-    path = Path(record.folder(os.environ)) / (plan.job_id + record.POINTER)
+    path = Path(record.get_folder(os.environ)) / (plan.job_id + record.POINTER)
     data = find_backend(plan.backend).to_data(reach)
     fixed: JobRecord = {
         "job": plan.job_id, "name": plan.name, "backend": plan.backend, "nodes": len(plan.nodes),
@@ -423,4 +423,4 @@ def _stop_on_signals(loop: Loop, backend: Backend, stop: Callable[[int, str], No
         came.append(number)
         stop(number, why)
 
-    loop.on_signals({n: functools.partial(ask, n, why) for n, why in STOP_SIGNALS.items()})
+    loop.handle_signals({n: functools.partial(ask, n, why) for n, why in STOP_SIGNALS.items()})

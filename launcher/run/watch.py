@@ -34,7 +34,7 @@ class Watch:
         self.any_began = False  # a process was started
         self.any_ran = False  # a process or a step that prepares a node
         self._waited_for: set[str] | None = None  # processes not yet started, once the job is known
-        loop.every(TICK_S, lambda: self.show(tick=True))
+        loop.call_every(TICK_S, lambda: self.show(tick=True))
 
     def begin(self, head: HeadView) -> None:
         """Show this head's events, past ones included. May be called twice."""

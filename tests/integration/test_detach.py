@@ -194,7 +194,7 @@ def test_when_node_0_dies_the_others_end_and_the_job_is_lost(free: Free) -> None
 
 def test_a_job_of_hosts_is_found_on_the_first_of_them(free: Free) -> None:
     """Where nobody noted how the others are reached."""
-    path = Path(record.folder(os.environ)) / f"{free.id}.json"
+    path = Path(record.get_folder(os.environ)) / f"{free.id}.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "backend": "fabric"}))
     assert f"{free.id}  running  fabric" in ok("jobs")
     assert free.status()["processes"][0]["state"] == "running"
@@ -332,7 +332,7 @@ def test_a_launcher_that_asks_late_is_told_why_the_job_was_refused(
     loop, head, plan = led
 
     def state() -> Any:
-        found = record.read_all(record.folder(os.environ))
+        found = record.read_all(record.get_folder(os.environ))
         return next((r["state"] for r in found if r["job"] == plan.job_id), "")
 
     poll_until(lambda: state() == "ended", describe="the job's end")

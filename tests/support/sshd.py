@@ -115,12 +115,12 @@ class Sshd:
     def connections(self) -> list[int]:
         """The sshd of each connection."""
         assert self.process is not None
-        return [proc.pid for proc in procs.descendants(self.process.pid) if _is_sshd(proc.pid)]
+        return [proc.pid for proc in procs.list_descendants(self.process.pid) if _is_sshd(proc.pid)]
 
     def grandchildren(self) -> list[int]:
         """What its connections run."""
         assert self.process is not None
-        return [proc.pid for proc in procs.descendants(self.process.pid) if not _is_sshd(proc.pid)]
+        return [proc.pid for proc in procs.list_descendants(self.process.pid) if not _is_sshd(proc.pid)]
 
     def stop(self) -> None:
         if self.process:

@@ -75,7 +75,7 @@ def planned(name: str, folder: Path) -> dict[str, Any]:
     spec = spec_of(name.partition("-")[0], *CASES[name], folder)
     plan = make_plan(spec, "JOB")
     placed = place(plan, plan.nodes)
-    text = json.dumps(make_dry_run(placed, Facts.symbolic(placed)), indent=1, sort_keys=True)
+    text = json.dumps(make_dry_run(placed, Facts.make_symbolic(placed)), indent=1, sort_keys=True)
     text = text.replace(str(folder), "/ws").replace(sys.executable, "/python")
     return dict(json.loads(text))
 

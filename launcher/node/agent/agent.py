@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from pslaunch.runtime.shared import busyport, env
 
 from .. import codes, logs, ports, procs
-from ..codes import Refusal, code_of, describe_error, remedy_of
+from ..codes import Refusal, choose_code, describe_error, find_remedy
 from ..ending import Ending
 from ..line import reach
 from ..line.wire import Data, Message, MessageLine
@@ -77,14 +77,14 @@ class Agent:
         self._killed, self._left = 0, list[int]()
         self.code: int | None = None
         os.set_blocking(keeper_fd, False)
-        loop.on_signals(
+        loop.handle_signals(
             {
                 signal.SIGCHLD: self._children,
                 **{n: functools.partial(self.asked_to_end, n) for n in END_SIGNALS},
             }
         )
         loop.watch(keeper_fd, read=self._hear_keeper)
-        loop.every(BEAT_S, self._beat)
+        loop.call_every(BEAT_S, self._beat)
         self.line: MessageLine[messages.OfAgent] = MessageLine(
             loop,
             *line_fds,
@@ -117,7 +117,7 @@ class Agent:
         except Refusal as e:
             self.line.send({"type": "refused", "code": e.code, "text": str(e)})
         except OSError as e:
-            self.line.send({"type": "refused", "code": code_of(e), "text": describe_error(e)})
+            self.line.send({"type": "refused", "code": choose_code(e), "text": describe_error(e)})
 
     def _order_hello(self, _m: messages.Hello) -> None:
         """The wire has compared the versions already."""
@@ -129,7 +129,7 @@ class Agent:
             from ..line.trace import Trace
 
             self._trace = Trace(f"node {self._node}")
-            self.line.trace = self._trace.of("head")
+            self.line.trace = self._trace.make_note("head")
             self.line.trace("got", m)
         if m["secret"] is not None:
             self._secret = bytes.fromhex(m["secret"])
@@ -230,11 +230,11 @@ class Agent:
         def done(e: Exception | None) -> None:
             self._answer(lambda: self.line.send({"type": "inspected", "facts": facts[0]}), e)
 
-        self.loop.aside(lambda: facts.append(inspect_node(m, self._run_dir)), done)
+        self.loop.do_aside(lambda: facts.append(inspect_node(m, self._run_dir)), done)
 
     def _order_door(self, m: messages.Door) -> None:
         """Let others try by which addresses they reach this node, at this port if it can be had."""
-        self._door = reach.Door(self.loop, reach.word(self._secret, self._node), int(m["port"]))
+        self._door = reach.Door(self.loop, reach.make_word(self._secret, self._node), int(m["port"]))
         self.line.send({"type": "opened", "port": self._door.port})
 
     def _order_shut(self, _m: messages.Shut) -> None:
@@ -253,7 +253,7 @@ class Agent:
         def done(e: Exception | None) -> None:
             self._answer(lambda: self.line.send({"type": "reached", "reached": reached}), e)
 
-        self.loop.aside(work, done)
+        self.loop.do_aside(work, done)
 
     def _order_ports(self, m: messages.Ports) -> None:
         """Bind all that is proposed for this node, or none of it."""
@@ -335,7 +335,7 @@ class Agent:
             if program.process and program.process.pid in ended:
                 program.exited(ended[program.process.pid])
                 if self._ending:
-                    self._ending.gone(program.key)
+                    self._ending.remove(program.key)
 
     # --- the keeper ---
 
@@ -347,7 +347,7 @@ class Agent:
         except OSError:
             data = b""
         if data:
-            self._keeper_silence.heard(self.loop.now())
+            self._keeper_silence.hear(self.loop.now())
             return
         self.loop.watch(self._keeper_fd)
         self._give_up("its keeper was killed")
@@ -381,14 +381,14 @@ class Agent:
     def _carry_on(self) -> None:
         assert self._ending is not None
         now = self.loop.now()
-        for action in self._ending.actions(now):
+        for action in self._ending.decide(now):
             for key in action.keys:
                 self._programs[key].signal(action.number)
         if self._ending.over:
             self._clean()
             self.code = codes.PEER
         else:
-            self.loop.call_at(min(self._ending.due_s(now), now + 1.0), self._carry_on_once)
+            self.loop.call_at(min(self._ending.find_due_s(now), now + 1.0), self._carry_on_once)
 
     def _carry_on_once(self) -> None:
         if self.code is None:
@@ -438,7 +438,7 @@ def own_argv() -> list[str]:
 
 def _own_addrs(nic: str) -> list[str]:
     try:
-        return reach.candidates(nic)
+        return reach.list_candidates(nic)
     except LookupError as e:
         raise Refusal(codes.PREFLIGHT, str(e.args[0])) from None
 
@@ -449,5 +449,5 @@ def _why_not_started(e: Refusal | OSError, program: str) -> tuple[int, str]:
     where = f" ({e.filename})" if e.filename else ""
     return (
         127 if e.errno == errno.ENOENT else 126,
-        f"{program} can't be started: {e.strerror}{where}{remedy_of(e)}",
+        f"{program} can't be started: {e.strerror}{where}{find_remedy(e)}",
     )

@@ -54,17 +54,17 @@ def main(mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: 
         secret=secret,
     )
     if lead is None:
-        loop.run(lambda: agent.code is not None and agent.line.idle)
+        loop.run(lambda: agent.code is not None and agent.line.is_idle)
         return agent.code or 0
     for number in END_SIGNALS:
-        loop.on_signals({number: functools.partial(_end_led, lead, agent, number)})
-    loop.run(lambda: agent.code is not None and agent.line.idle and lead.over, after_each=[lead.push])
+        loop.handle_signals({number: functools.partial(_end_led, lead, agent, number)})
+    loop.run(lambda: agent.code is not None and agent.line.is_idle and lead.is_over, after_each=[lead.push])
     return agent.code or 0
 
 
 def _end_led(lead: Lead, agent: Agent, number: int) -> None:
     """The head here ends the whole job, if it has one."""
-    if lead.leads:
+    if lead.has_job:
         agent.trouble("", codes.NODE_LOST, why_asked(number))
     else:
         agent.asked_to_end(number)
@@ -76,7 +76,7 @@ def _hear_where(read_fd: int, keeper_fd: int, lost_after_s: float) -> dict[str, 
     while not said.endswith(b"\n"):
         os.write(keeper_fd, b".")
         if select.select([read_fd], [], [], procs.BEAT_S)[0]:
-            silence.heard(time.monotonic())
+            silence.hear(time.monotonic())
             piece = os.read(read_fd, MAX_DIAL_BYTES)
             said = (said + piece).lstrip()
             if not piece or len(said) > MAX_DIAL_BYTES:

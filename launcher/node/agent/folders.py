@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Callable
 from pslaunch.runtime.shared import env
 
 from .. import codes
-from ..codes import Refusal, code_of
+from ..codes import Refusal, choose_code
 from ..listing import EARLIER, OWNER, list_folder, make_own_folder
 from ..logs import TRACES
 
@@ -100,7 +100,7 @@ class Premises:
                 os.makedirs(path, exist_ok=True)
         except OSError as e:
             text = f"the folder {path} can't be made: {e.strerror}; choose another {self._option}"
-            raise Refusal(code_of(e), text) from None
+            raise Refusal(choose_code(e), text) from None
 
     def leave(self) -> None:
         """Let other jobs in."""
@@ -168,7 +168,7 @@ class Premises:
                     failed = Refusal(codes.IO, f"{text}, and dispatch again")
                 self._answer(self._make_ready, failed)
 
-            self._loop.aside(lambda: into_place.finish(self.workspace), over)
+            self._loop.do_aside(lambda: into_place.finish(self.workspace), over)
         else:
             self._make_ready()
 
@@ -181,7 +181,7 @@ class Premises:
             self._ready()
             return
         # Where that can't be written, all that is in output/ will count as the job's.
-        self._loop.aside(
+        self._loop.do_aside(
             lambda: self._write_state(EARLIER, list_folder(self.paths["output_dir"])),
             lambda _failed: self._answer(self._ready, None),
         )

@@ -63,7 +63,7 @@ def inspect_node(order: Inspect, run_dir: str) -> NodeFacts:
     """
     addrs, interface_error = [], ""
     try:
-        addrs = reach.candidates(order["nic"])
+        addrs = reach.list_candidates(order["nic"])
     except LookupError as e:
         interface_error = str(e.args[0])
     return {

@@ -36,7 +36,7 @@ def end_descendants(grace_s: float) -> list[int]:
     end_s = time.monotonic() + grace_s
     told: set[tuple[int, int]] = set()
     while time.monotonic() < end_s:
-        for proc in procs.descendants(os.getpid()):
+        for proc in procs.list_descendants(os.getpid()):
             if (proc.pid, proc.start) not in told:
                 told.add((proc.pid, proc.start))
                 procs.send(proc, signal.SIGTERM)
@@ -68,7 +68,7 @@ class Keeper:
             ready = select.select(watched, [], [], procs.BEAT_S)[0]
             if beat_fd in ready:
                 if self._hear():
-                    silence.heard(time.monotonic())
+                    silence.hear(time.monotonic())
                 else:
                     watched.remove(beat_fd)  # closed: it is ending, and SIGCHLD tells how
             if self._wake_r in ready and set(self._read(self._wake_r)) & {
@@ -127,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
             code = boot.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s)
         except BaseException as e:  # the border of a process: it says why, and nothing of the keeper runs on
             sys.excepthook(type(e), e, e.__traceback__)
-            remedy = codes.remedy_of(e) if isinstance(e, OSError) else ""
+            remedy = codes.find_remedy(e) if isinstance(e, OSError) else ""
             # Last: an end of what was said is all that is kept.
             procs.complain(f"agent: {type(e).__name__}: {e}{remedy}")
         finally:

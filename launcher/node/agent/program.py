@@ -54,13 +54,13 @@ class Program:
         self._log_failed = False
         self._report: Report = {}
         self._report_due = False
-        self._oom_before = procs.oom_kills()
+        self._oom_before = procs.count_oom_kills()
         contract = dict(order["contract"])
         try:
             self._log = open(self.log_path, "wb", buffering=0)  # noqa: SIM115 - closed in `finish`
         except OSError as e:
-            text = f"{self.log_path} can't be written: {e.strerror}{codes.remedy_of(e)}"
-            raise codes.Refusal(codes.code_of(e), text) from None
+            text = f"{self.log_path} can't be written: {e.strerror}{codes.find_remedy(e)}"
+            raise codes.Refusal(codes.choose_code(e), text) from None
         self._progress = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._progress.bind(contract["PSLAUNCH_PROGRESS"])
         self._out, out_w = os.pipe()
@@ -162,7 +162,7 @@ class Program:
             return
         self.signalled = True
         if number == signal.SIGKILL:
-            for proc in procs.descendants(self.process.pid):
+            for proc in procs.list_descendants(self.process.pid):
                 procs.send(proc, number)
         procs.send_group(self.process.pid, number)
 
@@ -175,7 +175,7 @@ class Program:
         self.read_progress(MAX_REPORTS)
         self._send_report()
         self._read_available()
-        oom = name == "SIGKILL" and not self.signalled and procs.oom_kills() > self._oom_before
+        oom = name == "SIGKILL" and not self.signalled and procs.count_oom_kills() > self._oom_before
         self._owner.line.send(
             {
                 "type": "exited",
@@ -185,7 +185,7 @@ class Program:
                 "asked": self.signalled,
                 "oom": oom,
                 "written": self._written,
-                "tail": logs.tail(self.log_path),
+                "tail": logs.read_tail(self.log_path),
             },
             in_order=True,
         )

@@ -57,7 +57,7 @@ class FromLauncher:
             if failure:
                 failed(failure)
             else:
-                self._loop.aside(list_workspace, lambda e: failed(e) if e else then(source[0]))
+                self._loop.do_aside(list_workspace, lambda e: failed(e) if e else then(source[0]))
 
         receiver = Receiver(
             self._loop,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from pslaunch.runtime.shared.env import TRAINER
 
 from .. import codes, job
-from ..codes import Refusal, code_of, describe_error
+from ..codes import Refusal, choose_code, describe_error
 from ..line.wire import NONSENSE
 from ..listing import show_few
 from ..loop import Aside, Loop
@@ -107,7 +107,7 @@ class Dispatch:
         self._passed_on = mine is None and len(links) > 1
         part = mine(source.entries) if mine else None
         for link in links:
-            if not link.gone and not self._desk.ending:
+            if not link.gone and not self._desk.is_ending:
                 own = source.part(part(link.node.id)) if part else source
                 self._senders[link.node.id] = Sender(self._aside, own, link.line, failed=self._fail)
         self._maybe_over()
@@ -201,7 +201,7 @@ class Dispatch:
         self._maybe_over()
 
     def _maybe_over(self) -> None:
-        if self._unfilled or self._desk.ending or self._aside is None:
+        if self._unfilled or self._desk.is_ending or self._aside is None:
             return
         self._aside.close()
         self._aside = None
@@ -226,7 +226,7 @@ def split_by_node(placed: job.Placed, first: Mapping[int, int]) -> Parts | None:
     patterns = placed.plan.package.data_shards if placed.plan.package else ()
     if not patterns:
         return None
-    trainers = placed.of(TRAINER)
+    trainers = placed.list_processes(TRAINER)
     ranks: dict[int, list[int]] = {}  # by whose folder it is
     for p in trainers:
         ranks.setdefault(first.get(p.node, p.node), []).append(p.rank)
@@ -243,5 +243,5 @@ def explain_failure(e: Exception) -> tuple[int, str]:
     if isinstance(e, Refusal):
         return e.code, str(e)
     if isinstance(e, OSError):
-        return code_of(e), describe_error(e)
+        return choose_code(e), describe_error(e)
     return codes.IO, f"{type(e).__name__}: {e}"

@@ -32,7 +32,7 @@ class Filling:
         trace: Trace | None = None,
     ) -> None:
         self._loop, self._workspace, self._secret = loop, workspace, secret
-        self._say, self._answer, self._trace = say, answer, trace and trace.of("another node")
+        self._say, self._answer, self._trace = say, answer, trace and trace.make_note("another node")
         self._entries: list[Entry] = []  # the package, once it has come
         self._closed = False
         self._serving: Serving | None = None
@@ -71,7 +71,7 @@ class Filling:
                 self._serving = Serving(self._loop, m["addr"], self._secret, source[0], self._trace)
                 self._say({"type": "serving", "port": self._serving.port})
 
-        self._loop.aside(
+        self._loop.do_aside(
             lambda: source.append(Source(self._workspace, self._entries or read_entries(self._workspace))),
             lambda failed: self._answer(begin, failed),
         )

@@ -98,7 +98,7 @@ class Fetching:
         self._line: MessageLine[OfPackage] | None = None
         reached: list[tuple[int, Seals]] = []
         text = json.dumps({"files": True}).encode()
-        loop.aside(
+        loop.do_aside(
             lambda: reached.append(gate.dial(addrs, port, secret, text, REACH_LIMIT_S)),
             lambda failed: self._begin(*reached[0]) if not failed else self._lost(""),
         )

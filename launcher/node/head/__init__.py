@@ -1,1 +1,1 @@
-"""The head of a job: decides, asks all nodes, tells what happens."""
+"""The head of a job: decides, asks all nodes, reports events."""

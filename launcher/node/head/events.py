@@ -1,4 +1,4 @@
-"""The last events of a job, bounded in number and in bytes: what observers who come late are told."""
+"""The last events of a job, bounded in number and bytes, for late observers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..logs import clean_all
 from ..shapes import check, is_code, is_failure_code, is_name, is_number
 
 Event = dict[str, Any]
-MAX_EVENTS = 20_000  # older ones are forgotten; an observer sees the gap in the numbers
-MAX_EVENT_BYTES = 16 * 1024 * 1024  # as many lines of 400 characters; of longer ones it is fewer
+MAX_EVENTS = 20_000  # older ones are dropped; an observer sees a gap in the numbers
+MAX_EVENT_BYTES = 16 * 1024 * 1024  # as many lines of 400 characters, fewer longer ones
 _FIXED_BYTES = 280  # of an event without its texts
 
 _FAILURE = {
@@ -25,7 +25,7 @@ PROGRESS = {
     "blames": is_name,
 }  # fmt: skip
 PROCESSES = [{"process": is_name, "node": int, "log": str}]
-# What views rely on, by event, and by event and state; docs/events.md says what it means.
+# Fields used by views, by event, and by event and state; explained in docs/events.md.
 _SHAPES: dict[str, dict[str, Any]] = {
     "job": {
         "job": is_name, "name": str, "epoch": int, "backend": is_name, "server": is_name, "why": str,
@@ -48,7 +48,7 @@ _OF_ALL = {"nodes": int, "elapsed_s": is_number}
 
 
 def check_event(event: Event) -> None:
-    """Raise ValueError where an event is none that a view could show; one of an unknown kind is fine."""
+    """Raise ValueError for an event that no view could show; unknown kinds are accepted."""
     check(event, {"n": int, "time": is_number, "event": is_name}, "an event")
     kind = event["event"]
     check(event, _SHAPES.get(kind, {}), kind)
@@ -59,14 +59,14 @@ def check_event(event: Event) -> None:
         raise ValueError("a job that has failed can't end with 0")
 
 
-def size_of(event: Event) -> int:
-    """About how many bytes of memory it takes."""
+def estimate_size(event: Event) -> int:
+    """Return about how many bytes of memory an event takes."""
     texts = [v if isinstance(v, str) else repr(v) for v in event.values() if isinstance(v, (str, list, dict))]
     return _FIXED_BYTES + sum(map(sys.getsizeof, texts))
 
 
 class Recent:
-    """Events in order of their numbers `n`, of which some may be missing."""
+    """Events in order of their numbers `n`, some perhaps missing."""
 
     def __init__(self, most: int = MAX_EVENTS, most_bytes: int = MAX_EVENT_BYTES) -> None:
         self._most, self._most_bytes = most, most_bytes
@@ -74,20 +74,17 @@ class Recent:
         self._bytes = 0
 
     def add(self, event: Event) -> None:
-        """Remember it, fit to be shown, and forget what is too much; the last one always stays.
-
-        Raises ValueError where it is no event.
-        """
+        """Keep a cleaned event; drop the oldest beyond the limits, never the last. Raises ValueError."""
         check_event(event)
         event = clean_all(event)
-        size = size_of(event)
+        size = estimate_size(event)
         self._events.append((event, size))
         self._bytes += size
         while len(self._events) > self._most or (self._bytes > self._most_bytes and len(self._events) > 1):
             self._bytes -= self._events.popleft()[1]
 
-    def since(self, cursor: int, limit: int | None = None) -> list[Event]:
-        """Those from number `cursor` on, at most `limit`."""
+    def list_since(self, cursor: int, limit: int | None = None) -> list[Event]:
+        """Return the events from number `cursor` on, at most `limit`."""
         new: Iterable[tuple[Event, int]] = itertools.takewhile(
             lambda kept: kept[0]["n"] >= cursor, reversed(self._events)
         )

@@ -1,7 +1,7 @@
-"""The head: the one place of a job that decides, wherever it runs.
+"""The head: makes all decisions of a job, on whatever machine it runs.
 
-Speaks to agents over lines, carries out what supervise.py decides, and tells what happens as events.
-Observers know only its interface: `events` from a cursor, and requests.
+Speaks to agents over lines, carries out the decisions of supervise.py, and reports events. Observers use
+only its interface: `events` from a cursor, and requests.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ..procs import WHY_LEFT
 from ..shapes import check, fits, is_code, is_failure_code
 from ..silence import Silence
 from .events import PROGRESS, Event, Recent
-from .startup import Opening, setup_key
-from .supervise import Exit, Failure, Finish, Member, Supervisor, lost_advice
+from .startup import Opening, make_setup_key
+from .supervise import Exit, Failure, Finish, Member, Supervisor, make_lost_advice
 
 if TYPE_CHECKING:
     from .. import messages
     from ..line.seal import Seal
     from ..line.trace import Trace
 
-DRAIN_BYTES = 8192  # of output between two drains: never more events than are remembered
-FINISH_LIMIT_S = 5.0  # for a node that says nothing once it is told to finish
-SHOW_LINES = 1000  # of each process that come once the job ends, where control must not wait behind a flood
-FINISH_MOST_S = 60.0  # for one that says other things: its answer comes behind the output of its programs
+DRAIN_BYTES = 8192  # of output between two drains: fewer events than are kept
+FINISH_LIMIT_S = 5.0  # for a silent node after the order to finish
+SHOW_LINES = 1000  # of each process once the job ends, so that control does not wait behind a flood
+FINISH_MOST_S = 60.0  # for a node that still sends: its answer follows the output of its programs
 
 
 class Head:
@@ -48,15 +48,15 @@ class Head:
         self._loop, self.placed, self._wall, self._trace = loop, placed, wall_clock, trace
         plan = placed.plan
         self._started_s = loop.now()
-        self._lost_advice = lost_advice(plan.job_id)
+        self._lost_advice = make_lost_advice(plan.job_id)
         self.links: dict[int, Link] = {}
         self._numbers = {p.key: i for i, p in enumerate(placed.processes)}
-        # Of which node each is. After the processes comes what makes each node ready.
+        # The node of each process, then of each node's setup.
         self._node_of = {p.key: p.node for p in placed.processes}
-        self._node_of |= {setup_key(n.id): n.id for n in placed.nodes}
-        self._names = list(self._node_of)  # whose output an agent's number means
+        self._node_of |= {make_setup_key(n.id): n.id for n in placed.nodes}
+        self._names = list(self._node_of)  # by the number that agents give to an output
         self._streams = [logs.Stream(loop.now) for _ in self._names]
-        self._late_lines = dict.fromkeys(self._names, 0)  # of each process since the job ends
+        self._late_lines = dict.fromkeys(self._names, 0)  # of each process since the ending began
         self._supervisor = Supervisor(
             {p.key: Member(p.role, p.node, p.log) for p in placed.processes}, plan.limits.grace_s, plan.server
         )
@@ -65,28 +65,28 @@ class Head:
         self._opening = Opening(self, secret, Dispatch(loop, self, supply))
         self._timer: Timer | None = None
         self._told_ending = False
-        self.drain: Callable[[], None] = lambda: None  # lets observers take what is new
-        self.settled: Callable[[], None] = lambda: None  # the nodes' paths or addresses are known
+        self.drain: Callable[[], None] = lambda: None  # gives observers the new events
+        self.settled: Callable[[], None] = lambda: None  # called once nodes' paths or addresses are known
         self._finishing = False
-        self._finish_s = 0.0  # when all were told
-        self._owing: set[int] = set()  # nodes that have not answered the end
+        self._finish_s = 0.0  # time of the order to finish
+        self._owing: set[int] = set()  # nodes that have not answered it
         self.done = False
-        self.end: dict[str, Any] = {}  # how the job ended, once `done`
+        self.end: dict[str, Any] = {}  # the event `end`, once `done`
         self._states: dict[str, dict[str, Any]] = {p.key: {"state": "waiting"} for p in placed.processes}
         self._expected: Silence | None = None  # of agents that are to dial
-        self._port = 0  # where they do
-        loop.every(1.0, self._look_for_missing)
+        self._port = 0  # dialled by them
+        loop.call_every(1.0, self._look_for_missing)
         self._tell_job()
 
     # --- the interface of observers ---
 
     def events(self, cursor: int, limit: int | None = None) -> tuple[list[Event], int]:
-        """Events from number `cursor` on that are still remembered, at most `limit`, and the next cursor."""
-        found = self._events.since(cursor, limit)
+        """Return the events still kept from number `cursor` on, at most `limit`, and the next cursor."""
+        found = self._events.list_since(cursor, limit)
         return found, found[-1]["n"] + 1 if found else self._next_event
 
     def status(self) -> messages.JobStatus:
-        """How the job stands now: each process with its state and the last it told."""
+        """Return the state of the job: each process with its state and last report."""
         return {
             "job": self.placed.plan.job_id,
             "elapsed_s": round(self._loop.now() - self._started_s, 3),
@@ -98,8 +98,7 @@ class Head:
         }
 
     def stop(self, number: int, reason: str, code: int = 0) -> None:
-        """Request the end: the first time in order, the second at once. The job's code is 128 + `number`,
-        or `code` where one is given."""
+        """Request the end: in order the first time, at once the second. Exit code: `code` or 128+`number`."""
         self._supervisor.stop(number, reason, self._loop.now(), code)
         self._decide()
 
@@ -110,8 +109,8 @@ class Head:
 
     # --- lines ---
 
-    def awaits(self, number: int) -> job.Node | None:
-        """The node of this number, if its agent is still to come."""
+    def find_awaited(self, number: int) -> job.Node | None:
+        """Return the node of this number, if its agent is still to come."""
         nodes = self.placed.nodes
         known = 0 <= number < len(nodes) and number not in self.links and not self._finishing
         return nodes[number] if known else None
@@ -124,27 +123,27 @@ class Head:
         diagnosis: Callable[[], str],
         seals: tuple[Seal, Seal] | None = None,
     ) -> None:
-        """Take over the line to this node's agent. `diagnosis` tells what its side said on its way out."""
+        """Take over the line to this node's agent. `diagnosis` returns the agent's last words."""
         line: MessageLine[messages.ToAgent] = MessageLine(
             self._loop,
             read_fd,
             write_fd,
             lost_after_s=self.placed.plan.limits.lost_after_s,
-            on_message=lambda m: self._heard(self.links[node.id], m),
-            on_output=lambda piece: self._output(node.id, piece),
-            on_lost=lambda reason: self._lost(self.links[node.id], reason),
+            on_message=lambda m: self._hear(self.links[node.id], m),
+            on_output=lambda piece: self._take_output(node.id, piece),
+            on_lost=lambda reason: self._lose(self.links[node.id], reason),
             seals=seals,
-            trace=self._trace and self._trace.of(f"node {node.id} ({node.name})"),
+            trace=self._trace and self._trace.make_note(f"node {node.id} ({node.name})"),
         )
         self.links[node.id] = Link(node, line, diagnosis)
 
     def close(self) -> None:
-        """Close all lines: what runs on the nodes ends there. May be called twice."""
+        """Close all lines, which ends the programs on the nodes. May be called twice."""
         for link in self.links.values():
             link.line.close()
 
     def expect(self, port: int) -> None:
-        """All agents know that we listen at `port`: each has as long to come as one that is silent."""
+        """Expect all agents to dial `port`, within the time of a silent node."""
         self._expected, self._port = Silence(self._loop.now()), port
 
     def _look_for_missing(self) -> None:
@@ -159,37 +158,39 @@ class Head:
         text = f"its agent never came to port {self._port} of node 0"
         for node in [n for n in self.placed.nodes if n.id not in self.links]:
             self.tell("node", node=node.id, state="lost", text=text)
-            self._supervisor.node_lost(node.id, node.name, text, self._loop.now(), self._lost_advice)
+            self._supervisor.note_lost_node(node.id, node.name, text, self._loop.now(), self._lost_advice)
         self._decide()
 
-    def _lost(self, link: Link, reason: str) -> None:
+    def _lose(self, link: Link, reason: str) -> None:
         link.gone = True
         self._owing.discard(link.node.id)
         said = link.diagnosis()
         text = f"its agent: {reason}" + (f"; {said}" if said else "")
         if not self._finishing:
             self.tell("node", node=link.node.id, state="lost", text=text)
-            self._supervisor.node_lost(link.node.id, link.host, text, self._loop.now(), self._lost_advice)
+            self._supervisor.note_lost_node(
+                link.node.id, link.host, text, self._loop.now(), self._lost_advice
+            )
         self._decide()
 
-    def _heard(self, link: Link, message: Message) -> None:
+    def _hear(self, link: Link, message: Message) -> None:
         if self._node_of.get(message.get("key", ""), link.node.id) != link.node.id:
-            raise ValueError(f"it tells of {message['key']}, which is of another node")
+            raise ValueError(f"{message['key']} belongs to another node")
         handler = getattr(self, f"_on_{message['type']}", None)
         if handler is not None:
             handler(link, message)
-        elif not self._opening.heard(link, message):
+        elif not self._opening.hear(link, message):
             self.tell("note", level="warning", text=f"{link.host}: unknown message {message['type']!r}")
         self._decide()
 
     # --- starting ---
 
     def start(self, bound: job.Bound) -> None:
-        """Order the start of every program; the nodes have answered all that was asked."""
+        """Order the start of every program."""
         starts: dict[int, list[job.Start]] = {node: [] for node in self.links}
         for start in bound.starts:
             starts[start.node].append(start)
-            self._supervisor.starting(start.key)
+            self._supervisor.note_start(start.key)
         for link in self.links.values():
             self.tell("node", node=link.node.id, state="ready", text=link.host)
             numbers = {s.key: self._numbers[s.key] for s in starts[link.node.id]}
@@ -200,15 +201,15 @@ class Head:
                 link.line.send(start.to_data())
 
     def settle(self, nodes: Sequence[job.Node]) -> None:
-        """Place the processes anew: paths and addresses of the nodes are known now."""
+        """Place the processes again, with the nodes' paths and addresses."""
         self.placed = job.place(self.placed.plan, nodes)
         for p in self.placed.processes:
             self._supervisor.members[p.key] = Member(p.role, p.node, p.log)
         self.settled()
 
     @property
-    def ending(self) -> bool:
-        """Whether the job ends, or has failed already."""
+    def is_ending(self) -> bool:
+        """True once the job ends or has failed."""
         return bool(self._supervisor.why or self._supervisor.failure)
 
     def fail(
@@ -221,10 +222,10 @@ class Head:
         log: str = "",
         tail: Sequence[str] = (),
     ) -> None:
-        """End the job for something that is no process's exit."""
+        """End the job for a failure other than the exit of a process."""
         failure = Failure(what, node, code, text, log=log, tail=tuple(tail), advice=advice)
-        self._supervisor.trouble(failure, self._loop.now())
-        self._loop.call_after(0.0, self._decide)  # it may be no message that brought it
+        self._supervisor.note_trouble(failure, self._loop.now())
+        self._loop.call_after(0.0, self._decide)  # perhaps not caused by a message
 
     # --- running ---
 
@@ -232,7 +233,7 @@ class Head:
         self.tell("process", process=m["key"], node=link.node.id, state="running", pid=m["pid"])
 
     def _on_not_started(self, _link: Link, m: messages.NotStarted) -> None:
-        self._supervisor.not_started(str(m["key"]))
+        self._supervisor.note_not_started(str(m["key"]))
 
     def _on_trouble(self, link: Link, m: messages.Trouble) -> None:
         key = str(m["key"])
@@ -244,14 +245,16 @@ class Head:
             text, advice = f"was lost: {text}", self._lost_advice
         log = member.log if member else ""
         failure = Failure(what, link.node.id, code, text, log=log, advice=advice)
-        self._supervisor.trouble(failure, self._loop.now())
+        self._supervisor.note_trouble(failure, self._loop.now())
 
     def _on_progress(self, _link: Link, m: messages.Progress) -> None:
         fields = {k: v for k, v in m.items() if k in PROGRESS and fits(v, PROGRESS[k])}
         if fields.get("state") in ("connected", "finished"):
-            self._supervisor.progress(str(m["key"]), str(fields["state"]))
+            self._supervisor.note_progress(str(m["key"]), str(fields["state"]))
         if "why" in fields:
-            self._supervisor.explained(str(m["key"]), str(fields["why"]), str(fields.get("blames", "")))
+            self._supervisor.note_explanation(
+                str(m["key"]), str(fields["why"]), str(fields.get("blames", ""))
+            )
         self.tell("progress", process=m["key"], **fields)
 
     def _on_exited(self, link: Link, m: messages.Exited) -> None:
@@ -262,7 +265,7 @@ class Head:
         check(m["code"], is_failure_code if m["signal"] else is_code, "code")
         how = Exit(int(m["code"]), str(m["signal"]), bool(m["asked"]), bool(m["oom"]), tail)
         if key not in self._numbers:
-            self._opening.furnished(link, how)
+            self._opening.end_furnishing(link, how)
             return
         self.tell(
             "process",
@@ -272,17 +275,17 @@ class Head:
             code=how.code,
             signal=how.signal or None,
         )
-        self._supervisor.exited(key, how, self._loop.now())
+        self._supervisor.note_exit(key, how, self._loop.now())
 
-    def _output(self, node: int, piece: Output) -> None:
+    def _take_output(self, node: int, piece: Output) -> None:
         if piece.process >= len(self._streams):
             return
         key = self._names[piece.process]
         if self._node_of[key] != node:
-            raise WireError(f"output of {key}, which is of another node")
+            raise WireError(f"output of {key}, but {key} belongs to another node")
         stream = self._streams[piece.process]
-        if key in self._numbers and self._supervisor.has_had_its_say(key):
-            return  # told with its exit, as a gap
+        if key in self._numbers and self._supervisor.is_retired(key):
+            return  # reported at its exit, as a gap
         for at in range(0, len(piece.data), DRAIN_BYTES):
             if self._late_lines[key] >= SHOW_LINES:  # the log has the others
                 self._show(key, stream.end(piece.offset + len(piece.data)))
@@ -304,11 +307,11 @@ class Head:
     # --- deciding and ending ---
 
     def _decide(self) -> None:
-        """Carry out what is due, and come back when the next thing is."""
+        """Carry out what is due, and call again at the next due time."""
         now = self._loop.now()
-        for action in self._supervisor.actions(now):
+        for action in self._supervisor.decide(now):
             if isinstance(action, Signal):
-                self._signal(action)
+                self._send_signals(action)
             else:
                 assert isinstance(action, Finish)
                 self._finish()
@@ -316,14 +319,14 @@ class Head:
             self._told_ending = True
             self.tell("ending", why=self._supervisor.why, grace_s=self.placed.plan.limits.grace_s)
         if self._finishing:
-            self._maybe_done()
+            self._end_if_answered()
             return
-        due_s = self._supervisor.due_s(now)
+        due_s = self._supervisor.find_due_s(now)
         if self._timer:
             self._timer.cancel()
         self._timer = self._loop.call_at(due_s, self._decide) if due_s < NEVER else None
 
-    def _signal(self, action: Signal) -> None:
+    def _send_signals(self, action: Signal) -> None:
         keys_of: dict[int, list[str]] = {}
         for key in action.keys:
             keys_of.setdefault(self._supervisor.members[key].node, []).append(key)
@@ -351,28 +354,28 @@ class Head:
     def _give_up(self) -> None:
         now = self._loop.now()
         for number in sorted(self._owing):
-            if now < self._answer_due_s(number):
+            if now < self._find_answer_due_s(number):
                 continue
             link = self.links[number]
             self.note("error", f"{link.host}: no answer while ending; its keeper goes on there")
             link.gone = True
             self._owing.discard(number)
         if self._owing:
-            self._loop.call_at(min(map(self._answer_due_s, self._owing)), self._give_up)
-        self._maybe_done()
+            self._loop.call_at(min(map(self._find_answer_due_s, self._owing)), self._give_up)
+        self._end_if_answered()
 
-    def _answer_due_s(self, number: int) -> float:
+    def _find_answer_due_s(self, number: int) -> float:
         heard_s = max(self._finish_s, self.links[number].line.silence.heard_s)
         return min(heard_s + FINISH_LIMIT_S, self._finish_s + FINISH_MOST_S)
 
-    def _maybe_done(self) -> None:
+    def _end_if_answered(self) -> None:
         if self.done or self._owing:
             return
         self.done = True
         self.close()
         result = self._supervisor.result
         assert result is not None
-        if result.code == codes.OK and self._supervisor.unreached:
+        if result.code == codes.OK and self._supervisor.has_unreached_pservers:
             self.note("warning", "no trainer ever connected to the pservers; --server_num 0 starts none")
         self.end = {
             "code": result.code,
@@ -385,7 +388,7 @@ class Head:
     # --- telling ---
 
     def note(self, level: str, text: str) -> None:
-        """Tell observers something that is no event of a process."""
+        """Send observers a message."""
         self.tell("note", level=level, text=text)
 
     def tell(self, event: str, **fields: Any) -> None:

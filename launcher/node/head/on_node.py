@@ -1,8 +1,8 @@
-"""A head on a node: leads the job from there, lets agents in by the gate, serves whoever looks on.
+"""A head on a node: leads the job, admits agents through the gate, serves observers.
 
-Observers speak over the same wire: the launcher that started the job over the line it has to this
-node, later ones over a Unix socket in the run folder. All they can do is `follow`, `status` and `stop`;
-the launcher's line also holds the job, until it says `free`.
+Observers speak the same wire: the launcher that started the job over its line to this node, later ones over
+a Unix socket in the run folder. They may only `follow`, `status` and `stop`; a lost line of the launcher
+also ends the job, unless it has sent `free`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from ..line.trace import Trace
 
 CHUNK = 200  # events in one message
-SAY_GOODBYE_S = 2.0  # for an observer to take the next piece of what is left to tell, once the job is over
+SAY_GOODBYE_S = 2.0  # for an observer to take the next piece of the last events
 
 
 class Observer:
-    """One who looks on: its line, and how far it has been told."""
+    """An observer: its line, and its position in the events."""
 
     def __init__(self) -> None:
         self.line: MessageLine[messages.ToObserver] | None = None
-        self.cursor: int | None = None  # the next event it gets, once it follows
+        self.cursor: int | None = None  # the next event for it, once it follows
         self.told_over = False
 
 
 class Lead:
-    """Leads one job. `own_fd` is the head's end of the line to the agent in this process."""
+    """Leader of one job. `own_fd`: the head's end of the line to the agent in this process."""
 
     def __init__(
         self, loop: Loop, read_fd: int, write_fd: int, own_fd: int, run_dir: str, lost_after_s: float
@@ -57,30 +57,30 @@ class Lead:
         self._held = True
         self._trace: Trace | None = None
         self._record = record.Record("", {})
-        self._over_s: float | None = None  # when the job was over, or an observer took a piece after that
+        self._over_s: float | None = None  # end of the job, or of the last piece sent after it
         self._listening: Listening | None = None
         self._observers: list[Observer] = []
         self._launcher = self._observe(read_fd, write_fd)
-        self._supply = FromLauncher(loop, lambda m: self._answer(self._launcher, m), self._job)
+        self._supply = FromLauncher(loop, lambda m: self._answer(self._launcher, m), self._get_job)
 
     @property
-    def over(self) -> bool:
-        """Whether nothing is left to lead, and all who look on have been told."""
+    def is_over(self) -> bool:
+        """True once the job has ended and all observers know it."""
         if self._own_fd >= 0 or self._head is None:
             return self._own_fd < 0
         if not self._head.done or self._over_s is None:
             return False
-        # The launcher may be about to ask: a job can be refused before it has.
+        # The launcher may not follow yet: a job can be refused before.
         told = all(
-            o.told_over and o.line and o.line.idle
+            o.told_over and o.line and o.line.is_idle
             for o in self._observers
             if o.cursor is not None or o is self._launcher
         )
         return told or self._loop.now() >= self._over_s + SAY_GOODBYE_S
 
     @property
-    def leads(self) -> bool:
-        """Whether there is a job that its head can end."""
+    def has_job(self) -> bool:
+        """True while a head can end the job."""
         return self._head is not None
 
     # --- observers ---
@@ -94,13 +94,13 @@ class Lead:
             write_fd,
             lost_after_s=self._lost_after_s,
             on_message=lambda m: self._obey(observer, m),
-            on_lost=lambda reason: self._lost(observer, reason),
+            on_lost=lambda reason: self._lose(observer, reason),
             on_data=lambda piece: self._take(observer, piece),
-            trace=self._trace and self._trace.of("observer"),
+            trace=self._trace and self._trace.make_note("observer"),
         )
         return observer
 
-    def _lost(self, observer: Observer, reason: str) -> None:
+    def _lose(self, observer: Observer, reason: str) -> None:
         self._observers.remove(observer)
         if observer is not self._launcher:
             return
@@ -110,7 +110,7 @@ class Lead:
             self._head.stop(signal.SIGHUP, f"the launcher is gone: {reason}")
 
     def _give_up(self) -> None:
-        """The launcher went before it said what to lead: without a head the agent ends by itself."""
+        """Close the agent's line: the launcher left without a job, and the agent ends by itself."""
         if self._own_fd >= 0:
             os.close(self._own_fd)
             self._own_fd = -1
@@ -120,7 +120,7 @@ class Lead:
         if handler is None:
             self._refuse(observer, f"unknown request {m['type']!r}")
         elif self._head is None and m["type"] not in ("hello", "lead"):
-            self._refuse(observer, "there is no job here yet")
+            self._refuse(observer, "no job has begun here yet")
         else:
             handler(observer, m)
 
@@ -133,17 +133,17 @@ class Lead:
         self._answer(observer, {"type": "refused", "code": code, "text": text})
 
     def _order_hello(self, _observer: Observer, _m: messages.Hello) -> None:
-        """The wire has compared the versions already."""
+        """Do nothing: the wire has compared the versions."""
 
     def _order_lead(self, observer: Observer, m: messages.Lead) -> None:
-        """The launcher says what to lead; the answer says where other nodes' agents dial."""
+        """Lead the job; answer with the addresses for the agents of other nodes."""
         if observer is not self._launcher or self._head is not None:
             self._refuse(observer, "only the launcher begins a job, and once")
             return
-        placed = job.placed_from_data(m["placed"])
+        placed = job.parse_placed(m["placed"])
         first = placed.nodes[0]
         try:
-            addrs = [first.addr] if first.addr else reach.candidates(placed.plan.nic)
+            addrs = [first.addr] if first.addr else reach.list_candidates(placed.plan.nic)
         except LookupError as e:
             self._refuse(observer, str(e.args[0]), codes.PREFLIGHT)
             return
@@ -155,11 +155,11 @@ class Lead:
             check=self._check,
             admit=self._admit,
             refused=lambda why: self._warn(f"refused a connection: {why}"),
-            port=_gate_port(placed),
+            port=_choose_gate_port(placed),
         )
         self._listen()
-        path = os.path.join(record.folder(os.environ), f"{placed.plan.job_id}.json")
-        self._record = record.Record(path, record.of_job(placed, self._socket_path))
+        path = os.path.join(record.get_folder(os.environ), f"{placed.plan.job_id}.json")
+        self._record = record.Record(path, record.describe_job(placed, self._socket_path))
         why = self._record.write({"state": "running"})
         if why and m["detach"]:
             self._refuse(observer, f"later shells could not find it: {why}", codes.IO)
@@ -168,33 +168,33 @@ class Lead:
             from ..line.trace import Trace
 
             self._trace = Trace("head")
-            observer.line.trace = self._trace.of("launcher")
+            observer.line.trace = self._trace.make_note("launcher")
         self._head = Head(self._loop, placed, secret, time.time, self._supply, self._trace)
         own, self._own_fd = self._own_fd, -1
-        self._head.drain, self._head.settled = self.push, self._settled
+        self._head.drain, self._head.settled = self.push, self._tell_places
         self._head.attach(first, own, own, lambda: "")
         self._answer(observer, {"type": "leading", "port": self._gate.port, "addrs": addrs})
 
     def _note(self, changing: messages.JobRecord) -> None:
-        """Write the record, with the folders that the nodes have by now."""
-        known = record.of_job(self._job(), "")
+        """Write the record with the nodes' present folders."""
+        known = record.describe_job(self._get_job(), "")
         self._record.write({"places": known["places"], "processes": known["processes"]} | changing)
 
-    def _settled(self) -> None:
-        """Where nodes share a folder, only now is known which are theirs."""
+    def _tell_places(self) -> None:
+        """Send the launcher the nodes' folders, final only now where nodes share one."""
         self._begin_trace()
         self._note({"state": "running"})
-        places = [(n.log_dir, n.state_dir) for n in self._job().nodes]
+        places = [(n.log_dir, n.state_dir) for n in self._get_job().nodes]
         self._answer(self._launcher, {"type": "places", "places": places})
 
     def _begin_trace(self) -> None:
-        """Write beside the logs of node 0 what there is by now; a folder that was never made gets nothing."""
+        """Write the trace beside the logs of node 0, if that folder exists."""
         if self._trace:
             with contextlib.suppress(OSError):
-                log_dir = os.path.expanduser(self._job().nodes[0].log_dir)
+                log_dir = os.path.expanduser(self._get_job().nodes[0].log_dir)
                 self._trace.begin(os.path.join(log_dir, logs.HEAD_TRACE))
 
-    def _job(self) -> job.Placed:
+    def _get_job(self) -> job.Placed:
         assert self._head is not None
         return self._head.placed
 
@@ -209,12 +209,12 @@ class Lead:
             self._supply.take(piece)
 
     def _order_expect(self, observer: Observer, _m: messages.Expect) -> None:
-        """The other nodes' agents know where to dial."""
+        """Expect the agents of the other nodes, which have got our address."""
         if observer is self._launcher and self._head and self._gate:
             self._head.expect(self._gate.port)
 
     def _order_free(self, observer: Observer, _m: messages.Free) -> None:
-        """The job goes on without the launcher."""
+        """Continue without the launcher."""
         if observer is self._launcher:
             self._held = False
             self._answer(observer, {"type": "freed"})
@@ -232,14 +232,16 @@ class Lead:
         self._head.stop(int(m["number"]), str(m["reason"]), int(m["code"]))
 
     def push(self) -> None:
-        """Give each observer that keeps up what is new; call it after each round of the loop."""
+        """Send new events to each observer that keeps up; called after each round of the loop."""
         if self._head is None:
             return
         if self._head.done and self._over_s is None:
             self._over_s = self._loop.now()
             self._close()
-        for observer in list(self._observers):  # one whose line breaks is removed meanwhile
-            while observer.cursor is not None and observer.line and observer.line.open and observer.line.idle:
+        for observer in list(self._observers):  # an observer with a broken line is removed meanwhile
+            while (
+                observer.cursor is not None and observer.line and observer.line.open and observer.line.is_idle
+            ):
                 events, following = self._head.events(observer.cursor, CHUNK)
                 if events:
                     observer.cursor = following
@@ -258,24 +260,28 @@ class Lead:
         return os.path.join(self._run_dir, "head.sock")
 
     def _listen(self) -> None:
-        """The door of later observers: the run folder is the user's alone."""
+        """Listen for later observers in the run folder, which is private to the user."""
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         server.bind(self._socket_path)
         server.listen(16)
-        self._listening = Listening(self._loop, server, self._come_in)
+        self._listening = Listening(self._loop, server, self._accept)
 
-    def _come_in(self, sock: socket.socket, _address: object) -> None:
+    def _accept(self, sock: socket.socket, _address: object) -> None:
         fd = sock.detach()
         self._observe(fd, fd)
 
     def _check(self, text: bytes) -> str:
         assert self._head is not None
-        node = _node_number(text)
-        return "" if self._head.awaits(node) else f"node {node} is none of this job, or is there already"
+        node = _parse_node_number(text)
+        return (
+            ""
+            if self._head.find_awaited(node)
+            else f"node {node} is not of this job, or has connected already"
+        )
 
     def _admit(self, text: bytes, fd: int, seals: Seals) -> None:
         assert self._head is not None
-        node = self._head.awaits(_node_number(text))
+        node = self._head.find_awaited(_parse_node_number(text))
         if node is None:
             os.close(fd)
         else:
@@ -300,16 +306,16 @@ class Lead:
             self._listening.close()
 
 
-def _gate_port(placed: job.Placed) -> int:
-    """Where the user gave the pservers' first port, the next one that can't be any pserver's; else 0, any."""
+def _choose_gate_port(placed: job.Placed) -> int:
+    """Return the first port past the pservers' if the user gave theirs, else 0 for any."""
     plan = placed.plan
-    of_pservers = len(placed.of(PSERVER)) * (plan.ports_num + plan.ports_num_for_sparse)
-    port = plan.port + max(1, of_pservers) if plan.port else 0  # doors are at the first one, pserver or not
+    of_pservers = len(placed.list_processes(PSERVER)) * (plan.ports_num + plan.ports_num_for_sparse)
+    port = plan.port + max(1, of_pservers) if plan.port else 0  # doors use the first one
     return port if port < 1 << 16 else 0
 
 
-def _node_number(text: bytes) -> int:
-    """The node that a dialling agent says it is; -1 where it says none."""
+def _parse_node_number(text: bytes) -> int:
+    """Return the node number sent by a dialling agent, -1 for none."""
     try:
         said: Any = json.loads(text)
         return int(said["node"])

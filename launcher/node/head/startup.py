@@ -1,7 +1,7 @@
-"""The questions that every node answers before a program starts: all answer one before the next is asked.
+"""Questions to all nodes before programs start, each asked after all have answered the one before.
 
-hello, prepare, addresses, ports: from the plan as declared to the literal values of every process. What
-goes wrong here ends the job before anything of the user's ran.
+hello, prepare, addresses, ports: from the declared plan to the literal values of every process. A failure
+here ends the job before any program of the user ran.
 """
 
 from __future__ import annotations
@@ -27,49 +27,49 @@ if TYPE_CHECKING:
 PORT_TRIES = 200
 
 
-def setup_key(node: int) -> str:
-    """The name under which the output of a node's furnishing is shown."""
+def make_setup_key(node: int) -> str:
+    """Return the name shown with the output of a node's setup."""
     return f"setup/{node}"
 
 
 class Opening:
-    """Asks, stage after stage; `heard` takes the answers."""
+    """Questioner of all nodes, stage after stage; `hear` takes the answers."""
 
     def __init__(self, desk: Desk, secret: str, package: Dispatch) -> None:
         self._desk, self._secret, self._package = desk, secret, package
         plan = desk.placed.plan
         nodes = [n.id for n in desk.placed.nodes]
-        self._round = Round(nodes, self._prepare, over=lambda: desk.ending)
+        self._round = Round(nodes, self._prepare, over=lambda: desk.is_ending)
         self._port, self._other_port, self._port_tries = plan.port or job.FIRST_PORT, job.FIRST_PORT, 0
         self._bound_ports: dict[str, tuple[int, ...]] = {}
         self._refused_ports = False
 
-    def heard(self, link: Link, message: Message) -> bool:
-        """Take an answer; False where it is none of ours."""
+    def hear(self, link: Link, message: Message) -> bool:
+        """Take an answer; return False for any other message."""
         handler = getattr(self, f"_on_{message['type']}", None)
         if handler is not None:
             handler(link, message)
         return handler is not None
 
     def _ask_all(self, question: Callable[[Link], messages.ToAgent | None], then: Callable[[], None]) -> None:
-        """Ask every node (None: nothing to ask of this one), and go on once all have answered."""
+        """Ask every node for which `question` returns a message; call `then` once all have answered."""
         links = self._desk.links.values()
         asked = [(x.node.id, x.line.send, message) for x in links if (message := question(x))]
         self._round.ask(asked, then)
 
-    def _answered(self, link: Link) -> None:
-        self._round.answered(link.node.id)
+    def _take_answer(self, link: Link) -> None:
+        self._round.take_answer(link.node.id)
 
     # --- the stages ---
 
     def _on_hello(self, link: Link, _m: messages.Hello) -> None:
         self._desk.tell("node", node=link.node.id, state="connected", text="")
-        self._answered(link)
+        self._take_answer(link)
 
     def _prepare(self) -> None:
         plan = self._desk.placed.plan
 
-        def question(link: Link) -> messages.Prepare:
+        def make_order(link: Link) -> messages.Prepare:
             n = link.node
             return {
                 "type": "prepare",
@@ -81,7 +81,7 @@ class Opening:
                 "log_dir": n.log_dir,
                 "output_dir": n.output_dir,
                 "state_dir": n.state_dir,
-                "secret": None if link.line.sealed else self._secret,
+                "secret": None if link.line.is_sealed else self._secret,
                 "addr": n.addr,
                 "nic": plan.nic,
                 "nodes": len(self._desk.placed.nodes),
@@ -90,7 +90,7 @@ class Opening:
                 "trace": plan.trace,
             }
 
-        self._ask_all(question, self._settle_paths)
+        self._ask_all(make_order, self._settle_paths)
 
     def _on_prepared(self, link: Link, m: messages.Prepared) -> None:
         link.host, link.run_dir = link.node.name or str(m["host"]), str(m["run_dir"])
@@ -103,7 +103,7 @@ class Opening:
             state_dir=str(m["state_dir"]),
             python=link.node.python or str(m["python"]),
         )
-        self._answered(link)
+        self._take_answer(link)
 
     def _settle_paths(self) -> None:
         self._settle()
@@ -131,10 +131,10 @@ class Opening:
             self._find_addrs()
             return
 
-        def question(link: Link) -> messages.Furnish:
+        def make_order(link: Link) -> messages.Furnish:
             return {
                 "type": "furnish",
-                "key": setup_key(link.node.id),
+                "key": make_setup_key(link.node.id),
                 "number": len(self._desk.placed.processes) + link.node.id,
                 "log": f"{link.node.log_dir}/{SETUP_LOG}",
                 "workspace": link.node.workspace,
@@ -144,22 +144,22 @@ class Opening:
                 "added_env": dict(plan.added_env),
             }
 
-        self._ask_all(question, self._find_addrs)
+        self._ask_all(make_order, self._find_addrs)
 
-    def furnished(self, link: Link, how: Exit) -> None:
-        """The program that makes a node ready has ended."""
+    def end_furnishing(self, link: Link, how: Exit) -> None:
+        """Note the end of a node's setup; fail unless it succeeded."""
         if how.code == codes.OK:
             return
-        *tail, said = how.tail or ("it said nothing",)
+        *tail, said = how.tail or ("it wrote nothing",)
         advice = said.removeprefix(ADVICE) if said.startswith(ADVICE) else ""
         if advice and tail:
             said = tail.pop()
         log = f"{link.node.log_dir}/{SETUP_LOG}"
-        self._refused(link, how.code, f"can't be made ready: {said}", advice, log, tail)
+        self._fail(link, how.code, f"can't be made ready: {said}", advice, log, tail)
 
     def _on_furnished(self, link: Link, m: messages.Furnished) -> None:
         link.node = link.node._replace(python=str(m["python"]) or link.node.python)
-        self._answered(link)
+        self._take_answer(link)
 
     def _find_addrs(self) -> None:
         self._settle()
@@ -175,32 +175,32 @@ class Opening:
     def _settle(self) -> None:
         self._desk.settle([self._desk.links[n.id].node for n in self._desk.placed.nodes])
 
-    # Addresses: every node opens a door, the others try it at the likeliest address that it might have, and
-    # where not all can reach all by these, at every one. Where doors are at the port that the user gave, they
-    # are shut before the first port is bound: a door is at all addresses of a machine of maybe several nodes.
+    # Addresses: every node opens a door; the others try its likeliest address and, unless all reach all by
+    # these, every address. Doors at a port given by the user are shut before ports are bound: a door occupies
+    # all addresses of a machine, which may be several nodes.
 
     def _on_opened(self, link: Link, m: messages.Opened) -> None:
         check(m["port"], is_port, "port")
         link.door = m["port"]
-        self._answered(link)
+        self._take_answer(link)
 
     def _ask_to_reach(self) -> None:
         self._try_doors(1, reach.FIRST_S)
 
     def _try_doors(self, addrs: int | None, limit_s: float) -> None:
         links = [self._desk.links[n.id] for n in self._desk.placed.nodes]
-        tries = reach.tries(len(links))
+        tries = reach.plan_tries(len(links))
 
-        def question(link: Link) -> messages.Reach:
+        def make_order(link: Link) -> messages.Reach:
             doors = [(links[k], links[k].door) for k in tries[link.node.id]]
             tried = [(x.node.id, a, port) for x, port in doors for a in x.addrs[:addrs]]
             return {"type": "reach", "doors": tried, "limit_s": limit_s}
 
-        self._ask_all(question, lambda: self._choose_addrs(addrs))
+        self._ask_all(make_order, lambda: self._choose_addrs(addrs))
 
     def _on_reached(self, link: Link, m: messages.Reached) -> None:
         link.reached = [(int(node), str(addr)) for node, addr in m["reached"]]
-        self._answered(link)
+        self._take_answer(link)
 
     def _choose_addrs(self, tried: int | None) -> None:
         links = [self._desk.links[n.id] for n in self._desk.placed.nodes]
@@ -222,7 +222,7 @@ class Opening:
             self._settle_addrs(addrs)
 
     def _on_shut(self, link: Link, _m: messages.Shut) -> None:
-        self._answered(link)
+        self._take_answer(link)
 
     def _settle_addrs(self, addrs: Sequence[str]) -> None:
         for node, addr in zip(self._desk.placed.nodes, addrs):
@@ -232,28 +232,28 @@ class Opening:
         self._propose_ports()
 
     def _propose_ports(self) -> None:
-        """One proposal for all nodes; a refusal of any of them brings the next one."""
+        """Propose ports to all nodes; any refusal leads to the next proposal."""
         placed = self._desk.placed
         self._bound_ports = job.propose_ports(placed, self._port, self._other_port)
         if max((p for ports in self._bound_ports.values() for p in ports), default=0) > 65535:
             self._desk.fail("the job", 0, codes.SERVICE, f"needs ports beyond 65535 from {self._port} on")
             return
         self._refused_ports = False
-        # Who holds a port takes long to find out, and matters only where no other will be proposed.
+        # The holder of a port is slow to find, and matters only in a last proposal.
         last = placed.plan.port is not None or self._port_tries >= PORT_TRIES
         node_of = {p.key: p.node for p in placed.processes}
         wanted: dict[int, dict[str, list[int]]] = {}
         for key, ports in self._bound_ports.items():
             wanted.setdefault(node_of.get(key, 0), {})[key] = list(ports)
 
-        def question(link: Link) -> messages.Ports | None:
+        def make_order(link: Link) -> messages.Ports | None:
             own = wanted.get(link.node.id)
             return {"type": "ports", "addr": link.node.addr, "ports": own, "last": last} if own else None
 
-        self._ask_all(question, self._after_ports)
+        self._ask_all(make_order, self._start_or_propose)
 
     def _on_bound(self, link: Link, _m: messages.Bound) -> None:
-        self._answered(link)
+        self._take_answer(link)
 
     def _on_busy(self, link: Link, m: messages.Busy) -> None:
         check(m["port"], is_port, "port")
@@ -263,7 +263,7 @@ class Opening:
             advice = "give another --port" if given else "give a --port"
             if given and m["busy"]:
                 advice = f"end what holds it, or {advice}"
-            self._refused(link, codes.SERVICE, f"can't listen on {m['text']}{by}", advice)
+            self._fail(link, codes.SERVICE, f"can't listen on {m['text']}{by}", advice)
             return
         self._port_tries += 1
         if str(m["key"]).startswith(PSERVER):
@@ -271,9 +271,9 @@ class Opening:
         else:
             self._other_port = max(self._other_port, int(m["port"]) + 1)
         self._refused_ports = True
-        self._answered(link)
+        self._take_answer(link)
 
-    def _after_ports(self) -> None:
+    def _start_or_propose(self) -> None:
         if self._refused_ports:
             self._propose_ports()
             return
@@ -287,9 +287,9 @@ class Opening:
 
     def _on_refused(self, link: Link, m: messages.Refused) -> None:
         check(m["code"], is_failure_code, "code")
-        self._refused(link, m["code"], str(m["text"]))
+        self._fail(link, m["code"], str(m["text"]))
 
-    def _refused(
+    def _fail(
         self, link: Link, code: int, text: str, advice: str = "", log: str = "", tail: Sequence[str] = ()
     ) -> None:
         self._desk.fail(f"node {link.node.id} ({link.host})", link.node.id, code, text, advice, log, tail)

@@ -1,6 +1,6 @@
-"""Who ends whom, when and with what: the decisions of a job, without I/O.
+"""Decisions of a job: ending, signals, failure and result. Pure.
 
-Fed with events and a clock value in seconds; answers with actions.
+Fed with events and a clock value in seconds; returns actions.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from pslaunch.runtime.shared.env import PSERVER, TRAINER
 from .. import codes
 from ..ending import NEVER, Ending, Signal
 
-LOOK_FURTHER_S = 1.0  # a failure that explains the first one may be heard of a moment later
+LOOK_FURTHER_S = 1.0  # for a failure that explains the first one and is reported later
 _NO_MODULE = r"No module named '([\w.]+)'"
 
 
-def lost_advice(job_id: str) -> str:
-    """Return the advice for a node that was lost: who ends what ran there, and the command if nobody does."""
+def make_lost_advice(job_id: str) -> str:
+    """Return the advice for a lost node: its keeper cleans up, or else this command."""
     by_hand = f"grep -lsz '^PSLAUNCH_JOB_ID={job_id}$' /proc/[0-9]*/environ | cut -d/ -f3 | xargs -r kill -9"
     return f"look at that machine; its keeper ends what ran there, or, if that was killed too: {by_hand}"
 
 
 class Finish(NamedTuple):
-    """Nothing is left to wait for: have every node clean up, and end the job."""
+    """Order to every node to clean up, the last action of a job."""
 
 
 Action = Union[Signal, Finish]
 
 
 class Failure(NamedTuple):
-    """What failed first, for the exit code and the last block that a person reads."""
+    """First failure of a job, for its exit code and its last lines."""
 
     what: str  # "trainer/1", "node 2", ...
     node: int
@@ -45,34 +45,34 @@ class Failure(NamedTuple):
 
     @property
     def why(self) -> str:
-        """A sentence: what a process did, or what was said of something else."""
+        """The failure as a sentence."""
         of_process = "/" in self.what or self.text.startswith("was lost")
         return f"{self.what} {self.text}" if of_process else f"{self.what}: {self.text}"
 
 
 class Exit(NamedTuple):
-    """How a process ended, as its agent saw it."""
+    """End of a process, as its agent reports it."""
 
     code: int  # 128+n for a signal
     signal: str = ""
-    asked: bool = False  # our own signal was on its way before
+    asked: bool = False  # after our own signal
     oom: bool = False
     tail: tuple[str, ...] = ()
 
 
 class Member:
-    """What is known of one process."""
+    """State of one process."""
 
     def __init__(self, role: str, node: int, log: str) -> None:
         self.role, self.node, self.log = role, node, log
-        self.state = ""  # as its runtime reports it: connected, finished
-        self.why = ""  # what its runtime says of its failure
-        self.blames = ""  # the process that this is about
+        self.state = ""  # reported by its runtime: connected, finished
+        self.why = ""  # cause of its failure, as its runtime reports it
+        self.blames = ""  # the process blamed there
         self.exit: Exit | None = None
 
 
 class Result(NamedTuple):
-    """How the job ended."""
+    """End of a job."""
 
     code: int
     reason: str
@@ -80,7 +80,7 @@ class Result(NamedTuple):
 
 
 class Supervisor:
-    """Decides for a job. Feed it events with the time, carry out what `actions` returns."""
+    """Decision maker of a job: feed it events with the time, carry out the actions of `decide`."""
 
     def __init__(self, members: dict[str, Member], grace_s: float, server: str) -> None:
         """`server`: bundled, script or none."""
@@ -92,20 +92,20 @@ class Supervisor:
         self._stopped_by = 0
         self._endings: list[Ending] = []
         self._ending_all = False
-        self.alive: dict[str, str] = {}  # role of what was started and has not ended
+        self.alive: dict[str, str] = {}  # roles of processes started and not ended
         self._trainers_left = {key for key, m in members.items() if m.role == TRAINER}
-        self._connected: set[str] = set()  # of these, and with the pservers
-        self._absent: list[str] = []  # trainers that ended with 0 and never were
-        self._retire_s = NEVER  # until then the pservers of a trained job may end by themselves
+        self._connected: set[str] = set()  # trainers connected to the pservers
+        self._absent: list[str] = []  # trainers that ended with 0 and never connected
+        self._retire_s = NEVER  # limit for pservers to end by themselves after training
 
     # --- events ---
 
-    def starting(self, key: str) -> None:
-        """The order to start this process is on its way."""
+    def note_start(self, key: str) -> None:
+        """Note that the start of a process was ordered."""
         self.alive[key] = self.members[key].role
 
-    def progress(self, key: str, state: str) -> None:
-        """What the process's runtime says of itself."""
+    def note_progress(self, key: str, state: str) -> None:
+        """Note the state that a process's runtime reports."""
         self.members[key].state = state
         if key in self._trainers_left and state == "connected":
             self._connected.add(key)
@@ -115,10 +115,9 @@ class Supervisor:
             self._absent.remove(key)
 
     def stop(self, number: int, reason: str, now_s: float, code: int = 0) -> None:
-        """A request to end: the first in order, the second at once. `number` is the signal it stands for.
+        """End the job as if by signal `number`: in order the first time, at once the second.
 
-        code: the job's, where that of the signal would tell another story: why the job can't go on, which
-        does not matter to one that ends already.
+        code: the job's code instead of the signal's, for a reason that is ignored once the job ends anyway.
         """
         if code and (self._ending_all or self.failure or self._retire_s < NEVER):
             return
@@ -128,24 +127,24 @@ class Supervisor:
         self._stopped_by = self._stopped_by or code or codes.SIGNAL_BASE + number
         self._end_all(reason, now_s)
 
-    def exited(self, key: str, how: Exit, now_s: float) -> None:
-        """A process has ended."""
+    def note_exit(self, key: str, how: Exit, now_s: float) -> None:
+        """Note the end of a process."""
         member = self.members[key]
         member.exit = how
-        self._gone(key)
+        self._remove(key)
         if member.role == TRAINER and not (member.state or how.code or how.asked):
             self._absent.append(key)
-        blame = self._blame(member, how)
+        blame = self._describe_failure(member, how)
         if blame:
-            self._fail(self._failure(key, blame), now_s)
+            self._fail(self._make_failure(key, blame), now_s)
         elif not self._trainers_left and not self.failure and self._retire_s == NEVER:
             self._retire(now_s)
 
-    def node_lost(self, node: int, name: str, reason: str, now_s: float, advice: str = "") -> None:
-        """A node's agent or its line is gone; its processes are being ended by its keeper."""
+    def note_lost_node(self, node: int, name: str, reason: str, now_s: float, advice: str = "") -> None:
+        """Note that a node's agent or line is gone; its keeper ends its processes."""
         for key, member in self.members.items():
             if member.node == node:
-                self._gone(key)
+                self._remove(key)
         self._fail(
             Failure(
                 f"node {node} ({name})",
@@ -157,33 +156,33 @@ class Supervisor:
             now_s,
         )
 
-    def not_started(self, key: str) -> None:
-        """The order to start it was not carried out."""
-        self._gone(key)
+    def note_not_started(self, key: str) -> None:
+        """Note that a process could not be started."""
+        self._remove(key)
 
-    def explained(self, key: str, why: str, blames: str = "") -> None:
-        """What the process's runtime says of its failure before it ends, and which process it blames."""
+    def note_explanation(self, key: str, why: str, blames: str = "") -> None:
+        """Note the cause of a failure that a process's runtime reports, and the process it blames."""
         self.members[key].why, self.members[key].blames = why, blames
 
     @property
-    def unreached(self) -> bool:
-        """Whether there are bundled pservers, and no trainer ever connected to any."""
+    def has_unreached_pservers(self) -> bool:
+        """True where no trainer ever connected to the bundled pservers."""
         pservers = [m for m in self.members.values() if m.role == PSERVER]
         return self.server == "bundled" and bool(pservers) and not any(m.state for m in pservers)
 
-    def has_had_its_say(self, key: str) -> bool:
-        """Return whether a process is a script's pserver that was told to end, since the job went well."""
+    def is_retired(self, key: str) -> bool:
+        """Return True for a script's pserver that gets signals only because the job succeeded."""
         ended_well = self._retire_s < NEVER and not self.failure and not self._stopped_by
         return ended_well and self.server == "script" and self.members[key].role == PSERVER
 
-    def trouble(self, failure: Failure, now_s: float) -> None:
-        """Something other than an exit failed: a port, a log that can't be written, a start."""
+    def note_trouble(self, failure: Failure, now_s: float) -> None:
+        """Note a failure other than an exit: a port, a log, a start."""
         self._fail(failure, now_s)
 
     # --- decisions ---
 
-    def actions(self, now_s: float) -> list[Action]:
-        """What to do by now: signals, then at last Finish, after which `result` is set."""
+    def decide(self, now_s: float) -> list[Action]:
+        """Return the actions due by now: signals, at last Finish, after which `result` is set."""
         if self.result:
             return []
         self._look_for_absent(now_s)
@@ -195,28 +194,28 @@ class Supervisor:
             self._end_all("the trainers have ended", now_s)
         found: list[Action] = []
         for ending in self._endings:
-            found += ending.actions(now_s)
-        if self._over():
-            self.result = self._verdict()
+            found += ending.decide(now_s)
+        if self._is_over():
+            self.result = self._make_result()
             found.append(Finish())
         return found
 
-    def due_s(self, now_s: float) -> float:
-        """When `actions` should be asked next even if nothing happens."""
+    def find_due_s(self, now_s: float) -> float:
+        """Return the time of the next `decide` if nothing happens before."""
         times = [self._retire_s, self._failed_s + LOOK_FURTHER_S]
-        times += [ending.due_s(now_s) for ending in self._endings]
+        times += [ending.find_due_s(now_s) for ending in self._endings]
         return min((t for t in times if t > now_s), default=NEVER)
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         if self._ending_all and all(ending.over for ending in self._endings):
-            return True  # also where something could not be killed: its node says so
+            return True  # also after a failed kill, which its node reports
         done = self.failure is not None or self._stopped_by or self._retire_s < NEVER
         return bool(done) and not self.alive
 
-    def _verdict(self) -> Result:
+    def _make_result(self) -> Result:
         if self.failure:
             member = self.members.get(self.failure.what)
-            if member and member.exit:  # who was blamed has ended since
+            if member and member.exit:  # the blamed process has ended since
                 self.failure = self.failure._replace(tail=member.exit.tail)
             return Result(self.failure.code, self.failure.why, self.failure)
         if self._stopped_by:
@@ -236,22 +235,22 @@ class Supervisor:
         self._begin_ending(lonely, now_s)
 
     def _begin_ending(self, roles: Mapping[str, str], now_s: float) -> None:
-        """End these, but for whom another ending has in hand: who saves at TERM must not hear it twice."""
+        """End these except those in another ending: a program that saves at TERM must not get it twice."""
         in_hand = {key for ending in self._endings for key in ending.keys}
         rest = {key: role for key, role in roles.items() if key not in in_hand}
         if rest:
             self._endings.append(Ending(rest, self.grace_s, now_s))
 
-    def _gone(self, key: str) -> None:
+    def _remove(self, key: str) -> None:
         self.alive.pop(key, None)
         self._trainers_left.discard(key)
         self._connected.discard(key)
         for ending in self._endings:
-            ending.gone(key)
+            ending.remove(key)
 
     def _fail(self, failure: Failure, now_s: float) -> None:
         if self._stopped_by and not self.failure:
-            return  # what goes wrong while a user's request is carried out is not the reason of the end
+            return  # failures after a user's request are not the reason of the end
         if self.failure is None:
             self.failure, self._failed_s = failure, now_s
         elif self._rank(failure) < self._rank(self.failure) and now_s <= self._failed_s + LOOK_FURTHER_S:
@@ -260,7 +259,7 @@ class Supervisor:
     def _rank(self, failure: Failure) -> int:
         """Return 0 for a lost node, which explains a failed process (1); both explain a vanished peer (2, 3).
 
-        Trainers that miss a pserver (3) are explained by it, and by the trainer that it blames (2).
+        A pserver, or a trainer blamed by it (2), explains trainers that miss the pserver (3).
         """
         if failure.code == codes.NODE_LOST:
             return 0
@@ -269,8 +268,8 @@ class Supervisor:
         blamed = any(member.blames == failure.what for member in self.members.values())
         return 3 if failure.what.startswith(f"{TRAINER}/") and not blamed else 2
 
-    def _blame(self, member: Member, how: Exit) -> str:
-        """Why this exit is a failure, in words that follow the process's name; "" where it is none."""
+    def _describe_failure(self, member: Member, how: Exit) -> str:
+        """Return the failure of an exit in words that follow the process's name; "" for none."""
         if how.asked or (member.role == PSERVER and self._retire_s < NEVER):
             return "could not save" if member.role == PSERVER and how.code == codes.IO else ""
         if how.oom:
@@ -284,28 +283,28 @@ class Supervisor:
         if how.code:
             return f"ended with {how.code}"
         if member.role == PSERVER:
-            # A bundled one says that all trainers have finished; what they do after that needs it no more.
+            # A bundled pserver reports that all trainers have finished; they need it no more.
             return "" if member.state == "finished" else "ended with 0 before the trainers did"
         if member.state == "connected" and self._trainers_left:
             return "ended with 0 without having finished, while others wait for it"
         return ""
 
     def _look_for_absent(self, now_s: float) -> None:
-        """A trainer that ended without having come to the pservers: those that did would wait for ever."""
+        """Fail for a trainer that ended without connecting: the others would wait for it for ever."""
         if self.server == "bundled" and self._connected and self._absent:
             text = "ended with 0 without having connected to the pservers, where others wait for it"
-            self._fail(self._failure(self._absent[0], text), now_s)
+            self._fail(self._make_failure(self._absent[0], text), now_s)
 
     def _look_for_leaving(self) -> None:
-        """A pserver that has said why it ends and still saves explains trainers that miss it."""
+        """Blame a pserver that still saves after reporting its failure, not the trainers that miss it."""
         leaving = [k for k, role in self.alive.items() if role == PSERVER and self.members[k].why]
         if self.failure and self._rank(self.failure) == 3 and not self._ending_all and leaving:
-            self.failure = self._failure(leaving[0], f"is ending: {self.members[leaving[0]].why}")
+            self.failure = self._make_failure(leaving[0], f"is ending: {self.members[leaving[0]].why}")
 
-    def _failure(self, key: str, text: str) -> Failure:
+    def _make_failure(self, key: str, text: str) -> Failure:
         member = self.members[key]
         how = member.exit or Exit(0)
-        advice = _advice(how)
+        advice = _find_advice(how)
         if member.role == PSERVER and self.server == "script" and how.code == 0:
             advice = (
                 "a program that does not serve by itself in role PSERVER is started with --server bundled"
@@ -318,8 +317,8 @@ class Supervisor:
         return Failure(key, member.node, code, text, how.signal, member.log, how.tail, advice)
 
 
-def _advice(how: Exit) -> str:
-    """What to do about a program's own end, where its last lines tell."""
+def _find_advice(how: Exit) -> str:
+    """Return a remedy for a program's own failure, "" where its last lines give no hint."""
     if how.oom:
         return "give it less to hold, or the machine more memory"
     if how.signal == "SIGKILL":

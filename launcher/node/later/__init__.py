@@ -1,1 +1,1 @@
-"""What a later shell starts on a node: a way to the head, records, files."""
+"""Services of a node for later shells: a relay to the head, records, files."""

@@ -1,4 +1,4 @@
-"""Records of jobs whose head is on a node, so that any later shell finds them. Written whole, by rename."""
+"""Records of jobs led on a node, by which any later shell finds them; replaced by rename."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..shapes import check, is_code, is_name, is_number
 if TYPE_CHECKING:
     from ..messages import JobRecord
 
-ELSEWHERE = "elsewhere"  # state of a pointer: a record that only says where the job is led
+ELSEWHERE = "elsewhere"  # state of a pointer: a record that only names the node that leads the job
 POINTER = ".at.json"  # the end of a pointer's name: node 0 may have its own record in the same folder
 UNKNOWN = "unknown"  # state of a job whose head can't be asked from here
-KEPT = 20  # records of jobs that are over, and as many pointers to such; older ones are removed
+KEPT = 20  # records of ended jobs, and as many pointers to such; older ones are removed
 FORGOTTEN = "forgotten"  # key of a pointer whose node 0 did not know the job
 OVER = ("ended", "lost")
 _PROCESS = {"process": is_name, "node": int, "state?": is_name}
-# How a job stands, as its head or a record tells it.
+# State of a job, from its head or a record.
 STATUS: dict[str, Any] = {
     "job": is_name, "state": is_name, "elapsed_s?": is_number, "code?": (is_code, None),
     "reason?": (str, None), "failure?": (dict, None), "processes?": [_PROCESS],
@@ -35,14 +35,14 @@ _POINTER = {
 _RECORD = {**_POINTER, "processes": [dict]}
 
 
-def folder(environ: Mapping[str, str]) -> str:
-    """Where a user's records are."""
+def get_folder(environ: Mapping[str, str]) -> str:
+    """Return the folder of a user's records."""
     base = environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(base, "pslaunch", "jobs")
 
 
-def of_job(placed: job.Placed, socket_path: str) -> JobRecord:
-    """What is known of a job from its start on."""
+def describe_job(placed: job.Placed, socket_path: str) -> JobRecord:
+    """Return the fixed facts of a job."""
     plan = placed.plan
     return {
         "job": plan.job_id,
@@ -59,13 +59,13 @@ def of_job(placed: job.Placed, socket_path: str) -> JobRecord:
 
 
 class Record:
-    """One job's record; an empty path keeps none."""
+    """Record of one job; not written if the path is empty."""
 
     def __init__(self, path: str, fixed: JobRecord) -> None:
         self._path, self._fixed = path, fixed
 
     def write(self, changing: JobRecord) -> str:
-        """Replace the record. Returns why that can't be done, which costs the job nothing; else ""."""
+        """Replace the record; return why that failed, or ""."""
         if self._path:
             try:
                 os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
@@ -79,21 +79,21 @@ class Record:
 
 
 def is_pointer(r: JobRecord) -> bool:
-    """Whether it is what a launcher noted of a job that is led elsewhere."""
+    """Return True for a launcher's note of a job led elsewhere."""
     return r["state"] == ELSEWHERE or "reach" in r
 
 
 def read_all(path: str, tell: Callable[[str], None] = lambda _text: None) -> list[JobRecord]:
-    """The records in a folder, oldest first, those that can be read; too many old ones are removed.
+    """Return the readable records in a folder, oldest first; remove too old ones.
 
-    `state` is running, ended, lost where no head answers any more, or unknown where that is on a machine that
-    shares the folder. `tell` hears of each that is none.
+    `state` is running, ended, lost if no head answers, or unknown if it is on another machine that shares the
+    folder. `tell` gets a message for each invalid record.
     """
     found: list[JobRecord] = []
     with contextlib.suppress(OSError):
         for name in os.listdir(path):
             if name.endswith(".json"):
-                found += map(_as_it_stands, _read(os.path.join(path, name), tell))
+                found += map(_check_state, _read(os.path.join(path, name), tell))
     found.sort(key=lambda r: float(r["started"]))
     for pointers in (False, True):
         over = [r for r in found if is_pointer(r) == pointers and (r["state"] in OVER or FORGOTTEN in r)]
@@ -105,7 +105,7 @@ def read_all(path: str, tell: Callable[[str], None] = lambda _text: None) -> lis
 
 
 def _read(path: str, tell: Callable[[str], None] = lambda _text: None) -> list[JobRecord]:
-    """The record in a file; none where it is no record."""
+    """Return the record in a file, or []."""
     with contextlib.suppress(OSError):
         with open(path, "rb") as f:
             text = f.read()
@@ -117,17 +117,17 @@ def _read(path: str, tell: Callable[[str], None] = lambda _text: None) -> list[J
 
 
 def parse(text: str | bytes) -> JobRecord:
-    """Return the record that a text is. Raises ValueError where it is none."""
+    """Return the record in a text, or raise ValueError."""
     r = json.loads(text)
     check(r, {"state": str}, "a record")
     check(r, _POINTER if is_pointer(r) else _RECORD, "a record")
     return cast("JobRecord", r)
 
 
-def _as_it_stands(r: JobRecord) -> JobRecord:
-    if r["state"] != "running" or _answers(r):
+def _check_state(r: JobRecord) -> JobRecord:
+    if r["state"] != "running" or _has_listener(r):
         return r
-    again = (_read(r["path"]) or [r])[0]  # a head notes the end before it is silent
+    again = (_read(r["path"]) or [r])[0]  # a head records the end before it closes
     if again["state"] != "running":
         return again
     if r.get("host", socket.gethostname()) == socket.gethostname():
@@ -135,7 +135,7 @@ def _as_it_stands(r: JobRecord) -> JobRecord:
     return {**r, "state": UNKNOWN, "reason": f"it is led on {r['host']}: ask there"}
 
 
-def _answers(r: JobRecord) -> bool:
+def _has_listener(r: JobRecord) -> bool:
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.connect(str(r["socket"]))
         return True

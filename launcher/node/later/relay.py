@@ -1,11 +1,9 @@
-"""What a later shell starts on a node of a job: a way to the head, the records of jobs, files.
+"""Programs that a later shell starts on a node of a job: a relay to the head, records of jobs, files.
 
 `relay SOCKET` carries bytes to and from the head. The others answer on standard output in pieces: a
-length (u32, little endian) and so many bytes, at last a length of 0, so that an answer that was cut off is
-never taken for a whole one. One that can't be given ends with 74 and its reason on standard error, which
-tells it from a line that was cut. `read`, `pack` and `results` take, after the path,
-the state folder and the id of the job whose files are wanted: those of another job that came later are
-refused.
+length (u32, little endian) and so many bytes, at last a length of 0, which reveals a truncated answer.
+Failures end with 74 and a reason on standard error, unlike a cut line. `read`, `pack` and `results` take,
+after the path, the state folder and the id of the job: files of a later job are refused.
 """
 
 from __future__ import annotations
@@ -28,21 +26,21 @@ from . import record
 
 PIECE_BYTES = 64 * 1024
 LENGTH = struct.Struct("<I")
-NOTES = b"P"  # type of an entry of an archive; tar leaves the capitals to whoever wants them
-MAX_NAMES = 3  # that are said of many
+NOTES = b"P"  # type of an entry of an archive; tar reserves capitals for private use
+MAX_NAMES = 3  # shown of many
 
 
 def main(mode: str, words: Sequence[str]) -> int:
-    """Run one of the modes; its exit code."""
+    """Run one of the modes and return its exit code."""
     try:
         if mode == "relay":
             return relay(words[0])
         answer = Answer()
         modes: dict[str, Callable[..., None]] = {
-            "records": records,
-            "read": read,
-            "pack": logs,
-            "results": results,
+            "records": write_records,
+            "read": write_file,
+            "pack": pack_logs,
+            "results": pack_results,
         }
         modes[mode](answer, *words)
         answer.finish()
@@ -81,7 +79,7 @@ def _write_all(data: bytes) -> None:
 
 
 class Answer(io.RawIOBase):
-    """What is written goes to standard output in pieces."""
+    """Stream to standard output in pieces."""
 
     def writable(self) -> bool:
         return True
@@ -94,44 +92,43 @@ class Answer(io.RawIOBase):
         return len(view)
 
     def finish(self) -> None:
-        """Say that this was all."""
+        """Mark the end of the answer."""
         _write_all(LENGTH.pack(0))
 
 
-def pieces(answer: BinaryIO) -> Iterator[bytes]:
-    """Return what was written into an Answer, as it comes. Raises EOFError where it is not whole."""
-    while size := LENGTH.unpack(_exactly(answer, LENGTH.size))[0]:
+def read_pieces(answer: BinaryIO) -> Iterator[bytes]:
+    """Yield the bytes written into an Answer, as they come. Raises EOFError where the end is missing."""
+    while size := LENGTH.unpack(_read_exactly(answer, LENGTH.size))[0]:
         if size > PIECE_BYTES:
             raise EOFError(f"a piece of {size} bytes")
-        yield _exactly(answer, size)
+        yield _read_exactly(answer, size)
 
 
-def _exactly(stream: BinaryIO, size: int) -> bytes:
+def _read_exactly(stream: BinaryIO, size: int) -> bytes:
     data = stream.read(size)
     if len(data) < size:
         raise EOFError("the answer was cut off")
     return data
 
 
-def records(answer: Answer) -> None:
-    """The records of this user's jobs that are led here, one JSON object a line."""
-    for r in record.read_all(record.folder(os.environ)):
+def write_records(answer: Answer) -> None:
+    """Write the records of this user's jobs that are led here, one JSON object a line."""
+    for r in record.read_all(record.get_folder(os.environ)):
         if not record.is_pointer(r):
             answer.write(json.dumps(r).encode() + b"\n")
 
 
-def read(answer: Answer, path: str, *whose: str) -> None:
-    """A file."""
+def write_file(answer: Answer, path: str, *whose: str) -> None:
+    """Write the contents of a file."""
     _check_owner(path, *whose)
     with open(os.path.expanduser(path), "rb") as f:
         while data := f.read(PIECE_BYTES):
             answer.write(data)
-    _check_owner(path, *whose)  # another job may have come meanwhile
+    _check_owner(path, *whose)  # another job may have begun meanwhile
 
 
-def logs(answer: Answer, path: str, *whose: str) -> None:
-    """What is in the folder of a node's logs, without what is ours there, output/ of --log_dir, and the
-    folders of nodes that share it."""
+def pack_logs(answer: Answer, path: str, *whose: str) -> None:
+    """Pack a node's log folder without our own files, output/ of --log_dir, and folders of other nodes."""
     others = [".pslaunch", "nodefile"]
     if f"{path}/.pslaunch" in whose:
         others.append("output")
@@ -143,11 +140,10 @@ def logs(answer: Answer, path: str, *whose: str) -> None:
 def pack(
     answer: Answer, path: str, *whose: str, before: Collection[str] = (), without: Collection[str] = ()
 ) -> None:
-    """What is in a folder, as a tar stream, each name with its content; nothing where it is not there.
+    """Write a folder as a tar stream, every name with its content; an empty one where there is no folder.
 
-    An entry of the type NOTES at the end says in lines for people what is left out or was cut. What is
-    `before`, as `list_folder` has it, is left out, and what goes away meanwhile passed over, as are folders
-    at the top whose name is in `without`.
+    Left out are entries of `before`, lines of `list_folder`, top folders named in `without`, and files that
+    vanish meanwhile. An entry of the type NOTES at the end names left out and cut files in lines for people.
     """
     _check_owner(path, *whose)
     path = os.path.expanduser(path)
@@ -162,7 +158,7 @@ def pack(
             if kind not in "-dl":
                 what = "no file, folder or link"
             elif line not in before:
-                vars(archive)["inodes"] = {}  # else a further name of a file comes as a link to the first
+                vars(archive)["inodes"] = {}  # else a hard link is archived as a link to the first name
                 with contextlib.suppress(FileNotFoundError):
                     if kind != "-":
                         archive.add(whole, inner, recursive=False)
@@ -186,32 +182,32 @@ def pack(
     _check_owner(path, *whose)
 
 
-def results(answer: Answer, path: str, *whose: str) -> None:
-    """What was not in a folder before the job, or was otherwise; all where it is not known what was there."""
-    before = _state(EARLIER, *whose)
+def pack_results(answer: Answer, path: str, *whose: str) -> None:
+    """Pack files that are new or changed since the job began; all if the earlier state is unknown."""
+    before = _read_state(EARLIER, *whose)
     pack(answer, path, *whose, before=set(before) if before[:1] == [f"{whose[1]}\n"] else ())
 
 
 class Padded(io.BufferedReader):
-    """A file that never ends: zeros follow."""
+    """File that never ends: zeros follow."""
 
-    def read(self, size: int) -> bytes:  # type: ignore[override] # tar says how much
+    def read(self, size: int) -> bytes:  # type: ignore[override] # tar gives the size
         return super().read(size).ljust(size, b"\0")
 
 
 class OthersFiles(Exception):
-    """What is there is another job's."""
+    """Files that belong to another job."""
 
 
 def _check_owner(path: str, *whose: str) -> None:
-    """Raises OthersFiles where files are another job's; they may be ours where nothing says whose."""
-    for line in _state(OWNER, *whose)[:1]:
+    """Raise OthersFiles where the files belong to another job; files without an owner pass."""
+    for line in _read_state(OWNER, *whose)[:1]:
         if line.strip() != whose[1]:
             raise OthersFiles(f"{path} is of job {line.strip()} now, no longer of {whose[1]}")
 
 
-def _state(name: str, *whose: str) -> list[str]:
-    """The lines of a file of the state folder; none where it is not there, or nothing was said of it."""
+def _read_state(name: str, *whose: str) -> list[str]:
+    """Return the lines of a file in the state folder; [] where either is missing."""
     with contextlib.suppress(FileNotFoundError, IndexError):
         path = os.path.join(os.path.expanduser(whose[0]), name)
         with open(path, encoding="utf-8") as f:

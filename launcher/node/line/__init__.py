@@ -1,1 +1,1 @@
-"""Bytes between head and agents: frames, MACs, TCP, and which address reaches which node."""
+"""Bytes between head and agents: frames, MACs, TCP, and addresses that reach nodes."""

@@ -1,7 +1,6 @@
-"""The gate of a head that listens: who dials must prove the job's secret before it gets a line.
+"""The gate of a head that listens: callers prove the job's secret before they get a line.
 
-Bounded in time and in the number of those who have not proved themselves (places.py). Whoever fails is told
-to the head in words and has no further effect.
+Their time and number are bounded until then (places.py). The head gets a message about each that fails.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ TICK_S = 1.0
 Seals = tuple[Seal, Seal]
 
 
-def seals(secret: bytes, nonces: bytes, *, head: bool) -> Seals:
-    """Seals of what this side sends and of what it gets, of keys that only this connection has."""
+def make_seals(secret: bytes, nonces: bytes, *, head: bool) -> Seals:
+    """Return the seals for sending and receiving, with keys of this connection alone."""
     down, up = (Seal(PLANE.compute_mac(secret, b"key of " + who, nonces)) for who in (b"head", b"agent"))
     return (down, up) if head else (up, down)
 
 
 class _Caller:
-    """A connection that has not proved itself."""
+    """Connection that has not proved the secret yet."""
 
     def __init__(self, sock: socket.socket, host: str, port: int, server: prove.Server, until_s: float):
         self.sock, self.host, self.port, self.server, self.until_s = sock, host, port, server, until_s
 
 
 class Gate:
-    """Listens at `addr`, or everywhere where it is empty; at `port`, or where that can't be had at any.
+    """Listener at `addr`, "" for all addresses, and at `port`, or at any if that is not free.
 
-    `admit(text, fd, seals)` takes over a proved connection; `check(text)` says before why it can't be, or "".
+    `check(text)` returns why a caller is refused, or ""; `admit(text, fd, seals)` takes over a proved one.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Gate:
         self._tick()
 
     def _make_room(self) -> float:
-        """Make room for one more, at the cost of another if need be; return for how long nobody has to go."""
+        """Make room for one more caller, dropping one if possible; return the seconds to wait otherwise."""
         if len(self._callers) < places.MAX_UNPROVEN:
             return 0.0
         caller = self._callers.find_next_to_go(self._loop.now())
@@ -88,7 +87,7 @@ class Gate:
         caller = _Caller(sock, address[0], address[1], server, now_s + prove.TIMEOUT_S)
         self._callers.add(caller, caller.host, now_s)
         self._loop.watch(sock.fileno(), read=lambda: self._hear(caller, proved))
-        self._hear(caller, proved)  # who is of the job has said who it is by now
+        self._hear(caller, proved)  # an agent of the job has sent its first bytes by now
 
     def _hear(self, caller: _Caller, proved: bytearray) -> None:
         try:
@@ -109,10 +108,10 @@ class Gate:
         elif caller.server.proved:
             self._forget(caller)
             if caller.server.buffer:
-                caller.sock.close()  # nothing may be said before the welcome was read
+                caller.sock.close()  # nothing may be sent before the welcome was read
                 return
             caller.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            keys = seals(self._secret, caller.server.nonces, head=True)
+            keys = make_seals(self._secret, caller.server.nonces, head=True)
             self._admit(bytes(proved), caller.sock.detach(), keys)
         elif caller.server.nonces:
             self._callers.keep(caller)
@@ -130,7 +129,7 @@ class Gate:
                 self._refused(f"{caller.host}:{caller.port}: {why}")
 
     def _tick(self) -> None:
-        """Drop who had its time; now and then say how much was not said in full."""
+        """Drop callers past their time; report sums of refusals that were not reported one by one."""
         now_s = self._loop.now()
         for caller in self._callers:
             if now_s >= caller.until_s:
@@ -149,10 +148,9 @@ class Gate:
 
 
 def dial(addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: float) -> tuple[int, Seals]:
-    """Connect to a head that listens and prove the secret, at each of its addresses in turn.
+    """Connect to a listening head and prove the secret, at each of its addresses in turn, within `limit_s`.
 
-    `limit_s` is for all of it. Returns the descriptor and the seals of the line. Raises prove.Refused, or the
-    last OSError.
+    Returns the descriptor and the seals of the line. Raises prove.Refused or the last OSError.
     """
     if not addrs:
         raise ConnectionError("no address was given")
@@ -166,10 +164,10 @@ def dial(addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: f
             try_s = min(most_s, prove.TIMEOUT_S if len(addrs) == 1 else TRY_S)
             try:
                 return _call(addr, port, secret, text, now_s + max(MIN_TRY_S, try_s))
-            except (OSError, prove.Refused) as e:  # at a wrong address somebody else may listen
+            except (OSError, prove.Refused) as e:  # another program may listen at a wrong address
                 failed.append(e)
         only_refused = len(addrs) == 1 and isinstance(failed[0], prove.Refused)
-        # It listened before anybody was told of it: where no address has a listener, it is gone.
+        # It listened before its address was sent: without any listener there now, it is gone.
         gone = all(isinstance(e, ConnectionRefusedError) for e in failed)
         if only_refused or gone or time.monotonic() + wait_s > end_s:
             raise failed[-1]
@@ -186,4 +184,4 @@ def _call(addr: str, port: int, secret: bytes, text: bytes, end_s: float) -> tup
         sock.close()
         raise
     os.set_inheritable(sock.fileno(), False)
-    return sock.detach(), seals(secret, nonces, head=False)
+    return sock.detach(), make_seals(secret, nonces, head=False)

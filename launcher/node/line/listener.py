@@ -1,4 +1,4 @@
-"""Takes connections from a listener, one at a time, and rests where none can be taken for now."""
+"""Connections from a listener, one at a time, with pauses when none can be taken."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Callable
 
 from ..loop import Loop
 
-REST_S = 0.5  # where no descriptors are left; whoever waits in the backlog is served then
+REST_S = 0.5  # without free descriptors; the backlog is served afterwards
 
 
 class Listening:
-    """`take(sock, address)` gets each; `rest_s()`, asked before, says for how long nobody shall be taken."""
+    """Acceptor: `take(sock, address)` gets each connection, after any pause that `rest_s()` returns."""
 
     def __init__(
         self,
@@ -20,13 +20,13 @@ class Listening:
         take: Callable[[socket.socket, Any], None],
         rest_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`listener` does not block, and is closed with us."""
+        """Take over `listener`, which must not block."""
         self._loop, self._listener, self._take, self._rest_s = loop, listener, take, rest_s
         self._open = True
         self.go_on()
 
     def go_on(self) -> None:
-        """There is room again."""
+        """Accept again."""
         if self._open:
             self._loop.watch(self._listener.fileno(), read=self._accept)
 
@@ -37,7 +37,7 @@ class Listening:
                 sock, address = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # gone again, or no descriptors are left: it would say so again at once
+            except OSError:  # gone again, or no free descriptors, which would repeat at once
                 for_s = REST_S
             else:
                 self._take(sock, address)
@@ -46,7 +46,7 @@ class Listening:
         self._loop.call_after(for_s, self.go_on)
 
     def close(self) -> None:
-        """Take nobody any more. May be called twice."""
+        """Accept no more. May be called twice."""
         if self._open:
             self._open = False
             self._loop.watch(self._listener.fileno())

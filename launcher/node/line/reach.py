@@ -1,7 +1,7 @@
-"""Which addresses of which nodes can be reached from where: every node tries the others' doors.
+"""Reachable addresses of nodes: every node tries the doors of the others.
 
-An address alone says little: 172.17.0.1 is the container bridge of every machine, and trying it reaches
-oneself. So who opens says which node it is, under the job's secret.
+A connection alone proves little: 172.17.0.1 is the container bridge of every machine, so trying it reaches
+oneself. So a door sends a word that identifies its node, under the job's secret.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import selectors
 import socket
 import time
-from _blake2 import blake2b  # hmac and hashlib bring OpenSSL with them, which costs megabytes
+from _blake2 import blake2b  # hmac and hashlib load OpenSSL, which costs megabytes
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,9 +20,9 @@ from pslaunch.runtime.shared import nics
 from ..loop import Loop
 from .listener import Listening
 
-ALL_PAIRS = 32  # nodes; among more, each tries a few others
+ALL_PAIRS = 32  # nodes; among more, each tries only some others
 TRY_S = 3.0
-FIRST_S = 1.0  # for the likeliest address of each node, before all are tried
+FIRST_S = 1.0  # for the likeliest addresses, before all are tried
 SETTLE_S = 0.25
 MAX_TRIES = 256  # connections at once
 PASS_BYTES = 16
@@ -31,17 +31,17 @@ MAX_ADDR_CHARS = 64
 
 
 class Target(NamedTuple):
-    """A door to try: of which node, where."""
+    """A door to try."""
 
     node: int
     addr: str
     port: int
 
 
-def candidates(nic: str) -> list[str]:
-    """Addresses of this machine that others might know, the likeliest first. Raises LookupError.
+def list_candidates(nic: str) -> list[str]:
+    """Return addresses at which others may reach this machine, the likeliest first. Raises LookupError.
 
-    Of the interface that was asked for; else the one by which we were called over SSH comes first.
+    Only the address of `nic`, if given; else the address called over SSH comes first.
     """
     if nic:
         return [nics.get_address(nic)]
@@ -50,7 +50,7 @@ def candidates(nic: str) -> list[str]:
 
 
 def check_addrs(told: Any) -> list[str]:
-    """Return the addresses that a node tells of itself. Raises ValueError where they can't be that."""
+    """Return the addresses that a node reports of itself, or raise ValueError."""
     if not told:
         raise ValueError("a node has at least one address")
     if len(told) > MAX_ADDRS:
@@ -62,9 +62,9 @@ def check_addrs(told: Any) -> list[str]:
 
 
 def is_address(text: str) -> bool:
-    """An sshd that serves a pipe in place of a connection (`docker exec -i NAME sshd -i`) says UNKNOWN."""
+    """Return True for an IP address; an sshd on a pipe (`docker exec -i NAME sshd -i`) gives UNKNOWN."""
     with contextlib.suppress(OSError, TypeError):
-        # As bytes: else it loads what names of other alphabets need.
+        # As bytes: a str would load the codecs for international names.
         host = os.fsencode(text)
         return len(host) <= MAX_ADDR_CHARS and bool(
             socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
@@ -72,20 +72,20 @@ def is_address(text: str) -> bool:
     return False
 
 
-def word(secret: bytes, node: int) -> bytes:
-    """What the door of a node says."""
+def make_word(secret: bytes, node: int) -> bytes:
+    """Return the word that the door of a node sends."""
     return blake2b(b"pslaunch door of node %d" % node, key=secret, digest_size=PASS_BYTES).digest()
 
 
 class Door:
-    """Listens at every address and says to everyone which node this is; knows no more and hears nothing.
+    """Listener at every address that sends each caller the word of this node and reads nothing.
 
-    Who came closes its connection first: the port is to be a program's at once, and what this side had closed
-    would hold it for another minute against one that binds it without SO_REUSEADDR.
+    Callers close first: a connection closed by this side would keep the port for a minute from a program that
+    binds it without SO_REUSEADDR.
     """
 
     def __init__(self, loop: Loop, says: bytes, port: int = 0) -> None:
-        """At this port, if it can be had; else at any."""
+        """Listen at this port if it is free, else at any."""
         listener = listen("", port)
         self._says = says
         self._callers: list[socket.socket] = []
@@ -107,7 +107,7 @@ class Door:
 
 
 def listen(addr: str, port: int) -> socket.socket:
-    """A non-blocking listener at an address, "" for all of this machine's; at this port, or else at any."""
+    """Return a non-blocking listener at an address, "" for all, and at this port, or any if it is busy."""
     at = _listen_at if addr else _listen_everywhere
     try:
         return at(addr, port)
@@ -121,7 +121,7 @@ def _listen_at(addr: str, port: int) -> socket.socket:
 
 
 def _listen_everywhere(_addr: str, port: int) -> socket.socket:
-    """Of both families where there are both."""
+    """Return a listener of both address families if this machine has both."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):  # IPv6 may be switched off in the kernel
             return _listen(("::", port), socket.AF_INET6, both=True)
@@ -135,9 +135,9 @@ def _listen(at: tuple[str, int], family: int, *, both: bool) -> socket.socket:
 
 
 def try_all(targets: Sequence[Target], secret: bytes, limit_s: float = TRY_S) -> list[Target]:
-    """The targets whose door opened and said the right word, each tried for at most `limit_s`.
+    """Return the targets whose door sent the right word within `limit_s`.
 
-    Where the first of every node opens, hardly anybody needs the others: they get less time.
+    Once the first address of every node has answered, the others get less time.
     """
     opened: list[Target] = []
     for at in range(0, len(targets), MAX_TRIES):
@@ -152,15 +152,15 @@ def _try_some(targets: Sequence[Target], secret: bytes, limit_s: float) -> list[
     likeliest = set({target.node: target for target in reversed(targets)}.values())
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
         for target in targets:
-            sock = stack.enter_context(_calling(target))
+            sock = stack.enter_context(_begin_connect(target))
             selector.register(sock, selectors.EVENT_READ, (sock, target))
         while selector.get_map() and (left_s := end_s - time.monotonic()) > 0:
             for key, _ in selector.select(left_s):
                 sock, target = key.data
                 selector.unregister(sock)
                 with contextlib.suppress(OSError):
-                    # Not in constant time: whoever is asked learns nothing from how long we compare.
-                    if sock.recv(PASS_BYTES) == word(secret, target.node):
+                    # Not in constant time: the peer learns nothing from the duration.
+                    if sock.recv(PASS_BYTES) == make_word(secret, target.node):
                         opened.append(target)
                         likeliest.discard(target)
             if not likeliest:
@@ -169,20 +169,20 @@ def _try_some(targets: Sequence[Target], secret: bytes, limit_s: float) -> list[
     return opened
 
 
-def _calling(target: Target) -> socket.socket:
+def _begin_connect(target: Target) -> socket.socket:
     family = socket.AF_INET6 if ":" in target.addr else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setblocking(False)
-    with contextlib.suppress(OSError):  # in progress; what fails at once is found when it is read
+    with contextlib.suppress(OSError):  # in progress; an immediate failure is found by the read
         sock.connect((target.addr, target.port))
     return sock
 
 
-# --- Who tries whom, and what follows from it. Pure. ---
+# --- Choice of addresses. Pure. ---
 
 
-def tries(nodes: int) -> dict[int, list[int]]:
-    """Whose doors each node tries: all others', or among many those at distances 1, 2, 4, … of a ring."""
+def plan_tries(nodes: int) -> dict[int, list[int]]:
+    """Return the nodes tried by each: all others, or among many those at distances 1, 2, 4, … of a ring."""
     if nodes <= ALL_PAIRS:
         return {i: [k for k in range(nodes) if k != i] for i in range(nodes)}
     steps = [1 << b for b in range((nodes - 1).bit_length())]
@@ -192,10 +192,10 @@ def tries(nodes: int) -> dict[int, list[int]]:
 def choose(
     names: Sequence[str], known: Sequence[Sequence[str]], opened: Mapping[int, Sequence[tuple[int, str]]]
 ) -> list[str]:
-    """For each node the first of its `known` addresses that all who tried it could open.
+    """Return for each node the first of its `known` addresses that all who tried it could open.
 
-    opened: by node, the (node, address) pairs that it could open. Raises LookupError, which names every
-    node that has no such address, and who could not reach it.
+    opened: by node, the (node, address) pairs that it could open. Raises LookupError naming every node
+    without such an address, and those who could not reach it.
     """
     chosen, wrong = sort_out(names, known, opened)
     if wrong:
@@ -206,9 +206,9 @@ def choose(
 def sort_out(
     names: Sequence[str], known: Sequence[Sequence[str]], opened: Mapping[int, Sequence[tuple[int, str]]]
 ) -> tuple[dict[int, str], dict[int, str]]:
-    """By node the address that all who tried it could open, or else, in words, who could not."""
+    """Return by node the address that all who tried it could open, or a text naming those who could not."""
     who_tried: dict[int, list[int]] = {i: [] for i in range(len(names))}
-    for i, tried in tries(len(names)).items():
+    for i, tried in plan_tries(len(names)).items():
         for k in tried:
             who_tried[k].append(i)
     reached = {(i, node, addr) for i, pairs in opened.items() for node, addr in pairs}

@@ -1,6 +1,6 @@
-"""A trace of control messages, for reports of a hang: a JSON object a line, with time, both sides, direction.
+"""Trace of control messages, to diagnose hangs: a JSON object a line, with time, both sides, direction.
 
-Left out are secrets, the values of variables, the user's commands, and output of programs.
+It leaves out secrets, values of variables, the user's commands, and output of programs.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Note = Callable[[str, Mapping[str, Any]], None]  # `sent` or `got`, and the mess
 
 MAX_ITEMS = 20  # of a list
 MAX_CHARS = 500  # of a text
-MAX_WAITING = 1000  # lines until the file is known
+MAX_WAITING = 1000  # lines before `begin`
 NAMES_ALONE = ("added_env", "env")
 COUNTED = ("events", "tail", "setup")
 
 
 def conceal(value: Any, key: str = "") -> Any:
-    """Return what a trace may tell of a value: no secret, no list or text that is long."""
+    """Return a value without secrets and long lists or texts."""
     if key == "secret":
         return value and "left out"
     if key in NAMES_ALONE:
@@ -40,7 +40,7 @@ def conceal(value: Any, key: str = "") -> Any:
 
 @final  # so that `trace and trace.of(peer)` is a note or None
 class Trace:
-    """What one side of a job sends and gets; kept in memory until `begin` says in which file."""
+    """Messages that one side of a job sends and gets, kept in memory until `begin`."""
 
     def __init__(self, side: str) -> None:
         self._side = side
@@ -48,15 +48,15 @@ class Trace:
         self._file: IO[str] | None = None
 
     def begin(self, path: str) -> None:
-        """Write to this file from now on, in place of what it had. Raises OSError; may be called again."""
+        """Replace this file and write to it from now on. Raises OSError; may be called again."""
         if self._file is None:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             self._file = open(fd, "w", buffering=1, encoding="utf-8")  # noqa: SIM115 - closed in `close`
             waiting, self._waiting = self._waiting, []
             self._write("".join(waiting))
 
-    def of(self, peer: str) -> Note:
-        """Return what notes the messages of the line to this side."""
+    def make_note(self, peer: str) -> Note:
+        """Return a function that notes the messages of the line to this peer."""
         return functools.partial(self._note, peer)
 
     def _note(self, peer: str, direction: str, message: Mapping[str, Any]) -> None:

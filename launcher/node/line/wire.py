@@ -1,8 +1,8 @@
 """The wire between head and agent, and head and observer: frames over any two descriptors.
 
-A frame is a header of 6 bytes (body length u32, kind u8, flags u8, little endian) and a body; no
-frame is over 64 KiB. Control is JSON, cut over several frames where it is longer. Control goes before
-bulk; bulk that a slow reader can't take is left out and counted; any byte is a sign of life.
+A frame is a header of 6 bytes (body length u32, kind u8, flags u8, little endian) and a body, at most
+64 KiB in all. Control is JSON, split over several frames if longer, and sent before bulk. Bulk that a slow
+reader can't take is left out and counted. Any byte is a sign of life.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ HEADER = struct.Struct("<IBB")
 MAX_FRAME_BYTES = 64 * 1024
 MAX_BODY_BYTES = MAX_FRAME_BYTES - HEADER.size
 MAX_CONTROL_BYTES = 16 * 1024 * 1024
-READ_BYTES = 64 * 1024  # in one turn of the loop: they may be as many lines, and others wait meanwhile
-MAX_BULK_BYTES = 1024 * 1024  # waiting to be sent; beyond it bulk is left out
+READ_BYTES = 64 * 1024  # in one round of the loop: perhaps as many lines, while others wait
+MAX_BULK_BYTES = 1024 * 1024  # waiting to be sent; more is left out
 HEARTBEAT_S = 1.0
-LAST_WORDS_S = 1.0  # to read what a side said before it stopped reading
+LAST_WORDS_S = 1.0  # to read the last messages of a side that reads no more
 
 CONTROL, OUTPUT, HEARTBEAT, DATA = 1, 2, 3, 4
-MORE = 1  # flag of a control frame: its message goes on in the next one
+MORE = 1  # flag of a control frame: its message continues in the next one
 _PIECE_HEAD = struct.Struct("<IQ")  # number of the process or file, offset of the piece in its log or content
 MAX_OUTPUT_BYTES = MAX_DATA_BYTES = MAX_BODY_BYTES - _PIECE_HEAD.size
 
-Message = dict[str, Any]  # that has come: messages.py says what is in it, if it is ours
+Message = dict[str, Any]  # received: has a type; messages.py lists the other keys
 Sent = TypeVar("Sent", contravariant=True)  # the messages of one side of a line
 
-# What comes of taking a message that lacks what it must have, or has something else in its place.
+# Errors of handling a message with missing or wrong values.
 NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 _KINDS = frozenset({CONTROL, OUTPUT, HEARTBEAT, DATA})
 
 
 class WireError(Exception):
-    """What came over the line is not our protocol, or not this version of it."""
+    """Bytes that are not of this protocol, or not of this version."""
 
 
 class Output(NamedTuple):
-    """A piece of a process's output, and where it stands in the log."""
+    """A piece of a process's output, and its offset in the log."""
 
     process: int
     offset: int
@@ -59,7 +59,7 @@ class Output(NamedTuple):
 
 
 class Data(NamedTuple):
-    """A piece of a file that is dispatched, and where it stands in it; it may go on into the next file."""
+    """A piece of a dispatched file, and its offset there; it may continue into the next file."""
 
     file: int
     offset: int
@@ -69,39 +69,39 @@ class Data(NamedTuple):
 Item = Union[Message, Output, Data]
 
 
-def _frame(kind: int, body: bytes, flags: int = 0) -> bytes:
+def _make_frame(kind: int, body: bytes, flags: int = 0) -> bytes:
     return HEADER.pack(len(body), kind, flags) + body
 
 
-BEAT = _frame(HEARTBEAT, b"")
+BEAT = _make_frame(HEARTBEAT, b"")
 
 
 def encode_control(message: object) -> list[bytes]:
-    """The frames of one message; raises WireError above MAX_CONTROL_BYTES."""
+    """Return the frames of one message; raises WireError above MAX_CONTROL_BYTES."""
     text = json.dumps(message, separators=(",", ":"), ensure_ascii=True).encode()
     if len(text) > MAX_CONTROL_BYTES:
         raise WireError(f"a message of {len(text)} bytes is over the limit of {MAX_CONTROL_BYTES}")
     pieces = [text[i : i + MAX_BODY_BYTES] for i in range(0, len(text), MAX_BODY_BYTES)]
-    return [_frame(CONTROL, piece, MORE if i + 1 < len(pieces) else 0) for i, piece in enumerate(pieces)]
+    return [_make_frame(CONTROL, piece, MORE if i + 1 < len(pieces) else 0) for i, piece in enumerate(pieces)]
 
 
 def encode_output(piece: Output) -> bytes:
-    """The frame of a piece of at most MAX_OUTPUT_BYTES."""
-    return _frame(OUTPUT, _PIECE_HEAD.pack(piece.process, piece.offset) + piece.data)
+    """Return the frame of a piece of at most MAX_OUTPUT_BYTES."""
+    return _make_frame(OUTPUT, _PIECE_HEAD.pack(piece.process, piece.offset) + piece.data)
 
 
 def encode_data(piece: Data) -> bytes:
-    """The frame of a piece of at most MAX_DATA_BYTES."""
-    return _frame(DATA, _PIECE_HEAD.pack(piece.file, piece.offset) + piece.data)
+    """Return the frame of a piece of at most MAX_DATA_BYTES."""
+    return _make_frame(DATA, _PIECE_HEAD.pack(piece.file, piece.offset) + piece.data)
 
 
-def hello() -> Hello:
-    """The first message in both directions."""
+def make_hello() -> Hello:
+    """Return the first message of both directions."""
     return {"type": "hello", "wire": WIRE_VERSION, "version": __version__}
 
 
 def check_hello(message: Message) -> None:
-    """Raises WireError unless `message` is a hello of this wire version."""
+    """Raise WireError unless `message` is a hello of this wire version."""
     if message.get("type") != "hello":
         raise WireError(f"the first message is {message.get('type')!r}, not hello")
     if message.get("wire") != WIRE_VERSION:
@@ -111,12 +111,12 @@ def check_hello(message: Message) -> None:
         )
 
 
-def _no_constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
 class Decoder:
-    """Frames from bytes that come in any pieces. Holds at most one frame and one unfinished message."""
+    """Decoder of bytes in any pieces. Holds at most one frame and one unfinished message."""
 
     def __init__(self, seal: Seal | None = None) -> None:
         self._seal = seal
@@ -124,7 +124,7 @@ class Decoder:
         self._message = bytearray()
 
     def feed(self, data: bytes) -> list[Item]:
-        """What is complete by now, in order; raises WireError on bytes that are not ours."""
+        """Return the items complete by now, in order; raises WireError on foreign bytes."""
         self._buffer += data
         found: list[Item] = []
         start = 0
@@ -139,14 +139,14 @@ class Decoder:
                     break
                 if self._seal and not self._seal.fits(bytes(view[start:end]), bytes(view[end:after])):
                     raise WireError("a frame was changed on its way, or is not of this line")
-                item = self._item(kind, flags, view[start + HEADER.size : end])
+                item = self._decode_item(kind, flags, view[start + HEADER.size : end])
                 start = after
                 if item is not None:
                     found.append(item)
         del self._buffer[:start]
         return found
 
-    def _item(self, kind: int, flags: int, body: memoryview) -> Item | None:
+    def _decode_item(self, kind: int, flags: int, body: memoryview) -> Item | None:
         if kind == HEARTBEAT:
             return None
         if kind in (OUTPUT, DATA):
@@ -161,7 +161,7 @@ class Decoder:
             return None
         text, self._message = bytes(self._message), bytearray()
         try:
-            message = json.loads(text, parse_constant=_no_constant)
+            message = json.loads(text, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as e:
             raise WireError(f"a message is not JSON: {e}") from None
         if not isinstance(message, dict) or not isinstance(message.get("type"), str):
@@ -170,11 +170,11 @@ class Decoder:
 
 
 class MessageLine(Generic[Sent]):
-    """One peer on a loop: sends and receives without blocking, keeps alive, notices loss.
+    """Line to one peer on a loop: sends and receives without blocking, keeps alive, notices loss.
 
-    `on_message` gets each message after a good hello, `on_output` each piece of output, `on_data` each piece
-    of a file, `on_lost` a reason, once: the line was closed, has been silent for `lost_after_s`, or spoke
-    nonsense. After that nothing is sent or received. The descriptors belong to the line.
+    `on_message` gets each message after a valid hello, `on_output` each piece of output, `on_data` each piece
+    of a file, `on_lost` a reason, once: the line was closed, was silent for `lost_after_s`, or sent nonsense.
+    After that nothing is sent or received. The line owns its descriptors.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class MessageLine(Generic[Sent]):
         seals: tuple[Seal, Seal] | None = None,
         trace: Note | None = None,
     ) -> None:
-        """`seals`: of what is sent and of what comes, where strangers can reach the line."""
+        """`seals`: for sending and receiving, over TCP."""
         self._loop, self._read_fd, self._write_fd = loop, read_fd, write_fd
         self.lost_after_s = lost_after_s
         self._on_message, self._on_lost = on_message, on_lost
@@ -201,9 +201,9 @@ class MessageLine(Generic[Sent]):
         self._decoder = Decoder(seals[1] if seals else None)
         self._greeted = False
         self.open = True
-        self._deaf = False  # the other side reads no more
+        self._deaf = False  # the peer reads no more
         self._sending = memoryview(b"")
-        # Frames of one message stay together: between them nothing else may come.
+        # Frames of one message stay together.
         self._control: deque[list[bytes]] = deque()
         self._bulk: deque[list[bytes]] = deque()
         self._bulk_bytes = 0
@@ -213,18 +213,18 @@ class MessageLine(Generic[Sent]):
         self.silence = Silence(loop.now())
         for fd in {read_fd, write_fd}:
             os.set_blocking(fd, False)
-        # Sent by the loop: nothing may be lost before our owner knows us.
-        self._control.append(encode_control(self._noted("sent", hello())))
+        # Sent by the loop: no loss may be reported before the owner has this object.
+        self._control.append(encode_control(self._note("sent", make_hello())))
         self._watch()
         loop.call_after(HEARTBEAT_S, self._beat)
 
     # --- sending ---
 
     def send(self, message: Sent, *, in_order: bool = False) -> None:
-        """Queue a message: before all bulk, or with `in_order` after the bulk that is queued already."""
+        """Queue a message before all bulk, or with `in_order` after the queued bulk."""
         if not self.open or self._deaf:
             return
-        frames = encode_control(self._noted("sent", message))
+        frames = encode_control(self._note("sent", message))
         if in_order and self._bulk:
             self._bulk.append(frames)
             self._bulk_bytes += sum(map(len, frames))
@@ -233,7 +233,7 @@ class MessageLine(Generic[Sent]):
         self._write()
 
     def send_output(self, piece: Output) -> bool:
-        """Queue a piece of output; False where it was left out because the reader is slow."""
+        """Queue a piece of output; return False where a slow reader makes us leave it out."""
         if not self.open or self._deaf or self._bulk_bytes > MAX_BULK_BYTES:
             return False
         frame = encode_output(piece)
@@ -243,21 +243,21 @@ class MessageLine(Generic[Sent]):
         return True
 
     def draw(self, source: Callable[[], list[bytes]]) -> None:
-        """Send the frames that `source` gives whenever nothing else waits; once it gave none, draw again."""
+        """Send frames of `source` whenever nothing else waits, until it returns none."""
         self._source = source
         self._write()
 
     @property
-    def sealed(self) -> bool:
-        """Whether strangers can reach the line: its other side has proved that it knows the job's secret."""
+    def is_sealed(self) -> bool:
+        """True over TCP: the peer has proved that it knows the job's secret."""
         return self._seal is not None
 
     @property
-    def idle(self) -> bool:
-        """Whether all that was queued has been sent, or can't be any more."""
+    def is_idle(self) -> bool:
+        """True once everything queued has been sent, or never can be."""
         return not self.open or not (self._sending or self._control or self._bulk)
 
-    def _next(self) -> bytes:
+    def _take_frames(self) -> bytes:
         if self._control:
             frames = self._control.popleft()
         elif self._bulk:
@@ -266,13 +266,13 @@ class MessageLine(Generic[Sent]):
         else:
             frames = self._source()
         if self._seal:
-            frames = [part for frame in frames for part in (frame, self._seal.mac(frame))]
+            frames = [part for frame in frames for part in (frame, self._seal.compute_mac(frame))]
         return b"".join(frames)
 
     def _write(self) -> None:
         while self.open:
             if not self._sending:
-                self._sending = memoryview(self._next())
+                self._sending = memoryview(self._take_frames())
                 if not self._sending:
                     break
             try:
@@ -289,7 +289,7 @@ class MessageLine(Generic[Sent]):
             self._watch()
 
     def _stop_writing(self, reason: str) -> None:
-        """Nobody hears us any more; what the other side said before is read to its end first."""
+        """Send no more; lose the line after reading the last messages of the peer."""
         self._deaf = True
         self._control.clear()
         self._bulk.clear()
@@ -319,7 +319,7 @@ class MessageLine(Generic[Sent]):
         if not data:
             self._lose("the line was closed")
             return
-        self.silence.heard(self._loop.now())
+        self.silence.hear(self._loop.now())
         try:
             for item in self._decoder.feed(data):
                 if not self.open:
@@ -342,14 +342,14 @@ class MessageLine(Generic[Sent]):
             self._tell(item)
 
     def _tell(self, message: Message) -> None:
-        """A message that lacks what it must have is no message of ours, whoever sent it."""
+        """Pass a message on; raise WireError where a value in it is missing or wrong."""
         try:
-            self._on_message(self._noted("got", message))
+            self._on_message(self._note("got", message))
         except NONSENSE as e:
             kind = str(message["type"])[:40]
             raise WireError(f"the message {kind!r} can't be right: {type(e).__name__}: {e}") from e
 
-    def _noted(self, direction: str, message: Any) -> Any:
+    def _note(self, direction: str, message: Any) -> Any:
         if self.trace:
             self.trace(direction, message)
         return message
@@ -370,13 +370,13 @@ class MessageLine(Generic[Sent]):
     def _lose(self, reason: str) -> None:
         if self.open:
             self.close()
-            stood_s = self._loop.stood_s(self.lost_after_s)
-            if stood_s >= self.lost_after_s / 2:  # the other side may have given us up meanwhile
-                reason += f"; this side did not run for {stood_s:.0f} s (stopped, or the machine asleep?)"
+            pause_s = self._loop.get_pause_s(self.lost_after_s)
+            if pause_s >= self.lost_after_s / 2:  # the peer may have given us up meanwhile
+                reason += f"; this side did not run for {pause_s:.0f} s (stopped, or the machine asleep?)"
             self._on_lost(reason)
 
     def close(self) -> None:
-        """Close the descriptors without a word. May be called twice."""
+        """Close the descriptors. May be called twice."""
         if not self.open:
             return
         self.open = False

@@ -67,7 +67,7 @@ def asked(*answers: Any) -> Seen:
     ours, theirs = socket.socketpair()
     read_fd = ours.detach()
     with theirs:
-        for message in (wire.hello(), *answers, {"type": "finished"}):
+        for message in (wire.make_hello(), *answers, {"type": "finished"}):
             theirs.sendall(b"".join(encode_control(message)))
         inspection = Inspection(loop)
         node = Node(0, "a", "", "/ws", "/ws/log", "/ws/output", "/ws/.pslaunch")

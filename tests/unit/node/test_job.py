@@ -68,11 +68,12 @@ def test_nodes_that_have_ranks_get_the_trainers_of_these(ranks: list[int], homes
     nodes = [node(i)._replace(trainers=own[i]) for i in range(4)]
     for trainers in (Count("per_rank", 1), Count("total", 6)):
         made = job.place(plan(pservers=Count("total", n), trainers=trainers), nodes)
-        assert [(p.rank, p.node) for p in made.of(env.TRAINER)] == sorted(zip(ranks, homes, strict=True))
+        dealt = made.list_processes(env.TRAINER)
+        assert [(p.rank, p.node) for p in dealt] == sorted(zip(ranks, homes, strict=True))
         for i in range(4):
-            assert [p.local_rank for p in made.of(env.TRAINER) if p.node == i] == [*range(len(own[i]))]
-        assert [p.node for p in made.of(env.PSERVER)] == [k % 4 for k in range(n)]
-        assert job.placed_from_data(json.loads(json.dumps(job.to_data(made)))).nodes == made.nodes
+            assert [p.local_rank for p in dealt if p.node == i] == [*range(len(own[i]))]
+        assert [p.node for p in made.list_processes(env.PSERVER)] == [k % 4 for k in range(n)]
+        assert job.parse_placed(json.loads(json.dumps(job.to_data(made)))).nodes == made.nodes
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_a_node_gets_only_the_roles_that_it_takes(taken: list[set[str]], rule: s
         return
     made = job.place(p, nodes)
     assert all(process.role in taken[process.node] for process in made.processes)
-    assert {role: len(made.of(role)) for role in able} == {
+    assert {role: len(made.list_processes(role)) for role in able} == {
         role: n if rule == "total" else n * able[role] for role in able
     }
 
@@ -141,7 +142,7 @@ def test_no_two_processes_of_an_address_share_a_port(
     used = [(owner[key], port) for key, values in ports.items() for port in values]
     assert len(used) == len(set(used))
     assert [port for _, port in used].count(ports[job.MASTER][0]) == 1  # at whatever address
-    assert all(len(ports[x.key]) == dense + sparse for x in where.of("pserver"))
+    assert all(len(ports[x.key]) == dense + sparse for x in where.list_processes("pserver"))
     assert all(ports[key][0] >= 7164 + further for key in ports if not key.startswith("pserver"))
 
 
@@ -199,7 +200,7 @@ def test_torch_variables_of_the_user_win() -> None:
     given = {"MASTER_PORT": "29500", "RANK": "7"}
     p = plan(pservers=Count("total", 1), trainers=Count("total", 1))._replace(added_env=given)
     where = job.place(p, [node(0)])
-    trainer = job.bind(where, Facts.symbolic(where)).starts[-1]
+    trainer = job.bind(where, Facts.make_symbolic(where)).starts[-1]
     assert {**trainer.added_env, **trainer.contract}.items() >= given.items()
     assert trainer.contract["MASTER_ADDR"] == "127.0.0.1"
 
@@ -207,7 +208,7 @@ def test_torch_variables_of_the_user_win() -> None:
 def test_a_dry_run_has_symbols_for_what_only_nodes_know() -> None:
     p = plan(pservers=Count("total", 2), trainers=Count("total", 1))
     where = job.place(p, [node(0), node(1, addr="")])
-    bound = job.bind(where, Facts.symbolic(where))
+    bound = job.bind(where, Facts.make_symbolic(where))
     trainer = bound.starts[-1].contract
     assert (
         trainer["PADDLE_PSERVERS_IP_PORT_LIST"] == "127.0.0.1:{pserver:0.port},{node:1.addr}:{pserver:1.port}"
@@ -219,7 +220,7 @@ def test_a_dry_run_has_symbols_for_what_only_nodes_know() -> None:
 def test_a_given_port_is_literal_in_a_dry_run() -> None:
     p = plan(pservers=Count("total", 2), trainers=Count("total", 1), port=8000)
     where = job.place(p, [node(0)])
-    trainer = job.bind(where, Facts.symbolic(where)).starts[-1].contract
+    trainer = job.bind(where, Facts.make_symbolic(where)).starts[-1].contract
     assert trainer["PADDLE_PSERVERS_IP_PORT_LIST"] == "127.0.0.1:8000,127.0.0.1:8003"
     assert trainer["PADDLE_INIT_PORT"] == "8000"
 
@@ -228,7 +229,7 @@ def test_a_given_port_is_literal_in_a_dry_run() -> None:
 def test_pservers_are_started_as_the_mode_says(server: str) -> None:
     p = plan(server=server, pservers=Count("total", 1), trainers=Count("total", 1))
     where = job.place(p, [node(0)])
-    start = job.bind(where, Facts.symbolic(where)).starts[0]
+    start = job.bind(where, Facts.make_symbolic(where)).starts[0]
     assert start.keep_ports == (server == "bundled")
     assert (start.argv == ("serve",)) == (server == "script")
     assert bool(start.contract["PADDLE_TRAINER_ENDPOINTS"]) == (server == "script")

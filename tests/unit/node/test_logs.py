@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.node import logs
-from pslaunch.node.logs import LineSplitter, Stream, Text, clean, tail
+from pslaunch.node.logs import LineSplitter, Stream, Text, clean, read_tail
 
 
 def split(pieces: list[bytes]) -> list[Text]:
@@ -108,7 +108,7 @@ def test_escape_sequences_go() -> None:
 def test_tail(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_bytes(b"".join(b"line %d\n" % i for i in range(5000)) + b"\n\n")
-    assert tail(str(log), 3) == ("line 4997", "line 4998", "line 4999")
-    assert tail(str(tmp_path / "none")) == ()
+    assert read_tail(str(log), 3) == ("line 4997", "line 4998", "line 4999")
+    assert read_tail(str(tmp_path / "none")) == ()
     log.write_bytes(b"x" * 100_000)
-    assert len(tail(str(log))) == 1
+    assert len(read_tail(str(log))) == 1

@@ -37,7 +37,7 @@ def test_a_cancelled_timer_is_not_called() -> None:
 
 def test_signals_are_handled_in_the_loop_and_handlers_are_given_back() -> None:
     loop, seen = Loop(), list[int]()
-    loop.on_signals({signal.SIGUSR1: lambda: seen.append(signal.SIGUSR1)})
+    loop.handle_signals({signal.SIGUSR1: lambda: seen.append(signal.SIGUSR1)})
     os.kill(os.getpid(), signal.SIGUSR1)
     loop.run(lambda: bool(seen))
     loop.close()
@@ -48,12 +48,12 @@ def test_a_pause_is_known_for_a_while_though_its_clock_stood_too() -> None:
     uptime_s = 0.0
     loop = Loop(clock=lambda: 7.0, uptime=lambda: uptime_s)  # a machine that sleeps
     loop.run_once(0.0)
-    assert loop.stood_s(within_s=5) == 0
+    assert loop.get_pause_s(within_s=5) == 0
     uptime_s = 60.0
     loop.run_once(0.0)
-    assert loop.stood_s(within_s=5) == 60
+    assert loop.get_pause_s(within_s=5) == 60
     uptime_s = 66.0
-    assert loop.stood_s(within_s=5) == 0
+    assert loop.get_pause_s(within_s=5) == 0
     loop.close()
 
 
@@ -61,7 +61,7 @@ def test_an_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     loop = Loop()
     try:
-        loop.on_signals({signal.SIGHUP: lambda: None})
+        loop.handle_signals({signal.SIGHUP: lambda: None})
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         loop.close()

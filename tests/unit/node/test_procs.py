@@ -31,7 +31,7 @@ for _ in range(2):
 child.kill()
 child.wait()  # the rest is handed to us
 killed, _, left = procs.kill_descendants(5)
-print(killed, len(left), len(procs.descendants(procs.os.getpid())))
+print(killed, len(left), len(procs.list_descendants(procs.os.getpid())))
 """
 
 
@@ -74,4 +74,4 @@ def test_exits_in_words() -> None:
 
 
 def test_kills_for_memory_are_counted_where_the_kernel_tells() -> None:
-    assert procs.oom_kills() >= 0
+    assert procs.count_oom_kills() >= 0

@@ -20,7 +20,7 @@ def test_a_pause_of_our_own_leaves_others_the_time_they_had() -> None:
     assert silence.measure(1.0) == 1
     assert silence.measure(100.0) == 1
     assert silence.measure(101.0) == 2
-    silence.heard(101.5)
+    silence.hear(101.5)
     assert silence.heard_s == 101.5
     assert silence.measure(102.0) == 0.5
     assert silence.measure(200.0) == 0.5

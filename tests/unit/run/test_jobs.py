@@ -39,7 +39,7 @@ def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Note]:
     node = Node(0, "localhost", "127.0.0.1").in_folder(str(tmp_path))._asdict()
 
     def write(job: str, state: str, *, end: str = ".json", **fields: Any) -> None:
-        path = Path(record.folder(os.environ)) / (job + end)
+        path = Path(record.get_folder(os.environ)) / (job + end)
         backend = "fabric" if "reach" in fields else "local"
         fixed: JobRecord = {
             "job": job,
@@ -172,7 +172,7 @@ def test_job_led_from_its_start_machine_has_both_records(note: Note) -> None:
     for _ in "12":
         (job,) = jobs.list_jobs()
         assert (job["state"], job["code"]) == ("ended", 3) and isinstance(job["error"], SpecError)
-    pointer = Path(record.folder(os.environ)) / f"train-1{record.POINTER}"
+    pointer = Path(record.get_folder(os.environ)) / f"train-1{record.POINTER}"
     assert json.loads(pointer.read_text())["code"] == 3
 
 
@@ -182,7 +182,7 @@ def test_node_lists_jobs_that_it_leads(note: Note) -> None:
     note("started", record.ELSEWHERE, end=record.POINTER, reach=ANOTHERS)
     note("old", record.ELSEWHERE)
     answer = subprocess.run([*NODE, "records"], stdout=subprocess.PIPE, check=True).stdout
-    told = b"".join(relay.pieces(io.BytesIO(answer))).splitlines()
+    told = b"".join(relay.read_pieces(io.BytesIO(answer))).splitlines()
     assert [json.loads(line)["job"] for line in told] == ["led"]
 
 
@@ -288,7 +288,7 @@ def test_end_recorded_during_a_request_is_seen(note: Note, monkeypatch: pytest.M
         note("train-1", "ended", code=0)
         return False
 
-    monkeypatch.setattr(record, "_answers", ends)
+    monkeypatch.setattr(record, "_has_listener", ends)
     note("train-1", "running")
     assert jobs.find("train-1")["state"] == "ended"
 
@@ -326,15 +326,15 @@ def test_last_ended_jobs_are_kept(note: Note, fields: dict[str, Any]) -> None:
         note(f"over-{number}", started=1.0 + number, **fields)
     left = [f"over-{number}" for number in range(5, record.KEPT + 5)]
     for _ in "12":
-        read = [r["job"] for r in record.read_all(record.folder(os.environ))]
+        read = [r["job"] for r in record.read_all(record.get_folder(os.environ))]
         assert sorted(read[:2]) == ["elsewhere", "running"] and read[2:] == left
-    assert len(list(Path(record.folder(os.environ)).iterdir())) == record.KEPT + 2
+    assert len(list(Path(record.get_folder(os.environ)).iterdir())) == record.KEPT + 2
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"job": "train-2", "state": "running"}', "no JSON"])
 def test_invalid_record_hides_no_job(note: Note, text: str) -> None:
     note("train-1", "running")
-    (Path(record.folder(os.environ)) / "other.json").write_text(text)
+    (Path(record.get_folder(os.environ)) / "other.json").write_text(text)
     out = io.StringIO()
     jobs.show_jobs(out, as_json=False)
     assert out.getvalue().startswith("train-1  running") and len(out.getvalue().splitlines()) == 1

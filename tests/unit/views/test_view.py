@@ -127,7 +127,7 @@ def test_control_sequences_of_hosts_are_removed_from_every_field(kind: type, scr
         recent.add(spoil({**e, "n": n, "time": 0.0}))
     clock = Clock()
     view = JsonView(screen) if kind is JsonView else kind(screen, clock)
-    for e in recent.since(0):
+    for e in recent.list_since(0):
         view.show_event(e)
         clock.now_s += 20.0
         view.tick(clock.now_s)

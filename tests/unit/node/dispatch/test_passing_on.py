@@ -48,7 +48,7 @@ def job_on(folder: Path, nodes: int, *shards: str) -> job.Placed:
 class Desk:
     """A head's desk: lines to nodes that say what a test has them say; what they are told is kept."""
 
-    ending = False
+    is_ending = False
     filled: frozenset[int] = frozenset()
 
     def __init__(self, folder: Path, nodes: int) -> None:

@@ -138,7 +138,7 @@ def test_nothing_is_kept_of_a_peer_that_goes_while_it_is_served(
     def dial() -> None:
         reached.append(gate.dial(["127.0.0.1"], serving.port, SECRET, b'{"files": true}', 3.0))
 
-    loop.aside(dial, lambda _failed: None)
+    loop.do_aside(dial, lambda _failed: None)
     loop.run(lambda: bool(reached))
     fd, seals = reached[0]
     come: list[Data] = []

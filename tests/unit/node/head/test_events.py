@@ -13,7 +13,7 @@ def line(number: int, text: str) -> dict[str, Any]:
 
 
 def numbers(recent: Recent, cursor: int, limit: int | None = None) -> list[int]:
-    return [event["n"] for event in recent.since(cursor, limit)]
+    return [event["n"] for event in recent.list_since(cursor, limit)]
 
 
 def test_from_a_cursor_on_and_so_many() -> None:

@@ -55,7 +55,7 @@ class Led:
         fd = ours.detach()
         self.head.attach(self.head.placed.nodes[0], fd, fd, lambda: "")
         self._decoder = Decoder()
-        self.say(b"".join(encode_control(wire.hello())))
+        self.say(b"".join(encode_control(wire.make_hello())))
         if nodes == 1:
             self.until_told("prepare")
 
@@ -153,7 +153,7 @@ def test_a_node_speaks_for_its_own_processes_only(said: bytes) -> None:
     with contextlib.closing(Led(nodes=2)) as led:
         led.say(said)
         led.loop.run(lambda: led.head.done)
-        assert "trainer/1, which is of another node" in led.events("node")[-1]["text"]
+        assert "trainer/1 belongs to another node" in led.events("node")[-1]["text"]
 
 
 def test_a_number_beyond_counting_in_a_report_is_left_out(led: Led) -> None:

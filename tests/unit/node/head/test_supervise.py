@@ -21,29 +21,29 @@ def job(pservers: int = 1, trainers: int = 2, server: str = "bundled", nodes: in
     members |= {f"trainer/{i}": Member("trainer", i % nodes, f"/log/train.{i}.log") for i in range(trainers)}
     supervisor = Supervisor(members, GRACE_S, server)
     for key in members:
-        supervisor.starting(key)
+        supervisor.note_start(key)
     return supervisor
 
 
 def connect(supervisor: Supervisor) -> None:
     for key in supervisor.members:
-        supervisor.progress(key, "connected")
+        supervisor.note_progress(key, "connected")
 
 
 def test_all_trainers_give_0_and_reached_pservers_end_by_themselves() -> None:
     s = job()
     connect(s)
-    s.exited("trainer/0", Exit(0), 10.0)  # after the others: it counts only while they wait
+    s.note_exit("trainer/0", Exit(0), 10.0)  # after the others: it counts only while they wait
     assert s.failure is not None
     s = job()
     connect(s)
     for i in (0, 1):
-        s.progress(f"trainer/{i}", "finished")
-        s.exited(f"trainer/{i}", Exit(0), 10.0)
-    assert s.actions(10.0) == []
-    assert s.due_s(10.0) == 10.0 + GRACE_S
-    s.exited("pserver/0", Exit(0), 10.5)
-    assert s.actions(10.5) == [Finish()]
+        s.note_progress(f"trainer/{i}", "finished")
+        s.note_exit(f"trainer/{i}", Exit(0), 10.0)
+    assert s.decide(10.0) == []
+    assert s.find_due_s(10.0) == 10.0 + GRACE_S
+    s.note_exit("pserver/0", Exit(0), 10.5)
+    assert s.decide(10.5) == [Finish()]
     assert s.result is not None and s.result.code == 0 and s.result.failure is None
 
 
@@ -51,71 +51,71 @@ def test_a_trainer_that_never_connected_is_missed_by_those_that_did_in_either_or
     for early in (True, False):
         s = job()
         if early:
-            s.exited("trainer/1", Exit(0), 1.0)
-            assert s.actions(1.0) == [] and s.failure is None  # trainer/0 may train alone, too
-        s.progress("trainer/0", "connected")
+            s.note_exit("trainer/1", Exit(0), 1.0)
+            assert s.decide(1.0) == [] and s.failure is None  # trainer/0 may train alone, too
+        s.note_progress("trainer/0", "connected")
         if not early:
-            assert s.actions(1.0) == []
-            s.exited("trainer/1", Exit(0), 1.0)
-        s.actions(2.0)
+            assert s.decide(1.0) == []
+            s.note_exit("trainer/1", Exit(0), 1.0)
+        s.decide(2.0)
         assert s.failure is not None and s.failure.what == "trainer/1" and s.failure.code == codes.PEER
     script = job(server="script")
-    script.progress("trainer/0", "connected")
-    script.exited("trainer/1", Exit(0), 1.0)
-    script.actions(1.0)
+    script.note_progress("trainer/0", "connected")
+    script.note_exit("trainer/1", Exit(0), 1.0)
+    script.decide(1.0)
     assert script.failure is None
 
 
 def test_a_reached_pserver_that_stays_gets_term_after_grace_and_kill_after_another() -> None:
     s = job(trainers=1)
     connect(s)
-    s.progress("trainer/0", "finished")
-    s.exited("trainer/0", Exit(0), 0.0)
-    assert s.actions(GRACE_S - 0.1) == []
-    assert s.actions(GRACE_S) == [Signal(("pserver/0",), TERM)]
-    assert s.actions(2 * GRACE_S) == [Signal(("pserver/0",), KILL)]
-    s.exited("pserver/0", Exit(137, "SIGKILL", asked=True), 2 * GRACE_S + 0.1)
-    assert s.actions(2 * GRACE_S + 0.1) == [Finish()]
+    s.note_progress("trainer/0", "finished")
+    s.note_exit("trainer/0", Exit(0), 0.0)
+    assert s.decide(GRACE_S - 0.1) == []
+    assert s.decide(GRACE_S) == [Signal(("pserver/0",), TERM)]
+    assert s.decide(2 * GRACE_S) == [Signal(("pserver/0",), KILL)]
+    s.note_exit("pserver/0", Exit(137, "SIGKILL", asked=True), 2 * GRACE_S + 0.1)
+    assert s.decide(2 * GRACE_S + 0.1) == [Finish()]
     assert s.result is not None and s.result.code == 0
 
 
 def test_pservers_that_nobody_reached_get_term_at_once() -> None:
     for server in ("bundled", "script"):
         s = job(pservers=2, trainers=1, server=server)
-        s.exited("trainer/0", Exit(0), 3.0)
-        assert s.actions(3.0) == [Signal(("pserver/0", "pserver/1"), TERM)]
+        s.note_exit("trainer/0", Exit(0), 3.0)
+        assert s.decide(3.0) == [Signal(("pserver/0", "pserver/1"), TERM)]
         for i in (0, 1):
-            s.exited(f"pserver/{i}", Exit(143, "SIGTERM", asked=True), 3.1)
-        assert s.actions(3.1) == [Finish()]
+            s.note_exit(f"pserver/{i}", Exit(143, "SIGTERM", asked=True), 3.1)
+        assert s.decide(3.1) == [Finish()]
         assert s.result is not None and s.result.code == 0
 
 
 def test_only_the_unreached_of_several_pservers_get_term_at_once() -> None:
     s = job(pservers=2, trainers=1)
-    s.progress("pserver/0", "connected")
-    s.exited("trainer/0", Exit(0), 0.0)
-    assert s.actions(0.0) == [Signal(("pserver/1",), TERM)]
-    assert s.actions(GRACE_S) == [Signal(("pserver/1",), KILL), Signal(("pserver/0",), TERM)]
+    s.note_progress("pserver/0", "connected")
+    s.note_exit("trainer/0", Exit(0), 0.0)
+    assert s.decide(0.0) == [Signal(("pserver/1",), TERM)]
+    assert s.decide(GRACE_S) == [Signal(("pserver/1",), KILL), Signal(("pserver/0",), TERM)]
 
 
 @pytest.mark.parametrize("server", ["script", "bundled"])
 def test_pservers_that_end_with_the_job_hear_it_once(server: str) -> None:
     s = job(server=server)
     s.stop(2, "interrupted", 1.0)
-    assert s.actions(1.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
-    s.exited("trainer/0", Exit(0, asked=True), 1.1)
-    s.exited("trainer/1", Exit(0, asked=True), 1.1)
-    assert s.actions(1.1) == [Signal(("pserver/0",), TERM)]
+    assert s.decide(1.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    s.note_exit("trainer/0", Exit(0, asked=True), 1.1)
+    s.note_exit("trainer/1", Exit(0, asked=True), 1.1)
+    assert s.decide(1.1) == [Signal(("pserver/0",), TERM)]
 
 
 def test_a_failing_trainer_ends_the_others_then_the_pservers() -> None:
     s = job()
-    s.exited("trainer/1", Exit(3, tail=("boom",)), 1.0)
-    assert s.actions(1.0) == [Signal(("trainer/0",), TERM)]
-    s.exited("trainer/0", Exit(143, "SIGTERM", asked=True), 1.2)
-    assert s.actions(1.2) == [Signal(("pserver/0",), TERM)]
-    s.exited("pserver/0", Exit(0, asked=True), 1.4)
-    assert s.actions(1.4) == [Finish()]
+    s.note_exit("trainer/1", Exit(3, tail=("boom",)), 1.0)
+    assert s.decide(1.0) == [Signal(("trainer/0",), TERM)]
+    s.note_exit("trainer/0", Exit(143, "SIGTERM", asked=True), 1.2)
+    assert s.decide(1.2) == [Signal(("pserver/0",), TERM)]
+    s.note_exit("pserver/0", Exit(0, asked=True), 1.4)
+    assert s.decide(1.4) == [Finish()]
     assert s.result is not None and s.result.code == 3
     failure = s.result.failure
     assert failure is not None and failure.what == "trainer/1" and failure.tail == ("boom",)
@@ -124,47 +124,47 @@ def test_a_failing_trainer_ends_the_others_then_the_pservers() -> None:
 def test_pservers_are_told_after_half_the_grace_even_if_trainers_stay() -> None:
     s = job()
     s.stop(signal.SIGINT, "interrupted", 0.0)
-    assert s.actions(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
-    assert s.actions(GRACE_S / 2) == [Signal(("pserver/0",), TERM)]
-    assert s.actions(GRACE_S) == [Signal(("pserver/0", "trainer/0", "trainer/1"), KILL)]
-    assert s.actions(GRACE_S + 1.0) == []
-    assert s.actions(GRACE_S + 2.0) == [Finish()]  # nobody reported: the nodes clean up, the job is over
+    assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    assert s.decide(GRACE_S / 2) == [Signal(("pserver/0",), TERM)]
+    assert s.decide(GRACE_S) == [Signal(("pserver/0", "trainer/0", "trainer/1"), KILL)]
+    assert s.decide(GRACE_S + 1.0) == []
+    assert s.decide(GRACE_S + 2.0) == [Finish()]  # nobody reported: the nodes clean up, the job is over
     assert s.result is not None and s.result.code == codes.INT
 
 
 def test_a_second_request_kills_at_once() -> None:
     s = job()
     s.stop(signal.SIGINT, "interrupted", 0.0)
-    s.actions(0.0)
+    s.decide(0.0)
     s.stop(signal.SIGINT, "interrupted", 0.5)
-    assert s.actions(0.5) == [Signal(("pserver/0", "trainer/0", "trainer/1"), KILL)]
+    assert s.decide(0.5) == [Signal(("pserver/0", "trainer/0", "trainer/1"), KILL)]
 
 
 def test_a_request_before_anything_was_started_ends_the_job() -> None:
     s = Supervisor({"trainer/0": Member("trainer", 0, "")}, GRACE_S, "none")
     s.stop(signal.SIGTERM, "asked", 0.0)
-    assert s.actions(0.0) == [Finish()]
+    assert s.decide(0.0) == [Finish()]
     assert s.result is not None and s.result.code == codes.TERM
 
 
 def test_a_request_may_bring_the_code_that_is_told() -> None:
     s = job()
     s.stop(signal.SIGHUP, "the output can't be written", 0.0, codes.IO)
-    assert s.actions(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
     s.stop(signal.SIGINT, "interrupted", 0.5)
-    s.actions(GRACE_S + 2.0)
+    s.decide(GRACE_S + 2.0)
     assert s.result is not None and s.result.code == codes.IO
 
 
 def test_a_vanished_peer_is_secondary_to_what_is_heard_within_a_second() -> None:
     s = job()
-    s.exited("trainer/0", Exit(codes.PEER), 1.0)
-    assert s.actions(1.0) == []  # looks one second further
-    assert s.due_s(1.0) == 2.0
-    s.exited("pserver/0", Exit(139, "SIGSEGV"), 1.4)
-    assert s.actions(1.4) == [Signal(("trainer/1",), TERM)]
-    s.exited("trainer/1", Exit(codes.PEER, asked=True), 1.5)
-    s.actions(1.5)
+    s.note_exit("trainer/0", Exit(codes.PEER), 1.0)
+    assert s.decide(1.0) == []  # looks one second further
+    assert s.find_due_s(1.0) == 2.0
+    s.note_exit("pserver/0", Exit(139, "SIGSEGV"), 1.4)
+    assert s.decide(1.4) == [Signal(("trainer/1",), TERM)]
+    s.note_exit("trainer/1", Exit(codes.PEER, asked=True), 1.5)
+    s.decide(1.5)
     assert s.result is not None and s.result.code == 139
     assert s.result.failure is not None and s.result.failure.what == "pserver/0"
 
@@ -172,150 +172,150 @@ def test_a_vanished_peer_is_secondary_to_what_is_heard_within_a_second() -> None
 def test_a_pserver_that_ends_because_of_a_trainer_explains_the_trainers_that_miss_it() -> None:
     why = "step 1 waits for trainer 1 for 9 s (option --stall_timeout)"
     s = job(nodes=2)
-    s.explained("pserver/0", why, "trainer/1")
-    s.exited("trainer/0", Exit(codes.PEER, tail=("missed",)), 1.0)  # the pserver takes longer to its end
-    s.exited("pserver/0", Exit(codes.PEER, tail=("waited",)), 1.9)
-    assert s.actions(2.0) == [Signal(("trainer/1",), TERM)]
-    s.exited("trainer/1", Exit(143, "SIGTERM", asked=True, tail=("asleep",)), 3.0)
-    s.actions(3.0)
+    s.note_explanation("pserver/0", why, "trainer/1")
+    s.note_exit("trainer/0", Exit(codes.PEER, tail=("missed",)), 1.0)  # the pserver takes longer to its end
+    s.note_exit("pserver/0", Exit(codes.PEER, tail=("waited",)), 1.9)
+    assert s.decide(2.0) == [Signal(("trainer/1",), TERM)]
+    s.note_exit("trainer/1", Exit(143, "SIGTERM", asked=True, tail=("asleep",)), 3.0)
+    s.decide(3.0)
     assert s.result is not None and s.result.reason == f"trainer/1 keeps others waiting: {why}"
     failure = s.result.failure
     assert failure is not None and (failure.what, failure.node, failure.code) == ("trainer/1", 1, codes.PEER)
     assert (failure.log, failure.tail) == ("/log/train.1.log", ("asleep",))
     saving = job()
-    saving.explained("pserver/0", why, "trainer/1")
-    saving.exited("trainer/0", Exit(codes.PEER), 1.0)
-    assert saving.actions(1.9) == []
-    assert saving.actions(2.0) == [Signal(("trainer/1",), TERM)]
-    saving.exited("pserver/0", Exit(codes.PEER, asked=True), 4.0)
-    saving.exited("trainer/1", Exit(143, "SIGTERM", asked=True), 4.0)
-    saving.actions(4.0)
+    saving.note_explanation("pserver/0", why, "trainer/1")
+    saving.note_exit("trainer/0", Exit(codes.PEER), 1.0)
+    assert saving.decide(1.9) == []
+    assert saving.decide(2.0) == [Signal(("trainer/1",), TERM)]
+    saving.note_exit("pserver/0", Exit(codes.PEER, asked=True), 4.0)
+    saving.note_exit("trainer/1", Exit(143, "SIGTERM", asked=True), 4.0)
+    saving.decide(4.0)
     assert saving.result is not None and saving.result.code == codes.PEER
     assert saving.result.reason == f"trainer/1 keeps others waiting: {why}"
 
 
 def test_a_vanished_peer_alone_ends_the_job_after_a_second() -> None:
     s = job()
-    s.exited("trainer/0", Exit(codes.PEER), 1.0)
-    assert s.actions(2.0) == [Signal(("trainer/1",), TERM)]
+    s.note_exit("trainer/0", Exit(codes.PEER), 1.0)
+    assert s.decide(2.0) == [Signal(("trainer/1",), TERM)]
 
 
 def test_a_job_that_ends_already_needs_no_other_reason_to_end() -> None:
     """What carries agents is gone once they are: no failure of a job whose pservers still save."""
     trained = job(trainers=1)
     connect(trained)
-    trained.progress("trainer/0", "finished")
-    trained.exited("trainer/0", Exit(0), 1.0)
+    trained.note_progress("trainer/0", "finished")
+    trained.note_exit("trainer/0", Exit(0), 1.0)
     stopped, failed = job(), job()
     stopped.stop(signal.SIGINT, "interrupted", 1.0)
-    failed.exited("trainer/0", Exit(3), 1.0)
+    failed.note_exit("trainer/0", Exit(3), 1.0)
     for s, code in ((trained, codes.OK), (stopped, codes.INT), (failed, 3)):
-        before = s.actions(2.0)
+        before = s.decide(2.0)
         s.stop(TERM, "mpirun is gone", 2.0, codes.NODE_LOST)
-        assert s.actions(2.0) == [] and KILL not in [a.number for a in before if isinstance(a, Signal)]
+        assert s.decide(2.0) == [] and KILL not in [a.number for a in before if isinstance(a, Signal)]
         for key in list(s.alive):
-            s.exited(key, Exit(0, asked=True), 2.5)
-        s.actions(2.5)
+            s.note_exit(key, Exit(0, asked=True), 2.5)
+        s.decide(2.5)
         assert s.result is not None and s.result.code == code
     running = job()
     running.stop(TERM, "mpirun is gone", 2.0, codes.NODE_LOST)
-    assert [a.number for a in running.actions(2.0) if isinstance(a, Signal)] == [TERM]
+    assert [a.number for a in running.decide(2.0) if isinstance(a, Signal)] == [TERM]
 
 
 def test_a_lost_node_outranks_what_failed_just_before() -> None:
     s = job(nodes=3, trainers=3)
-    s.exited("trainer/0", Exit(1), 1.0)
-    s.actions(1.0)
-    s.node_lost(1, "n1", "the line was closed", 1.5)
-    s.exited("trainer/2", Exit(143, "SIGTERM", asked=True), 1.6)
-    s.exited("pserver/0", Exit(0, asked=True), 1.7)
-    assert Finish() in s.actions(1.7)
+    s.note_exit("trainer/0", Exit(1), 1.0)
+    s.decide(1.0)
+    s.note_lost_node(1, "n1", "the line was closed", 1.5)
+    s.note_exit("trainer/2", Exit(143, "SIGTERM", asked=True), 1.6)
+    s.note_exit("pserver/0", Exit(0, asked=True), 1.7)
+    assert Finish() in s.decide(1.7)
     assert s.result is not None and s.result.code == codes.NODE_LOST
     late = job(nodes=3, trainers=3)
-    late.exited("trainer/0", Exit(1), 1.0)
-    late.node_lost(1, "n1", "the line was closed", 2.5)
+    late.note_exit("trainer/0", Exit(1), 1.0)
+    late.note_lost_node(1, "n1", "the line was closed", 2.5)
     assert late.failure is not None and late.failure.code == 1
 
 
 def test_a_pserver_that_ends_early_is_a_failure_with_0_too() -> None:
     s = job()
-    s.exited("pserver/0", Exit(0), 1.0)
+    s.note_exit("pserver/0", Exit(0), 1.0)
     assert s.failure is not None and s.failure.code == codes.PEER
     assert "before the trainers" in s.failure.text
     s = job(server="script")
-    s.exited("pserver/0", Exit(0), 1.0)
+    s.note_exit("pserver/0", Exit(0), 1.0)
     assert s.failure is not None and "--server bundled" in s.failure.advice
 
 
 def test_a_pserver_may_end_once_all_trainers_have_finished_with_it() -> None:
     s = job(trainers=1)
     connect(s)
-    s.progress("pserver/0", "finished")
-    s.exited("pserver/0", Exit(0), 1.0)
-    assert s.failure is None and s.actions(1.0) == []
-    s.exited("trainer/0", Exit(0), 2.0)
-    assert s.actions(2.0) == [Finish()]
+    s.note_progress("pserver/0", "finished")
+    s.note_exit("pserver/0", Exit(0), 1.0)
+    assert s.failure is None and s.decide(1.0) == []
+    s.note_exit("trainer/0", Exit(0), 2.0)
+    assert s.decide(2.0) == [Finish()]
 
 
 def test_a_connected_trainer_that_leaves_with_0_while_others_wait_is_a_failure() -> None:
     s = job()
     connect(s)
-    s.exited("trainer/1", Exit(0), 1.0)
+    s.note_exit("trainer/1", Exit(0), 1.0)
     assert s.failure is not None and s.failure.what == "trainer/1" and s.failure.code == codes.PEER
     s = job()
     connect(s)
-    s.progress("trainer/0", "finished")
-    s.exited("trainer/0", Exit(0), 1.0)
-    s.exited("trainer/1", Exit(0), 2.0)  # nobody waits any more
+    s.note_progress("trainer/0", "finished")
+    s.note_exit("trainer/0", Exit(0), 1.0)
+    s.note_exit("trainer/1", Exit(0), 2.0)  # nobody waits any more
     assert s.failure is None
 
 
 def test_a_failed_save_counts_even_after_the_training() -> None:
     s = job(trainers=1)
     connect(s)
-    s.progress("trainer/0", "finished")
-    s.exited("trainer/0", Exit(0), 1.0)
-    s.exited("pserver/0", Exit(codes.IO), 1.5)
-    s.actions(1.5)
+    s.note_progress("trainer/0", "finished")
+    s.note_exit("trainer/0", Exit(0), 1.0)
+    s.note_exit("pserver/0", Exit(codes.IO), 1.5)
+    s.decide(1.5)
     assert s.result is not None and s.result.code == codes.IO
     s = job(trainers=1)
     connect(s)
-    s.exited("trainer/0", Exit(0), 1.0)
-    s.exited("pserver/0", Exit(1), 1.5)  # other codes don't
-    s.actions(1.5)
+    s.note_exit("trainer/0", Exit(0), 1.0)
+    s.note_exit("pserver/0", Exit(1), 1.5)  # other codes don't
+    s.decide(1.5)
     assert s.result is not None and s.result.code == 0
 
 
 def test_what_dies_of_our_own_signal_is_no_failure() -> None:
     s = job()
     s.stop(signal.SIGHUP, "closed", 0.0)
-    s.actions(0.0)
+    s.decide(0.0)
     for key in s.members:
-        s.exited(key, Exit(143, "SIGTERM", asked=True), 0.1)
-    s.actions(0.1)
+        s.note_exit(key, Exit(143, "SIGTERM", asked=True), 0.1)
+    s.decide(0.1)
     assert s.result is not None and s.result.code == codes.HUP and s.result.failure is None
 
 
 def test_killed_for_memory_is_said() -> None:
     s = job()
-    s.exited("trainer/0", Exit(137, "SIGKILL", oom=True), 1.0)
+    s.note_exit("trainer/0", Exit(137, "SIGKILL", oom=True), 1.0)
     assert s.failure is not None and s.failure.code == 137 and "memory" in s.failure.text
 
 
 def test_trouble_with_a_start_ends_the_job() -> None:
     s = job()
-    s.not_started("trainer/1")
-    s.trouble(Failure("trainer/1", 0, 127, "can't be started"), 0.0)
-    assert s.actions(0.0) == [Signal(("trainer/0",), TERM)]
+    s.note_not_started("trainer/1")
+    s.note_trouble(Failure("trainer/1", 0, 127, "can't be started"), 0.0)
+    assert s.decide(0.0) == [Signal(("trainer/0",), TERM)]
 
 
 def test_a_log_that_can_not_be_written_ends_its_process_in_order_too() -> None:
     s = job()
-    s.trouble(Failure("pserver/0", 0, codes.IO, "can't be written"), 0.0)
-    assert s.actions(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    s.note_trouble(Failure("pserver/0", 0, codes.IO, "can't be written"), 0.0)
+    assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
     for key in ("trainer/0", "trainer/1"):
-        s.exited(key, Exit(143, "SIGTERM", asked=True), 0.1)
-    assert s.actions(0.1) == [Signal(("pserver/0",), TERM)]
+        s.note_exit(key, Exit(143, "SIGTERM", asked=True), 0.1)
+    assert s.decide(0.1) == [Signal(("pserver/0",), TERM)]
 
 
 events = st.lists(
@@ -339,35 +339,35 @@ def test_every_history_ends_and_no_signal_goes_to_what_has_ended(
     for kind, i, how, wait_s in history:
         now += wait_s
         if kind == "exit" and keys[i] in s.alive:
-            s.exited(keys[i], how, now)
+            s.note_exit(keys[i], how, now)
         elif kind == "stop":
             s.stop(2, "asked", now)
         elif kind == "lost":
-            s.node_lost(i % 2, "n", "gone", now)
+            s.note_lost_node(i % 2, "n", "gone", now)
         elif kind == "progress":
-            s.progress(keys[i], "connected")
-        for action in s.actions(now):
+            s.note_progress(keys[i], "connected")
+        for action in s.decide(now):
             if isinstance(action, Signal):
                 assert all(key in s.alive for key in action.keys)
     s.stop(2, "asked", now)
     for _ in range(20):  # nobody reports anything any more: still it ends, within the bound
         if s.result:
             break
-        s.actions(now)
-        now = min(s.due_s(now), now + 60)
+        s.decide(now)
+        now = min(s.find_due_s(now), now + 60)
     assert s.result is not None
-    assert s.due_s(now) >= now
+    assert s.find_due_s(now) >= now
 
 
 def test_an_ending_signals_each_process_once_a_kind() -> None:
     ending = Ending({"trainer/0": "trainer", "pserver/0": "pserver"}, 4.0, 0.0)
-    sent = [a for t in (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0) for a in ending.actions(t)]
+    sent = [a for t in (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0) for a in ending.decide(t)]
     assert sent == [
         Signal(("trainer/0",), TERM),
         Signal(("pserver/0",), TERM),
         Signal(("trainer/0", "pserver/0"), KILL),
     ]
     assert not ending.over
-    ending.gone("trainer/0")
-    ending.gone("pserver/0")
-    assert ending.actions(5.5) == [] and ending.over
+    ending.remove("trainer/0")
+    ending.remove("pserver/0")
+    assert ending.decide(5.5) == [] and ending.over

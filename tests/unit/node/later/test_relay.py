@@ -19,7 +19,7 @@ import pytest
 from pslaunch.node import codes, listing
 from pslaunch.node.agent.folders import Premises
 from pslaunch.node.later import relay
-from pslaunch.node.later.relay import NOTES, PIECE_BYTES, Answer, pack, pieces
+from pslaunch.node.later.relay import NOTES, PIECE_BYTES, Answer, pack, read_pieces
 from pslaunch.node.listing import EARLIER, OWNER
 from pslaunch.node.loop import Loop
 
@@ -38,16 +38,16 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_file_comes_whole(file: Path) -> None:
-    assert b"".join(pieces(io.BytesIO(answer("read", str(file))))) == file.read_bytes()
+    assert b"".join(read_pieces(io.BytesIO(answer("read", str(file))))) == file.read_bytes()
 
 
 def test_an_answer_that_was_cut_off_is_an_error(file: Path) -> None:
     whole = answer("read", str(file))
     for cut in (0, 3, 4, 1000, PIECE_BYTES + 4, len(whole) - 5, len(whole) - 1):
         with pytest.raises(EOFError, match="cut off"):
-            list(pieces(io.BytesIO(whole[:cut])))
+            list(read_pieces(io.BytesIO(whole[:cut])))
     with pytest.raises(EOFError, match="a piece of"):
-        list(pieces(io.BytesIO(b"\xff\xff\xff\xff")))
+        list(read_pieces(io.BytesIO(b"\xff\xff\xff\xff")))
 
 
 def test_what_is_in_a_folder_is_packed_and_nothing_where_there_is_none(file: Path) -> None:
@@ -56,7 +56,7 @@ def test_what_is_in_a_folder_is_packed_and_nothing_where_there_is_none(file: Pat
     (folder / "pass-00000/params.tar").write_bytes(b"values")
     for path, wanted in ((folder, ["pass-00000", "pass-00000/params.tar"]), (file.parent / "no", [])):
         packed = answer("pack", str(path))
-        with tarfile.open(fileobj=io.BytesIO(b"".join(pieces(io.BytesIO(packed))))) as archive:
+        with tarfile.open(fileobj=io.BytesIO(b"".join(read_pieces(io.BytesIO(packed))))) as archive:
             assert sorted(archive.getnames()) == wanted
 
 
@@ -97,10 +97,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_what_another_job_left_is_no_answer(file: Path) -> None:
     state = file.parent / "state"
     whose = (str(state), "mine-1")
-    assert b"".join(pieces(io.BytesIO(answer("read", str(file), *whose)))) == file.read_bytes()
+    assert b"".join(read_pieces(io.BytesIO(answer("read", str(file), *whose)))) == file.read_bytes()
     state.mkdir()
     (state / OWNER).write_text("mine-1\n")
-    assert b"".join(pieces(io.BytesIO(answer("read", str(file), *whose)))) == file.read_bytes()
+    assert b"".join(read_pieces(io.BytesIO(answer("read", str(file), *whose)))) == file.read_bytes()
     (state / OWNER).write_text("other-2\n")
     for words in (("read", str(file)), ("pack", str(file.parent))):
         done = subprocess.run([*NODE, *words, *whose], capture_output=True, check=False)
@@ -135,7 +135,7 @@ def test_a_relay_carries_both_ways_until_a_side_closes(tmp_path: Path) -> None:
 
 
 def unpacked(whole: bytes) -> bytes:
-    return b"".join(pieces(io.BytesIO(whole)))
+    return b"".join(read_pieces(io.BytesIO(whole)))
 
 
 def test_what_no_archive_can_hold_is_named(tmp_path: Path) -> None:

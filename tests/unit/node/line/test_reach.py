@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.node.line.reach import ALL_PAIRS, Door, Target, candidates, choose, tries, try_all, word
+from pslaunch.node.line.reach import (
+    ALL_PAIRS,
+    Door,
+    Target,
+    choose,
+    list_candidates,
+    make_word,
+    plan_tries,
+    try_all,
+)
 from pslaunch.node.loop import Loop
 from pslaunch.runtime.shared import nics
 
@@ -22,7 +31,7 @@ SECRET = bytes(32)
 def door() -> Iterator[Door]:
     """The door of node 1."""
     loop, over = Loop(), threading.Event()
-    door = Door(loop, word(SECRET, 1))
+    door = Door(loop, make_word(SECRET, 1))
 
     def run() -> None:
         while not over.is_set():
@@ -91,21 +100,21 @@ def test_nobody_listens_there() -> None:
 
 def test_the_address_by_which_we_were_called_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_CONNECTION", "10.9.8.1 50000 10.9.8.7 22")
-    assert candidates("")[0] == "10.9.8.7"
-    assert candidates("lo") == ["127.0.0.1"]
+    assert list_candidates("")[0] == "10.9.8.7"
+    assert list_candidates("lo") == ["127.0.0.1"]
     with pytest.raises(LookupError, match=r"'eth99' does not exist; known: .*lo 127\.0\.0\.1"):
-        candidates("eth99")
+        list_candidates("eth99")
 
 
 @pytest.mark.parametrize("says", ["UNKNOWN 65535 UNKNOWN 65535", ""])
 def test_an_sshd_without_an_address_adds_none(says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_CONNECTION", says)
-    assert candidates("") == (list(dict.fromkeys(nics.list_outside_addresses())) or ["127.0.0.1"])
+    assert list_candidates("") == (list(dict.fromkeys(nics.list_outside_addresses())) or ["127.0.0.1"])
 
 
 @given(st.integers(1, 200))
 def test_every_node_is_tried_and_never_by_itself(nodes: int) -> None:
-    who = tries(nodes)
+    who = plan_tries(nodes)
     assert all(i not in tried for i, tried in who.items())
     assert {k for tried in who.values() for k in tried} == (set(range(nodes)) if nodes > 1 else set())
     if nodes > ALL_PAIRS:

@@ -31,7 +31,7 @@ def test_no_secret_and_nothing_long_is_told(message: dict[str, object], told: ob
 
 def test_messages_before_the_file_is_known_come_first(tmp_path: Path) -> None:
     trace, path = Trace("node 1"), tmp_path / "trace.jsonl"
-    note = trace.of("head")
+    note = trace.make_note("head")
     for number in range(MAX_WAITING + 10):
         note("got", {"type": "signal", "number": number})
     trace.begin(str(path))
@@ -50,5 +50,5 @@ def test_messages_before_the_file_is_known_come_first(tmp_path: Path) -> None:
 def test_full_disk_does_not_end_what_is_traced() -> None:
     trace = Trace("head")
     trace.begin("/dev/full")
-    trace.of("node 0")("sent", {"type": "finish"})
+    trace.make_note("node 0")("sent", {"type": "finish"})
     trace.close()

@@ -228,13 +228,13 @@ def test_beats_may_come_before_the_hello(patient: Patient) -> None:
     for end_s in range(2, 602, 2):
         patient.raw.sendall(wire.BEAT)
         patient.until(end_s)
-    patient.raw.sendall(encode(wire.hello()))
+    patient.raw.sendall(encode(wire.make_hello()))
     patient.until(603)
     assert not patient.lost
 
 
 def test_a_pause_of_the_whole_machine_is_no_silence(patient: Patient) -> None:
-    patient.raw.sendall(encode(wire.hello()))
+    patient.raw.sendall(encode(wire.make_hello()))
     patient.loop.run_once(0.0)
     patient.now_s += 60
     for _ in range(3):
@@ -255,7 +255,7 @@ def test_a_closed_line_is_noticed_at_once(peers: Peers) -> None:
 def test_what_was_said_before_the_other_side_left_is_heard() -> None:
     loop, heard, lost = Loop(), list[str](), list[str]()
     (our_read, their_write), (their_read, our_write) = os.pipe(), os.pipe()
-    os.write(their_write, encode(wire.hello()) + encode({"type": "over"}))
+    os.write(their_write, encode(wire.make_hello()) + encode({"type": "over"}))
     os.close(their_read)
     line: MessageLine[Any] = MessageLine(
         loop,
@@ -281,7 +281,7 @@ def test_output_before_hello_is_refused(peers: Peers) -> None:
 
 def test_a_number_that_is_none_ends_the_line(peers: Peers) -> None:
     body = b'{"type": "sum", "of": [1e999]}'
-    peers.raw.sendall(encode(wire.hello()) + wire.HEADER.pack(len(body), wire.CONTROL, 0) + body)
+    peers.raw.sendall(encode(wire.make_hello()) + wire.HEADER.pack(len(body), wire.CONTROL, 0) + body)
     peers.loop.run(lambda: bool(peers.lost))
     assert "'sum' can't be right: OverflowError" in peers.lost[0]
 
@@ -295,14 +295,14 @@ def test_whatever_comes_of_a_message_that_can_not_be_right_ends_the_line(
             raise wrong
 
     peers.line._on_message = hear
-    peers.raw.sendall(encode(wire.hello()) + encode({"type": "x"}))
+    peers.raw.sendall(encode(wire.make_hello()) + encode({"type": "x"}))
     peers.loop.run(lambda: bool(peers.lost))
     assert f"'x' can't be right: {wrong.__name__}" in peers.lost[0]
 
 
 @pytest.mark.parametrize("nonsense", [{}, {"of": None}, {"of": ["x"]}])
 def test_a_message_that_can_not_be_right_ends_the_line(peers: Peers, nonsense: Any) -> None:
-    for message in (wire.hello(), {"type": "sum", "of": [1, 2]}, {"type": "sum", **nonsense}):
+    for message in (wire.make_hello(), {"type": "sum", "of": [1, 2]}, {"type": "sum", **nonsense}):
         peers.raw.sendall(b"".join(encode_control(message)))
     peers.loop.run(lambda: bool(peers.lost))
     assert peers.messages[2] == {"type": "sum of it", "n": 3}
@@ -327,11 +327,11 @@ def test_control_goes_before_bulk_and_bulk_is_bounded(peers: Peers) -> None:
     assert kinds[0] == "hello"
     assert kinds.index("urgent") < len(kinds) - 2  # it overtook what was queued before it
     assert kinds[-1] == "exited" and kinds.count("output") == taken
-    assert peers.line.idle
+    assert peers.line.is_idle
 
 
 def test_messages_and_output_arrive(peers: Peers) -> None:
-    peers.raw.sendall(encode(wire.hello()) + encode({"type": "a"}) + encode_output(Output(7, 9, b"z")))
+    peers.raw.sendall(encode(wire.make_hello()) + encode({"type": "a"}) + encode_output(Output(7, 9, b"z")))
     peers.loop.run(lambda: bool(peers.outputs))
     assert [m["type"] for m in peers.messages] == ["hello", "a"]
     assert peers.outputs == [Output(7, 9, b"z")]
