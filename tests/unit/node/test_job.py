@@ -1,4 +1,4 @@
-"""Place and bind: pure, so their whole behaviour is compared as data."""
+"""Place and bind: pure, so their results are compared as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines out of bytes, whatever the pieces."""
+"""Lines from bytes in any pieces."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_crlf_is_a_line_end_also_when_cut_in_two() -> None:
     assert split([b"one\r", b"\ntwo\r\n"]) == [Text("one"), Text("two")]
 
 
-def test_what_a_carriage_return_overwrites_is_left_out_but_for_one_state_every_few_seconds() -> None:
+def test_overwritten_text_is_left_out_except_one_state_every_few_seconds() -> None:
     now = 0.0
     splitter = LineSplitter(lambda: now)
     assert splitter.feed(b"10%\r20%\r") == [Text("10%")]
@@ -65,7 +65,7 @@ def test_missing_output_begins_and_ends_between_lines() -> None:
     assert stream.end(120) == [4]
 
 
-def test_all_is_missing_where_no_line_ends_behind_it() -> None:
+def test_gap_lasts_until_a_line_ends() -> None:
     stream = Stream(lambda: 0.0)
     assert stream.feed(0, b"on") == [] == stream.feed(50, b"rest")
     assert stream.end(54) == [54]
@@ -79,7 +79,7 @@ def test_a_line_that_was_shown_in_part_ends_before_what_is_missing() -> None:
 
 
 @given(st.lists(st.text("ab", max_size=4), min_size=1, max_size=30), st.data())
-def test_what_is_shown_and_what_is_missing_is_all_there_is(words: list[str], data: st.DataObject) -> None:
+def test_shown_and_missing_bytes_add_up(words: list[str], data: st.DataObject) -> None:
     output = "".join(f"{word}\n" for word in words).encode()
     stream, found, at = Stream(lambda: 0.0), [], 0
     while at < len(output):

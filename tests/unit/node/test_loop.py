@@ -8,7 +8,7 @@ import signal
 from pslaunch.node.loop import Loop
 
 
-def test_what_can_be_read_comes_before_timers_that_are_due() -> None:
+def test_readable_descriptors_come_before_due_timers() -> None:
     loop, seen = Loop(), list[str]()
     read_fd, write_fd = os.pipe()
     os.write(write_fd, b"x")

@@ -76,7 +76,7 @@ def test_ipv6() -> None:
 
 
 def backlog(sock: socket.socket) -> int:
-    """Of a listening socket: linux/tcp.h, tcpi_sacked."""
+    """Return the backlog of a listening socket: linux/tcp.h, tcpi_sacked."""
     return int(struct.unpack_from("8B6I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104))[13])
 
 
@@ -119,7 +119,7 @@ signal.pause()
         ("", "127.0.0.3", ""),
     ],
 )
-def test_the_holder_is_who_listens_at_the_wanted_address(wanted: str, held: str, elsewhere: str) -> None:
+def test_holder_listens_at_the_wanted_address(wanted: str, held: str, elsewhere: str) -> None:
     port = free_port()
     listen = [sys.executable, "-c", LISTEN]
     with contextlib.ExitStack() as stack:

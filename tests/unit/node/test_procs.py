@@ -1,4 +1,4 @@
-"""Processes: who descends from us, exact signals, and that none is left."""
+"""Processes: descendants, exact signals, none left behind."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ print(killed, len(left), len(procs.list_descendants(procs.os.getpid())))
 """
 
 
-def test_a_subreaper_finds_and_kills_what_forked_itself_away() -> None:
+def test_subreaper_kills_double_forked_processes() -> None:
     done = subprocess.run([sys.executable, "-c", REAPER, TREE], capture_output=True, text=True, timeout=30)
     assert done.stdout.split() == ["2", "0", "0"], done.stderr
 
 
-def test_a_signal_goes_to_exactly_the_process_that_was_meant() -> None:
+def test_signal_reaches_only_the_given_process() -> None:
     child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     try:
         proc = procs.read_proc(child.pid)
@@ -67,7 +67,7 @@ def test_names_with_brackets_and_spaces_are_read_right() -> None:
         child.stdin.close()
 
 
-def test_exits_in_words() -> None:
+def test_exit_status_is_described() -> None:
     assert procs.describe_exit(3 << 8) == (3, "")
     assert procs.describe_exit(signal.SIGSEGV) == (139, "SIGSEGV")
     assert procs.describe_exit(int(signal.SIGRTMIN) + 1)[0] == 128 + signal.SIGRTMIN + 1

@@ -8,7 +8,7 @@ from pslaunch.node.silence import Silence
 
 
 @pytest.mark.parametrize("between_s", [0.05, 1.0, 2.0, 3.0, 6.0])
-def test_who_looks_seldom_or_often_notices_whoever_is_gone(between_s: float) -> None:
+def test_lost_peer_is_noticed_at_any_period(between_s: float) -> None:
     silence, count = Silence(0.0), 1
     while silence.measure(between_s * count) < 30:
         count += 1

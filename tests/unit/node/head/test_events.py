@@ -1,4 +1,4 @@
-"""What a head remembers of a job's events."""
+"""Events of a job kept by its head."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def numbers(recent: Recent, cursor: int, limit: int | None = None) -> list[int]:
     return [event["n"] for event in recent.list_since(cursor, limit)]
 
 
-def test_from_a_cursor_on_and_so_many() -> None:
+def test_cursor_and_limit_select_events() -> None:
     recent = Recent()
     for n in (0, 1, 2, 5, 6):  # 3 and 4 were never heard of
         recent.add(line(n, "x"))
@@ -26,14 +26,14 @@ def test_from_a_cursor_on_and_so_many() -> None:
     assert numbers(recent, 7) == []
 
 
-def test_the_oldest_are_forgotten_when_there_are_too_many() -> None:
+def test_oldest_events_beyond_the_limit_are_dropped() -> None:
     recent = Recent(most=3)
     for n in range(10):
         recent.add(line(n, "x"))
     assert numbers(recent, 0) == [7, 8, 9]
 
 
-def test_one_that_is_too_long_by_itself_is_the_only_one() -> None:
+def test_event_over_the_limit_is_kept_alone() -> None:
     recent = Recent(most_bytes=10_000)
     for n, length in enumerate((10, 10, 20_000)):
         recent.add(line(n, "x" * length))
@@ -42,7 +42,7 @@ def test_one_that_is_too_long_by_itself_is_the_only_one() -> None:
     assert numbers(recent, 0) == [3]
 
 
-def test_memory_is_bounded_whatever_the_lines_are() -> None:
+def test_memory_is_bounded_for_any_lines() -> None:
     for text in ("", "x" * 8192, "\N{GRINNING FACE}" * 8192):
         tracemalloc.start()
         recent = Recent(most=100_000)

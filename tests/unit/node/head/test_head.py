@@ -1,4 +1,4 @@
-"""The head and what nodes say to it: nonsense loses that node, and an end without an answer has a limit."""
+"""The head and messages of nodes: nonsense loses that node, and an unanswered end has a limit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def trainers(count: int) -> job.Placed:
 
 
 class Led:
-    """A head and node 0, which says what a test has it say; the test sets the clock. Others do not come."""
+    """A head and node 0, which sends the messages of a test; the test sets the clock. Others do not come."""
 
     def __init__(self, nodes: int = 1) -> None:
         self.now_s = 0.0
@@ -60,7 +60,7 @@ class Led:
             self.until_told("prepare")
 
     def say(self, frames: bytes) -> None:
-        """What the node says; the head hears it."""
+        """Send bytes from the node and let the head read them."""
         before_s = self.head.links[0].line.silence.heard_s
         self._node.sendall(frames)
         self.now_s += 0.001
@@ -106,7 +106,7 @@ def led() -> Iterator[Led]:
         ('{"type": "furnished"}', "KeyError"),
     ],
 )
-def test_nonsense_loses_the_node_that_said_it(led: Led, said: str, why: str) -> None:
+def test_nonsense_loses_its_node(led: Led, said: str, why: str) -> None:
     led.say(wire.HEADER.pack(len(said), wire.CONTROL, 0) + said.encode())
     led.loop.run(lambda: led.head.done)
     assert led.head.code == codes.NODE_LOST
@@ -134,7 +134,7 @@ TROUBLE: Message = {"type": "trouble", "key": "", "code": 74, "text": "the disk"
         ({"type": "started", "key": "trainer/0", "pid": [7]}, "pid can't be '[7]'"),
     ],
 )
-def test_a_node_that_says_what_can_not_be_is_lost_in_words(led: Led, said: Message, why: str) -> None:
+def test_node_with_impossible_values_is_lost_with_a_reason(led: Led, said: Message, why: str) -> None:
     led.say(b"".join(encode_control(said)))
     led.loop.run(lambda: led.head.done)
     assert led.head.code == codes.NODE_LOST and why in led.events("node")[-1]["text"]
@@ -149,7 +149,7 @@ def test_a_node_that_says_what_can_not_be_is_lost_in_words(led: Led, said: Messa
         *encode_control({"type": "progress", "key": "trainer/1", "state": "finished"}),
     ],
 )
-def test_a_node_speaks_for_its_own_processes_only(said: bytes) -> None:
+def test_node_reports_only_its_own_processes(said: bytes) -> None:
     with contextlib.closing(Led(nodes=2)) as led:
         led.say(said)
         led.loop.run(lambda: led.head.done)
@@ -175,7 +175,7 @@ def test_a_node_that_does_not_answer_the_end_is_given_up(led: Led) -> None:
     assert led.head.done and "no answer while ending" in led.notes()[0]
 
 
-def test_what_was_left_behind_is_shown_for_a_moment_and_then_counted(led: Led) -> None:
+def test_late_output_is_shown_up_to_a_limit_and_then_counted(led: Led) -> None:
     finishing(led)
     told = b"yes\n" * head.SHOW_LINES
     for piece in (Output(0, 0, told), Output(0, len(told), b"yes\nyes\n")):

@@ -1,4 +1,4 @@
-"""Who ends whom, when and with what: the whole of section "The end", without sleeping."""
+"""Decisions about the end of a job: the whole section "The end", without sleeping."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_a_vanished_peer_alone_ends_the_job_after_a_second() -> None:
 
 
 def test_a_job_that_ends_already_needs_no_other_reason_to_end() -> None:
-    """What carries agents is gone once they are: no failure of a job whose pservers still save."""
+    """The carrier of agents ends with them: no failure of a job whose pservers still save."""
     trained = job(trainers=1)
     connect(trained)
     trained.note_progress("trainer/0", "finished")
@@ -286,7 +286,7 @@ def test_a_failed_save_counts_even_after_the_training() -> None:
     assert s.result is not None and s.result.code == 0
 
 
-def test_what_dies_of_our_own_signal_is_no_failure() -> None:
+def test_death_by_our_own_signal_is_no_failure() -> None:
     s = job()
     s.stop(signal.SIGHUP, "closed", 0.0)
     s.decide(0.0)
@@ -296,7 +296,7 @@ def test_what_dies_of_our_own_signal_is_no_failure() -> None:
     assert s.result is not None and s.result.code == codes.HUP and s.result.failure is None
 
 
-def test_killed_for_memory_is_said() -> None:
+def test_kill_for_memory_is_reported() -> None:
     s = job()
     s.note_exit("trainer/0", Exit(137, "SIGKILL", oom=True), 1.0)
     assert s.failure is not None and s.failure.code == 137 and "memory" in s.failure.text

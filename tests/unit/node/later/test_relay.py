@@ -50,7 +50,7 @@ def test_an_answer_that_was_cut_off_is_an_error(file: Path) -> None:
         list(read_pieces(io.BytesIO(b"\xff\xff\xff\xff")))
 
 
-def test_what_is_in_a_folder_is_packed_and_nothing_where_there_is_none(file: Path) -> None:
+def test_folder_is_packed_and_missing_folder_is_empty(file: Path) -> None:
     folder = file.parent / "output"
     (folder / "pass-00000").mkdir(parents=True)
     (folder / "pass-00000/params.tar").write_bytes(b"values")
@@ -73,9 +73,7 @@ def test_logs_of_nodes_that_share_the_folder_are_not_those_of_the_first(tmp_path
     ("state", "left_out"),
     [("log/.pslaunch", [".pslaunch", "nodefile", "output"]), (".pslaunch", [".pslaunch", "nodefile"])],
 )
-def test_what_is_no_log_in_a_folder_of_logs_is_left_out(
-    tmp_path: Path, state: str, left_out: list[str]
-) -> None:
+def test_other_files_in_a_log_folder_are_left_out(tmp_path: Path, state: str, left_out: list[str]) -> None:
     for name in ("log/.pslaunch/node-1", "log/output", "log/nodes", state):
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
     for name in (".pslaunch/lock", "nodefile", "output/model", "train.log", "nodes/mine.log"):
@@ -94,7 +92,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_what_another_job_left_is_no_answer(file: Path) -> None:
+def test_files_of_another_job_are_refused(file: Path) -> None:
     state = file.parent / "state"
     whose = (str(state), "mine-1")
     assert b"".join(read_pieces(io.BytesIO(answer("read", str(file), *whose)))) == file.read_bytes()
@@ -138,7 +136,7 @@ def unpacked(whole: bytes) -> bytes:
     return b"".join(read_pieces(io.BytesIO(whole)))
 
 
-def test_what_no_archive_can_hold_is_named(tmp_path: Path) -> None:
+def test_entries_that_no_archive_can_hold_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "output"
     folder.mkdir()
     (folder / "model").write_text("w")
@@ -161,7 +159,7 @@ def loop() -> Iterator[Loop]:
 
 
 def begin(loop: Loop, workspace: Path, job_id: str) -> Premises:
-    """The folders of a job of one node are made ready."""
+    """Prepare the folders of a job of one node."""
     order: Any = {"job_id": job_id, "node": 0, "nodes": 1, "dispatched": False, "workspace": str(workspace)}
     order |= {
         "log_dir": f"{workspace}/log",
@@ -183,7 +181,7 @@ def begin(loop: Loop, workspace: Path, job_id: str) -> Premises:
 
 
 def results(workspace: Path, job_id: str) -> tuple[dict[str, bytes | None], list[str]]:
-    """What the job made and changed in its output, and what is said of the rest."""
+    """Return the files made or changed by the job, and the notes about the others."""
     whole = answer("results", f"{workspace}/output", f"{workspace}/.pslaunch", job_id)
     found: dict[str, bytes | None] = {}
     notes = ""
@@ -199,9 +197,7 @@ def results(workspace: Path, job_id: str) -> tuple[dict[str, bytes | None], list
     return found, notes.splitlines()
 
 
-def test_results_are_what_was_not_there_before_the_job_whatever_the_clock_says(
-    tmp_path: Path, loop: Loop
-) -> None:
+def test_results_are_new_or_changed_files_at_any_clock(tmp_path: Path, loop: Loop) -> None:
     output = tmp_path / "output"
     (output / "old/deep").mkdir(parents=True)
     (output / "mixed").mkdir()
@@ -235,9 +231,7 @@ def test_results_are_what_was_not_there_before_the_job_whatever_the_clock_says(
 
 
 @pytest.mark.parametrize("hindered", [False, True])
-def test_where_it_is_not_known_what_was_there_before_all_is_the_jobs(
-    tmp_path: Path, loop: Loop, *, hindered: bool
-) -> None:
+def test_unknown_earlier_state_makes_all_files_results(tmp_path: Path, loop: Loop, *, hindered: bool) -> None:
     (tmp_path / "output").mkdir()
     (tmp_path / "output/model").write_text("w")
     begin(loop, tmp_path, "mine-1").leave()
@@ -251,7 +245,7 @@ def test_where_it_is_not_known_what_was_there_before_all_is_the_jobs(
 
 
 class Meanwhile(Answer):
-    """Something happens once so many bytes were written."""
+    """Stream that calls a function once so many bytes were written."""
 
     def __init__(self, then: Callable[[], None], after_bytes: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The gate and sealed lines: only who knows the secret comes in, and nobody changes what is said."""
+"""The gate and sealed lines: the secret is needed to enter, and every change is noticed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_repeated_left_out_or_foreign_frame_is_refused() -> None:
 
 
 class Guarded:
-    """A gate on a loop, and what it let in and refused."""
+    """A gate on a loop, with admitted and refused callers."""
 
     def __init__(self, port: int = 0) -> None:
         self.loop = Loop()
@@ -116,7 +116,7 @@ def test_a_gate_is_at_the_port_that_is_asked_for_or_else_at_any() -> None:
         assert third.gate.port == port
 
 
-def test_who_knows_the_secret_gets_a_line_that_both_sides_understand(guarded: Guarded) -> None:
+def test_caller_with_the_secret_gets_a_sealed_line(guarded: Guarded) -> None:
     thread, result = dial_aside(guarded.gate.port, SECRET, b"welcome")
     guarded.until(guarded.admitted)
     thread.join()
@@ -161,10 +161,10 @@ def test_noise_is_dropped_and_the_gate_goes_on(guarded: Guarded, noise: bytes) -
     with socket.create_connection(("127.0.0.1", guarded.gate.port)) as stranger:
         stranger.sendall(noise)
         guarded.until(guarded.refused)
-    test_who_knows_the_secret_gets_a_line_that_both_sides_understand(guarded)
+    test_caller_with_the_secret_gets_a_sealed_line(guarded)
 
 
-def test_who_comes_after_a_thousand_that_never_speak_gets_in(
+def test_caller_after_a_thousand_silent_ones_is_admitted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(prove, "SUM_UP_S", 1.0)
@@ -184,7 +184,7 @@ def test_who_comes_after_a_thousand_that_never_speak_gets_in(
     assert sum("more from" not in line for line in guarded.refused) <= 2 * prove.IN_FULL
 
 
-def test_who_drips_is_not_heard_for_longer_than_the_limit() -> None:
+def test_dripping_caller_is_dropped_at_the_limit() -> None:
     enough = threading.Event()
     answer = prove.encode_message(prove.MessageKind.CHALLENGE, bytes(prove.NONCE_BYTES + prove.MAC_BYTES))
 

@@ -1,4 +1,4 @@
-"""Which address a node gets: doors that say who opened, and the first address that all could open."""
+"""Choice of a node's address: doors that identify their node, and the first address open to all."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_port_of_a_door_is_a_program_s_at_once(door: Door) -> None:
         program.bind(("127.0.0.1", door.port))
 
 
-def test_a_door_of_another_node_or_job_is_not_the_one_that_was_meant(door: Door) -> None:
+def test_door_of_another_node_or_job_does_not_count(door: Door) -> None:
     assert try_all([Target(2, "127.0.0.1", door.port)], SECRET) == []
     assert try_all([Target(1, "127.0.0.1", door.port)], bytes(31) + b"1") == []
 
@@ -84,7 +84,7 @@ def test_a_door_that_says_nothing_is_given_up(door: Door) -> None:
         assert try_all(targets, SECRET, limit_s=0.3) == targets[1:]
 
 
-def test_where_the_first_address_opens_silent_ones_are_not_waited_for(door: Door) -> None:
+def test_silent_addresses_are_skipped_once_the_first_opens(door: Door) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         targets = [Target(1, "127.0.0.1", door.port), Target(1, "127.0.0.1", silent.getsockname()[1])]
         begin_s = time.monotonic()
@@ -92,7 +92,7 @@ def test_where_the_first_address_opens_silent_ones_are_not_waited_for(door: Door
         assert time.monotonic() - begin_s < 30.0
 
 
-def test_nobody_listens_there() -> None:
+def test_closed_port_is_not_reached() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     assert try_all([Target(1, "127.0.0.1", port)], SECRET) == []

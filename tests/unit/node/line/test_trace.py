@@ -1,4 +1,4 @@
-"""What a trace tells of a message, and what it keeps to itself."""
+"""Contents of a trace, and values left out of it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_messages_before_the_file_is_known_come_first(tmp_path: Path) -> None:
     assert not (tmp_path / "another").exists() and path.stat().st_mode & 0o777 == 0o600
 
 
-def test_full_disk_does_not_end_what_is_traced() -> None:
+def test_full_disk_does_not_end_a_traced_job() -> None:
     trace = Trace("head")
     trace.begin("/dev/full")
     trace.make_note("node 0")("sent", {"type": "finish"})

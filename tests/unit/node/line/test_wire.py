@@ -252,7 +252,7 @@ def test_a_closed_line_is_noticed_at_once(peers: Peers) -> None:
     assert "closed" in peers.lost[0]
 
 
-def test_what_was_said_before_the_other_side_left_is_heard() -> None:
+def test_last_messages_of_a_closed_line_arrive() -> None:
     loop, heard, lost = Loop(), list[str](), list[str]()
     (our_read, their_write), (their_read, our_write) = os.pipe(), os.pipe()
     os.write(their_write, encode(wire.make_hello()) + encode({"type": "over"}))
@@ -279,7 +279,7 @@ def test_output_before_hello_is_refused(peers: Peers) -> None:
     assert "hello" in peers.lost[0]
 
 
-def test_a_number_that_is_none_ends_the_line(peers: Peers) -> None:
+def test_invalid_number_ends_the_line(peers: Peers) -> None:
     body = b'{"type": "sum", "of": [1e999]}'
     peers.raw.sendall(encode(wire.make_hello()) + wire.HEADER.pack(len(body), wire.CONTROL, 0) + body)
     peers.loop.run(lambda: bool(peers.lost))
@@ -287,9 +287,7 @@ def test_a_number_that_is_none_ends_the_line(peers: Peers) -> None:
 
 
 @pytest.mark.parametrize("wrong", [IndexError, AttributeError, ZeroDivisionError])
-def test_whatever_comes_of_a_message_that_can_not_be_right_ends_the_line(
-    peers: Peers, wrong: type[Exception]
-) -> None:
+def test_any_error_of_a_handler_for_nonsense_ends_the_line(peers: Peers, wrong: type[Exception]) -> None:
     def hear(message: Any) -> None:
         if message["type"] == "x":
             raise wrong
