@@ -204,7 +204,7 @@ class RemoteHead:
         elif message["type"] == "lacks" and self._sender:
             self._answer_lacks(self._sender, message)
         elif message["type"] == "received" and self._sender:
-            self._sender.received(message)
+            self._sender.grant(message)
         elif message["type"] in ANSWERS:
             check(message, ANSWERS[message["type"]], message["type"])
             if message["type"] == "leading":
@@ -229,12 +229,12 @@ class RemoteHead:
     def _answer_lacks(self, sender: Sender, m: messages.Lacks) -> None:
         def answer() -> None:
             try:
-                sender.lacks(m)
+                sender.send_lacking(m)
             except (ValueError, KeyError, TypeError) as e:
                 self._lose(f"asks for {e}")
 
         if m.get("files"):
-            sender.when_read(answer)
+            sender.call_when_read(answer)
         else:
             answer()
 

@@ -20,7 +20,7 @@ from ..node.dispatch.manifest import (
     Hashes,
     Walked,
     digest,
-    key_of,
+    make_key,
     read,
     walk,
     write_beside,
@@ -104,7 +104,7 @@ def list_package(package: Package, environ: Mapping[str, str]) -> Source:
             entries += add_extra(name, found.entries)
         else:
             entries += _select_own(package, found)
-        certain &= all(hashes.used(key_of(st)) for _, st in there.files)
+        certain &= all(hashes.get_used(make_key(st)) for _, st in there.files)
         hashes.save()
     source = Source(package.folder, sorted(entries), extras=package.extras)
     if certain:
@@ -161,7 +161,7 @@ class Listing:
 def _check_data_shards(package: Package, entries: list[Entry]) -> None:
     """Refuse a pattern that fits no file: every trainer would get all files."""
     for pattern in package.data_shards:
-        number = DataShards([pattern]).number
+        number = DataShards([pattern]).find_number
         if not any(e.kind != "d" and number(e.path) is not None for e in entries):
             raise Refusal(
                 codes.USAGE,
@@ -206,12 +206,12 @@ def _find_own_output() -> set[tuple[int, int]]:
 
 
 class _LinkedHashes(Hashes):
-    def of(self, path: str, st: os.stat_result) -> str:
-        return super().of(os.path.realpath(path), st)
+    def get_hash(self, path: str, st: os.stat_result) -> str:
+        return super().get_hash(os.path.realpath(path), st)
 
 
 class _EmptyHashes(Hashes):
-    def of(self, _path: str, _st: os.stat_result) -> str:
+    def get_hash(self, _path: str, _st: os.stat_result) -> str:
         return ""
 
 

@@ -1,7 +1,7 @@
 """The agent: makes a node ready, starts and watches its programs, reports, ends them.
 
-Under the head's orders while its line lives; without it, or without its keeper, it ends everything
-by itself, as ending.py says. Here is the I/O.
+It obeys the head while the line to it lives; without that line, or without its keeper, it ends everything
+by itself, as ending.py decides.
 """
 
 from __future__ import annotations
@@ -57,30 +57,30 @@ class Agent:
         seals: Seals | None = None,
         secret: bytes = b"",
     ) -> None:
-        """`secret`: the job's, where a line that has proved it (`seals`) will not bring it."""
+        """`secret`: of the job; given with `seals`, the proof of it by a line that was dialed."""
         self.loop, self._run_dir, self._grace_s = loop, run_dir, grace_s
         self._keeper_fd, self._keeper_pid, self._lost_after_s = keeper_fd, os.getppid(), lost_after_s
         self._keeper_silence = Silence(loop.now())
         self._secret = secret
         self.program_files = _raise_file_limit()
         self.held: dict[str, list[socket.socket]] = {}
-        self._furnishing: messages.Furnish | None = None  # the order that is being carried out
+        self._furnishing: messages.Furnish | None = None  # the order in progress
         self._door: reach.Door | None = None
         self._filling: Filling | None = None
-        self._marks: list[socket.socket] = []  # of all our ports, to the end of the job
+        self._marks: list[socket.socket] = []  # of all our ports, until the end of the job
         self._programs: dict[str, Program] = {}
         self._numbers: dict[str, int] = {}
-        self._can_not_start = False  # one program could not be; the job ends
+        self._can_not_start = False  # a program failed to start; the job ends
         self._premises: Premises | None = None
         self._trace: Trace | None = None
-        self._ending: Ending | None = None  # our own, once nobody is there to order one
+        self._ending: Ending | None = None  # our own, without a head to order one
         self._killed, self._left = 0, list[int]()
         self.code: int | None = None
         os.set_blocking(keeper_fd, False)
         loop.handle_signals(
             {
-                signal.SIGCHLD: self._children,
-                **{n: functools.partial(self.asked_to_end, n) for n in END_SIGNALS},
+                signal.SIGCHLD: self._handle_children,
+                **{n: functools.partial(self.end_on_signal, n) for n in END_SIGNALS},
             }
         )
         loop.watch(keeper_fd, read=self._hear_keeper)
@@ -95,21 +95,21 @@ class Agent:
             seals=seals,
         )
 
-    def asked_to_end(self, number: int) -> None:
-        """A signal to the agent itself."""
-        self._give_up(why_asked(number))
+    def end_on_signal(self, number: int) -> None:
+        """End after a signal to the agent itself."""
+        self._give_up(describe_end_signal(number))
 
     # --- orders ---
 
     def _obey(self, message: Message) -> None:
         order = getattr(self, f"_order_{message['type']}", None)
         if order is None:
-            self.trouble("", codes.NODE_LOST, f"unknown order {message['type']!r}")
+            self.report_trouble("", codes.NODE_LOST, f"unknown order {message['type']!r}")
             return
         self._answer(lambda: order(message))
 
     def _answer(self, work: Callable[[], None], failed: Exception | None = None) -> None:
-        """Do what was ordered; a refusal, or the system's, goes to the head in words."""
+        """Carry out an order; report a refusal or a system error to the head."""
         try:
             if failed:
                 raise failed
@@ -120,10 +120,10 @@ class Agent:
             self.line.send({"type": "refused", "code": choose_code(e), "text": describe_error(e)})
 
     def _order_hello(self, _m: messages.Hello) -> None:
-        """The wire has compared the versions already."""
+        """Do nothing: the wire has compared the versions."""
 
     def _order_prepare(self, m: messages.Prepare) -> None:
-        """Folders, lock, node files, secret; answers with what only the node knows."""
+        """Prepare folders, lock, node files and secret; answer with facts that only the node knows."""
         self._node = int(m["node"])
         if m["trace"]:
             from ..line.trace import Trace
@@ -133,7 +133,7 @@ class Agent:
             self.line.trace("got", m)
         if m["secret"] is not None:
             self._secret = bytes.fromhex(m["secret"])
-        addrs = [m["addr"]] if m["addr"] else _own_addrs(m["nic"])
+        addrs = [m["addr"]] if m["addr"] else _list_own_addrs(m["nic"])
         self._lost_after_s = self.line.lost_after_s = float(m["lost_after_s"])
         self._grace_s = float(m["grace_s"])
         self._premises = Premises(
@@ -142,7 +142,7 @@ class Agent:
             run_dir=self._run_dir,
             hand_over=self._hand_over,
             answer=self._answer,
-            ready=lambda: self._prepared(addrs, filled=bool(m["filled"])),
+            ready=lambda: self._report_prepared(addrs, filled=bool(m["filled"])),
         )
         self._premises.enter()
 
@@ -154,7 +154,7 @@ class Agent:
                 self._give_up("its keeper was killed")
                 raise Refusal(codes.NODE_LOST, "its keeper was killed") from None
 
-    def _prepared(self, addrs: list[str], *, filled: bool) -> None:
+    def _report_prepared(self, addrs: list[str], *, filled: bool) -> None:
         premises = self._premises
         assert premises is not None
         if self._trace:
@@ -173,25 +173,25 @@ class Agent:
         })  # fmt: skip
 
     def _order_furnish(self, m: messages.Furnish) -> None:
-        """Run what makes this node ready, as a program like any other; its exit brings our answer."""
-        # Not all of the order: who else is on this machine sees what a program is called with.
+        """Run the installation and setup as a program; answer on its exit."""
+        # Not the whole order: other users of this machine can read a program's arguments.
         words = {
             "workspace": m["workspace"], "state_dir": m["state_dir"],
             "install": m["install"], "setup": m["setup"],
         }  # fmt: skip
         own = {"PSLAUNCH_PROGRESS": os.path.join(self._run_dir, "setup.sock")}
-        if "TMPDIR" not in m["added_env"]:  # what is left there goes with us, also where pip is killed
+        if "TMPDIR" not in m["added_env"]:  # removed with our run folder, even if pip is killed
             own["TMPDIR"] = os.path.join(self._run_dir, "tmp")
             os.mkdir(own["TMPDIR"])
         order: messages.ProgramOrder = {
-            "key": m["key"], "role": env.TRAINER, "argv": [*own_argv(), "furnish", json.dumps(words)],
+            "key": m["key"], "role": env.TRAINER, "argv": [*make_own_argv(), "furnish", json.dumps(words)],
             "cwd": m["workspace"], "added_env": m["added_env"], "contract": own, "log": m["log"],
             "keep_ports": False,
         }  # fmt: skip
         self._programs[m["key"]] = Program(self, int(m["number"]), order)
         self._furnishing = m
 
-    def _furnished(self) -> None:
+    def _report_furnished(self) -> None:
         from .install import read_chosen_python
 
         m, self._furnishing = self._furnishing, None
@@ -220,7 +220,7 @@ class Agent:
             self._filling.take(piece)
 
     def _order_inspect(self, m: messages.Inspect) -> None:
-        """Say what this node is and has; nothing of a job comes after that but `door` and `reach`."""
+        """Report facts of this node; only `door`, `shut` and `reach` follow."""
         from .inspect import inspect_node
 
         self._node, self._secret = int(m["node"]), bytes.fromhex(m["secret"])
@@ -233,17 +233,17 @@ class Agent:
         self.loop.do_aside(lambda: facts.append(inspect_node(m, self._run_dir)), done)
 
     def _order_door(self, m: messages.Door) -> None:
-        """Let others try by which addresses they reach this node, at this port if it can be had."""
+        """Listen, at this port if it is free, so that other nodes can test our addresses."""
         self._door = reach.Door(self.loop, reach.make_word(self._secret, self._node), int(m["port"]))
         self.line.send({"type": "opened", "port": self._door.port})
 
     def _order_shut(self, _m: messages.Shut) -> None:
-        """Nobody tries the door any more: its port is free for a program."""
+        """Close the door: its port is free for a program."""
         self._close_doors()
         self.line.send({"type": "shut"})
 
     def _order_reach(self, m: messages.Reach) -> None:
-        """Try the doors of others; slow ones are waited for aside."""
+        """Try the doors of other nodes, in a thread."""
         reached: list[tuple[int, str]] = []
 
         def work() -> None:
@@ -256,7 +256,7 @@ class Agent:
         self.loop.do_aside(work, done)
 
     def _order_ports(self, m: messages.Ports) -> None:
-        """Bind all that is proposed for this node, or none of it."""
+        """Bind all proposed ports of this node, or none."""
         ports.close_all({**self.held, "": self._marks})
         self.held, self._marks = {}, []
         try:
@@ -277,7 +277,7 @@ class Agent:
         self.line.send({"type": "bound"})
 
     def _order_begin(self, m: messages.Begin) -> None:
-        """What all programs share: the list of nodes, the numbers of their outputs; ports of nobody go."""
+        """Write the list of nodes, keep the output numbers, close ports without a program."""
         self._close_doors()
         assert self._premises is not None
         self._premises.write_nodes(m["nodes"])
@@ -286,7 +286,7 @@ class Agent:
         ports.close_all({key: self.held.pop(key) for key in list(self.held) if key not in self._numbers})
 
     def _order_start(self, m: messages.Start) -> None:
-        """Start a program, or say why it can't be; after that none is started any more."""
+        """Start a program, or report the failure; after one failure start no more."""
         key = m["key"]
         if self._can_not_start:
             self.line.send({"type": "not_started", "key": key})
@@ -295,7 +295,7 @@ class Agent:
             program = Program(self, self._numbers[key], m)
         except (Refusal, OSError) as e:
             self._can_not_start = True
-            self.trouble(key, *_why_not_started(e, m["argv"][0]))
+            self.report_trouble(key, *_explain_start_failure(e, m["argv"][0]))
             self.line.send({"type": "not_started", "key": key})
             return
         self._programs[key] = program
@@ -304,14 +304,14 @@ class Agent:
 
     def _order_signal(self, m: messages.Signal) -> None:
         if self._ending and m["number"] != signal.SIGKILL:
-            return  # all were told by ourselves
+            return  # we have signalled all of them
         for key in m["keys"]:
             program = self._programs.get(key)
             if program:
                 program.signal(m["number"])
 
     def _order_finish(self, _m: messages.Finish) -> None:
-        """The job is over: nothing of it may be left here."""
+        """End the job here and leave nothing of it."""
         self._clean()
         left = [str(pid) for pid in self._left]
         self.line.send({"type": "finished", "killed": self._killed, "left": left}, in_order=True)
@@ -319,21 +319,21 @@ class Agent:
 
     # --- reports ---
 
-    def trouble(self, key: str, code: int, text: str) -> None:
-        """Something failed that is no program's exit; the head ends the job."""
+    def report_trouble(self, key: str, code: int, text: str) -> None:
+        """Report a failure other than a program's exit; the head ends the job."""
         self.line.send({"type": "trouble", "key": key, "code": code, "text": text})
 
-    def _children(self) -> None:
+    def _handle_children(self) -> None:
         self._reap(reap())
         if self._furnishing and self._programs[self._furnishing["key"]].ended:
-            self._furnished()
+            self._report_furnished()
         if self._ending and self.code is None:
             self._carry_on()
 
     def _reap(self, ended: dict[int, int]) -> None:
         for program in self._programs.values():
             if program.process and program.process.pid in ended:
-                program.exited(ended[program.process.pid])
+                program.handle_exit(ended[program.process.pid])
                 if self._ending:
                     self._ending.remove(program.key)
 
@@ -358,16 +358,16 @@ class Agent:
         silent_s = self._keeper_silence.measure(self.loop.now())
         if silent_s >= self._lost_after_s and self._ending is None:
             keeper = procs.read_proc(self._keeper_pid)
-            if keeper and os.getppid() == self._keeper_pid:  # still our parent, so the pid is its own
+            if keeper and os.getppid() == self._keeper_pid:  # still our parent: the pid was not reused
                 procs.send(keeper, signal.SIGKILL)
             self._give_up(f"its keeper was silent for {silent_s:.0f} s")
 
     # --- ending without a head or without a keeper ---
 
     def _give_up(self, why: str) -> None:
-        """End what runs here against the head's will, and tell it: its programs' exits don't say so."""
+        """End everything here without an order and report the reason, which the programs' exits lack."""
         if self.code is None and self._ending is None:
-            self.trouble("", codes.NODE_LOST, why)
+            self.report_trouble("", codes.NODE_LOST, why)
             self._end_alone(why)
 
     def _end_alone(self, why: str) -> None:
@@ -395,7 +395,7 @@ class Agent:
             self._carry_on()
 
     def _clean(self) -> None:
-        """Kill what is left below us, give back ports, lock and files."""
+        """Kill the remaining descendants, release ports, lock and files."""
         if self._filling:
             self._filling.stop()
         self._killed, ended, self._left = procs.kill_descendants(KILL_LIMIT_S)
@@ -406,7 +406,7 @@ class Agent:
         ports.close_all({**self.held, "": self._marks})
         if self._premises:
             self._premises.leave()
-        shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper does it too, where it is still there
+        shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper, if alive, does it too
 
     def _close_doors(self) -> None:
         if self._door:
@@ -417,33 +417,33 @@ class Agent:
 
 
 def _raise_file_limit() -> tuple[int, int]:
-    """Let this process open as many files as it may: four for each program. Return the limits before."""
+    """Raise our limit of open files to the maximum (four per program); return the limits before."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
     return before
 
 
-def why_asked(number: int) -> str:
-    """Return the reason of an end after a signal to an agent."""
+def describe_end_signal(number: int) -> str:
+    """Return the reason for ending after a signal to the agent."""
     return f"the agent was asked to end ({signal.Signals(number).name})"
 
 
-def own_argv() -> list[str]:
-    """How another process of ours is started here: from the zipapp that we run from, or the package."""
+def make_own_argv() -> list[str]:
+    """Return the command that starts this package: from our zipapp, or as an installed module."""
     base, inside, _ = str(__spec__.origin).partition("/pslaunch/node/")
     if not inside or not os.path.isfile(base):
         return [sys.executable, "-P", "-m", "pslaunch.node"]
     return [sys.executable, base.replace("/proc/self/", f"/proc/{os.getpid()}/")]
 
 
-def _own_addrs(nic: str) -> list[str]:
+def _list_own_addrs(nic: str) -> list[str]:
     try:
         return reach.list_candidates(nic)
     except LookupError as e:
         raise Refusal(codes.PREFLIGHT, str(e.args[0])) from None
 
 
-def _why_not_started(e: Refusal | OSError, program: str) -> tuple[int, str]:
+def _explain_start_failure(e: Refusal | OSError, program: str) -> tuple[int, str]:
     if isinstance(e, Refusal):
         return e.code, str(e)
     where = f" ({e.filename})" if e.filename else ""

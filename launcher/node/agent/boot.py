@@ -1,4 +1,4 @@
-"""How an agent's process begins: it takes its line as its mode says, and runs the agent to its end."""
+"""Start of an agent's process: opens the line of its mode and runs the agent to its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .. import codes, procs
 from ..loop import Loop
 from ..silence import Silence
-from .agent import END_SIGNALS, Agent, why_asked
+from .agent import END_SIGNALS, Agent, describe_end_signal
 
 if TYPE_CHECKING:
     from ..head.on_node import Lead
@@ -25,8 +25,8 @@ MAX_DIAL_BYTES = 4096
 def main(mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: float) -> int:
     """Run the agent below its keeper.
 
-    Modes: `serve` has its line to the head on standard input and output; `dial` reads there, as one JSON
-    object, where the head listens; `lead` runs the head itself, and has the launcher's line there.
+    Modes: `serve` has its line to the head on standard input and output; `dial` reads the head's address
+    there, as one JSON object; `lead` runs the head itself, and has the launcher's line there.
     """
     os.set_inheritable(keeper_fd, False)
     procs.become_subreaper()
@@ -34,7 +34,7 @@ def main(mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: 
     fds = _take_standard_streams()
     loop, seals, secret, lead = Loop(), None, b"", None
     if mode == "dial":
-        where = _hear_where(fds[0], keeper_fd, lost_after_s)
+        where = _read_endpoint(fds[0], keeper_fd, lost_after_s)
         fds, seals, secret = _dial(*fds, where, lost_after_s)
     elif mode == "lead":
         from ..head.on_node import Lead
@@ -57,21 +57,21 @@ def main(mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: 
         loop.run(lambda: agent.code is not None and agent.line.is_idle)
         return agent.code or 0
     for number in END_SIGNALS:
-        loop.handle_signals({number: functools.partial(_end_led, lead, agent, number)})
+        loop.handle_signals({number: functools.partial(_end_job, lead, agent, number)})
     loop.run(lambda: agent.code is not None and agent.line.is_idle and lead.is_over, after_each=[lead.push])
     return agent.code or 0
 
 
-def _end_led(lead: Lead, agent: Agent, number: int) -> None:
-    """The head here ends the whole job, if it has one."""
+def _end_job(lead: Lead, agent: Agent, number: int) -> None:
+    """End the whole job if the head here leads one, else the agent alone."""
     if lead.has_job:
-        agent.trouble("", codes.NODE_LOST, why_asked(number))
+        agent.report_trouble("", codes.NODE_LOST, describe_end_signal(number))
     else:
-        agent.asked_to_end(number)
+        agent.end_on_signal(number)
 
 
-def _hear_where(read_fd: int, keeper_fd: int, lost_after_s: float) -> dict[str, Any]:
-    """Return where the head is, which a line of JSON says; spaces before it are the launcher's beat."""
+def _read_endpoint(read_fd: int, keeper_fd: int, lost_after_s: float) -> dict[str, Any]:
+    """Read the head's endpoint, a line of JSON; spaces before it are the launcher's heartbeat."""
     said, silence = b"", Silence(time.monotonic())
     while not said.endswith(b"\n"):
         os.write(keeper_fd, b".")
@@ -90,7 +90,7 @@ def _hear_where(read_fd: int, keeper_fd: int, lost_after_s: float) -> dict[str, 
 def _dial(
     read_fd: int, write_fd: int, where: dict[str, Any], lost_after_s: float
 ) -> tuple[tuple[int, int], Seals, bytes]:
-    """Go where the head is; who started us needs our standard streams no more."""
+    """Connect to the head; close the standard streams, which our starter needs no more."""
     from ..line import gate
 
     os.close(write_fd)
@@ -102,7 +102,7 @@ def _dial(
 
 
 def _take_standard_streams() -> tuple[int, int]:
-    """Descriptors of what standard input and output are; programs and stray prints find neither there."""
+    """Move standard input and output to other descriptors, out of reach of programs and stray prints."""
     fds = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

@@ -1,6 +1,6 @@
 """The folders of a job on one node: locked for it, made ready, given back.
 
-Where nodes share a folder (NFS), the first of them has it; the others get folders of their own in it.
+If nodes share a folder (NFS), the first of them owns it; the others get subfolders.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from ..loop import Loop
     from ..messages import Folders, Prepare
 
-SHARED_WAIT_S = 2.0  # for another node of this job to write its name into a lock that they share
+SHARED_WAIT_S = 2.0  # for another node of this job to write its name into a shared lock
 AGAIN_S = 0.1
 MAX_LOCK_BYTES = 400  # job, node, run folder
-RUN_DIR_NAME = re.compile(r"/.*/pslaunch-[0-9a-f]{12}")  # as keeper.run_dir_name makes it
-JOURNAL_PATH = ".pslaunch/dispatch/journal"  # into_place.py's, which is not loaded where there is none
+RUN_DIR_NAME = re.compile(r"/.*/pslaunch-[0-9a-f]{12}")  # as keeper.make_run_dir_name makes it
+JOURNAL_PATH = ".pslaunch/dispatch/journal"  # as in into_place.py, which is loaded only if there is one
 
 
 class Premises:
-    """The folders that an order to prepare names. `hand_over` gives the lock to the keeper too."""
+    """The folders named by an order to prepare. `hand_over` gives the lock to the keeper too."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class Premises:
             "state_dir": os.path.expanduser(order["state_dir"]),
         }
         self.dispatched = bool(order["dispatched"])
-        self.shared: int | None = None  # with which node, that was first
+        self.shared: int | None = None  # the node that owns the folder, if another one
         self._lock_fd = -1
-        # Copies of a simulated cluster are below its log folder; they alone know their address beforehand.
+        # Copies of a simulated cluster are below its log folder; only they know their address beforehand.
         sent = self.dispatched and not order["addr"]
         beside = sent and self.paths["log_dir"].startswith(f"{self.workspace}/")
-        self._option = "--root_dir" if beside else "--log_dir"  # decides where the folders are
+        self._option = "--root_dir" if beside else "--log_dir"  # decides the place of the folders
         if not self.dispatched and not os.path.isdir(self.workspace):
             text = f"the workspace {self.workspace} is not a folder on {socket.gethostname()}"
             advice = "name one that is there (--job_workspace), or have it sent (--job_dispatch_package)"
@@ -73,7 +73,7 @@ class Premises:
         return self.paths["workspace"]
 
     def enter(self) -> None:
-        """Lock the folder of the logs, then make all ready. Where another node was first, both share it."""
+        """Lock the log folder, then make all ready; share it with a node of this job that was first."""
         while True:
             self._make(self.paths["log_dir"])
             self._make(self.paths["state_dir"], own=True)
@@ -81,12 +81,12 @@ class Premises:
             job_id, first = f"{holder or ''}\n\n".split("\n")[:2]
             if job_id != self._job_id or not first.isdigit() or self.shared is not None:
                 break
-            self.shared = int(first)  # once more, with folders of this node's own
+            self.shared = int(first)  # again, with this node's own subfolders
             self.paths["log_dir"] += f"/node-{self._node}"
             self.paths["state_dir"] += f"/node-{self._node}"
         if holder is None:
             self._finish_dispatch()
-        elif self._loop.now() < self._until_s:  # it may be one of this job that has not written its name yet
+        elif self._loop.now() < self._until_s:  # a node of this job may not have written its name yet
             self._loop.call_after(AGAIN_S, lambda: self._answer(self.enter, None))
         else:
             advice = "end it or wait for it, or choose another --job_name or --log_dir"
@@ -103,7 +103,7 @@ class Premises:
             raise Refusal(choose_code(e), text) from None
 
     def leave(self) -> None:
-        """Let other jobs in."""
+        """Release the lock."""
         if self._lock_fd >= 0:
             os.ftruncate(self._lock_fd, 0)
             os.close(self._lock_fd)
@@ -113,7 +113,7 @@ class Premises:
         """Take the lock, or return its holder: job and node."""
         path = os.path.join(self.paths["state_dir"], "lock")
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.fchmod(fd, 0o600)  # who can open it can lock it, and hold up our next job
+        os.fchmod(fd, 0o600)  # another user who can open it could lock it
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -126,41 +126,40 @@ class Premises:
             return first
         _remove_left_run_dir(os.read(fd, MAX_LOCK_BYTES))
         for name in os.listdir(self.paths["log_dir"]):
-            # Of an earlier job: beside ours they would tell another story. First, as they may fill the disk.
+            # Of an earlier job, and misleading beside ours. First, as they may fill the disk.
             if env.is_log(name) or name in TRACES:
                 os.unlink(os.path.join(self.paths["log_dir"], name))
-        with _naming(path):
+        with _name_file(path):
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{self._job_id}\n{self._node}\n{self._run_dir}\n".encode(), 0)
             os.fsync(fd)  # other hosts may look
         self._lock_fd = fd
-        # The keeper holds it too: while it still ends what we leave, no other job may come in here.
+        # The keeper holds it too: no other job may enter while it still ends our processes.
         self._hand_over(fd)
         return None
 
     def _find_first_node(self) -> str | None:
-        """Return job and node that came in first, if not we: also where locks do not reach other hosts."""
+        """Return job and node that came first, unless it is this one; works without locks across hosts."""
         folder, name = self.paths["state_dir"], f"first-{self._job_id}"
         try:
             os.symlink(str(self._node), os.path.join(folder, name))
         except FileExistsError:
             return f"{self._job_id}\n{os.readlink(os.path.join(folder, name))}"
         except OSError:
-            return None  # no links here: locks must do
-        for other in os.listdir(folder):  # of jobs before us
+            return None  # no links here: rely on locks
+        for other in os.listdir(folder):  # of earlier jobs
             if other.startswith("first-") and other != name:
                 os.unlink(os.path.join(folder, other))
         return None
 
     def _finish_dispatch(self) -> None:
-        """Finish what a cut dispatch has left in folders that are ours now."""
+        """Finish an interrupted dispatch in our folders: no program may see half of it."""
         if self.dispatched:
             self._make(self.workspace)
         if self.shared is None and os.path.lexists(os.path.join(self.workspace, JOURNAL_PATH)):
             from ..dispatch import into_place
             from ..dispatch.manifest import ManifestError
 
-            # A dispatch was cut: no program may see half of it.
             def over(failed: Exception | None) -> None:
                 if isinstance(failed, ManifestError):
                     path = os.path.join(self.workspace, JOURNAL_PATH)
@@ -174,58 +173,57 @@ class Premises:
 
     def _make_ready(self) -> None:
         self._write_state(OWNER)
-        folder = self._node_files() if self.shared is None else self.paths["log_dir"]
+        folder = self._find_node_folder() if self.shared is None else self.paths["log_dir"]
         write(os.path.join(folder, "nodefile"), f"{self._node}\n")
         os.makedirs(self.paths["output_dir"], exist_ok=True)
         if self._node:
             self._ready()
             return
-        # Where that can't be written, all that is in output/ will count as the job's.
+        # If that can't be written, everything in output/ will count as the job's.
         self._loop.do_aside(
             lambda: self._write_state(EARLIER, list_folder(self.paths["output_dir"])),
             lambda _failed: self._answer(self._ready, None),
         )
 
     def _write_state(self, name: str, lines: Iterable[str] = ()) -> None:
-        """Write a file of the state folder, with our job in its first line."""
+        """Replace a file of the state folder; its first line is our job."""
         path = os.path.join(self.paths["state_dir"], name)
         beside = f"{path}-{self._node}"
-        with _naming(path), open(beside, "w", encoding="utf-8") as f:
+        with _name_file(path), open(beside, "w", encoding="utf-8") as f:
             f.write(f"{self._job_id}\n")
             f.writelines(lines)
         os.replace(beside, path)
 
     def write_nodes(self, addrs: Iterable[str]) -> None:
-        """Write `nodes`. As a whole, since nodes may share the folder, and programs of one run before
-        another has written it."""
-        folder = self._node_files()
+        """Replace `nodes` atomically: on a shared folder programs may read while another node writes."""
+        folder = self._find_node_folder()
         beside = os.path.join(folder, ".pslaunch", f"nodes-{self._node}")
         make_own_folder(os.path.dirname(beside))
         write(beside, "".join(f"{addr}\n" for addr in addrs))
         os.replace(beside, os.path.join(folder, "nodes"))
 
-    def _node_files(self) -> str:
-        """Return the folder of `nodefile` and `nodes`: the workspace, or the logs' where it is read-only."""
+    def _find_node_folder(self) -> str:
+        """Return the folder of node files: the workspace, or if it is read-only the log folder."""
         return self.workspace if os.access(self.workspace, os.W_OK) else self.paths["log_dir"]
 
 
 def _remove_left_run_dir(lock: bytes) -> None:
-    """Remove the run folder of the job that was here before, where nobody was left alive to do so."""
+    """Remove the run folder of the previous job, if all its processes were killed."""
     path = os.fsdecode((lock + b"\n\n\n").split(b"\n")[2])
     if os.path.lexists(path) and RUN_DIR_NAME.fullmatch(path) and os.lstat(path).st_uid == os.geteuid():
         shutil.rmtree(path, ignore_errors=True)
 
 
 def write(path: str, text: str, mode: int = 0o644) -> None:
-    """Make a file have this text, and nothing that it had before."""
+    """Replace a file's content by this text."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with _naming(path), os.fdopen(fd, "w", encoding="utf-8") as f:
+    with _name_file(path), os.fdopen(fd, "w", encoding="utf-8") as f:
         f.write(text)
 
 
 @contextlib.contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Name the file in errors of writing, which the system leaves to who knows it."""
+def _name_file(path: str) -> Iterator[None]:
+    """Add the file's name to write errors, which lack it."""
     try:
         yield
     except OSError as e:

@@ -1,4 +1,4 @@
-"""Facts of a node for `pslaunch check`, without a judgement; nothing is changed or left behind."""
+"""Facts of a node for `pslaunch check`, without judgement; nothing is changed or left behind."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 ASK_LIMIT_S = 40.0  # for the Python of the programs, which may ask an index
 KIB = 1024
-# The current folder would answer for any module whose name a folder there has.
+# Without the current folder: any folder in it would pass as a module of its name.
 _ASK = """
 import json, sys
 sys.path[:] = [p for p in sys.path if p]
 import importlib.util
 from importlib import metadata
-def there(name):
+def is_there(name):
     try:
         return importlib.util.find_spec(name) is not None
     except Exception:
         return False
-def version(name):
+def get_version(name):
     try:
         return metadata.version(name)
     except Exception:
         return ""
-def unavailable(pins):
+def find_missing(pins):
     import subprocess, tempfile
     with tempfile.TemporaryDirectory() as folder:
         pip = [folder + "/bin/python", "-m", "pip", "install", "--dry-run", "--no-deps", "--no-input",
@@ -49,17 +49,17 @@ def unavailable(pins):
                 return done.stdout.decode("utf-8", "replace").strip().split("\\n")[-1]
     return ""
 modules, packages, pins = json.loads(sys.argv[1])
-missing = [m for m in modules if not there(m)]
+missing = [m for m in modules if not is_there(m)]
 tried = pins and not missing and sys.version_info >= (3, 11)
 print(json.dumps({"executable": sys.executable, "version": sys.version.split()[0], "missing": missing,
-    "versions": {p: version(p) for p in packages}, "unavailable": unavailable(pins) if tried else ""}))
+    "versions": {p: get_version(p) for p in packages}, "unavailable": find_missing(pins) if tried else ""}))
 """
 
 
 def inspect_node(order: Inspect, run_dir: str) -> NodeFacts:
-    """Return the facts; `order` names what to inspect: interface, paths, files, ports, Python, modules.
+    """Return the facts of the interface, paths, files, ports, Python and modules in `order`.
 
-    Temporary files of programs that are asked are in `run_dir`.
+    The inspected Python has its temporary files in `run_dir`.
     """
     addrs, interface_error = [], ""
     try:
@@ -70,10 +70,10 @@ def inspect_node(order: Inspect, run_dir: str) -> NodeFacts:
         "host": socket.gethostname(),
         "agent_python": {"executable": sys.executable, "version": sys.version.split()[0]},
         "machine": os.uname().machine,
-        "processor": _processor(),
-        "libc": _libc(),
+        "processor": _read_processor(),
+        "libc": _read_libc(),
         "cores": len(os.sched_getaffinity(0)),
-        "memory": _memory(),
+        "memory": _read_memory(),
         "folders": {name: inspect_folder(path) for name, path in order["paths"].items()},
         "used_by": find_lock_holder(os.path.expanduser(order["lock"])),
         "files": {path: os.path.isfile(os.path.expanduser(path)) for path in order["files"]},
@@ -88,7 +88,7 @@ def inspect_node(order: Inspect, run_dir: str) -> NodeFacts:
 
 
 def inspect_folder(path: str) -> FolderFacts:
-    """Return whether a folder is there or can be made, and written; a path may begin with ~."""
+    """Check if a folder exists or can be made, and written; a path may begin with ~."""
     path = nearest = os.path.expanduser(path)
     while not os.path.lexists(nearest) and nearest != os.path.dirname(nearest):
         nearest = os.path.dirname(nearest)
@@ -98,9 +98,9 @@ def inspect_folder(path: str) -> FolderFacts:
     }  # fmt: skip
     try:
         state, disk = os.stat(nearest), os.statvfs(nearest)
-        facts["owner"] = _user(state.st_uid)
+        facts["owner"] = _get_user(state.st_uid)
         facts["free_bytes"] = disk.f_bavail * disk.f_frsize
-        # Rights alone don't tell: of root's, of a read-only disk, of one without inodes.
+        # Rights alone miss root squashing, a read-only disk, a lack of inodes.
         probe = os.path.join(nearest, f".pslaunch-check-{os.urandom(8).hex()}")
         os.mkdir(probe, 0o700)
         os.rmdir(probe)
@@ -120,7 +120,7 @@ def find_lock_holder(path: str) -> str:
 
 
 def try_port(addr: str, port: int) -> str:
-    """Return why a port can't be had, with its holder; empty where it is free."""
+    """Return the reason that a port is unavailable, with its holder; empty if it is free."""
     wanted = {"": [port]}
     marks: Sequence[socket.socket] = ()
     try:
@@ -143,12 +143,12 @@ def inspect_python(python: str, order: Inspect, run_dir: str) -> ProgramFacts:
             argv, env=environ, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_LIMIT_S,
             check=False,
         )  # fmt: skip
-        # Its exit code may be lost to who reaps here; what it says is whole or no JSON.
+        # Its exit code may be lost to our reaper; incomplete output is no JSON.
         with contextlib.suppress(ValueError, IndexError):
-            # Its own start may have said something before (a wrapper, sitecustomize).
+            # A wrapper or sitecustomize may have printed before.
             facts: Any = json.loads(said.stdout.splitlines()[-1])
-            if isinstance(facts, dict):  # any program might be meant
-                return cast("ProgramFacts", {"error": "", **facts})  # check judges what it says
+            if isinstance(facts, dict):  # it may be any program
+                return cast("ProgramFacts", {"error": "", **facts})  # check validates it
         words = said.stderr.decode("utf-8", "replace").strip().splitlines()
         why = words[-1] if words else "it is no Python 3"
     except subprocess.TimeoutExpired:
@@ -159,7 +159,7 @@ def inspect_python(python: str, order: Inspect, run_dir: str) -> ProgramFacts:
             "unavailable": ""}  # fmt: skip
 
 
-def _processor() -> str:
+def _read_processor() -> str:
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as f:
         for line in f:
             name, _, value = line.partition(":")
@@ -168,14 +168,14 @@ def _processor() -> str:
     return ""
 
 
-def _libc() -> str:
+def _read_libc() -> str:
     with contextlib.suppress(ValueError, OSError):
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
     return ""
 
 
-def _memory() -> dict[str, int]:
-    """Total and available bytes."""
+def _read_memory() -> dict[str, int]:
+    """Return total and available bytes."""
     found = {}
     with contextlib.suppress(OSError), open("/proc/meminfo", encoding="ascii") as f:
         for line in f:
@@ -185,7 +185,7 @@ def _memory() -> dict[str, int]:
     return found
 
 
-def _user(uid: int) -> str:
+def _get_user(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -1,8 +1,8 @@
-"""Furnishes a node for a job: a virtual environment with what the job imports, then the user's own commands.
+"""Setup of a node for a job: a virtual environment with the job's packages, then the user's commands.
 
-Runs as a program below the agent, which keeps its output; leaves in the state folder where the Python is, and
-says on its last line what went wrong, or what to do about it (ADVICE) after that. An
-environment is named by a hash of all that goes into it, and used again as long as that is the same.
+Runs as a program below the agent, which keeps its output; writes the path of the Python to the state folder.
+Its last line is the error, or advice (ADVICE) after it. An environment is named by a hash of its
+inputs, and reused while they are the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..messages import Furnish
 
 REQUIREMENTS = "requirements.txt"
-OWN_WHEEL, WHEELHOUSE = ".pslaunch-wheel", ".pslaunch-wheelhouse"  # folders of the workspace that were sent
+OWN_WHEEL, WHEELHOUSE = ".pslaunch-wheel", ".pslaunch-wheelhouse"  # sent folders of the workspace
 _DONE = "pslaunch-furnished"
 _NO_PACKAGES = {
     False: "give --wheelhouse, or let the node reach its index",
@@ -34,7 +34,7 @@ _NO_PACKAGES = {
 
 
 def main(order: str) -> int:
-    """Carry out an order as JSON, as far as it is for us; return the exit code."""
+    """Carry out an order given as JSON; return the exit code."""
     given: Furnish = json.loads(order)
     environ = dict(os.environ)
     python = ""
@@ -54,7 +54,7 @@ def main(order: str) -> int:
 
 
 def read_chosen_python(state_dir: str) -> str:
-    """Return the Python of the last furnishing; empty where it was to be the node's own."""
+    """Return the Python of the last setup; empty for the node's own."""
     with open(os.path.join(state_dir, "python"), encoding="utf-8") as f:
         return f.read()
 
@@ -65,7 +65,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _install(workspace: str, state_dir: str, install: dict[str, Any]) -> str:
-    """Return the Python of an environment with our wheel, what it needs, and the workspace's requirements."""
+    """Return the Python of an environment with our wheel, its dependencies, the workspace's requirements."""
     own, house = os.path.join(workspace, OWN_WHEEL), os.path.join(workspace, WHEELHOUSE)
     requirements = os.path.join(workspace, REQUIREMENTS)
     wanted = _read(requirements)
@@ -73,7 +73,7 @@ def _install(workspace: str, state_dir: str, install: dict[str, Any]) -> str:
     python = os.path.join(venv, "bin", "python")
     if os.path.exists(os.path.join(venv, _DONE)):
         return python
-    for name in os.listdir(state_dir):  # earlier ones, and what an interrupted one left
+    for name in os.listdir(state_dir):  # earlier and interrupted ones
         if name.startswith("venv-"):
             shutil.rmtree(os.path.join(state_dir, name))
     print(f"making {venv} with Python {sys.version.split()[0]}", flush=True)
@@ -93,7 +93,7 @@ def _install(workspace: str, state_dir: str, install: dict[str, Any]) -> str:
 
 
 def _hash(own: str, house: str, requirements: str, install: dict[str, Any]) -> str:
-    """Return a hash of all that decides on the content of the environment."""
+    """Return a hash of all inputs of the environment."""
     digest = hashlib.sha256(json.dumps([sys.version, sys.executable, requirements, install]).encode())
     with open(os.path.join(own, install["wheel"]), "rb") as f:
         digest.update(f.read())

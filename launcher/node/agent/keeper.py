@@ -1,6 +1,6 @@
-"""The keeper: parent of the agent, which ends everything on the node if the agent is killed or silent.
+"""The keeper: parent of the agent; ends everything on the node if the agent is killed or silent.
 
-As small as it can be, because nothing guards it but the agent: it never touches the line to the head.
+Small, because only the agent guards it: it never touches the line to the head.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .. import codes, procs
 from ..silence import Silence
 
 
-def run_dir_name() -> str:
-    """A folder of this run for sockets and the secret; short, because a socket's path may have 107 bytes.
+def make_run_dir_name() -> str:
+    """Return a new name for the folder of sockets and the secret; a socket's path may have only 107 bytes.
 
-    The agent makes it: from then on there are two to remove it.
+    The agent makes the folder; from then on both remove it.
     """
     base = os.environ.get("TMPDIR", "/tmp")
     if len(base) > 60 or not os.access(base, os.W_OK | os.X_OK):
@@ -32,7 +32,7 @@ def run_dir_name() -> str:
 
 
 def end_descendants(grace_s: float) -> list[int]:
-    """TERM to all below us, KILL after the grace; returns the pids of what could not be ended."""
+    """Send TERM to all descendants, KILL after the grace; return the pids that survived."""
     end_s = time.monotonic() + grace_s
     told: set[tuple[int, int]] = set()
     while time.monotonic() < end_s:
@@ -43,12 +43,12 @@ def end_descendants(grace_s: float) -> list[int]:
         procs.reap()
         if not procs.has_children():
             return []
-        time.sleep(0.02)  # what is not our child gives no sign when it ends
+        time.sleep(0.02)  # no event when a process ends that is not our child
     return procs.kill_descendants(procs.KILL_LIMIT_S)[2]
 
 
 class Keeper:
-    """Watches one agent until it is gone; `wait` returns its exit code or 128+n, and why if not by itself."""
+    """Guard of one agent; `wait` returns its exit code or 128+n, and the cause if it was ended."""
 
     def __init__(self, agent: int, line: socket.socket, lost_after_s: float) -> None:
         self._agent, self._line, self._lost_after_s = agent, line, lost_after_s
@@ -70,13 +70,13 @@ class Keeper:
                 if self._hear():
                     silence.hear(time.monotonic())
                 else:
-                    watched.remove(beat_fd)  # closed: it is ending, and SIGCHLD tells how
+                    watched.remove(beat_fd)  # closed: it is ending; SIGCHLD follows
             if self._wake_r in ready and set(self._read(self._wake_r)) & {
                 signal.SIGTERM,
                 signal.SIGINT,
                 signal.SIGHUP,
             }:
-                os.kill(self._agent, signal.SIGTERM)  # our child and not reaped yet, so the pid is its own
+                os.kill(self._agent, signal.SIGTERM)  # not reaped yet: the pid was not reused
             status = procs.reap().get(self._agent)
             if status is not None:
                 code, name = procs.describe_exit(status)
@@ -89,7 +89,7 @@ class Keeper:
                 return 128 + signal.SIGKILL, f"the agent was silent for {self._lost_after_s:g} s"
 
     def _hear(self) -> bytes:
-        """A sign of life; with it may come the lock of the job's log folder, held until our own end."""
+        """Read a heartbeat; the lock of the job's log folder may come with it, held until our end."""
         try:
             return socket.recv_fds(self._line, 4096, 4)[0]
         except BlockingIOError:
@@ -108,14 +108,14 @@ class Keeper:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`keeper LOST_AFTER GRACE [MODE]`: fork the agent (entry.py has its modes), and keep it."""
+    """Run `keeper LOST_AFTER GRACE [MODE]`: fork the agent (modes: boot.py) and guard it."""
     lost_after_s, grace_s = float(argv[0]), float(argv[1])
     mode = argv[2] if len(argv) > 2 else "serve"
     with contextlib.suppress(PermissionError):  # already the leader of a session
         os.setsid()
     procs.become_subreaper()
-    run_dir = run_dir_name()
-    # A socket pair: the end of either side closes it, and bytes on it are a sign of life.
+    run_dir = make_run_dir_name()
+    # A socket pair: closed by the end of either side; bytes on it are heartbeats.
     ours, theirs = socket.socketpair()
     agent = os.fork()
     if agent == 0:
@@ -125,16 +125,16 @@ def main(argv: Sequence[str]) -> int:
         code = 70
         try:
             code = boot.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s)
-        except BaseException as e:  # the border of a process: it says why, and nothing of the keeper runs on
+        except BaseException as e:  # border of a process: reports, and never runs the keeper's code
             sys.excepthook(type(e), e, e.__traceback__)
             remedy = codes.find_remedy(e) if isinstance(e, OSError) else ""
-            # Last: an end of what was said is all that is kept.
+            # Last: only the end of the output is kept.
             procs.complain(f"agent: {type(e).__name__}: {e}{remedy}")
         finally:
             with contextlib.suppress(OSError):
                 sys.stderr.flush()
             os._exit(code)
-    procs.rename(f"keeper of {agent}")  # `pkill -f pslaunch` ends launcher and agent, and we their programs
+    procs.rename(f"keeper of {agent}")  # `pkill -f pslaunch` spares us: we end the programs
     theirs.close()
     os.close(0)
     code, why = Keeper(agent, ours, lost_after_s).wait()
@@ -142,11 +142,11 @@ def main(argv: Sequence[str]) -> int:
     if not clean:
         procs.complain(f"keeper: {why or f'the agent ended with {code}'}")
     with contextlib.suppress(OSError):
-        os.close(1)  # the head hears at once that this node is lost; we go on cleaning
-        if stat.S_ISFIFO(os.fstat(2).st_mode):  # sshd's: a line over SSH closes with both
+        os.close(1)  # the head learns of the loss at once; we go on cleaning
+        if stat.S_ISFIFO(os.fstat(2).st_mode):  # sshd's: a line over SSH closes when both are closed
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     for pid in end_descendants(0.0 if clean else grace_s):
         procs.complain(f"keeper: process {pid} can't be ended: {procs.WHY_LEFT}")
-    if os.path.lexists(run_dir):  # an agent that ends by itself takes it with it
+    if os.path.lexists(run_dir):  # an agent that ends by itself has removed it
         shutil.rmtree(run_dir, ignore_errors=True)
     return code

@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from ..messages import OfAgent, ProgramOrder, Report
 
 READ_BYTES = MAX_OUTPUT_BYTES
-TURN_REPORTS = 64  # read in one turn: a program that tells faster than we read must not keep us
+TURN_REPORTS = 64  # per turn: a program that reports faster than we read must not block us
 MAX_REPORTS = 1024  # more than a socket holds
-PROGRESS_EVERY_S = 0.2  # reports of one process to the head; the newest wins
+PROGRESS_EVERY_S = 0.2  # reports of one process to the head; only the newest is sent
 
 
 class Owner(Protocol):
-    """The agent that started a program, as the program needs it."""
+    """The agent as its programs see it."""
 
     loop: Loop
     line: MessageLine[OfAgent]
-    program_files: tuple[int, int]  # limits of open files that programs get; ours are higher
+    program_files: tuple[int, int]  # programs' limits of open files; ours are higher
     held: dict[str, list[socket.socket]]  # bound ports of programs that have not started
 
-    def trouble(self, key: str, code: int, text: str) -> None:
-        """Report what goes wrong with this program while it runs."""
+    def report_trouble(self, key: str, code: int, text: str) -> None:
+        """Report a failure of this program while it runs."""
 
 
 class Program:
@@ -91,16 +91,16 @@ class Program:
             ports.close_all({self.key: held})
         with contextlib.suppress(OSError):  # it runs with the rights of another user, or has ended
             resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, owner.program_files)
-        self._loop.watch(self._out, read=self._more_output)
+        self._loop.watch(self._out, read=self._take_output)
         self._loop.watch(self._progress.fileno(), read=self.read_progress)
 
     # --- output ---
 
-    def _more_output(self) -> None:
+    def _take_output(self) -> None:
         self._read_output()
 
     def _read_available(self) -> None:
-        """Read all that was written until now, and nothing that a left-over process writes meanwhile."""
+        """Read the output up to now, and nothing that a left-over process writes meanwhile."""
         available = bytearray(4)
         fcntl.ioctl(self._out, termios.FIONREAD, available)
         (left,) = struct.unpack("i", available)
@@ -130,12 +130,12 @@ class Program:
         except OSError as e:
             self._log_failed = True
             text = f"{self.log_path} can't be written: {e.strerror}; free space, or choose another --log_dir"
-            self._owner.trouble(self.key, codes.IO, text)
+            self._owner.report_trouble(self.key, codes.IO, text)
 
     # --- progress ---
 
     def read_progress(self, limit: int = TURN_REPORTS) -> None:
-        """Take what is there; the newest values go to the head a few times a second, a state at once."""
+        """Read the reports; send the newest values a few times a second, a state at once."""
         urgent = False
         with contextlib.suppress(BlockingIOError):
             for _ in range(limit):
@@ -157,7 +157,7 @@ class Program:
     # --- the end ---
 
     def signal(self, number: int) -> None:
-        """To its whole process group; KILL to all that descends from it too."""
+        """Signal its process group; KILL goes to all descendants too."""
         if self.ended or self.process is None:
             return
         self.signalled = True
@@ -166,8 +166,8 @@ class Program:
                 procs.send(proc, number)
         procs.send_group(self.process.pid, number)
 
-    def exited(self, status: int) -> None:
-        """Its main process has ended: all that it said before goes out before its exit does."""
+    def handle_exit(self, status: int) -> None:
+        """Report the end of its main process, after all its output."""
         assert self.process is not None
         self.ended = True
         code, name = procs.describe_exit(status)
@@ -191,7 +191,7 @@ class Program:
         )
 
     def finish(self) -> None:
-        """Give back all descriptors; what still holds the other end of the pipe was killed before."""
+        """Close all descriptors; the other holders of the pipe were killed before."""
         if not self._log.closed:
             self._read_available()
             self._loop.watch(self._out)

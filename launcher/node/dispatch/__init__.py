@@ -1,1 +1,1 @@
-"""A workspace goes to nodes: manifest, pieces, staging, into place."""
+"""Dispatch of a workspace to nodes: manifest, transfer, staging, moving into place."""

@@ -1,4 +1,4 @@
-"""Data shards: files of a package that are one trainer's, by their number, as in `data/*-{:05d}`. Pure."""
+"""Data shards: numbered files of a package, each for one trainer, as in `data/*-{:05d}`. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _GLOB = {"*": "[^/]*", "?": "[^/]"}
 
 
 class DataShards:
-    """Patterns of the data shards of a job; a file that none fits is everybody's."""
+    """Patterns of the data shards of a job; a file that matches none is for all nodes."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        """Each with one place for a number, as `str.format` has it, and `*` and `?` as a shell has them."""
+        """Each has one number field as in `str.format`, and `*` and `?` as in a shell."""
         self._patterns = [_compile(pattern) for pattern in patterns]
 
-    def number(self, path: str) -> int | None:
-        """Return the number of a data shard, None for a file that is everybody's."""
+    def find_number(self, path: str) -> int | None:
+        """Return the number of a data shard, None for a file for all nodes."""
         for pattern, place in self._patterns:
             found = pattern.fullmatch(path)
             if found and place.format(int(found[1])) == found[1]:
@@ -27,14 +27,14 @@ class DataShards:
         return None
 
     def split(self, entries: Sequence[Entry], count: int) -> Callable[[Collection[int]], list[Entry]]:
-        """Return a function that gives the entries for a node with these of `count` trainers.
+        """Return a function from a node's trainers, out of `count`, to its entries.
 
         Each path is matched once for all nodes.
         """
         everybodys: list[int] = []
         of: dict[int, list[int]] = {}
         for i, e in enumerate(entries):
-            number = self.number(e.path) if e.kind != "d" else None
+            number = self.find_number(e.path) if e.kind != "d" else None
             (everybodys if number is None or not count else of.setdefault(number % count, [])).append(i)
 
         def part(trainers: Collection[int]) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""The package of a job whose head is on node 0: it comes over the launcher's line, and goes on from there."""
+"""The package of a job with its head on node 0: received over the launcher's line, then passed on."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class FromLauncher:
-    """Has node 0 filled by the launcher; its workspace is then what the other nodes are filled from."""
+    """Supply of the package: the launcher fills node 0, whose workspace then fills the other nodes."""
 
     filled = frozenset({0})
 
     def __init__(
         self, loop: Loop, say: Callable[[OfPackage | Wants], None], placed: Callable[[], job.Placed]
     ) -> None:
-        """`placed` gives the job, with nodes as their agents have reported them."""
+        """`placed` returns the job, with nodes as reported by their agents."""
         self._loop, self._say, self._placed = loop, say, placed
         self._receiver: Receiver | None = None
         self._failed: Callable[[Exception], None] = lambda _why: None
@@ -39,14 +39,13 @@ class FromLauncher:
         mine: Parts | None,
         tell: Callable[[Filling], None],
     ) -> None:
-        """Ask the launcher for it."""
+        """Ask the launcher for the package."""
         first = self._placed().nodes[0]
-
         source: list[Source] = []
 
         def list_workspace() -> None:
             entries = receiver.entries
-            if not entries and first.dispatched:  # all was here at a glance
+            if not entries and first.dispatched:  # the fast path found everything here
                 entries = read_entries(first.workspace)
             others = os.path.join(first.workspace, ".pslaunch", "dispatch", STAGED)
             source.append(Source(first.workspace, entries, others))
@@ -69,12 +68,12 @@ class FromLauncher:
             mine=(lambda entries: mine(entries)(first.id)) if mine else None,
         )
         self._receiver, self._failed = receiver, failed
-        if first.dispatched and mine is None:  # else what is here is not all of it
+        if first.dispatched and mine is None:  # else only a part is here
             receiver.expect()
         self._say({"type": "wants"})
 
-    def heard(self, m: Dispatch | NoPackage) -> None:
-        """Take the launcher's offer of a package, or its reason why there is none."""
+    def take_answer(self, m: Dispatch | NoPackage) -> None:
+        """Take the launcher's offer of a package, or its refusal."""
         if not self._receiver:
             return
         if m["type"] == "dispatch":
@@ -83,7 +82,7 @@ class FromLauncher:
             self._failed(Refusal(int(m["code"]), str(m["text"])))
 
     def take(self, piece: Data) -> None:
-        """Take a piece of it."""
+        """Take a piece of the package."""
         if self._receiver:
             self._receiver.take(piece)
 

@@ -1,4 +1,4 @@
-"""The head's part of a dispatch: nodes get what they lack of the package, observers hear how far it is."""
+"""The head's part of a dispatch: fills nodes with their missing files, reports progress to observers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from ..messages import Filling, Lacks, Received
     from .manifest import Entry
 
-    # Of all entries, those for each node.
+    # From all entries to those of each node.
     Parts = Callable[[Sequence[Entry]], Callable[[int], list[Entry]]]
 
 PASS_ON_BYTES = 4 * 1024 * 1024
 
 
 class Supply(Protocol):
-    """Where the package comes from: a folder of the launcher's machine, or of node 0."""
+    """Source of the package: a folder of the launcher's machine, or of node 0."""
 
     filled: frozenset[int]  # nodes that have it before others get it
 
@@ -39,42 +39,41 @@ class Supply(Protocol):
         mine: Parts | None,
         tell: Callable[[Filling], None],
     ) -> None:
-        """Call one of the first two, once the folder has been looked at, or is filled itself.
+        """Call `then` or `failed` once the folder is listed, or filled itself.
 
-        `mine` says which entries are for which node; `tell` hears how far it is filled, if it has to be.
+        `mine` selects each node's entries; `tell` gets the progress of filling it.
         """
-        ...
 
 
 class Dispatch:
-    """Fills nodes; `over` of each is called once its workspace is in place."""
+    """The filling of all nodes."""
 
     def __init__(self, loop: Loop, desk: Desk, supply: Supply | None) -> None:
         self._loop, self._desk, self._supply = loop, desk, supply
         self._aside: Aside | None = None
         self._senders: dict[int, Sender] = {}
-        self._progress: dict[int, dict[str, int]] = {}  # of nodes that lacked something
+        self._progress: dict[int, dict[str, int]] = {}  # of nodes with missing files
         self._unfilled: set[int] = set()
         self._began_s = 0.0
         self._passed_on = False  # nodes pass the package on to each other
-        self._want_source: dict[int, Lacks] = {}  # nodes that wait for a sender, and what they lack
+        self._want_source: dict[int, Lacks] = {}  # nodes that wait for a sender, with their requests
         self._head_sends = False  # to one of them
-        self._holders: list[Link] = []  # nodes that have the package and do not listen
-        self._asked_to_serve = 0  # nodes that have not answered that they listen
-        self._idle_servers: dict[int, int] = {}  # nodes that listen and serve nobody, and their ports
-        self._fetching: dict[int, tuple[int, int]] = {}  # nodes that get it from another, whose port this is
+        self._holders: list[Link] = []  # nodes with the package that do not listen
+        self._asked_to_serve = 0  # nodes ordered to listen that have not answered
+        self._idle_servers: dict[int, int] = {}  # listening nodes that serve none, and their ports
+        self._fetching: dict[int, tuple[int, int]] = {}  # node: its serving node and port
 
-    def fills(self, node: job.Node) -> bool:
-        """Return whether this node gets the package from us, or from a node that did."""
+    def has_to_fill(self, node: job.Node) -> bool:
+        """Check if this node gets the package from us or from another node."""
         return node.dispatched and self._supply is not None and node.id not in self._supply.filled
 
     def begin(self, over: Callable[[], None]) -> None:
-        """Fill every node that is to be filled; then call `over`."""
+        """Fill all nodes that need it; then call `over`."""
         supply, nodes = self._supply, self._desk.placed.nodes
         if supply is None or not self._desk.placed.plan.package:
             over()
             return
-        # A folder that nodes share gets all that any of them is to have, once.
+        # A folder that nodes share is filled once, with the files of all of them.
         shared = {n.id: self._desk.links[n.id].shared for n in nodes}
         first = {node: node if other is None else other for node, other in shared.items()}
         self._warn_of_shared_data_shards(first)
@@ -85,11 +84,14 @@ class Dispatch:
         self._over, self._began_s = over, self._loop.now()
         self._unfilled = {link.node.id for link in links}
         supply.get(
-            lambda source: self._send(source, links, mine), self._fail, mine, lambda m: self.filling(0, m)
+            lambda source: self._send(source, links, mine),
+            self._fail,
+            mine,
+            lambda m: self.report_filling(0, m),
         )
 
     def _warn_of_shared_data_shards(self, first: Mapping[int, int]) -> None:
-        """Trainers of nodes that share a folder see each other's files. `first`: whose folder a node has."""
+        """Warn of shared folders: all their trainers see all files. `first`: owner of each node's folder."""
         package = self._desk.placed.plan.package
         if not package or not package.data_shards:
             return
@@ -108,32 +110,32 @@ class Dispatch:
         part = mine(source.entries) if mine else None
         for link in links:
             if not link.gone and not self._desk.is_ending:
-                own = source.part(part(link.node.id)) if part else source
+                own = source.make_part(part(link.node.id)) if part else source
                 self._senders[link.node.id] = Sender(self._aside, own, link.line, failed=self._fail)
-        self._maybe_over()
+        self._end_if_filled()
 
     def _fail(self, e: Exception) -> None:
         code, text = explain_failure(e)
         self._desk.fail("the package", 0, code, text)
 
-    def lacks(self, link: Link, m: Lacks) -> None:
-        """Take a node's answer: what is to be sent."""
+    def answer_lacks(self, link: Link, m: Lacks) -> None:
+        """Send what a node requests, or let another node send it."""
         sender = self._senders.get(link.node.id)
         if sender and m.get("files"):
-            sender.when_read(lambda: self._lacks(link, m))
+            sender.call_when_read(lambda: self._answer_lacks(link, m))
         else:
-            self._lacks(link, m)
+            self._answer_lacks(link, m)
 
-    def _lacks(self, link: Link, m: Lacks) -> None:
+    def _answer_lacks(self, link: Link, m: Lacks) -> None:
         try:
             sender = self._senders[link.node.id]
-            # A node to which we send may ask again, if what an earlier try left is no good: we send it too.
+            # A node to which we send may ask again, if the rest of an earlier try is corrupt: we send it too.
             ours = m["alone"] or sender.total_bytes > 0
-            if self._passed_on and not ours and sender.size(m) >= PASS_ON_BYTES:
+            if self._passed_on and not ours and sender.count_bytes(m) >= PASS_ON_BYTES:
                 self._want_source[link.node.id] = m
             else:
-                self._release_server(link)  # it may not have reached its server
-                sender.lacks(m)
+                self._release_server(link)  # the node may have failed to reach it
+                sender.send_lacking(m)
             self._assign_sources()
         except NONSENSE as e:
             self._desk.fail(
@@ -153,33 +155,33 @@ class Dispatch:
                 self._desk.links[node].line.send({"type": "fetch", "addrs": addrs, "port": port})
             else:
                 self._head_sends = True
-                self._senders[node].lacks(m)
-        # Also for a node that asks after all others have it.
+                self._senders[node].send_lacking(m)
+        # Also for a node that asks after all others are filled.
         while self._holders and self._asked_to_serve < len(self._want_source):
             link = self._holders.pop()
             self._asked_to_serve += 1
             link.line.send({"type": "serve", "addr": link.node.addr})
 
-    def serving(self, link: Link, port: int) -> None:
-        """Take the word of a node that has the package and listens."""
+    def add_server(self, link: Link, port: int) -> None:
+        """Use a node that has the package and listens."""
         self._asked_to_serve -= 1
         self._idle_servers[link.node.id] = port
         self._assign_sources()
 
     def _release_server(self, link: Link) -> None:
-        """Let the server of this node, which fetches no more, serve another."""
+        """Free the server of this node for another one."""
         if link.node.id in self._fetching:
             server, port = self._fetching.pop(link.node.id)
             self._idle_servers[server] = port
 
     def _pass_on(self, link: Link) -> None:
-        """Let a node that has got the package pass it on."""
+        """Let a filled node pass the package on."""
         self._release_server(link)
         self._holders.append(link)
         self._assign_sources()
 
-    def filling(self, node: int, m: Filling) -> None:
-        """Report the progress of a node, wherever it gets the package from."""
+    def report_filling(self, node: int, m: Filling) -> None:
+        """Report the progress of a node, from any source."""
         self._progress[node] = {
             "files": int(m["files"]),
             "bytes": int(m["bytes"]),
@@ -189,18 +191,18 @@ class Dispatch:
         source, _ = self._fetching.get(node, (None, 0))
         self._desk.tell("dispatch", node=node, state=state, source=source, **self._progress[node])
 
-    def received(self, link: Link, m: Received) -> None:
-        """Take a node's word that it has written so much."""
+    def grant(self, link: Link, m: Received) -> None:
+        """Let the sender to a node send as much more as the node has written."""
         if link.node.id in self._senders:
-            self._senders[link.node.id].received(m)
+            self._senders[link.node.id].grant(m)
 
-    def dispatched(self, link: Link) -> None:
-        """Take a node's word that all is in place."""
+    def finish_node(self, link: Link) -> None:
+        """Count a node as filled; end if it was the last."""
         self._unfilled.discard(link.node.id)
         self._pass_on(link)
-        self._maybe_over()
+        self._end_if_filled()
 
-    def _maybe_over(self) -> None:
+    def _end_if_filled(self) -> None:
         if self._unfilled or self._desk.is_ending or self._aside is None:
             return
         self._aside.close()
@@ -219,15 +221,12 @@ class Dispatch:
 
 
 def split_by_node(placed: job.Placed, first: Mapping[int, int]) -> Parts | None:
-    """Return a function that gives each node's entries, None if all get all.
-
-    first: the node whose folder a node shares.
-    """
+    """Return a function from entries to those of each node, None if all get all. first: owner of a folder."""
     patterns = placed.plan.package.data_shards if placed.plan.package else ()
     if not patterns:
         return None
     trainers = placed.list_processes(TRAINER)
-    ranks: dict[int, list[int]] = {}  # by whose folder it is
+    ranks: dict[int, list[int]] = {}  # by the owner of the folder
     for p in trainers:
         ranks.setdefault(first.get(p.node, p.node), []).append(p.rank)
 
@@ -239,7 +238,7 @@ def split_by_node(placed: job.Placed, first: Mapping[int, int]) -> Parts | None:
 
 
 def explain_failure(e: Exception) -> tuple[int, str]:
-    """Return exit code and text of what kept a package from being sent."""
+    """Return exit code and text of a failure to send a package."""
     if isinstance(e, Refusal):
         return e.code, str(e)
     if isinstance(e, OSError):

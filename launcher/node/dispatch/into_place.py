@@ -1,9 +1,9 @@
-"""A workspace goes from one package to the next as a whole: new files wait beside, then move under a journal.
+"""Atomic update of a workspace: new files are staged, then moved into place under a journal.
 
-Below `.pslaunch/dispatch/` of the workspace: `staged/` has contents that were verified, `manifest` is what
-the last dispatch put there, `journal` is a manifest on its way into place. While there is a journal no
-program may start; `finish` carries it out, as often as it is cut. All paths are walked folder by folder
-without following a link, so that nothing outside the workspace is touched, whatever a manifest says.
+Below `.pslaunch/dispatch/` of the workspace: `staged/` has verified contents, `manifest` lists the files of
+the last dispatch, `journal` is a manifest on its way into place. While there is a journal no program may
+start; `finish` carries it out, and may be interrupted any number of times. All paths are walked folder by
+folder without following links: no manifest can touch anything outside the workspace.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from .manifest import Entry, Hashes, ManifestError, decode, key_of
+from .manifest import Entry, Hashes, ManifestError, decode, make_key
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 STAGED, JOURNAL, MANIFEST, HASHES = "staged", "journal", "manifest", "hashes"
@@ -23,7 +23,7 @@ _KINDS = {"f": stat.S_IFREG, "d": stat.S_IFDIR, "l": stat.S_IFLNK, "m": stat.S_I
 
 
 class Tree:
-    """Folders below `root` by descriptors, opened one by one; the last ones stay open."""
+    """Folders below `root` by descriptor, opened level by level; the last path stays open."""
 
     def __init__(self, root: str) -> None:
         self._names: list[str] = []
@@ -36,8 +36,8 @@ class Tree:
         self._cut(0)
         os.close(self._fds.pop())
 
-    def folder(self, path: str) -> int:
-        """Descriptor of a folder, until the next call. Raises OSError: not there, no folder, or a link."""
+    def open_folder(self, path: str) -> int:
+        """Return a folder's descriptor, valid until the next call. Raises OSError, also for a link."""
         names = path.split("/") if path else []
         same = 0
         while same < min(len(names), len(self._names)) and names[same] == self._names[same]:
@@ -48,17 +48,17 @@ class Tree:
             self._names.append(name)
             self._fds.append(fd)
             mode = os.fstat(fd).st_mode
-            if mode & 0o700 != 0o700:  # ours to change; it gets its own mode at the end
+            if mode & 0o700 != 0o700:  # its own mode is set at the end
                 os.fchmod(fd, stat.S_IMODE(mode) | 0o700)
         return self._fds[-1]
 
-    def at(self, path: str) -> tuple[int, str]:
-        """Where a path is: its folder's descriptor and its last name."""
+    def open_parent(self, path: str) -> tuple[int, str]:
+        """Return the descriptor of a path's folder, and its last name."""
         folder, _, name = path.rpartition("/")
-        return self.folder(folder), name
+        return self.open_folder(folder), name
 
     def forget(self) -> None:
-        """Folders may have been replaced: open them again."""
+        """Close all folders, which may have been replaced."""
         self._cut(0)
 
     def _cut(self, depth: int) -> None:
@@ -71,12 +71,12 @@ class Store:
     """The folder `.pslaunch/dispatch/` of a workspace, open."""
 
     def __init__(self, workspace: str) -> None:
-        """Makes what is missing, the workspace too."""
+        """Makes missing folders, the workspace too."""
         os.makedirs(workspace, exist_ok=True)
         self.workspace = workspace
         self.path = os.path.join(workspace, ".pslaunch", "dispatch")
         with Tree(workspace) as tree:
-            outer = _enter(tree.folder(""), ".pslaunch", 0o755)
+            outer = _enter(tree.open_folder(""), ".pslaunch", 0o755)
         self.fd = _enter(outer, "dispatch", 0o700)
         self.staged_fd = _enter(self.fd, STAGED, 0o700)
         os.close(outer)
@@ -86,7 +86,7 @@ class Store:
             os.close(fd)
 
     def read(self, name: str) -> bytes:
-        """A file of ours; nothing where it is not there."""
+        """Return the content of a file, empty if it is missing."""
         try:
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
         except FileNotFoundError:
@@ -94,15 +94,15 @@ class Store:
         with open(fd, "rb") as f:
             return f.read()
 
-    def entries(self, name: str) -> list[Entry]:
-        """A manifest of ours; none where it is not there or no manifest (a program's doing)."""
+    def read_entries(self, name: str) -> list[Entry]:
+        """Return the entries of a manifest, none if it is missing or was damaged by a program."""
         data = self.read(name)
         with contextlib.suppress(ManifestError):
             return decode(data) if data else []
         return []
 
     def write(self, name: str, data: bytes, *, sync: bool = False) -> None:
-        """Make a file of ours, as a whole; `sync`: it is on the disk before it is there."""
+        """Replace a file atomically; `sync`: after writing it to the disk."""
         fd = os.open("new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600, dir_fd=self.fd)
         with open(fd, "wb") as f:
             f.write(data)
@@ -112,24 +112,24 @@ class Store:
         os.rename("new", name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
     def open_journal(self, manifest: bytes) -> None:
-        """From here on the workspace becomes that of `manifest`, whatever happens to us."""
+        """Commit to `manifest`: from here on `finish` completes the change."""
         os.fsync(self.staged_fd)
         self.write(JOURNAL, manifest, sync=True)
 
     def close_journal(self) -> None:
-        """All is in place: the journal is what the workspace holds."""
+        """Make the journal the manifest, with all in place."""
         os.rename(JOURNAL, MANIFEST, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
-    def staged(self) -> set[str]:
-        """Names of all that is staged."""
+    def list_staged(self) -> set[str]:
+        """Return all staged names."""
         return set(os.listdir(self.staged_fd))
 
     def open_staged(self, name: str) -> int:
-        """A descriptor of something staged, to be read. Raises OSError."""
+        """Open a staged file for reading. Raises OSError."""
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.staged_fd)
 
-    def staged_size(self, name: str) -> int:
-        """Bytes of a staged file; -1 where there is none."""
+    def get_staged_size(self, name: str) -> int:
+        """Return the size of a staged file, -1 if there is none."""
         try:
             st = os.stat(name, dir_fd=self.staged_fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -137,26 +137,26 @@ class Store:
         return st.st_size if stat.S_ISREG(st.st_mode) else -1
 
     def clear(self, kept: Collection[str] = ()) -> None:
-        """Drop all that is staged, but for contents that others get from here."""
-        for name in self.staged():
+        """Remove all staged files but those that other nodes get from here."""
+        for name in self.list_staged():
             if name not in kept:
                 os.unlink(name, dir_fd=self.staged_fd)
 
 
 def _enter(fd: int, name: str, mode: int) -> int:
-    """Descriptor of a folder in another one, made where it is missing."""
+    """Open a folder in another one; make it if missing."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, mode, dir_fd=fd)
     return os.open(name, _FOLDER, dir_fd=fd)
 
 
 def finish(workspace: str) -> None:
-    """Carry out a journal, if there is one. Raises OSError, or ManifestError where it is none of ours."""
+    """Carry out a journal, if there is one. Raises OSError, or ManifestError if it is damaged."""
     store = Store(workspace)
     try:
         data = store.read(JOURNAL)
         if data:
-            _move(store, store.entries(MANIFEST), decode(data))
+            _move(store, store.read_entries(MANIFEST), decode(data))
             store.close_journal()
             store.clear()
     finally:
@@ -164,16 +164,16 @@ def finish(workspace: str) -> None:
 
 
 def read_entries(workspace: str) -> list[Entry]:
-    """Return the entries that the last dispatch put into a workspace. Raises OSError."""
+    """Return the entries of the last dispatch into a workspace. Raises OSError."""
     store = Store(workspace)
     try:
-        return store.entries(MANIFEST)
+        return store.read_entries(MANIFEST)
     finally:
         store.close()
 
 
-def stage_names(entries: Sequence[Entry]) -> Iterable[tuple[Entry, str]]:
-    """The name in `staged/` of each file: that of its content, with a number from the second equal one on."""
+def assign_stage_names(entries: Sequence[Entry]) -> Iterable[tuple[Entry, str]]:
+    """Return each file's name in `staged/`: its hash, numbered from the second equal content on."""
     seen: dict[str, int] = {}
     for e in entries:
         if e.kind == "f":
@@ -182,31 +182,31 @@ def stage_names(entries: Sequence[Entry]) -> Iterable[tuple[Entry, str]]:
             yield e, f"{e.content}-{n}" if n else e.content
 
 
-# --- what is there ---
+# --- comparing ---
 
 
 class Survey:
-    """What a workspace lacks of a manifest: files to be sent, and whether more has to be put right."""
+    """Differences between a workspace and a manifest."""
 
     def __init__(self) -> None:
-        self.lacking: list[int] = []  # places in the manifest of files whose content is not there
-        self.off = False  # a folder, link, mode or time is not as it should be
-        self.intact: dict[str, str] = {}  # where a content is that some file lacks, by its hash
+        self.lacking: list[int] = []  # indices of entries with missing content
+        self.off = False  # a folder, link, mode or time differs
+        self.intact: dict[str, str] = {}  # paths of contents that some file lacks, by hash
         self.fingerprints: list[
             str
-        ] = []  # path and fingerprint (unchanged.py) of each entry, where all is there
-        self.certain = True  # whether other fingerprints would tell of any change
-        self.unfit: list[str] = []  # folders that can't be filled, and why
-        self.conflicts: list[str] = []  # what programs put where the package has something of another kind
+        ] = []  # path and fingerprint (unchanged.py) of each entry, if all are present
+        self.certain = True  # any change would change a fingerprint
+        self.unfit: list[str] = []  # folders that can't be filled, with reasons
+        self.conflicts: list[str] = []  # programs' files in place of entries of another kind
 
 
 def survey(workspace: str, entries: Sequence[Entry], old: Sequence[Entry], hashes: Hashes) -> Survey:
-    """Compare a workspace with a manifest; changes nothing. `old` is what an earlier dispatch put there."""
+    """Compare a workspace with a manifest; change nothing. `old`: entries of the earlier dispatch."""
     found = Survey()
-    missing: set[str] = set()  # folders that are not there, or are something else
+    missing: set[str] = set()  # missing folders, or something else in their place
     have: dict[str, str] = {}
-    others: list[Entry] = []  # where something of another kind is
-    known = hashes.known
+    others: list[Entry] = []  # with something of another kind in their place
+    known = hashes.get_known
     for i, e in enumerate(entries):
         path = f"{workspace}/{e.path}"
         st = _lstat(path) if not missing or e.path.rpartition("/")[0] not in missing else None
@@ -216,11 +216,11 @@ def survey(workspace: str, entries: Sequence[Entry], old: Sequence[Entry], hashe
             if not st or st.st_size != e.size or not stat.S_ISREG(st.st_mode):
                 found.lacking.append(i)
                 continue
-            key = key_of(st)
+            key = make_key(st)
             content = known(key)
             if not content:
-                content = hashes.of(path, st)
-                found.certain &= bool(hashes.used(key))
+                content = hashes.get_hash(path, st)
+                found.certain &= bool(hashes.get_used(key))
             if content != e.content:
                 found.lacking.append(i)
             else:
@@ -237,8 +237,10 @@ def survey(workspace: str, entries: Sequence[Entry], old: Sequence[Entry], hashe
             found.fingerprints += e.path, f"l{e.content}"
     if found.lacking or found.off:
         _search_copies(workspace, entries, old, hashes, found, have)
-        found.conflicts = _conflicts(workspace, others, old)
-        found.unfit = _unfit(workspace, sorted({entries[i].path.rpartition("/")[0] for i in found.lacking}))
+        found.conflicts = _find_conflicts(workspace, others, old)
+        found.unfit = _find_unfit(
+            workspace, sorted({entries[i].path.rpartition("/")[0] for i in found.lacking})
+        )
     return found
 
 
@@ -257,7 +259,7 @@ def _search_copies(
     found: Survey,
     have: dict[str, str],
 ) -> None:
-    """Contents that were only moved or copied."""
+    """Find contents that were only moved or copied."""
     kinds = {e.path: e.kind for e in entries}
     wanted = {entries[i].content for i in found.lacking}
     for e in old:
@@ -265,13 +267,17 @@ def _search_copies(
             path = f"{workspace}/{e.path}"
             with contextlib.suppress(OSError):
                 st = os.lstat(path)
-                if stat.S_ISREG(st.st_mode) and st.st_size == e.size and hashes.of(path, st) == e.content:
+                if (
+                    stat.S_ISREG(st.st_mode)
+                    and st.st_size == e.size
+                    and hashes.get_hash(path, st) == e.content
+                ):
                     have[e.content] = e.path
     found.intact = {content: have[content] for content in wanted if content in have}
 
 
-def _conflicts(workspace: str, others: Sequence[Entry], old: Sequence[Entry]) -> list[str]:
-    """What programs put where the package has something of another kind."""
+def _find_conflicts(workspace: str, others: Sequence[Entry], old: Sequence[Entry]) -> list[str]:
+    """Return programs' files in place of entries of another kind."""
     put = {e.path: e for e in old} if others else {}
     conflicts: list[str] = []
     for e in others:
@@ -280,15 +286,15 @@ def _conflicts(workspace: str, others: Sequence[Entry], old: Sequence[Entry]) ->
             if e.kind == "d" and stat.S_ISREG(mode) and e.path not in put:
                 conflicts.append(e.path)
             elif e.kind != "d" and stat.S_ISDIR(mode):
-                conflicts += _strangers(workspace, e.path, put)
+                conflicts += _find_strangers(workspace, e.path, put)
             elif e.kind in "lm" and stat.S_ISREG(mode):
                 st = os.lstat(f"{workspace}/{e.path}")
-                conflicts += [] if e.path in put and _as_put(st, put[e.path]) else [e.path]
+                conflicts += [] if e.path in put and _is_as_put(st, put[e.path]) else [e.path]
     return conflicts
 
 
-def _unfit(workspace: str, folders: Iterable[str]) -> list[str]:
-    """Folders into which nothing can be moved from `.pslaunch/`, and why."""
+def _find_unfit(workspace: str, folders: Iterable[str]) -> list[str]:
+    """Return folders into which `.pslaunch/` files can't be moved, with reasons."""
     disk = os.stat(workspace).st_dev
     unfit = []
     for folder in folders:
@@ -305,21 +311,21 @@ def _unfit(workspace: str, folders: Iterable[str]) -> list[str]:
     return unfit
 
 
-def _strangers(workspace: str, path: str, put: Mapping[str, Entry]) -> list[str]:
-    """What is in a folder that no dispatch put there, or that was changed since."""
+def _find_strangers(workspace: str, path: str, put: Mapping[str, Entry]) -> list[str]:
+    """Return files of a folder that no dispatch put there, or that were changed since."""
     here = f"{workspace}/{path}"
     strange = [] if path in put else [path]
     for name in os.listdir(here):
         below = f"{path}/{name}"
         mode = os.lstat(f"{workspace}/{below}").st_mode
         if stat.S_ISDIR(mode):
-            strange += _strangers(workspace, below, put)
-        elif below not in put or not _as_put(os.lstat(f"{workspace}/{below}"), put[below]):
+            strange += _find_strangers(workspace, below, put)
+        elif below not in put or not _is_as_put(os.lstat(f"{workspace}/{below}"), put[below]):
             strange.append(below)
     return strange
 
 
-def _as_put(st: os.stat_result, e: Entry) -> bool:
+def _is_as_put(st: os.stat_result, e: Entry) -> bool:
     if e.kind == "f":
         return stat.S_ISREG(st.st_mode) and st.st_size == e.size and st.st_mtime_ns == e.mtime_ns
     return e.kind != "d" and stat.S_ISLNK(st.st_mode)
@@ -329,8 +335,8 @@ def _as_put(st: os.stat_result, e: Entry) -> bool:
 
 
 def put_in_place(store: Store, manifest: bytes, entries: Sequence[Entry], kept: Collection[str] = ()) -> None:
-    """Make the workspace that of `entries`, whose lacking files are all staged, as a whole."""
-    old = store.entries(MANIFEST)
+    """Change the workspace atomically to `entries`; all lacking files are staged."""
+    old = store.read_entries(MANIFEST)
     store.open_journal(manifest)
     _move(store, old, entries)
     store.close_journal()
@@ -338,15 +344,15 @@ def put_in_place(store: Store, manifest: bytes, entries: Sequence[Entry], kept: 
 
 
 def _move(store: Store, old: Sequence[Entry], entries: Sequence[Entry]) -> None:
-    """The journal's work: every step may have been done already."""
+    """Carry out the journal; any step may be done already."""
     with Tree(store.workspace) as tree:
         _remove(tree, old, {e.path: e.kind for e in entries})
         tree.forget()
-        staged = store.staged()
-        names = {e.path: name for e, name in stage_names(entries)} if staged else {}
+        staged = store.list_staged()
+        names = {e.path: name for e, name in assign_stage_names(entries)} if staged else {}
         for e in entries:
             try:
-                fd, name = tree.at(e.path)
+                fd, name = tree.open_parent(e.path)
                 if e.kind == "d":
                     _make_folder(fd, name)
                 elif e.kind != "f":
@@ -359,30 +365,30 @@ def _move(store: Store, old: Sequence[Entry], entries: Sequence[Entry]) -> None:
                 raise OSError(error.errno, error.strerror, f"{store.workspace}/{e.path}") from error
         for e in reversed(entries):
             if e.kind == "d":
-                fd = tree.folder(e.path)
+                fd = tree.open_folder(e.path)
                 if stat.S_IMODE(os.fstat(fd).st_mode) != e.mode:
                     os.fchmod(fd, e.mode)
 
 
 def _remove(tree: Tree, old: Sequence[Entry], kinds: Mapping[str, str]) -> None:
-    """What an earlier dispatch put there and this one has not, or has as something else."""
+    """Remove entries of the earlier dispatch that are gone now or of another kind."""
     for e in reversed(old):
         kind = kinds.get(e.path)
         if kind is not None and (kind == "d") == (e.kind == "d"):
             continue
         try:
-            fd, name = tree.at(e.path)
+            fd, name = tree.open_parent(e.path)
             st = os.stat(name, dir_fd=fd, follow_symlinks=False)
         except OSError:
             continue  # gone already
-        if e.kind != "d" and _as_put(st, e):
+        if e.kind != "d" and _is_as_put(st, e):
             os.unlink(name, dir_fd=fd)
         elif e.kind == "d" and stat.S_ISDIR(st.st_mode):
             try:
                 os.rmdir(name, dir_fd=fd)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise  # programs' files are in there: it stays
+                    raise  # holds programs' files: it stays
 
 
 def _make_folder(fd: int, name: str) -> None:
@@ -405,11 +411,11 @@ def _make_link(store: Store, fd: int, name: str, target: str) -> None:
 
 
 def _set(fd: int, name: str, e: Entry) -> None:
-    """Mode and time of a file whose content is right."""
+    """Set mode and time of a file with the right content."""
     try:
         st = os.stat(name, dir_fd=fd, follow_symlinks=False)
     except FileNotFoundError:
-        return  # removed by somebody else after a cut: the next dispatch sees it
+        return  # removed after an interruption: the next dispatch sees it
     if not stat.S_ISREG(st.st_mode) or (st.st_mode & 0o777 == e.mode and st.st_mtime_ns == e.mtime_ns):
         return
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
@@ -420,6 +426,6 @@ def _set(fd: int, name: str, e: Entry) -> None:
 
 
 def dress(fd: int, e: Entry) -> None:
-    """Give an open file its mode and time."""
+    """Set mode and time of an open file."""
     os.fchmod(fd, e.mode)
     os.utime(fd, ns=(e.mtime_ns, e.mtime_ns))

@@ -1,7 +1,7 @@
-"""What a folder holds, as data: one entry for each file, folder and link, and the hash of each content.
+"""Manifest of a folder: one entry for each file, folder and link, with the hash of each content.
 
-Both ends of a dispatch use it. What comes from the other side is believed only as far as `decode` has
-checked it: no path leads out of the folder, and each stands in folders of the same manifest.
+Both ends of a dispatch use it. `decode` checks data of the other side: no path leads out of the folder, and
+the folders of each path are in the same manifest.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import NamedTuple
 KEPT = frozenset({"log", "output", "nodefile", "nodes", ".pslaunch"})  # a node's own, never part of a package
 MAX_BYTES = 512 * 1024 * 1024  # of an encoded manifest: some millions of files
 MAX_FILE_BYTES = 2**62
-SETTLED_NS = 50_000_000  # a file that was changed less than this ago may change again unseen
-SETTLED_COARSE_NS = 2_000_000_000  # where file times are whole seconds
+SETTLED_NS = 50_000_000  # a file changed more recently may change again unseen
+SETTLED_COARSE_NS = 2_000_000_000  # if file times are whole seconds
 READ_BYTES = 1024 * 1024
-MAX_NAMED = 20  # problems that are told one by one
+MAX_NAMED = 20  # problems listed one by one
 
 _KEY = struct.Struct("<QQqqq").pack
 _FORMAT = "pslaunch-manifest-1"
@@ -50,12 +50,12 @@ class Entry(NamedTuple):
 
 
 class ManifestError(ValueError):
-    """What should be a manifest is none, or one that would lead out of the folder."""
+    """Data that is no manifest, or a manifest that leads out of the folder."""
 
 
 @contextlib.contextmanager
-def without_gc() -> Iterator[None]:
-    """No search for cycles while very many entries are made: it takes long, and there are none."""
+def pause_gc() -> Iterator[None]:
+    """Pause garbage collection: it is slow with very many entries, which have no cycles."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -66,7 +66,7 @@ def without_gc() -> Iterator[None]:
 
 
 def encode(entries: Sequence[Entry]) -> bytes:
-    """One text for equal folders: entries in order of their paths."""
+    """Encode entries, in order of their paths: equal folders give equal data."""
     parts = [_FORMAT]
     parts += [
         f"{path}\0{kind}{mode:o}\0{size}\0{mtime}\0{content}"
@@ -75,19 +75,19 @@ def encode(entries: Sequence[Entry]) -> bytes:
     return "\0".join(parts).encode("utf-8", "surrogateescape")
 
 
-def new_hash() -> blake2b:
-    """A hash of a content, to be fed."""
+def make_hash() -> blake2b:
+    """Return a new, empty content hash."""
     return blake2b(digest_size=32)
 
 
 def digest(data: bytes | memoryview) -> str:
-    """What two sides compare first, and what names a content."""
+    """Return the hash of data, as two sides compare it and as it names a content."""
     return blake2b(data, digest_size=32).hexdigest()
 
 
-@without_gc()
+@pause_gc()
 def decode(data: bytes) -> list[Entry]:
-    """The entries of `encode`; raises ManifestError on anything that is not exactly that."""
+    """Return the entries that `encode` encoded; raises ManifestError on any other data."""
     text = data.decode("utf-8", "surrogateescape")
     entries: list[Entry] = []
     folders = {""}
@@ -100,24 +100,24 @@ def decode(data: bytes) -> list[Entry]:
         e = Entry(path, kind, int(mode, 8), int(size), int(mtime), content)
         if kind == "d":
             folders.add(path)
-        if not (_is_hash(content) and e.size <= MAX_FILE_BYTES if kind == "f" else _fits(e)):
+        if not (_is_hash(content) and e.size <= MAX_FILE_BYTES if kind == "f" else _is_folder_or_link(e)):
             raise ManifestError(f"{path!r}: {kind} {size} {content[:100]!r} can't be")
         last = path
         entries.append(e)
-    if encode(entries) != data:  # so that nothing was passed over
+    if encode(entries) != data:  # the search may have skipped something
         raise ManifestError(f"not a manifest: it begins with {text[:40]!r}")
     return entries
 
 
-def _fits(e: Entry) -> bool:
-    """Whether size and content can be those of a folder or link."""
+def _is_folder_or_link(e: Entry) -> bool:
+    """Check that an entry is a valid folder or link."""
     if e.kind == "d":
         return not e.content and not e.size
     return bool(e.content) and not e.size and (e.kind == "m") == leads_out(e.path, e.content)
 
 
 def leads_out(path: str, target: str) -> bool:
-    """Whether a link at `path` with this target names a place outside the folder."""
+    """Check if a link at `path` with this target leads out of the folder."""
     end = os.path.normpath(os.path.join(os.path.dirname(path), target))
     return target.startswith("/") or end == ".." or end.startswith("../")
 
@@ -125,18 +125,18 @@ def leads_out(path: str, target: str) -> bool:
 # --- hashes, kept between jobs ---
 
 
-def key_of(st: os.stat_result) -> str:
-    """What tells that a file is still the one that was hashed."""
+def make_key(st: os.stat_result) -> str:
+    """Return the identity of a file state, to recognize a hashed file."""
     return f"{st.st_dev} {st.st_ino} {st.st_size} {st.st_mtime_ns} {st.st_ctime_ns}"
 
 
 class Hashes:
-    """Hashes of files by device, inode, size and times, in a file that only saves time: it may be lost."""
+    """Cache of file hashes by device, inode, size and times; its file may be lost."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._used: dict[str, str] = {}
-        self.stop = False  # set from elsewhere: whoever hashes gives up
+        self.stop = False  # set by another thread: hashing gives up
 
     @functools.cached_property
     def _known(self) -> dict[str, str]:
@@ -152,56 +152,56 @@ class Hashes:
                 found[key] = value
         return found
 
-    def known(self, key: str) -> str:
-        """The hash of the file with this key; "" where it is not known."""
+    def get_known(self, key: str) -> str:
+        """Return the hash of the file with this key, "" if unknown."""
         value = self._known.get(key, "")
         if value:
             self._used[key] = value
         return value
 
-    def used(self, key: str) -> str:
-        """The hash of the file with this key, if it was asked for, learnt or told; else ""."""
+    def get_used(self, key: str) -> str:
+        """Return the hash of the file with this key if it was used since the start, else ""."""
         return self._used.get(key, "")
 
-    def of(self, path: str, st: os.stat_result) -> str:
-        """The hash of the file at `path`, which was `st` when it was looked at."""
-        return self.known(key_of(st)) or self._read(path, st)
+    def get_hash(self, path: str, st: os.stat_result) -> str:
+        """Return the hash of the file at `path`, with the earlier state `st`."""
+        return self.get_known(make_key(st)) or self._read(path, st)
 
     def _read(self, path: str, st: os.stat_result) -> str:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            value = new_hash()
+            value = make_hash()
             while data := os.read(fd, READ_BYTES):
                 value.update(data)
                 if self.stop:
                     raise InterruptedError(errno.EINTR, "given up", path)
-            after = key_of(os.fstat(fd))
+            after = make_key(os.fstat(fd))
         finally:
             os.close(fd)
-        if after != key_of(st):
+        if after != make_key(st):
             raise OSError(errno.EBUSY, "it changes while it is read: leave it out (.pslaunchignore)", path)
         self.learn(st, value.hexdigest())
         return value.hexdigest()
 
     def learn(self, st: os.stat_result, value: str) -> None:
-        """Remember a hash, unless the file is so new that its times would not tell of a further change."""
+        """Keep a hash, unless the file is so new that a further change might keep its times."""
         settled_ns = SETTLED_NS if st.st_ctime_ns % 1_000_000_000 else SETTLED_COARSE_NS
         if time.time_ns() - max(st.st_mtime_ns, st.st_ctime_ns) > settled_ns:
             self.trust(st, value)
 
     def trust(self, st: os.stat_result, value: str) -> None:
-        """Remember a hash of a file that nobody changes until times have moved on."""
-        self._used[key_of(st)] = value
+        """Keep a hash of a file that stays unchanged until file times advance."""
+        self._used[make_key(st)] = value
 
     def save(self) -> None:
-        """Keep what was used since the start, and nothing else."""
+        """Save the hashes used since the start."""
         if self._used == self._known:
             return
         write_beside(self._path, "\n".join(f"{key} {value}" for key, value in self._used.items()).encode())
 
 
 def write_beside(path: str, data: bytes) -> None:
-    """Make a file as a whole that only saves time: where there is no room for it, there is none."""
+    """Replace a cache file atomically; without space for it there is none."""
     beside = f"{path}.{os.getpid()}"
     with contextlib.suppress(OSError):
         try:
@@ -213,18 +213,18 @@ def write_beside(path: str, data: bytes) -> None:
             os.unlink(beside)
 
 
-# --- looking at a folder ---
+# --- listing a folder ---
 
 
 class Found(NamedTuple):
-    """What a look at a folder found; `problems` are what can't be sent, in words."""
+    """Content of a folder; `problems` describe files that can't be sent."""
 
     entries: list[Entry]
     problems: list[str]
 
 
 class Walked(NamedTuple):
-    """All that a package of a folder holds; of files only how they look from outside."""
+    """Content of a folder, with the states of files in place of hashes."""
 
     root: str
     files: list[tuple[str, os.stat_result]]
@@ -232,16 +232,16 @@ class Walked(NamedTuple):
     problems: list[str]
 
     def take_fingerprint(self) -> bytes:
-        """Return what changes when somebody changes anything of it."""
+        """Return bytes that differ after any change of it."""
         names = [self.root, *self.problems, *(path for path, _ in self.files)]
         names += [f"{e.path}\0{e.kind}{e.mode:o}\0{e.content}" for e in self.others]
         keys = [
             _KEY(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns) for _, st in self.files
-        ]  # as key_of, in a third of the time
+        ]  # as make_key, in a third of the time
         return b"\0\0".join(("\0\0".join(names).encode("utf-8", "surrogateescape"), *keys))
 
 
-@without_gc()
+@pause_gc()
 def walk(
     root: str,
     *,
@@ -249,23 +249,23 @@ def walk(
     skip: Collection[str] = (),
     links_out: bool = False,
 ) -> Walked:
-    """Look at a folder without reading any file.
+    """List a folder without reading any file.
 
-    `ignored(path, is_folder)` says what stays; `skip` are paths that are the job's own. Links that lead out
-    are problems, or with `links_out` lead to the same place from the nodes, which see the same files.
+    Leaves out paths for which `ignored(path, is_folder)`, and `skip`, the job's own. Links that lead out are
+    problems, or with `links_out` lead to the same place on the nodes, which see the same files.
     """
     walk = _Walk(root, ignored, frozenset(skip), links_out)
-    walk.folder("", root)
+    walk.visit_folder("", root)
     return Walked(root, walk.files, walk.entries, walk.problems)
 
 
-@without_gc()
+@pause_gc()
 def read(walked: Walked, hashes: Hashes) -> Found:
-    """What was walked, with the hashes of all files: those that are not known are read."""
+    """Return the content with the hashes of all files; reads files with unknown hashes."""
     entries = list(walked.others)
-    known, add = hashes.known, entries.append
+    known, add = hashes.get_known, entries.append
     for path, st in walked.files:
-        content = known(key_of(st)) or hashes.of(os.path.join(walked.root, path), st)
+        content = known(make_key(st)) or hashes.get_hash(os.path.join(walked.root, path), st)
         add(Entry(path, "f", st.st_mode & 0o777, st.st_size, st.st_mtime_ns, content))
     entries.sort(key=operator.itemgetter(0))
     return Found(entries, walked.problems)
@@ -281,7 +281,7 @@ class _Walk:
         self.files: list[tuple[str, os.stat_result]] = []
         self.problems: list[str] = []
 
-    def folder(self, prefix: str, path: str) -> None:
+    def visit_folder(self, prefix: str, path: str) -> None:
         with os.scandir(path) as found:
             for item in found:
                 here = prefix + item.name
@@ -298,17 +298,17 @@ class _Walk:
                     self.files.append((here, st))
                 elif kind == stat.S_IFDIR:
                     self.entries.append(Entry(here, "d", stat.S_IMODE(st.st_mode) & 0o777, 0, 0, ""))
-                    self.folder(f"{here}/", item.path)
+                    self.visit_folder(f"{here}/", item.path)
                 elif kind == stat.S_IFLNK:
-                    self._link(here, item.path)
+                    self._visit_link(here, item.path)
                 else:
                     self.problems.append(f"{here} is neither file, folder nor link")
 
-    def _link(self, here: str, path: str) -> None:
+    def _visit_link(self, here: str, path: str) -> None:
         target, end = os.readlink(path), os.path.realpath(path)
         inside = end == self._root or end.startswith(self._root + os.sep)
         if inside:
-            if leads_out(here, target):  # by a name that the folder has only here
+            if leads_out(here, target):  # by the folder's name on this machine
                 target = os.path.relpath(end, os.path.join(self._root, os.path.dirname(here)))
             self.entries.append(Entry(here, "l", 0o777, 0, 0, target))
         elif self._links_out:

@@ -1,4 +1,4 @@
-"""An agent's part of a dispatch: its workspace is filled, by the head or another node, and fills others."""
+"""An agent's part of a dispatch: fills its workspace from the head or another node, serves others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = Callable[[Callable[[], None], Optional[Exception]], None]
 
 
 class Filling:
-    """One workspace of one job. `answer` does what brings an answer to the head, or tells it what failed."""
+    """Dispatch into one workspace. `answer` runs work that answers the head, and reports its failure."""
 
     def __init__(
         self,
@@ -37,20 +37,20 @@ class Filling:
         self._closed = False
         self._serving: Serving | None = None
         self._fetching: Fetching | None = None
-        self._receiver: Receiver | None = Receiver(loop, workspace, say=say, over=self._over, tell=say)
+        self._receiver: Receiver | None = Receiver(loop, workspace, say=say, over=self._finish, tell=say)
         self._receiver.expect()
 
     def take_offer(self, m: Dispatch) -> None:
-        """Take the offer of a package: say what this node lacks of it, take that, put it in place."""
+        """Take the offer of a package: request the lacking files, receive them, put them in place."""
         if self._receiver:
             self._receiver.take_offer(m)
 
     def take(self, piece: Data) -> None:
-        """Take a piece of it, from the head."""
+        """Take a piece of the package from the head."""
         if self._receiver:
             self._receiver.take(piece)
 
-    def _over(self, failed: Exception | None) -> None:
+    def _finish(self, failed: Exception | None) -> None:
         if self._fetching:
             self._fetching.close()
         if self._receiver:
@@ -59,7 +59,7 @@ class Filling:
         self._answer(lambda: self._say({"type": "dispatched"}), failed)
 
     def serve(self, m: Serve) -> None:
-        """Pass the package on to others."""
+        """Serve the package to other nodes."""
         from .into_place import read_entries
         from .peers import Serving
         from .sender import Source
@@ -77,7 +77,7 @@ class Filling:
         )
 
     def fetch(self, m: Fetch) -> None:
-        """Get what is lacking from another node."""
+        """Get the lacking files from another node."""
         from .peers import Fetching
 
         if self._receiver:
@@ -91,7 +91,7 @@ class Filling:
             self._receiver.close()
 
     def close(self) -> None:
-        """Nobody is served any more, or asked. May be called twice."""
+        """Stop serving and fetching. May be called twice."""
         self._closed = True
         if self._serving:
             self._serving.close()

@@ -1,7 +1,7 @@
-"""Nodes pass a package on to each other, over their own network, so that the head sends it once.
+"""Transfer of a package between nodes, over their own network, so that the head sends it once.
 
-A node that has it listens; another one dials, both prove the job's secret, and the same messages and pieces
-pass as between head and node. What can't be had so is asked of the head.
+A node that has it listens; another one dials, both prove the job's secret and exchange the same messages and
+pieces as head and node. The head sends files that a node can't get so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOST_AFTER_S = 30.0
 
 
 class Serving:
-    """This node's package, for others that lack it."""
+    """Server of this node's package for other nodes."""
 
     def __init__(
         self, loop: Loop, addr: str, secret: bytes, source: Source, trace: Note | None = None
@@ -34,7 +34,7 @@ class Serving:
         self._loop, self._source, self._aside, self._trace = loop, source, Aside(loop), trace
         self._peers: dict[MessageLine[Dispatch], Sender] = {}
         self._gate = Gate(
-            loop, addr, secret, check=_wants_files, admit=self._admit, refused=lambda _why: None
+            loop, addr, secret, check=_check_request, admit=self._admit, refused=lambda _why: None
         )
         self.port = self._gate.port
 
@@ -42,9 +42,9 @@ class Serving:
         def heard(m: Lacks | Received) -> None:
             try:
                 if m["type"] == "lacks":
-                    self._peers[line].lacks(m)
+                    self._peers[line].send_lacking(m)
                 elif m["type"] == "received":
-                    self._peers[line].received(m)
+                    self._peers[line].grant(m)
             except NONSENSE:
                 self._drop(line)
 
@@ -59,7 +59,7 @@ class Serving:
             trace=self._trace,
         )
 
-        # What goes wrong here is no failure: who asked sees the line close, and asks the head.
+        # No failure of the job: the other node sees the line close, and asks the head.
         def failed(_e: Exception) -> None:
             self._drop(line)
 
@@ -71,19 +71,19 @@ class Serving:
             self._aside.do(sender.close, lambda _failed: None)
 
     def close(self) -> None:
-        """Serve nobody any more."""
+        """Stop serving."""
         self._gate.close()
         for line in list(self._peers):
             self._drop(line)
         self._aside.close()
 
 
-def _wants_files(text: bytes) -> str:
+def _check_request(text: bytes) -> str:
     return "" if b'"files"' in text else "this is no head"
 
 
 class Fetching:
-    """A receiver gets what it lacks from a node that has it, or else from the head."""
+    """Client of another node's server; asks the head if that fails."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Fetching:
         text = json.dumps({"files": True}).encode()
         loop.do_aside(
             lambda: reached.append(gate.dial(addrs, port, secret, text, REACH_LIMIT_S)),
-            lambda failed: self._begin(*reached[0]) if not failed else self._lost(""),
+            lambda failed: self._begin(*reached[0]) if not failed else self._ask_head(""),
         )
 
     def _begin(self, fd: int, seals: Seals) -> None:
@@ -110,7 +110,7 @@ class Fetching:
             fd,
             lost_after_s=LOST_AFTER_S,
             on_message=lambda _m: None,
-            on_lost=self._lost,
+            on_lost=self._ask_head,
             on_data=self._receiver.take,
             seals=seals,
             trace=self._trace,
@@ -120,13 +120,13 @@ class Fetching:
         else:
             self._receiver.ask_of(self._line.send, alone=False)
 
-    def _lost(self, _why: str) -> None:
+    def _ask_head(self, _why: str) -> None:
         if not self._closed:
             self.close()
             self._receiver.ask_of(None, alone=True)
 
     def close(self) -> None:
-        """It is over, one way or the other."""
+        """Close the line."""
         self._closed = True
         if self._line:
             self._line.close()

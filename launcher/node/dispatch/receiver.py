@@ -1,6 +1,6 @@
-"""A node takes a package over a line: asks for what it lacks, grants what it has written, reports the end.
+"""Receiver of a package over a line: requests lacking files, grants written bytes, reports the end.
 
-Nothing here decides for the job; what is slow is done by `staging.py`, in a thread.
+Nothing here decides for the job; `staging.py` does the slow work, in a thread.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
     Say = Callable[[Lacks | Received], None]
 
-# On their way to a node at first: sshd takes ever longer for what waits in its buffers.
+# In flight to a node at first: sshd slows down with full buffers.
 FIRST_BYTES = 512 * 1024
-WINDOW_BYTES = 4 * 1024 * 1024  # on their way to a node, or in its memory, at most
-STARVED_S = 0.02  # a node that has to wait for so long is far away: more may be on the way
-GRANT_BYTES = 128 * 1024  # are granted at once: what says so costs as much for fewer
+WINDOW_BYTES = 4 * 1024 * 1024  # at most in flight to a node or in its memory
+STARVED_S = 0.02  # a node that waits so long is far away: allow more in flight
+GRANT_BYTES = 128 * 1024  # per grant: a message for fewer costs as much
 THE_MANIFEST = 2**32 - 1  # as the number of a file
 TELL_EVERY_S = 0.5
 
 
 class Receiver:
-    """Takes one package over a line: orders and pieces come in, `say` answers, `over` hears the end."""
+    """Receiver of one package: orders and pieces come in, `say` sends answers, `over` gets the end."""
 
     def __init__(
         self,
@@ -43,15 +43,15 @@ class Receiver:
         in_place: bool = False,
         mine: Callable[[Sequence[Entry]], list[Entry]] | None = None,
     ) -> None:
-        """`tell` gets the progress now and then, if anything is lacking.
+        """`tell` gets the progress at intervals, if anything is lacking.
 
-        `in_place`: the workspace is the folder itself, and only the manifest is wanted.
+        `in_place`: the workspace is the folder itself; only the manifest is requested.
 
-        `mine`: which entries are for this workspace, where others are filled from here too.
+        `mine`: selects this workspace's entries, if other nodes are filled from here too.
         """
         self._in_place, self._mine = in_place, mine
         self._aside, self._workspace, self._say, self._over = Aside(loop), workspace, say, over
-        self._tell_sender = say  # whoever sends just now
+        self._tell_sender = say  # to the current sender
         self._loop, self._tell = loop, tell
         self._state, self._due_s = "", 0.0  # of the last progress report; when the next one is due
         self._files = self._bytes = self._received_bytes = 0
@@ -61,29 +61,29 @@ class Receiver:
         self._foreseen: tuple[str, list[Want]] = (
             "",
             [],
-        )  # digest of the last package, and what is lacking of it by now
+        )  # digest of the last package, and its lacking files
         self._pieces: list[Data] = []
         self._waiting_bytes = 0  # in our memory
-        self._free_bytes = 0  # of it, not granted again so far
+        self._free_bytes = 0  # of it, not granted again yet
         self._window, self._idle_since_s = FIRST_BYTES, loop.now()
         self._writing = False
         self.closed = False
-        self.entries: list[Entry] = []  # the package, once it has come; nothing where it was here already
+        self.entries: list[Entry] = []  # the received package; empty if it was here already
 
     def expect(self) -> None:
-        """Compare the workspace while the package is still being listed: often it is the last one again."""
+        """Compare the workspace with the last package while the next, often the same, is still listed."""
 
         def compare() -> None:
             self._incoming = Incoming(self._workspace, self._mine)
             if known := self._incoming.glance():
                 self._foreseen = known, []
-            elif own := self._incoming.own():
+            elif own := self._incoming.read_own_manifest():
                 self._foreseen = digest(own), self._incoming.list_lacking(own)
 
-        self._aside.do(compare, lambda _failed: None)  # what is wrong is told when it matters
+        self._aside.do(compare, lambda _failed: None)  # take_offer meets the same failure again
 
     def take_offer(self, m: Dispatch) -> None:
-        """Take the offer of a package, its manifest's hash and length; ask for it, or for what is lacking."""
+        """Take the offer of a package: request an unknown manifest, else the lacking files."""
         self.digest, self._size = str(m["digest"]), int(m["bytes"])
         if not 0 < self._size <= MAX_BYTES:
             self._end(ManifestError(f"a manifest of {self._size} bytes"))
@@ -97,7 +97,7 @@ class Receiver:
             if self._incoming is None:
                 self._incoming = Incoming(self._workspace, self._mine)
             if self._foreseen[0] != self.digest:
-                own[0] = self._incoming.own()
+                own[0] = self._incoming.read_own_manifest()
 
         def ask() -> None:
             if self._foreseen[0] == self.digest:
@@ -123,12 +123,12 @@ class Receiver:
     def _begin_taking(self, wants: Sequence[Want]) -> None:
         self._ask(wants)
         if self._incoming and wants:
-            self._files, self._bytes = len(wants), self._incoming.missing_bytes()
+            self._files, self._bytes = len(wants), self._incoming.count_missing_bytes()
             self._tell_progress("sending")
         self._place_if_whole()
 
     def ask_of(self, say: Say | None, *, alone: bool) -> None:
-        """Have the rest sent by another node, or (None) by who offered it; `alone`: nobody else can."""
+        """Request the rest from another node, or (None) from the offerer; `alone`: no other is left."""
         incoming = self._incoming
         if self.closed or incoming is None:
             return
@@ -137,11 +137,11 @@ class Receiver:
         self._tell_sender = say or self._say
         self._window, self._free_bytes = FIRST_BYTES, 0
         rest: list[Want] = []
-        self._do(lambda: rest.extend(incoming.remaining()), lambda: self._ask(rest, alone=alone))
+        self._do(lambda: rest.extend(incoming.list_remaining()), lambda: self._ask(rest, alone=alone))
 
     def _ask(self, wants: Sequence[Want], *, alone: bool = False) -> None:
         self._idle_since_s = self._loop.now()
-        files = in_runs(wants, self._incoming.listed if self._incoming else [])
+        files = encode_runs(wants, self._incoming.listed if self._incoming else [])
         offsets = {str(want.file): want.offset for want in wants if want.offset}
         self._tell_sender(
             {"type": "lacks", "manifest": False, "files": files, "offsets": offsets, "alone": alone}
@@ -210,7 +210,7 @@ class Receiver:
             self._writing, self._idle_since_s = False, self._loop.now()
             size = sum(len(p.data) for p in pieces)
             self._received_bytes += size
-            replaced = sender is not self._tell_sender  # the rest was asked of another
+            replaced = sender is not self._tell_sender  # the rest was requested from another
             if replaced:
                 self._waiting_bytes -= size
             else:
@@ -218,7 +218,7 @@ class Receiver:
             if again:
                 if not replaced:
                     self._ask(again)
-                self._bytes = self._received_bytes + incoming.missing_bytes()
+                self._bytes = self._received_bytes + incoming.count_missing_bytes()
             self._tell_progress("sending")
             self._write()
             self._place_if_whole()
@@ -228,7 +228,7 @@ class Receiver:
     def _place_if_whole(self) -> None:
         incoming = self._incoming
         assert incoming is not None
-        if incoming.whole and not self._writing:
+        if incoming.is_whole and not self._writing:
             self.entries = incoming.listed
             self._tell_progress("placing")
             self._do(incoming.place, lambda: self._end(None))
@@ -257,7 +257,7 @@ class Receiver:
         if failed:
             self.close()
         else:
-            if self._incoming:  # the next dispatch will be glad of it, this one need not wait
+            if self._incoming:  # for the next dispatch; this one need not wait
                 self._aside.do(self._incoming.remember, lambda _failed: None)
             self._leave()
             self._tell_progress("done")
@@ -266,7 +266,7 @@ class Receiver:
         self._over(failed)
 
     def close(self) -> None:
-        """Take nothing more; what the thread is at ends soon. May be called twice."""
+        """Take nothing more; the thread's work ends soon. May be called twice."""
         if self.closed:
             return
         if self._incoming:
@@ -279,20 +279,20 @@ class Receiver:
         self._aside.close()
 
     def _give_back(self) -> None:
-        """In the thread, which may be about to open it."""
+        """Close the workspace, in the thread, which may be about to open it."""
         if self._incoming:
             self._incoming.close()
 
 
-def in_runs(wants: Sequence[Want], listed: Sequence[Entry]) -> list[int]:
-    """Files that follow each other, as numbers: how many are passed over, how many are wanted, and so on.
+def encode_runs(wants: Sequence[Want], listed: Sequence[Entry]) -> list[int]:
+    """Encode files as alternating counts of skipped and wanted ones.
 
-    So few digits that no manifest of MAX_BYTES, wanted in whatever pattern, makes a message too long.
+    Short enough that no manifest of MAX_BYTES, with any pattern, exceeds a message.
     """
     runs: list[int] = []
     end = 0
     for file, _ in wants:
-        # What has nothing to send is no gap: else a run would end at each folder.
+        # Entries without bytes are no gap: else each folder would end a run.
         if runs and end <= file and not any(listed[i].size for i in range(end, file)):
             runs[-1] += file + 1 - end
         else:

@@ -1,7 +1,7 @@
-"""A folder goes to a node over its line: what the node lacks, piece by piece, as fast as the node takes it.
+"""Sender of a folder to a node: the lacking files, piece by piece, as fast as the node takes them.
 
-Files are read in a thread that all nodes share, never more than a node has granted, so that memory is
-bounded whatever the files' size and the lines' speed.
+One thread reads files for all nodes, never more than a node has granted: memory is bounded for any size of
+files and speed of lines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCH_BYTES = 256 * 1024  # read at once; two of them wait at most
 
 
 class Source:
-    """A folder with its manifest: what nodes are filled from."""
+    """A folder with its manifest, from which nodes are filled."""
 
     def __init__(
         self,
@@ -36,18 +36,18 @@ class Source:
         extras: Mapping[str, str] | None = None,
         known: str = "",
     ) -> None:
-        """`entries`: also as a manifest, which is read where somebody lacks something; `known` is its digest.
+        """`entries`: also as a manifest with the digest `known`; it is decoded when a node lacks files.
 
-        Reading it takes seconds where there are a million files: `Sender.when_read` does it in a thread.
+        Decoding a million files takes seconds: `Sender.call_when_read` does it in a thread.
 
-        `contents`: a folder with files that are not in `folder`, under their hashes.
+        `contents`: a folder of files that are not in `folder`, named by their hashes.
 
-        `extras`: names at its top that are folders elsewhere.
+        `extras`: top-level names that are folders elsewhere.
         """
         self._folder, self._contents = folder, contents
         self._extras = extras or {}
         self._entries = None if isinstance(entries, bytes) else entries
-        self._whole: Source = self  # what the folder may hold more than is for some nodes
+        self._whole: Source = self  # for a part: the source with all entries
         self.manifest = entries if isinstance(entries, bytes) else encode(entries)
         self.digest = known or digest(self.manifest)
 
@@ -59,57 +59,57 @@ class Source:
 
     @property
     def is_read(self) -> bool:
-        """Whether `entries` are there already."""
+        """Check if `entries` is decoded."""
         return self._entries is not None
 
     def read(self) -> None:
-        """Have them there. Raises ManifestError."""
+        """Decode `entries`. Raises ManifestError."""
         if self._entries is None:
             self._entries = decode(self.manifest)
 
-    def part(self, entries: Sequence[Entry]) -> Source:
-        """What of it is for some nodes alone."""
+    def make_part(self, entries: Sequence[Entry]) -> Source:
+        """Return a source of these entries only, for some nodes."""
         part = Source(self._folder, entries, self._contents, self._extras)
         part._whole = self
         return part
 
     @functools.cached_property
     def by_content(self) -> dict[str, list[Entry]]:
-        """The files of each content."""
+        """Return the files of each content."""
         found: dict[str, list[Entry]] = {}
         for e in self.entries:
             if e.kind == "f":
                 found.setdefault(e.content, []).append(e)
         return found
 
-    def path(self, e: Entry) -> str:
-        """Where a file of it is."""
+    def get_path(self, e: Entry) -> str:
+        """Return the path of a file."""
         top, _, rest = e.path.partition("/")
         if top in self._extras:
             return os.path.realpath(os.path.join(self._extras[top], rest))  # it may be a link to a file
         return os.path.join(self._folder, e.path)
 
     def open(self, e: Entry) -> int:
-        """A file of it, as it was when it was listed. Raises OSError."""
+        """Open a file, unchanged since it was listed. Raises OSError."""
         how = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        path = self.path(e)
+        path = self.get_path(e)
         try:
             fd = os.open(path, how)
         except FileNotFoundError:
             if not self._contents:
                 raise
-            equal = map(self.path, self._whole.by_content.get(e.content, ()))
+            equal = map(self.get_path, self._whole.by_content.get(e.content, ()))
             paths = [path for path in equal if os.path.lexists(path)]
             return os.open(paths[0] if paths else os.path.join(self._contents, e.content), how)
         st = os.fstat(fd)
         if (st.st_size, st.st_mtime_ns) != (e.size, e.mtime_ns):
             os.close(fd)
-            raise _changed(path)
+            raise _make_change_error(path)
         return fd
 
 
 class Sender:
-    """A node's package. Give it the node's answers; it tells `failed` of trouble."""
+    """Sender of a package to one node, driven by the node's answers; `failed` gets errors."""
 
     def __init__(
         self,
@@ -131,32 +131,32 @@ class Sender:
         if offer:
             line.send({"type": "dispatch", "digest": source.digest, "bytes": len(source.manifest)})
 
-    def when_read(self, then: Callable[[], None]) -> None:
-        """Call `then` once `lacks` and `size` need not read the list of files: now, or from the loop."""
+    def call_when_read(self, then: Callable[[], None]) -> None:
+        """Call `then` with the entries decoded: now, or later from the loop."""
         if self._source.is_read:
             then()
         else:
             self._aside.do(self._source.read, lambda failed: self._failed(failed) if failed else then())
 
-    def lacks(self, m: messages.Lacks) -> None:
-        """What the node wants, in the order in which it wants it. Raises ValueError where that can't be."""
-        wants = self._wants(m)
+    def send_lacking(self, m: messages.Lacks) -> None:
+        """Queue the requested files in their order. Raises ValueError if a request is invalid."""
+        wants = self._list_wants(m)
         if wants and len(self._queue) + len(wants) > len(self._source.entries):
             raise ValueError("files that it has asked for already")
         if m["manifest"]:
             self._queue.append(Want(THE_MANIFEST, 0))
         self._queue.extend(wants)
-        self.total_bytes += self._sum(wants)
+        self.total_bytes += self._sum_bytes(wants)
         self._read()
 
-    def size(self, m: messages.Lacks) -> int:
-        """How many bytes a node's answer asks for. Raises ValueError where that can't be."""
-        return self._sum(self._wants(m))
+    def count_bytes(self, m: messages.Lacks) -> int:
+        """Return the number of requested bytes. Raises ValueError if a request is invalid."""
+        return self._sum_bytes(self._list_wants(m))
 
-    def _sum(self, wants: Sequence[Want]) -> int:
+    def _sum_bytes(self, wants: Sequence[Want]) -> int:
         return sum(self._source.entries[file].size - offset for file, offset in wants) if wants else 0
 
-    def _wants(self, m: messages.Lacks) -> list[Want]:
+    def _list_wants(self, m: messages.Lacks) -> list[Want]:
         if not m["files"]:
             return []
         entries = self._source.entries
@@ -166,7 +166,7 @@ class Sender:
         for passed, count in zip(m["files"][::2], m["files"][1::2]):
             first = end + passed
             end = first + count
-            # Not more than there are, however often it names them: a few words may mean millions.
+            # At most all entries, with repetitions counted: a short message may mean millions.
             named += count
             if not 0 <= first < end <= len(entries) or named > len(entries):
                 raise ValueError(f"{count} files from number {first} on, of {len(entries)}")
@@ -179,13 +179,13 @@ class Sender:
                     wants.append(Want(file, offset))
         return wants
 
-    def received(self, m: messages.Received) -> None:
-        """The node has written so much: it takes as much more."""
+    def grant(self, m: messages.Received) -> None:
+        """Send as much more as the node has written."""
         self._credit = min(WINDOW_BYTES, self._credit + int(m["bytes"]))
         self._read()
 
     def _read(self) -> None:
-        """Have the next batch read, if there is room for it."""
+        """Let the thread read the next batch, if there is room for it."""
         if self._reading or len(self._ready) > 1 or self._credit < MAX_DATA_BYTES:
             return
         if not self._queue:
@@ -216,16 +216,16 @@ class Sender:
     def _read_batch(self, frames: list[bytes], budget: int) -> None:
         self._batch_bytes = 0
         while self._queue and self._batch_bytes + MAX_DATA_BYTES <= budget:
-            piece = self._next_piece()
+            piece = self._read_piece()
             self._batch_bytes += len(piece.data)
             frames.append(encode_data(piece))
 
-    def _next_piece(self) -> Data:
-        """As much as one frame holds: of one file, or of several that follow each other."""
+    def _read_piece(self) -> Data:
+        """Read as much as a frame holds, of one file or of several in sequence."""
         file = self._queue[0].file
         if file == THE_MANIFEST:
             at, data = self._at, self._source.manifest[self._at : self._at + MAX_DATA_BYTES]
-            self._read_so_far(len(data), len(self._source.manifest))
+            self._advance(len(data), len(self._source.manifest))
             return Data(file, at, data)
         parts: list[bytes] = []
         room, start = MAX_DATA_BYTES, -1
@@ -237,13 +237,13 @@ class Sender:
             start = self._at if start < 0 else start
             data = os.read(self._fd, min(room, e.size - self._at))
             if not data:
-                raise _changed(self._source.path(e))
+                raise _make_change_error(self._source.get_path(e))
             parts.append(data)
             room -= len(data)
-            self._read_so_far(len(data), e.size)
+            self._advance(len(data), e.size)
         return Data(file, start, b"".join(parts))
 
-    def _read_so_far(self, count: int, size: int) -> None:
+    def _advance(self, count: int, size: int) -> None:
         self._at += count
         if self._at == size:
             self._queue.popleft()
@@ -257,7 +257,7 @@ class Sender:
         self._at = offset
 
     def close(self) -> None:
-        """In the thread that reads: send nothing more, and keep nothing open."""
+        """Send nothing more and close the open file; called in the thread."""
         self._queue.clear()
         self._close_file()
 
@@ -267,5 +267,5 @@ class Sender:
             self._fd = -1
 
 
-def _changed(path: str) -> OSError:
+def _make_change_error(path: str) -> OSError:
     return OSError(0, "was changed while it was sent: start again, or leave it out (.pslaunchignore)", path)

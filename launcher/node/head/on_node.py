@@ -200,7 +200,7 @@ class Lead:
 
     def _order_dispatch(self, observer: Observer, m: messages.Dispatch | messages.NoPackage) -> None:
         if observer is self._launcher:
-            self._supply.heard(m)
+            self._supply.take_answer(m)
 
     _order_no_package = _order_dispatch
 

@@ -77,7 +77,7 @@ class Opening:
                 "node": n.id,
                 "workspace": n.workspace,
                 "dispatched": n.dispatched,
-                "filled": self._package.fills(n),
+                "filled": self._package.has_to_fill(n),
                 "log_dir": n.log_dir,
                 "output_dir": n.output_dir,
                 "state_dir": n.state_dir,
@@ -110,20 +110,20 @@ class Opening:
         self._package.begin(self._furnish)
 
     def _on_lacks(self, link: Link, m: messages.Lacks) -> None:
-        self._package.lacks(link, m)
+        self._package.answer_lacks(link, m)
 
     def _on_serving(self, link: Link, m: messages.Serving) -> None:
         check(m["port"], is_port, "port")
-        self._package.serving(link, m["port"])
+        self._package.add_server(link, m["port"])
 
     def _on_filling(self, link: Link, m: messages.Filling) -> None:
-        self._package.filling(link.node.id, m)
+        self._package.report_filling(link.node.id, m)
 
     def _on_received(self, link: Link, m: messages.Received) -> None:
-        self._package.received(link, m)
+        self._package.grant(link, m)
 
     def _on_dispatched(self, link: Link, _m: messages.Dispatched) -> None:
-        self._package.dispatched(link)
+        self._package.finish_node(link)
 
     def _furnish(self) -> None:
         plan = self._desk.placed.plan

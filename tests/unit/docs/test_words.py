@@ -15,8 +15,6 @@ QUESTIONS: Final = ("what", "whether", "where", "how", "which")
 LATER: Final = (  # folders and files that are not yet rewritten
     "launcher/cli.py",
     "launcher/errors.py",
-    "launcher/node/agent",
-    "launcher/node/dispatch",
     "launcher/options",
     "launcher/plan.py",
 )

@@ -62,4 +62,4 @@ def test_refused_files_of_a_further_folder_are_named(tmp_path: Path) -> None:
 
 
 def contents(source: Source) -> dict[str, str]:
-    return {e.path: Path(source.path(e)).read_text() for e in source.entries if e.kind == "f"}
+    return {e.path: Path(source.get_path(e)).read_text() for e in source.entries if e.kind == "f"}

@@ -181,7 +181,7 @@ def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
     node.place()
     assert sorted(p.name for p in (tmp_path / "node0").glob("[!.]*")) == ["same-as-1", "x-0", "x-2"]
     forward = Source(str(tmp_path / "node0"), node.listed, str(tmp_path / "node0/.pslaunch/dispatch/staged"))
-    for e in forward.part(of.split(forward.entries, 2)({1})).entries:
+    for e in forward.make_part(of.split(forward.entries, 2)({1})).entries:
         assert read(forward, e) == (folder / e.path).read_bytes()
     node.close()
     again = Incoming(str(tmp_path / "node0"), lambda entries: of.split(entries, 2)({0}))

@@ -62,7 +62,7 @@ def test_what_is_left_behind_and_writes_on_does_not_hold_up_the_end(
             return True
 
         monkeypatch.setattr(line, "send_output", write_on)
-        program.exited(status)
+        program.handle_exit(status)
         assert [piece.data for piece in pieces] == [b"last words\n"]
         program.finish()
         os.close(left_behind)
@@ -76,7 +76,7 @@ def test_a_program_may_be_in_the_home_folder_of_the_node(
     with running(tmp_path, "~/python") as (program, _):
         assert program.process is not None
         _, status = os.waitpid(program.process.pid, 0)
-        program.exited(status)
+        program.handle_exit(status)
         assert status == 0
 
 
@@ -96,6 +96,6 @@ def test_reports_that_come_faster_than_they_are_read_do_not_keep_the_agent(
             program.read_progress()
             read = next(taken)
             assert program._report == {"batch": read - 1}
-            program.exited(status)
+            program.handle_exit(status)
         assert sent[0]["type"] == "progress" and sent[0]["batch"] == next(taken) - 1 > read
         assert sent[-1]["type"] == "exited"

@@ -25,7 +25,7 @@ from pslaunch.node.dispatch.manifest import Entry
     ],
 )
 def test_numbers(pattern: str, path: str, number: int | None) -> None:
-    assert DataShards([pattern]).number(path) == number
+    assert DataShards([pattern]).find_number(path) == number
 
 
 def test_every_file_has_its_node_and_the_others_have_it_not() -> None:
@@ -44,13 +44,13 @@ def test_split_looks_at_each_file_once_for_all_nodes(monkeypatch: pytest.MonkeyP
     names = ["data", *(f"data/x-{i:03d}" for i in range(50)), "train.py"]
     entries = [Entry(name, "f" if "/" in name else "d", 0o644, 0, 0, "") for name in names]
     looked: list[str] = []
-    number = shards.number
+    number = shards.find_number
 
     def record_number(path: str) -> int | None:
         looked.append(path)
         return number(path)
 
-    monkeypatch.setattr(shards, "number", record_number)
+    monkeypatch.setattr(shards, "find_number", record_number)
     part = shards.split(entries, 7)
     got = [part({rank, 6}) for rank in range(7)]
     assert len(looked) == len([e for e in entries if e.kind != "d"])

@@ -73,7 +73,7 @@ def dispatch(source: Path, workspace: Path) -> list[int]:
     for want in wants:
         content = (source / entries[want.file].path).read_bytes()
         assert incoming.take([Data(want.file, want.offset, content[want.offset :])]) == []
-    assert incoming.whole
+    assert incoming.is_whole
     incoming.place()
     incoming.close()
     return [want.file for want in wants]

@@ -115,10 +115,10 @@ def test_hashes_are_kept_and_a_changed_file_is_read_again(tmp_path: Path) -> Non
     st_ = path.stat()
     known.trust(st_, "0" * 64)  # what nobody would compute
     known.save()
-    assert hashes(tmp_path).of(str(path), st_) == "0" * 64
+    assert hashes(tmp_path).get_hash(str(path), st_) == "0" * 64
     path.write_text("two")
     os.utime(path, (1, 1))  # the same size and time: only ctime tells
-    assert hashes(tmp_path).of(str(path), path.stat()) == digest(b"two")
+    assert hashes(tmp_path).get_hash(str(path), path.stat()) == digest(b"two")
 
 
 def test_a_file_that_was_just_written_is_read_again(tmp_path: Path) -> None:
@@ -127,14 +127,14 @@ def test_a_file_that_was_just_written_is_read_again(tmp_path: Path) -> None:
     known = hashes(tmp_path)
     os.utime(path)
     known.learn(path.stat(), "0" * 64)
-    assert known.known(manifest.key_of(path.stat())) == ""
+    assert known.get_known(manifest.make_key(path.stat())) == ""
 
 
 @pytest.mark.parametrize("text", ["", "x", "1 2 3\n", "\0" * 100, "a " + "b" * 64, "\udcff"])
 def test_a_spoilt_cache_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "hashes").write_bytes(text.encode("utf-8", "surrogateescape"))
     (tmp_path / "f").write_text("f")
-    assert hashes(tmp_path).of(str(tmp_path / "f"), (tmp_path / "f").stat()) == digest(b"f")
+    assert hashes(tmp_path).get_hash(str(tmp_path / "f"), (tmp_path / "f").stat()) == digest(b"f")
 
 
 BAD = [

@@ -80,7 +80,7 @@ class Desk:
 
         def take(piece: Data) -> None:
             self.come[node] += len(piece.data)
-            self.dispatch.received(self.links[node], {"type": "received", "bytes": len(piece.data)})
+            self.dispatch.grant(self.links[node], {"type": "received", "bytes": len(piece.data)})
 
         return MessageLine(self.loop, fd, fd, lost_after_s=30, on_message=heard, on_lost=print, on_data=take)
 
@@ -141,16 +141,16 @@ def test_shards_of_nodes_that_share_a_folder_are_told(desk: Desk, tmp_path: Path
 @pytest.mark.timeout(60)
 def test_who_asks_after_the_others_have_it_gets_it_too(desk: Desk) -> None:
     first, second, third = (desk.links[i] for i in range(3))
-    desk.dispatch.lacks(first, LACKS)
-    desk.dispatch.dispatched(first)
-    desk.dispatch.lacks(second, LACKS)  # it had long to look
+    desk.dispatch.answer_lacks(first, LACKS)
+    desk.dispatch.finish_node(first)
+    desk.dispatch.answer_lacks(second, LACKS)  # it had long to look
     desk.until(0, "serve")
-    desk.dispatch.serving(first, 4000)
+    desk.dispatch.add_server(first, 4000)
     desk.until(1, "fetch")
-    desk.dispatch.dispatched(second)
-    desk.dispatch.lacks(third, LACKS)
+    desk.dispatch.finish_node(second)
+    desk.dispatch.answer_lacks(third, LACKS)
     desk.until(2, "fetch")
-    desk.dispatch.dispatched(third)
+    desk.dispatch.finish_node(third)
     assert desk.over and not desk.failed
     assert [told.count("serve") for told in desk.told] == [1, 0, 0]
 
@@ -169,10 +169,10 @@ def test_a_list_of_files_that_was_kept_is_read_beside_the_loop(
     monkeypatch.setattr(send, "decode", decoded)
     desk.give(Source(str(tmp_path / "package"), desk.source.manifest))
     for link in desk.links.values():
-        desk.dispatch.lacks(link, {**LACKS, "files": []})
+        desk.dispatch.answer_lacks(link, {**LACKS, "files": []})
     assert not readers
     for link in desk.links.values():
-        desk.dispatch.lacks(link, {**LACKS, "alone": True})
+        desk.dispatch.answer_lacks(link, {**LACKS, "alone": True})
     desk.loop.run(lambda: desk.come == [PASS_ON_BYTES] * 3)
     assert len(readers) == 1 and readers[0] is not threading.current_thread()
 
@@ -181,16 +181,16 @@ def test_a_list_of_files_that_was_kept_is_read_beside_the_loop(
 def test_how_far_each_node_is_and_where_it_gets_it_from(desk: Desk) -> None:
     first, second = desk.links[0], desk.links[1]
     for link in (first, second):
-        desk.dispatch.lacks(link, LACKS)
-        desk.dispatch.filling(link.node.id, FILLING)
-    desk.dispatch.dispatched(first)
+        desk.dispatch.answer_lacks(link, LACKS)
+        desk.dispatch.report_filling(link.node.id, FILLING)
+    desk.dispatch.finish_node(first)
     desk.until(0, "serve")
-    desk.dispatch.serving(first, 4000)
-    desk.dispatch.filling(1, {**FILLING, "received": 10})
+    desk.dispatch.add_server(first, 4000)
+    desk.dispatch.report_filling(1, {**FILLING, "received": 10})
     told = [(e["node"], e["state"], e["source"], e["received"]) for e in desk.events]
     assert told == [(0, "sending", None, 0), (1, "waiting", None, 0), (1, "sending", 0, 10)]
-    desk.dispatch.dispatched(second)
-    desk.dispatch.dispatched(desk.links[2])  # which lacked nothing
+    desk.dispatch.finish_node(second)
+    desk.dispatch.finish_node(desk.links[2])  # which lacked nothing
     end = desk.events[-1]
     assert (end["node"], end["nodes"], end["files"], end["bytes"]) == (None, 2, 2, 2 * PASS_ON_BYTES)
     assert end["sent"] == PASS_ON_BYTES
@@ -201,20 +201,20 @@ def test_whom_the_head_feeds_gets_from_it_what_it_asks_for_again(desk: Desk) -> 
     """What it had of an earlier try was no good; here another node has it all by then, too."""
     first, second, third = (desk.links[i] for i in range(3))
     for link in (first, second):
-        desk.dispatch.lacks(link, LACKS)
+        desk.dispatch.answer_lacks(link, LACKS)
     desk.loop.run(lambda: desk.come[0] == PASS_ON_BYTES)
-    desk.dispatch.dispatched(third)
-    desk.dispatch.serving(third, 4000)
+    desk.dispatch.finish_node(third)
+    desk.dispatch.add_server(third, 4000)
     desk.until(1, "fetch")
-    desk.dispatch.dispatched(second)
-    desk.dispatch.lacks(first, LACKS)
+    desk.dispatch.finish_node(second)
+    desk.dispatch.answer_lacks(first, LACKS)
     desk.loop.run(lambda: desk.come[0] == 2 * PASS_ON_BYTES)
     assert "fetch" not in desk.told[0] and not desk.failed
 
 
 @pytest.mark.parametrize("files", [[0, 2], [0, 1, -1, 1], [-1, 1], [0, 0], [0, 1] + [-1, 1] * 2])
 def test_a_node_that_asks_for_what_is_not_there_ends_the_job(desk: Desk, files: list[int]) -> None:
-    desk.dispatch.lacks(desk.links[0], {**LACKS, "files": files, "alone": True})
+    desk.dispatch.answer_lacks(desk.links[0], {**LACKS, "files": files, "alone": True})
     assert desk.failed and "asks for" in desk.failed[0]
 
 
@@ -224,18 +224,18 @@ def test_no_part_of_what_is_empty_is_sent(desk: Desk, tmp_path: Path) -> None:
     (folder / "sub/empty").write_text("")
     desk.give(Source(str(folder), read(walk(str(folder)), Hashes(f"{folder}.hashes")).entries))
     all_: Any = {**LACKS, "alone": True, "files": [0, 3]}
-    desk.dispatch.lacks(desk.links[0], all_)
+    desk.dispatch.answer_lacks(desk.links[0], all_)
     assert not desk.failed
     wrong: list[Any] = [{"offsets": {"1": 1}}, {"offsets": {"2": -1}}, {"files": [1, 2, -2, 2]}]
     for bad in wrong:
-        desk.dispatch.lacks(desk.links[1], all_ | bad)
+        desk.dispatch.answer_lacks(desk.links[1], all_ | bad)
     assert len(desk.failed) == 3
     desk.loop.run(lambda: desk.come[0] == PASS_ON_BYTES)
 
 
 def test_a_node_can_not_ask_for_the_same_without_end(desk: Desk) -> None:
     for _ in range(100):
-        desk.dispatch.lacks(desk.links[0], {**LACKS, "alone": True})
+        desk.dispatch.answer_lacks(desk.links[0], {**LACKS, "alone": True})
     assert desk.failed
 
 

@@ -63,9 +63,9 @@ class Nodes:
 
     def heard(self, m: Any) -> None:
         if m["type"] == "received":
-            self.sender.received(m)
+            self.sender.grant(m)
         elif m["type"] == "lacks" and m["alone"]:
-            self.sender.lacks(m)
+            self.sender.send_lacking(m)
         elif m["type"] == "lacks":
             self.head.send({"type": "fetch", "port": self.serving.port})
 

@@ -16,7 +16,7 @@ from pslaunch.node.codes import Refusal
 from pslaunch.node.dispatch import manifest
 from pslaunch.node.dispatch import receiver as receive
 from pslaunch.node.dispatch.manifest import Entry, Hashes, ManifestError, digest, encode, read, walk
-from pslaunch.node.dispatch.receiver import THE_MANIFEST, Receiver, in_runs
+from pslaunch.node.dispatch.receiver import THE_MANIFEST, Receiver, encode_runs
 from pslaunch.node.dispatch.sender import Sender, Source
 from pslaunch.node.dispatch.staging import Incoming, Want
 from pslaunch.node.line.wire import (
@@ -76,10 +76,10 @@ class Ends:
     def heard(self, m: Any) -> None:
         if m["type"] == "lacks":
             self.asked.append(m)
-            self.sender.lacks(m)
+            self.sender.send_lacking(m)
         elif m["type"] == "received":
             self.granted += m["bytes"]
-            self.sender.received(m)
+            self.sender.grant(m)
 
     def ordered(self, m: Any) -> None:
         if m["type"] == "dispatch":
@@ -422,9 +422,12 @@ def test_what_is_asked_for_is_what_is_understood(tmp_path: Path, ends: list[Ends
     ]
     if seed:
         wants.append(wants.pop(dice.randrange(len(wants))))  # once more, after what it had of it was no good
-    m: Any = {"files": in_runs(wants, entries), "offsets": {str(f): offset for f, offset in wants if offset}}
+    m: Any = {
+        "files": encode_runs(wants, entries),
+        "offsets": {str(f): offset for f, offset in wants if offset},
+    }
     ends.append(Ends(Source(str(tmp_path), entries), tmp_path / "ws"))
-    assert ends[-1].sender._wants(m) == wants
+    assert ends[-1].sender._list_wants(m) == wants
 
 
 @pytest.mark.parametrize("wanted", [1, 2, 9, 10])
@@ -433,7 +436,7 @@ def test_no_manifest_makes_what_a_node_lacks_too_long_to_say(wanted: int, passed
     """Short names, and files that are wanted alternate with files that are not."""
     entries = [Entry(f"{i:03x}", "f", 0o644, 1, 0, digest(str(i).encode())) for i in range(16**3)]
     wants = [Want(i, 0) for i in range(len(entries)) if i % (wanted + passed) >= passed]
-    said = sum(map(len, encode_control({"type": "lacks", "files": in_runs(wants, entries)})))
+    said = sum(map(len, encode_control({"type": "lacks", "files": encode_runs(wants, entries)})))
     assert said / len(encode(entries)) * manifest.MAX_BYTES < MAX_CONTROL_BYTES
 
 
