@@ -1,7 +1,7 @@
-"""The commands: parse, call, print. `main` alone turns errors into text and exit codes.
+"""The commands: parse, call, print. Only `main` turns errors into text and exit codes.
 
-What a user waits for on `--help` is this file and typer; everything else is imported where it is used.
-Values stay text here: spec.py reads them, so that a wrong one is told in one way, wherever it came from.
+For a fast `--help` only typer is imported here; everything else is imported where it is used.
+Values stay text here: spec.py reads them, with the same messages for every source.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 BROKEN_PIPE: Final = codes.SIGNAL_BASE + 13
 CANT_WRITE: Final = "can't write to standard output"
-# What a write can meet; an open names its file, and our sockets don't give these.
+# Errors of writes to standard output; an open names its file, and our sockets don't raise these.
 WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -45,8 +45,8 @@ class JobCommands(Commands):
     """`pslaunch`."""
 
     absent: ClassVar = {
-        name: f"{name} ({what}) is not there yet; what works today is pslaunch local, on one machine, "
-        "and pslaunch fabric, on hosts by SSH"
+        name: f"{name} ({what}) is not available yet; use pslaunch local on one machine, "
+        "or pslaunch fabric on hosts by SSH"
         for name, what in PLANNED.items()
     }
 
@@ -56,8 +56,8 @@ class CheckCommands(Commands):
 
     absent: ClassVar = {
         **JobCommands.absent,
-        "local": "there are no hosts of pslaunch local to look at; pslaunch local --dry_run says what "
-        "it would start, and pslaunch check fabric looks at hosts that are reached by SSH",
+        "local": "pslaunch local has no hosts to check; pslaunch local --dry_run prints its plan, "
+        "and pslaunch check fabric checks hosts by SSH",
     }
 
 
@@ -89,10 +89,10 @@ def _add_job_command(
 def local(ctx: typer.Context, **_options: Any) -> None:
     """Run one job on this machine: its pservers and trainers.
 
-    PROGRAM is train.py unless given. What follows it is its own; `--` ends our options too. Before it, an
-    option that is not ours goes on to it as --name=value or a bare --flag. Flags of the v2 trainer
+    PROGRAM is train.py unless given. All words after it are its own; `--` ends our options too. Unknown
+    options before it are passed to it, as --name=value or a bare --flag. Flags of the v2 trainer
     (--num_passes=3, --log_period, --dot_period, --saving_period, --save_dir, --test_period, --local,
-    --no_save) win over what the program says. Options may also stand in ./pslaunch.toml.
+    --no_save) overrule the program. Options may also be in ./pslaunch.toml.
     """
     from .options.local_spec import make_local_spec
 
@@ -101,11 +101,11 @@ def local(ctx: typer.Context, **_options: Any) -> None:
 
 @_add_job_command(app, "fabric", backend="fabric")
 def fabric(ctx: typer.Context, **_options: Any) -> None:
-    """Run one job on hosts that are reached by SSH: conf.py says which.
+    """Run one job on the hosts of conf.py, by SSH.
 
     The folder of --job_dispatch_package is sent to every host, and PROGRAM (train.py unless given) runs in
-    it there. The hosts need sshd and Python 3.9 or later. Options win over ./pslaunch.toml, and that over
-    conf.py; what stands before and after PROGRAM is taken as by `pslaunch local`.
+    it there. The hosts need sshd and Python 3.9 or later. Options overrule ./pslaunch.toml, which overrules
+    conf.py; words before and after PROGRAM are handled as by `pslaunch local`.
     """
     from .options.fabric_spec import make_fabric_spec
 
@@ -113,17 +113,17 @@ def fabric(ctx: typer.Context, **_options: Any) -> None:
 
 
 checks = typer.Typer(
-    cls=CheckCommands, rich_markup_mode=None, help="Look at all hosts of a job, and start nothing of it."
+    cls=CheckCommands, rich_markup_mode=None, help="Check all hosts of a job without starting it."
 )
 app.add_typer(checks, name="check")
 
 
 @_add_job_command(checks, "fabric", backend="fabric")
 def check_fabric(ctx: typer.Context, **_options: Any) -> None:
-    """Look at all hosts of a job, and say of each all that would keep it from running.
+    """Check all hosts of a job and report everything that would prevent it from running.
 
-    Takes the command line of `pslaunch fabric` as it is. Nothing is sent to the hosts or started there.
-    With --json: one object a host. The exit code is 0 where the job can run.
+    Takes the command line of `pslaunch fabric` unchanged. Nothing is sent to the hosts or started there.
+    With --json: one object a host. The exit code is 0 if the job can run.
     """
     from .options.fabric_spec import make_fabric_spec
 
@@ -147,7 +147,7 @@ def _run_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> None:
 
 
 def _read_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> tuple[JobSpec, Given]:
-    """What the user wants, and where it was said."""
+    """Return the job and the sources of its options."""
     from pathlib import Path
 
     from .options.sources import gather
@@ -161,20 +161,20 @@ def _read_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> tuple[Jo
     return spec, given
 
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or an unmistakable beginning of it.")]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or a unique beginning of it.")]
 Conf = Annotated[
     Text,
     typer.Option(
         "--conf",
         metavar="FILE",
-        help="Ask the first host of this conf.py. [default: the jobs that this machine knows of]",
+        help="Ask the first host of this conf.py. [default: the jobs known on this machine]",
         show_default=False,
     ),
 ]
 
 
 def _find_elsewhere(ctx: Any, conf: Text) -> Elsewhere | None:
-    """Return the node that is asked for jobs; None without a conf.py."""
+    """Return the node to ask for jobs; None without a conf.py."""
     if conf is None:
         return None
     from pathlib import Path
@@ -191,7 +191,7 @@ def jobs(
     conf: Conf = None,
     json: Json = False,
 ) -> None:
-    """List jobs that go on by themselves, and how earlier ones ended."""
+    """List detached jobs, and the results of earlier ones."""
     from .run.jobs import show_jobs
 
     show_jobs(sys.stdout, as_json=json, elsewhere=_find_elsewhere(ctx, conf))
@@ -204,7 +204,7 @@ def status(
     conf: Conf = None,
     json: Json = False,
 ) -> None:
-    """Say how a job and each of its processes stand."""
+    """Print the state of a job and of each of its processes."""
     from .run.jobs import show_status
 
     show_status(job, sys.stdout, as_json=json, elsewhere=_find_elsewhere(ctx, conf))
@@ -222,7 +222,9 @@ def logs(
     ] = None,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Go on until the job ends. [default: off]", show_default=False),
+        typer.Option(
+            "--follow", "-f", help="Continue until the job ends. [default: off]", show_default=False
+        ),
     ] = False,
     conf: Conf = None,
     json: Json = False,
@@ -238,11 +240,11 @@ def logs(
 def stop(
     ctx: typer.Context,
     job: Job,
-    kill: Annotated[bool, make_flag_option("kill", "At once, without TERM and grace.")] = False,
+    kill: Annotated[bool, make_flag_option("kill", "Stop at once, without SIGTERM and grace.")] = False,
     conf: Conf = None,
     json: Json = False,
 ) -> None:
-    """End a job, and wait for its end."""
+    """Stop a job and wait for its end."""
     from .run.jobs import stop as stop_job
 
     elsewhere = _find_elsewhere(ctx, conf)
@@ -254,12 +256,12 @@ def fetch(
     ctx: typer.Context,
     job: Job,
     folder: Annotated[
-        str, typer.Argument(metavar="DIR", help="Gets output/, and log/ with a folder for each node.")
+        str, typer.Argument(metavar="DIR", help="Folder for output/, and log/ with a folder for each node.")
     ],
     conf: Conf = None,
     json: Json = False,
 ) -> None:
-    """Bring what a job has left on its nodes: its output and all logs."""
+    """Fetch a job's output and all logs from its nodes."""
     from pathlib import Path
 
     from .run.jobs import fetch as fetch_job
@@ -271,13 +273,13 @@ def fetch(
 @app.command(cls=PassCommand, add_help_option=False, options_metavar="[OPTIONS]")
 def pserver(ctx: typer.Context) -> None:
     """Run one parameter server by hand."""
-    # -P: the program is found by its import name, never in the folder in which it is started.
+    # -P: import from the installed package, never from the current folder.
     os.execv(sys.executable, [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", *ctx.args])
 
 
 @app.command(cls=PlainCommand)
 def version(json: Json = False) -> None:
-    """Say which version this is and what it was compiled with."""
+    """Print the version and its build features."""
     from pslaunch.runtime import _core
 
     from . import __version__
@@ -309,7 +311,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _run(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    if sys.stdout is None and words[:1] != ["pserver"]:  # which writes to its own log
+    if sys.stdout is None and words[:1] != ["pserver"]:  # it writes to its own log
         return _complain("pslaunch", f"{CANT_WRITE}: it is closed; > /dev/null discards it", codes.IO)
     try:
         code = _invoke(words)
@@ -332,7 +334,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _invoke(words: list[str]) -> int:
-    """As typer's `main` does, which would answer a reader that has gone by itself, with 1."""
+    """Invoke a command as typer's `main` does, but leave a closed pipe to the caller."""
     command = typer.main.get_command(app)
     try:
         with command.make_context("pslaunch", words) as ctx:
@@ -345,14 +347,14 @@ def _invoke(words: list[str]) -> int:
 
 
 def _give_up_output() -> None:
-    """What is still buffered must not fail a second time at exit."""
+    """Redirect standard output, so that buffered text does not fail again at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
 
 
 def _fill_standard_descriptors() -> None:
-    """Those of 0 to 2 that are closed become /dev/null: no socket or file of ours must get their numbers."""
+    """Open /dev/null for closed descriptors 0 to 2: no socket or file of ours must get their numbers."""
     fd = os.open(os.devnull, os.O_RDWR)
     while fd <= 2:
         fd = os.dup(fd)

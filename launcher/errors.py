@@ -1,16 +1,16 @@
-"""Every error that a user can cause or act on, with its exit code. Only `cli.main` prints them.
+"""All errors that a user can cause or act on, with exit codes. Only `cli.main` prints them.
 
-PslaunchError            1   base; anything that has no better home
-├── SpecError            2   a command line, configuration file or hostfile that is wrong
-├── HostError           68   a host that can't be reached or used
+PslaunchError            1   base; all other failures
+├── SpecError            2   an invalid command line, configuration file or hostfile
+├── HostError           68   an unreachable or unusable host
 │   └── HostRightsError 77   a host that refuses our keys; a RightsError as well
-├── HostsError          68   some of many hosts could not be reached or used; 77 where all refused our keys
-├── ServiceError        69   a port or service that is not to be had
+├── HostsError          68   several such hosts; 77 if all refused our keys
+├── ServiceError        69   a port or service is not available
 ├── FileError           74   reading or writing failed, disk full
-├── NodeLostError       76   a node's line closed or it fell silent
+├── NodeLostError       76   a node's connection closed or its heartbeat stopped
 ├── RightsError         77   rights or keys are missing
 ├── PreflightError      78   a node lacks something that the job needs; 68 or 77 as `check` gives them
-└── EndedEarlyError    130   a signal ended the launcher before there was a job; 128 and its number
+└── EndedEarlyError    130   a signal ended the launcher before there was a job; 128 plus its number
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 
 from .node import codes
 
-# What asks a launcher to end, and how the end is told.
+# Signals that end a launcher, with their text in messages.
 STOP_SIGNALS: Final[Mapping[int, str]] = {
     signal.SIGINT: "interrupted (Ctrl+C)",
     signal.SIGTERM: "the launcher was asked to end (SIGTERM)",
@@ -30,13 +30,13 @@ STOP_SIGNALS: Final[Mapping[int, str]] = {
 
 
 class PslaunchError(Exception):
-    """Base: the message says what failed, where, the system's words and what to do; shown as it is."""
+    """Base: the message has failure, place, the system's words and the remedy; printed unchanged."""
 
     exit_code: int = codes.FAILED
 
 
 class SpecError(PslaunchError):
-    """What the user wrote can't be meant; names the option (or file and key) and the value."""
+    """Invalid input; the message names the option (or file and key) and the value."""
 
     exit_code = codes.USAGE
 
@@ -52,7 +52,7 @@ class HostError(PslaunchError):
 
 
 class HostsError(PslaunchError):
-    """Several hosts were asked at once; all that failed are named, each on a line of its own."""
+    """Several hosts failed; each is named on its own line."""
 
     exit_code = codes.HOST
 
@@ -65,7 +65,7 @@ class HostsError(PslaunchError):
             self.exit_code = codes.RIGHTS
 
     def shorten(self) -> HostsError:
-        """The same, of hosts of which all has been said already."""
+        """Return the same error without details, for hosts already reported."""
         short = HostsError(self.failed, self.asked)
         short.args = ("no program was started",)
         return short
@@ -84,13 +84,13 @@ class FileError(PslaunchError):
 
     @classmethod
     def from_os(cls, error: OSError, doing: str) -> FileError:
-        """`doing` (such as "write the log") with the file and the system's own words."""
+        """Return an error from `doing` (such as "write the log"), the file and the system's words."""
         where = f" {error.filename}" if error.filename else ""
         return cls(f"can't {doing}{where}: {error.strerror or error}")
 
 
 class NodeLostError(PslaunchError):
-    """The line to a node closed, or it fell silent."""
+    """A node's connection closed or its heartbeat stopped."""
 
     exit_code = codes.NODE_LOST
 

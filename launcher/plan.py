@@ -1,4 +1,4 @@
-"""From what the user wants to what will run: `JobSpec` -> `Plan`, and a dry run of it. Starts nothing."""
+"""Planning: `JobSpec` -> `Plan`, and its dry run. Starts nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUNDLED_PSERVER = ("-P", "-m", "pslaunch.runtime.pserver")
 
 
 def make_plan(spec: JobSpec, job_id: str) -> Plan:
-    """The plan of a job; reads the program's syntax tree where `--server auto` asks for it."""
+    """Return the plan of a job; with `--server auto` it reads the program's syntax tree."""
     server, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program or DEFAULT_PROGRAM)
     argv, site = spec.command, spec.site
     roles = [Role(TRAINER, _choose_count(spec.worker_num, site.trainers), argv)]
@@ -73,7 +73,7 @@ def _choose_count(given: int | None, default: Count) -> Count:
 
 
 def make_dry_run(placed: Placed, facts: Facts) -> dict[str, Any]:
-    """What is known of a job, as data; symbols such as {pserver:1.port} stand for the rest."""
+    """Return a job's known values as data; symbols such as {pserver:1.port} stand for the others."""
     plan, bound = placed.plan, job.bind(placed, facts)
     return {
         "job": plan.job_id,
@@ -94,7 +94,7 @@ def make_dry_run(placed: Placed, facts: Facts) -> dict[str, Any]:
 
 
 def render(data: dict[str, Any]) -> str:
-    """A dry run for people: a block for each node and each process, commands as a shell would take them."""
+    """Render a dry run as text: a block for each node and process, commands in shell syntax."""
     lines = [f"job {data['job']} ({data['backend']}); pservers: {data['server']}, {data['why']}"]
     for node in data["nodes"]:
         where = node["addr"] or "address not known yet"

@@ -1,1 +1,1 @@
-"""From the words of a user, in all their places, to a checked `JobSpec`."""
+"""Options from command line and files to a checked `JobSpec`."""

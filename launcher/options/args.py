@@ -1,4 +1,4 @@
-"""Whose word is whose: a command line split into ours, the trainer's flags, and the program's. Pure.
+"""Split a command line into our options, the trainer's flags, and the program's words. Pure.
 
 `pslaunch local --server_num 2 --num_passes=3 --lr=0.1 train.py --server_num 9` gives pslaunch its
 `--server_num=2`, the runtime `num_passes=3`, and the program `--lr=0.1 --server_num 9`.
@@ -19,7 +19,7 @@ from ..errors import SpecError
 NEAR: Final = 0.7  # difflib's ratio from which a foreign option is a near miss: --workers, --worker_number
 NEVER_NEAR: Final = frozenset({"config"})  # v1's own option, no near miss of --conf
 
-# What other launchers call what we have: Fleet, torchrun, horovodrun, mpirun, dmlc-submit, DeepSpeed.
+# Options of Fleet, torchrun, horovodrun, mpirun, dmlc-submit and DeepSpeed, with ours.
 ELSEWHERE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("trainer_num", "num_trainers", "trainers", "workers", "num_workers"), "worker_num"),
     **dict.fromkeys(("nproc_per_node", "num_proc", "num_processes", "nproc", "np", "n"), "worker_num"),
@@ -33,7 +33,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 
 
 class Split(NamedTuple):
-    """A command line, every word given to its owner, in the order of the line."""
+    """A command line by owner, in the order of the line."""
 
     ours: tuple[str, ...] = ()  # `--name` or `--name=value`, spelled as declared; a flag off: `--name=False`
     trainer_flags: Mapping[str, str] = {}
@@ -51,17 +51,17 @@ def split_command_line(
 ) -> Split:
     """Split `words`; `options` maps each of our options to how many values follow it.
 
-    others: options of our other commands, by name, with the command's name. aliases: what options may be
-    called as well, dashes and all (`-n`), with the name that is meant.
+    others: options of our other commands, with the command's name. aliases: other spellings of options,
+    with their dashes (`-n`), and the option's name.
 
-    Names may be written with dashes or underscores. Raises SpecError naming the word where it can't be
-    said whose it is: a near miss of ours, a single dash, a value missing or too many, an option twice.
+    Names may be written with dashes or underscores. Raises SpecError naming a word without a clear owner:
+    a near miss of ours, a single dash, a value missing or too many, an option twice.
     """
     return _Splitter(words, options, repeatable, others, aliases).split()
 
 
 def find_nearest(name: str, known: Iterable[str], cutoff: float = NEAR) -> str | None:
-    """The known name that `name` most likely means, or None."""
+    """Return the known name most similar to `name`, or None."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return found[0] if found else None
 
@@ -74,7 +74,7 @@ def _read_truth(text: str, label: str) -> bool:
 
 
 class _Splitter:
-    """Walks the words once; what it found lies in its fields."""
+    """One walk over the words; its fields collect the results."""
 
     def __init__(
         self,
@@ -128,8 +128,8 @@ class _Splitter:
         if not written.startswith("--") or not name or name.startswith("-"):
             self._refuse_foreign(word.partition("=")[0], word.strip("-").partition("=")[0])
             raise SpecError(
-                f"{word}: options here have a name after two dashes; what is meant for the program "
-                "goes after the program's name"
+                f"{word}: options begin with two dashes and a name; "
+                "put options of the program after the program's name"
             )
         key = name.replace("-", "_")
         if key in self.options:
@@ -173,7 +173,7 @@ class _Splitter:
         while len(found) < count:
             found.append(self._take_value(name))
         if any(" " in value for value in found[:-1]):
-            raise SpecError(f"--{name} {shlex.join(found)}: only the last of its values may have a blank")
+            raise SpecError(f"--{name} {shlex.join(found)}: only its last value may contain a blank")
         return " ".join(found)
 
     def _take_value(self, name: str) -> str:
@@ -188,8 +188,8 @@ class _Splitter:
         ours = ELSEWHERE.get(key.replace("-", "_"))
         if ours in self.options:
             raise SpecError(
-                f"{shown} is what other launchers say; here it is --{self.options[ours][0]}. "
-                f"To give {shown} to the program, put it after the program's name"
+                f"{shown} belongs to other launchers; use --{self.options[ours][0]}. "
+                f"To pass {shown} to the program, put it after the program's name"
             )
 
     def _refuse_near_miss(self, name: str, key: str) -> None:
@@ -198,6 +198,6 @@ class _Splitter:
             known, valued = self.options.get(near, (near, True))
             known += "=false" if not valued and key == f"no_{near}" else ""
             raise SpecError(
-                f"--{name} is no option; is --{known} meant? "
-                f"To give --{name} to the program, put it after the program's name"
+                f"unknown option --{name}; did you mean --{known}? "
+                f"To pass --{name} to the program, put it after the program's name"
             )

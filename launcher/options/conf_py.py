@@ -23,7 +23,7 @@ from .args import find_nearest
 from .kinds import Layer, Value, format_value, to_plain_text
 from .options import OPTIONS
 
-# What conf.py calls our options.
+# Names of our options in conf.py.
 KEYS: Final[Mapping[str, str]] = {
     "HOSTS": "hosts",
     "ROOT_DIR": "root_dir",
@@ -34,7 +34,7 @@ KEYS: Final[Mapping[str, str]] = {
     "PADDLE_PORTS_NUM_FOR_SPARSE": "ports_num_for_sparse",
     "PADDLE_USE_GPU": "use_gpu",
 }
-# PADDLE_* that the programs themselves read and that no option of ours says.
+# PADDLE_* read by the programs themselves, without an option of ours.
 VARIABLES: Final = frozenset(
     {"PADDLE_WITH_GLOO", "PADDLE_DATA_HOME", *(contract.get_init_var(name) for name in contract.INIT_ARGS)}
 )
@@ -43,9 +43,9 @@ _KINDS: Final = {option.name: option.kind for option in OPTIONS}
 
 
 def read_conf(path: Path, name: str, tell: Callable[[str], None] = lambda _text: None) -> Layer:
-    """What a conf.py says, by the names of our options; it is run. `name`: what messages call the file.
+    """Run a conf.py and return its values by the names of our options. `name`: the file in messages.
 
-    tell: gets a line of what was left out. Raises SpecError.
+    tell: receives a line about values left out. Raises SpecError.
     """
     try:
         source = path.read_bytes()
@@ -63,26 +63,26 @@ def read_conf(path: Path, name: str, tell: Callable[[str], None] = lambda _text:
             and isinstance(value, (list, tuple))
             and find_nearest(key.upper(), ["HOSTS"])
         ):
-            raise SpecError(f"{lines.make_label(key)}: is HOSTS meant?")
+            raise SpecError(f"{lines.make_label(key)}: did you mean HOSTS?")
         elif _UPPER.fullmatch(key):
             variable = list(_read_variable(key, value, lines))
             layer.setdefault("env", []).extend(variable)
             if not variable and not callable(value) and not isinstance(value, ModuleType):
                 left_out.append(lines.make_label(key))
     if left_out:
-        tell(f"{', '.join(left_out)}: no text or number, so no variable for the programs")
+        tell(f"{', '.join(left_out)}: not text or a number, so not passed to the programs")
     return layer
 
 
 def _run(source: bytes, path: Path, name: str) -> tuple[ast.Module, dict[str, Any]]:
-    """The file's syntax tree, and the names that it has when it has been run."""
+    """Run the file and return its syntax tree and its names."""
     namespace: dict[str, Any] = {"__name__": "conf", "__file__": str(path)}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a "\d" in it is its own affair
+            warnings.simplefilter("ignore")  # such as "\d"
             tree = ast.parse(source, str(path))
             code = compile(source, str(path), "exec", dont_inherit=True)
-        # What it prints must not get into our output.
+        # Its prints must not mix with our output.
         with _allow_imports(path.parent), contextlib.redirect_stdout(sys.stderr):
             exec(code, namespace)
     except SyntaxError as e:
@@ -95,7 +95,7 @@ def _run(source: bytes, path: Path, name: str) -> tuple[ast.Module, dict[str, An
 
 @contextlib.contextmanager
 def _allow_imports(folder: Path) -> Iterator[None]:
-    """Modules of the folder can be imported, as by a program there; no trace of them is left."""
+    """Allow imports from the folder, as for a program there; remove all traces afterwards."""
     known, writes, sys.dont_write_bytecode = set(sys.modules), sys.dont_write_bytecode, True
     sys.path.insert(0, str(folder))
     try:
@@ -110,7 +110,7 @@ def _allow_imports(folder: Path) -> Iterator[None]:
 
 
 def _is_of(folder: Path, name: str) -> bool:
-    """Whether an imported module came from the folder itself, not from an environment that lies in it."""
+    """Return True for a module of the folder itself, False for one of an environment inside it."""
     module = sys.modules[name]
     place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
     own = folder / name.partition(".")[0]
@@ -118,7 +118,7 @@ def _is_of(folder: Path, name: str) -> bool:
 
 
 def _find_line(error: BaseException, path: Path) -> str:
-    """`:7`, the line of the file that the error came from."""
+    """Return the error's line in the file as `:7`."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f":{error.lineno}" if error.lineno else ""
     frames = traceback.extract_tb(error.__traceback__)
@@ -127,7 +127,7 @@ def _find_line(error: BaseException, path: Path) -> str:
 
 
 class _Lines:
-    """On which line a name of conf.py has its value, and each element of a list that is written out."""
+    """Lines of the values in conf.py, and of the elements of its lists."""
 
     def __init__(self, tree: ast.Module, file: str) -> None:
         self._file = file
@@ -141,15 +141,15 @@ class _Lines:
                 self._elements.update({t.id: elements for t in node.targets if isinstance(t, ast.Name)})
 
     def find_place(self, key: str) -> str:
-        """`conf.py:3`."""
+        """Return `conf.py:3`."""
         return f"{self._file}:{self._lines[key]}" if key in self._lines else self._file
 
     def make_label(self, key: str) -> str:
-        """`conf.py:3: PADDLE_PORT`."""
+        """Return `conf.py:3: PADDLE_PORT`."""
         return f"{self.find_place(key)}: {key}"
 
     def find_places(self, key: str, n: int) -> list[str]:
-        """The place of each of the n elements."""
+        """Return the place of each of the n elements."""
         lines = self._elements.get(key, [])
         return [f"{self._file}:{line}" for line in lines] if len(lines) == n else [self.find_place(key)] * n
 
@@ -161,14 +161,14 @@ def _read_values(key: str, value: object, lines: _Lines) -> Iterator[Value]:
     kind = _KINDS[KEYS[key]]
     text = value if isinstance(value, str) else kind.to_text(value)  # numbers as text are common
     if text is None:
-        raise SpecError(f"{lines.make_label(key)}={format_value(value)}: {kind.meant} is meant")
+        raise SpecError(f"{lines.make_label(key)}={format_value(value)}: expected {kind.meant}")
     yield Value(text, lines.make_label(key))
 
 
 def _read_hosts(value: object, lines: _Lines) -> Iterator[Value]:
     if not isinstance(value, (list, tuple)):
         raise SpecError(
-            f'{lines.make_label("HOSTS")}={format_value(value)}: a list is meant, as ["root@node1", "node2"]'
+            f'{lines.make_label("HOSTS")}={format_value(value)}: expected a list, such as ["node1", "node2"]'
         )
     if not value:
         raise SpecError(f"{lines.make_label('HOSTS')} names no host")
@@ -179,12 +179,12 @@ def _read_hosts(value: object, lines: _Lines) -> Iterator[Value]:
 
 
 def _read_variable(key: str, value: object, lines: _Lines) -> Iterator[Value]:
-    """A name that is not ours: a variable for every process, if it is text or a number."""
+    """Yield a name that is not ours as a variable for every process, if it is text or a number."""
     if key.startswith("PADDLE_") and key not in VARIABLES | contract.list_contract_names():
         near = find_nearest(key, [*KEYS, *VARIABLES])
-        hint = f"; is {near} meant?" if near else f"; there are {', '.join(KEYS)}"
-        raise SpecError(f"{lines.make_label(key)} is no name of conf.py{hint}")
+        hint = f"; did you mean {near}?" if near else f"; known names: {', '.join(KEYS)}"
+        raise SpecError(f"{lines.make_label(key)}: unknown name{hint}")
     if (text := to_plain_text(value)) is not None:
         yield Value(f"{key}={text}", lines.find_place(key) + ":")
     elif key.startswith("PADDLE_"):
-        raise SpecError(f"{lines.make_label(key)}={format_value(value)}: text or a number is meant")
+        raise SpecError(f"{lines.make_label(key)}={format_value(value)}: expected text or a number")

@@ -1,7 +1,7 @@
-"""How a job's pservers are started: by the bundled program or by the user's. Reads files, runs nothing.
+"""Choice of a job's pservers: the bundled program or the user's. Reads files, runs nothing.
 
-A program that asks for its role (`is_server`, `run_server`, `TRAINING_ROLE`) wants to be started in both
-roles, the Fleet way: "script". Any other is a trainer only, the v2 way: "bundled".
+A program that reads its role (`is_server`, `run_server`, `TRAINING_ROLE`) is started in both roles, as
+with Fleet: "script". All others are trainers only, as in v2: "bundled".
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ ServerKind = Literal["bundled", "script", "none"]
 
 ROLE_NAMES: Final = frozenset({"is_server", "run_server"})
 ROLE_VARIABLE: Final = "TRAINING_ROLE"
-MAX_FILES: Final = 500  # of a workspace that are looked at
+MAX_FILES: Final = 500  # read of a workspace
 MAX_BYTES: Final = 4_000_000  # of one file
 
 
 def choose_server(
     server: Server, server_num: int | None, workspace: Path, program: str
 ) -> tuple[ServerKind, str]:
-    """The kind of pservers, and why, in words for the user. `program`: as JobSpec has it."""
+    """Return the kind of pservers and the reason for the user. `program`: as in JobSpec."""
     if server_num == 0:
         return "none", "as given (--server_num 0)"
     if server != "auto":
@@ -35,7 +35,7 @@ def choose_server(
 def detect_server(program: Path, workspace: Path) -> tuple[Literal["bundled", "script"], str]:
     """Look for the role words in `program` and the modules of `workspace` that it imports.
 
-    A program that can't be read gets "bundled", and the reason says so.
+    An unreadable program gives "bundled", with the cause in the reason.
     """
     if program.suffix != ".py":
         return "bundled", f"{program.name} is no Python program and was not read; --server says otherwise"
@@ -65,7 +65,7 @@ def parse(path: Path) -> ast.Module:
     if len(source) > MAX_BYTES:
         raise ValueError(f"larger than {MAX_BYTES // 1_000_000} MB")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a program's "\d" is its own affair
+        warnings.simplefilter("ignore")  # such as "\d"
         return ast.parse(source, str(path))
 
 
@@ -96,7 +96,7 @@ def _find_role_word(tree: ast.Module) -> tuple[str, int] | None:
 def walk(
     program: Path, tree: ast.Module, workspace: Path, unread: list[str]
 ) -> Iterator[tuple[Path, ast.Module]]:
-    """The program, then every module of the workspace that it imports, near ones first."""
+    """Yield the program, then the workspace's modules that it imports, breadth first."""
     roots = list(dict.fromkeys((program.parent, workspace)))
     seen, queue = {program}, [(program, tree)]
     while queue:
@@ -131,7 +131,7 @@ def _find_imported(path: Path, tree: ast.Module, roots: list[Path]) -> Iterator[
 
 
 def _find_files(bases: list[Path], parts: list[str]) -> Iterator[Path]:
-    """The files that importing `parts` loads: each package's `__init__.py` on the way, then the module."""
+    """Yield the files loaded by importing `parts`: the `__init__.py` of each package, then the module."""
     for base in bases:
         for n in range(1, len(parts) + 1):
             place = base.joinpath(*parts[:n])

@@ -1,6 +1,6 @@
-"""The job of `pslaunch fabric` from what was given: its hosts, what is sent to them, what comes back.
+"""The job of `pslaunch fabric` from its options: its hosts, the files sent and fetched.
 
-Every rejected value is a SpecError that names the option, where it stood, and the value. No host is asked.
+Rejected values raise SpecError with option, place and value. No host is contacted.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ MAX_NIC_BYTES: Final = 15  # of the kernel
 
 
 class Reach(NamedTuple):
-    """How the hosts of a job are reached."""
+    """The hosts of a job and their connection options."""
 
     hosts: tuple[Host, ...]
-    agent_python: str | None = None  # path of the Python for the agent there; None: it is looked for
+    agent_python: str | None = None  # path of the agent's Python there; None: search
     connect_timeout_s: float = DEFAULT["connect_timeout"]
-    max_connections: int = DEFAULT["max_connections"]  # that are being opened at once
+    max_connections: int = DEFAULT["max_connections"]  # opened at once
     host_key_policy: Literal["ask", "accept_new", "reject"] | None = (
         None  # None: ask where there is a terminal
     )
 
 
 def make_fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
-    """The job of `pslaunch fabric`: what was given, and design defaults for all else.
+    """Return the job of `pslaunch fabric`: the given values, and defaults for all others.
 
     cwd: absolute; relative paths of this machine start there. Raises SpecError.
     """
@@ -87,7 +87,7 @@ def make_fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[
 
 
 def find_first_host(conf: str, cwd: Path) -> Elsewhere:
-    """Return the host that knows the jobs which run on those of a conf.py. Raises SpecError."""
+    """Return the first host of a conf.py, which knows its jobs. Raises SpecError."""
     reach = _read_reach(gather("fabric", Split(ours=(f"--conf={conf}",)), cwd))
     return Elsewhere("fabric", reach, f"{reach.hosts[0].text}, the first of the hosts")
 
@@ -109,7 +109,7 @@ def _read_hosts(given: Given) -> list[Host]:
         conf = given.get("conf")
         file = conf.text if conf else "conf.py" if "conf.py" in given.files else ""
         why = f"{file} has no HOSTS" if file else "there is no conf.py with HOSTS"
-        raise SpecError(f"no host is named: {why}, and no --hosts=user@host,...")
+        raise SpecError(f"no hosts: {why}; give --hosts=user@host,...")
     return choose(found, given.get_all("include"), given.get_all("exclude"))
 
 
@@ -119,20 +119,20 @@ def _read_nic(given: Given) -> str:
         return ""
     name = value.text
     if not name or len(os.fsencode(name)) > MAX_NIC_BYTES or not name.isprintable() or set(name) & set(" /,"):
-        raise SpecError(f"{value.shown} is not the name of one network interface, as eth0")
+        raise SpecError(f"{value.shown} is not the name of one network interface, such as eth0")
     return name
 
 
 def _read_path(value: Value) -> str:
-    """A path on the hosts."""
+    """Return a checked path on the hosts."""
     path = value.text
     if not path.startswith(("/", "~")) or not path.isprintable():
-        raise SpecError(f"{value.shown} is no path on the hosts: absolute, or from ~, their home")
+        raise SpecError(f"{value.shown} is no path on the hosts: expected an absolute path, or one from ~")
     return posixpath.normpath(path)
 
 
 def _read_package(given: Given, split: Split, cwd: Path) -> tuple[Package | None, Path, str]:
-    """What is sent, the workspace (here where it is sent, else on the hosts), the program in it."""
+    """Return the package, the workspace (here if it is sent, else on the hosts), and the program in it."""
     package, workspace = given.get("job_dispatch_package"), given.get("job_workspace")
     if package and workspace:
         raise SpecError(
@@ -155,13 +155,13 @@ def _read_package(given: Given, split: Split, cwd: Path) -> tuple[Package | None
         there = Path(_read_path(workspace))
         return None, there, _find_program(there, split)
     raise SpecError(
-        "nothing says where the programs run: --job_dispatch_package=DIR sends a folder to the hosts, "
-        "--job_workspace=DIR is one that they have"
+        "no workspace: give --job_dispatch_package=DIR to send a folder to the hosts, "
+        "or --job_workspace=DIR for a folder on them"
     )
 
 
 def _find_program(workspace: Path, split: Split) -> str:
-    """The program in a workspace that only the hosts have."""
+    """Return the program, relative to a workspace on the hosts."""
     named = split.program if split.program is not None else DEFAULT_PROGRAM
     path = posixpath.normpath(workspace / named)
     if not named or "\0" in named or not Path(path).is_relative_to(workspace) or path == str(workspace):
@@ -170,7 +170,7 @@ def _find_program(workspace: Path, split: Split) -> str:
 
 
 def _read_data_shard(value: Value) -> str:
-    """A pattern with one place for the number of a file: 'data/*-{:05d}'."""
+    """Return a pattern with one place for a file's number: 'data/*-{:05d}'."""
     try:
         places = [part for _, part, _, _ in string.Formatter().parse(value.text) if part is not None]
         name = value.text.format(0)
@@ -178,7 +178,7 @@ def _read_data_shard(value: Value) -> str:
         raise SpecError(f"{value.shown}: {e}; as in 'data/*-{{:05d}}'") from e
     if len(places) != 1:
         raise SpecError(
-            f"{value.shown} has {len(places)} places for a number; one is meant, as in 'data/*-{{:05d}}'"
+            f"{value.shown} has {len(places)} places for a number; expected one, as in 'data/*-{{:05d}}'"
         )
     _check_inside(name, value)
     return value.text
@@ -189,7 +189,7 @@ def _read_links(values: Sequence[Value]) -> dict[str, str]:
     for value in values:
         name, _, path = value.text.partition("=")
         if not posixpath.isabs(path) or not path.isprintable():
-            raise SpecError(f"{value.shown}: NAME=PATH is meant, with an absolute path of the hosts")
+            raise SpecError(f"{value.shown}: expected NAME=PATH with an absolute path of the hosts")
         _check_inside(name, value)
         if posixpath.normpath(name) in links:
             raise SpecError(f"{value.shown}: {name} is given twice")
@@ -206,7 +206,7 @@ def _check_inside(name: str, value: Value) -> None:
 
 
 def _read_preparation(given: Given, cwd: Path) -> dict[str, Any]:
-    """What is done before the programs start, and after they have ended."""
+    """Return the fields for the steps before the start and after the end."""
     wheel, wheelhouse = given.get("wheel"), given.get("wheelhouse")
     return {
         "wheel": _find_wheel(wheel, cwd) if wheel else None,
@@ -225,15 +225,13 @@ def _find_wheel(value: Value, cwd: Path) -> Path:
 
 
 def _check_fabric_effects(spec: JobSpec, given: Given) -> None:
-    """An option that has no effect is an error, where it stood on the command line."""
+    """Raise SpecError for an option of the command line without effect."""
     sent = spec.site.package
     for name in ("shard", "link") if not sent else ():
         refuse_without_effect(given, name, "where nothing is sent (--job_workspace)")
     install = given.get("install")
     if spec.install and install and not sent:
-        raise SpecError(
-            f"{install.label} needs --job_dispatch_package: the wheels go along with what is sent"
-        )
+        raise SpecError(f"{install.label} needs --job_dispatch_package: the wheels are sent with the package")
     if spec.install:
         refuse_without_effect(
             given, "python", "with --install; --agent_python names the Python that makes its environment"

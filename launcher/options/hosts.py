@@ -1,6 +1,6 @@
-"""The hosts of a job as users write them: `user@host:port`, `[v6]:port`, `node[01-64]`. Pure.
+"""Parsing of host lists: `user@host:port`, `[v6]:port`, `node[01-64]`. Pure.
 
-Every rejected word is a SpecError that says where it stood.
+Rejected words raise SpecError with their place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..errors import SpecError
 from .args import find_nearest
 from .kinds import Value
 
-MAX_HOSTS: Final = 4096  # of one job, and of one range: more is a slip of the keyboard
+MAX_HOSTS: Final = 4096  # of one job, and of one range: more is a typing error
 SHOWN: Final = 8  # of many, in a message
 # Neither begins with a dash: it would be an option of ssh. Unicode letters may be an alias of ~/.ssh/config.
 _NAME: Final = re.compile(r"\w[\w.-]*")
@@ -25,37 +25,37 @@ _PIECE: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 class Host(NamedTuple):
-    """One node as the user named it; what is not given is ssh's own to know."""
+    """One node as named by the user; ssh's configuration decides the rest."""
 
     name: str  # may be an alias of ~/.ssh/config; IPv6 without brackets
     user: str | None = None
     port: int | None = None
-    times: int = 1  # how often it was named: pairs of processes
+    times: int = 1  # repetitions: pairs of processes
     where: str = ""  # for messages: "conf.py:3", "--hosts"
 
     @property
     def text(self) -> str:
-        """`user@host:port`, an IPv6 address in brackets."""
+        """Return `user@host:port`, an IPv6 address in brackets."""
         user = f"{self.user}@" if self.user else ""
         return user + self.address
 
     @property
     def address(self) -> str:
-        """`host:port`, which tells two hosts apart."""
+        """Return `host:port`, unique for each host."""
         name = f"[{self.name}]" if ":" in self.name else self.name
         return name if self.port is None else f"{name}:{self.port}"
 
     @property
     def ssh_words(self) -> str:
-        """The words after `ssh` that lead to it, as a shell takes them."""
+        """Return the shell words after `ssh` that connect to it."""
         port = [] if self.port is None else ["-p", str(self.port)]
         return shlex.join([*port, f"{self.user}@{self.name}" if self.user else self.name])
 
 
 def parse_hosts(words: Sequence[str], where: str | Sequence[str]) -> list[Host]:
-    """The hosts of `words` in their order; one that is named k times is one host, k times.
+    """Return the hosts of `words` in order; a host named k times has times=k.
 
-    where: what messages begin with, for all words or for each. Raises SpecError.
+    where: beginning of messages, for all words or for each. Raises SpecError.
     """
     places = [where] * len(words) if isinstance(where, str) else where
     found: dict[str, Host] = {}
@@ -79,7 +79,7 @@ def parse_hosts(words: Sequence[str], where: str | Sequence[str]) -> list[Host]:
 
 
 def split_list(text: str, separators: str = ",") -> list[str]:
-    """The words of a list in one text; what stands in brackets stays together."""
+    """Split a list at the separators outside brackets."""
     words = re.findall(rf"(?:\[[^]]*\]|[^{re.escape(separators)}])+", text)
     return [word.strip() for word in words if word.strip()]
 
@@ -87,7 +87,7 @@ def split_list(text: str, separators: str = ",") -> list[str]:
 def _parse_word(word: str, where: str) -> Iterator[Host]:
     user, at, rest = word.strip().rpartition("@")
     if at and not _USER.fullmatch(user):
-        raise SpecError(f"{where}: {word!r}: {user!r} is no user's name")
+        raise SpecError(f"{where}: {word!r}: {user!r} is not a user name")
     if not rest:
         raise SpecError(f"{where}: {word!r} names no host")
     name, port = _split_port(rest, word, where)
@@ -96,19 +96,19 @@ def _parse_word(word: str, where: str) -> Iterator[Host]:
 
 
 def _split_port(rest: str, word: str, where: str) -> tuple[str, int | None]:
-    """The name, with its brackets, and the port behind it."""
+    """Split into the name, with its brackets, and the port."""
     name, colon, digits = rest.rpartition(":")
     if not colon or "]" in digits:
         return rest, None
     if ":" in name and not name.endswith("]"):
-        raise SpecError(f"{where}: {word!r}: an IPv6 address stands in brackets, as [::1] or [::1]:22")
+        raise SpecError(f"{where}: {word!r}: write an IPv6 address in brackets, as [::1] or [::1]:22")
     if not re.fullmatch(r"[0-9]{1,5}", digits) or not 1 <= int(digits) <= 65535:
-        raise SpecError(f"{where}: {word!r}: the port {digits!r} is not from 1 to 65535")
+        raise SpecError(f"{where}: {word!r}: expected a port from 1 to 65535, not {digits!r}")
     return name, int(digits)
 
 
 def _expand(name: str, word: str, where: str) -> Iterator[str]:
-    """Every name that a name with ranges means; `node[08-11]` keeps its zeros."""
+    """Yield the names of a name with ranges; `node[08-11]` keeps its zeros."""
     match = _RANGE.search(name)
     if match is None or ":" in match[1]:
         yield name
@@ -137,31 +137,31 @@ def _check_name(name: str, word: str, where: str) -> str:
         except ValueError as e:
             raise SpecError(f"{where}: {word!r}: {name} is no IPv6 address: {e}") from None
     if not _NAME.fullmatch(name):
-        raise SpecError(f"{where}: {word!r}: {name!r} is no host's name")
+        raise SpecError(f"{where}: {word!r}: {name!r} is not a host name")
     return name
 
 
 def find_host(hosts: Sequence[Host], text: str, shown: str) -> Host:
-    """The host of which `text` is the `Host.text`, whoever its user is. Raises SpecError.
+    """Return the host of a `Host.text`, with any user. Raises SpecError.
 
-    shown: what a message calls it.
+    shown: its name in messages.
     """
     address = text.rpartition("@")[2]
     for host in hosts:
         if host.address == address:
             return host
     known = ", ".join([host.text for host in hosts[:SHOWN]]) + (", ..." if len(hosts) > SHOWN else "")
-    raise SpecError(f"{shown} is not among the hosts that are known here: {known}; --hosts names others")
+    raise SpecError(f"{shown} is not among the hosts of this command: {known}; give others with --hosts")
 
 
-# --- Which of them take part. ---
+# --- Selection. ---
 
 
 def choose(hosts: Sequence[Host], include: Sequence[Value], exclude: Sequence[Value]) -> list[Host]:
-    """The hosts that `include` names, all where it is empty, without those that `exclude` names.
+    """Return the hosts in `include` (all if it is empty) without those in `exclude`, in their own order.
 
-    Both name hosts as they were named, or without users in ranges and lists (`node[1-3]@gpu7`, `a,b`).
-    They stay in their own order. Raises SpecError for a name that is not among them, and where none is left.
+    Both take hosts as written before, or without users in ranges and lists (`node[1-3]@gpu7`, `a,b`).
+    Raises SpecError for an unknown host, and if none is left.
     """
     chosen = list(hosts)
     if include:
@@ -187,7 +187,7 @@ def _find_named(values: Sequence[Value], hosts: Sequence[Host]) -> set[str]:
     for value in values:
         shown = f"{value.label}={value.text}"
         for piece in split_list(value.text):
-            # As it was named, user and all; else a list with `@` between its hosts.
+            # A host with its user; else a list with `@` between hosts.
             user = piece.rpartition("@")[0]
             whole = user in users and (
                 user not in plain or all(host.text in with_user for host in _parse_word(piece, shown))
@@ -201,7 +201,7 @@ def _find_named(values: Sequence[Value], hosts: Sequence[Host]) -> set[str]:
 
 
 def _map_names(hosts: Sequence[Host], text: Callable[[Host], str]) -> dict[str, list[str]]:
-    """What the hosts may be called, with their addresses: a port may be left out."""
+    """Return the addresses of each accepted name; a port may be left out."""
     known: dict[str, list[str]] = {}
     for host in hosts:
         known.setdefault(text(host), []).append(host.address)
@@ -213,7 +213,7 @@ def _map_names(hosts: Sequence[Host], text: Callable[[Host], str]) -> dict[str, 
 def _find_addresses(text: str, known: Mapping[str, list[str]], shown: str) -> list[str]:
     if text not in known:
         near = find_nearest(text, known)
-        hint = f"; is {near} meant?" if near else ": " + ", ".join(list(known)[:SHOWN])
+        hint = f"; did you mean {near}?" if near else ": " + ", ".join(list(known)[:SHOWN])
         hint += ", ..." if not near and len(known) > SHOWN else ""
         raise SpecError(f"{shown}: {text} is not among the hosts{hint}")
     return known[text]

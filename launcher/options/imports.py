@@ -1,4 +1,4 @@
-"""What a program imports that is neither Python's own nor the workspace's. Reads files, runs nothing."""
+"""Third-party modules that a program imports. Reads files, runs nothing."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ GUARDS: Final = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "B
 class Imported:
     """Modules by name with the place of the first import, as "train.py:3"."""
 
-    needed: dict[str, str] = field(default_factory=dict)  # at the start: without them nothing runs
-    later: dict[str, str] = field(default_factory=dict)  # in a function, which may never be called
+    needed: dict[str, str] = field(default_factory=dict)  # at the start
+    later: dict[str, str] = field(default_factory=dict)  # in a function, perhaps never called
 
 
 def find_imports(program: Path, workspace: Path) -> Imported:
-    """What `program` and the modules of `workspace` that it imports need of a node's Python.
+    """Return the third-party modules of `program` and of the modules of `workspace` that it imports.
 
-    Of a package its first name only; what is tried (`except ImportError`) may be missing. A program that
-    can't be read, or is no Python, seems to need nothing.
+    Packages by their first name; imports guarded by `except ImportError` are left out. An unreadable
+    program, or one not in Python, gives nothing.
     """
     found = Imported()
     if program.suffix != ".py":
@@ -51,7 +51,7 @@ def _has(root: Path, name: str) -> bool:
 
 
 def _walk_imports(body: Iterable[ast.AST], *, now: bool) -> Iterator[tuple[str, int, bool]]:
-    """First name, line, and whether it is imported as soon as the module is."""
+    """Yield first name, line, and True if the module's own import runs it."""
     for node in body:
         match node:
             case ast.Import(names=names):

@@ -1,4 +1,4 @@
-"""Values as users give them: what text an option takes, and how a message names it. Pure."""
+"""Values as users give them: kinds of options, and the labels of messages. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Value(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """How a message begins that is about it."""
+        """Return the beginning of messages about it."""
         return f"{self.label}={self.text!r}"
 
     @property
     def on_line(self) -> bool:
-        """Whether it stood on the command line."""
+        """Return True for a value of the command line."""
         return self.label.startswith("--")
 
 
@@ -32,7 +32,7 @@ Layer = Mapping[str, Sequence[Value]]  # from one place: the values of each opti
 
 
 def format_value(value: object) -> str:
-    """A value of a file in a message; a long one is cut."""
+    """Return a file's value for a message, cut if long."""
     try:
         text = repr(value)
     except Exception:  # a number too long to be written, or the value's own code
@@ -41,7 +41,7 @@ def format_value(value: object) -> str:
 
 
 def to_plain_text(value: object) -> str | None:
-    """Text of a text, a number or a truth value; None for all else, and for what can't be written."""
+    """Return the text of a string, number or bool; None for all others, and for numbers too long to write."""
     if not isinstance(value, (str, int, float)):
         return None
     try:
@@ -50,27 +50,27 @@ def to_plain_text(value: object) -> str | None:
         return None
 
 
-# --- What an option's text may be; `label`: as in Value. ---
+# --- Kinds of options; `label`: as in Value. ---
 
 
 class OptionKind(Protocol):
-    """How a value is read from text, checked, and taken from a file that has types."""
+    """Conversion and check of an option's values, from text or from a typed file."""
 
     @property
     def meant(self) -> str:
-        """What a file must have, in words."""
+        """Return the expected value in words."""
         ...
 
     def read(self, text: str, label: str) -> Any:
-        """The value, checked. Raises SpecError."""
+        """Return the value, checked. Raises SpecError."""
         ...
 
     def check(self, value: Any, label: str) -> None:
-        """Raises SpecError where the value is not allowed."""
+        """Raise SpecError if the value is not allowed."""
         ...
 
     def to_text(self, value: object) -> str | None:
-        """The text of a file's value; None where its type is wrong."""
+        """Return the text of a file's value; None if its type is wrong."""
         ...
 
 
@@ -86,13 +86,13 @@ class Number(NamedTuple):
 
     def read(self, text: str, label: str) -> int:
         if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-            raise SpecError(f"{label}={text!r} is not a whole number")
+            raise SpecError(f"{label}={text!r}: expected a whole number from {self.low} to {self.high}")
         self.check(int(text), label)
         return int(text)
 
     def check(self, value: int, label: str) -> None:
         if not self.low <= value <= self.high:
-            raise SpecError(f"{label}={value} is not from {self.low} to {self.high}")
+            raise SpecError(f"{label}={value}: expected a whole number from {self.low} to {self.high}")
 
     def to_text(self, value: object) -> str | None:
         if not isinstance(value, int) or isinstance(value, bool):
@@ -113,13 +113,13 @@ class Seconds(NamedTuple):
         try:
             value_s = float(text)
         except ValueError:
-            raise SpecError(f"{label}={text!r} is not a number of seconds") from None
+            raise SpecError(f"{label}={text!r}: expected a number of seconds") from None
         self.check(value_s, label)
         return value_s
 
     def check(self, value: float, label: str) -> None:
         if not self.low_s <= value < float("inf"):
-            raise SpecError(f"{label}={value:g} is not a number of seconds from {self.low_s:g} up")
+            raise SpecError(f"{label}={value:g}: expected at least {self.low_s:g} seconds")
 
     def to_text(self, value: object) -> str | None:
         return to_plain_text(value) if not isinstance(value, (bool, str)) else None
@@ -140,7 +140,7 @@ class Choice(NamedTuple):
 
     def check(self, value: str, label: str) -> None:
         if value not in self.words:
-            raise SpecError(f"{label}={value!r}: {self.meant}")
+            raise SpecError(f"{label}={value!r}: expected {self.meant}")
 
     def to_text(self, value: object) -> str | None:
         return value if isinstance(value, str) else None
@@ -165,7 +165,7 @@ class Truth:
 
 
 class Flag:
-    """True where it stands on a command line, without a value."""
+    """An option without a value, true if given."""
 
     meant = "true or false"
 
@@ -184,7 +184,7 @@ class Flag:
 
 
 class Text(NamedTuple):
-    """Text that a spec reads: a name, a path, a command; or several with a blank between them."""
+    """Text: a name, a path, a command; or several separated by a blank."""
 
     repeatable: bool = False
     values: int = 1  # all but the last without a blank in it

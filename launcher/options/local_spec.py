@@ -1,4 +1,4 @@
-"""The job of `pslaunch local` from what was given: this machine, or a cluster that it simulates."""
+"""The job of `pslaunch local` from its options: this machine, or a simulated cluster."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .spec import JobSpec, Site, check_spec, choose_job_name, read_common_option
 
 
 def make_local_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
-    """The job of `pslaunch local`: what was given, and design defaults for all else.
+    """Return the job of `pslaunch local`: the given values, and defaults for all others.
 
     cwd: absolute; relative paths start there. Raises SpecError; looks at files, changes nothing.
     """
-    # The options first: a wrong one is named even where the program is wrong too.
+    # Options are checked before the program.
     options = read_common_options(given, environ)
     options["python"] = _find_python(given.get("python"), cwd, environ)
     options["log_dir"] = check_folder_to_make(given.get("log_dir"), cwd)
@@ -41,7 +41,7 @@ def make_local_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[s
 
 
 def make_local_site(workspace: Path, log_dir: Path | None = None, nodes: int = 1) -> Site:
-    """This machine as node 0, in place; each further node of a simulated cluster has a copy of the workspace.
+    """Return this machine as node 0; further nodes of a simulated cluster get copies of the workspace.
 
     Logs, output and lock of node 0 are in the workspace, or all below `log_dir`; copies are below its lock.
     """
@@ -62,7 +62,7 @@ def _make_node(i: int, workspace: Path, log_dir: Path | None = None) -> Node:
 
 
 def _make_package(workspace: Path, logs: Path | None) -> Package:
-    """The workspace for further nodes, without what the job writes."""
+    """Return the workspace for further nodes, without the job's logs."""
     inside = logs is not None and logs != workspace and logs.is_relative_to(workspace)
     skip = (str(logs.relative_to(workspace)),) if logs is not None and inside else ()
     return Package(str(workspace), skip, links_out=True)
@@ -71,7 +71,7 @@ def _make_package(workspace: Path, logs: Path | None) -> Package:
 def _find_python(value: Value | None, cwd: Path, environ: Mapping[str, str]) -> str:
     if value is None:
         return sys.executable
-    # The path is kept as it is, links included: a virtual environment is found by the link's place.
+    # Links are not resolved: Python finds a virtual environment by the link's folder.
     text = value.text
     found = shutil.which(cwd / text if "/" in text else text, path=environ.get("PATH"))
     if not text or found is None:

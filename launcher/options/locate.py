@@ -1,4 +1,4 @@
-"""Folders and files that a command line names: workspace, program, logs. Looks at them, changes nothing."""
+"""Folders and files of a command line: workspace, program, logs. Changes nothing."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MAX_NAME_BYTES: Final = 200  # a job's name is a folder's name with room for suf
 
 
 def locate(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
-    """The workspace (absolute, links resolved) and the program (relative when it is inside)."""
+    """Return the workspace (absolute, links resolved) and the program (relative if inside)."""
     workspace, package = given.get("job_workspace"), given.get("job_dispatch_package")
     if workspace and package:
         raise SpecError(
             f"{workspace.label}={workspace.text} and {package.label}={package.text} are both given: "
-            "the folder is there already, or it is sent"
+            "give only one"
         )
     folder = workspace or package
     if not folder:
@@ -35,19 +35,19 @@ def locate(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
 
 
 def _find_own_folder(program: Path) -> Path:
-    """The program's folder, for a workspace. Raises SpecError where it is one of commands: /usr/bin."""
+    """Return the program's folder as workspace. Raises SpecError for a folder of PATH, such as /usr/bin."""
     folder = program.parent.resolve()
     commands = {Path(entry).resolve() for entry in os.get_exec_path() if Path(entry).is_absolute()}
     if program.suffix != ".py" and folder in commands:
         raise SpecError(
-            f"the program {program} is a command, in whose folder logs and results would be; "
-            "give the folder for them: --job_workspace=DIR"
+            f"the program {program} is a command of PATH; "
+            "give a folder for logs and results: --job_workspace=DIR"
         )
     return folder
 
 
 def find_program(workspace: Path, split: Split, cwd: Path) -> str:
-    """The program: relative to the workspace when it is inside. Raises SpecError."""
+    """Return the program, relative to the workspace if inside. Raises SpecError."""
     path = workspace / (split.program if split.program is not None else DEFAULT_PROGRAM)
     if split.program is not None and not _exists(path) and _exists(cwd / split.program):
         path = cwd / split.program
@@ -74,10 +74,10 @@ def _exists(path: Path) -> bool:
 
 
 def find_folder(value: Value, cwd: Path) -> Path:
-    """A folder of this machine that is there and can be read, links resolved. Raises SpecError."""
+    """Return a readable folder of this machine, links resolved. Raises SpecError."""
     path = _make_absolute(value.text, cwd)
     if not value.text or not _exists(path):
-        raise SpecError(f"{value.shown} is not there")
+        raise SpecError(f"{value.shown}: no such folder")
     if not path.is_dir():
         raise SpecError(f"{value.shown} is not a folder")
     if not os.access(path, os.R_OK | os.X_OK):
@@ -88,38 +88,40 @@ def find_folder(value: Value, cwd: Path) -> Path:
 def _check_program(path: Path, split: Split, place: str) -> None:
     shown = repr(split.program if split.program is not None else DEFAULT_PROGRAM)
     if split.program == "" or not _exists(path):
-        raise SpecError(f"the program {shown} is not there{place}{_make_forward_hint(split)}")
+        raise SpecError(f"no program {shown}{place}{_make_forward_hint(split)}")
     if not path.is_file():
         raise SpecError(f"the program {shown} is not a file")
     if not os.access(path, os.R_OK):
         raise SpecError(f"the program {shown} can't be read: permission denied")
     if path.suffix != ".py" and not os.access(path, os.X_OK):
-        raise SpecError(f"the program {shown} is no .py file and not executable (chmod +x makes it so)")
+        raise SpecError(f"the program {shown} is neither a .py file nor executable (try chmod +x)")
 
 
 def _make_forward_hint(split: Split) -> str:
     last = split.forwarded[-1] if split.forwarded else ""
     if not last or "=" in last or split.program is None:
         return ""
-    return f" (if it is the value of {last}: before the program that is written {last}={split.program})"
+    return f" (as a value of {last}, write {last}={split.program})"
 
 
 def choose_name(workspace: Path) -> str:
-    """The job's name where none is given: the workspace's. Raises SpecError where it has none that fits."""
+    """Return the workspace's name as default job name. Raises SpecError if it is not usable."""
     name = workspace.name
     if not name:
-        why = "there is no name"
+        why = "no name"
     elif not name.isprintable():
-        why = "there are control characters in the name"
+        why = "control characters in its name"
     elif len(os.fsencode(name)) > MAX_NAME_BYTES:
         why = f"its name is longer than {MAX_NAME_BYTES} bytes"
     else:
         return name
-    raise SpecError(f"the workspace {str(workspace)!r} can't name the job ({why}); give --job_name=NAME")
+    raise SpecError(
+        f"the workspace {str(workspace)!r} can't be used as job name ({why}); give --job_name=NAME"
+    )
 
 
 def check_folder_to_make(value: Value | None, cwd: Path) -> Path | None:
-    """A folder of this machine which is there or can be made, as far as that can be known before."""
+    """Check that a folder of this machine exists or can be created, and return it."""
     if value is None:
         return None
     path = _make_absolute(value.text, cwd)
@@ -127,7 +129,7 @@ def check_folder_to_make(value: Value | None, cwd: Path) -> Path | None:
     if not value.text or (there == path and not path.is_dir()):
         raise SpecError(f"{value.shown} is not a folder")
     if not there.is_dir():
-        raise SpecError(f"{value.shown} can't be made: {there} is not a folder")
+        raise SpecError(f"{value.shown} can't be created: {there} is not a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise SpecError(f"{value.shown} can't be written: {there}: permission denied, or read-only")
     return path

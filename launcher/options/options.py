@@ -1,6 +1,6 @@
-"""Every option of the commands that start a job, once: name, kind, help, default, and which backends have it.
+"""All options of the commands that start a job: name, kind, help, default, backends.
 
-Commands, files, JobSpec and docs/options.md have it from here. `--help` reads it: keep it light.
+Commands, files, JobSpec and docs/options.md use this table. `--help` imports it: keep it light.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ MIN_LOST_AFTER_S: Final = 3.0  # heartbeats come every second; less would end he
 
 
 class Option(NamedTuple):
-    """One option of some backends; where they differ in it, it stands here once for each."""
+    """One option of some backends; backends with different rows have one each."""
 
     name: str
     kind: OptionKind
     help: str
     metavar: str = ""
     default: Any = None
-    says: str = ""  # what stands for the default where the value itself does not tell it
+    says: str = ""  # the default in words
     backends: tuple[str, ...] = BACKENDS
-    aliases: tuple[str, ...] = ()  # as they are written, with one dash or two
+    aliases: tuple[str, ...] = ()  # with their dashes
 
     @property
     def field(self) -> str:
-        """Its name in JobSpec or a Reach, where the unit is part of it."""
+        """Return its name in JobSpec or Reach, with the unit."""
         return f"{self.name}_s" if isinstance(self.kind, Seconds) else self.name
 
     @property
     def values(self) -> int:
-        """How many words follow it on a command line."""
+        """Return the number of words after it on a command line."""
         return self.kind.values if isinstance(self.kind, Text) else not isinstance(self.kind, Flag)
 
     @property
     def valued(self) -> bool:
-        """Whether it takes a value on a command line."""
+        """Return True if it takes a value on a command line."""
         return self.values > 0
 
     @property
     def repeatable(self) -> bool:
-        """Whether it may stand on a command line more than once."""
+        """Return True if a command line may repeat it."""
         return isinstance(self.kind, Text) and self.kind.repeatable
 
     @property
     def text(self) -> str:
-        """Its help: what it is, its unit, its default."""
+        """Return its help with its default."""
         default = self.says or ("" if self.default is None else self._format_default())
         return f"{self.help} [default: {default}]" if default else self.help
 
@@ -78,7 +78,7 @@ def _make_flag(name: str, text: str, backends: tuple[str, ...] = BACKENDS) -> Op
 
 
 def _get_shared(name: str) -> Any:
-    """The default that init() has as well."""
+    """Return the default of the same argument of init()."""
     return INIT_ARGS[name].default
 
 
@@ -90,68 +90,68 @@ OPTIONS: Final[Sequence[Option]] = (
     ),
     Option(
         name="hosts", metavar="LIST", kind=Text(repeatable=True), says="HOSTS of conf.py", backends=FABRIC,
-        help="Hosts: user@host:port,node[01-64],...; one named k times gets k pairs of processes.",
+        help="Hosts: user@host:port,node[01-64],...; a host named k times gets k pairs of processes.",
     ),
     Option(
         name="include", metavar="LIST", kind=Text(repeatable=True), says="all hosts", backends=FABRIC,
-        help="Only these of the hosts: node1@node[3-5].",
+        help="Use only these hosts: node1@node[3-5].",
     ),
     Option(
         name="exclude", metavar="LIST", kind=Text(repeatable=True), says="none", backends=FABRIC,
-        help="All but these of the hosts.",
+        help="Do not use these hosts.",
     ),
     Option(
         name="root_dir", metavar="DIR", kind=Text(), says="ROOT_DIR of conf.py, else ~/pslaunch",
         default="~/pslaunch", backends=FABRIC,
-        help="Folder on the hosts in which the job's workspace is made.",
+        help="Folder on the hosts for the job's workspace.",
     ),
     Option(
         name="server_num", metavar="N", kind=_COUNT_OF_SERVERS, default=1, backends=LOCAL,
-        help="Parameter servers; 0 trains alone.",
+        help="Number of parameter servers; with 0 each trainer trains alone.",
     ),
     Option(
         name="worker_num", metavar="N", kind=_COUNT, default=1, backends=LOCAL,
-        help="Trainers.",
+        help="Number of trainers.",
     ),
     Option(
         name="server_num", metavar="N", kind=_COUNT_OF_SERVERS, says="one on each host", backends=FABRIC,
-        help="Parameter servers in all; with 0 trainers train alone.",
+        help="Total number of parameter servers; with 0 each trainer trains alone.",
     ),
     Option(
         name="worker_num", metavar="N", kind=_COUNT, says="one on each host", backends=FABRIC,
-        help="Trainers in all.",
+        help="Total number of trainers.",
     ),
     Option(
         name="server", metavar="HOW", kind=Choice(SERVERS), default="auto",
-        help="How pservers are started: bundled runs `pslaunch pserver`, script runs the "
-        "program in both roles, auto reads the program to see which it wants.",
+        help="Kind of pservers: bundled runs `pslaunch pserver`, script runs the "
+        "program in both roles, auto chooses by the program's text.",
     ),
     Option(
         name="job_workspace", metavar="DIR", kind=Text(), says="the program's folder", backends=LOCAL,
-        help="Folder that the programs run in.",
+        help="Working folder of the programs.",
     ),
     Option(
         name="job_dispatch_package", metavar="DIR", kind=Text(), backends=LOCAL,
-        help="Folder to send to the nodes; here it is used in place.",
+        help="Folder to send to the nodes; on this machine it is used in place.",
     ),
     Option(
         name="job_dispatch_package", metavar="DIR", kind=Text(), backends=FABRIC,
-        help="Folder to send to the hosts; the programs run in it there.",
+        help="Folder to send to the hosts, where the programs run in it.",
     ),
     Option(
         name="job_workspace", metavar="DIR", kind=Text(), backends=FABRIC,
-        help="Folder on the hosts that the programs run in, in place of one that is sent.",
+        help="Working folder of the programs on the hosts; nothing is sent.",
     ),
     Option(
         name="job_name", metavar="NAME", kind=Text(), says="the workspace's name", help="Name of the job.",
     ),
     Option(
         name="shard", metavar="PATTERN", kind=Text(repeatable=True), backends=FABRIC,
-        help="Files of which trainer t gets those with i mod trainers = t: 'data/*-{:05d}'; may be repeated.",
+        help="Files by number: trainer t gets each i mod trainers = t: 'data/*-{:05d}'; may be repeated.",
     ),
     Option(
         name="link", metavar="NAME=PATH", kind=Text(repeatable=True), backends=FABRIC,
-        help="A link in the workspace to a path that the hosts have; may be repeated.",
+        help="Link in the workspace to a path on the hosts; may be repeated.",
     ),
     Option(
         name="trainer_count", metavar="N", kind=Number(1, MAX_THREADS), default=_get_shared("trainer_count"),
@@ -162,8 +162,8 @@ OPTIONS: Final[Sequence[Option]] = (
         help="Train on a GPU; for programs with their own runtime.",
     ),
     Option(
-        name="nics", metavar="NAME", kind=Text(), says="PADDLE_NIC of conf.py, else one that all can reach",
-        help="Network interface of the hosts that processes listen on and are reached by.", backends=FABRIC,
+        name="nics", metavar="NAME", kind=Text(), says="PADDLE_NIC of conf.py, else one reachable by all",
+        help="Network interface of the hosts for the processes' traffic.", backends=FABRIC,
     ),
     Option(
         name="port", metavar="PORT", kind=Number(1, 65535), says="a free block is chosen",
@@ -180,10 +180,10 @@ OPTIONS: Final[Sequence[Option]] = (
     ),
     Option(
         name="env", metavar="NAME[=VALUE]", kind=Text(repeatable=True),
-        help="A variable for the programs, with its value here or the one given; may be repeated.",
+        help="Environment variable for the programs, from this shell or with a value; may be repeated.",
     ),
     Option(
-        name="python", metavar="FILE", kind=Text(), says="the one that runs pslaunch", backends=LOCAL,
+        name="python", metavar="FILE", kind=Text(), says="that of pslaunch", backends=LOCAL,
         help="Interpreter of .py programs.",
     ),
     Option(
@@ -192,7 +192,7 @@ OPTIONS: Final[Sequence[Option]] = (
     ),
     Option(
         name="log_dir", metavar="DIR", kind=Text(), says="log/ of the workspace",
-        help="Folder of the logs; output/ moves with it.",
+        help="Folder of the logs; output/ is beside it.",
     ),
     _make_flag("install", "Make a virtual environment of the job on each host, with pslaunch in it.", FABRIC),
     Option(
@@ -205,19 +205,19 @@ OPTIONS: Final[Sequence[Option]] = (
     ),
     Option(
         name="setup", metavar="CMD", kind=Text(repeatable=True), backends=FABRIC,
-        help="A command for each host's shell, once before the start; may be repeated.",
+        help="Shell command for each host, once before the start; may be repeated.",
     ),
     Option(
         name="grace", metavar="SECONDS", kind=Seconds(0.0), default=5.0,
-        help="From the first TERM of an ending to KILL, in seconds.",
+        help="Seconds between SIGTERM and SIGKILL when a job is stopped.",
     ),
     Option(
         name="lost_after", metavar="SECONDS", kind=Seconds(MIN_LOST_AFTER_S), default=30.0,
-        help="Silence after which a node counts as lost, in seconds.",
+        help="Seconds without a heartbeat until a node counts as lost.",
     ),
     Option(
         name="stall_after", metavar="SECONDS", kind=Seconds(0.1), default=_get_shared("stall_after"),
-        help="A step that waits this long is reported, in seconds.",
+        help="Seconds until a waiting step is reported.",
     ),
     Option(
         name="stall_timeout", metavar="SECONDS", kind=Seconds(0.1), says="never",
@@ -225,32 +225,32 @@ OPTIONS: Final[Sequence[Option]] = (
     ),
     Option(
         name="trainer_timeout", metavar="SECONDS", kind=Seconds(0.1), default=TRAINER_TIMEOUT_S,
-        help="How long a trainer may be gone before its pservers end the job, in seconds.",
+        help="Seconds without a trainer until its pservers end the job.",
     ),
     Option(
-        name="agent_python", metavar="FILE", kind=Text(), says="looked for", backends=FABRIC,
-        help="Python 3.9 or later on the hosts, for our own processes there.",
+        name="agent_python", metavar="FILE", kind=Text(), says="searched for", backends=FABRIC,
+        help="Python 3.9 or later on the hosts, for pslaunch's own processes.",
     ),
     Option(
         name="connect_timeout", metavar="SECONDS", kind=Seconds(0.1), default=10.0, backends=FABRIC,
-        help="How long a host may take to be reached, in seconds.",
+        help="Seconds until a connection attempt to a host fails.",
     ),
     Option(
         name="max_connections", metavar="N", kind=Number(1, MAX_PROCESSES), default=32, backends=FABRIC,
-        help="Connections that are being opened at once.",
+        help="Largest number of connections opened at once.",
     ),
     Option(
         name="host_key_policy", metavar="HOW", kind=Choice(HOST_KEY_POLICIES), backends=FABRIC,
         says="ask on a terminal, else reject",
-        help="What to do about a host key that known_hosts does not have: ask, accept_new or reject.",
+        help="Policy for host keys missing from known_hosts: ask, accept_new or reject.",
     ),
     Option(
         name="fetch_output", metavar="DIR", kind=Text(), says="it stays on node 0", backends=FABRIC,
-        help="Folder here to which output/ is brought at the end.",
+        help="Local folder for output/, fetched at the end.",
     ),
     Option(
         name="fetch_logs", metavar="DIR", kind=Text(), says="they stay on the hosts", backends=FABRIC,
-        help="Folder here to which the logs of all hosts are brought at the end.",
+        help="Local folder for the logs of all hosts, fetched at the end.",
     ),
     Option(
         name="nodes", metavar="N", kind=Number(1, MAX_PROCESSES), default=1, backends=LOCAL,
@@ -258,25 +258,25 @@ OPTIONS: Final[Sequence[Option]] = (
     ),
     Option(
         name="head", metavar="WHERE", kind=Choice(HEADS), default="launcher",
-        help="Where the job is decided: launcher, or node for node 0.",
+        help="Place of the job's control process: launcher, or node for node 0.",
     ),
     Option(
         name="conf", metavar="FILE", kind=Text(), backends=LOCAL,
-        help="A conf.py, for its ports, its job's name and its variables.",
+        help="A conf.py; its ports, job name and variables are used.",
     ),
     Option(
         name="trace", metavar="FILE", kind=Text(), says="PSLAUNCH_TRACE, else none",
-        help="File for each control message, without secrets; nodes keep theirs beside their logs.",
+        help="File for each control message, without secrets; nodes write theirs beside their logs.",
     ),
-    _make_flag("detach", "Return once the programs run; the job goes on by itself."),
+    _make_flag("detach", "Return as soon as the programs run; the job continues by itself."),
     _make_flag("dry_run", "Print the plan and start nothing."),
-    _make_flag("connect", "With --dry_run: ask the hosts for what only they know.", FABRIC),
+    _make_flag("connect", "With --dry_run: contact the hosts to complete the plan.", FABRIC),
     _make_flag("json", "Print JSON: one object a line."),
 )  # fmt: skip
 
 
 def get_options(backend: str) -> dict[str, Option]:
-    """The options of a backend's command, by name."""
+    """Return the options of a backend's command, by name."""
     return {option.name: option for option in OPTIONS if backend in option.backends}
 
 

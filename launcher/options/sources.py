@@ -1,4 +1,4 @@
-"""What a user gave for a job: the command line, then pslaunch.toml, then conf.py; the first wins."""
+"""Sources of a job's options: the command line, then pslaunch.toml, then conf.py; the first wins."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .options import Option, get_options
 from .toml_file import read_settings
 
 SETTINGS: Final = "pslaunch.toml"
-# Where a higher place gives one of these, the others of a lower place count no more.
+# If a higher source gives one of these, lower sources can't give another.
 EITHER: Final = frozenset({"job_workspace", "job_dispatch_package"})
 
 
 class Given:
-    """All that was given for one job, as text."""
+    """All values given for one job, as text."""
 
     def __init__(
         self,
@@ -32,31 +32,31 @@ class Given:
     ) -> None:
         self.options, self.values, self.trainer_flags = options, values, trainer_flags
         self.files = files  # that were read
-        self.left_out = left_out  # of these, in lines to tell
+        self.left_out = left_out  # of these, as lines for the user
 
     def __contains__(self, name: str) -> bool:
         return bool(self.values.get(name))
 
     def get(self, name: str) -> Value | None:
-        """The value of an option that is given once."""
+        """Return the value of an option, or None."""
         return self.values[name][0] if name in self else None
 
     def get_all(self, name: str) -> Sequence[Value]:
-        """The values of an option that may be repeated."""
+        """Return the values of a repeatable option."""
         return self.values.get(name, ())
 
     def read(self, name: str) -> Any:
-        """The value of an option, checked, else its default. Raises SpecError."""
+        """Return the value of an option, checked, else its default. Raises SpecError."""
         option, value = self.options[name], self.get(name)
         return option.default if value is None else option.kind.read(value.text, value.label)
 
     def is_set(self, name: str) -> bool:
-        """Whether a flag is set."""
+        """Return True if a flag is set."""
         return bool(self.read(name))
 
 
 def gather(backend: str, split: Split, cwd: Path) -> Given:
-    """What was given for a job of this backend; files of `cwd` are looked for. Raises SpecError."""
+    """Return all values for a job of this backend, with those of files in `cwd`. Raises SpecError."""
     layers, flags, files = [_read_line(split)], dict(split.trainer_flags), list[str]()
     left_out: list[str] = []
     if (cwd / SETTINGS).exists():
@@ -74,7 +74,7 @@ def gather(backend: str, split: Split, cwd: Path) -> Given:
 
 
 def _read_line(split: Split) -> Layer:
-    """What stood on the command line."""
+    """Return the values of the command line."""
     layer: dict[str, list[Value]] = {}
     for word in split.ours:
         name, valued, text = word.removeprefix("--").partition("=")
@@ -83,7 +83,7 @@ def _read_line(split: Split) -> Layer:
 
 
 def merge(layers: Iterable[Layer]) -> dict[str, Sequence[Value]]:
-    """All layers as one, the highest first; variables of all places come together, each from the highest."""
+    """Merge layers, the highest first; variables are merged by name."""
     merged: dict[str, Sequence[Value]] = {}
     for layer in layers:
         settled = EITHER if EITHER & merged.keys() else frozenset[str]()
@@ -101,7 +101,7 @@ def _get_variable(value: Value) -> str:
 
 
 def _drop_overruled(values: Layer, flags: Mapping[str, str]) -> Layer:
-    """Without variables of files that a flag of the trainer says as well: the flag wins."""
+    """Drop variables of files that a flag of the trainer overrules."""
     said = {get_init_var(name) for name in flags}
     kept = [v for v in values.get("env", ()) if v.on_line or _get_variable(v) not in said]
     return {**values, "env": kept}

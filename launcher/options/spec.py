@@ -1,7 +1,6 @@
-"""What the user wants: JobSpec, its checks, and its making from what was given.
+"""JobSpec, its checks, and its construction from options.
 
-Every rejected value is a SpecError that names the option, where it stood, and the value. Nothing is started
-here, and nothing of a program is run.
+Rejected values raise SpecError with option, place and value. Nothing is started.
 """
 
 from __future__ import annotations
@@ -28,34 +27,34 @@ from .sources import Given
 
 
 class Site(NamedTuple):
-    """The nodes of a job as its backend gives them to the plan, which knows no backend."""
+    """The nodes of a job, from its backend to the plan, which knows no backend."""
 
     nodes: tuple[Node, ...]  # none where their agents report them
-    pservers: Count  # where the user gave no number
+    pservers: Count  # default counts
     trainers: Count
-    remote: bool = True  # on other machines: nothing of this shell is there, nor its Python
-    package: Package | None = None  # that nodes are filled from; None: they have the workspace already
+    remote: bool = True  # on other machines, without this shell's variables and Python
+    package: Package | None = None  # sent to the nodes; None: they have the workspace already
     nic: str = ""
-    reach: Any = None  # how the job is reached, for its backend alone; None: from this machine as it is
+    reach: Any = None  # connection options, for its backend only; None: this machine
 
 
 class Elsewhere(NamedTuple):
-    """The node that a later shell asks for jobs, as its options name it."""
+    """The node that `pslaunch jobs`, `status` and so on ask."""
 
     backend: str
     reach: Any  # as in Site
-    shown: str  # what messages call it
+    shown: str  # its name in messages
 
 
 class JobSpec(NamedTuple):
-    """One job as the user wants it, allowed by `check_values`. A count of None is the backend's default.
+    """One job as the user wants it, checked by `check_values`. A count of None is the backend's default.
 
     Paths here are absolute; paths on other machines may begin with ~.
     """
 
     backend: str
     job_name: str
-    workspace: Path  # where something is sent: the folder that is; else the folder on the nodes
+    workspace: Path  # the folder to send; else the folder on the nodes
     site: Site
     program: str | None = None  # a path inside the workspace, or absolute; None: DEFAULT_PROGRAM
     program_args: tuple[str, ...] = ()
@@ -76,19 +75,19 @@ class JobSpec(NamedTuple):
     stall_after_s: float = DEFAULT["stall_after"]
     stall_timeout_s: float | None = None
     trainer_timeout_s: float = DEFAULT["trainer_timeout"]
-    head: Literal["launcher", "node"] = DEFAULT["head"]  # where the job is decided
-    detach: bool = False  # the job goes on without the launcher; then the head is on a node
+    head: Literal["launcher", "node"] = DEFAULT["head"]  # place of the control process
+    detach: bool = False  # the job continues without the launcher; the head is on a node
     install: bool = False  # a virtual environment of the job on each node
     wheel: Path | None = None  # of pslaunch, for it; None: made from what is installed here
     wheelhouse: Path | None = None  # folder of wheels for it; None: the node's own index
     setup: tuple[str, ...] = ()  # commands for the node's shell, once before the start
-    fetch_output: Path | None = None  # where output/ of node 0 goes
-    fetch_logs: Path | None = None  # where log/ of every node goes
+    fetch_output: Path | None = None  # local folder for output/ of node 0
+    fetch_logs: Path | None = None  # local folder for log/ of every node
     trace: Path | None = None  # file for the control messages
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The program as an argument vector, to be run in the workspace: no shell, no search in PATH."""
+        """Return the program as an argument vector for the workspace: no shell, no search in PATH."""
         program = self.program or DEFAULT_PROGRAM
         if program.endswith(".py"):
             return (self.python or PYTHON, program, *self.program_args)
@@ -97,7 +96,7 @@ class JobSpec(NamedTuple):
 
 
 def check_values(spec: JobSpec, port_label: str = "--port") -> None:
-    """Raises SpecError where a value is not allowed. port_label: what a message calls the port."""
+    """Raise SpecError if a value is not allowed. port_label: the port in messages."""
     _check_name(spec.job_name, "--job_name")
     for option in get_options(spec.backend).values():
         value = getattr(spec, option.field, None)
@@ -115,28 +114,28 @@ def check_values(spec: JobSpec, port_label: str = "--port") -> None:
 
 def _check_name(name: str, label: str) -> None:
     if not name or name in (".", "..") or "/" in name or not name.isprintable():
-        raise SpecError(f"{label}={name!r} can't be the name of a folder; give --job_name=NAME")
+        raise SpecError(f"{label}={name!r} is not a valid folder name; give --job_name=NAME")
     if len(os.fsencode(name)) > MAX_NAME_BYTES:
         raise SpecError(f"{label}={name[:20]}... is longer than {MAX_NAME_BYTES} bytes")
 
 
 def check_env_name(name: str, label: str) -> None:
-    """Raises SpecError where a user can't set the variable."""
+    """Raise SpecError for a variable that users can't set."""
     if not re.fullmatch(r"[^\s=\0]+", name):
-        raise SpecError(f"{label} {name!r} is no variable's name")
+        raise SpecError(f"{label} {name!r} is not a variable name")
     if name in contract.list_contract_names() - contract.TORCH_NAMES:
         option = name.removeprefix("PADDLE_INIT_").lower()
         instead = f"; use --{option}" if option in DEFAULT else ""
-        raise SpecError(f"{label} {name} belongs to the contract that pslaunch writes itself{instead}")
+        raise SpecError(f"{label} {name} is set by pslaunch itself{instead}")
 
 
 def _check_flags(flags: Mapping[str, str], env: Mapping[str, str]) -> None:
     for name in flags:
         if name not in contract.TRAINER_FLAGS:
-            raise SpecError(f"--{name} is no flag of the trainer")
+            raise SpecError(f"--{name} is not a flag of the trainer")
         if contract.get_init_var(name) in env:
             raise SpecError(
-                f"--{name} and --env {contract.get_init_var(name)} say the same; give one of them"
+                f"--{name} and --env {contract.get_init_var(name)} have the same meaning; give one of them"
             )
 
 
@@ -149,15 +148,15 @@ def _check_ports(spec: JobSpec, label: str) -> None:
     last = spec.port + on_a_node * (spec.ports_num + spec.ports_num_for_sparse) - 1
     if last > 65535:
         raise SpecError(
-            f"{label}={spec.port}: {on_a_node} pservers would need ports up to {last}; 65535 is the last"
+            f"{label}={spec.port}: {on_a_node} pservers need ports up to {last}; 65535 is the last"
         )
 
 
-# --- From what was given. ---
+# --- From options. ---
 
 
 def list_notes(spec: JobSpec, given: Given, split: Split, environ: Mapping[str, str]) -> list[str]:
-    """Return what of the command line, files and shell has an effect that the user would not see."""
+    """Return notes about effects of command line, files and shell that are easy to miss."""
     program = spec.program or DEFAULT_PROGRAM
     said = [f"options also from {' and '.join(given.files)}"] if given.files else []
     said += [f"{', '.join(split.forwarded)} goes to {program}"] if split.forwarded else []
@@ -165,30 +164,30 @@ def list_notes(spec: JobSpec, given: Given, split: Split, environ: Mapping[str, 
 
 
 def _list_unfetched(spec: JobSpec, given: Given) -> list[str]:
-    """What a file would have brought here at the end, which nobody waits for."""
+    """Return notes about fetch options without effect, since no launcher waits for the end."""
     if not spec.detach:
         return []
     values = [value for name in ("fetch_output", "fetch_logs") for value in given.get_all(name)]
     return [
-        f"{value.label}={value.text} has no effect with --detach; once the job is over, "
+        f"{value.label}={value.text} has no effect with --detach; after the job's end, "
         f"pslaunch fetch JOB {value.text} brings its output and logs"
         for value in values
     ]
 
 
 def _list_unsent(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:
-    """What chooses the arithmetic of local programs, and does not reach the hosts."""
+    """Return a note about variables that choose the arithmetic here but are not sent to the hosts."""
     names = [name for name in sorted(environ) if name.startswith("OPENBLAS_") and name not in spec.env]
     if not spec.site.remote or not names:
         return []
     return [
-        f"{', '.join(names)} of this shell does not reach the hosts, whose bits may then differ from those "
-        f"of this machine: {' '.join(f'--env {name}' for name in names)}"
+        f"{', '.join(names)} of this shell is not sent to the hosts, so results may differ in bits from "
+        f"those here; to send it: {' '.join(f'--env {name}' for name in names)}"
     ]
 
 
 def read_common_options(given: Given, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of JobSpec that options give as they are, and those that mean the same on every backend."""
+    """Return the fields of JobSpec with equal meaning on every backend."""
     values = {
         option.field: given.read(name)
         for name, option in given.options.items()
@@ -202,7 +201,7 @@ def read_common_options(given: Given, environ: Mapping[str, str]) -> dict[str, A
 
 
 def choose_job_name(given: Given, workspace: Path) -> str:
-    """The name that was given, or the workspace's."""
+    """Return the given name, or the workspace's."""
     value = given.get("job_name")
     if value is None:
         return choose_name(workspace)
@@ -211,22 +210,22 @@ def choose_job_name(given: Given, workspace: Path) -> str:
 
 
 def _choose_head(given: Given) -> Literal["launcher", "node"]:
-    """Where the job is decided: on a node, where `--detach` asks for it or it was given."""
+    """Return the place of the head: a node if `--detach` or `--head` asks for it."""
     word: Literal["launcher", "node"] = given.read("head")
     if not given.is_set("detach"):
         return word
     value, detach = given.get("head"), given.get("detach")
-    # What the command line says wins over a file's other wish, as with any option.
+    # The command line overrules a file.
     if value and detach and word == "launcher" and (value.on_line or not detach.on_line):
         raise SpecError(
             f"{value.label}={value.text} together with {detach.label}: "
-            "the head of a job that goes on is on a node"
+            "the head of a detached job is on a node"
         )
     return "node"
 
 
 def check_spec(spec: JobSpec, given: Given) -> None:
-    """Raises SpecError where a value is not allowed, or an option of the command line has no effect."""
+    """Raise SpecError if a value is not allowed, or an option of the command line has no effect."""
     if given.is_set("dry_run"):
         refuse_without_effect(given, "trace", "with --dry_run")
     port = given.get("port")
@@ -236,7 +235,7 @@ def check_spec(spec: JobSpec, given: Given) -> None:
             refuse_without_effect(given, name, "without pservers (--server_num=0)")
     kind, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program or DEFAULT_PROGRAM)
     if not (spec.program or DEFAULT_PROGRAM).endswith(".py") and not (spec.site.remote and kind == "bundled"):
-        refuse_without_effect(given, "python", f"on {spec.program}, which is no .py program")
+        refuse_without_effect(given, "python", f"on {spec.program}, which is not a .py program")
     if kind != "bundled":
         refuse_without_effect(given, "trainer_timeout", f"where no pserver is bundled: {why}")
     value = given.get("use_gpu")
@@ -252,13 +251,13 @@ def check_spec(spec: JobSpec, given: Given) -> None:
 
 
 def _find_runtime_import(spec: JobSpec) -> str:
-    """Return the place where the program imports our runtime for certain, `train.py:3`; else nothing."""
+    """Return the place of the program's certain import of our runtime, `train.py:3`, or ""."""
     program = spec.workspace / (spec.program or DEFAULT_PROGRAM)
     return find_imports(program, spec.workspace).needed.get("pslaunch", "")
 
 
 def refuse_without_effect(given: Given, name: str, why: str) -> None:
-    """Raises SpecError where the option stood on the command line: in a file it may be for other jobs."""
+    """Raise SpecError if the option is on the command line: in a file it may be for other jobs."""
     flag = isinstance(given.options[name].kind, Flag)
     for value in given.get_all(name):
         if value.on_line and not (flag and not given.is_set(name)):
@@ -275,8 +274,6 @@ def _read_env(words: Sequence[Value], environ: Mapping[str, str]) -> dict[str, s
         if "\0" in value:
             raise SpecError(f"{word.label} {name}={value!r}: a variable can't hold a zero byte")
         if not has_value and name not in environ:
-            raise SpecError(
-                f"{word.label} {name}: there is no such variable here to pass on; {name}=VALUE sets one"
-            )
+            raise SpecError(f"{word.label} {name}: not set in this shell; give {name}=VALUE")
         added[name] = value if has_value else environ[name]
     return added

@@ -1,6 +1,6 @@
-"""pslaunch.toml: the options of the command line as a file, for all backends, or in a section for one.
+"""pslaunch.toml: options in a file, for all backends or in a section for one.
 
-Every rejected key or value is a SpecError with file, section, key, and the nearest name.
+Rejected keys and values raise SpecError with file, section, key, and the nearest name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Read = tuple[dict[str, list[Value]], dict[str, str]]  # values of options, and t
 def read_settings(path: Path, backend: str) -> tuple[Layer, Layer, Mapping[str, str]]:
     """Return the values of the backend's section, the values for all, and the trainer's flags of both.
 
-    Raises SpecError, also for what is wrong in another backend's section.
+    Raises SpecError, also for errors in another backend's section.
     """
     data = _load(path)
     top = {key: value for key, value in data.items() if key not in SECTIONS}
@@ -40,11 +40,11 @@ def read_settings(path: Path, backend: str) -> tuple[Layer, Layer, Mapping[str, 
 
 def _read_section(file: str, name: str, table: object) -> Read:
     if not isinstance(table, dict):
-        raise SpecError(f"{file}: {name} is no section; [{name}] begins one")
+        raise SpecError(f"{file}: {name} is not a section; begin it with [{name}]")
     known = get_options(name)
     others = OPTION_OF.keys() - known.keys()
     if strange := [key for key in table if key.replace("-", "_") in others]:
-        raise SpecError(f"{file}: [{name}].{strange[0]} is no option of pslaunch {name}")
+        raise SpecError(f"{file}: [{name}].{strange[0]} is not an option of pslaunch {name}")
     return _read_table(table, known, f"{file}: [{name}].", [*known, *TRAINER_FLAGS])
 
 
@@ -55,14 +55,14 @@ def _load(path: Path) -> dict[str, Any]:
         raise SpecError(f"{path.name} can't be read: {e.strerror}") from e
     except UnicodeDecodeError as e:
         raise SpecError(f"{path.name} is not UTF-8: {e.reason} at byte {e.start}") from e
-    except (ValueError, RecursionError) as e:  # a number or a nesting that is too long, too
+    except (ValueError, RecursionError) as e:  # also numbers too long and nesting too deep
         raise SpecError(f"{path.name}: {e}") from e
 
 
 def _read_table(
     table: Mapping[str, Any], known: Mapping[str, Option], place: str, names: Sequence[str]
 ) -> Read:
-    """Return the values of one table. place: how a label begins; names: all that could be meant there."""
+    """Return the values of one table. place: beginning of labels; names: all names allowed there."""
     values: dict[str, list[Value]] = {}
     flags: dict[str, str] = {}
     for key, value in table.items():
@@ -75,7 +75,7 @@ def _read_table(
             values[name] = list(_read_values(known[name], value, label))
         else:
             near = find_nearest(name, names)
-            raise SpecError(f"{label} is no option" + (f"; did you mean {near}?" if near else ""))
+            raise SpecError(f"{label}: unknown option" + (f"; did you mean {near}?" if near else ""))
     return values, flags
 
 

@@ -1,4 +1,4 @@
-"""What typer is taught: commands whose words are not all ours, and options from the table."""
+"""Extensions of typer: commands that pass words on, and options from the table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 @contextlib.contextmanager
 def report_usage_errors(ctx: Any) -> Iterator[None]:
-    """What is wrong with what the user said, in the words of the command."""
+    """Report SpecErrors as usage errors of the command."""
     try:
         yield
     except SpecError as e:
@@ -35,14 +35,13 @@ def _print_help(ctx: Any) -> None:
     ctx.exit()
 
 
-# Typer would parse the options of the next two with pydantic, whose import takes longer than starting a
-# job. They have text and flags only, so nothing of that is needed.
+# Typer would import pydantic for the options of the next two, which takes longer than starting a job.
 
 
 class Commands(TyperGroup):
-    """The group: help when it stands alone, and the nearest command for one that is not there."""
+    """A group of commands: help without arguments, and the nearest command for an unknown one."""
 
-    absent: ClassVar[Mapping[str, str]] = {}  # why a command that is looked for is not there
+    absent: ClassVar[Mapping[str, str]] = {}  # messages for commands that do not exist yet
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or args[0] in HELP_NAMES:
@@ -54,8 +53,8 @@ class Commands(TyperGroup):
             ctx.fail(self.absent[args[0]])
         if args[0] not in self.commands:
             near = find_nearest(args[0].strip("-").lower(), self.commands, cutoff=0.5)
-            meant = f"; is {near!r} meant?" if near else f"; there are {', '.join(self.commands)}"
-            ctx.fail(f"no command {args[0]!r}{meant}")
+            meant = f"; did you mean {near!r}?" if near else f"; commands: {', '.join(self.commands)}"
+            ctx.fail(f"unknown command {args[0]!r}{meant}")
         ctx.args = args
         return args
 
@@ -66,9 +65,9 @@ class Commands(TyperGroup):
 
 
 class JobCommand(TyperCommand):
-    """A command that starts a job: the words that are not ours go to the trainer and the program."""
+    """A command that starts a job: unknown words are passed to the trainer and the program."""
 
-    backend: str  # whose options it takes
+    backend: str  # its options
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ours = get_options(self.backend)
@@ -85,7 +84,7 @@ class JobCommand(TyperCommand):
 
 
 class PlainCommand(TyperCommand):
-    """A command whose usage has the names of its arguments as they are."""
+    """A command with the names of its arguments unchanged in its usage line."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         names = [str(p.metavar) for p in self.params if p.param_type_name == "argument"]
@@ -93,7 +92,7 @@ class PlainCommand(TyperCommand):
 
 
 class PassCommand(TyperCommand):
-    """A command whose words all go to another program, as they are."""
+    """A command that passes all its words to another program."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.args = args
@@ -101,12 +100,12 @@ class PassCommand(TyperCommand):
 
 
 def make_flag_option(name: str, text: str) -> Any:
-    """An option without a value, off unless given."""
+    """Return an option without a value, off unless given."""
     return typer.Option(f"--{name}", help=f"{text} [default: off]", show_default=False)
 
 
 def add_options(backend: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the options of its backend: typer reads a function's signature."""
+    """Add a backend's options to a command: typer reads a function's signature."""
 
     def give(command: Callable[..., None]) -> Callable[..., None]:
         context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)

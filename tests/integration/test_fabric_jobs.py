@@ -134,7 +134,7 @@ def test_nodes_are_found_by_their_names_wherever_they_stand_among_the_hosts(
         assert done.returncode == codes.USAGE and done.stdout == (
             "trainer/0 | 0\n" if "logs" in words else ""
         )
-        assert "node 1 of the job (node3) is not among the hosts that are known here: node2;" in done.stderr
+        assert "node 1 of the job (node3) is not among the hosts of this command: node2;" in done.stderr
 
 
 def test_a_shell_that_has_its_records_in_the_same_folder_as_node_0_finds_the_job(

@@ -41,12 +41,12 @@ def run(*words: str) -> int:
 @pytest.mark.parametrize(
     ("line", "names"),
     [
-        ("locl", ["locl", "is 'local' meant?"]),
+        ("locl", ["locl", "did you mean 'local'?"]),
         ("quux", ["quux", "local, fabric, jobs"]),
-        ("--vers", ["--vers", "is 'version' meant?"]),
+        ("--vers", ["--vers", "did you mean 'version'?"]),
         ("fabric --conf conf.py", ["fabric", "conf.py can't be read", "No such file"]),
         ("fabric --hosts a", ["--job_dispatch_package=DIR", "--job_workspace=DIR"]),
-        ("fabric --job_dispatch_package .", ["no host is named", "conf.py", "--hosts"]),
+        ("fabric --job_dispatch_package .", ["no hosts: ", "conf.py", "--hosts"]),
         ("fabric --hosts -oProxyCommand=x", ["--hosts: '-oProxyCommand=x'"]),
         ("fabric --np 2", ["--np", "--worker_num"]),
         ("fabric -i a", ["-i", "--include"]),
@@ -54,20 +54,20 @@ def run(*words: str) -> int:
         ("fabric --cnf conf.py", ["--cnf", "--conf"]),
         ("fabric --install --hosts a --job_workspace /ws", ["--install", "--job_dispatch_package"]),
         ("local --hosts a train.py", ["--hosts is an option of pslaunch fabric"]),
-        ("mpi --help", ["mpi", "not there yet", "pslaunch fabric"]),
-        ("mpi -n 3", ["mpi", "not there yet"]),
-        ("k8s apply", ["Kubernetes", "not there yet"]),
+        ("mpi --help", ["mpi", "not available yet", "pslaunch fabric"]),
+        ("mpi -n 3", ["mpi", "not available yet"]),
+        ("k8s apply", ["Kubernetes", "not available yet"]),
         ("local --trainers 2 train.py", ["--trainers", "--worker_num"]),
         ("local -np 4 train.py", ["-np", "--worker_num"]),
         ("-v", ["-v"]),
         ("check local", ["pslaunch local --dry_run", "pslaunch check fabric"]),
         ("version now", ["now"]),
         ("version --jsn", ["--jsn", "--json"]),
-        ("local nope.py", ["nope.py", "not there"]),
+        ("local nope.py", ["nope.py", "no program"]),
         ("local .", ["'.'", "not a file"]),
-        ("local data.txt", ["data.txt", "not executable"]),
+        ("local data.txt", ["data.txt", "nor executable"]),
         ("local --job_workspace data.txt", ["--job_workspace='data.txt'", "not a folder"]),
-        ("local --job_workspace nowhere", ["--job_workspace='nowhere'", "not there"]),
+        ("local --job_workspace nowhere", ["--job_workspace='nowhere'", "no such folder"]),
         ("local --job_workspace . --job_dispatch_package .", ["--job_workspace", "--job_dispatch_package"]),
         ("local --server_num -1", ["--server_num=-1"]),
         ("local --worker_num=-1 train.py", ["--worker_num=-1"]),
@@ -132,7 +132,7 @@ def test_every_option_has_help_and_a_default_or_says_what_its_absence_means() ->
         assert words and words[0].isupper(), param.name
         assert "[default: " in words or param.name in absent, param.name
         seconds = param.metavar == "SECONDS"
-        assert not seconds or "in seconds" in words, param.name
+        assert not seconds or "econds" in words, param.name
 
 
 @pytest.mark.parametrize("words", ["", "local", "check", "check fabric", "logs", "version"])

@@ -12,20 +12,9 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[3]
 QUESTIONS: Final = ("what", "whether", "where", "how", "which")
-LATER: Final = (  # folders and files that are not yet rewritten
-    "launcher/cli.py",
-    "launcher/errors.py",
-    "launcher/options",
-    "launcher/plan.py",
-)
 ALLOWED: Final[frozenset[str]] = frozenset()  # names that a protocol or standard fixes
 
-FILES: Final = sorted(
-    path
-    for folder in ("launcher", "runtime")
-    for path in (ROOT / folder).rglob("*.py")
-    if not any(path.is_relative_to(ROOT / later) for later in LATER)
-)
+FILES: Final = sorted(path for folder in ("launcher", "runtime") for path in (ROOT / folder).rglob("*.py"))
 
 Named = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -57,7 +46,3 @@ def test_question_words_are_found(tmp_path: Path) -> None:
     source = tmp_path / "x.py"
     source.write_text('def _what_it_is():\n    """Whether it is."""\ndef show():\n    """Return it."""\n')
     assert find_questions(source) == ["x.py:1: the name _what_it_is", "x.py:1: the docstring of _what_it_is"]
-
-
-def test_files_to_be_rewritten_exist() -> None:
-    assert [later for later in LATER if not (ROOT / later).exists()] == []

@@ -1,4 +1,4 @@
-"""Options that other launchers made known: one dash, further names, several values. Rows are made here."""
+"""Aliases of options: one dash, further names, several values."""
 
 from __future__ import annotations
 
@@ -72,12 +72,14 @@ def test_options_are_taken_by_every_name_that_their_row_has(seen: Callable[..., 
         (["-n"], "--worker_num needs a value"),
         (["-n", "-hostfile", "x"], "--worker_num needs a value: --worker_num=VALUE .-hostfile is an option"),
         (["--mca", "btl"], "--mca needs a value"),
-        (["--mca", "a b", "c"], "--mca 'a b' c: only the last of its values may have a blank"),
+        (["--mca", "a b", "c"], "--mca 'a b' c: only its last value may contain a blank"),
         (["-n=many"], "--worker_num='many'"),
-        (["-k", "3"], "-k: options here have a name after two dashes"),
+        (["-k", "3"], "-k: options begin with two dashes and a name"),
     ],
 )
-def test_what_does_not_fit_a_row_is_told(seen: Callable[..., Seen], line: list[str], why: str) -> None:
+def test_values_that_do_not_fit_a_row_are_reported(
+    seen: Callable[..., Seen], line: list[str], why: str
+) -> None:
     with pytest.raises((UsageError, SpecError), match=why):
         seen(*line)
 

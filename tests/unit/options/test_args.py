@@ -1,4 +1,4 @@
-"""Whose word is whose on a command line."""
+"""Command lines split by owner."""
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ def split(*line: str) -> Split:
 
 
 @given(st.lists(foreign), plain_words, st.lists(words))
-def test_what_follows_the_program_is_its_own(before: list[str], program: str, after: list[str]) -> None:
+def test_words_after_the_program_are_its_own(before: list[str], program: str, after: list[str]) -> None:
     found = split("--server_num", "2", *before, program, *after)
     assert found.ours == ("--server_num=2",)
     assert found.forwarded == tuple(before)
@@ -116,9 +116,9 @@ def test_config_is_no_near_miss_of_conf() -> None:
     [
         (["--server_nums", "2"], ["--server_nums", "--server_num"]),
         (["--servers=a:1"], ["--servers", "--server"]),
-        (["--pservers", "2"], ["--pservers", "it is --server_num"]),
-        (["-s", "3"], ["-s", "it is --server_num"]),
-        (["--num-servers=3"], ["--num-servers", "it is --server_num"]),
+        (["--pservers", "2"], ["--pservers", "use --server_num"]),
+        (["-s", "3"], ["-s", "use --server_num"]),
+        (["--num-servers=3"], ["--num-servers", "use --server_num"]),
         (["--num_pass=2"], ["--num_pass", "--num_passes"]),
         (["--confg=x"], ["--confg", "--conf"]),
         (["-n", "3"], ["-n", "two dashes"]),
@@ -131,7 +131,7 @@ def test_config_is_no_near_miss_of_conf() -> None:
         (["--server_num", "--json"], ["--server_num", "value", "--json"]),
         (["--server_num", "--"], ["--server_num", "value"]),
         (["--json=maybe"], ["--json", "maybe"]),
-        (["--no_json"], ["--no_json", "is --json=false meant?"]),
+        (["--no_json"], ["--no_json", "did you mean --json=false?"]),
         (["--server_num=1", "--server-num=2"], ["--server_num", "twice"]),
         (["--num_passes=1", "--num_passes=1"], ["--num_passes", "twice"]),
         (["--num_passes=0"], ["--num_passes=0"]),
@@ -139,7 +139,7 @@ def test_config_is_no_near_miss_of_conf() -> None:
         (["--local=maybe"], ["--local", "maybe"]),
     ],
 )
-def test_what_can_not_be_meant_is_an_error_that_names_it(line: list[str], names: list[str]) -> None:
+def test_ambiguous_word_is_an_error_that_names_it(line: list[str], names: list[str]) -> None:
     with pytest.raises(SpecError) as caught:
         split(*line)
     for name in names:

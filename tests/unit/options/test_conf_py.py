@@ -99,7 +99,7 @@ print(__file__, "\\d")
     assert capfd.readouterr() == ("", f"{tmp_path / FILE} \\d\n"), "our output stays ours"
 
 
-def test_it_may_import_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_beside_it_can_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     for folder, host in (("one", "a"), ("two", "b")):
         (tmp_path / folder / "rack").mkdir(parents=True)
@@ -157,30 +157,30 @@ def test_an_error_in_it_is_told_with_its_line_and_words(
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        ("\nPADDLE_PORTS = 1", "conf.py:2: PADDLE_PORTS is no name of conf.py; is PADDLE_PORT meant?"),
-        ("PADDLE_PORT_NUM = 1", "is PADDLE_PORTS_NUM meant?"),
-        ("PADDLE_NICS = 'eth0'", "conf.py:1: PADDLE_NICS is no name of conf.py; is PADDLE_NIC meant?"),
-        ("PADDLE_XYZZY = ''", "conf.py:1: PADDLE_XYZZY is no name of conf.py; there are HOSTS, ROOT_DIR"),
-        ("HOSTS = 'a'", "conf.py:1: HOSTS='a': a list is meant"),
+        ("\nPADDLE_PORTS = 1", "conf.py:2: PADDLE_PORTS: unknown name; did you mean PADDLE_PORT?"),
+        ("PADDLE_PORT_NUM = 1", "did you mean PADDLE_PORTS_NUM?"),
+        ("PADDLE_NICS = 'eth0'", "conf.py:1: PADDLE_NICS: unknown name; did you mean PADDLE_NIC?"),
+        ("PADDLE_XYZZY = ''", "conf.py:1: PADDLE_XYZZY: unknown name; known names: HOSTS, ROOT_DIR"),
+        ("HOSTS = 'a'", "conf.py:1: HOSTS='a': expected a list"),
         ("HOSTS = []", "conf.py:1: HOSTS names no host"),
         ("HOSTS = [\n 'a',\n 3]", "conf.py:3: HOSTS has 3, which is no text"),
-        ("HOSTS = {'a'}", "conf.py:1: HOSTS={'a'}: a list is meant"),
-        ("if True:\n    PADDLE_PORT = [7164]", "conf.py:2: PADDLE_PORT=[7164]: a whole number is meant"),
-        ("PADDLE_PORT = 7164.0", "PADDLE_PORT=7164.0: a whole number is meant"),
-        ("PADDLE_PORT = True", "PADDLE_PORT=True: a whole number is meant"),
-        ("PADDLE_PORTS_NUM = None", "PADDLE_PORTS_NUM=None: a whole number is meant"),
-        ("PADDLE_USE_GPU = []", "PADDLE_USE_GPU=[]: true or false is meant"),
-        ("PADDLE_NIC = None", "PADDLE_NIC=None: text is meant"),
-        ("PADDLE_PORT = 10**5000", "PADDLE_PORT=<int>: a whole number is meant"),
+        ("HOSTS = {'a'}", "conf.py:1: HOSTS={'a'}: expected a list"),
+        ("if True:\n    PADDLE_PORT = [7164]", "conf.py:2: PADDLE_PORT=[7164]: expected a whole number"),
+        ("PADDLE_PORT = 7164.0", "PADDLE_PORT=7164.0: expected a whole number"),
+        ("PADDLE_PORT = True", "PADDLE_PORT=True: expected a whole number"),
+        ("PADDLE_PORTS_NUM = None", "PADDLE_PORTS_NUM=None: expected a whole number"),
+        ("PADDLE_USE_GPU = []", "PADDLE_USE_GPU=[]: expected true or false"),
+        ("PADDLE_NIC = None", "PADDLE_NIC=None: expected text"),
+        ("PADDLE_PORT = 10**5000", "PADDLE_PORT=<int>: expected a whole number"),
         (
             "class A:\n    def __repr__(self): return 1/0\nROOT_DIR = A()",
-            "conf.py:3: ROOT_DIR=<A>: text is meant",
+            "conf.py:3: ROOT_DIR=<A>: expected text",
         ),
-        ("ROOT_DIR = 7", "ROOT_DIR=7: text is meant"),
-        ("JOB_NAME = ['x' * 90]", f"JOB_NAME=['{'x' * 55}...: text is meant"),
-        ("PADDLE_WITH_GLOO = []", "PADDLE_WITH_GLOO=[]: text or a number is meant"),
-        ("hosts = ['a']", "conf.py:1: hosts: is HOSTS meant?"),
-        ("HOST = ['a']", "conf.py:1: HOST: is HOSTS meant?"),
+        ("ROOT_DIR = 7", "ROOT_DIR=7: expected text"),
+        ("JOB_NAME = ['x' * 90]", f"JOB_NAME=['{'x' * 55}...: expected text"),
+        ("PADDLE_WITH_GLOO = []", "PADDLE_WITH_GLOO=[]: expected text or a number"),
+        ("hosts = ['a']", "conf.py:1: hosts: did you mean HOSTS?"),
+        ("HOST = ['a']", "conf.py:1: HOST: did you mean HOSTS?"),
     ],
 )
 def test_a_wrong_name_or_type_is_told_with_its_line(tmp_path: Path, source: str, told: str) -> None:
@@ -207,7 +207,7 @@ def test_variables_of_programs_may_be_set(tmp_path: Path) -> None:
     assert found["env"][0].label == "conf.py:1:"
 
 
-def test_what_can_be_no_variable_is_told_in_one_line(tmp_path: Path) -> None:
+def test_values_left_out_are_reported_in_one_line(tmp_path: Path) -> None:
     source = """
 import math as M
 from pathlib import Path as P
@@ -224,7 +224,7 @@ KEPT = 1.5
     found = read_conf(tmp_path / "conf.py", "conf.py", told.append)
     assert [v.text for v in found["env"]] == ["KEPT=1.5"]
     assert told == [
-        "conf.py:5: RANGE, conf.py:7: ROOT, conf.py:8: EMPTY: no text or number, so no variable for the "
+        "conf.py:5: RANGE, conf.py:7: ROOT, conf.py:8: EMPTY: not text or a number, so not passed to the "
         "programs"
     ]
     (tmp_path / "conf.py").write_text("HOSTS = ['a']\nKEPT = 'x'\n")
@@ -232,7 +232,7 @@ KEPT = 1.5
     assert len(told) == 1
 
 
-def test_a_file_that_is_not_there_is_told_as_it_was_named(tmp_path: Path) -> None:
+def test_missing_file_is_reported_by_its_given_name(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"^my/conf.py can't be read: No such file"):
         read_conf(tmp_path / "my/conf.py", "my/conf.py")
 

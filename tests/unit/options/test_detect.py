@@ -1,4 +1,4 @@
-"""How pservers are started, read from the program's text."""
+"""Choice of the pservers from the program's text."""
 
 from pathlib import Path
 
@@ -74,7 +74,7 @@ def test_modules_outside_the_workspace_are_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"print 'python 2'", b"\xff\xfe", b"a\0b", b"(" * 5000, b"if"])
-def test_what_can_not_be_read_is_bundled_and_says_so(tmp_path: Path, text: bytes) -> None:
+def test_unreadable_program_is_bundled_and_reported(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "train.py").write_bytes(text)
     kind, why = detect_server(tmp_path / "train.py", tmp_path)
     assert kind == "bundled"
@@ -97,7 +97,7 @@ def test_warnings_about_the_program_are_its_own_affair(tmp_path: Path) -> None:
     assert detect_in(tmp_path, train="x = '\\d' is 'y'")[0] == "bundled"
 
 
-def test_what_the_user_says_wins(tmp_path: Path) -> None:
+def test_user_choice_wins(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("is_server()")
     assert choose_server("auto", 1, tmp_path, "train.py")[0] == "script"
     assert choose_server("bundled", 1, tmp_path, "train.py")[0] == "bundled"

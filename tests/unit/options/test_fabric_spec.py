@@ -79,7 +79,7 @@ def told_of(here: Path, *line: str) -> list[str]:
     return list_notes(make_fabric_spec(given, split, cwd=here, environ={}), given, split, {})
 
 
-def test_a_file_that_wants_results_of_a_job_that_goes_on_is_told_how(here: Path) -> None:
+def test_fetch_options_of_a_file_for_a_detached_job_are_noted(here: Path) -> None:
     (here / "pslaunch.toml").write_text("fetch_output = 'model'\nfetch_logs = 'logs'\n")
     said = told_of(here, WS, "--hosts=a", "--detach")
     assert [s for s in said if s.startswith("pslaunch.toml: fetch_output=model has no effect with --detach")]
@@ -88,7 +88,7 @@ def test_a_file_that_wants_results_of_a_job_that_goes_on_is_told_how(here: Path)
 
 
 @pytest.mark.parametrize("options", [[], ["--env=OPENBLAS_CORETYPE=Haswell"]])
-def test_what_chooses_the_arithmetic_here_and_not_there_is_told(here: Path, options: list[str]) -> None:
+def test_unsent_arithmetic_variables_are_reported(here: Path, options: list[str]) -> None:
     spec = make(here, WS, "--hosts=a", *options)
     environ = {"HOME": "/h", "OPENBLAS_CORETYPE": "Haswell"}
     told = list_notes(spec, Given({}, {}, {}), Split(), environ)
@@ -144,7 +144,7 @@ def test_a_workspace_that_the_hosts_have(here: Path) -> None:
     assert make(here, "--hosts=a", "--job_workspace=/w", "/w/x/../run").command == ("./run",)
 
 
-def test_what_is_sent_prepared_and_fetched(here: Path) -> None:
+def test_sent_prepared_and_fetched_files(here: Path) -> None:
     spec = make(
         here, WS, "--hosts=a", "--shard=data/*-{:05d}", "--shard=x/{}", "--link=data/big=/mnt/big",
         "--link=./m=/m", "--install", "--wheel=p.whl", "--wheelhouse=house",
@@ -162,10 +162,10 @@ def test_what_is_sent_prepared_and_fetched(here: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ([], "no host is named: there is no conf.py with HOSTS"),
-        (["--hosts=a b"], "--hosts: 'a b': 'a b' is no host's name"),
+        ([], "no hosts: there is no conf.py with HOSTS"),
+        (["--hosts=a b"], "--hosts: 'a b': 'a b' is not a host name"),
         (["--hosts=a", "--include=b"], "--include=b: b is not among the hosts: a"),
-        (["--hosts=,"], "no host is named"),
+        (["--hosts=,"], "no hosts: "),
         (["--hosts=a", "--root_dir=jobs"], "--root_dir='jobs' is no path on the hosts"),
         (["--hosts=a", "--root_dir="], "--root_dir=''"),
         (["--hosts=a", "--log_dir=log"], "--log_dir='log' is no path on the hosts"),
@@ -173,14 +173,17 @@ def test_what_is_sent_prepared_and_fetched(here: Path) -> None:
         (["--hosts=a", "--nics=averyverylongname"], "--nics='averyverylongname'"),
         (["--hosts=a", "--python="], "--python=''"),
         (["--hosts=a", "--agent_python="], "--agent_python=''"),
-        (["--hosts=a", "--connect_timeout=0"], "--connect_timeout=0 is not a number of seconds from 0.1"),
-        (["--hosts=a", "--max_connections=0"], "--max_connections=0 is not from 1"),
-        (["--hosts=a", "--host_key_policy=yes"], "--host_key_policy='yes': one of ask, accept_new, reject"),
+        (["--hosts=a", "--connect_timeout=0"], "--connect_timeout=0: expected at least 0.1 seconds"),
+        (["--hosts=a", "--max_connections=0"], "--max_connections=0: expected a whole number from 1"),
+        (
+            ["--hosts=a", "--host_key_policy=yes"],
+            "--host_key_policy='yes': expected one of ask, accept_new, reject",
+        ),
         (
             ["--hosts=a", "--job_workspace=/w"],
             "--job_workspace=/w and --job_dispatch_package=ws are both given",
         ),
-        (["--hosts=a", "gone.py"], "the program 'gone.py' is not there"),
+        (["--hosts=a", "gone.py"], "no program 'gone.py'"),
         (["--hosts=a", "out.py"], "is not in"),
         (["--hosts=a", "--shard=data/*"], "--shard='data/*' has 0 places for a number"),
         (["--hosts=a", "--shard={}{}"], "--shard='{}{}'"),
@@ -188,8 +191,8 @@ def test_what_is_sent_prepared_and_fetched(here: Path) -> None:
         (["--hosts=a", "--shard={:q}"], "--shard='{:q}'"),
         (["--hosts=a", "--shard=../{}"], "'../0' is not inside the workspace"),
         (["--hosts=a", "--shard=output/{}"], "output in the workspace is pslaunch's own"),
-        (["--hosts=a", "--link=x"], "--link='x': NAME=PATH is meant"),
-        (["--hosts=a", "--link=x=y"], "NAME=PATH is meant, with an absolute path"),
+        (["--hosts=a", "--link=x"], "--link='x': expected NAME=PATH"),
+        (["--hosts=a", "--link=x=y"], "expected NAME=PATH with an absolute path"),
         (["--hosts=a", "--link=/x=/y"], "'/x' is not inside the workspace"),
         (["--hosts=a", "--link=.=/y"], "'.' is not inside"),
         (["--hosts=a", "--link==/y"], "'' is not inside"),
@@ -201,7 +204,7 @@ def test_what_is_sent_prepared_and_fetched(here: Path) -> None:
             ["--hosts=a", "--install", "--wheel=ws/train.py"],
             "--wheel='ws/train.py' is not the file of a wheel",
         ),
-        (["--hosts=a", "--install", "--wheelhouse=nowhere"], "--wheelhouse='nowhere' is not there"),
+        (["--hosts=a", "--install", "--wheelhouse=nowhere"], "--wheelhouse='nowhere': no such folder"),
         (["--hosts=a", "--install", "--python=/p"], "--python=/p has no effect with --install"),
         (["--hosts=a", "--setup="], "--setup='' is empty"),
         (["--hosts=a", "--fetch_logs=p.whl"], "--fetch_logs='p.whl' is not a folder"),
@@ -210,8 +213,8 @@ def test_what_is_sent_prepared_and_fetched(here: Path) -> None:
         (["--hosts=a", "--detach", "--head=launcher"], "--head=launcher together with --detach"),
         (["--hosts=a", "--server_num=0", "--ports_num=2"], "--ports_num=2 has no effect without pservers"),
         (["--hosts=a", "--use_gpu=1"], "--use_gpu=1: the bundled runtime"),
-        (["--hosts=a,b", "--server_num=3", "--port=65535"], "--port=65535: 2 pservers would need ports"),
-        (["--hosts=a,a,b", "--port=65534", "--ports_num=2"], "--port=65534: 2 pservers would need"),
+        (["--hosts=a,b", "--server_num=3", "--port=65535"], "--port=65535: 2 pservers need ports"),
+        (["--hosts=a,a,b", "--port=65534", "--ports_num=2"], "--port=65534: 2 pservers need"),
     ],
 )
 def test_a_wrong_value_is_told_by_its_option(here: Path, line: Sequence[str], told: str) -> None:
@@ -224,8 +227,8 @@ def test_a_wrong_value_is_told_by_its_option(here: Path, line: Sequence[str], to
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ([], "--job_dispatch_package=DIR sends a folder to the hosts"),
-        (["train.py"], "--job_workspace=DIR is one that they have"),
+        ([], "give --job_dispatch_package=DIR to send a folder to the hosts"),
+        (["train.py"], "or --job_workspace=DIR for a folder on them"),
         (["--job_workspace=w"], "--job_workspace='w' is no path on the hosts"),
         (["--job_workspace=/w", "../x.py"], "the program '../x.py' is not in the workspace /w of the hosts"),
         (["--job_workspace=/w", "/x.py"], "the program '/x.py' is not in the workspace /w"),
@@ -244,18 +247,18 @@ def test_a_wrong_workspace_is_told(here: Path, line: Sequence[str], told: str) -
 @pytest.mark.parametrize(
     ("conf", "told"),
     [
-        ("PADDLE_PORT = 70000", "conf.py:1: PADDLE_PORT=70000 is not from 1 to 65535"),
+        ("PADDLE_PORT = 70000", "conf.py:1: PADDLE_PORT=70000: expected a whole number from 1 to 65535"),
         ("\nPADDLE_USE_GPU = 'maybe'", "conf.py:2: PADDLE_USE_GPU='maybe': expected true or false"),
         ("ROOT_DIR = 'jobs'", "conf.py:1: ROOT_DIR='jobs' is no path on the hosts"),
         ("PADDLE_NIC = ''", "conf.py:1: PADDLE_NIC='' is not the name of one network interface"),
-        ("JOB_NAME = 'a/b'", "conf.py:1: JOB_NAME='a/b' can't be the name of a folder"),
-        ("HOSTS = ['a', 'b:x']", "conf.py:1: 'b:x': the port 'x'"),
-        ("TRAINING_ROLE = 'x'", "conf.py:1: TRAINING_ROLE belongs to the contract"),
-        ("PADDLE_TRAINER_ID = 1", "conf.py:1: PADDLE_TRAINER_ID belongs to the contract"),
-        ("PADDLE_INIT_PORT = 1", "conf.py:1: PADDLE_INIT_PORT belongs to the contract"),
+        ("JOB_NAME = 'a/b'", "conf.py:1: JOB_NAME='a/b' is not a valid folder name"),
+        ("HOSTS = ['a', 'b:x']", "conf.py:1: 'b:x': expected a port from 1 to 65535, not 'x'"),
+        ("TRAINING_ROLE = 'x'", "conf.py:1: TRAINING_ROLE is set by pslaunch itself"),
+        ("PADDLE_TRAINER_ID = 1", "conf.py:1: PADDLE_TRAINER_ID is set by pslaunch itself"),
+        ("PADDLE_INIT_PORT = 1", "conf.py:1: PADDLE_INIT_PORT is set by pslaunch itself"),
         ("A = 'x\\0'", "conf.py:1: A='x\\x00': a variable can't hold a zero byte"),
-        ("PADDLE_PORT = 65535\nPADDLE_PORTS_NUM = 9", "conf.py:1: PADDLE_PORT=65535: 1 pservers would need"),
-        ("X = 1", "no host is named: conf.py has no HOSTS"),
+        ("PADDLE_PORT = 65535\nPADDLE_PORTS_NUM = 9", "conf.py:1: PADDLE_PORT=65535: 1 pservers need"),
+        ("X = 1", "no hosts: conf.py has no HOSTS"),
     ],
 )
 def test_a_wrong_value_of_conf_is_told_with_its_line(here: Path, conf: str, told: str) -> None:
@@ -265,7 +268,7 @@ def test_a_wrong_value_of_conf_is_told_with_its_line(here: Path, conf: str, told
     assert told in str(caught.value)
 
 
-def test_what_stands_in_a_file_may_have_no_effect_on_this_job(here: Path) -> None:
+def test_file_options_may_have_no_effect_on_this_job(here: Path) -> None:
     spec = make(here, WS, "--server_num=0", "--worker_num=1", conf=CONF)
     assert (spec.server_num, spec.port) == (0, 7164)
 
@@ -307,7 +310,7 @@ def test_a_head_here_of_a_job_that_goes_on_is_an_error(
     assert told in str(caught.value)
 
 
-def test_what_comes_from_a_file_is_named_by_its_place(here: Path) -> None:
+def test_file_values_are_named_by_their_place(here: Path) -> None:
     (here / "pslaunch.toml").write_text("shard = ['a-{}']\n[fabric]\nlink = 'x=/y'\ninclude = 'a'\n")
     package = make(here, WS, "--hosts=a,b").site.package
     assert package and (package.data_shard_label, package.link_label) == (
@@ -332,4 +335,4 @@ def test_every_default_of_the_table_is_the_jobs(here: Path) -> None:
 def test_units_are_in_the_names() -> None:
     for option in OPTIONS:
         assert option.field.endswith("_s") == isinstance(option.kind, Seconds)
-        assert not isinstance(option.kind, Seconds) or "in seconds" in option.help
+        assert not isinstance(option.kind, Seconds) or "econds" in option.help

@@ -1,4 +1,4 @@
-"""What a program needs of a node's Python, read from its text."""
+"""Third-party imports of a program, read from its text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_names_and_places_without_pythons_own_and_the_workspaces(tmp_path: Path)
     assert found.later == {}
 
 
-def test_what_may_be_missing_and_what_comes_later(tmp_path: Path) -> None:
+def test_guarded_imports_are_left_out_and_later_ones_separate(tmp_path: Path) -> None:
     text = (
         "from typing import TYPE_CHECKING\n"
         "if TYPE_CHECKING:\n    import only_types\n"
