@@ -16,6 +16,8 @@ from typing import IO, Any, BinaryIO, cast
 from ..errors import FileError, HostError, ServiceError
 from ..node import procs
 from ..node.job import Limits, Node
+from ..node.line.beats import keep_beating
+from ..node.line.wire import BEAT
 from .base import CLOSE_EXTRA_S, LAST_WORDS_S, Dial, Ended, Line
 
 # -P: neither the working directory nor the workspace may shadow a module of the agent.
@@ -48,8 +50,10 @@ class LocalBackend:
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
         lines: list[Line] = []
         try:
-            for node in nodes:
-                lines.append(self._start(node, limits, "serve"))
+            with keep_beating(BEAT) as beaten:
+                for node in nodes:
+                    lines.append(self._start(node, limits, "serve"))
+                    beaten(lines[-1].write_fd)
         except ServiceError:
             for line in lines:
                 line.close()

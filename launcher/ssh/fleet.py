@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import resource
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import HostError, HostRightsError
-from ..node.line.wire import HEARTBEAT_S
+from ..node.line.beats import keep_beating
 from ..ship.zipapp import make_zipapp
 from . import binary, hostkeys
 from .askpass import Askpass
@@ -71,7 +70,7 @@ class Fleet:
         if not self._config.ssh:
             self._prepare()  # paramiko then reads the configuration: load it in one thread
         threads = max(1, min(self._reach.max_connections, len(hosts)))
-        with _keep_beating(beat) as beaten, ThreadPoolExecutor(threads) as pool:
+        with keep_beating(beat) as beaten, ThreadPoolExecutor(threads) as pool:
             try:
                 # ssh -G runs while the libraries load.
                 routes = [pool.submit(self._find_route, host) for host in hosts]
@@ -211,34 +210,6 @@ class Fleet:
         with self._lock:
             key = (way, to.hostname, to.port)
             return self._doors.setdefault(key, threading.Semaphore(PER_DOOR))
-
-
-@contextlib.contextmanager
-def _keep_beating(beat: bytes) -> Iterator[Callable[[int], None]]:
-    """Send heartbeats on added descriptors, independently of other threads."""
-    fds: list[int] = []
-    over = threading.Event()
-
-    def say(fd: int) -> None:
-        with contextlib.suppress(OSError):
-            os.write(fd, beat)
-
-    def add(fd: int) -> None:
-        say(fd)
-        fds.append(fd)
-
-    def run() -> None:
-        while not over.wait(HEARTBEAT_S):
-            for fd in list(fds):
-                say(fd)
-
-    thread = threading.Thread(target=run, name="ssh-beat", daemon=True)
-    thread.start()
-    try:
-        yield add
-    finally:
-        over.set()
-        thread.join()
 
 
 def _allow_descriptors(hosts: int) -> None:

@@ -158,7 +158,7 @@ def tapped_job(workspace: Path) -> Iterator[tuple[Job, Tap, Control]]:
         tap = stack.enter_context(tapping((dial["addrs"][0], dial["port"])))
         host, port = tap.endpoint
         with os.fdopen(told, "wb") as file:
-            file.write(json.dumps({**dial, "addrs": [host], "port": port}).encode())
+            file.write(json.dumps({**dial, "addrs": [host], "port": port}).encode() + b"\n")
         held.tell()
         yield job, tap, ctl
 

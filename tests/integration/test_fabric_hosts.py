@@ -167,7 +167,7 @@ FAULTS: dict[str, tuple[Callable[[Host], None], int, tuple[str, ...]]] = {
     "no python": (Host.no_python, codes.HOST, ("1 of 3 hosts", "node2", "Python 3.9")),
     "changed key": (Host.change_key, codes.HOST, ("1 of 3 hosts", "node2", "known_hosts:2")),
     "small disk": (lambda host: host.small_disk(1 << 20), codes.IO, ("(node2)", "bytes free")),
-    "full disk": (full_disk, codes.IO, ("(node2)", "/.pslaunch can't be made: No space", "--root_dir")),
+    "full disk": (full_disk, codes.IO, ("(node2)", "/.pslaunch", "No space left on device")),
     "nearly full disk": (nearly_full_disk, codes.IO, ("(node2)", "/.pslaunch/lock: No space left on device")),
     "read-only": (disk_that_can_only_be_read, codes.RIGHTS, ("(node2)", "/log can't be made", "--root_dir")),
     "no power": (Host.crash, codes.HOST, ("1 of 3 hosts", "node2")),

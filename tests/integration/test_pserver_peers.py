@@ -101,7 +101,7 @@ def test_a_second_trainer_of_the_same_id_names_both_addresses() -> None:
     with cluster(trainers=2) as found, found.client(1) as first, found.client(1) as second:
         first.connect()
         with pytest.raises(
-            ClientError, match=r"two processes .* trainer 1: one at \S+:\d+, another at \S+:\d+"
+            ClientError, match=r"two processes have the trainer id 1: one at \S+:\d+, another at \S+:\d+"
         ):
             second.connect()
 
