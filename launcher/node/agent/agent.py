@@ -263,16 +263,11 @@ class Agent:
             self._marks = ports.mark_all(m["addr"], m["ports"])
             self.held = ports.bind_all(m["addr"], m["ports"])
         except ports.BusyPort as e:
-            self.line.send(
-                {
-                    "type": "busy",
-                    "key": e.key,
-                    "port": e.port,
-                    "busy": e.busy,
-                    "text": str(e),
-                    "holder": busyport.find_holder(e.addr, e.port, e.mark) if m["last"] else "",
-                }
-            )
+            holder = busyport.find_holder(e.addr, e.port, e.mark) if m["last"] else ""
+            self.line.send({
+                "type": "busy", "key": e.key, "port": e.port,
+                "busy": e.busy, "text": str(e), "holder": holder,
+            })  # fmt: skip
             return
         self.line.send({"type": "bound"})
 

@@ -44,15 +44,9 @@ def main(mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: 
         fd = ours.detach()
         fds = fd, fd
     agent = Agent(
-        loop,
-        run_dir,
-        keeper_fd,
-        fds,
-        lost_after_s=lost_after_s,
-        grace_s=grace_s,
-        seals=seals,
-        secret=secret,
-    )
+        loop, run_dir, keeper_fd, fds,
+        lost_after_s=lost_after_s, grace_s=grace_s, seals=seals, secret=secret,
+    )  # fmt: skip
     if lead is None:
         loop.run(lambda: agent.code is not None and agent.line.is_idle)
         return agent.code or 0

@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from .. import codes, procs
 from ..silence import Silence
 
+_END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+
 
 def make_run_dir_name() -> str:
     """Return a new name for the folder of sockets and the secret; a socket's path may have only 107 bytes.
@@ -56,7 +58,7 @@ class Keeper:
         for fd in (self._wake_r, wake_w, line.fileno()):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGCHLD, *_END_SIGNALS):
             if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
                 signal.signal(number, lambda _number, _frame: None)
 
@@ -71,11 +73,7 @@ class Keeper:
                     silence.hear(time.monotonic())
                 else:
                     watched.remove(beat_fd)  # closed: it is ending; SIGCHLD follows
-            if self._wake_r in ready and set(self._read(self._wake_r)) & {
-                signal.SIGTERM,
-                signal.SIGINT,
-                signal.SIGHUP,
-            }:
+            if self._wake_r in ready and not _END_SIGNALS.isdisjoint(self._read(self._wake_r)):
                 os.kill(self._agent, signal.SIGTERM)  # not reaped yet: the pid was not reused
             status = procs.reap().get(self._agent)
             if status is not None:

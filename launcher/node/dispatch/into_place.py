@@ -192,9 +192,7 @@ class Survey:
         self.lacking: list[int] = []  # indices of entries with missing content
         self.off = False  # a folder, link, mode or time differs
         self.intact: dict[str, str] = {}  # paths of contents that some file lacks, by hash
-        self.fingerprints: list[
-            str
-        ] = []  # path and fingerprint (unchanged.py) of each entry, if all are present
+        self.fingerprints: list[str] = []  # path and fingerprint (unchanged.py) of each entry, if all exist
         self.certain = True  # any change would change a fingerprint
         self.unfit: list[str] = []  # folders that can't be filled, with reasons
         self.conflicts: list[str] = []  # programs' files in place of entries of another kind
@@ -238,9 +236,8 @@ def survey(workspace: str, entries: Sequence[Entry], old: Sequence[Entry], hashe
     if found.lacking or found.off:
         _search_copies(workspace, entries, old, hashes, found, have)
         found.conflicts = _find_conflicts(workspace, others, old)
-        found.unfit = _find_unfit(
-            workspace, sorted({entries[i].path.rpartition("/")[0] for i in found.lacking})
-        )
+        folders = {entries[i].path.rpartition("/")[0] for i in found.lacking}
+        found.unfit = _find_unfit(workspace, sorted(folders))
     return found
 
 
@@ -267,11 +264,8 @@ def _search_copies(
             path = f"{workspace}/{e.path}"
             with contextlib.suppress(OSError):
                 st = os.lstat(path)
-                if (
-                    stat.S_ISREG(st.st_mode)
-                    and st.st_size == e.size
-                    and hashes.get_hash(path, st) == e.content
-                ):
+                same_size = stat.S_ISREG(st.st_mode) and st.st_size == e.size
+                if same_size and hashes.get_hash(path, st) == e.content:
                     have[e.content] = e.path
     found.intact = {content: have[content] for content in wanted if content in have}
 

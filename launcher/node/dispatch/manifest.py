@@ -16,9 +16,7 @@ import re
 import stat
 import struct
 import time
-from _blake2 import (
-    blake2b,
-)  # hashlib brings OpenSSL with it, which costs megabytes and is no faster everywhere
+from _blake2 import blake2b  # hashlib would load OpenSSL: megabytes, and not always faster
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 

@@ -58,10 +58,7 @@ class Receiver:
         self._incoming: Incoming | None = None
         self.digest, self._size = "", 0  # of the manifest
         self._manifest: bytearray | None = None  # as it comes
-        self._foreseen: tuple[str, list[Want]] = (
-            "",
-            [],
-        )  # digest of the last package, and its lacking files
+        self._foreseen = "", list[Want]()  # digest of the last package, and its lacking files
         self._pieces: list[Data] = []
         self._waiting_bytes = 0  # in our memory
         self._free_bytes = 0  # of it, not granted again yet

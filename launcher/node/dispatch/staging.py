@@ -89,18 +89,15 @@ class Incoming:
         self._fingerprints = found.fingerprints if found.certain else []
         self._staged_before = self._store.list_staged()
         place = {e.path: i for i, e in enumerate(self.listed)} if self._mine else {}
-        wanted = sorted(
-            [*((place.get(e.path, i), e) for i, e in self._find_distinct()), *self._find_of_others()]
-        )
+        distinct = list(self._find_distinct())
+        wanted = sorted([*((place.get(e.path, i), e) for i, e in distinct), *self._find_of_others()])
         need = 0
         for i, e in wanted:
             have = self._measure_staged(e)
             if have < e.size:
                 self._wanted.append(Want(i, have))
                 need += e.size - have
-        copies = sum(self.entries[i].size for i in self._lacking) - sum(
-            e.size for _, e in self._find_distinct()
-        )
+        copies = sum(self.entries[i].size for i in self._lacking) - sum(e.size for _, e in distinct)
         self._check_room(need + copies)
         return list(self._wanted)
 

@@ -12,7 +12,7 @@ from pslaunch.node.loop import Loop
 
 
 def enter(workspace: Path, run_dir: str = "") -> None:
-    """Make the folders of a job of one node ready, and leave them without a word, as by KILL."""
+    """Make the folders of a job of one node ready, and abandon them, as by KILL."""
     order: Any = {"job_id": "demo-1", "node": 0, "nodes": 1, "dispatched": False, "workspace": str(workspace)}
     order |= {f"{name}_dir": f"{workspace}/{name}" for name in ("log", "output", "state")}
     loop, ready = Loop(), list[bool]()

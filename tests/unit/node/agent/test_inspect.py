@@ -1,4 +1,4 @@
-"""What a node says of the Python that is to run the programs, whatever was named as one."""
+"""Facts of the programs' Python, even if another program was named."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def test_a_wrapper_may_say_something_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["echo '[1]'", "echo '{'", "exit 0", "echo 1 2"])
-def test_what_is_no_python_is_told(tmp_path: Path, text: str) -> None:
+def test_other_programs_than_python_are_reported(tmp_path: Path, text: str) -> None:
     facts = inspect_python(script(tmp_path / "python", text), ORDER, str(tmp_path))
     assert facts["error"].endswith("it is no Python 3")

@@ -1,4 +1,4 @@
-"""One program on a node: its end is told when it ends, whatever it has left behind."""
+"""One program on a node: its end is reported at once, despite left-over processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pslaunch.node.messages import ProgramOrder
 
 @contextlib.contextmanager
 def running(tmp_path: Path, *argv: str) -> Iterator[tuple[Program, MessageLine[Any]]]:
-    """A program, and the line on which it is reported; nobody reads there."""
+    """Yield a program, and its reporting line, which is not read."""
     loop = Loop()
     ours, theirs = socket.socketpair()
     fd = ours.detach()
@@ -46,7 +46,7 @@ def running(tmp_path: Path, *argv: str) -> Iterator[tuple[Program, MessageLine[A
         loop.close()
 
 
-def test_what_is_left_behind_and_writes_on_does_not_hold_up_the_end(
+def test_left_over_process_that_writes_does_not_delay_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(tmp_path, "echo", "last words") as (program, line):

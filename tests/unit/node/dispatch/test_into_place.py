@@ -1,4 +1,4 @@
-"""A workspace goes from one package to the next as a whole, wherever it is cut."""
+"""Atomic update of a workspace, interrupted at any step."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pending(ws: Path) -> bool:
 
 
 def state(folder: Path) -> dict[str, tuple[str, ...]]:
-    """All that a program sees of a workspace."""
+    """Return everything that a program sees of a workspace."""
     found: dict[str, tuple[str, ...]] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -99,14 +99,14 @@ def sources(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def with_programs_files(workspace: Path) -> None:
-    """What programs leave in a workspace: it stays, whatever comes."""
+    """Add files of programs, which every dispatch keeps."""
     (workspace / "kept_folder/written").write_text("by a program")
     (workspace / "result").write_text("by a program")
     (workspace / "log").mkdir()
     (workspace / "log/train.log").write_text("log")
 
 
-def test_only_what_is_lacking_is_sent(sources: tuple[Path, Path], tmp_path: Path) -> None:
+def test_only_lacking_files_are_sent(sources: tuple[Path, Path], tmp_path: Path) -> None:
     old, new = sources
     ws = tmp_path / "ws"
     assert dispatch(old, ws)
@@ -120,7 +120,7 @@ def test_only_what_is_lacking_is_sent(sources: tuple[Path, Path], tmp_path: Path
     assert state(ws) == state(new)
 
 
-def test_what_programs_wrote_stays(sources: tuple[Path, Path], tmp_path: Path) -> None:
+def test_files_of_programs_stay(sources: tuple[Path, Path], tmp_path: Path) -> None:
     old, new = sources
     ws = tmp_path / "ws"
     dispatch(old, ws)
@@ -165,7 +165,7 @@ STEPS = ("rename", "unlink", "rmdir", "mkdir", "symlink", "fchmod", "utime", "ft
 
 
 def cut_at(n: int, work: Callable[[], object]) -> bool:
-    """Do the work in a process that ends as by SIGKILL at its n-th step; whether it came to the end."""
+    """Do the work in a process that ends as by SIGKILL at its n-th step; return True if it finished."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
@@ -234,7 +234,7 @@ def test_a_cut_while_a_cut_is_mended(sources: tuple[Path, Path], tmp_path: Path)
 
 
 def open_journal(new: Path, ws: Path) -> None:
-    """A dispatch that is cut just after the journal was opened."""
+    """Interrupt a dispatch just after the journal was opened."""
     real = place._move
     place._move = lambda *_: os._exit(9)
     try:
@@ -274,7 +274,7 @@ def test_a_programs_file_where_a_link_shall_be_is_refused(tmp_path: Path) -> Non
     assert (ws / "model").is_symlink()
 
 
-def test_a_copy_of_what_changes_meanwhile_leaves_nothing_that_is_believed(tmp_path: Path) -> None:
+def test_copy_of_a_changing_file_is_not_trusted(tmp_path: Path) -> None:
     build(tmp_path / "old", {"a": "GOODxxxx"})
     build(tmp_path / "new", {"b": "GOODxxxx"})
     ws = tmp_path / "ws"
@@ -288,7 +288,7 @@ def test_a_copy_of_what_changes_meanwhile_leaves_nothing_that_is_believed(tmp_pa
     assert dispatch(tmp_path / "new", ws) == [0] and (ws / "b").read_text() == "GOODxxxx"
 
 
-def test_what_was_staged_before_is_believed_by_its_content_alone(tmp_path: Path) -> None:
+def test_staged_file_is_trusted_by_its_content_alone(tmp_path: Path) -> None:
     build(tmp_path / "new", {"b": "GOODxxxx"})
     entries = package(tmp_path / "new")
     ws = tmp_path / "ws"

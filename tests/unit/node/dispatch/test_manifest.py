@@ -1,4 +1,4 @@
-"""What a folder holds, as data: the way there and back, and what is refused."""
+"""Manifest of a folder: encoding, decoding and refusals."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def file(path: str, content: str = EMPTY, size: int = 0) -> Entry:
     return Entry(path, "f", 0o644, size, 5, content)
 
 
-def test_a_scan_has_all_but_what_is_the_nodes_own(folder: Path, tmp_path: Path) -> None:
+def test_walk_leaves_out_the_nodes_own_files(folder: Path, tmp_path: Path) -> None:
     found = read(walk(str(folder)), hashes(tmp_path))
     assert not found.problems
     assert [(e.path, e.kind) for e in found.entries] == [
@@ -64,7 +64,7 @@ def test_a_manifest_comes_back_as_it_was(folder: Path, tmp_path: Path) -> None:
     assert decode(encode(entries)) == entries
 
 
-def test_what_can_not_be_sent_is_named_all_of_it(folder: Path, tmp_path: Path) -> None:
+def test_every_unsendable_file_is_named(folder: Path, tmp_path: Path) -> None:
     os.mkfifo(folder / "pipe")
     with socket.socket(socket.AF_UNIX) as s:
         s.bind(str(folder / "sock"))
@@ -131,7 +131,7 @@ def test_a_file_that_was_just_written_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "1 2 3\n", "\0" * 100, "a " + "b" * 64, "\udcff"])
-def test_a_spoilt_cache_is_none(tmp_path: Path, text: str) -> None:
+def test_damaged_cache_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "hashes").write_bytes(text.encode("utf-8", "surrogateescape"))
     (tmp_path / "f").write_text("f")
     assert hashes(tmp_path).get_hash(str(tmp_path / "f"), (tmp_path / "f").stat()) == digest(b"f")
@@ -172,7 +172,7 @@ def test_no_path_leads_out(entries: list[Entry]) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_noise_is_no_manifest(noise: bytes) -> None:
+def test_noise_is_refused(noise: bytes) -> None:
     with pytest.raises(ManifestError):
         decode(noise)
 

@@ -1,4 +1,4 @@
-"""The head's part of passing a package on: every node that lacks it gets it from somebody, and once."""
+"""The head's part of a dispatch: every node that lacks the package gets it once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def job_on(folder: Path, nodes: int, *shards: str) -> job.Placed:
 
 
 class Desk:
-    """A head's desk: lines to nodes that say what a test has them say; what they are told is kept."""
+    """A head's desk with scripted nodes; the orders to them are kept."""
 
     is_ending = False
     filled: frozenset[int] = frozenset()
@@ -69,7 +69,7 @@ class Desk:
         self.give(self.source)
 
     def give(self, source: Source) -> None:
-        """Begin a dispatch of it."""
+        """Begin a dispatch of this source."""
         self.source = source
         self.dispatch = Dispatch(self.loop, self, self)
         self.dispatch.begin(lambda: self.over.append(True))
@@ -121,7 +121,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     made.close()
 
 
-def test_shards_of_nodes_that_share_a_folder_are_told(desk: Desk, tmp_path: Path) -> None:
+def test_shards_on_a_shared_folder_are_reported(desk: Desk, tmp_path: Path) -> None:
     def told() -> list[str]:
         desk.give(desk.source)
         return [e["text"] for e in desk.events if "text" in e]
@@ -139,7 +139,7 @@ def test_shards_of_nodes_that_share_a_folder_are_told(desk: Desk, tmp_path: Path
 
 
 @pytest.mark.timeout(60)
-def test_who_asks_after_the_others_have_it_gets_it_too(desk: Desk) -> None:
+def test_late_node_is_served_too(desk: Desk) -> None:
     first, second, third = (desk.links[i] for i in range(3))
     desk.dispatch.answer_lacks(first, LACKS)
     desk.dispatch.finish_node(first)
@@ -156,7 +156,7 @@ def test_who_asks_after_the_others_have_it_gets_it_too(desk: Desk) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_a_list_of_files_that_was_kept_is_read_beside_the_loop(
+def test_kept_manifest_is_decoded_in_a_thread(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A million files take seconds, and a head that is silent for long is lost."""
@@ -178,7 +178,7 @@ def test_a_list_of_files_that_was_kept_is_read_beside_the_loop(
 
 
 @pytest.mark.timeout(60)
-def test_how_far_each_node_is_and_where_it_gets_it_from(desk: Desk) -> None:
+def test_progress_names_state_and_source_of_each_node(desk: Desk) -> None:
     first, second = desk.links[0], desk.links[1]
     for link in (first, second):
         desk.dispatch.answer_lacks(link, LACKS)
@@ -197,8 +197,8 @@ def test_how_far_each_node_is_and_where_it_gets_it_from(desk: Desk) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_whom_the_head_feeds_gets_from_it_what_it_asks_for_again(desk: Desk) -> None:
-    """What it had of an earlier try was no good; here another node has it all by then, too."""
+def test_node_filled_by_the_head_asks_it_again(desk: Desk) -> None:
+    """The node's rest of an earlier try was corrupt; another node has the package by then."""
     first, second, third = (desk.links[i] for i in range(3))
     for link in (first, second):
         desk.dispatch.answer_lacks(link, LACKS)
@@ -213,12 +213,12 @@ def test_whom_the_head_feeds_gets_from_it_what_it_asks_for_again(desk: Desk) -> 
 
 
 @pytest.mark.parametrize("files", [[0, 2], [0, 1, -1, 1], [-1, 1], [0, 0], [0, 1] + [-1, 1] * 2])
-def test_a_node_that_asks_for_what_is_not_there_ends_the_job(desk: Desk, files: list[int]) -> None:
+def test_request_for_missing_files_ends_the_job(desk: Desk, files: list[int]) -> None:
     desk.dispatch.answer_lacks(desk.links[0], {**LACKS, "files": files, "alone": True})
     assert desk.failed and "asks for" in desk.failed[0]
 
 
-def test_no_part_of_what_is_empty_is_sent(desk: Desk, tmp_path: Path) -> None:
+def test_offsets_of_empty_entries_are_refused(desk: Desk, tmp_path: Path) -> None:
     folder = tmp_path / "package"
     (folder / "sub").mkdir()
     (folder / "sub/empty").write_text("")
@@ -233,7 +233,7 @@ def test_no_part_of_what_is_empty_is_sent(desk: Desk, tmp_path: Path) -> None:
     desk.loop.run(lambda: desk.come[0] == PASS_ON_BYTES)
 
 
-def test_a_node_can_not_ask_for_the_same_without_end(desk: Desk) -> None:
+def test_endless_repeated_requests_are_refused(desk: Desk) -> None:
     for _ in range(100):
         desk.dispatch.answer_lacks(desk.links[0], {**LACKS, "alone": True})
     assert desk.failed

@@ -128,9 +128,7 @@ def test_the_head_sends_the_rest_where_the_other_node_is_gone(
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("first", ["peer", "server"])
-def test_nothing_is_kept_of_a_peer_that_goes_while_it_is_served(
-    source: Source, tmp_path: Path, first: str
-) -> None:
+def test_peer_that_leaves_while_served_is_forgotten(source: Source, tmp_path: Path, first: str) -> None:
     loop, folder = Loop(), tmp_path / "source"
     serving = Serving(loop, "127.0.0.1", SECRET, source)
     reached: list[tuple[int, Seals]] = []

@@ -1,4 +1,4 @@
-"""A package over a line: what travels, what a cut costs, and what a hostile stream can't do."""
+"""A package over a line: data sent, resuming after a cut, hostile streams."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def listed(folder: Path) -> Source:
 
 
 class Ends:
-    """A sender and a receiver with a line between them, and what passed."""
+    """A sender and a receiver with a line between them, and a record of its messages."""
 
     def __init__(self, source: Source, workspace: Path) -> None:
         self.loop, self.aside = Loop(), None
@@ -106,7 +106,7 @@ class Ends:
 
 @pytest.fixture
 def ends() -> Iterator[list[Ends]]:
-    """Ends that are closed after the test."""
+    """Yield a list of ends that are closed after the test."""
     made: list[Ends] = []
     yield made
     for e in made:
@@ -132,7 +132,7 @@ def test_small_files_travel_together(source: Path, tmp_path: Path, ends: list[En
 
 
 @pytest.mark.parametrize("starved_s", [60.0, -1.0])
-def test_who_waits_for_more_gets_more_at_once_up_to_a_bound(
+def test_waiting_node_gets_a_larger_window_up_to_a_bound(
     source: Path, tmp_path: Path, ends: list[Ends], monkeypatch: pytest.MonkeyPatch, starved_s: float
 ) -> None:
     monkeypatch.setattr(receive, "STARVED_S", starved_s)
@@ -201,9 +201,7 @@ def test_a_change_travels_alone(source: Path, tmp_path: Path, ends: list[Ends]) 
     assert (ws / "data/7").read_text() == "changed" and not (ws / "data/8").exists()
 
 
-def test_what_has_arrived_before_a_cut_is_not_sent_again(
-    source: Path, tmp_path: Path, ends: list[Ends]
-) -> None:
+def test_data_received_before_a_cut_is_not_sent_again(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
     ws, package = tmp_path / "ws", listed(source)
     ends.append(Ends(package, ws))
     cut = ends[-1]
@@ -221,9 +219,7 @@ def wait_for_thread(e: Ends) -> None:
     e.receiver._aside._thread.join(10)
 
 
-def test_what_was_left_of_a_cut_and_is_spoilt_is_sent_again(
-    source: Path, tmp_path: Path, ends: list[Ends]
-) -> None:
+def test_damaged_rest_of_a_cut_is_sent_again(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
     ws, package = tmp_path / "ws", listed(source)
     staged = ws / ".pslaunch/dispatch/staged"
     staged.mkdir(parents=True)
@@ -315,14 +311,14 @@ def test_a_wrong_large_content_never_counts(incoming: Incoming, tmp_path: Path) 
     assert [p.name for p in staged.iterdir()] == [digest(GOOD)]
 
 
-def test_more_than_was_asked_for_is_refused(incoming: Incoming) -> None:
+def test_unrequested_data_is_refused(incoming: Incoming) -> None:
     incoming.take([Data(0, 0, GOOD), Data(1, 0, BIG)])
     with pytest.raises(ManifestError, match="more came"):
         incoming.take([Data(1, 0, b"x")])
 
 
 class Alone:
-    """A receiver that is told anything."""
+    """A receiver fed by the test."""
 
     def __init__(self, workspace: Path) -> None:
         self.loop = Loop()
@@ -377,13 +373,13 @@ def test_a_manifest_is_the_one_that_was_announced(alone: Alone) -> None:
     assert "not what was announced" in alone.refusal()
 
 
-def test_more_than_was_granted_ends_it(alone: Alone) -> None:
+def test_data_beyond_the_grant_ends_the_transfer(alone: Alone) -> None:
     alone.offer(encode(ENTRIES))
     alone.receiver.take(Data(1, 0, bytes(receive.WINDOW_BYTES + 1)))
     assert "more comes than was granted" in alone.refusal()
 
 
-def test_no_room_is_known_before_anything_is_written(tmp_path: Path) -> None:
+def test_lack_of_space_is_found_before_writing(tmp_path: Path) -> None:
     ws = tmp_path / "ws"
     ws.mkdir()
     (ws / "old").write_text("old")
@@ -392,7 +388,7 @@ def test_no_room_is_known_before_anything_is_written(tmp_path: Path) -> None:
     assert e.value.code == codes.IO and (ws / "old").read_text() == "old"
 
 
-def test_a_node_looks_before_it_is_asked(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
+def test_node_compares_before_the_offer(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
     ws = tmp_path / "ws"
     dispatched(ends, listed(source), ws)
     (ws / "data/7").write_text("changed by a program")
@@ -409,7 +405,7 @@ def test_a_node_looks_before_it_is_asked(source: Path, tmp_path: Path, ends: lis
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_asked_for_is_what_is_understood(tmp_path: Path, ends: list[Ends], seed: int) -> None:
+def test_encoded_runs_are_decoded_equally(tmp_path: Path, ends: list[Ends], seed: int) -> None:
     dice = random.Random(seed)
     entries = [
         Entry(f"{i:05}", "f", 0o644, dice.choice([0, 1, 100]), 0, digest(str(i).encode()))
@@ -432,7 +428,7 @@ def test_what_is_asked_for_is_what_is_understood(tmp_path: Path, ends: list[Ends
 
 @pytest.mark.parametrize("wanted", [1, 2, 9, 10])
 @pytest.mark.parametrize("passed", [1, 2, 9, 10])
-def test_no_manifest_makes_what_a_node_lacks_too_long_to_say(wanted: int, passed: int) -> None:
+def test_every_request_fits_a_message(wanted: int, passed: int) -> None:
     """Short names, and files that are wanted alternate with files that are not."""
     entries = [Entry(f"{i:03x}", "f", 0o644, 1, 0, digest(str(i).encode())) for i in range(16**3)]
     wants = [Want(i, 0) for i in range(len(entries)) if i % (wanted + passed) >= passed]
@@ -441,7 +437,7 @@ def test_no_manifest_makes_what_a_node_lacks_too_long_to_say(wanted: int, passed
 
 
 @pytest.mark.timeout(60)
-def test_what_is_found_spoilt_while_its_sender_goes_is_asked_for_once(alone: Alone, tmp_path: Path) -> None:
+def test_damaged_file_of_a_gone_sender_is_requested_once(alone: Alone, tmp_path: Path) -> None:
     staged = tmp_path / "ws/.pslaunch/dispatch/staged"
     staged.mkdir(parents=True)
     (staged / f"{digest(BIG)}.part").write_bytes(b"x" * 70_000)

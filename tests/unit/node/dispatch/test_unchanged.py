@@ -1,4 +1,4 @@
-"""A workspace that nobody touched is known at a glance; every change of it is noticed."""
+"""The fast path recognizes an untouched workspace and notices every change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG_AGO_NS = 1_700_000_000_000_000_000
 
 @pytest.fixture
 def package(tmp_path: Path) -> bytes:
-    """The manifest of a folder with all that one can hold."""
+    """Return the manifest of a folder with every kind of entry."""
     folder = tmp_path / "package"
     (folder / "data").mkdir(parents=True)
     (folder / "data/a\nb").write_text("first")
@@ -31,7 +31,7 @@ def package(tmp_path: Path) -> bytes:
 
 @pytest.fixture
 def store(tmp_path: Path, package: bytes) -> Store:
-    """A workspace to which it has come."""
+    """Return a workspace filled with the package."""
     incoming = Incoming(str(tmp_path / "ws"))
     contents = {digest(text): text for text in (b"first", b"second")}
     for want in incoming.list_lacking(package):
@@ -42,7 +42,7 @@ def store(tmp_path: Path, package: bytes) -> Store:
     return Store(str(tmp_path / "ws"))
 
 
-def test_what_nobody_touched_is_known_without_its_manifest(store: Store, package: bytes) -> None:
+def test_untouched_workspace_is_known_without_its_manifest(store: Store, package: bytes) -> None:
     (Path(store.workspace) / "made by a program").write_text("this is none of the package's business")
     assert seen.glance(store) == digest(package)
     again = Incoming(store.workspace)
@@ -81,12 +81,12 @@ def cut(path: Path, fields: int) -> None:
         lambda ws: cut(ws / ".pslaunch/dispatch" / seen.SEEN, 2),  # by a power cut, between two entries
     ],
 )
-def test_every_change_takes_more_than_a_glance(store: Store, change: Callable[[Path], object]) -> None:
+def test_every_change_ends_the_fast_path(store: Store, change: Callable[[Path], object]) -> None:
     change(Path(store.workspace))
     assert seen.glance(store) == ""
 
 
-def test_nothing_is_kept_of_what_is_not_right(store: Store, package: bytes) -> None:
+def test_wrong_workspace_keeps_no_fingerprints(store: Store, package: bytes) -> None:
     incoming = Incoming(store.workspace)
     incoming.list_lacking(package)
     incoming.place()
