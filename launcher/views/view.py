@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TextIO
 from ..node.logs import clean
 from .dispatch_progress import Sending, show_bytes
 
-Event = Mapping[str, Any]  # from the head; see docs/architecture.md, "Events"
+Event = Mapping[str, Any]  # from the head; see docs/events.md
 
 PROGRESS_EVERY_S: Final = 10.0  # between two progress lines of one process in a plain view
 OURS: Final = "pslaunch"
