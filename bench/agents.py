@@ -79,7 +79,7 @@ class Peer:
         self.number = number
         self.numbers: dict[str, int] = {}
         self.done = False
-        self.line = MessageLine(
+        self.line: MessageLine[Any] = MessageLine(
             loop, fd, fd, lost_after_s=LIMIT_S, on_message=self._answer, on_lost=lambda _: self._close()
         )
 

@@ -37,7 +37,7 @@ class Sizes:
     few: int = 3  # hosts
     many: int = 30
     small: int = 2_000  # files
-    measure_sparse: int = 100_000
+    sparse: int = 100_000
     sparse_bytes: int = 200_000  # each
     large_bytes: int = 1 << 30  # in all
     spread: tuple[int, ...] = (1, 4, 8)  # hosts

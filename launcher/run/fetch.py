@@ -71,7 +71,9 @@ def unpack(pieces: Iterator[bytes], folder: Path, found: Fetched) -> None:
                 if number == MAX_ENTRIES:
                     raise ValueError(f"it has more than {MAX_ENTRIES:,} entries")
                 vars(archive)["members"].clear()  # which would grow with each entry
-                stream.allow(member.size + HEADER_BYTES)  # and the next header
+                # Of any other entry no content follows, whatever size it claims. And the next header.
+                has_content = member.type == NOTES or (member.isreg() and not member.issparse())
+                stream.allow((member.size if has_content else 0) + HEADER_BYTES)
                 if member.type == NOTES:
                     notes = notes or _read_notes(archive, member)
                     continue

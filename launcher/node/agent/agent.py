@@ -381,6 +381,8 @@ class Agent:
                 self._programs[key].signal(action.number)
         if self._ending.over:
             self._clean()
+            for pid in self._left:
+                complain(f"agent: process {pid} can't be ended")
             self.code = codes.PEER
         else:
             self.loop.call_at(min(self._ending.find_due_s(now), now + 1.0), self._carry_on_once)

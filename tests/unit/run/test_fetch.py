@@ -121,14 +121,17 @@ def test_sparse_file_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE])
-def test_endless_name_is_refused_before_it_fills_memory(tmp_path: Path, kind: bytes) -> None:
-    info = tarfile.TarInfo("long")
+@pytest.mark.parametrize("before", [b"", tarfile.DIRTYPE, tarfile.FIFOTYPE, b"?"])
+def test_endless_name_is_refused_before_it_fills_memory(tmp_path: Path, kind: bytes, before: bytes) -> None:
+    """An entry before it may claim a size of its own."""
+    info, claims = tarfile.TarInfo("long"), tarfile.TarInfo("claims")
     info.type, info.size = kind, 1 << 30
+    claims.type, claims.size = before, 1 << 32
     come = 0
 
     def pieces() -> Iterator[bytes]:
         nonlocal come
-        yield info.tobuf()
+        yield (claims.tobuf(tarfile.GNU_FORMAT) if before else b"") + info.tobuf()
         for _ in range(1 << 14):
             come += 1 << 16
             yield b"x" * (1 << 16)
