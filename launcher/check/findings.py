@@ -31,51 +31,51 @@ class FindingKind(NamedTuple):
 KINDS: Final[Mapping[str, FindingKind]] = {
     "name": FindingKind(
         "reached", "problem",
-        "mend the host's name in HOSTS, or its block in ~/.ssh/config; ssh -G HOST shows what "
-        "counts",
+        "correct the host's name in HOSTS, or its block in ~/.ssh/config; ssh -G HOST shows the "
+        "settings in effect",
     ),
     "connect": FindingKind(
         "reached", "problem",
-        "is it switched on, does sshd listen on this port, does a firewall let us through? ssh -v "
-        "HOST says more",
+        "check that the host is on, that sshd listens on this port, and that no firewall blocks it; "
+        "ssh -v HOST shows more",
     ),
     "start": FindingKind(
         "reached", "problem",
-        "ssh HOST true must work without a question: look at its login files, its limits, and its "
+        "ssh HOST true must work without a question: check its login files, its limits and its "
         "temporary folder",
     ),
     "silent": FindingKind(
         "reached", "problem",
-        "look at the host's load and its network, then check again",
+        "check the host's load and its network, then try again",
     ),
     "host key": FindingKind(
         "key", "problem",
-        "before you do that, compare the key with what the host's administrator says",
+        "before that, compare the key with the host administrator's",
     ),
     "key": FindingKind(
         "key", "problem",
-        "ssh-copy-id HOST puts your key there; ssh-add -l shows the keys of your agent",
+        "ssh-copy-id HOST puts your key there; ssh-add -l lists the keys of your agent",
     ),
     "no Python": FindingKind(
         "python", "problem",
-        "install Python 3.9 or later there (apt-get install python3), or say where it is: "
+        "install Python 3.9 or later there (apt-get install python3), or give its path: "
         "--agent_python",
     ),
     "Python of the programs": FindingKind(
         "python", "problem",
-        "--python names one that every host has",
+        "give a Python that every host has: --python",
     ),
     "no workspace": FindingKind(
         "disk", "problem",
-        "--job_workspace names a folder that every host has; --job_dispatch_package sends one",
+        "give a folder that every host has (--job_workspace), or send one (--job_dispatch_package)",
     ),
     "no program": FindingKind(
         "disk", "problem",
-        "name a program that is in the workspace of every host",
+        "give a program that is in the workspace of every host",
     ),
     "no link": FindingKind(
         "disk", "warning",
-        "mount it there, or name a path that every host has: --link NAME=PATH",
+        "mount it there, or give a path that every host has: --link NAME=PATH",
     ),
     "no rights": FindingKind(
         "disk", "problem",
@@ -93,20 +93,21 @@ KINDS: Final[Mapping[str, FindingKind]] = {
     ),
     "disk nearly full": FindingKind(
         "disk", "warning",
-        "what the package needs anew must fit beside what is there: free some space",
+        "free some space: the changed files of the package need room beside the old ones",
     ),
     "no interface": FindingKind(
         "address", "problem",
-        "PADDLE_NIC (--nics) names an interface that every host has; without it, one is found",
+        "give an interface that every host has (PADDLE_NIC, --nics); without it, pslaunch chooses one",
     ),
     "busy port": FindingKind(
         "ports", "problem",
-        "give another --port (PADDLE_PORT), or end what holds it; without --port, a free one is found",
+        "give another --port (PADDLE_PORT), or end the program that holds it; without --port, "
+        "pslaunch chooses a free one",
     ),
     "missing modules": FindingKind(
         "imports", "problem",
-        "install them there, or --install brings a virtual environment with pslaunch and the "
-        "workspace's requirements.txt, or --python names a Python that has them",
+        "install them there, or use --install (a virtual environment with pslaunch and the "
+        "workspace's requirements.txt), or give a Python that has them: --python",
     ),
     "missing later": FindingKind(
         "imports", "warning",
@@ -114,37 +115,38 @@ KINDS: Final[Mapping[str, FindingKind]] = {
     ),
     "no venv": FindingKind(
         "imports", "problem",
-        "--install needs them: apt-get install python3-venv, or --agent_python names a Python that "
-        "has them",
+        "--install needs them: apt-get install python3-venv, or give a Python that has them: "
+        "--agent_python",
     ),
     "old Python": FindingKind(
         "imports", "problem",
-        "pslaunch's own runtime needs Python 3.11 or later: --agent_python names it for --install",
+        "pslaunch's own runtime needs Python 3.11 or later: give one for --install with "
+        "--agent_python",
     ),
     "no packages": FindingKind(
         "imports", "problem",
-        "let the host reach its index, or give a --wheelhouse that has them",
+        "give the host access to its index, or give a --wheelhouse that has them",
     ),
     "other pslaunch": FindingKind(
         "imports", "warning",
-        "install the same version there as here, or let --install do it",
+        "install the same version there as here, or use --install",
     ),
     "no way": FindingKind(
         "network", "problem",
-        "open the nodes' network to each other for the ports of the job, or name the interface that"
-        " they share: PADDLE_NIC (--nics)",
+        "open the nodes' network to each other for the ports of the job, or give the interface that "
+        "they share: PADDLE_NIC (--nics)",
     ),
     "little memory": FindingKind(
         "memory", "warning",
-        "end what uses it, or leave the host out: --exclude",
+        "end the programs that use it, or leave the host out: --exclude",
     ),
     "clock": FindingKind(
         "clock", "warning",
-        "set the clocks by NTP: times in logs can't be compared",
+        "synchronize the clocks by NTP: times in logs can't be compared",
     ),
     "proxies": FindingKind(
         "system", "warning",
-        "the programs don't get these variables; --env NAME=VALUE gives them one",
+        "the programs don't get these variables; --env NAME=VALUE sets one",
     ),
     "other numpy": FindingKind(
         "imports", "warning",
@@ -153,7 +155,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
     ),
     "other Python": FindingKind(
         "python", "warning",
-        "install the same Python everywhere, or let --python name one that all have",
+        "install the same Python everywhere, or give one that all have: --python",
     ),
     "other processor": FindingKind(
         "system", "warning",

@@ -27,13 +27,13 @@ TERM = 143
 
 MEANINGS: Mapping[int, str] = {
     OK: "every trainer ended with 0",
-    FAILED: "a failure that no other code names",
+    FAILED: "a failure without a code of its own",
     USAGE: "the command line, a configuration file or a hostfile is wrong",
     HOST: "a host was not reached",
-    SERVICE: "a port or service was not to be had",
+    SERVICE: "a port or service is not available",
     IO: "reading or writing failed, or the disk is full",
     PEER: "a peer vanished: secondary to the failure of that peer",
-    NODE_LOST: "a node was lost: its line closed or it fell silent",
+    NODE_LOST: "a node was lost: its connection closed or it fell silent",
     RIGHTS: "rights or keys are missing",
     PREFLIGHT: "a node lacks something that the job needs",
     HUP: "the launcher was ended by HUP",

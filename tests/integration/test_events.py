@@ -13,7 +13,7 @@ from support.jobs import LocalPlace, running
 from support.pages import rows, words
 
 PAGE = "events.md"
-ALWAYS = {words(row[0])[0] for row in rows(PAGE, "What --json prints")}
+ALWAYS = {words(row[0])[0] for row in rows(PAGE, "Output with --json")}
 SAYS_ALL = """
 import os, socket, sys
 print("x" * 40_000)

@@ -283,7 +283,7 @@ def test_one_object_a_host() -> None:
 def test_the_page_has_the_advice_for_every_finding() -> None:
     told = {
         name: (column, level, advice)
-        for name, column, level, _, advice in rows("fabric.md", "Findings, and what to do")
+        for name, column, level, _, advice in rows("fabric.md", "Findings and remedies")
     }
     assert told == {name: (k.column, k.level, k.advice) for name, k in KINDS.items()}
     assert {k.column for k in KINDS.values()} <= set(COLUMNS)

@@ -74,6 +74,6 @@ def test_bounds_and_codes_of_what_ends_a_job() -> None:
         f"stall_timeout + {client.ATTEMPT_S:g} s + {look} + grace + {kill}",
         "no program was started",
     }
-    for what, _, within, code in rows(PAGE, "What ends it"):
+    for what, _, within, code in rows(PAGE, "Causes of an end"):
         assert within in bounds, what
         assert set(code.removesuffix(", when it goes on").split(", ")) <= known, what

@@ -45,7 +45,7 @@ def layout(heading: str) -> str:
 
 def test_the_layouts_are_the_documented_ones() -> None:
     assert layout("An object") == checkpoint.HEAD.format
-    assert layout("What describes an object") == checkpoint.CREATE.format
+    assert layout("Description of an object") == checkpoint.CREATE.format
     constants = _core.get_protocol()
     assert checkpoint.HEAD.size == constants["PS_SAVE_HEAD_BYTES"]
     assert checkpoint.CREATE.size == constants["PS_CREATE_BYTES"]
