@@ -357,7 +357,9 @@ class Head:
             if now < self._find_answer_due_s(number):
                 continue
             link = self.links[number]
-            self.note("error", f"{link.host}: no answer while ending; its keeper goes on there")
+            self.note(
+                "error", f"{link.host}: no answer while ending; pslaunch on that host ends what runs there"
+            )
             link.gone = True
             self._owing.discard(number)
         if self._owing:

@@ -81,6 +81,16 @@ def test_a_module_imports_only_from_below(module: str) -> None:
     assert not above
 
 
+def test_whole_packages_are_imported_only_to_find_their_files() -> None:
+    found = {
+        module: {alias.name for alias in node.names}
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import) and any(alias.name.startswith("pslaunch") for alias in node.names)
+    }
+    assert set(found) == {"pslaunch.ship.wheel", "pslaunch.ship.zipapp"}
+
+
 def test_no_module_imports_itself_by_a_circle() -> None:
     try:
         TopologicalSorter({m: [*found] for m, found in IMPORTS.items()}).prepare()
