@@ -1,4 +1,4 @@
-"""What the launcher's processes weigh, and a head with many agents: `python bench/agents.py`.
+"""Measure the memory of the launcher's processes, and a head with many agents: `python bench/agents.py`.
 
 Memory of a keeper with its agent is read while a job runs. The thousand agents speak the real wire to a real
 head over socket pairs, all from one process: each greets, prepares, starts one trainer that says a line and

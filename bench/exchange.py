@@ -42,7 +42,7 @@ SPAWN = mp.get_context("spawn")
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is exchanged: `what` is push, pull or step (both); `size` floats, or with 0 rows of a table."""
+    """An exchange: `what` is push, pull or step (both); `size` floats, or with 0 rows of a table."""
 
     what: str
     size: int

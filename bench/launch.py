@@ -1,4 +1,4 @@
-"""How long a launch takes, next to what Python alone takes for as many starts: `python bench/launch.py`.
+"""Measure a launch next to as many starts of Python alone: `python bench/launch.py`.
 
 Started: from the command to the first line of the last script to run. Over: until the command is back.
 """

@@ -152,7 +152,7 @@ class BareFabric:
 
 
 class OpenLines:
-    """What others send through connections of the ssh binary, opened just before, as those of a job."""
+    """Transfers through connections of the ssh binary that are opened just before, as a job opens its own."""
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts

@@ -32,7 +32,7 @@ LONG_AGO_NS = 1_700_000_000_000_000_000
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything."""
+    """Sizes of the measurements: hosts, files and bytes."""
 
     few: int = 3  # hosts
     many: int = 30

@@ -1,4 +1,4 @@
-"""What all measurements share: contenders that take turns, medians of ratios, one form of table.
+"""Tools that all measurements share: contenders that take turns, medians of ratios, one form of table.
 
 A ratio is taken within a turn, because a busy machine is slow for both sides of it; the medians of many
 turns are what is printed.
@@ -22,7 +22,7 @@ Times = dict[str, list[float]]
 
 
 def take_turns(contenders: Mapping[str, Turn], turns: int) -> Times:
-    """What each contender measured, turn by turn; each begins once, so that the order favours none."""
+    """Return the measurements of each contender by turn; each begins once, so that the order favours none."""
     times: Times = {name: [] for name in contenders}
     names = list(contenders)
     for turn in range(turns):

@@ -10,7 +10,7 @@ GC_THRESHOLD = 50_000
 
 
 def main() -> None:
-    """As `cli.main`, whose imports are half of what a user waits for."""
+    """Run `cli.main`, whose imports are half of what a user waits for."""
     gc.set_threshold(GC_THRESHOLD)
     from . import cli
 

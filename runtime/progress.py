@@ -17,7 +17,7 @@ STATE_WAIT_S = 1.0
 
 
 class Progress:
-    """Sends at most one report per `PERIOD_S`, and each state with the last numbers. Empty `path`: none."""
+    """Sender of states, and of at most one report per `PERIOD_S`; it sends nothing if `path` is empty."""
 
     def __init__(self, path: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path

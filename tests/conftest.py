@@ -111,7 +111,7 @@ def nothing_left_behind(nothing_left_by_the_run: None) -> Iterator[None]:
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> Place:
-    """Where the contract is tested: a backend joins by a fixture of its own, named in PLACES."""
+    """Return the place where the contract is tested: a backend joins by its own fixture, named in PLACES."""
     return request.getfixturevalue(f"{request.param}_place")  # type: ignore[no-any-return] # by name
 
 
@@ -147,7 +147,7 @@ def fabric_led_place(hosts: Hosts) -> Place:
 
 @pytest.fixture(scope="session")
 def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the runtime imports, as wheels of what is installed here."""
+    """Make wheels of the packages that the runtime imports, from those installed here."""
     furnished.need_same_python()
     return make_wheelhouse(tmp_path_factory.mktemp("wheels") / "house")
 

@@ -81,7 +81,7 @@ def read_pods(listing: Mapping[str, Any], kubectl: Sequence[str]) -> list[Server
 
 
 def explain_not_ready(pod: Mapping[str, Any]) -> str:
-    """Why a pod can't be used yet; empty if it can."""
+    """Return the reason why a pod can't be used yet; empty if it can."""
     status = pod.get("status", {})
     conditions = {entry["type"]: entry for entry in status.get("conditions", ())}
     if conditions.get("Ready", {}).get("status") == "True":
@@ -175,7 +175,7 @@ def render_known_hosts(servers: Sequence[Server], keys: Mapping[str, str]) -> st
 
 
 def render_ssh_config(servers: Sequence[Server], access: Path, *, by_exec: bool) -> str:
-    """How ssh reaches each of them by its name. Raises ClusterError."""
+    """Return an ssh config by which ssh reaches each server by its name. Raises ClusterError."""
     if _UNQUOTABLE.search(str(access)):
         raise ClusterError(f"ssh_config can't name the folder {str(access)!r}")
     blocks = []
@@ -201,7 +201,7 @@ def render_ssh_config(servers: Sequence[Server], access: Path, *, by_exec: bool)
 
 
 def ask(argv: Sequence[str]) -> str:
-    """What a program writes. Raises ClusterError with its words."""
+    """Return the output of a program. Raises ClusterError with its words."""
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=TOOL_S

@@ -1,4 +1,4 @@
-"""What the training program shares with others: which files are this trainer's, and how they are read."""
+"""Functions that training programs share: they choose this trainer's files and read them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Reader = Callable[[], Iterator[Sample]]
 
 
 def is_alone() -> bool:
-    """Whether there are no pservers, so that the program trains by itself."""
+    """Return True if there are no pservers, so that the program trains by itself."""
     return not os.environ.get("PADDLE_INIT_PSERVERS")
 
 
 def count_trainers() -> int:
-    """How many trainers the job has; 1 when nothing started it."""
+    """Return the number of trainers of the job; 1 if the environment does not say it."""
     return int(os.environ.get("PADDLE_INIT_NUM_GRADIENT_SERVERS", "1"))
 
 
 def get_trainer_id() -> int:
-    """Which of them this is, from 0."""
+    """Return the number of this trainer, from 0."""
     return int(os.environ.get("PADDLE_INIT_TRAINER_ID", "0"))
 
 

@@ -123,7 +123,7 @@ def format_ngrams(corpus: Iterable[Sequence[int]]) -> Iterator[str]:
 
 
 def remove_pieces(path: Path) -> None:
-    """What an earlier `write_pieces` left, and its folder where that is empty then."""
+    """Remove the files of an earlier `write_pieces`, and their folder if that is empty then."""
     for old in path.parent.glob(path.name + "*"):
         old.unlink()
     with contextlib.suppress(OSError):

@@ -22,7 +22,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest) -> Place:
-    """Where the job under test runs."""
+    """Return the place where the job under test runs."""
     return request.getfixturevalue(f"{request.param}_place")  # type: ignore[no-any-return] # by name
 
 

@@ -54,7 +54,7 @@ class Case:
         return f"{self.who}-{self.when}-{self.how}" + (f"-{self.node}" if self.node else "")
 
     def moment(self, place: Place, rng: random.Random) -> str:
-        """Where the job is held while it is hit; "" where its programs run."""
+        """Return the moment at which the job is held while it is hit; "" if its programs run."""
         if self.when == "before":
             # A launcher that is stopped before there is anybody else is a launcher that takes its time.
             return rng.choice(BEFORE[max(EXISTS_FROM[self.who], self.how == "STOP") :])
@@ -66,7 +66,7 @@ class Case:
         return self.how in ("STOP", "silent")
 
     def missed(self, place: Place) -> bool:
-        """Whether an agent may never have come to the head: nothing tells it but the time."""
+        """Return True if an agent may never have come to the head: only the time shows it."""
         return self.when == "before" and self.who in ("keeper", "agent") and place.led and place.nodes > 1
 
     def bound_s(self, place: Place) -> float:

@@ -48,12 +48,12 @@ class Case:
 
     @property
     def asked(self) -> bool:
-        """Whether the launcher is asked to end, and says so."""
+        """Return True if the launcher is asked to end, and says so."""
         return self.who == "launcher" and self.how in ("INT", "TERM", "HUP", "twice")
 
     @property
     def keeps_held(self) -> bool:
-        """Whether the host goes on to be silent: a launcher that is asked to end must not wait for it."""
+        """Return True if the host stays silent: a launcher that is asked to end must not wait for it."""
         return self.asked and self.when == "reaching"
 
     @property

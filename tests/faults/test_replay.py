@@ -1,4 +1,4 @@
-"""What was said once is recorded and said again: between trainer and pserver, and between agent and head."""
+"""Recorded messages are sent again: between trainer and pserver, and between agent and head."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def trainers(folder: Path, n: int, port: int) -> list[contextlib.AbstractContext
 
 
 def digests(processes: Sequence[Started]) -> set[str]:
-    """What the trainers have at the end; all must end well."""
+    """Return the digests of the trainers' values at the end; all trainers must end well."""
     found = set()
     for process in processes:
         assert process.wait() == 0, process.output()

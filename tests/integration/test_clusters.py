@@ -61,7 +61,7 @@ class Container:
         return write_conf.Server(NAME, "127.0.0.1", tuple(self.enter()), self.port)
 
     def enter(self) -> list[str]:
-        """What `docker exec` does: a command in it, as its user."""
+        """Return the start of a command line that runs in the container as its user, like `docker exec`."""
         (child,) = Path(f"/proc/{self.started.pid}/task/{self.started.pid}/children").read_text().split()
         mark = f"{MARK}={os.environ[MARK]}"
         return ["nsenter", f"--target={child}", "--mount", "--pid", "--", *RIGHTLESS, mark]

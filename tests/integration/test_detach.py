@@ -193,7 +193,7 @@ def test_when_node_0_dies_the_others_end_and_the_job_is_lost(free: Free) -> None
 
 
 def test_a_job_of_hosts_is_found_on_the_first_of_them(free: Free) -> None:
-    """Where nobody noted how the others are reached."""
+    """The record doesn't say how to reach the other hosts."""
     path = Path(record.get_folder(os.environ)) / f"{free.id}.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "backend": "fabric"}))
     assert f"{free.id}  running  fabric" in ok("jobs")

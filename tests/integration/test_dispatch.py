@@ -46,7 +46,7 @@ def fill(workspace: Path) -> None:
 
 
 def sent(job: Job) -> dict[str, Any]:
-    """What the job's dispatch to all nodes came to."""
+    """Return the event with the result of the job's dispatch to all nodes."""
     (event,) = [e for e in job.events() if e["event"] == "dispatch" and e["node"] is None]
     return event
 

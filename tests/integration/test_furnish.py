@@ -1,4 +1,4 @@
-"""What makes a node ready: an environment with our wheel, used again while nothing changes; own commands."""
+"""Nodes are made ready: an environment with our wheel, used again while nothing changes; own commands."""
 
 from __future__ import annotations
 

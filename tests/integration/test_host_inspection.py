@@ -1,4 +1,4 @@
-"""What `pslaunch check` asks of agents of this machine: one that is lost does not hold up the others."""
+"""Agents of this machine answer `pslaunch check`: a lost agent does not hold up the others."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def expected(steps: list[int]) -> tuple[F32, F32]:
 
 
 def digest(*arrays: F32) -> str:
-    """What two runs are compared by."""
+    """Return a digest to compare two runs by."""
     return hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()
 
 

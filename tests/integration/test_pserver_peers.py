@@ -1,4 +1,4 @@
-"""What pservers and trainers refuse of each other and how they say it; how one ends without the other."""
+"""Pservers and trainers refuse bad peers with clear messages, and end when the other is gone."""
 
 from __future__ import annotations
 

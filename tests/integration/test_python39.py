@@ -185,7 +185,7 @@ def test_a_whole_job(bullseye: Bullseye) -> None:
 
 
 def test_a_failure_ends_all_of_it(bullseye: Bullseye) -> None:
-    """What ignores TERM, and a grandchild that has left its session and its parent."""
+    """Programs that ignore TERM end, and so does a grandchild that has left its session and its parent."""
     code, events = bullseye.run(FAIL)
     failure = events[-1]["failure"]
     assert (code, failure["what"], failure["text"]) == (3, "trainer/1", "ended with 3")

@@ -1,4 +1,4 @@
-"""What pservers save at the end: for any number of shards, at TERM, and when it can't be written."""
+"""Pservers save at the end: for any number of shards, at TERM, and when it can't be written."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def train(c: Client, steps: int, *, finish: bool = True) -> dict[str, F32]:
 
 
 def same(saved: dict[str, checkpoint.Saved], values: dict[str, F32]) -> None:
-    """What is saved is what the trainer has."""
+    """Check that the saved values are the trainer's."""
     assert list(saved) == ["w", "b", "e", "m"]
     for name, array in values.items():
         np.testing.assert_array_equal(saved[name].values, array)

@@ -53,7 +53,7 @@ for keeper in keepers:
 
 
 class Reach(NamedTuple):
-    """What the backend is to find: the nodes as they will report themselves."""
+    """Nodes for the backend to find, as they will report themselves."""
 
     nodes: tuple[Node, ...]
 
@@ -173,7 +173,7 @@ def main(words: Sequence[str]) -> None:
 
 
 class CarriedPlace(LocalPlace):
-    """Where the contract suite runs its jobs on this backend; its nodes look like a simulated cluster's."""
+    """Place of the contract suite's jobs on this backend; its nodes look like a simulated cluster's."""
 
     def __init__(self, entry_points: Path) -> None:
         super().__init__(NODES)

@@ -1,4 +1,4 @@
-"""What `ssh host` can do, pslaunch can; what it refuses, so do we: the same user, asked both ways."""
+"""Pslaunch reaches the hosts that `ssh host` reaches, and refuses those it refuses, for the same user."""
 
 from __future__ import annotations
 

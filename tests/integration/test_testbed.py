@@ -159,7 +159,7 @@ def test_a_bastion_is_the_only_way_in(make_hosts: Callable[..., Hosts]) -> None:
 
 
 def remains(set_id: str, folder: str | Path) -> list[str]:
-    """What there is of a set."""
+    """Return everything that exists of a set: links, processes and its folder."""
     there = [str(folder)] if Path(folder).exists() else []
     return [*sweep.links(set_id), *map(str, sweep.outer_processes(set_id)), *there]
 
@@ -176,7 +176,7 @@ def test_sets_are_apart_and_leave_nothing(make_hosts: Callable[..., Hosts]) -> N
 
 
 def hosts_hear(one: Host, other: Host) -> bool:
-    """Whether one host finds a way to the other."""
+    """Return True if one host has a route to the other."""
     return one.run("ip", "route", "get", other.address, check=False).returncode == 0
 
 

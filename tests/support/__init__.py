@@ -1,1 +1,1 @@
-"""What the tests share: processes that are waited for, and the search for what a test left behind."""
+"""Helpers that the tests share: processes with waits, and the search for a test's leftovers."""

@@ -63,7 +63,7 @@ class Inhabited:
         self._beside: dict[str, Beside] = {}
 
     def ready(self) -> None:
-        """As they were made, but for the jobs beside."""
+        """Put the hosts back as they were made, except for the jobs beside."""
         for host in self.hosts:
             if not host.as_made:
                 host.pristine()
@@ -77,7 +77,7 @@ class Inhabited:
             self._beside[host.name].until_ready()
 
     def left(self) -> list[str]:
-        """What runs on hosts beside those jobs."""
+        """Return the processes that run on the hosts and are not of those jobs."""
         return [
             f"{host.name}: {words}"
             for host in self.hosts

@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """How many of what."""
+    """Numbers of trainers, pservers and ports of a cluster that is started by hand."""
 
     trainers: int = 1
     pservers: int = 1
@@ -32,7 +32,7 @@ class Cluster:
         return f"127.{64 + pid // 65536 % 64}.{pid // 256 % 256}.{pid % 256}:{PORT + 16 * number}"
 
     def environ(self, trainer: int) -> dict[str, str]:
-        """What a trainer is told."""
+        """Return the environment of a trainer."""
         return os.environ | {
             "PADDLE_CLUSTER_TRAIN": "True",
             "PADDLE_INIT_PSERVERS": ",".join(self.address(i) for i in range(self.pservers)),

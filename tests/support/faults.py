@@ -47,7 +47,7 @@ class Held:
 
 
 class Control:
-    """Where processes of a job ask what to do. Takes each moment once: others go on unasked."""
+    """Server that processes of a job ask at each moment. Takes each moment once: others go on unasked."""
 
     def __init__(self, path: str, moments: Sequence[str]) -> None:
         self.mark = uuid.uuid4().hex
@@ -63,7 +63,7 @@ class Control:
         self._thread.start()
 
     def env(self, *, line: bool = False, dial: bool = False) -> dict[str, str]:
-        """What the job's launcher needs in its environment."""
+        """Return the variables that the job's launcher needs in its environment."""
         return {
             "PYTHONPATH": os.pathsep.join(filter(None, [str(HOOKS), os.environ.get("PYTHONPATH")])),
             "PSLAUNCH_TEST_SOCKET": self._path,
@@ -239,7 +239,7 @@ class MemoryLimit:
 
     @property
     def by_kernel(self) -> bool:
-        """Whether there is one: who goes beyond it is killed, not refused."""
+        """Return True if the kernel has a limit: a process above it is killed, not refused."""
         return self._folder is not None
 
     def take(self, pid: int) -> None:

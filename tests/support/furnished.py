@@ -37,7 +37,7 @@ class Environments:
         self._folders = [(host.root, host.folder / "environments") for host in hosts]
 
     def put_back(self) -> None:
-        """Where they were: an environment knows its own path."""
+        """Move the environments back to where they were: an environment knows its own path."""
         for root, kept in self._folders:
             _move(kept, root)
 
@@ -47,7 +47,7 @@ class Environments:
 
 
 def _move(source: Path, target: Path) -> None:
-    """What is kept of every workspace."""
+    """Move the kept paths of every workspace."""
     for path in _found(source):
         new = target / path.relative_to(source)
         new.parent.mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,7 @@ with socket.create_server(("", 0)) as holder:
 
 
 class Place(Protocol):
-    """Where the contract suite runs a job: one for each backend, and for each placement it has."""
+    """Place where the contract suite runs a job: one for each backend and each of its placements."""
 
     name: str
     led: bool  # whether the head is on node 0, the launcher an observer
@@ -51,11 +51,11 @@ class Place(Protocol):
         ...
 
     def seen_here(self, node: int, path: str) -> Path:
-        """Where this machine sees what is at `path` on a node."""
+        """Return the path by which this machine sees `path` of a node."""
         ...
 
     def pid_here(self, node: int, pid: int) -> int:
-        """What this machine calls a process that is `pid` on a node."""
+        """Return this machine's id of the process that is `pid` on a node."""
         ...
 
     def holding_port(self) -> contextlib.AbstractContextManager[tuple[int, int]]:
@@ -146,7 +146,7 @@ class Job:
         return parse_events(self.launcher.output())
 
     def lines(self, process: str) -> list[str]:
-        """What a process has printed, as the launcher streamed it."""
+        """Return the lines that a process has printed, as the launcher streamed them."""
         return [e["text"] for e in self.events() if e["event"] == "line" and e["process"] == process]
 
     def until(self, probe: Callable[[list[Event]], Any], describe: str, *, timeout_s: float = 150.0) -> Any:

@@ -1,4 +1,4 @@
-"""What a test left behind: processes, ports, files, hosts. Read from /proc and /sys; nothing is installed."""
+"""Leftovers of a test: processes, ports, files, hosts. Read from /proc and /sys; nothing is installed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _here_before: set[int] = set()  # processes of this run that are older than the 
 
 
 def begin_test(before: Leftovers) -> None:
-    """What is there already is not the test's."""
+    """Note the processes that exist already: they are not the test's."""
     _here_before.clear()
     _here_before.update(before.processes)
 
@@ -94,7 +94,7 @@ kept_hosts: set[str] = set()  # ids of sets of hosts that are there for many tes
 
 
 def hosts() -> set[str]:
-    """What there is of hosts that this run made: bridges, links into them, what holds namespaces."""
+    """Return what exists of this run's hosts: bridges, links into them, processes that hold namespaces."""
     run = os.environ[MARK][: sweep.RUN_DIGITS]
     found = set()
     for name in sweep.links(run):
@@ -108,7 +108,7 @@ def hosts() -> set[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Leftovers:
-    """What there is at one moment; the difference of two is what was left behind between them."""
+    """Everything that exists at one moment; the difference of two was left behind between them."""
 
     processes: dict[int, str]
     zombies: set[int]
@@ -142,7 +142,7 @@ class Leftovers:
 
 
 def check(before: Leftovers) -> list[str]:
-    """What is left since `before` after a short time of grace; its processes are killed."""
+    """Return what is left since `before` after a short time of grace, and kill its processes."""
     with contextlib.suppress(AssertionError):
         poll_until(lambda: not Leftovers.now().since(before), describe="", timeout_s=GRACE_S, every_s=0.05)
         return []

@@ -1,4 +1,4 @@
-"""What travels to a node, started by hand."""
+"""Start by hand the files that travel to a node."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def section(page: str, heading: str) -> str:
-    """What stands below the heading that begins with these words, up to the next heading."""
+    """Return the text below the heading that begins with these words, up to the next heading."""
     text = (DOCS / page).read_text()
     begin = re.search(rf"^#+ {re.escape(heading)}.*$", text, re.MULTILINE)
     assert begin, f"{page} has no heading {heading!r}"
@@ -26,5 +26,5 @@ def rows(page: str, heading: str) -> list[list[str]]:
 
 
 def words(cell: str) -> list[str]:
-    """What stands between backticks in a cell."""
+    """Return the words between backticks in a cell."""
     return re.findall(r"`([^`]+)`", cell)

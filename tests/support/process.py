@@ -111,7 +111,7 @@ class Started:
         return self.proc.pid
 
     def output(self) -> str:
-        """What it has written so far."""
+        """Return the output so far."""
         with self._changed:
             return self._text
 

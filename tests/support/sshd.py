@@ -28,7 +28,7 @@ needs_openssh = pytest.mark.skipif(
 
 
 def reaching(**how: Any) -> Reach:
-    """How hosts are reached; the hosts themselves are given to `Fleet.open`."""
+    """Return a `Reach` without hosts: these are given to `Fleet.open`."""
     return Reach(hosts=(), **how)
 
 
@@ -118,7 +118,7 @@ class Sshd:
         return [proc.pid for proc in procs.list_descendants(self.process.pid) if _is_sshd(proc.pid)]
 
     def grandchildren(self) -> list[int]:
-        """What its connections run."""
+        """Return the ids of the processes that its connections run."""
         assert self.process is not None
         return [proc.pid for proc in procs.list_descendants(self.process.pid) if not _is_sshd(proc.pid)]
 
@@ -158,7 +158,7 @@ class Client:
         )
 
     def ssh(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """What `ssh host` itself does."""
+        """Run `ssh host` itself, for comparison."""
         argv = ["ssh", "-T", "-o", "BatchMode=yes", *words, name, "echo works"]
         return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 

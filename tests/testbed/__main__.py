@@ -83,7 +83,7 @@ def hold(count: int, folder: Path) -> None:
 
 
 def write(hosts: Hosts, folder: Path) -> None:
-    """What leads to the hosts, for the user who called sudo too."""
+    """Write the files that lead to the hosts, for the user who called sudo too."""
     from support.wheelhouse import make_wheelhouse  # `down` runs without the package
 
     user = hosts[0].user
@@ -159,7 +159,7 @@ def holder(folder: Path) -> int | None:
 
 
 def began(pid: int) -> int:
-    """When a process was started, in ticks: its id alone may be another's by now."""
+    """Return the start time of a process in ticks: its id alone may be another's by now."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 

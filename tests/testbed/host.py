@@ -35,7 +35,7 @@ done
 
 @dataclass(frozen=True)
 class Site:
-    """What the hosts of a set have in common."""
+    """Properties that the hosts of a set share."""
 
     set_id: str
     folder: Path  # of all that is theirs
@@ -190,11 +190,11 @@ class Host:
 
     @property
     def as_made(self) -> bool:
-        """Whether it is on, and no fault has befallen it since it was switched on."""
+        """Return True if the host is on, and no fault has befallen it since it was switched on."""
         return not self._changed and self._outer is not None and self._outer.poll() is None
 
     def pristine(self) -> None:
-        """As it was made: nothing runs but sshd, and no file of any test is there."""
+        """Put the host back as it was made: only sshd runs, and no file of any test is there."""
         if not self.as_made:
             if self._outer is not None:
                 self.crash()
@@ -208,7 +208,7 @@ class Host:
             empty(Path(f"/proc/{self._init}/root/{folder}"))
 
     def _answers(self) -> bool:
-        """Whether this machine reaches it: it may still look for whom it knew by this address before."""
+        """Return True if this machine reaches it: the address may still be remembered as another host's."""
         with contextlib.suppress(OSError), socket.create_connection((self.address, 22), timeout=1.0):
             return True
         return False
@@ -261,7 +261,7 @@ class Host:
             other._mislead(*ours)
 
     def _mislead(self, *addresses: str) -> None:
-        """What it sends to these goes nowhere."""
+        """Make everything that it sends to these addresses go nowhere."""
         for address in addresses:
             self.run("ip", "neigh", "replace", address, "lladdr", NOBODY, "nud", "permanent", "dev", "eth0")
 
@@ -389,7 +389,7 @@ class Host:
         return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": self.site.home}
 
     def log(self) -> str:
-        """What its sshd has written since it was switched on."""
+        """Return the log of its sshd since the host was switched on."""
         return (self.folder / "sshd.log").read_text(errors="replace")
 
     def processes(self) -> dict[int, str]:
@@ -404,7 +404,7 @@ class Host:
         return found
 
     def pid(self, on_host: int) -> int:
-        """What this machine calls a process that has this id on the host."""
+        """Return this machine's id of the process that has this id on the host."""
         for pid in self._alive():
             with contextlib.suppress(OSError):
                 for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -426,7 +426,7 @@ class Host:
 
 
 def is_sshd(program: Path) -> bool:
-    """Whether a file is sshd, or one of the programs that newer ones are made of."""
+    """Return True if a file is sshd, or a part of a newer sshd."""
     name = program.name
     return name == "sshd" or name.startswith(("sshd-session", "sshd-auth"))
 

@@ -24,7 +24,7 @@ BASTION = "bastion"
 
 
 def why_not() -> str:
-    """Why no hosts can be made here; empty if they can."""
+    """Return the reason why no hosts can be made here; empty if they can."""
     for program, package in PROGRAMS.items():
         if not shutil.which(program, path=PATH):
             return f"no {program}: apt-get install {package}"
@@ -179,12 +179,12 @@ class Hosts:
         return self._claims[-1].subnet
 
     def sent_bytes(self) -> int:
-        """What this machine has sent to them so far; what they send each other is not in it."""
+        """Return the bytes that this machine has sent to the hosts so far, without those between hosts."""
         bridge = self._claims[0].bridge
         return int(Path(f"/sys/class/net/{bridge}/statistics/tx_bytes").read_text())
 
     def ssh(self, host: str, *argv: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """What `ssh HOST argv…` gives, from this machine."""
+        """Run `ssh HOST argv…` from this machine."""
         line = ["ssh", "-F", str(self.config), host, *argv]
         return subprocess.run(
             line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -196,7 +196,7 @@ class Hosts:
         return ["unshare", "--mount", "sh", "-c", bind, "sh", *argv]
 
     def pristine(self) -> None:
-        """As they were made, all of them."""
+        """Put all hosts back as they were made."""
         for host in self._all:
             host.pristine()
 

@@ -1,4 +1,4 @@
-"""What pyproject.toml lists by hand is what is on the disk and in the wheel."""
+"""Packages and files listed in pyproject.toml are those on the disk and in the wheel."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def _hand_out_line() -> None:
 
 
 def _hand_out_dial() -> None:
-    """What our agent is told goes through the test."""
+    """Pass the input of our agent through the test."""
     given = os.dup(0)
     in_r, in_w = os.pipe()
     os.dup2(in_r, 0)

@@ -145,7 +145,7 @@ def test_the_commands_for_ssh_config_leave_it_as_it_was(tmp_path: Path) -> None:
 
 
 def pod(number: int, ip: str = "", ready: bool = True, **status: Any) -> dict[str, Any]:
-    """As `kubectl get pods -o json` has it, shortened."""
+    """Return a pod in the form of `kubectl get pods -o json`, shortened."""
     container = {"name": "sshd", "ready": ready, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
     return {
         "metadata": {"name": f"ssh-servers-{number}", "namespace": "lab", "labels": {"app": "ssh-servers"}},
@@ -230,7 +230,7 @@ def entry(number: int, **more: str) -> dict[str, str]:
 
 
 def inspected(number: int, **network: str) -> dict[str, Any]:
-    """As `docker inspect` has it, shortened: names begin with a slash there."""
+    """Return a container in the form of `docker inspect`, shortened: names begin with a slash there."""
     return {
         "Name": f"/pslaunch-hosts-host-{number}",
         "NetworkSettings": {"Networks": {"pslaunch-hosts_default": network}},
@@ -293,7 +293,7 @@ def test_what_is_no_key_is_refused(text: str) -> None:
 
 
 def effective(config: Path, name: str) -> dict[str, str]:
-    """What ssh itself makes of it."""
+    """Return the settings that ssh itself reads for a host."""
     done = subprocess.run(
         ["ssh", "-G", "-F", str(config), name],
         capture_output=True,

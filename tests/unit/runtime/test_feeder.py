@@ -1,4 +1,4 @@
-"""What a reader gives and a data layer can't take: the error names layer, sample, value, and what to do."""
+"""Bad data of a reader is refused: the error names layer, sample, value, and the remedy."""
 
 from __future__ import annotations
 

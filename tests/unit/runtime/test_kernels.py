@@ -28,7 +28,7 @@ u64 = st.integers(0, 2**64 - 1)
 
 
 def same_bits(a: F32, b: F32) -> bool:
-    """Whether all bits are equal, but for those of a NaN."""
+    """Return True if all bits are equal, except for those of a NaN."""
     nan = np.isnan(a) & np.isnan(b)
     return bool(np.all((a.view(np.uint32) == b.view(np.uint32)) | nan))
 

@@ -1,4 +1,4 @@
-"""What `dir()` shows of the v2 names, and what is said of those that are not there."""
+"""The v2 names that `dir()` shows, and the errors for names that are not there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is there, gone, finished: fed with events and times."""
+"""Trainers are present, gone or finished: the roster is fed with events and times."""
 
 from __future__ import annotations
 
