@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, get_args
 
 from hypothesis import given, settings
@@ -21,6 +21,7 @@ from pslaunch.node.loop import Loop
 from pslaunch.run.observe import RemoteHead
 from pslaunch.views.live import LiveView
 from pslaunch.views.view import Event, JsonView, PlainView, View
+from support.hostile import spoilt
 
 FAILURE = {
     "what": "trainer/0", "node": 0, "code": 3, "text": "", "signal": "", "log": "l", "tail": ["x"],
@@ -48,32 +49,6 @@ EVENTS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 NUMBERED = [{"n": n, "time": float(n), **e} for n, e in enumerate(EVENTS)]
 STATUS = {"type": "status", "job": "j", "elapsed_s": 1.0, "events": 7, "state": "running", "processes": []}
-
-ANYTHING = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.sampled_from([2**70, -(10**30), 1e308, 5e-324, "", "x" * 300, "\x1b[2J", "trainer/²", [], {}, 256])
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
-    max_leaves=4,
-)
-
-
-@st.composite
-def spoilt(draw: st.DrawFn, right: Mapping[str, Any]) -> dict[str, Any]:
-    """Draw data unchanged, or with one field missing or replaced."""
-    changed = dict(right)
-    field = draw(st.sampled_from(sorted(set(right) - {"type", "event"}) or [""]))
-    how = draw(st.sampled_from(["right", "missing", "other", "inner"]))
-    if how == "missing":
-        changed.pop(field, None)
-    elif how == "inner" and isinstance(changed.get(field), dict):
-        changed[field] = draw(spoilt(changed[field]))
-    elif how != "right" and field:
-        changed[field] = draw(ANYTHING)
-    return changed
 
 
 def usual(message: Message) -> Message:
