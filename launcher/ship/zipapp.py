@@ -60,7 +60,7 @@ def _compile(name: str, path: Path, source: bytes) -> bytes:
     module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     code = SourceFileLoader(module, str(path)).get_code(module)
     assert code is not None
-    compiled = marshal.dumps(_set_filename(code, name))
+    compiled = marshal.dumps(_set_filename(code, name), 2)  # later formats depend on counts of references
     return MAGIC_NUMBER + struct.pack("<I", 1) + source_hash(source) + compiled
 
 
