@@ -136,4 +136,4 @@ def test_an_interface_that_a_host_has_not(hosts: Hosts, folder: Path, head: str)
     code, output, _ = run(hosts, folder, "--job_dispatch_package=ws", "--nics=ib7", head)
     assert code == codes.PREFLIGHT, output
     assert "'ib7' does not exist; known: eth0 " in output
-    assert "PADDLE_NIC (--nics) names an interface that every host has" in output  # of the table
+    assert "an interface that every host has (PADDLE_NIC, --nics)" in output  # of the table

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from support.process import Started, started
 
-PORT = 7164
+PORT = 17164  # a Paddle program of another test listens at all addresses from 7164 on
 TESTS = Path(__file__).parents[1]
 
 
