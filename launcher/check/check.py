@@ -356,7 +356,7 @@ class Inspection:
         answering = [one for one in self._find_answering() if one.addrs]
         tries = reach.plan_tries(len(answering))
 
-        def order(one: ReachedHost) -> messages.Reach:
+        def order(one: ReachedHost) -> messages.ReachMsg:
             doors = [answering[k] for k in tries[answering.index(one)]] if one in answering else []
             one.doors = [(x.node, addr, x.door) for x in doors for addr in x.addrs]
             return {"type": "reach", "doors": one.doors, "limit_s": reach.TRY_S}

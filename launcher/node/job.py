@@ -16,7 +16,7 @@ from pslaunch.runtime.shared import env
 from pslaunch.runtime.shared.env import PSERVER, TRAINER, Endpoint, Port
 
 if TYPE_CHECKING:
-    from .messages import Start as StartOrder
+    from .messages import StartMsg
 
 GLOO, MASTER = "gloo", "master"  # ports on node 0 that belong to no process
 PYTHON = "{python}"  # first word of an argv: the Python of the node
@@ -196,7 +196,7 @@ class Start(NamedTuple):
     log: str
     keep_ports: bool  # hand the bound ports over open; otherwise close them just before
 
-    def to_data(self) -> StartOrder:
+    def to_data(self) -> StartMsg:
         return {
             "type": "start",
             "key": self.key,

@@ -149,7 +149,7 @@ class RemoteHead:
         """
         self._job_id = placed.plan.job_id
         self._line.send({"type": "lead", "placed": to_data(placed), "secret": secret, "detach": detach})
-        answer: messages.Leading | None = self.ask("leading")
+        answer: messages.LeadingMsg | None = self.ask("leading")
         return (int(answer["port"]), tuple(answer["addrs"])) if answer else (0, ())
 
     def expect(self) -> None:
@@ -165,10 +165,10 @@ class RemoteHead:
         self._line.send({"type": "free"})
         return bool(self.ask("freed"))
 
-    def get_status(self) -> messages.Status | None:
+    def get_status(self) -> messages.StatusMsg | None:
         """Return the job's status; None if the head does not answer."""
         self._line.send({"type": "status"})
-        status: messages.Status | None = clean_all(self.ask("status"))
+        status: messages.StatusMsg | None = clean_all(self.ask("status"))
         return status
 
     def ask(self, kind: str) -> Any:
@@ -226,7 +226,7 @@ class RemoteHead:
         if self._supply:
             self._supply.get(send, failed, None, lambda _far: None)
 
-    def _answer_lacks(self, sender: Sender, m: messages.Lacks) -> None:
+    def _answer_lacks(self, sender: Sender, m: messages.LacksMsg) -> None:
         def answer() -> None:
             try:
                 sender.send_lacking(m)

@@ -33,7 +33,7 @@ from ..node.loop import Aside, Loop
 
 if TYPE_CHECKING:
     from ..node.dispatch.head_side import Parts
-    from ..node.messages import Filling
+    from ..node.messages import FillingMsg
 
 IGNORE = ".pslaunchignore"
 
@@ -57,7 +57,7 @@ class Folder:
         then: Callable[[Source], None],
         failed: Callable[[Exception], None],
         mine: Parts | None = None,
-        tell: Callable[[Filling], None] | None = None,  # unused: nothing is received
+        tell: Callable[[FillingMsg], None] | None = None,  # unused: nothing is received
     ) -> None:
         """Call `then` with the whole package, or `failed` with the error."""
         self._waiting.append((then, failed))

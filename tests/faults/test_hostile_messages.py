@@ -59,9 +59,9 @@ def usual(message: Message) -> Message:
 
 OF_NODE = st.one_of(*map(st.from_type, get_args(messages.OfAgent))).map(usual).flatmap(spoilt)
 OVER = st.builds(lambda code: {"type": "over", "code": code}, st.sampled_from([0, 3, 256]))
-KINDS = ("Leading", "Places", "Refused", "Wants", "Stopping", "Freed")
-ANSWERS = st.one_of(*(st.from_type(getattr(messages, kind)) for kind in KINDS))
-OF_HEAD = (ANSWERS | OVER | st.just(STATUS)).map(usual).flatmap(spoilt)
+BUILT = (messages.EventsMsg, messages.OverMsg, messages.StatusMsg)
+ANSWERS = [st.from_type(m) for m in get_args(messages.ToObserver) if m not in BUILT]
+OF_HEAD = st.one_of(*ANSWERS, OVER, st.just(STATUS)).map(usual).flatmap(spoilt)
 
 
 def sent(messages: list[Message]) -> bytes:

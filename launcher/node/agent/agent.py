@@ -64,7 +64,7 @@ class Agent:
         self._secret = secret
         self.program_files = _raise_file_limit()
         self.held: dict[str, list[socket.socket]] = {}
-        self._furnishing: messages.Furnish | None = None  # the order in progress
+        self._furnishing: messages.FurnishMsg | None = None  # the order in progress
         self._door: reach.Door | None = None
         self._filling: Filling | None = None
         self._marks: list[socket.socket] = []  # of all our ports, until the end of the job
@@ -119,10 +119,10 @@ class Agent:
         except OSError as e:
             self.line.send({"type": "refused", "code": choose_code(e), "text": describe_error(e)})
 
-    def _order_hello(self, _m: messages.Hello) -> None:
+    def _order_hello(self, _m: messages.HelloMsg) -> None:
         """Do nothing: the wire has compared the versions."""
 
-    def _order_prepare(self, m: messages.Prepare) -> None:
+    def _order_prepare(self, m: messages.PrepareMsg) -> None:
         """Prepare folders, lock, node files and secret; answer with facts that only the node knows."""
         self._node = int(m["node"])
         if m["trace"]:
@@ -172,7 +172,7 @@ class Agent:
             "python": sys.executable, "addrs": addrs, "shared": premises.shared, **premises.paths,
         })  # fmt: skip
 
-    def _order_furnish(self, m: messages.Furnish) -> None:
+    def _order_furnish(self, m: messages.FurnishMsg) -> None:
         """Run the installation and setup as a program; answer on its exit."""
         # Not the whole order: other users of this machine can read a program's arguments.
         words = {
@@ -203,15 +203,15 @@ class Agent:
             python = read_chosen_python(m["state_dir"])
             self.line.send({"type": "furnished", "python": python}, in_order=True)
 
-    def _order_dispatch(self, m: messages.Dispatch) -> None:
+    def _order_dispatch(self, m: messages.DispatchMsg) -> None:
         if self._filling:
             self._filling.take_offer(m)
 
-    def _order_serve(self, m: messages.Serve) -> None:
+    def _order_serve(self, m: messages.ServeMsg) -> None:
         if self._filling:
             self._filling.serve(m)
 
-    def _order_fetch(self, m: messages.Fetch) -> None:
+    def _order_fetch(self, m: messages.FetchMsg) -> None:
         if self._filling:
             self._filling.fetch(m)
 
@@ -219,7 +219,7 @@ class Agent:
         if self._filling:
             self._filling.take(piece)
 
-    def _order_inspect(self, m: messages.Inspect) -> None:
+    def _order_inspect(self, m: messages.InspectMsg) -> None:
         """Report facts of this node; only `door`, `shut` and `reach` follow."""
         from .inspect import inspect_node
 
@@ -232,17 +232,17 @@ class Agent:
 
         self.loop.do_aside(lambda: facts.append(inspect_node(m, self._run_dir)), done)
 
-    def _order_door(self, m: messages.Door) -> None:
+    def _order_door(self, m: messages.DoorMsg) -> None:
         """Listen, at this port if it is free, so that other nodes can test our addresses."""
         self._door = reach.Door(self.loop, reach.make_word(self._secret, self._node), int(m["port"]))
         self.line.send({"type": "opened", "port": self._door.port})
 
-    def _order_shut(self, _m: messages.Shut) -> None:
+    def _order_shut(self, _m: messages.ShutMsg) -> None:
         """Close the door: its port is free for a program."""
         self._close_doors()
         self.line.send({"type": "shut"})
 
-    def _order_reach(self, m: messages.Reach) -> None:
+    def _order_reach(self, m: messages.ReachMsg) -> None:
         """Try the doors of other nodes, in a thread."""
         reached: list[tuple[int, str]] = []
 
@@ -255,7 +255,7 @@ class Agent:
 
         self.loop.do_aside(work, done)
 
-    def _order_ports(self, m: messages.Ports) -> None:
+    def _order_ports(self, m: messages.PortsMsg) -> None:
         """Bind all proposed ports of this node, or none."""
         ports.close_all({**self.held, "": self._marks})
         self.held, self._marks = {}, []
@@ -271,7 +271,7 @@ class Agent:
             return
         self.line.send({"type": "bound"})
 
-    def _order_begin(self, m: messages.Begin) -> None:
+    def _order_begin(self, m: messages.BeginMsg) -> None:
         """Write the list of nodes, keep the output numbers, close ports without a program."""
         self._close_doors()
         assert self._premises is not None
@@ -280,7 +280,7 @@ class Agent:
         self._numbers = dict(m["numbers"])
         ports.close_all({key: self.held.pop(key) for key in list(self.held) if key not in self._numbers})
 
-    def _order_start(self, m: messages.Start) -> None:
+    def _order_start(self, m: messages.StartMsg) -> None:
         """Start a program, or report the failure; after one failure start no more."""
         key = m["key"]
         if self._can_not_start:
@@ -297,7 +297,7 @@ class Agent:
         assert program.process is not None
         self.line.send({"type": "started", "key": key, "pid": program.process.pid})
 
-    def _order_signal(self, m: messages.Signal) -> None:
+    def _order_signal(self, m: messages.SignalMsg) -> None:
         if self._ending and m["number"] != signal.SIGKILL:
             return  # we have signalled all of them
         for key in m["keys"]:
@@ -305,7 +305,7 @@ class Agent:
             if program:
                 program.signal(m["number"])
 
-    def _order_finish(self, _m: messages.Finish) -> None:
+    def _order_finish(self, _m: messages.FinishMsg) -> None:
         """End the job here and leave nothing of it."""
         self._clean()
         left = [str(pid) for pid in self._left]

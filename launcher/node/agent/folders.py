@@ -24,7 +24,7 @@ from ..logs import TRACES
 if TYPE_CHECKING:
     from ..dispatch.node_side import Answer
     from ..loop import Loop
-    from ..messages import Folders, Prepare
+    from ..messages import Folders, PrepareMsg
 
 SHARED_WAIT_S = 2.0  # for another node of this job to write its name into a shared lock
 AGAIN_S = 0.1
@@ -39,7 +39,7 @@ class Premises:
     def __init__(
         self,
         loop: Loop,
-        order: Prepare,
+        order: PrepareMsg,
         *,
         run_dir: str,
         hand_over: Callable[[int], None],

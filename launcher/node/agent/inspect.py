@@ -18,7 +18,7 @@ from .. import ports
 from ..line import reach
 
 if TYPE_CHECKING:
-    from ..messages import FolderFacts, Inspect, NodeFacts, ProgramFacts
+    from ..messages import FolderFacts, InspectMsg, NodeFacts, ProgramFacts
 
 ASK_LIMIT_S = 40.0  # for the Python of the programs, which may ask an index
 KIB = 1024
@@ -56,7 +56,7 @@ print(json.dumps({"executable": sys.executable, "version": sys.version.split()[0
 """
 
 
-def inspect_node(order: Inspect, run_dir: str) -> NodeFacts:
+def inspect_node(order: InspectMsg, run_dir: str) -> NodeFacts:
     """Return the facts of the interface, paths, files, ports, Python and modules in `order`.
 
     The inspected Python has its temporary files in `run_dir`.
@@ -134,7 +134,7 @@ def try_port(addr: str, port: int) -> str:
     return ""
 
 
-def inspect_python(python: str, order: Inspect, run_dir: str) -> ProgramFacts:
+def inspect_python(python: str, order: InspectMsg, run_dir: str) -> ProgramFacts:
     """Ask the programs' Python for its version, the modules that it lacks, their versions."""
     argv = [python, "-c", _ASK, json.dumps([order["modules"], order["packages"], order["pins"]])]
     environ = {**os.environ, "TMPDIR": run_dir, **order["env"]}

@@ -22,7 +22,7 @@ from .. import codes
 from ..logs import ADVICE
 
 if TYPE_CHECKING:
-    from ..messages import Furnish
+    from ..messages import FurnishMsg
 
 REQUIREMENTS = "requirements.txt"
 OWN_WHEEL, WHEELHOUSE = ".pslaunch-wheel", ".pslaunch-wheelhouse"  # sent folders of the workspace
@@ -35,7 +35,7 @@ _NO_PACKAGES = {
 
 def main(order: str) -> int:
     """Carry out an order given as JSON; return the exit code."""
-    given: Furnish = json.loads(order)
+    given: FurnishMsg = json.loads(order)
     environ = dict(os.environ)
     python = ""
     if given["install"]:

@@ -15,7 +15,7 @@ from .receiver import Receiver
 from .sender import Source
 
 if TYPE_CHECKING:
-    from ..messages import Dispatch, Filling, NoPackage, OfPackage, Wants
+    from ..messages import DispatchMsg, FillingMsg, NoPackageMsg, OfPackage, WantsMsg
     from .head_side import Parts
 
 
@@ -25,7 +25,7 @@ class FromLauncher:
     filled = frozenset({0})
 
     def __init__(
-        self, loop: Loop, say: Callable[[OfPackage | Wants], None], placed: Callable[[], job.Placed]
+        self, loop: Loop, say: Callable[[OfPackage | WantsMsg], None], placed: Callable[[], job.Placed]
     ) -> None:
         """`placed` returns the job, with nodes as reported by their agents."""
         self._loop, self._say, self._placed = loop, say, placed
@@ -37,7 +37,7 @@ class FromLauncher:
         then: Callable[[Source], None],
         failed: Callable[[Exception], None],
         mine: Parts | None,
-        tell: Callable[[Filling], None],
+        tell: Callable[[FillingMsg], None],
     ) -> None:
         """Ask the launcher for the package."""
         first = self._placed().nodes[0]
@@ -72,7 +72,7 @@ class FromLauncher:
             receiver.expect()
         self._say({"type": "wants"})
 
-    def take_answer(self, m: Dispatch | NoPackage) -> None:
+    def take_answer(self, m: DispatchMsg | NoPackageMsg) -> None:
         """Take the launcher's offer of a package, or its refusal."""
         if not self._receiver:
             return

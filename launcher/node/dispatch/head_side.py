@@ -18,7 +18,7 @@ from .sender import Sender, Source
 
 if TYPE_CHECKING:
     from ..link import Desk, Link
-    from ..messages import Filling, Lacks, Received
+    from ..messages import FillingMsg, LacksMsg, ReceivedMsg
     from .manifest import Entry
 
     # From all entries to those of each node.
@@ -37,7 +37,7 @@ class Supply(Protocol):
         then: Callable[[Source], None],
         failed: Callable[[Exception], None],
         mine: Parts | None,
-        tell: Callable[[Filling], None],
+        tell: Callable[[FillingMsg], None],
     ) -> None:
         """Call `then` or `failed` once the folder is listed, or filled itself.
 
@@ -56,7 +56,7 @@ class Dispatch:
         self._unfilled: set[int] = set()
         self._began_s = 0.0
         self._passed_on = False  # nodes pass the package on to each other
-        self._want_source: dict[int, Lacks] = {}  # nodes that wait for a sender, with their requests
+        self._want_source: dict[int, LacksMsg] = {}  # nodes that wait for a sender, with their requests
         self._head_sends = False  # to one of them
         self._holders: list[Link] = []  # nodes with the package that do not listen
         self._asked_to_serve = 0  # nodes ordered to listen that have not answered
@@ -118,7 +118,7 @@ class Dispatch:
         code, text = explain_failure(e)
         self._desk.fail("the package", 0, code, text)
 
-    def answer_lacks(self, link: Link, m: Lacks) -> None:
+    def answer_lacks(self, link: Link, m: LacksMsg) -> None:
         """Send what a node requests, or let another node send it."""
         sender = self._senders.get(link.node.id)
         if sender and m.get("files"):
@@ -126,7 +126,7 @@ class Dispatch:
         else:
             self._answer_lacks(link, m)
 
-    def _answer_lacks(self, link: Link, m: Lacks) -> None:
+    def _answer_lacks(self, link: Link, m: LacksMsg) -> None:
         try:
             sender = self._senders[link.node.id]
             # A node to which we send may ask again, if the rest of an earlier try is corrupt: we send it too.
@@ -180,7 +180,7 @@ class Dispatch:
         self._holders.append(link)
         self._assign_sources()
 
-    def report_filling(self, node: int, m: Filling) -> None:
+    def report_filling(self, node: int, m: FillingMsg) -> None:
         """Report the progress of a node, from any source."""
         self._progress[node] = {
             "files": int(m["files"]),
@@ -191,7 +191,7 @@ class Dispatch:
         source, _ = self._fetching.get(node, (None, 0))
         self._desk.tell("dispatch", node=node, state=state, source=source, **self._progress[node])
 
-    def grant(self, link: Link, m: Received) -> None:
+    def grant(self, link: Link, m: ReceivedMsg) -> None:
         """Let the sender to a node send as much more as the node has written."""
         if link.node.id in self._senders:
             self._senders[link.node.id].grant(m)

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from ..line.trace import Trace
     from ..line.wire import Data
     from ..loop import Loop
-    from ..messages import Dispatch, Dispatched, Fetch, OfPackage, Serve
-    from ..messages import Serving as ServingAt
+    from ..messages import DispatchedMsg, DispatchMsg, FetchMsg, OfPackage, ServeMsg, ServingMsg
     from .manifest import Entry
     from .peers import Fetching, Serving
 
@@ -27,7 +26,7 @@ class Filling:
         workspace: str,
         secret: bytes,
         *,
-        say: Callable[[OfPackage | Dispatched | ServingAt], None],
+        say: Callable[[OfPackage | DispatchedMsg | ServingMsg], None],
         answer: Answer,
         trace: Trace | None = None,
     ) -> None:
@@ -40,7 +39,7 @@ class Filling:
         self._receiver: Receiver | None = Receiver(loop, workspace, say=say, over=self._finish, tell=say)
         self._receiver.expect()
 
-    def take_offer(self, m: Dispatch) -> None:
+    def take_offer(self, m: DispatchMsg) -> None:
         """Take the offer of a package: request the lacking files, receive them, put them in place."""
         if self._receiver:
             self._receiver.take_offer(m)
@@ -58,7 +57,7 @@ class Filling:
         self._receiver = None
         self._answer(lambda: self._say({"type": "dispatched"}), failed)
 
-    def serve(self, m: Serve) -> None:
+    def serve(self, m: ServeMsg) -> None:
         """Serve the package to other nodes."""
         from .into_place import read_entries
         from .peers import Serving
@@ -76,7 +75,7 @@ class Filling:
             lambda failed: self._answer(begin, failed),
         )
 
-    def fetch(self, m: Fetch) -> None:
+    def fetch(self, m: FetchMsg) -> None:
         """Get the lacking files from another node."""
         from .peers import Fetching
 

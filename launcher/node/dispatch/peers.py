@@ -19,7 +19,7 @@ from .sender import Sender, Source
 
 if TYPE_CHECKING:
     from ..line.trace import Note
-    from ..messages import Dispatch, Lacks, OfPackage, Received
+    from ..messages import DispatchMsg, LacksMsg, OfPackage, ReceivedMsg
 
 REACH_LIMIT_S = 3.0
 LOST_AFTER_S = 30.0
@@ -32,14 +32,14 @@ class Serving:
         self, loop: Loop, addr: str, secret: bytes, source: Source, trace: Note | None = None
     ) -> None:
         self._loop, self._source, self._aside, self._trace = loop, source, Aside(loop), trace
-        self._peers: dict[MessageLine[Dispatch], Sender] = {}
+        self._peers: dict[MessageLine[DispatchMsg], Sender] = {}
         self._gate = Gate(
             loop, addr, secret, check=_check_request, admit=self._admit, refused=lambda _why: None
         )
         self.port = self._gate.port
 
     def _admit(self, _text: bytes, fd: int, seals: Seals) -> None:
-        def heard(m: Lacks | Received) -> None:
+        def heard(m: LacksMsg | ReceivedMsg) -> None:
             try:
                 if m["type"] == "lacks":
                     self._peers[line].send_lacking(m)
@@ -48,7 +48,7 @@ class Serving:
             except NONSENSE:
                 self._drop(line)
 
-        line: MessageLine[Dispatch] = MessageLine(
+        line: MessageLine[DispatchMsg] = MessageLine(
             self._loop,
             fd,
             fd,
@@ -65,7 +65,7 @@ class Serving:
 
         self._peers[line] = Sender(self._aside, self._source, line, failed=failed, offer=False)
 
-    def _drop(self, line: MessageLine[Dispatch]) -> None:
+    def _drop(self, line: MessageLine[DispatchMsg]) -> None:
         line.close()
         if sender := self._peers.pop(line, None):
             self._aside.do(sender.close, lambda _failed: None)

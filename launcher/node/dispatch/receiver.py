@@ -16,9 +16,9 @@ from .manifest import MAX_BYTES, Entry, ManifestError, decode, digest
 from .staging import Incoming, Want
 
 if TYPE_CHECKING:
-    from ..messages import Dispatch, Filling, Lacks, Received
+    from ..messages import DispatchMsg, FillingMsg, LacksMsg, ReceivedMsg
 
-    Say = Callable[[Lacks | Received], None]
+    Say = Callable[[LacksMsg | ReceivedMsg], None]
 
 # In flight to a node at first: sshd slows down with full buffers.
 FIRST_BYTES = 512 * 1024
@@ -39,7 +39,7 @@ class Receiver:
         *,
         say: Say,
         over: Callable[[Exception | None], None],
-        tell: Callable[[Filling], None],
+        tell: Callable[[FillingMsg], None],
         in_place: bool = False,
         mine: Callable[[Sequence[Entry]], list[Entry]] | None = None,
     ) -> None:
@@ -79,7 +79,7 @@ class Receiver:
 
         self._aside.do(compare, lambda _failed: None)  # take_offer meets the same failure again
 
-    def take_offer(self, m: Dispatch) -> None:
+    def take_offer(self, m: DispatchMsg) -> None:
         """Take the offer of a package: request an unknown manifest, else the lacking files."""
         self.digest, self._size = str(m["digest"]), int(m["bytes"])
         if not 0 < self._size <= MAX_BYTES:

@@ -115,7 +115,7 @@ class Sender:
         self,
         aside: Aside,
         source: Source,
-        line: MessageLine[messages.Dispatch],
+        line: MessageLine[messages.DispatchMsg],
         *,
         failed: Callable[[Exception], None],
         offer: bool = True,
@@ -138,7 +138,7 @@ class Sender:
         else:
             self._aside.do(self._source.read, lambda failed: self._failed(failed) if failed else then())
 
-    def send_lacking(self, m: messages.Lacks) -> None:
+    def send_lacking(self, m: messages.LacksMsg) -> None:
         """Queue the requested files in their order. Raises ValueError if a request is invalid."""
         wants = self._list_wants(m)
         if wants and len(self._queue) + len(wants) > len(self._source.entries):
@@ -149,14 +149,14 @@ class Sender:
         self.total_bytes += self._sum_bytes(wants)
         self._read()
 
-    def count_bytes(self, m: messages.Lacks) -> int:
+    def count_bytes(self, m: messages.LacksMsg) -> int:
         """Return the number of requested bytes. Raises ValueError if a request is invalid."""
         return self._sum_bytes(self._list_wants(m))
 
     def _sum_bytes(self, wants: Sequence[Want]) -> int:
         return sum(self._source.entries[file].size - offset for file, offset in wants) if wants else 0
 
-    def _list_wants(self, m: messages.Lacks) -> list[Want]:
+    def _list_wants(self, m: messages.LacksMsg) -> list[Want]:
         if not m["files"]:
             return []
         entries = self._source.entries
@@ -179,7 +179,7 @@ class Sender:
                     wants.append(Want(file, offset))
         return wants
 
-    def grant(self, m: messages.Received) -> None:
+    def grant(self, m: messages.ReceivedMsg) -> None:
         """Send as much more as the node has written."""
         self._credit = min(WINDOW_BYTES, self._credit + int(m["bytes"]))
         self._read()

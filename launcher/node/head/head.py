@@ -229,13 +229,13 @@ class Head:
 
     # --- running ---
 
-    def _on_started(self, link: Link, m: messages.Started) -> None:
+    def _on_started(self, link: Link, m: messages.StartedMsg) -> None:
         self.tell("process", process=m["key"], node=link.node.id, state="running", pid=m["pid"])
 
-    def _on_not_started(self, _link: Link, m: messages.NotStarted) -> None:
+    def _on_not_started(self, _link: Link, m: messages.NotStartedMsg) -> None:
         self._supervisor.note_not_started(str(m["key"]))
 
-    def _on_trouble(self, link: Link, m: messages.Trouble) -> None:
+    def _on_trouble(self, link: Link, m: messages.TroubleMsg) -> None:
         key = str(m["key"])
         member = self._supervisor.members.get(key)
         what = key if member else f"node {link.node.id} ({link.host})"
@@ -247,7 +247,7 @@ class Head:
         failure = Failure(what, link.node.id, code, text, log=log, advice=advice)
         self._supervisor.note_trouble(failure, self._loop.now())
 
-    def _on_progress(self, _link: Link, m: messages.Progress) -> None:
+    def _on_progress(self, _link: Link, m: messages.ProgressMsg) -> None:
         fields = {k: v for k, v in m.items() if k in PROGRESS and fits(v, PROGRESS[k])}
         if fields.get("state") in ("connected", "finished"):
             self._supervisor.note_progress(str(m["key"]), str(fields["state"]))
@@ -257,7 +257,7 @@ class Head:
             )
         self.tell("progress", process=m["key"], **fields)
 
-    def _on_exited(self, link: Link, m: messages.Exited) -> None:
+    def _on_exited(self, link: Link, m: messages.ExitedMsg) -> None:
         key = str(m["key"])
         stream = self._streams[self._names.index(key)]
         self._show(key, stream.end(int(m["written"])))
@@ -341,7 +341,7 @@ class Head:
             link.line.send({"type": "finish"})
         self._loop.call_after(FINISH_LIMIT_S, self._give_up)
 
-    def _on_finished(self, link: Link, m: messages.Finished) -> None:
+    def _on_finished(self, link: Link, m: messages.FinishedMsg) -> None:
         self._owing.discard(link.node.id)
         if m["left"]:
             text = f"{link.host}: process {', '.join(m['left'])} can't be ended: {WHY_LEFT}"

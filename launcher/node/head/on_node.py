@@ -132,10 +132,10 @@ class Lead:
     def _refuse(self, observer: Observer, text: str, code: int = codes.NODE_LOST) -> None:
         self._answer(observer, {"type": "refused", "code": code, "text": text})
 
-    def _order_hello(self, _observer: Observer, _m: messages.Hello) -> None:
+    def _order_hello(self, _observer: Observer, _m: messages.HelloMsg) -> None:
         """Do nothing: the wire has compared the versions."""
 
-    def _order_lead(self, observer: Observer, m: messages.Lead) -> None:
+    def _order_lead(self, observer: Observer, m: messages.LeadMsg) -> None:
         """Lead the job; answer with the addresses for the agents of other nodes."""
         if observer is not self._launcher or self._head is not None:
             self._refuse(observer, "only the launcher begins a job, and once")
@@ -198,7 +198,7 @@ class Lead:
         assert self._head is not None
         return self._head.placed
 
-    def _order_dispatch(self, observer: Observer, m: messages.Dispatch | messages.NoPackage) -> None:
+    def _order_dispatch(self, observer: Observer, m: messages.DispatchMsg | messages.NoPackageMsg) -> None:
         if observer is self._launcher:
             self._supply.take_answer(m)
 
@@ -208,25 +208,25 @@ class Lead:
         if observer is self._launcher:
             self._supply.take(piece)
 
-    def _order_expect(self, observer: Observer, _m: messages.Expect) -> None:
+    def _order_expect(self, observer: Observer, _m: messages.ExpectMsg) -> None:
         """Expect the agents of the other nodes, which have got our address."""
         if observer is self._launcher and self._head and self._gate:
             self._head.expect(self._gate.port)
 
-    def _order_free(self, observer: Observer, _m: messages.Free) -> None:
+    def _order_free(self, observer: Observer, _m: messages.FreeMsg) -> None:
         """Continue without the launcher."""
         if observer is self._launcher:
             self._held = False
             self._answer(observer, {"type": "freed"})
 
-    def _order_follow(self, observer: Observer, m: messages.Follow) -> None:
+    def _order_follow(self, observer: Observer, m: messages.FollowMsg) -> None:
         observer.cursor = int(m["cursor"])
 
-    def _order_status(self, observer: Observer, _m: messages.StatusRequest) -> None:
+    def _order_status(self, observer: Observer, _m: messages.StatusRequestMsg) -> None:
         assert self._head is not None
         self._answer(observer, {"type": "status", **self._head.status()})
 
-    def _order_stop(self, observer: Observer, m: messages.Stop) -> None:
+    def _order_stop(self, observer: Observer, m: messages.StopMsg) -> None:
         assert self._head is not None
         self._answer(observer, {"type": "stopping"})
         self._head.stop(int(m["number"]), str(m["reason"]), int(m["code"]))

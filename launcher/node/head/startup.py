@@ -62,14 +62,14 @@ class Opening:
 
     # --- the stages ---
 
-    def _on_hello(self, link: Link, _m: messages.Hello) -> None:
+    def _on_hello(self, link: Link, _m: messages.HelloMsg) -> None:
         self._desk.tell("node", node=link.node.id, state="connected", text="")
         self._take_answer(link)
 
     def _prepare(self) -> None:
         plan = self._desk.placed.plan
 
-        def make_order(link: Link) -> messages.Prepare:
+        def make_order(link: Link) -> messages.PrepareMsg:
             n = link.node
             return {
                 "type": "prepare",
@@ -92,7 +92,7 @@ class Opening:
 
         self._ask_all(make_order, self._settle_paths)
 
-    def _on_prepared(self, link: Link, m: messages.Prepared) -> None:
+    def _on_prepared(self, link: Link, m: messages.PreparedMsg) -> None:
         link.host, link.run_dir = link.node.name or str(m["host"]), str(m["run_dir"])
         link.addrs = reach.check_addrs(m["addrs"])
         link.shared = None if m["shared"] is None else self._desk.placed.nodes[int(m["shared"])].id
@@ -109,20 +109,20 @@ class Opening:
         self._settle()
         self._package.begin(self._furnish)
 
-    def _on_lacks(self, link: Link, m: messages.Lacks) -> None:
+    def _on_lacks(self, link: Link, m: messages.LacksMsg) -> None:
         self._package.answer_lacks(link, m)
 
-    def _on_serving(self, link: Link, m: messages.Serving) -> None:
+    def _on_serving(self, link: Link, m: messages.ServingMsg) -> None:
         check(m["port"], is_port, "port")
         self._package.add_server(link, m["port"])
 
-    def _on_filling(self, link: Link, m: messages.Filling) -> None:
+    def _on_filling(self, link: Link, m: messages.FillingMsg) -> None:
         self._package.report_filling(link.node.id, m)
 
-    def _on_received(self, link: Link, m: messages.Received) -> None:
+    def _on_received(self, link: Link, m: messages.ReceivedMsg) -> None:
         self._package.grant(link, m)
 
-    def _on_dispatched(self, link: Link, _m: messages.Dispatched) -> None:
+    def _on_dispatched(self, link: Link, _m: messages.DispatchedMsg) -> None:
         self._package.finish_node(link)
 
     def _furnish(self) -> None:
@@ -131,7 +131,7 @@ class Opening:
             self._find_addrs()
             return
 
-        def make_order(link: Link) -> messages.Furnish:
+        def make_order(link: Link) -> messages.FurnishMsg:
             return {
                 "type": "furnish",
                 "key": make_setup_key(link.node.id),
@@ -157,7 +157,7 @@ class Opening:
         log = f"{link.node.log_dir}/{SETUP_LOG}"
         self._fail(link, how.code, f"can't be made ready: {said}", advice, log, tail)
 
-    def _on_furnished(self, link: Link, m: messages.Furnished) -> None:
+    def _on_furnished(self, link: Link, m: messages.FurnishedMsg) -> None:
         link.node = link.node._replace(python=str(m["python"]) or link.node.python)
         self._take_answer(link)
 
@@ -179,7 +179,7 @@ class Opening:
     # these, every address. Doors at a port given by the user are shut before ports are bound: a door occupies
     # all addresses of a machine, which may be several nodes.
 
-    def _on_opened(self, link: Link, m: messages.Opened) -> None:
+    def _on_opened(self, link: Link, m: messages.OpenedMsg) -> None:
         check(m["port"], is_port, "port")
         link.door = m["port"]
         self._take_answer(link)
@@ -191,14 +191,14 @@ class Opening:
         links = [self._desk.links[n.id] for n in self._desk.placed.nodes]
         tries = reach.plan_tries(len(links))
 
-        def make_order(link: Link) -> messages.Reach:
+        def make_order(link: Link) -> messages.ReachMsg:
             doors = [(links[k], links[k].door) for k in tries[link.node.id]]
             tried = [(x.node.id, a, port) for x, port in doors for a in x.addrs[:addrs]]
             return {"type": "reach", "doors": tried, "limit_s": limit_s}
 
         self._ask_all(make_order, lambda: self._choose_addrs(addrs))
 
-    def _on_reached(self, link: Link, m: messages.Reached) -> None:
+    def _on_reached(self, link: Link, m: messages.ReachedMsg) -> None:
         link.reached = [(int(node), str(addr)) for node, addr in m["reached"]]
         self._take_answer(link)
 
@@ -221,7 +221,7 @@ class Opening:
         else:
             self._settle_addrs(addrs)
 
-    def _on_shut(self, link: Link, _m: messages.Shut) -> None:
+    def _on_shut(self, link: Link, _m: messages.ShutMsg) -> None:
         self._take_answer(link)
 
     def _settle_addrs(self, addrs: Sequence[str]) -> None:
@@ -246,16 +246,16 @@ class Opening:
         for key, ports in self._bound_ports.items():
             wanted.setdefault(node_of.get(key, 0), {})[key] = list(ports)
 
-        def make_order(link: Link) -> messages.Ports | None:
+        def make_order(link: Link) -> messages.PortsMsg | None:
             own = wanted.get(link.node.id)
             return {"type": "ports", "addr": link.node.addr, "ports": own, "last": last} if own else None
 
         self._ask_all(make_order, self._start_or_propose)
 
-    def _on_bound(self, link: Link, _m: messages.Bound) -> None:
+    def _on_bound(self, link: Link, _m: messages.BoundMsg) -> None:
         self._take_answer(link)
 
-    def _on_busy(self, link: Link, m: messages.Busy) -> None:
+    def _on_busy(self, link: Link, m: messages.BusyMsg) -> None:
         check(m["port"], is_port, "port")
         given = self._desk.placed.plan.port is not None and str(m["key"]).startswith(PSERVER)
         by = f", held by {m['holder']}" if m["holder"] else ""
@@ -285,7 +285,7 @@ class Opening:
         )
         self._desk.start(job.bind(placed, facts))
 
-    def _on_refused(self, link: Link, m: messages.Refused) -> None:
+    def _on_refused(self, link: Link, m: messages.RefusedMsg) -> None:
         check(m["code"], is_failure_code, "code")
         self._fail(link, m["code"], str(m["text"]))
 

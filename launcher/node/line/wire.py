@@ -18,7 +18,7 @@ from ..loop import Loop
 from ..silence import Silence
 
 if TYPE_CHECKING:
-    from ..messages import Hello
+    from ..messages import HelloMsg
     from .seal import Seal
     from .trace import Note
 
@@ -95,7 +95,7 @@ def encode_data(piece: Data) -> bytes:
     return _make_frame(DATA, _PIECE_HEAD.pack(piece.file, piece.offset) + piece.data)
 
 
-def make_hello() -> Hello:
+def make_hello() -> HelloMsg:
     """Return the first message of both directions."""
     return {"type": "hello", "wire": WIRE_VERSION, "version": __version__}
 

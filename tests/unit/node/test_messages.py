@@ -63,10 +63,15 @@ def test_each_message_on_the_page_is_handled_and_each_handler_has_its_message() 
     assert not types - handled - asked
 
 
+def test_names_of_messages_and_of_no_other_types_end_in_msg() -> None:
+    named = {name for name, m in vars(messages).items() if isinstance(m, type) and name.endswith("Msg")}
+    assert named == set(PAGE)
+
+
 def test_each_message_is_of_one_side_at_least() -> None:
     unions = ("ToAgent", "OfCheck", "OfAgent", "OfObserver", "ToObserver")
     sides = {m.__name__ for name in unions for m in typing.get_args(getattr(messages, name))}
-    assert sides == set(PAGE) - {"Hello"}
+    assert sides == set(PAGE) - {"HelloMsg"}
 
 
 WRONG = """
@@ -79,7 +84,7 @@ def send(line: MessageLine[messages.OfAgent]) -> None:
     line.send({"type": "started", "key": "trainer/0"})
     line.send({"type": "begin", "workspace": "", "nodes": (), "numbers": {}})
 
-def take(m: messages.Started) -> tuple[str, str]:
+def take(m: messages.StartedMsg) -> tuple[str, str]:
     return m["key"], m["kye"]
 """
 

@@ -20,13 +20,19 @@ from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.node.line.wire import Data, MessageLine
 from pslaunch.node.link import Link
 from pslaunch.node.loop import Loop
-from pslaunch.node.messages import Filling, Lacks
+from pslaunch.node.messages import FillingMsg, LacksMsg
 
 if TYPE_CHECKING:
     from pslaunch.node.dispatch.head_side import Parts
 
-LACKS: Lacks = {"type": "lacks", "manifest": False, "files": [0, 1], "offsets": {}, "alone": False}
-FILLING: Filling = {"type": "filling", "state": "sending", "files": 1, "bytes": PASS_ON_BYTES, "received": 0}
+LACKS: LacksMsg = {"type": "lacks", "manifest": False, "files": [0, 1], "offsets": {}, "alone": False}
+FILLING: FillingMsg = {
+    "type": "filling",
+    "state": "sending",
+    "files": 1,
+    "bytes": PASS_ON_BYTES,
+    "received": 0,
+}
 
 
 def job_on(folder: Path, nodes: int, *shards: str) -> job.Placed:
