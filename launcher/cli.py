@@ -68,7 +68,7 @@ app = typer.Typer(
 )  # fmt: skip
 
 
-Text = str | None
+OptionalText = str | None
 Json = Annotated[bool, make_flag_option("json", "Print JSON: one object a line.")]
 
 
@@ -161,9 +161,9 @@ def _read_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> tuple[Jo
     return spec, given
 
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or a unique beginning of it.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or a unique beginning of it.")]
 Conf = Annotated[
-    Text,
+    OptionalText,
     typer.Option(
         "--conf",
         metavar="FILE",
@@ -173,7 +173,7 @@ Conf = Annotated[
 ]
 
 
-def _find_elsewhere(ctx: Any, conf: Text) -> Elsewhere | None:
+def _find_elsewhere(ctx: Any, conf: OptionalText) -> Elsewhere | None:
     """Return the node to ask for jobs; None without a conf.py."""
     if conf is None:
         return None
@@ -200,7 +200,7 @@ def jobs(
 @app.command(cls=PlainCommand)
 def status(
     ctx: typer.Context,
-    job: Job,
+    job: JobArgument,
     conf: Conf = None,
     json: Json = False,
 ) -> None:
@@ -213,9 +213,9 @@ def status(
 @app.command(cls=PlainCommand)
 def logs(
     ctx: typer.Context,
-    job: Job,
+    job: JobArgument,
     process: Annotated[
-        Text,
+        OptionalText,
         typer.Argument(
             metavar="[PROCESS]", help="One process, such as trainer/1; else all.", show_default=False
         ),
@@ -239,7 +239,7 @@ def logs(
 @app.command(cls=PlainCommand)
 def stop(
     ctx: typer.Context,
-    job: Job,
+    job: JobArgument,
     kill: Annotated[bool, make_flag_option("kill", "Stop at once, without SIGTERM and grace.")] = False,
     conf: Conf = None,
     json: Json = False,
@@ -254,7 +254,7 @@ def stop(
 @app.command(cls=PlainCommand)
 def fetch(
     ctx: typer.Context,
-    job: Job,
+    job: JobArgument,
     folder: Annotated[
         str, typer.Argument(metavar="DIR", help="Folder for output/, and log/ with a folder for each node.")
     ],

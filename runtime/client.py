@@ -67,7 +67,7 @@ class Init:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shard:
+class _ShardPort:
     """One port of one pserver."""
 
     host: str
@@ -82,12 +82,12 @@ class _Shard:
 
 def _list_shards(
     endpoints: Sequence[tuple[str, int]], ports_num: int, ports_num_for_sparse: int
-) -> list[_Shard]:
+) -> list[_ShardPort]:
     """Return all dense ports, pserver by pserver, then all sparse ones."""
     ranks = list(enumerate(endpoints))
-    dense = [_Shard(h, p + i, rank, i) for rank, (h, p) in ranks for i in range(ports_num)]
+    dense = [_ShardPort(h, p + i, rank, i) for rank, (h, p) in ranks for i in range(ports_num)]
     numbers = range(ports_num, ports_num + ports_num_for_sparse)
-    return dense + [_Shard(h, p + i, rank, i) for rank, (h, p) in ranks for i in numbers]
+    return dense + [_ShardPort(h, p + i, rank, i) for rank, (h, p) in ranks for i in numbers]
 
 
 def _print_line(line: str) -> None:
@@ -213,7 +213,7 @@ class Client:
             self._log(f"{text} (option pservers); trying again {until}")
         return text
 
-    def _dial(self, shard: _Shard, limit_s: float) -> int:
+    def _dial(self, shard: _ShardPort, limit_s: float) -> int:
         """Return a connected descriptor after the handshake. Raises OSError, or ClientError if refused."""
         hello = handshake.Hello(
             trainer_id=self._trainer_id,
@@ -231,7 +231,7 @@ class Client:
                 raise ConnectionRefusedError(f"no process listens at {shard.addr}")
             try:
                 handshake.greet(sock, self._secret, hello)
-            except handshake.Refused as e:
+            except handshake.ProofError as e:
                 raise ClientError(f"pserver {shard.addr} refuses trainer {self._trainer_id}: {e}") from None
             return sock.detach()
 
@@ -276,7 +276,7 @@ class Client:
             else:
                 raise ClientError(f"pserver {self._shards[i].addr}: {text}")
 
-    def _ask(self, shard: _Shard, began_s: float) -> None:
+    def _ask(self, shard: _ShardPort, began_s: float) -> None:
         """Probe a pserver: one that waits for trainers answers a new connection. Raises PeerVanished."""
         if handshake.is_silent((shard.host, shard.port), self._secret, ATTEMPT_S):
             silent_s = time.monotonic() - began_s

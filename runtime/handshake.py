@@ -14,15 +14,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 
 from .shared import prove
-from .shared.prove import MAX_BODY_BYTES, TIMEOUT_S, Refusals, Refused
+from .shared.prove import MAX_BODY_BYTES, TIMEOUT_S, ProofError, Refusals
 
 __all__ = [
     "MAX_BODY_BYTES",
     "PLANE",
     "TIMEOUT_S",
     "Hello",
+    "ProofError",
     "Refusals",
-    "Refused",
     "ServerSide",
     "compare",
     "detect_protocol",
@@ -142,7 +142,7 @@ class ServerSide:
 def greet(sock: socket.socket, secret: bytes, hello: Hello) -> None:
     """Do the trainer's side on a blocking socket; its timeout limits the whole handshake.
 
-    Raises Refused, or OSError (TimeoutError, ConnectionError) if a retry may help.
+    Raises ProofError, or OSError (TimeoutError, ConnectionError) if a retry may help.
     """
     limit_s = sock.gettimeout() or TIMEOUT_S
     prove.dial(sock, PLANE, secret, hello.encode(), time.monotonic() + limit_s)

@@ -22,7 +22,7 @@ from .ops import (
     Draw,
     EmbeddingNode,
     FcNode,
-    Node,
+    LayerNode,
     SquareErrorNode,
     Tape,
 )
@@ -107,7 +107,7 @@ class Network:
         self.output = output
         self._nodes = _compile(self.layers, self._outputs)
         # Lookup layers of each table, in the order of layers: their gradients are summed in it.
-        self._lookups: dict[str, list[Node]] = {}
+        self._lookups: dict[str, list[LayerNode]] = {}
         for node in self._nodes:
             if node.layer.op == "embedding":
                 self._lookups.setdefault(node.layer.weights[0].name, []).append(node)
@@ -172,7 +172,7 @@ class Network:
             self._pool.shutdown()
             self._pool = None
 
-    def _find_rows(self, nodes: Sequence[Node], inputs: Inputs) -> Rows:
+    def _find_rows(self, nodes: Sequence[LayerNode], inputs: Inputs) -> Rows:
         ids = [inputs[node.layer.inputs[0].name] for node in nodes]
         return find_unique_rows(np.concatenate(ids).astype(np.int64, copy=False))
 
@@ -259,7 +259,7 @@ def _sum_threads(tapes: Sequence[Tape]) -> dict[str, F32]:
     return total
 
 
-def _compile(layers: Sequence[Layer], outputs: Sequence[Layer]) -> list[Node]:
+def _compile(layers: Sequence[Layer], outputs: Sequence[Layer]) -> list[LayerNode]:
     place = {id(layer): i for i, layer in enumerate(layers)}
     users = [id(one) for layer in layers for one in layer.inputs] + [id(one) for one in outputs]
     # A softmax read only by the cost is computed with it: one pass less, and exact near 0 and 1.
@@ -273,7 +273,7 @@ def _compile(layers: Sequence[Layer], outputs: Sequence[Layer]) -> list[Node]:
     return [_make_node(i, layer, place, fused) for i, layer in enumerate(layers)]
 
 
-def _make_node(index: int, layer: Layer, place: Mapping[int, int], fused: set[int]) -> Node:
+def _make_node(index: int, layer: Layer, place: Mapping[int, int], fused: set[int]) -> LayerNode:
     inputs = tuple(place[id(one)] for one in layer.inputs)
     match layer.op:
         case "data":

@@ -61,7 +61,7 @@ class Tape:
         self.grads[node] = grad if known is None else known + grad
 
 
-class Node(Protocol):
+class LayerNode(Protocol):
     """One compiled layer. `forward` fills outs[index]; `backward` passes its gradient to the inputs."""
 
     index: int
@@ -232,7 +232,7 @@ def _exponentiate_rows(scores: F32, highest: F32) -> F32:
     return np.asarray(scores.sum(axis=1), dtype=np.float32)
 
 
-def _finish(tape: Tape, node: Node, out: F32) -> F32:
+def _finish(tape: Tape, node: LayerNode, out: F32) -> F32:
     """Apply activation and dropout in place."""
     act = node.layer.act
     if act == "sigmoid":  # by tanh, which can't overflow
@@ -251,7 +251,7 @@ def _finish(tape: Tape, node: Node, out: F32) -> F32:
     return out
 
 
-def _undo_finish(tape: Tape, node: Node, grad: F32) -> F32:
+def _undo_finish(tape: Tape, node: LayerNode, grad: F32) -> F32:
     """Return the gradient before activation and dropout; a new array if they changed it.
 
     The derivatives are in terms of the output. A dropped output is 0, and so is its gradient; each depends
@@ -272,7 +272,7 @@ def _undo_finish(tape: Tape, node: Node, grad: F32) -> F32:
     return grad
 
 
-def _drop(tape: Tape, node: Node, out: F32) -> None:
+def _drop(tape: Tape, node: LayerNode, out: F32) -> None:
     """Apply v2's dropout in place: zeros while training, otherwise outputs times the kept share."""
     if tape.draw is None:
         out *= np.float32(1.0 - node.layer.drop_rate)

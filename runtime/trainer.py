@@ -23,7 +23,7 @@ from .settings import get_settings
 __all__ = ["SGD"]
 publish(__name__, __all__)
 
-Reader = Callable[[], Iterable[Batch]]
+BatchReader = Callable[[], Iterable[Batch]]
 Handler = Callable[[object], None]
 ERROR_METRIC = "classification_error_evaluator"
 
@@ -91,11 +91,11 @@ class SGD:
 
     def train(
         self,
-        reader: Reader,
+        reader: BatchReader,
         num_passes: int = 1,
         event_handler: Handler | None = None,
         feeding: Feeding = None,
-        test_reader: Reader | None = None,
+        test_reader: BatchReader | None = None,
     ) -> None:
         """Train on the batches of `reader()` for `num_passes` passes; 0 trains nothing, and logs a warning.
 
@@ -109,7 +109,7 @@ class SGD:
         if self._settings.test_period and test_reader is None:
             raise ValueError("test_period has no effect: train() needs test_reader")
         feeder = Feeder(self._network.data_layers, feeding)
-        loop = _Loop(self, self._run, feeder, event_handler or _ignore, test_reader, feeding)
+        loop = _Training(self, self._run, feeder, event_handler or _ignore, test_reader, feeding)
         with self._run.guard_training():
             passes = self._run.choose_passes(num_passes)
             self._updater.start()
@@ -121,7 +121,7 @@ class SGD:
                 self._run.save_pass(self._parameters, pass_id, last=last)
         self._network.close()
 
-    def test(self, reader: Reader, feeding: Feeding = None) -> event.TestResult:
+    def test(self, reader: BatchReader, feeding: Feeding = None) -> event.TestResult:
         """Return cost and metrics over all batches of `reader()`, with the current parameters."""
         feeder = Feeder(self._network.data_layers, feeding)
         totals = Totals(self.has_error_rate)
@@ -157,7 +157,7 @@ class SGD:
         return result
 
 
-class _Loop:
+class _Training:
     """Passes of one training: takes batches, sends events, log lines and progress."""
 
     def __init__(
@@ -166,7 +166,7 @@ class _Loop:
         run: Run,
         feeder: Feeder,
         handler: Handler,
-        test_reader: Reader | None,
+        test_reader: BatchReader | None,
         feeding: Feeding,
     ) -> None:
         self._trainer = trainer
@@ -177,7 +177,7 @@ class _Loop:
         self._feeding = feeding
         self._warned: set[str] = set()
 
-    def run_pass(self, pass_id: int, reader: Reader) -> None:
+    def run_pass(self, pass_id: int, reader: BatchReader) -> None:
         """Run one pass, up to EndPass."""
         total, recent = Totals(self._trainer.has_error_rate), Totals(self._trainer.has_error_rate)
         began_s = recent_s = time.monotonic()

@@ -107,7 +107,7 @@ class FabricBackend:
     def _answer(self, asked: Host, words: Sequence[str]) -> Iterator[bytes]:
         channel, host = self._run(asked, words), asked.text
         os.close(channel.write_fd)
-        with io.BufferedReader(_Answer(channel.read_fd)) as f:
+        with io.BufferedReader(_AnswerReader(channel.read_fd)) as f:
             try:
                 yield from relay.read_pieces(f)
             except TimeoutError as e:
@@ -166,7 +166,7 @@ class FabricBackend:
         return opened
 
 
-class _Answer(io.RawIOBase):
+class _AnswerReader(io.RawIOBase):
     """Answer of a host; a long silence raises TimeoutError."""
 
     def __init__(self, fd: int) -> None:

@@ -52,7 +52,7 @@ def clean_all(value: Any) -> Any:
     return [clean_all(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-class Text(NamedTuple):
+class LogLine(NamedTuple):
     """A line, or with `more` a piece of a line that continues."""
 
     text: str
@@ -72,15 +72,15 @@ class LineSplitter:
         self._goes_on = False  # a piece of the unfinished line was returned
         self._last_overwritten_s = float("-inf")
 
-    def feed(self, data: bytes, *, final: bool = False) -> list[Text]:
+    def feed(self, data: bytes, *, final: bool = False) -> list[LogLine]:
         """Return the lines complete by now; with `final` also the rest."""
         *lines, self._rest = (self._rest + self._decode.decode(data, final)).split("\n")
-        found: list[Text] = []
+        found: list[LogLine] = []
         for line in lines:
             self._emit(found, self._remove_overwritten(found, line.rstrip("\r")))
         self._rest = self._remove_overwritten(found, self._rest)
         while len(self._rest) > MAX_LINE_CHARS:
-            found.append(Text(clean(self._rest[:MAX_LINE_CHARS]), more=True))
+            found.append(LogLine(clean(self._rest[:MAX_LINE_CHARS]), more=True))
             self._rest = self._rest[MAX_LINE_CHARS:]
         goes_on = found[-1].more if found else self._goes_on
         if final and (self._rest or goes_on):
@@ -89,14 +89,14 @@ class LineSplitter:
         self._goes_on = goes_on
         return found
 
-    def drop_line(self) -> list[Text]:
+    def drop_line(self) -> list[LogLine]:
         """Forget the unfinished line; end it if a piece of it was returned."""
         found = self.feed(b"", final=True) if self._goes_on else []
         self._decode.reset()
         self._rest = ""
         return found
 
-    def _remove_overwritten(self, found: list[Text], line: str) -> str:
+    def _remove_overwritten(self, found: list[LogLine], line: str) -> str:
         """Return `line` without text overwritten after inner carriage returns; the last may begin \\r\\n."""
         at = line.rfind("\r", 0, len(line) - 1)
         if at < 0:
@@ -108,11 +108,11 @@ class LineSplitter:
         return line[at + 1 :]
 
     @staticmethod
-    def _emit(found: list[Text], line: str) -> None:
+    def _emit(found: list[LogLine], line: str) -> None:
         while len(line) > MAX_LINE_CHARS:
-            found.append(Text(clean(line[:MAX_LINE_CHARS]), more=True))
+            found.append(LogLine(clean(line[:MAX_LINE_CHARS]), more=True))
             line = line[MAX_LINE_CHARS:]
-        found.append(Text(clean(line)))
+        found.append(LogLine(clean(line)))
 
 
 class Stream:
@@ -126,7 +126,7 @@ class Stream:
         self._next = self._line = 0  # offsets: of the next byte, of the unfinished line
         self._missing_from: int | None = None
 
-    def feed(self, offset: int, data: bytes) -> list[Text | int]:
+    def feed(self, offset: int, data: bytes) -> list[LogLine | int]:
         """Return the lines complete by now, and the number of missing bytes at a gap."""
         found = self._note_missing(offset)
         self._next = offset + len(data)
@@ -141,7 +141,7 @@ class Stream:
             self._line = self._next - len(data) + ends
         return [*found, *self._splitter.feed(data)]
 
-    def end(self, offset: int) -> list[Text | int]:
+    def end(self, offset: int) -> list[LogLine | int]:
         """Return the rest of the output, which ends or is skipped up to this offset."""
         found = self._note_missing(offset)
         self._next = self._line = offset
@@ -150,7 +150,7 @@ class Stream:
             self._missing_from = None
         return [*found, *self._splitter.feed(b"", final=True)]
 
-    def _note_missing(self, offset: int) -> list[Text | int]:
+    def _note_missing(self, offset: int) -> list[LogLine | int]:
         if offset <= self._next or self._missing_from is not None:
             return []
         ended = self._splitter.drop_line()

@@ -20,7 +20,7 @@ from pslaunch.runtime.shared import env as contract
 
 from ..errors import SpecError
 from .args import find_nearest
-from .kinds import Layer, Value, format_value, to_plain_text
+from .kinds import SourceValues, Value, format_value, to_plain_text
 from .options import OPTIONS
 
 # Names of our options in conf.py.
@@ -42,7 +42,7 @@ _UPPER: Final = re.compile(r"[A-Z][A-Z0-9_]*")
 _KINDS: Final = {option.name: option.kind for option in OPTIONS}
 
 
-def read_conf(path: Path, name: str, tell: Callable[[str], None] = lambda _text: None) -> Layer:
+def read_conf(path: Path, name: str, tell: Callable[[str], None] = lambda _text: None) -> SourceValues:
     """Run a conf.py and return its values by the names of our options. `name`: the file in messages.
 
     tell: receives a line about values left out. Raises SpecError.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
-Server = Literal["auto", "bundled", "script"]
+ServerMode = Literal["auto", "bundled", "script"]
 ServerKind = Literal["bundled", "script", "none"]
 
 ROLE_NAMES: Final = frozenset({"is_server", "run_server"})
@@ -22,7 +22,7 @@ MAX_BYTES: Final = 4_000_000  # of one file
 
 
 def choose_server(
-    server: Server, server_num: int | None, workspace: Path, program: str
+    server: ServerMode, server_num: int | None, workspace: Path, program: str
 ) -> tuple[ServerKind, str]:
     """Return the kind of pservers and the reason for the user. `program`: as in JobSpec."""
     if server_num == 0:

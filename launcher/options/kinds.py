@@ -28,7 +28,7 @@ class Value(NamedTuple):
         return self.label.startswith("--")
 
 
-Layer = Mapping[str, Sequence[Value]]  # from one place: the values of each option
+SourceValues = Mapping[str, Sequence[Value]]  # from one place: the values of each option
 
 
 def format_value(value: object) -> str:

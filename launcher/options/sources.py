@@ -10,7 +10,7 @@ from pslaunch.runtime.shared.env import get_init_var
 
 from .args import Split
 from .conf_py import read_conf
-from .kinds import Layer, Value
+from .kinds import SourceValues, Value
 from .options import Option, get_options
 from .toml_file import read_settings
 
@@ -25,7 +25,7 @@ class Given:
     def __init__(
         self,
         options: Mapping[str, Option],
-        values: Layer,
+        values: SourceValues,
         trainer_flags: Mapping[str, str],
         files: tuple[str, ...] = (),
         left_out: tuple[str, ...] = (),
@@ -73,7 +73,7 @@ def gather(backend: str, split: Split, cwd: Path) -> Given:
     return Given(known, _drop_overruled(merge(layers), flags), flags, tuple(files), tuple(left_out))
 
 
-def _read_line(split: Split) -> Layer:
+def _read_line(split: Split) -> SourceValues:
     """Return the values of the command line."""
     layer: dict[str, list[Value]] = {}
     for word in split.ours:
@@ -82,7 +82,7 @@ def _read_line(split: Split) -> Layer:
     return layer
 
 
-def merge(layers: Iterable[Layer]) -> dict[str, Sequence[Value]]:
+def merge(layers: Iterable[SourceValues]) -> dict[str, Sequence[Value]]:
     """Merge layers, the highest first; variables are merged by name."""
     merged: dict[str, Sequence[Value]] = {}
     for layer in layers:
@@ -100,7 +100,7 @@ def _get_variable(value: Value) -> str:
     return value.text.partition("=")[0]
 
 
-def _drop_overruled(values: Layer, flags: Mapping[str, str]) -> Layer:
+def _drop_overruled(values: SourceValues, flags: Mapping[str, str]) -> SourceValues:
     """Drop variables of files that a flag of the trainer overrules."""
     said = {get_init_var(name) for name in flags}
     kept = [v for v in values.get("env", ()) if v.on_line or _get_variable(v) not in said]

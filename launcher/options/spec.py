@@ -18,7 +18,7 @@ from pslaunch.runtime.shared import env as contract
 from ..errors import SpecError
 from ..node.job import PYTHON, Count, Node, Package, deal
 from .args import Split
-from .detect import Server, choose_server
+from .detect import ServerMode, choose_server
 from .imports import find_imports
 from .kinds import Flag, Text, Value
 from .locate import DEFAULT_PROGRAM, MAX_NAME_BYTES, choose_name
@@ -59,7 +59,7 @@ class JobSpec(NamedTuple):
     program: str | None = None  # a path inside the workspace, or absolute; None: DEFAULT_PROGRAM
     program_args: tuple[str, ...] = ()
     trainer_flags: Mapping[str, str] = {}
-    server: Server = DEFAULT["server"]
+    server: ServerMode = DEFAULT["server"]
     server_num: int | None = None
     worker_num: int | None = None
     trainer_count: int = DEFAULT["trainer_count"]  # compute threads of a trainer

@@ -14,7 +14,7 @@ from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, EnvError
 
 from ..errors import SpecError
 from .args import find_nearest
-from .kinds import Layer, Value, format_value, to_plain_text
+from .kinds import SourceValues, Value, format_value, to_plain_text
 from .options import BACKENDS, OPTIONS, PLANNED, Option, get_options
 
 SECTIONS: Final = (*BACKENDS, *PLANNED)
@@ -22,7 +22,7 @@ OPTION_OF: Final = {option.name: option for option in OPTIONS}
 Read = tuple[dict[str, list[Value]], dict[str, str]]  # values of options, and the trainer's flags
 
 
-def read_settings(path: Path, backend: str) -> tuple[Layer, Layer, Mapping[str, str]]:
+def read_settings(path: Path, backend: str) -> tuple[SourceValues, SourceValues, Mapping[str, str]]:
     """Return the values of the backend's section, the values for all, and the trainer's flags of both.
 
     Raises SpecError, also for errors in another backend's section.

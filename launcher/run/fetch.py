@@ -64,7 +64,7 @@ def unpack(pieces: Iterator[bytes], folder: Path, found: Fetched) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         notes: list[str] = []
-        stream = _Stream(pieces)
+        stream = _PieceFile(pieces)
         stream.allow(HEADER_BYTES)
         with tarfile.open(fileobj=io.BufferedReader(stream), mode="r|") as archive:
             for number, member in enumerate(archive):
@@ -142,7 +142,7 @@ def _is_in(folder: Path, path: Path) -> bool:
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
-class _Stream(io.RawIOBase):
+class _PieceFile(io.RawIOBase):
     """File over pieces, readable up to a limit, since tarfile would keep a header of any size in memory."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:

@@ -196,7 +196,7 @@ def _find_ended(r: Record, elsewhere: Elsewhere | None, why: NodeLostError) -> R
     return again
 
 
-class _Head:
+class _HeadConnection:
     """Context with a line to the head of a running job. Raises NodeLostError if the line is lost."""
 
     def __init__(self, r: Record) -> None:
@@ -264,7 +264,7 @@ def _add_status(r: Record, elsewhere: Elsewhere | None) -> Record:
     if r["state"] != "running":
         return r
     try:
-        with _Head(r) as head:
+        with _HeadConnection(r) as head:
             told: Mapping[str, Any] = head.get_status() or {}
     except NodeLostError as e:
         return _find_ended(r, elsewhere, e)
@@ -329,7 +329,7 @@ def show_logs(
 
 def _follow_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> int:
     """Print the lines from a head until the job ends; returns the job's exit code."""
-    session = _Head(r)
+    session = _HeadConnection(r)
     with session as head:
         head.follow()
         cursor = 0
@@ -345,7 +345,7 @@ def _follow_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) 
 
 def _print_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> bool:
     """Print all lines from a head; if some are missing there, print nothing and return False."""
-    session = _Head(r)
+    session = _HeadConnection(r)
     with session as head:
         head.follow()
         status = head.get_status()
@@ -418,7 +418,7 @@ def _make_lost_error(r: Record) -> NodeLostError:
     return NodeLostError(f"job {r['job']}: the record has no nodes to ask ({r.get('reason', r['state'])})")
 
 
-def _split_lines(pieces: Iterable[bytes]) -> Iterator[logs.Text]:
+def _split_lines(pieces: Iterable[bytes]) -> Iterator[logs.LogLine]:
     """Split log bytes as during the job: cleaned, and an endless line in pieces."""
     splitter = logs.LineSplitter(time.monotonic)
     for data in pieces:
@@ -479,7 +479,7 @@ def stop(
 def _stop_running(r: Record, elsewhere: Elsewhere | None, *, kill: bool) -> Record:
     """End a running job. Raises NodeLostError if its end is not known."""
     try:
-        session = _Head(r)
+        session = _HeadConnection(r)
         with session as head:
             head.follow()
             for _ in range(2 if kill else 1):

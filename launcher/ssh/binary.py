@@ -20,7 +20,7 @@ from .attempt import RETRY_FIRST_S, RETRY_LAST_S, SLICE_S, Deadline, RefusedErro
 from .boot import COMMAND, Boot, NoMarkerError, wait_for_marker
 from .channel import STDERR_S, BinaryChannel, Tail, keep_tail
 from .hostkeys import ADVICE
-from .settings import Settings
+from .settings import HopSettings
 
 _SSH_FAILED = 255
 _STEPS = (
@@ -31,7 +31,7 @@ _STEPS = (
 _BUSY = re.compile(r"kex_exchange_identification|banner exchange|Connection (reset|closed) by")
 
 
-def make_command(ssh: str, settings: Settings, limit_s: float, *, asks: bool) -> list[str]:
+def make_command(ssh: str, settings: HopSettings, limit_s: float, *, asks: bool) -> list[str]:
     """Return the command line of ssh. `asks`: a user can answer its questions."""
     options = {
         "BatchMode": "no" if asks else "yes",
@@ -53,7 +53,7 @@ def make_command(ssh: str, settings: Settings, limit_s: float, *, asks: bool) ->
 
 def start(
     ssh: str,
-    settings: Settings,
+    settings: HopSettings,
     booted: Boot,
     limit_s: float,
     cancel: threading.Event,
@@ -75,7 +75,7 @@ def start(
 
 
 def _try_once(
-    argv: list[str], settings: Settings, booted: Boot, deadline: Deadline, env: Mapping[str, str] | None
+    argv: list[str], settings: HopSettings, booted: Boot, deadline: Deadline, env: Mapping[str, str] | None
 ) -> BinaryChannel:
     pipe = subprocess.PIPE
     # In its own session: Ctrl+C goes to the launcher alone, which ends everything in order.
@@ -135,7 +135,7 @@ def _end(process: subprocess.Popen[bytes], writer: threading.Thread, said: threa
     return code
 
 
-def _make_refusal(settings: Settings, tail: Tail) -> HostError:
+def _make_refusal(settings: HopSettings, tail: Tail) -> HostError:
     words = tail.get_text()
     step = next((step for step, pattern in _STEPS if pattern.search(words)), "connect")
     if step == "host key" and re.search("No .* key is known", words):

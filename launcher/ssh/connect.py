@@ -28,7 +28,7 @@ from .attempt import RETRY_FIRST_S, RETRY_LAST_S, SLICE_S, BusyError, Deadline, 
 from .boot import COMMAND, Boot, NoMarkerError, wait_for_marker
 from .channel import ParamikoChannel, Tail, keep_tail
 from .proof import Passphrases, Proof
-from .settings import Settings
+from .settings import HopSettings
 
 END_LIMIT_S = 0.5  # for the last output of a failed session
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
@@ -62,7 +62,9 @@ class Connector:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGHUP)  # the whole pipeline of the shell
 
-    def connect(self, settings: Settings, via: fabric.Connection | None, limit_s: float) -> fabric.Connection:
+    def connect(
+        self, settings: HopSettings, via: fabric.Connection | None, limit_s: float
+    ) -> fabric.Connection:
         """Connect to one hop; retry if a busy sshd closes before its banner."""
         deadline = Deadline(settings.connect_timeout_s or limit_s, self.cancel)
         pause_s = RETRY_FIRST_S
@@ -75,7 +77,7 @@ class Connector:
                 pause_s = min(2 * pause_s, RETRY_LAST_S)
 
     def _try_once(
-        self, settings: Settings, via: fabric.Connection | None, deadline: Deadline
+        self, settings: HopSettings, via: fabric.Connection | None, deadline: Deadline
     ) -> fabric.Connection:
         proof = Proof(settings, self._passphrases, deadline)
         made: list[paramiko.Transport] = []
@@ -118,7 +120,7 @@ class Connector:
         connection.transport.set_keepalive(settings.keepalive_s)
         return connection
 
-    def _make_transport_factory(self, settings: Settings, made: list[Any]) -> Callable[..., Any]:
+    def _make_transport_factory(self, settings: HopSettings, made: list[Any]) -> Callable[..., Any]:
         """Return a factory of transports with the user's algorithms; `give_up` aborts those in `made`."""
 
         def make(sock: Any, **kwargs: Any) -> Any:
@@ -134,7 +136,7 @@ class Connector:
         return make
 
     @staticmethod
-    def _make_error(settings: Settings, e: BaseException, deadline: Deadline, proxy: str) -> BaseException:
+    def _make_error(settings: HopSettings, e: BaseException, deadline: Deadline, proxy: str) -> BaseException:
         """Return the error to raise for a failed connection."""
         name, at = settings.name, _show_address(settings)
         if proxy:
@@ -159,7 +161,7 @@ class Connector:
 class _Check:
     """Host key check in place of paramiko's MissingHostKeyPolicy; paramiko itself knows no keys."""
 
-    def __init__(self, settings: Settings, host_keys: hostkeys.HostKeyChecker, deadline: Deadline) -> None:
+    def __init__(self, settings: HopSettings, host_keys: hostkeys.HostKeyChecker, deadline: Deadline) -> None:
         self._settings, self._host_keys, self._deadline = settings, host_keys, deadline
 
     def missing_host_key(self, _client: Any, _name: str, key: Any) -> None:
@@ -167,7 +169,7 @@ class _Check:
             self._host_keys.check(self._settings, key.get_name(), key.asbytes())
 
 
-def _choose(options: Any, settings: Settings) -> None:
+def _choose(options: Any, settings: HopSettings) -> None:
     """Set the algorithms that the user's configuration allows, in its order."""
     ciphers, wanted = _select_common(settings.ciphers, options.ciphers, "cipher"), settings.ciphers
     if not wanted or wanted[0] not in ciphers:  # as with OpenSSH's default list
@@ -187,12 +189,12 @@ def _select_common(wanted: Sequence[str], has: Sequence[str], what: str) -> Sequ
     return [name for name in wanted if name in has] if wanted else has
 
 
-def _show_address(settings: Settings) -> str:
+def _show_address(settings: HopSettings) -> str:
     host = f"[{settings.hostname}]" if ":" in settings.hostname else settings.hostname
     return f"{host}:{settings.port}"
 
 
-class _Prompt(socket.socket):
+class _PromptSocket(socket.socket):
     """A socket that acknowledges data at once; else sshd, which waits for it, answers 40 ms later."""
 
     def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
@@ -201,7 +203,7 @@ class _Prompt(socket.socket):
         return data
 
 
-def open_socket(settings: Settings, deadline: Deadline) -> socket.socket:
+def open_socket(settings: HopSettings, deadline: Deadline) -> socket.socket:
     """Connect by TCP to the first address that answers."""
     family = FAMILIES.get(settings.family, socket.AF_UNSPEC)
     try:
@@ -210,7 +212,7 @@ def open_socket(settings: Settings, deadline: Deadline) -> socket.socket:
         raise HostError(settings.name, "resolve", f"{settings.hostname}: {e.strerror}") from None
     errors: list[str] = []
     for i, (kind, _, _, _, address) in enumerate(found):
-        sock = _Prompt(kind, socket.SOCK_STREAM)
+        sock = _PromptSocket(kind, socket.SOCK_STREAM)
         try:
             if settings.bind_address:
                 sock.bind((settings.bind_address, 0))
@@ -255,7 +257,7 @@ def open_proxy(command: str, tail: Tail) -> tuple[socket.socket, subprocess.Pope
 
 
 def start(
-    connection: fabric.Connection, settings: Settings, booted: Boot, deadline: Deadline
+    connection: fabric.Connection, settings: HopSettings, booted: Boot, deadline: Deadline
 ) -> ParamikoChannel:
     """Boot `pslaunch.node` in a new session of a connection. Raises HostError, step "start" or "python"."""
     noise, error = "", ""

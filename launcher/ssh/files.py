@@ -13,7 +13,7 @@ from ..errors import HostError
 SYSTEM = "/etc/ssh/ssh_config"
 USER = "~/.ssh/config"
 MAX_DEPTH = 8
-Line = tuple[str, str, list[str]]  # file:line, text, words with the directive in lower case
+ConfigLine = tuple[str, str, list[str]]  # file:line, text, words with the directive in lower case
 
 
 def look_up(name: str) -> dict[str, Sequence[str]]:
@@ -39,7 +39,7 @@ def find(directive: str) -> str:
     return f"{USER} or {SYSTEM}"
 
 
-def _read_lines(path: Path, depth: int = 0) -> Iterator[Line]:
+def _read_lines(path: Path, depth: int = 0) -> Iterator[ConfigLine]:
     """Return the lines of a file and its includes; after an Include, repeat the current Host line."""
     if depth > MAX_DEPTH:
         raise OSError(f"{path}: Include is nested more than {MAX_DEPTH} deep, or circular")

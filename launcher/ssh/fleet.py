@@ -19,7 +19,7 @@ from .askpass import Askpass
 from .attempt import Deadline, RefusedError
 from .boot import Boot, make_boot
 from .channel import Channel
-from .settings import Config, Route, Settings
+from .settings import Config, HopSettings, Route
 
 if TYPE_CHECKING:
     import fabric
@@ -51,8 +51,8 @@ class Fleet:
         self._config = Config(reach.host_key_policy)
         self._host_keys = hostkeys.HostKeyChecker(ask)
         self._lock = threading.Lock()
-        self._connections: dict[tuple[Settings, ...], Future[fabric.Connection]] = {}
-        self._doors: dict[tuple[tuple[Settings, ...], str, int], threading.Semaphore] = {}
+        self._connections: dict[tuple[HopSettings, ...], Future[fabric.Connection]] = {}
+        self._doors: dict[tuple[tuple[HopSettings, ...], str, int], threading.Semaphore] = {}
         self._channels: list[Channel] = []
         self._shared: Connector | None = None
         self._askpass: Askpass | None = None
@@ -175,7 +175,7 @@ class Fleet:
                 return Route((*route.hops[:-1], target))
         return route
 
-    def _get_connection(self, hops: tuple[Settings, ...]) -> fabric.Connection:
+    def _get_connection(self, hops: tuple[HopSettings, ...]) -> fabric.Connection:
         """Return the shared connection to the last of these hops; the first caller opens it."""
         with self._lock:
             future = self._connections.get(hops)
@@ -188,7 +188,7 @@ class Fleet:
             self._make(hops, future)
         return future.result()
 
-    def _make(self, hops: tuple[Settings, ...], future: Future[fabric.Connection]) -> None:
+    def _make(self, hops: tuple[HopSettings, ...], future: Future[fabric.Connection]) -> None:
         assert self._shared is not None
         try:
             via = self._get_connection(hops[:-1]) if len(hops) > 1 else None
@@ -205,7 +205,7 @@ class Fleet:
                 self._connections.pop(hops, None)
             future.set_exception(e)
 
-    def _get_door(self, way: tuple[Settings, ...], to: Settings) -> threading.Semaphore:
+    def _get_door(self, way: tuple[HopSettings, ...], to: HopSettings) -> threading.Semaphore:
         """Return the limit of parallel attempts at one sshd, counted per route to it."""
         with self._lock:
             key = (way, to.hostname, to.port)

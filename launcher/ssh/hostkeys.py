@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ..errors import HostError
-from .settings import Settings
+from .settings import HopSettings
 
 Verdict = Literal["known", "unknown", "changed", "revoked"]
 ADVICE = "accept it with --host_key_policy=accept_new, or be asked at a terminal with --host_key_policy=ask"
@@ -78,7 +78,7 @@ def read(paths: Iterable[str]) -> Iterator[KnownHost]:
             yield KnownHost(words[0], words[1], key, marker, f"{path}:{number}")
 
 
-def find_entries(settings: Settings) -> list[KnownHost]:
+def find_entries(settings: HopSettings) -> list[KnownHost]:
     """Return the lines for a host; like ssh, lines without a port if none has its port."""
     entries = [*read(settings.user_known_hosts), *read(settings.global_known_hosts)]
     own = [entry for entry in entries if entry.covers(settings.address)]
@@ -111,7 +111,7 @@ def make_fingerprint(key: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
 
 
-def make_line(settings: Settings, key_type: str, key: bytes) -> str:
+def make_line(settings: HopSettings, key_type: str, key: bytes) -> str:
     """Return the known_hosts line of a host."""
     name = settings.address.lower()
     if settings.hash_known_hosts:
@@ -128,7 +128,7 @@ class HostKeyChecker:
         self._ask = ask
         self._lock = threading.Lock()
 
-    def check(self, settings: Settings, key_type: str, key: bytes) -> None:
+    def check(self, settings: HopSettings, key_type: str, key: bytes) -> None:
         """Check a host key. Raises HostError, step "host key", if it is not trusted."""
         with self._lock:  # ask once about a host with two names
             verdict, entry = judge(find_entries(settings), settings.address, key_type, key)
@@ -144,7 +144,7 @@ class HostKeyChecker:
                 raise self._make_error(settings, f"{shown}, but {where} has another: {why}: {forget}")
             self._check_unknown(settings, key_type, key, shown)
 
-    def _check_unknown(self, settings: Settings, key_type: str, key: bytes, shown: str) -> None:
+    def _check_unknown(self, settings: HopSettings, key_type: str, key: bytes, shown: str) -> None:
         asks = self._ask if settings.strict == "ask" else None
         if settings.strict != "accept-new" and not (asks and self._is_yes(asks, settings, shown)):
             raise self._make_error(settings, f"{shown}, which is not known; {ADVICE}")
@@ -152,12 +152,12 @@ class HostKeyChecker:
             _remember(settings.user_known_hosts[0], make_line(settings, key_type, key))
 
     @staticmethod
-    def _is_yes(ask: Callable[[str], str], settings: Settings, shown: str) -> bool:
+    def _is_yes(ask: Callable[[str], str], settings: HopSettings, shown: str) -> bool:
         question = f"{settings.name} ({settings.address}) is not known; {shown}. Connect? (yes/no) "
         return ask(question).strip().lower() in ("yes", "y")
 
     @staticmethod
-    def _make_error(settings: Settings, detail: str) -> HostError:
+    def _make_error(settings: HopSettings, detail: str) -> HostError:
         return HostError(settings.name, "host key", detail)
 
 

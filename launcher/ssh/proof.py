@@ -13,7 +13,7 @@ import paramiko
 
 from . import keys
 from .attempt import BusyError, Deadline, RefusedError
-from .settings import Settings
+from .settings import HopSettings
 
 PASSPHRASE_TRIES = 3
 
@@ -64,7 +64,7 @@ def _load(path: str, passphrase: str | None) -> Any:
 class Proof:
     """AuthStrategy with the order of ssh: agent keys, then files; certificates before plain keys."""
 
-    def __init__(self, settings: Settings, passphrases: Passphrases, deadline: Deadline) -> None:
+    def __init__(self, settings: HopSettings, passphrases: Passphrases, deadline: Deadline) -> None:
         self._settings, self._passphrases, self._deadline = settings, passphrases, deadline
         self.tried: list[str] = []
         self.locked: list[str] = []

@@ -38,7 +38,7 @@ _OF_POLICY = {"accept_new": "accept-new", "reject": "yes", "ask": "ask"}
 _DEFAULT_KEYS = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
 
 
-class Settings(NamedTuple):
+class HopSettings(NamedTuple):
     """Settings of one hop: address, user, and authentication of both sides."""
 
     name: str  # as given by the user or a ProxyJump
@@ -82,10 +82,10 @@ _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 class Route(NamedTuple):
     """The hops to a host, ending with the host itself."""
 
-    hops: tuple[Settings, ...]
+    hops: tuple[HopSettings, ...]
 
     @property
-    def target(self) -> Settings:
+    def target(self) -> HopSettings:
         return self.hops[-1]
 
     @property
@@ -112,7 +112,7 @@ def _parse_seconds(key: str, value: str) -> int:
 
 def make_settings(
     name: str, values: Values, *, home: str, local_user: str, environ: Mapping[str, str]
-) -> Settings:
+) -> HopSettings:
     """Return the settings from the values of `ssh -G`. Raises ValueError for an invalid value."""
 
     def get(key: str, default: str = "") -> str:
@@ -136,7 +136,7 @@ def make_settings(
         value = get(key)
         return tuple(value.split(",")) if value and value[0] not in "+-^" else ()
 
-    return Settings(
+    return HopSettings(
         name=name,
         hostname=hostname,
         user=user,
@@ -264,11 +264,11 @@ class Config:
             raise HostError(name, "resolve", f"{route.only_ssh}: {WITHOUT}")
         return route
 
-    def _find_hops(self, name: str, user: str | None, port: int | None, depth: int) -> list[Settings]:
+    def _find_hops(self, name: str, user: str | None, port: int | None, depth: int) -> list[HopSettings]:
         if depth > MAX_JUMPS:
             raise HostError(name, "resolve", f"ProxyJump has more than {MAX_JUMPS} hosts, or is circular")
         settings = self._look_up(name, user, port)
-        hops: list[Settings] = []
+        hops: list[HopSettings] = []
         for jump in settings.jumps:
             host, jump_user, jump_port = split_jump(jump)
             if host == name:
@@ -279,7 +279,7 @@ class Config:
                 hops = self._find_hops(host, jump_user, jump_port, depth + 1)
         return [*hops, settings]
 
-    def _look_up(self, name: str, user: str | None, port: int | None) -> Settings:
+    def _look_up(self, name: str, user: str | None, port: int | None) -> HopSettings:
         values = self._ask_ssh(name, user, port) if self.ssh else self._read_files(name, user, port)
         try:
             found = make_settings(name, values, home=self._home, local_user=self._user, environ=os.environ)

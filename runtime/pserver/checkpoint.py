@@ -55,7 +55,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class ShardFile:
     """Content of one file."""
 
     path: Path
@@ -75,7 +75,7 @@ def check(path: Path) -> None:
             raise CheckpointError(f"{path} is damaged: its digest does not match its content")
 
 
-def read(path: Path) -> Shard:
+def read(path: Path) -> ShardFile:
     """Check a file and map its content. Raises CheckpointError, OSError."""
     check(path)
     with path.open("rb") as f:
@@ -83,7 +83,7 @@ def read(path: Path) -> Shard:
     try:
         header, at = Header.decode(start)
         data = np.memmap(path, np.uint8, "r")
-        return Shard(path, header, list(_read_objects(data[: len(data) - DIGEST_BYTES], at)))
+        return ShardFile(path, header, list(_read_objects(data[: len(data) - DIGEST_BYTES], at)))
     except (ValueError, struct.error) as e:
         raise CheckpointError(f"{path}: {e}") from None
 
@@ -147,7 +147,7 @@ def load(folder: Path) -> dict[str, Saved]:
     return found
 
 
-def _check_set(folder: Path, shards: Sequence[Shard]) -> None:
+def _check_set(folder: Path, shards: Sequence[ShardFile]) -> None:
     """Check that the shards are exactly those of one training."""
     first = shards[0]
     for shard in shards:

@@ -38,7 +38,7 @@ class MessageKind(IntEnum):
     REFUSED = 5  # server: text
 
 
-class Refused(RuntimeError):
+class ProofError(RuntimeError):
     """The other side refused, or is not of this job; a retry does not help."""
 
 
@@ -70,20 +70,20 @@ def encode_message(kind: MessageKind, body: bytes) -> bytes:
 
 
 def take_message(buffer: bytes) -> tuple[MessageKind, bytes, int] | None:
-    """Return kind, body and length of the first message; None if it is incomplete. Raises Refused."""
+    """Return kind, body and length of the first message; None if it is incomplete. Raises ProofError."""
     if not MAGIC.startswith(buffer[: len(MAGIC)]):
-        raise Refused(f"not pslaunch's protocol: first bytes {buffer[:16]!r}")
+        raise ProofError(f"not pslaunch's protocol: first bytes {buffer[:16]!r}")
     if len(buffer) < HEAD.size:
         return None
     magic, version, kind, length = HEAD.unpack_from(buffer)
     if magic != MAGIC:
-        raise Refused(f"not pslaunch's protocol: first bytes {buffer[:16]!r}")
+        raise ProofError(f"not pslaunch's protocol: first bytes {buffer[:16]!r}")
     if version != VERSION:
-        raise Refused(
+        raise ProofError(
             f"handshake version {version} on one side, {VERSION} on the other; use equal versions of pslaunch"
         )
     if length > MAX_BODY_BYTES or kind not in MessageKind.__members__.values():
-        raise Refused(f"a handshake message of kind {kind} and {length} bytes")
+        raise ProofError(f"a handshake message of kind {kind} and {length} bytes")
     if len(buffer) < HEAD.size + length:
         return None
     return MessageKind(kind), buffer[HEAD.size : HEAD.size + length], HEAD.size + length
@@ -131,7 +131,7 @@ class Server:
         try:
             while not self.proved and (more := self._step()):
                 answer += more
-        except (Refused, ValueError, RecursionError) as e:
+        except (ProofError, ValueError, RecursionError) as e:
             self.failure = str(e)
             answer += encode_message(MessageKind.REFUSED, self.failure.encode())
         return answer
@@ -145,21 +145,21 @@ class Server:
         if kind is MessageKind.NONCE and not self.nonces and len(body) == NONCE_BYTES + MAC_BYTES:
             plane, theirs, nonce = self._plane, body[:NONCE_BYTES], os.urandom(NONCE_BYTES)
             if not hmac.compare_digest(body[NONCE_BYTES:], plane.compute_mac(self._secret, b"knock", theirs)):
-                raise Refused(plane.describe_difference(plane.client, plane.server))
+                raise ProofError(plane.describe_difference(plane.client, plane.server))
             self.nonces = theirs + nonce
             return encode_message(
                 MessageKind.CHALLENGE, nonce + self._compute_mac(self._plane.server.encode())
             )
         if kind is MessageKind.PROOF and self.nonces and not self.proved:
             return self._prove(body[:MAC_BYTES], body[MAC_BYTES:])
-        raise Refused(f"unexpected handshake message {kind.name}")
+        raise ProofError(f"unexpected handshake message {kind.name}")
 
     def _prove(self, proof: bytes, text: bytes) -> bytes:
         plane = self._plane
         if not hmac.compare_digest(proof, self._compute_mac(plane.client.encode(), text)):
-            raise Refused(plane.describe_difference(plane.client, plane.server))
+            raise ProofError(plane.describe_difference(plane.client, plane.server))
         if why := self._accept(text):
-            raise Refused(why)
+            raise ProofError(why)
         self.proved = True
         return encode_message(MessageKind.WELCOME, self._compute_mac(b"welcome", text))
 
@@ -189,16 +189,16 @@ def _receive(sock: socket.socket, plane: Plane, expected: MessageKind, end_s: fl
         buffer += data
     kind, body, _ = taken
     if kind is MessageKind.REFUSED:
-        raise Refused(body.decode("utf-8", "replace"))
+        raise ProofError(body.decode("utf-8", "replace"))
     if kind is not expected:
-        raise Refused(f"the {plane.server} answered {kind.name}, expected {expected.name}")
+        raise ProofError(f"the {plane.server} answered {kind.name}, expected {expected.name}")
     return body
 
 
 def dial(sock: socket.socket, plane: Plane, secret: bytes, text: bytes, end_s: float) -> bytes:
     """Do the dialling side on a blocking socket, until `end_s` by the monotonic clock; return both nonces.
 
-    Changes the socket's timeout. Raises Refused, or OSError (TimeoutError, ConnectionError) if a retry
+    Changes the socket's timeout. Raises ProofError, or OSError (TimeoutError, ConnectionError) if a retry
     may help.
     """
     nonce = os.urandom(NONCE_BYTES)
@@ -207,7 +207,7 @@ def dial(sock: socket.socket, plane: Plane, secret: bytes, text: bytes, end_s: f
     body = _receive(sock, plane, MessageKind.CHALLENGE, end_s)
     nonces, proof = nonce + body[:NONCE_BYTES], body[NONCE_BYTES:]
     if not hmac.compare_digest(proof, plane.compute_mac(secret, plane.server.encode(), nonces)):
-        raise Refused(plane.describe_difference(plane.server, plane.client))
+        raise ProofError(plane.describe_difference(plane.server, plane.client))
     _wait(sock, end_s)
     sock.sendall(
         encode_message(
@@ -216,5 +216,5 @@ def dial(sock: socket.socket, plane: Plane, secret: bytes, text: bytes, end_s: f
     )
     proof = _receive(sock, plane, MessageKind.WELCOME, end_s)
     if not hmac.compare_digest(proof, plane.compute_mac(secret, b"welcome", nonces, text)):
-        raise Refused(f"the {plane.server} belongs to another job")
+        raise ProofError(f"the {plane.server} belongs to another job")
     return nonces

@@ -296,7 +296,7 @@ class Head:
             self._show(key, found)
             self.drain()
 
-    def _show(self, key: str, found: Iterable[logs.Text | int]) -> None:
+    def _show(self, key: str, found: Iterable[logs.LogLine | int]) -> None:
         for item in found:
             if isinstance(item, int):
                 self.tell("gap", process=key, bytes=item)

@@ -35,7 +35,7 @@ def main(mode: str, words: Sequence[str]) -> int:
     try:
         if mode == "relay":
             return relay(words[0])
-        answer = Answer()
+        answer = AnswerWriter()
         modes: dict[str, Callable[..., None]] = {
             "records": write_records,
             "read": write_file,
@@ -78,7 +78,7 @@ def _write_all(data: bytes) -> None:
         view = view[os.write(1, view) :]
 
 
-class Answer(io.RawIOBase):
+class AnswerWriter(io.RawIOBase):
     """Stream to standard output in pieces."""
 
     def writable(self) -> bool:
@@ -97,7 +97,7 @@ class Answer(io.RawIOBase):
 
 
 def read_pieces(answer: BinaryIO) -> Iterator[bytes]:
-    """Yield the bytes written into an Answer, as they come. Raises EOFError where the end is missing."""
+    """Yield the bytes written into an AnswerWriter, in their order. Raises EOFError if the end is missing."""
     while size := LENGTH.unpack(_read_exactly(answer, LENGTH.size))[0]:
         if size > PIECE_BYTES:
             raise EOFError(f"a piece of {size} bytes")
@@ -111,14 +111,14 @@ def _read_exactly(stream: BinaryIO, size: int) -> bytes:
     return data
 
 
-def write_records(answer: Answer) -> None:
+def write_records(answer: AnswerWriter) -> None:
     """Write the records of this user's jobs that are led here, one JSON object a line."""
     for r in record.read_all(record.get_folder(os.environ)):
         if not record.is_pointer(r):
             answer.write(json.dumps(r).encode() + b"\n")
 
 
-def write_file(answer: Answer, path: str, *whose: str) -> None:
+def write_file(answer: AnswerWriter, path: str, *whose: str) -> None:
     """Write the contents of a file."""
     _check_owner(path, *whose)
     with open(os.path.expanduser(path), "rb") as f:
@@ -127,7 +127,7 @@ def write_file(answer: Answer, path: str, *whose: str) -> None:
     _check_owner(path, *whose)  # another job may have begun meanwhile
 
 
-def pack_logs(answer: Answer, path: str, *whose: str) -> None:
+def pack_logs(answer: AnswerWriter, path: str, *whose: str) -> None:
     """Pack a node's log folder without our own files, output/ of --log_dir, and folders of other nodes."""
     others = [".pslaunch", "nodefile"]
     if f"{path}/.pslaunch" in whose:
@@ -138,7 +138,7 @@ def pack_logs(answer: Answer, path: str, *whose: str) -> None:
 
 
 def pack(
-    answer: Answer, path: str, *whose: str, before: Collection[str] = (), without: Collection[str] = ()
+    answer: AnswerWriter, path: str, *whose: str, before: Collection[str] = (), without: Collection[str] = ()
 ) -> None:
     """Write a folder as a tar stream, every name with its content; an empty one where there is no folder.
 
@@ -182,7 +182,7 @@ def pack(
     _check_owner(path, *whose)
 
 
-def pack_results(answer: Answer, path: str, *whose: str) -> None:
+def pack_results(answer: AnswerWriter, path: str, *whose: str) -> None:
     """Pack files that are new or changed since the job began; all if the earlier state is unknown."""
     before = _read_state(EARLIER, *whose)
     pack(answer, path, *whose, before=set(before) if before[:1] == [f"{whose[1]}\n"] else ())

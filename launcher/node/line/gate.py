@@ -150,23 +150,23 @@ class Gate:
 def dial(addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: float) -> tuple[int, Seals]:
     """Connect to a listening head and prove the secret, at each of its addresses in turn, within `limit_s`.
 
-    Returns the descriptor and the seals of the line. Raises prove.Refused or the last OSError.
+    Returns the descriptor and the seals of the line. Raises prove.ProofError or the last OSError.
     """
     if not addrs:
         raise ConnectionError("no address was given")
     end_s = time.monotonic() + limit_s
     wait_s = 0.05
     while True:
-        failed: list[OSError | prove.Refused] = []
+        failed: list[OSError | prove.ProofError] = []
         for left, addr in zip(range(len(addrs), 0, -1), addrs):
             now_s = time.monotonic()
             most_s = (end_s - now_s) / left  # each has its turn
             try_s = min(most_s, prove.TIMEOUT_S if len(addrs) == 1 else TRY_S)
             try:
                 return _call(addr, port, secret, text, now_s + max(MIN_TRY_S, try_s))
-            except (OSError, prove.Refused) as e:  # another program may listen at a wrong address
+            except (OSError, prove.ProofError) as e:  # another program may listen at a wrong address
                 failed.append(e)
-        only_refused = len(addrs) == 1 and isinstance(failed[0], prove.Refused)
+        only_refused = len(addrs) == 1 and isinstance(failed[0], prove.ProofError)
         # It listened before its address was sent: without any listener there now, it is gone.
         gone = all(isinstance(e, ConnectionRefusedError) for e in failed)
         if only_refused or gone or time.monotonic() + wait_s > end_s:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.node import logs
-from pslaunch.node.logs import LineSplitter, Stream, Text, clean, read_tail
+from pslaunch.node.logs import LineSplitter, LogLine, Stream, clean, read_tail
 
 
-def split(pieces: list[bytes]) -> list[Text]:
+def split(pieces: list[bytes]) -> list[LogLine]:
     splitter = LineSplitter(lambda: 0.0)
     found = [text for piece in pieces for text in splitter.feed(piece)]
     return found + splitter.feed(b"", final=True)
@@ -25,7 +25,7 @@ def test_any_chunking_gives_the_same_lines(lines: list[str], data: st.DataObject
         n = data.draw(st.integers(1, len(rest)))
         pieces.append(rest[:n])
         rest = rest[n:]
-    assert split(pieces) == [Text(clean(line)) for line in lines]
+    assert split(pieces) == [LogLine(clean(line)) for line in lines]
 
 
 @given(st.binary())
@@ -35,33 +35,37 @@ def test_noise_never_crashes_and_holds_no_control_characters(noise: bytes) -> No
 
 
 def test_a_line_without_end_comes_last() -> None:
-    assert split([b"one\ntwo"]) == [Text("one"), Text("two")]
+    assert split([b"one\ntwo"]) == [LogLine("one"), LogLine("two")]
 
 
 def test_crlf_is_a_line_end_also_when_cut_in_two() -> None:
-    assert split([b"one\r", b"\ntwo\r\n"]) == [Text("one"), Text("two")]
+    assert split([b"one\r", b"\ntwo\r\n"]) == [LogLine("one"), LogLine("two")]
 
 
 def test_overwritten_text_is_left_out_except_one_state_every_few_seconds() -> None:
     now = 0.0
     splitter = LineSplitter(lambda: now)
-    assert splitter.feed(b"10%\r20%\r") == [Text("10%")]
+    assert splitter.feed(b"10%\r20%\r") == [LogLine("10%")]
     assert splitter.feed(b"30%\r40%\r") == []
     now = logs.OVERWRITTEN_EVERY_S
-    assert splitter.feed(b"50%\r60%") == [Text("50%")]
-    assert splitter.feed(b"\r100%\n")[-1] == Text("100%")
+    assert splitter.feed(b"50%\r60%") == [LogLine("50%")]
+    assert splitter.feed(b"\r100%\n")[-1] == LogLine("100%")
 
 
 def test_a_carriage_return_before_a_line_shows_no_empty_one() -> None:
-    assert split([b"\rone\n\r\rtwo\n", b"\r", b"three\n"]) == [Text("one"), Text("two"), Text("three")]
+    assert split([b"\rone\n\r\rtwo\n", b"\r", b"three\n"]) == [
+        LogLine("one"),
+        LogLine("two"),
+        LogLine("three"),
+    ]
 
 
 def test_missing_output_begins_and_ends_between_lines() -> None:
     stream = Stream(lambda: 0.0)
-    assert stream.feed(0, b"one\ntw") == [Text("one")]
+    assert stream.feed(0, b"one\ntw") == [LogLine("one")]
     assert stream.feed(100, b"f a line") == []
-    assert stream.feed(108, b"\nfive\nsi") == [109 - 4, Text("five")]
-    assert stream.end(116) == [Text("si")]
+    assert stream.feed(108, b"\nfive\nsi") == [109 - 4, LogLine("five")]
+    assert stream.end(116) == [LogLine("si")]
     assert stream.end(120) == [4]
 
 
@@ -74,8 +78,8 @@ def test_gap_lasts_until_a_line_ends() -> None:
 def test_a_line_that_was_shown_in_part_ends_before_what_is_missing() -> None:
     stream = Stream(lambda: 0.0)
     shown = stream.feed(0, b"x" * 10_000)
-    assert [text.more for text in shown if isinstance(text, Text)] == [True]
-    assert stream.feed(20_000, b"y\rz\n") == [Text("x" * 1808), 10_002, Text("z")]
+    assert [text.more for text in shown if isinstance(text, LogLine)] == [True]
+    assert stream.feed(20_000, b"y\rz\n") == [LogLine("x" * 1808), 10_002, LogLine("z")]
 
 
 @given(st.lists(st.text("ab", max_size=4), min_size=1, max_size=30), st.data())
@@ -89,7 +93,7 @@ def test_shown_and_missing_bytes_add_up(words: list[str], data: st.DataObject) -
         at = min(at + size, len(output))
     found += stream.end(at)
     sizes = [x if isinstance(x, int) else len(x.text) + 1 for x in found]
-    assert sum(sizes) == len(output) and {x.text for x in found if isinstance(x, Text)} <= set(words)
+    assert sum(sizes) == len(output) and {x.text for x in found if isinstance(x, LogLine)} <= set(words)
 
 
 def test_a_long_line_comes_in_pieces_and_memory_stays_bounded() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pslaunch.errors import SpecError
 from pslaunch.options.conf_py import KEYS, read_conf
-from pslaunch.options.kinds import Layer, Value
+from pslaunch.options.kinds import SourceValues, Value
 from pslaunch.options.options import get_options
 
 FILE = "conf.py"
@@ -49,7 +49,7 @@ SECOND = (
 )
 
 
-def read(folder: Path, source: str | bytes) -> Layer:
+def read(folder: Path, source: str | bytes) -> SourceValues:
     path = folder / FILE
     path.write_bytes(source if isinstance(source, bytes) else source.encode())
     return read_conf(path, FILE)

@@ -11,7 +11,7 @@ import pytest
 
 from pslaunch.errors import HostError
 from pslaunch.ssh.hostkeys import HostKeyChecker, find_entries, judge, make_fingerprint, sort_key_types
-from pslaunch.ssh.settings import Settings
+from pslaunch.ssh.settings import HopSettings
 from support.sshd import needs_openssh
 
 KEY, OTHER = b"the key", b"another"
@@ -28,10 +28,10 @@ def known(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def host(known: Path) -> Callable[..., Settings]:
-    def make(**more: object) -> Settings:
+def host(known: Path) -> Callable[..., HopSettings]:
+    def make(**more: object) -> HopSettings:
         given = {"name": "n", "hostname": "node", "user": "u", "port": 22, "user_known_hosts": (str(known),)}
-        return Settings(**{**given, **more})  # type: ignore[arg-type] # of the tests' own words
+        return HopSettings(**{**given, **more})  # type: ignore[arg-type] # of the tests' own words
 
     return make
 
@@ -55,14 +55,14 @@ def write(known: Path, *lines: str) -> None:
         ("other", 22, "unknown"),
     ],
 )
-def test_names(known: Path, host: Callable[..., Settings], names: str, port: int, verdict: str) -> None:
+def test_names(known: Path, host: Callable[..., HopSettings], names: str, port: int, verdict: str) -> None:
     write(known, "# comment", "", "broken", f"{names} {text()} a comment")
     settings = host(port=port)
     assert judge(find_entries(settings), settings.address, TYPE, KEY)[0] == verdict
 
 
 @needs_openssh
-def test_hashed_names(known: Path, host: Callable[..., Settings]) -> None:
+def test_hashed_names(known: Path, host: Callable[..., HopSettings]) -> None:
     """Names hashed by ssh-keygen are found."""
     key = known.parent / "id"
     known.parent.mkdir()
@@ -77,7 +77,7 @@ def test_hashed_names(known: Path, host: Callable[..., Settings]) -> None:
     assert not find_entries(host(port=2201))
 
 
-def refusal(settings: Settings, keeper: HostKeyChecker, key: bytes = KEY) -> str:
+def refusal(settings: HopSettings, keeper: HostKeyChecker, key: bytes = KEY) -> str:
     with pytest.raises(HostError) as caught:
         keeper.check(settings, TYPE, key)
     assert caught.value.step == "host key"
@@ -85,7 +85,7 @@ def refusal(settings: Settings, keeper: HostKeyChecker, key: bytes = KEY) -> str
 
 
 @pytest.mark.parametrize("kind", [TYPE, "ssh-rsa"])
-def test_a_changed_key_names_file_and_line(known: Path, host: Callable[..., Settings], kind: str) -> None:
+def test_a_changed_key_names_file_and_line(known: Path, host: Callable[..., HopSettings], kind: str) -> None:
     write(known, "# first", f"node {text(OTHER, kind)}")
     said = refusal(host(strict="accept-new"), HostKeyChecker(lambda _q: "yes"))
     assert f"{known}:2 has another" in said
@@ -93,12 +93,14 @@ def test_a_changed_key_names_file_and_line(known: Path, host: Callable[..., Sett
     assert known.read_text().count("\n") == 2
 
 
-def test_a_line_without_a_port_contradicts_no_key(known: Path, host: Callable[..., Settings]) -> None:
+def test_a_line_without_a_port_contradicts_no_key(known: Path, host: Callable[..., HopSettings]) -> None:
     write(known, f"node {text(OTHER)}")
     HostKeyChecker(None).check(host(port=2200, strict="accept-new"), TYPE, KEY)
 
 
-def test_a_revoked_key_is_refused_even_if_known_elsewhere(known: Path, host: Callable[..., Settings]) -> None:
+def test_a_revoked_key_is_refused_even_if_known_elsewhere(
+    known: Path, host: Callable[..., HopSettings]
+) -> None:
     write(known, f"node {text()}", f"@revoked * {text()}")
     assert f"{known}:2 revokes" in refusal(host(strict="no"), HostKeyChecker(None))
 
@@ -106,7 +108,7 @@ def test_a_revoked_key_is_refused_even_if_known_elsewhere(known: Path, host: Cal
 @needs_openssh
 @pytest.mark.parametrize("hashed", [False, True])
 def test_accept_new_writes_to_the_first_file(
-    known: Path, host: Callable[..., Settings], hashed: bool
+    known: Path, host: Callable[..., HopSettings], hashed: bool
 ) -> None:
     settings = host(port=2200, hash_known_hosts=hashed, strict="accept-new")
     HostKeyChecker(None).check(settings, TYPE, KEY)
@@ -118,7 +120,7 @@ def test_accept_new_writes_to_the_first_file(
     refusal(settings, HostKeyChecker(None), OTHER)
 
 
-def test_a_last_line_without_its_end_is_not_continued(known: Path, host: Callable[..., Settings]) -> None:
+def test_a_last_line_without_its_end_is_not_continued(known: Path, host: Callable[..., HopSettings]) -> None:
     write(known)
     known.write_text(f"other {text()}")
     HostKeyChecker(None).check(host(strict="accept-new"), TYPE, KEY)
@@ -137,7 +139,7 @@ def test_a_last_line_without_its_end_is_not_continued(known: Path, host: Callabl
     ],
 )
 def test_an_unknown_key(
-    host: Callable[..., Settings], strict: str, answer: str | None, accepted: bool
+    host: Callable[..., HopSettings], strict: str, answer: str | None, accepted: bool
 ) -> None:
     asked: list[str] = []
 
@@ -154,11 +156,11 @@ def test_an_unknown_key(
     assert all(make_fingerprint(KEY) in question for question in asked)
 
 
-def test_without_a_terminal_the_message_has_the_remedy(host: Callable[..., Settings]) -> None:
+def test_without_a_terminal_the_message_has_the_remedy(host: Callable[..., HopSettings]) -> None:
     assert "--host_key_policy=accept_new" in refusal(host(), HostKeyChecker(None))
 
 
-def test_strict_no_accepts_a_changed_key_as_ssh_does(known: Path, host: Callable[..., Settings]) -> None:
+def test_strict_no_accepts_a_changed_key_as_ssh_does(known: Path, host: Callable[..., HopSettings]) -> None:
     write(known, f"node {text(OTHER)}")
     HostKeyChecker(None).check(host(strict="no"), TYPE, KEY)
 
@@ -172,7 +174,7 @@ def test_the_fingerprint_is_that_of_ssh_keygen(tmp_path: Path) -> None:
     assert make_fingerprint(key) == said.split()[1]
 
 
-def test_known_types_are_asked_for_first(known: Path, host: Callable[..., Settings]) -> None:
+def test_known_types_are_asked_for_first(known: Path, host: Callable[..., HopSettings]) -> None:
     write(known, f"node {text(kind='ssh-rsa')}")
     offered = ["ssh-ed25519", "rsa-sha2-512", "ecdsa-sha2-nistp256"]
     assert sort_key_types(find_entries(host()), offered) == [

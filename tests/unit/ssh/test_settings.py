@@ -12,7 +12,7 @@ import pytest
 
 from pslaunch.errors import HostError, SpecError
 from pslaunch.ssh import keys, settings
-from pslaunch.ssh.settings import Config, Route, Settings, make_settings, parse, split_jump
+from pslaunch.ssh.settings import Config, HopSettings, Route, make_settings, parse, split_jump
 from support.sshd import needs_openssh
 
 SAID = """host node
@@ -42,7 +42,7 @@ ciphers aes256-ctr,aes128-ctr
 """
 
 
-def made(text: str = SAID, **environ: str) -> Settings:
+def made(text: str = SAID, **environ: str) -> HopSettings:
     return make_settings("node", parse(text), home="/home/ann", local_user="ann", environ=environ)
 
 

@@ -19,7 +19,7 @@ import pytest
 from pslaunch.node import codes, listing
 from pslaunch.node.agent.folders import Premises
 from pslaunch.node.later import relay
-from pslaunch.node.later.relay import NOTES, PIECE_BYTES, Answer, pack, read_pieces
+from pslaunch.node.later.relay import NOTES, PIECE_BYTES, AnswerWriter, pack, read_pieces
 from pslaunch.node.listing import EARLIER, OWNER
 from pslaunch.node.loop import Loop
 
@@ -244,7 +244,7 @@ def test_unknown_earlier_state_makes_all_files_results(tmp_path: Path, loop: Loo
     assert results(tmp_path, "mine-2") == ({"model": b"w"}, [])
 
 
-class Meanwhile(Answer):
+class Meanwhile(AnswerWriter):
     """Stream that calls a function once so many bytes were written."""
 
     def __init__(self, then: Callable[[], None], after_bytes: int) -> None:

@@ -100,7 +100,7 @@ def dial_aside(port: int, secret: bytes, text: bytes) -> tuple[threading.Thread,
     def run() -> None:
         try:
             result.append(gate.dial(["127.0.0.1"], port, secret, text, 5.0))
-        except prove.Refused as e:
+        except prove.ProofError as e:
             result.append(e)
 
     thread = threading.Thread(target=run)
@@ -151,7 +151,7 @@ def test_others_are_refused_in_words(guarded: Guarded, secret: bytes, text: byte
     guarded.until(guarded.refused)
     thread.join()
     assert not guarded.admitted
-    assert isinstance(result[0], prove.Refused) and why in str(result[0])
+    assert isinstance(result[0], prove.ProofError) and why in str(result[0])
 
 
 @pytest.mark.parametrize(
