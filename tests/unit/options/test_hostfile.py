@@ -1,0 +1,155 @@
+"""Hostfiles: accepted forms, rejected lines with their place, and the dealing of ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pslaunch.errors import SpecError
+from pslaunch.options.hostfile import SlotHost, deal_ranks, parse_host_list, parse_hostfile
+from pslaunch.options.hosts import Host
+
+HOSTS = st.sampled_from(["node1", "node2", "me@node3", "10.0.0.4", "fd00::2", "[::1]", "node1:22", "^node1"])
+WORDS = st.sampled_from(
+    ["slots=2", "slots = 3", "max_slots=9", "max-slots=4", "cpu=2", "count=1", "slots=0", "slots=x", "slot=2",
+     "node2", "username=me", "# comment", "// comment", "slots", "slots_max=5", "max_slots=1"]
+)  # fmt: skip
+LINES = st.lists(
+    st.tuples(HOSTS, st.lists(WORDS, max_size=3)).map(lambda t: " ".join([t[0], *t[1]])), max_size=4
+)
+
+
+def read(text: str) -> dict[str, int]:
+    return {one.host.text: one.ranks for one in parse_hostfile(text, "machines")}
+
+
+def test_lines_name_hosts_and_their_ranks() -> None:
+    text = (
+        "# ours\nnode1\nme@node2 slots=4 # fast\r\n\n  node3 slots = 2 max-slots=3\n::1\n[fd00::2] cpu=1\n"
+        "me@fd00::3 count=2 // last\n"
+    )
+    assert read(text) == {
+        "node1": 1, "me@node2": 4, "node3": 2, "[::1]": 1, "[fd00::2]": 1, "me@[fd00::3]": 2,
+    }  # fmt: skip
+
+
+def test_ranks_of_a_host_that_stands_twice_are_added() -> None:
+    assert read("node1\nnode2\nnode1\n") == {"node1": 2, "node2": 1}
+    assert read("node1 slots=2\nnode1 slots=3\nnode1") == {"node1": 6}
+
+
+def test_max_slots_alone_are_slots_too() -> None:
+    assert read("node1 max_slots=2\n") == {"node1": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "machines names no host"),
+        ("# nobody\n\n", "machines names no host"),
+        ("node1\nnode2 slot=2", "machines:2: 'node2 slot=2': unknown word 'slot=2'; did you mean slots=N?"),
+        ("node1 max_slot=2", "did you mean max_slots=N?"),
+        ("node1 fast", "machines:1: 'node1 fast': unknown word 'fast'; expected slots=N or max_slots=N"),
+        ("node1 slots", "unknown word 'slots'; did you mean slots=N?"),
+        ("node1 slots=0", "machines:1: 'node1 slots=0': slots='0': expected a whole number from 1 to 65535"),
+        ("node1 slots=two", "slots='two': expected a whole number"),
+        ("node1 slots=1 cpu=2", "machines:1: 'node1 slots=1 cpu=2': slots is given twice"),
+        ("node1 slots=3 max_slots=2", "max_slots is smaller than slots"),
+        ("node1 username=me", "'username=me' is not supported; write me@HOST"),
+        ("node1:22", "machines:1: 'node1:22': expected a host without a port; ~/.ssh/config sets its port"),
+        ("node[1-2]", "machines:1: 'node[1-2]': expected one host a line"),
+        ("-oProxyCommand=x", "machines:1: '-oProxyCommand=x': '-oProxyCommand=x' is not a host name"),
+        ("a@node1\nb@node1", "machines:2: 'b@node1' was named as 'a@node1' before (machines:1)"),
+    ],
+)
+def test_rejected_line_is_named_with_its_text(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        parse_hostfile(text, "machines")
+
+
+def test_hosts_of_a_list_may_have_slots() -> None:
+    found = parse_host_list("node1:2,me@node2,[::1]:3,fd00::2,me@[::2]:4,node1", "--host")
+    assert {one.host.text: one.ranks for one in found} == {
+        "node1": 3, "me@node2": 1, "[::1]": 3, "[fd00::2]": 1, "me@[::2]": 4,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (",", "--host=',' names no host"),
+        ("node1:x", "--host: 'node1:x'='x': expected a whole number"),
+        ("a b", "--host: 'a b': 'a b' is not a host name"),
+    ],
+)
+def test_rejected_host_list_is_named(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        parse_host_list(text, "--host")
+
+
+def count_slots(mpirun: str, text: str, folder: Path) -> int | None:
+    """Return the slots that mpirun reads in a hostfile; None if it refuses the file."""
+    (folder / "machines").write_text(text)
+    argv = [mpirun, "--allow-run-as-root", "--hostfile", "machines", "--do-not-launch", "--display-map"]
+    done = subprocess.run([*argv, "-n", "1", "true"], cwd=folder, capture_output=True, check=False)
+    found = re.search(rb"Total slots allocated (\d+)", done.stdout)
+    return int(found[1]) if found else None
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(lines=LINES)
+def test_slots_that_mpirun_reads_are_ours_or_refused(lines: list[str], tmp_path: Path) -> None:
+    mpirun = shutil.which("mpirun")
+    if mpirun is None or b"(Open MPI) 4." not in subprocess.run([mpirun, "--version"], stdout=-1).stdout:
+        pytest.skip("no mpirun of Open MPI 4: apt-get install openmpi-bin")
+    text = "\n".join([*lines, ""])
+    with contextlib.suppress(SpecError):
+        ours = sum(read(text).values())
+        assert count_slots(mpirun, text, tmp_path) in (ours, None)
+
+
+def make_hosts(*slots: int | None, most: int | None = None) -> list[SlotHost]:
+    return [SlotHost(Host(f"node{i}"), n, most) for i, n in enumerate(slots)]
+
+
+@pytest.mark.parametrize(
+    ("slots", "ranks", "counts"),
+    [
+        ((None, None, None), None, [1, 1, 1]),
+        ((None, None, None), 2, [1, 1, 0]),
+        ((None, None, None), 5, [2, 2, 1]),
+        ((2, 4), 5, [2, 3]),
+    ],
+)
+def test_ranks_fill_hosts_and_go_on_in_turn(
+    slots: tuple[int | None, ...], ranks: int | None, counts: list[int]
+) -> None:
+    assert deal_ranks(make_hosts(*slots), ranks, oversubscribe=False, label="-n") == counts
+
+
+def test_ranks_beyond_slots_need_oversubscribe() -> None:
+    with pytest.raises(SpecError, match="-n=4 is more than the 3 slots of the hosts; add --oversubscribe"):
+        deal_ranks(make_hosts(2, 1), 4, oversubscribe=False, label="-n")
+    assert deal_ranks(make_hosts(2, 1), 4, oversubscribe=True, label="-n") == [3, 1]
+
+
+def test_oversubscribe_keeps_to_max_slots() -> None:
+    assert deal_ranks(make_hosts(2, 1, most=3), 6, oversubscribe=True, label="-n") == [3, 3]
+    with pytest.raises(SpecError, match="-n=7 is more than the 6 max_slots of the hosts"):
+        deal_ranks(make_hosts(2, 1, most=3), 7, oversubscribe=True, label="-n")
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 40))
+def test_every_rank_is_dealt_once(slots: list[int], ranks: int) -> None:
+    counts = deal_ranks(make_hosts(*slots), ranks, oversubscribe=True, label="-n")
+    assert sum(counts) == ranks and all(count >= 0 for count in counts)
+    if ranks >= sum(slots):
+        extra = [count - own for count, own in zip(counts, slots, strict=True)]
+        assert min(extra) >= 0 and max(extra) - min(extra) <= 1
