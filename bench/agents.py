@@ -173,7 +173,7 @@ def lead(nodes: int) -> dict[str, float]:
     started_s = most_bytes = 0.0
     while not head.done and time.monotonic() - begin_s < LIMIT_S:
         loop.run_once(1.0)
-        events, cursor = head.events(cursor)
+        events, cursor = head.list_events(cursor)
         running += sum(e["event"] == "process" and e["state"] == "running" for e in events)
         if running == nodes and not started_s:
             started_s = time.monotonic() - begin_s

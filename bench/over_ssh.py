@@ -54,16 +54,16 @@ class Seen:
     events: list[tuple[float, Event]] = field(default_factory=list)
     over_s: float = 0.0
 
-    def first_lines_s(self) -> float:
-        """From the command to the line of the trainer that was the last to say one."""
+    def measure_first_lines_s(self) -> float:
+        """Return the time from the command until each trainer has printed a line."""
         said: dict[str, float] = {}
         for at_s, e in self.events:
             if e["event"] == "line" and e["process"].startswith("trainer/"):
                 said.setdefault(e["process"], at_s)
         return max(said.values()) - self.begin_s
 
-    def filling_s(self) -> float:
-        """From all nodes connected to all nodes ready, by the head's clock."""
+    def measure_filling_s(self) -> float:
+        """Return the time from all nodes connected to all nodes ready, by the head's clock."""
         return self._find_last("ready") - self._find_last("connected")
 
     def _find_last(self, state: str) -> float:
@@ -132,7 +132,7 @@ def time_local(package: Path, numbers: int, environ: Environ) -> Callable[[], fl
     """The same script on this machine: so many pservers and trainers."""
     own = ("--json", "--server=script", f"--server_num={numbers}", f"--worker_num={numbers}")
     argv = make_command("local", *own, str(package / "train.py"))
-    return lambda: watch_job(argv, environ, trainers=numbers).first_lines_s()
+    return lambda: watch_job(argv, environ, trainers=numbers).measure_first_lines_s()
 
 
 class BareFabric:

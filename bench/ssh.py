@@ -22,7 +22,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))  # testbed
 from agents import MB, list_children, measure_memory, wait_until
 from over_ssh import BareFabric, Environ, Jobs, OpenLines, time_local, write_files, write_sparse
 from pslaunch.node.dispatch.into_place import HASHES
-from pslaunch.node.dispatch.manifest import Hashes, digest
+from pslaunch.node.dispatch.manifest import Hashes, compute_digest
 from testbed import Host, Hosts, why_not
 from testbed.hosts import STATE
 from turns import Table, compute_ratio, make_user_environ, take_turns
@@ -85,7 +85,7 @@ def measure_launches(table: Table, hosts: Hosts, environ: Environ, turns: int) -
         def run_ours() -> float:
             run = jobs.run("--server=script", f"--server_num={count}", f"--worker_num={count}")
             over.append(run.over_s)
-            return run.first_lines_s()
+            return run.measure_first_lines_s()
 
         fabric = BareFabric(hosts, count, environ)
         alike, one = time_local(folder, count, environ), time_local(folder, 1, environ)
@@ -171,12 +171,12 @@ def measure_files(table: Table, hosts: Hosts, environ: Environ, turns: int, coun
 
         def send_cold() -> float:
             jobs.forget()
-            return jobs.run_alone().filling_s()
+            return jobs.run_alone().measure_filling_s()
 
         contenders: dict[str, Callable[[], float]] = {
             "cold": send_cold,
             "tar": lambda: lines.send_tar(folder, [host]),
-            "warm": lambda: jobs.run_alone().filling_s(),
+            "warm": lambda: jobs.run_alone().measure_filling_s(),
             "rsync": lambda: lines.send_rsync(folder, host),
         }
         times = {name: each[1:] for name, each in take_turns(contenders, turns + 1).items()}
@@ -213,7 +213,7 @@ def measure_sparse(
     with make_package(state) as folder, OpenLines(hosts) as lines:
         jobs = Jobs(hosts, 1, environ, folder)
         (there,) = jobs.list_workspaces()
-        content = digest(bytes(sizes.sparse_bytes))
+        content = compute_digest(bytes(sizes.sparse_bytes))
         kept = {folder: folder / ".pslaunch/hashes", there: there / ".pslaunch/dispatch" / HASHES}
         for where, hashes in kept.items():
             paths = write_sparse(where, sizes.sparse, sizes.sparse_bytes, LONG_AGO_NS)
@@ -224,7 +224,7 @@ def measure_sparse(
             told.save()
         write_sparse(host.root / "rsync", sizes.sparse, sizes.sparse_bytes, LONG_AGO_NS)
         contenders = {
-            "warm": lambda: jobs.run_alone().filling_s(),
+            "warm": lambda: jobs.run_alone().measure_filling_s(),
             "rsync": lambda: lines.send_rsync(folder, host),
         }
         times = {name: each[1:] for name, each in take_turns(contenders, turns + 1).items()}
@@ -240,7 +240,7 @@ def measure_large(table: Table, hosts: Hosts, environ: Environ, sizes: Sizes) ->
             jobs = Jobs(hosts, count, environ, folder)
             jobs.forget()
             before = hosts.sent_bytes()
-            filling_s = jobs.run_alone().filling_s()
+            filling_s = jobs.run_alone().measure_filling_s()
             sent = (hosts.sent_bytes() - before) / sizes.large_bytes
             jobs.forget()
             tar_s = lines.send_tar(folder, jobs.chosen)

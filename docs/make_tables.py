@@ -57,12 +57,12 @@ ANCESTORS: Final = {
 }
 
 
-def _ancestor(table: str, name: str) -> str:
+def _find_ancestor(table: str, name: str) -> str:
     return ANCESTORS.get(f"{table} {name}") or ANCESTORS.get(name, NONE)
 
 
-def _called(names: Sequence[str]) -> str:
-    """Return how an option may be called as well, before its meaning."""
+def _list_aliases(names: Sequence[str]) -> str:
+    """Return the other names of an option, for the beginning of its meaning."""
     return "".join(f"`{alias}`; " for alias in names[1:])
 
 
@@ -73,14 +73,16 @@ def list_options(command: str) -> list[tuple[str, str, str, str]]:
         found = [(a.dest, str(a.metavar), a.help or "") for a in actions]
     else:
         options = [p for p in COMMANDS[command].params if p.param_type_name == "option"]
-        found = [(p.opts[0][2:], "" if p.is_flag else p.metavar, _called(p.opts) + p.help) for p in options]
+        found = [
+            (p.opts[0][2:], "" if p.is_flag else p.metavar, _list_aliases(p.opts) + p.help) for p in options
+        ]
     parts = [
         (name, metavar, *text.removesuffix("]").partition(" [default: ")) for name, metavar, text in found
     ]
     return [(name, metavar, default, meaning) for name, metavar, meaning, _, default in parts]
 
 
-def _rows(table: str) -> list[Sequence[str]]:
+def _make_rows(table: str) -> list[Sequence[str]]:
     """Return the rows of a table, its head first."""
     if table == "conf.py":
         help_of = {name: option.help for name, option in get_options("fabric").items()}
@@ -88,13 +90,19 @@ def _rows(table: str) -> list[Sequence[str]]:
         return [("name", "option", "meaning"), *said]
     if table == "init()":
         args = [
-            (f"`{name}`", f"`{env.get_init_var(name)}`", arg.default, arg.meaning, _ancestor(table, name))
+            (
+                f"`{name}`",
+                f"`{env.get_init_var(name)}`",
+                arg.default,
+                arg.meaning,
+                _find_ancestor(table, name),
+            )
             for name, arg in env.INIT_ARGS.items()
         ]
         shown = [(n, var, "" if d in (None, "") else f"`{d}`", *rest) for n, var, d, *rest in args]
         return [("argument", "variable", "default", "meaning", "ancestor"), *shown]
     options = [
-        (f"`--{name}{f' {metavar}' if metavar else ''}`", default, meaning, _ancestor(table, name))
+        (f"`--{name}{f' {metavar}' if metavar else ''}`", default, meaning, _find_ancestor(table, name))
         for name, metavar, default, meaning in list_options(table.removeprefix("pslaunch "))
     ]
     return [("option", "default", "meaning", "ancestor"), *options]
@@ -103,12 +111,12 @@ def _rows(table: str) -> list[Sequence[str]]:
 def render(page: str) -> str:
     """Return the page with the table between each pair of markers as the code has it."""
 
-    def table(found: re.Match[str]) -> str:
-        head, *rows = _rows(found[2])
+    def make_table(found: re.Match[str]) -> str:
+        head, *rows = _make_rows(found[2])
         lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
         return "\n".join([found[1], lines[0], "|" + "---|" * len(head), *lines[1:], found[3]])
 
-    return re.sub(r"(<!-- table: (.+?) -->)\n.*?(<!-- end -->)", table, page, flags=re.DOTALL)
+    return re.sub(r"(<!-- table: (.+?) -->)\n.*?(<!-- end -->)", make_table, page, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ class FabricBackend:
             except EOFError as e:
                 if channel.wait(CLOSE_EXTRA_S) == codes.IO:  # the host answers, but lacks the file
                     raise FileError(f"{host}: {channel.tail.get_last_words()}") from None
-                raise HostError(host, words[0], channel.diagnosis() or str(e)) from None
+                raise HostError(host, words[0], channel.describe_end() or str(e)) from None
 
     def cancel(self) -> None:
         self._fleet.cancel()
@@ -189,4 +189,4 @@ class _AnswerReader(io.RawIOBase):
 
 
 def _make_line(channel: Channel) -> Line:
-    return Line(channel.read_fd, channel.write_fd, channel.diagnosis)
+    return Line(channel.read_fd, channel.write_fd, channel.describe_end)

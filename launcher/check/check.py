@@ -164,7 +164,7 @@ def _add_facts(plan: Plan, node: Node, one: Seen) -> Node:
     logs = facts["folders"].get("log_dir")
     python = "" if plan.install else str(facts["agent_python"]["executable"])
     known = node._replace(addr=one.addr or str(facts["addrs"][0]), python=python)
-    return known.in_folder(workspace, str(logs["path"]) if logs else None)
+    return known.place_in(workspace, str(logs["path"]) if logs else None)
 
 
 # --- Needs and questions. ---

@@ -58,7 +58,7 @@ class Node(NamedTuple):
     roles: tuple[str, ...] = (PSERVER, TRAINER)  # of the processes allowed on it
     trainers: tuple[int, ...] = ()  # ranks counted by the scheduler that started its agent; none: dealt out
 
-    def in_folder(self, workspace: str, log_dir: str | None = None) -> Node:
+    def place_in(self, workspace: str, log_dir: str | None = None) -> Node:
         """Return it with programs in `workspace`; output and lock follow `log_dir`, if given."""
         base = log_dir or workspace
         return self._replace(

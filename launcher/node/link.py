@@ -35,11 +35,11 @@ class Round:
         missing: Iterable[int] = (),
         then: Callable[[], None] = lambda: None,
         *,
-        over: Callable[[], bool] = lambda: False,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`over` returns True where nothing may follow any more."""
+        """`is_over` returns True when nothing may follow any more."""
         self.missing = set(missing)  # nodes that have not answered
-        self._then, self._over = then, over
+        self._then, self._is_over = then, is_over
 
     def ask(self, asked: Sequence[tuple[int, Callable[[Sent], Any], Sent]], then: Callable[[], None]) -> None:
         """Send each node its message; call `then` once all have answered."""
@@ -54,7 +54,7 @@ class Round:
         self._go_on()
 
     def _go_on(self) -> None:
-        if not self.missing and not self._over():
+        if not self.missing and not self._is_over():
             then, self._then = self._then, lambda: None  # only once, even after late answers
             then()
 

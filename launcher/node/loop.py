@@ -130,21 +130,21 @@ class Loop:
     def call_every(self, period_s: float, callback: Callback) -> None:
         """Call back once a period."""
 
-        def again() -> None:
-            self.call_after(period_s, again)
+        def repeat() -> None:
+            self.call_after(period_s, repeat)
             callback()
 
-        self.call_after(period_s, again)
+        self.call_after(period_s, repeat)
 
     def do_aside(self, work: Callback, done: Done) -> None:
         """Do slow `work` in a thread of its own; the loop then calls `done` with the error, or None."""
         thread = Aside(self)
 
-        def over(failed: Exception | None) -> None:
+        def finish(failed: Exception | None) -> None:
             thread.close()
             done(failed)
 
-        thread.do(work, over)
+        thread.do(work, finish)
 
     def handle_signals(self, handlers: dict[int, Callback]) -> None:
         """Call back from the loop after a signal. Signals ignored at our start stay ignored."""

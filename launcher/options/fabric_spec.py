@@ -66,7 +66,7 @@ def make_fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[
         job_name=name,
         workspace=workspace,
         site=Site(
-            tuple(node.in_folder(folder, logs) for node in nodes),
+            tuple(node.place_in(folder, logs) for node in nodes),
             pservers=Count("per_rank", 1),
             trainers=Count("per_rank", 1),
             package=package,

@@ -58,7 +58,7 @@ def make_local_site(workspace: Path, log_dir: Path | None = None, nodes: int = 1
 def _make_node(i: int, workspace: Path, log_dir: Path | None = None) -> Node:
     name = "localhost" if i == 0 else f"localhost-{i}"
     addr = f"127.0.{i // 250}.{i % 250 + 1}"  # the whole of 127/8 is this machine
-    return Node(i, name, addr).in_folder(str(workspace), str(log_dir) if log_dir else None)
+    return Node(i, name, addr).place_in(str(workspace), str(log_dir) if log_dir else None)
 
 
 def _make_package(workspace: Path, logs: Path | None) -> Package:

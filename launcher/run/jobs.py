@@ -334,7 +334,7 @@ def _follow_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) 
         head.follow()
         cursor = 0
         while True:
-            events, cursor = head.events(cursor)
+            events, cursor = head.list_events(cursor)
             for event in events:
                 _print_event(event, process, out, as_json=as_json)
             out.flush()
@@ -351,7 +351,7 @@ def _print_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -
         status = head.get_status()
         cursor, upto = 0, status["events"] if status else 0
         while True:
-            told, cursor = head.events(0)  # the head drops the oldest, which are then missing
+            told, cursor = head.list_events(0)  # the head drops the oldest, which are then missing
             if head.done or cursor >= upto:
                 break
             session.loop.run_once()
@@ -485,7 +485,7 @@ def _stop_running(r: Record, elsewhere: Elsewhere | None, *, kill: bool) -> Reco
             for _ in range(2 if kill else 1):
                 head.stop(signal.SIGTERM, "pslaunch stop")
             session.loop.run(lambda: head.done)
-            events, _ = head.events(0)
+            events, _ = head.list_events(0)
     except NodeLostError as e:
         over = _find_ended(r, elsewhere, NodeLostError(f"{e}; it is not known if the job ends"))
         if over["state"] != "ended":

@@ -50,7 +50,7 @@ class HeadView(Protocol):
         """Exit code of the job, once done."""
         ...
 
-    def events(self, cursor: int, limit: int | None = None) -> tuple[list[Event], int]:
+    def list_events(self, cursor: int, limit: int | None = None) -> tuple[list[Event], int]:
         """Return the events from number `cursor` on, and the next cursor."""
         ...
 
@@ -108,7 +108,7 @@ class RemoteHead:
     def code(self) -> int:
         return codes.NODE_LOST if self._code is None else self._code
 
-    def events(self, cursor: int, limit: int | None = None) -> tuple[list[Event], int]:
+    def list_events(self, cursor: int, limit: int | None = None) -> tuple[list[Event], int]:
         told: list[Event] = []
         for event in self._events.list_since(cursor, limit):
             if event["n"] > cursor:  # dropped by the head, or here
@@ -214,17 +214,17 @@ class RemoteHead:
     def _send_package(self) -> None:
         """Send the package to the head's node."""
 
-        def failed(e: Exception) -> None:
+        def fail(e: Exception) -> None:
             code, text = explain_failure(e)
             self._line.send({"type": "no_package", "code": code, "text": text})
 
         def send(source: Source) -> None:
             if self._line.open and self._sender is None:
                 self._aside = Aside(self._loop)
-                self._sender = Sender(self._aside, source, self._line, failed=failed)
+                self._sender = Sender(self._aside, source, self._line, fail=fail)
 
         if self._supply:
-            self._supply.get(send, failed, None, lambda _far: None)
+            self._supply.get(send, fail, None, lambda _far: None)
 
     def _answer_lacks(self, sender: Sender, m: messages.LacksMsg) -> None:
         def answer() -> None:

@@ -68,7 +68,7 @@ class Watch:
     def show(self, *, tick: bool = False) -> None:
         events: list[Event] = []
         if self._head:
-            events, self._cursor = self._head.events(self._cursor)
+            events, self._cursor = self._head.list_events(self._cursor)
         for event in events:
             self.any_began |= event["event"] == "process"
             self.any_ran |= event["event"] in ("process", "line")

@@ -19,7 +19,7 @@ from ..node.dispatch.manifest import (
     Found,
     Hashes,
     Walked,
-    digest,
+    compute_digest,
     make_key,
     read,
     walk,
@@ -55,12 +55,12 @@ class Folder:
     def get(
         self,
         then: Callable[[Source], None],
-        failed: Callable[[Exception], None],
+        fail: Callable[[Exception], None],
         mine: Parts | None = None,
         tell: Callable[[FillingMsg], None] | None = None,  # unused: nothing is received
     ) -> None:
-        """Call `then` with the whole package, or `failed` with the error."""
-        self._waiting.append((then, failed))
+        """Call `then` with the whole package, or `fail` with the error."""
+        self._waiting.append((then, fail))
         self._answer()
 
     def _list(self) -> None:
@@ -74,11 +74,11 @@ class Folder:
         if self._source is None and self._failure is None:
             return
         waiting, self._waiting = self._waiting, []
-        for then, failed in waiting:
+        for then, fail in waiting:
             if self._source is not None:
                 then(self._source)
             elif self._failure is not None:
-                failed(self._failure)
+                fail(self._failure)
 
 
 def list_package(package: Package, environ: Mapping[str, str]) -> Source:
@@ -91,7 +91,9 @@ def list_package(package: Package, environ: Mapping[str, str]) -> Source:
         repr(sorted(package.links.items())).encode(),
         *(w.take_fingerprint() for w in walked.values()),
     ]
-    listing = Listing(_find_cache(package.folder, environ, "listing"), digest(b"\0\0\0".join(fingerprints)))
+    listing = Listing(
+        _find_cache(package.folder, environ, "listing"), compute_digest(b"\0\0\0".join(fingerprints))
+    )
     if not package.data_shards and listing.manifest:
         return Source(package.folder, listing.manifest, extras=package.extras, known=listing.digest)
     entries: list[Entry] = []
@@ -151,11 +153,11 @@ class Listing:
             kept, _, self.digest = f.readline().decode("ascii", "replace").strip().partition(" ")
             if kept == fingerprint:
                 manifest = f.read()
-                self.manifest = manifest if digest(manifest) == self.digest else b""
+                self.manifest = manifest if compute_digest(manifest) == self.digest else b""
 
     def keep(self, manifest: bytes) -> None:
         """Store the manifest."""
-        write_beside(self._path, f"{self._fingerprint} {digest(manifest)}\n".encode() + manifest)
+        write_beside(self._path, f"{self._fingerprint} {compute_digest(manifest)}\n".encode() + manifest)
 
 
 def _check_data_shards(package: Package, entries: list[Entry]) -> None:
@@ -251,7 +253,7 @@ def _find_cache(folder: str, environ: Mapping[str, str], name: str) -> str:
         return str(own / name)
     kept = find_caches(environ)
     kept.mkdir(parents=True, exist_ok=True)
-    return str(kept / f"{digest(os.fsencode(folder))[:32]}.{name}")
+    return str(kept / f"{compute_digest(os.fsencode(folder))[:32]}.{name}")
 
 
 def find_caches(environ: Mapping[str, str]) -> Path:

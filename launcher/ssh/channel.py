@@ -54,7 +54,7 @@ class Channel(ABC):
         self.over = threading.Event()  # set when no more data will come
         self.status: int | None = None  # exit code, 128+n after a signal; None if unknown
 
-    def diagnosis(self) -> str:
+    def describe_end(self) -> str:
         """Return the last messages of the other side and its exit, as text."""
         self.over.wait(LAST_WORDS_S)
         cut = "the SSH connection was cut" if self.over.is_set() and self.status is None else ""

@@ -33,7 +33,7 @@ def find_holder(addr: str, port: int, mark: str = "") -> str:
 
     If none listens: the holder of this abstract Unix socket. Empty if none is found.
     """
-    sockets = _list_listening(_packed(addr), port) or _list_bound(mark)
+    sockets = _list_listening(_pack_address(addr), port) or _list_bound(mark)
     if not sockets:
         return ""
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -43,7 +43,7 @@ def find_holder(addr: str, port: int, mark: str = "") -> str:
     return ""
 
 
-def _packed(addr: str) -> bytes:
+def _pack_address(addr: str) -> bytes:
     """Return an address as 16 bytes; the empty one stands for all addresses of this machine."""
     if ":" in addr:
         return socket.inet_pton(socket.AF_INET6, addr.partition("%")[0])

@@ -18,7 +18,7 @@ def find_user(sock: socket.socket) -> int | None:
     Anybody may connect to a port of this machine; this tells our own user's programs from others.
     """
     with contextlib.suppress(OSError, ValueError):
-        ends = _as_listed(sock.getpeername()), _as_listed(sock.getsockname())
+        ends = _format_listed(sock.getpeername()), _format_listed(sock.getsockname())
         for table in ("/proc/net/tcp", "/proc/net/tcp6"):
             with contextlib.suppress(FileNotFoundError), open(table, encoding="ascii") as f:
                 for words in map(str.split, f):
@@ -28,7 +28,7 @@ def find_user(sock: socket.socket) -> int | None:
     return None
 
 
-def _as_listed(name: tuple[str, int]) -> str:
+def _format_listed(name: tuple[str, int]) -> str:
     """Return address and port in the form of the kernel's tables, IPv4 the same in both."""
     family = socket.AF_INET6 if ":" in name[0] else socket.AF_INET
     raw = socket.inet_pton(family, name[0].partition("%")[0])

@@ -90,9 +90,11 @@ def test_hostile_node_ends_the_head_only_with_a_message(said: list[Message]) -> 
             while not head.done:
                 loop.run_once(0.0)
                 now_s += 0.5
-        failed = any(e["event"] in ("process", "end") and e["code"] for e in head.events(0)[0] if "code" in e)
+        failed = any(
+            e["event"] in ("process", "end") and e["code"] for e in head.list_events(0)[0] if "code" in e
+        )
         assert head.code < 256 and not (failed and head.code == 0)
-        show(head.events(0)[0])
+        show(head.list_events(0)[0])
         head.close()
 
 
@@ -113,7 +115,7 @@ def test_hostile_head_ends_the_launcher_only_with_a_message(
             far.shutdown(socket.SHUT_WR)
             while not head.done:
                 loop.run_once(0.0)
-        known, _ = head.events(0)
+        known, _ = head.list_events(0)
         ends = [e for e in known if e["event"] == "end"]
         assert 0 <= head.code < 256 and not (ends and ends[-1]["failure"] and head.code == 0)
         show(known)

@@ -104,7 +104,7 @@ def test_what_pip_leaves_goes_with_the_run_folder(workspace: Path) -> None:
     finally:
         backend.close()
         loop.close()
-    end = head.events(0)[0][-1]
+    end = head.list_events(0)[0][-1]
     assert end["code"] == 7, end["reason"]
     left = Path((workspace / "where").read_text().strip())
     assert left.parent.name.startswith("pslaunch-") and not left.parent.exists()

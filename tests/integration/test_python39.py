@@ -126,7 +126,7 @@ class Bullseye:
         with self.job(program) as job:
             job.loop.run(lambda: job.head.done)
             assert job.keeper.wait(10) == 0
-        return job.head.code, job.head.events(0)[0]
+        return job.head.code, job.head.list_events(0)[0]
 
 
 def plan() -> Plan:
@@ -194,7 +194,7 @@ def test_a_failure_ends_all_of_it(bullseye: Bullseye) -> None:
 
 def test_without_its_head_the_agent_ends_the_programs(bullseye: Bullseye) -> None:
     with bullseye.job("import os, signal\nos.write(1, b'ready\\n')\nsignal.pause()") as job:
-        job.loop.run(lambda: sum(e["event"] == "line" for e in job.head.events(0)[0]) == 3)
+        job.loop.run(lambda: sum(e["event"] == "line" for e in job.head.list_events(0)[0]) == 3)
         for fd in job.line:
             os.close(fd)
         assert job.keeper.wait(LIMITS.grace_s + 5) == codes.PEER

@@ -91,7 +91,7 @@ class CarriedBackend(LocalBackend):
             came[json.loads(text)["node"]] = Line(fd, fd, self._words, seals)
 
         loop, secret = Loop(), os.urandom(32)
-        gate = Gate(loop, "127.0.0.1", secret, check=check, admit=admit, refused=lambda _why: None)
+        gate = Gate(loop, "127.0.0.1", secret, check=check, admit=admit, note_refusal=lambda _why: None)
         try:
             carrier = self._carry(limits, gate.port, secret)
             loop.watch(carrier, read=lambda: loop.watch(carrier))

@@ -105,7 +105,7 @@ def test_hosts_that_can_not_be_told_where_to_dial_are_all_named(
         return opened
 
     monkeypatch.setattr(backend, "_open", agents_that_end)
-    nodes = [Node(i, name, "").in_folder("/ws") for i, name in enumerate("ab")]
+    nodes = [Node(i, name, "").place_in("/ws") for i, name in enumerate("ab")]
     with contextlib.closing(backend), pytest.raises(HostsError) as e:
         backend.start_dialing(nodes, Limits(1.0, 30.0, 60.0, None, 60.0), Dial(("127.0.0.1",), 1, "00"))
     assert [one.host for one in e.value.failed.values()] == ["a", "b"]
@@ -264,7 +264,7 @@ def test_a_connection_that_was_cut_is_made_anew(client: Client, fleet: Callable[
     for pid in client.sshd.connections():
         os.kill(pid, signal.SIGKILL)
     assert channel.wait(10) is None
-    assert channel.diagnosis() == "the SSH connection was cut"
+    assert channel.describe_end() == "the SSH connection was cut"
     hang_up(channel)
     (again,) = one.open(hosts("node"), [KEEPER])
     greets(again)

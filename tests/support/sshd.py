@@ -52,7 +52,7 @@ def greets(channel: Channel | HostError, kind: type[Channel] = Channel) -> None:
     assert b'"type":"hello"' in os.read(channel.read_fd, 4096)
     hang_up(channel)
     assert channel.wait(10) == 75
-    assert "the head is gone" in channel.diagnosis()
+    assert "the head is gone" in channel.describe_end()
 
 
 def hang_up(channel: Channel) -> None:

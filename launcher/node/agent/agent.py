@@ -227,10 +227,10 @@ class Agent:
         self.line.send({"type": "clock", "time": time.time()})
         facts: list[messages.NodeFacts] = []
 
-        def done(e: Exception | None) -> None:
+        def report(e: Exception | None) -> None:
             self._answer(lambda: self.line.send({"type": "inspected", "facts": facts[0]}), e)
 
-        self.loop.do_aside(lambda: facts.append(inspect_node(m, self._run_dir)), done)
+        self.loop.do_aside(lambda: facts.append(inspect_node(m, self._run_dir)), report)
 
     def _order_door(self, m: messages.DoorMsg) -> None:
         """Listen, at this port if it is free, so that other nodes can test our addresses."""
@@ -246,14 +246,14 @@ class Agent:
         """Try the doors of other nodes, in a thread."""
         reached: list[tuple[int, str]] = []
 
-        def work() -> None:
+        def try_doors() -> None:
             targets = [reach.Target(*door) for door in m["doors"]]
             reached.extend((t.node, t.addr) for t in reach.try_all(targets, self._secret, m["limit_s"]))
 
-        def done(e: Exception | None) -> None:
+        def report(e: Exception | None) -> None:
             self._answer(lambda: self.line.send({"type": "reached", "reached": reached}), e)
 
-        self.loop.do_aside(work, done)
+        self.loop.do_aside(try_doors, report)
 
     def _order_ports(self, m: messages.PortsMsg) -> None:
         """Bind all proposed ports of this node, or none."""

@@ -160,14 +160,14 @@ class Premises:
             from ..dispatch import into_place
             from ..dispatch.manifest import ManifestError
 
-            def over(failed: Exception | None) -> None:
+            def finish(failed: Exception | None) -> None:
                 if isinstance(failed, ManifestError):
                     path = os.path.join(self.workspace, JOURNAL_PATH)
                     text = f"{path}, left by a dispatch that was cut, can't be read ({failed}): remove it"
                     failed = Refusal(codes.IO, f"{text}, and dispatch again")
                 self._answer(self._make_ready, failed)
 
-            self._loop.do_aside(lambda: into_place.finish(self.workspace), over)
+            self._loop.do_aside(lambda: into_place.finish(self.workspace), finish)
         else:
             self._make_ready()
 

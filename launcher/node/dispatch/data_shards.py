@@ -37,11 +37,11 @@ class DataShards:
             number = self.find_number(e.path) if e.kind != "d" else None
             (everybodys if number is None or not count else of.setdefault(number % count, [])).append(i)
 
-        def part(trainers: Collection[int]) -> list[Entry]:
+        def select(trainers: Collection[int]) -> list[Entry]:
             places = [*everybodys, *(i for trainer in trainers for i in of.get(trainer, ()))]
             return [entries[i] for i in sorted(places)]
 
-        return part
+        return select
 
 
 def _compile(pattern: str) -> tuple[re.Pattern[str], str]:

@@ -30,12 +30,12 @@ class FromLauncher:
         """`placed` returns the job, with nodes as reported by their agents."""
         self._loop, self._say, self._placed = loop, say, placed
         self._receiver: Receiver | None = None
-        self._failed: Callable[[Exception], None] = lambda _why: None
+        self._fail: Callable[[Exception], None] = lambda _why: None
 
     def get(
         self,
         then: Callable[[Source], None],
-        failed: Callable[[Exception], None],
+        fail: Callable[[Exception], None],
         mine: Parts | None,
         tell: Callable[[FillingMsg], None],
     ) -> None:
@@ -52,22 +52,22 @@ class FromLauncher:
             if source[0].digest != receiver.digest:
                 raise Refusal(codes.IO, f"{first.workspace} was changed while it was looked at: start again")
 
-        def over(failure: Exception | None) -> None:
+        def finish(failure: Exception | None) -> None:
             if failure:
-                failed(failure)
+                fail(failure)
             else:
-                self._loop.do_aside(list_workspace, lambda e: failed(e) if e else then(source[0]))
+                self._loop.do_aside(list_workspace, lambda e: fail(e) if e else then(source[0]))
 
         receiver = Receiver(
             self._loop,
             first.workspace,
             say=self._say,
-            over=over,
+            end=finish,
             tell=tell,
             in_place=not first.dispatched,
             mine=(lambda entries: mine(entries)(first.id)) if mine else None,
         )
-        self._receiver, self._failed = receiver, failed
+        self._receiver, self._fail = receiver, fail
         if first.dispatched and mine is None:  # else only a part is here
             receiver.expect()
         self._say({"type": "wants"})
@@ -79,7 +79,7 @@ class FromLauncher:
         if m["type"] == "dispatch":
             self._receiver.take_offer(m)
         else:
-            self._failed(Refusal(int(m["code"]), str(m["text"])))
+            self._fail(Refusal(int(m["code"]), str(m["text"])))
 
     def take(self, piece: Data) -> None:
         """Take a piece of the package."""

@@ -35,11 +35,11 @@ class Supply(Protocol):
     def get(
         self,
         then: Callable[[Source], None],
-        failed: Callable[[Exception], None],
+        fail: Callable[[Exception], None],
         mine: Parts | None,
         tell: Callable[[FillingMsg], None],
     ) -> None:
-        """Call `then` or `failed` once the folder is listed, or filled itself.
+        """Call `then` or `fail` once the folder is listed, or filled itself.
 
         `mine` selects each node's entries; `tell` gets the progress of filling it.
         """
@@ -67,11 +67,11 @@ class Dispatch:
         """Check if this node gets the package from us or from another node."""
         return node.dispatched and self._supply is not None and node.id not in self._supply.filled
 
-    def begin(self, over: Callable[[], None]) -> None:
-        """Fill all nodes that need it; then call `over`."""
+    def begin(self, then: Callable[[], None]) -> None:
+        """Fill all nodes that need it; then call `then`."""
         supply, nodes = self._supply, self._desk.placed.nodes
         if supply is None or not self._desk.placed.plan.package:
-            over()
+            then()
             return
         # A folder that nodes share is filled once, with the files of all of them.
         shared = {n.id: self._desk.links[n.id].shared for n in nodes}
@@ -81,7 +81,7 @@ class Dispatch:
         wanting = [n.id for n in nodes if n.dispatched and first[n.id] == n.id and n.id not in filled]
         links = [self._desk.links[node] for node in wanting]
         mine = split_by_node(self._desk.placed, first)
-        self._over, self._began_s = over, self._loop.now()
+        self._then, self._began_s = then, self._loop.now()
         self._unfilled = {link.node.id for link in links}
         supply.get(
             lambda source: self._send(source, links, mine),
@@ -111,7 +111,7 @@ class Dispatch:
         for link in links:
             if not link.gone and not self._desk.is_ending:
                 own = source.make_part(part(link.node.id)) if part else source
-                self._senders[link.node.id] = Sender(self._aside, own, link.line, failed=self._fail)
+                self._senders[link.node.id] = Sender(self._aside, own, link.line, fail=self._fail)
         self._end_if_filled()
 
     def _fail(self, e: Exception) -> None:
@@ -217,7 +217,7 @@ class Dispatch:
             sent=sum(sender.total_bytes for sender in self._senders.values()),  # by the head itself
             elapsed_s=round(self._loop.now() - self._began_s, 3),
         )
-        self._over()
+        self._then()
 
 
 def split_by_node(placed: job.Placed, first: Mapping[int, int]) -> Parts | None:
@@ -230,11 +230,11 @@ def split_by_node(placed: job.Placed, first: Mapping[int, int]) -> Parts | None:
     for p in trainers:
         ranks.setdefault(first.get(p.node, p.node), []).append(p.rank)
 
-    def parts(entries: Sequence[Entry]) -> Callable[[int], list[Entry]]:
-        part = DataShards(patterns).split(entries, len(trainers))
-        return lambda node: part(ranks.get(first.get(node, node), ()))
+    def split(entries: Sequence[Entry]) -> Callable[[int], list[Entry]]:
+        select = DataShards(patterns).split(entries, len(trainers))
+        return lambda node: select(ranks.get(first.get(node, node), ()))
 
-    return parts
+    return split
 
 
 def explain_failure(e: Exception) -> tuple[int, str]:

@@ -78,7 +78,7 @@ def make_hash() -> blake2b:
     return blake2b(digest_size=32)
 
 
-def digest(data: bytes | memoryview) -> str:
+def compute_digest(data: bytes | memoryview) -> str:
     """Return the hash of data, as two sides compare it and as it names a content."""
     return blake2b(data, digest_size=32).hexdigest()
 

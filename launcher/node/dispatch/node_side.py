@@ -36,7 +36,7 @@ class Filling:
         self._closed = False
         self._serving: Serving | None = None
         self._fetching: Fetching | None = None
-        self._receiver: Receiver | None = Receiver(loop, workspace, say=say, over=self._finish, tell=say)
+        self._receiver: Receiver | None = Receiver(loop, workspace, say=say, end=self._finish, tell=say)
         self._receiver.expect()
 
     def take_offer(self, m: DispatchMsg) -> None:

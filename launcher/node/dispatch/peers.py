@@ -34,12 +34,12 @@ class Serving:
         self._loop, self._source, self._aside, self._trace = loop, source, Aside(loop), trace
         self._peers: dict[MessageLine[DispatchMsg], Sender] = {}
         self._gate = Gate(
-            loop, addr, secret, check=_check_request, admit=self._admit, refused=lambda _why: None
+            loop, addr, secret, check=_check_request, admit=self._admit, note_refusal=lambda _why: None
         )
         self.port = self._gate.port
 
     def _admit(self, _text: bytes, fd: int, seals: Seals) -> None:
-        def heard(m: LacksMsg | ReceivedMsg) -> None:
+        def handle(m: LacksMsg | ReceivedMsg) -> None:
             try:
                 if m["type"] == "lacks":
                     self._peers[line].send_lacking(m)
@@ -53,17 +53,17 @@ class Serving:
             fd,
             fd,
             lost_after_s=LOST_AFTER_S,
-            on_message=heard,
+            on_message=handle,
             on_lost=lambda _why: self._drop(line),
             seals=seals,
             trace=self._trace,
         )
 
         # No failure of the job: the other node sees the line close, and asks the head.
-        def failed(_e: Exception) -> None:
+        def give_up(_e: Exception) -> None:
             self._drop(line)
 
-        self._peers[line] = Sender(self._aside, self._source, line, failed=failed, offer=False)
+        self._peers[line] = Sender(self._aside, self._source, line, fail=give_up, offer=False)
 
     def _drop(self, line: MessageLine[DispatchMsg]) -> None:
         line.close()

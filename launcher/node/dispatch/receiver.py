@@ -12,7 +12,7 @@ from .. import codes
 from ..codes import Refusal
 from ..line.wire import Data
 from ..loop import Aside, Loop
-from .manifest import MAX_BYTES, Entry, ManifestError, decode, digest
+from .manifest import MAX_BYTES, Entry, ManifestError, compute_digest, decode
 from .staging import Incoming, Want
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ TELL_EVERY_S = 0.5
 
 
 class Receiver:
-    """Receiver of one package: orders and pieces come in, `say` sends answers, `over` gets the end."""
+    """Receiver of one package: orders and pieces come in, `say` sends answers, `end` is called at the end."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Receiver:
         workspace: str,
         *,
         say: Say,
-        over: Callable[[Exception | None], None],
+        end: Callable[[Exception | None], None],
         tell: Callable[[FillingMsg], None],
         in_place: bool = False,
         mine: Callable[[Sequence[Entry]], list[Entry]] | None = None,
@@ -50,7 +50,7 @@ class Receiver:
         `mine`: selects this workspace's entries, if other nodes are filled from here too.
         """
         self._in_place, self._mine = in_place, mine
-        self._aside, self._workspace, self._say, self._over = Aside(loop), workspace, say, over
+        self._aside, self._workspace, self._say, self._report_end = Aside(loop), workspace, say, end
         self._tell_sender = say  # to the current sender
         self._loop, self._tell = loop, tell
         self._state, self._due_s = "", 0.0  # of the last progress report; when the next one is due
@@ -75,7 +75,7 @@ class Receiver:
             if known := self._incoming.glance():
                 self._foreseen = known, []
             elif own := self._incoming.read_own_manifest():
-                self._foreseen = digest(own), self._incoming.list_lacking(own)
+                self._foreseen = compute_digest(own), self._incoming.list_lacking(own)
 
         self._aside.do(compare, lambda _failed: None)  # take_offer meets the same failure again
 
@@ -99,7 +99,7 @@ class Receiver:
         def ask() -> None:
             if self._foreseen[0] == self.digest:
                 self._begin_taking(self._foreseen[1])
-            elif digest(own[0]) == self.digest:
+            elif compute_digest(own[0]) == self.digest:
                 self._compare_workspace(own[0])
             else:
                 self._want_manifest()
@@ -172,7 +172,7 @@ class Receiver:
         self._grant(len(piece.data))
         if len(data) == self._size:
             self._manifest = None
-            if digest(bytes(data)) != self.digest:
+            if compute_digest(bytes(data)) != self.digest:
                 self._end(ManifestError("the manifest is not what was announced"))
             else:
                 self._use_manifest(bytes(data))
@@ -203,7 +203,7 @@ class Receiver:
         incoming, sender = self._incoming, self._tell_sender
         assert incoming is not None
 
-        def written() -> None:
+        def go_on() -> None:
             self._writing, self._idle_since_s = False, self._loop.now()
             size = sum(len(p.data) for p in pieces)
             self._received_bytes += size
@@ -220,7 +220,7 @@ class Receiver:
             self._write()
             self._place_if_whole()
 
-        self._do(lambda: again.extend(incoming.take(pieces)), written)
+        self._do(lambda: again.extend(incoming.take(pieces)), go_on)
 
     def _place_if_whole(self) -> None:
         incoming = self._incoming
@@ -231,7 +231,7 @@ class Receiver:
             self._do(incoming.place, lambda: self._end(None))
 
     def _do(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        def over(failed: Exception | None) -> None:
+        def finish(failed: Exception | None) -> None:
             if self.closed:
                 return
             if failed:
@@ -239,7 +239,7 @@ class Receiver:
             else:
                 then()
 
-        self._aside.do(work, over)
+        self._aside.do(work, finish)
 
     def _tell_progress(self, state: str) -> None:
         if not self._files or (state == self._state and self._loop.now() < self._due_s):
@@ -260,7 +260,7 @@ class Receiver:
             self._tell_progress("done")
         if isinstance(failed, ManifestError):
             failed = Refusal(codes.IO, f"the package can't be taken: {failed}")
-        self._over(failed)
+        self._report_end(failed)
 
     def close(self) -> None:
         """Take nothing more; the thread's work ends soon. May be called twice."""

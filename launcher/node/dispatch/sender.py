@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..line.wire import MAX_DATA_BYTES, Data, encode_data
 from ..loop import Aside
-from .manifest import Entry, decode, digest, encode
+from .manifest import Entry, compute_digest, decode, encode
 from .receiver import FIRST_BYTES, THE_MANIFEST, WINDOW_BYTES
 from .staging import Want
 
@@ -49,7 +49,7 @@ class Source:
         self._entries = None if isinstance(entries, bytes) else entries
         self._whole: Source = self  # for a part: the source with all entries
         self.manifest = entries if isinstance(entries, bytes) else encode(entries)
-        self.digest = known or digest(self.manifest)
+        self.digest = known or compute_digest(self.manifest)
 
     @property
     def entries(self) -> Sequence[Entry]:
@@ -109,7 +109,7 @@ class Source:
 
 
 class Sender:
-    """Sender of a package to one node, driven by the node's answers; `failed` gets errors."""
+    """Sender of a package to one node, driven by the node's answers; `fail` gets errors."""
 
     def __init__(
         self,
@@ -117,11 +117,11 @@ class Sender:
         source: Source,
         line: MessageLine[messages.DispatchMsg],
         *,
-        failed: Callable[[Exception], None],
+        fail: Callable[[Exception], None],
         offer: bool = True,
     ) -> None:
         self._aside, self._source, self._line = aside, source, line
-        self._failed = failed
+        self._fail = fail
         self._queue: deque[Want] = deque()
         self._fd, self._at = -1, 0
         self._credit = FIRST_BYTES
@@ -136,7 +136,7 @@ class Sender:
         if self._source.is_read:
             then()
         else:
-            self._aside.do(self._source.read, lambda failed: self._failed(failed) if failed else then())
+            self._aside.do(self._source.read, lambda failed: self._fail(failed) if failed else then())
 
     def send_lacking(self, m: messages.LacksMsg) -> None:
         """Queue the requested files in their order. Raises ValueError if a request is invalid."""
@@ -194,17 +194,17 @@ class Sender:
         frames: list[bytes] = []
         budget = min(BATCH_BYTES, self._credit)
 
-        def over(failed: Exception | None) -> None:
+        def finish(failed: Exception | None) -> None:
             self._reading = False
             self._credit -= self._batch_bytes
             if failed:
-                self._failed(failed)
+                self._fail(failed)
                 return
             self._ready.append(frames)
             self._line.draw(self._draw)
             self._read()
 
-        self._aside.do(lambda: self._read_batch(frames, budget), over)
+        self._aside.do(lambda: self._read_batch(frames, budget), finish)
 
     def _draw(self) -> list[bytes]:
         if not self._ready:

@@ -19,7 +19,7 @@ from ..line.wire import Data
 from ..listing import show_few
 from . import unchanged
 from .into_place import HASHES, MANIFEST, Store, assign_stage_names, dress, put_in_place, survey
-from .manifest import MAX_NAMED, Entry, Hashes, ManifestError, decode, digest, encode, make_hash
+from .manifest import MAX_NAMED, Entry, Hashes, ManifestError, compute_digest, decode, encode, make_hash
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PART = ".part"
@@ -198,7 +198,7 @@ class Incoming:
     def _take_part(self, e: Entry, want: Want, data: memoryview) -> list[Want]:
         if len(data) == e.size:
             self._wanted.popleft()
-            if digest(data) != e.content:
+            if compute_digest(data) != e.content:
                 raise Refusal(codes.IO, _describe_change(e))
             self._write_whole(e, e.content, data)
             return []

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Sequence
 
 from .into_place import MANIFEST, Store
-from .manifest import Entry, Hashes, digest, make_key, pause_gc
+from .manifest import Entry, Hashes, compute_digest, make_key, pause_gc
 
 SEEN = "seen"  # manifest's digest, count of fields below, its fingerprint; then path and fingerprint of each
 
@@ -49,7 +49,7 @@ def note(store: Store, entries: Sequence[Entry], hashes: Hashes) -> None:
 
 def keep(store: Store, fingerprints: Sequence[str]) -> None:
     """Keep path and fingerprint of all entries of the manifest. Raises OSError."""
-    about = _make_header(store, digest(store.read(MANIFEST)), len(fingerprints))
+    about = _make_header(store, compute_digest(store.read(MANIFEST)), len(fingerprints))
     store.write(SEEN, os.fsencode("\0".join((about, *fingerprints))))
 
 

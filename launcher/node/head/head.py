@@ -80,12 +80,12 @@ class Head:
 
     # --- the interface of observers ---
 
-    def events(self, cursor: int, limit: int | None = None) -> tuple[list[Event], int]:
+    def list_events(self, cursor: int, limit: int | None = None) -> tuple[list[Event], int]:
         """Return the events still kept from number `cursor` on, at most `limit`, and the next cursor."""
         found = self._events.list_since(cursor, limit)
         return found, found[-1]["n"] + 1 if found else self._next_event
 
-    def status(self) -> messages.JobStatus:
+    def make_status(self) -> messages.JobStatus:
         """Return the state of the job: each process with its state and last report."""
         return {
             "job": self.placed.plan.job_id,

@@ -154,7 +154,7 @@ class Lead:
             bytes.fromhex(secret),
             check=self._check,
             admit=self._admit,
-            refused=lambda why: self._warn(f"refused a connection: {why}"),
+            note_refusal=lambda why: self._warn(f"refused a connection: {why}"),
             port=_choose_gate_port(placed),
         )
         self._listen()
@@ -224,7 +224,7 @@ class Lead:
 
     def _order_status(self, observer: Observer, _m: messages.StatusRequestMsg) -> None:
         assert self._head is not None
-        self._answer(observer, {"type": "status", **self._head.status()})
+        self._answer(observer, {"type": "status", **self._head.make_status()})
 
     def _order_stop(self, observer: Observer, m: messages.StopMsg) -> None:
         assert self._head is not None
@@ -242,7 +242,7 @@ class Lead:
             while (
                 observer.cursor is not None and observer.line and observer.line.open and observer.line.is_idle
             ):
-                events, following = self._head.events(observer.cursor, CHUNK)
+                events, following = self._head.list_events(observer.cursor, CHUNK)
                 if events:
                     observer.cursor = following
                     observer.line.send({"type": "events", "events": events})
@@ -294,7 +294,7 @@ class Lead:
     def _close(self) -> None:
         assert self._head is not None
         self._begin_trace()
-        states = zip(self._head.status()["processes"], self._head.placed.processes)
+        states = zip(self._head.make_status()["processes"], self._head.placed.processes)
         processes = [{**state, "log": process.log} for state, process in states]
         end = self._head.end
         self._note({"state": "ended", "processes": processes, "code": end["code"], "reason": end["reason"],

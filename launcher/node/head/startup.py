@@ -39,7 +39,7 @@ class Opening:
         self._desk, self._secret, self._package = desk, secret, package
         plan = desk.placed.plan
         nodes = [n.id for n in desk.placed.nodes]
-        self._round = Round(nodes, self._prepare, over=lambda: desk.is_ending)
+        self._round = Round(nodes, self._prepare, is_over=lambda: desk.is_ending)
         self._port, self._other_port, self._port_tries = plan.port or job.FIRST_PORT, job.FIRST_PORT, 0
         self._bound_ports: dict[str, tuple[int, ...]] = {}
         self._refused_ports = False

@@ -51,11 +51,11 @@ class Gate:
         *,
         check: Callable[[bytes], str],
         admit: Callable[[bytes, int, Seals], None],
-        refused: Callable[[str], None],
+        note_refusal: Callable[[str], None],
         port: int = 0,
     ) -> None:
         self._loop, self._secret = loop, secret
-        self._check, self._admit, self._refused = check, admit, refused
+        self._check, self._admit, self._note_refusal = check, admit, note_refusal
         self._callers: places.Places[_Caller] = places.Places()
         self._refusals = prove.Refusals()
         listener = reach.listen(addr, port)
@@ -126,7 +126,7 @@ class Gate:
             self._forget(caller)
             caller.sock.close()
             if self._refusals.admit(caller.host, self._loop.now()):
-                self._refused(f"{caller.host}:{caller.port}: {why}")
+                self._note_refusal(f"{caller.host}:{caller.port}: {why}")
 
     def _tick(self) -> None:
         """Drop callers past their time; report sums of refusals that were not reported one by one."""
@@ -135,7 +135,7 @@ class Gate:
             if now_s >= caller.until_s:
                 self._drop(caller, f"it did not prove itself within {prove.TIMEOUT_S:g} s")
         for line in self._refusals.collect_sums(now_s):
-            self._refused(line)
+            self._note_refusal(line)
         if self._open:
             self._loop.call_after(TICK_S, self._tick)
 

@@ -58,7 +58,7 @@ def test_a_published_conf_and_a_package(here: Path) -> None:
         workspace=(here / "ws").resolve(),
         program="train.py",
         site=Site(
-            tuple(node.in_folder("/data/jobs/ws") for node in nodes),
+            tuple(node.place_in("/data/jobs/ws") for node in nodes),
             pservers=Count("per_rank", 1),
             trainers=Count("per_rank", 1),
             package=Package(str((here / "ws").resolve())),

@@ -36,7 +36,7 @@ def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Note]:
     head = socket.socket(socket.AF_UNIX)
     head.bind(str(tmp_path / "head"))
     head.listen()
-    node = Node(0, "localhost", "127.0.0.1").in_folder(str(tmp_path))._asdict()
+    node = Node(0, "localhost", "127.0.0.1").place_in(str(tmp_path))._asdict()
 
     def write(job: str, state: str, *, end: str = ".json", **fields: Any) -> None:
         path = Path(record.get_folder(os.environ)) / (job + end)

@@ -68,7 +68,7 @@ def test_head_that_requests_missing_files_is_lost(tmp_path: Path) -> None:
     loop.run(lambda: head._sender is not None)
     line.send({"type": "lacks", "manifest": False, "files": [7, 1], "offsets": {}})
     loop.run(lambda: head.done)
-    (event,) = head.events(0)[0]
+    (event,) = head.list_events(0)[0]
     assert head.code == codes.NODE_LOST and "1 files from number 7 on" in event["reason"]
     assert event["reason"] == f"{event['failure']['what']} {event['failure']['text']}"  # the name once
     line.close()
@@ -90,7 +90,7 @@ def test_unanswered_request_to_end_is_reported(answers: bool) -> None:
     line.send({"type": "events", "events": [{"n": 0, "time": 0.0, "event": "note", "text": "early"}]})
     if answers:
         line.send({"type": "stopping"})
-    loop.run(lambda: bool(head.events(0)[0]) and answers == ("stopping" in head.answers))
+    loop.run(lambda: bool(head.list_events(0)[0]) and answers == ("stopping" in head.answers))
     now_s = SLOW_S + 0.1
     loop.run_once(0.0)
     text = "node 0 (n) does not answer the request to end the job; 8 s after a second request it is given up"
@@ -108,7 +108,7 @@ def test_head_that_leaves_after_the_job_is_not_lost() -> None:
     line.close()
     loop.run(lambda: head.done)
     loop.run_once(0.1)  # as where results are fetched after that
-    assert head.code == codes.PEER and not head.events(0)[0]
+    assert head.code == codes.PEER and not head.list_events(0)[0]
     loop.close()
 
 
@@ -122,9 +122,9 @@ def test_missing_events_are_reported_also_if_dropped_here() -> None:
         line.send({"type": "events", "events": some})
     line.send({"type": "stopping"})
     loop.run(lambda: "stopping" in head.answers)
-    events, cursor = head.events(0)
+    events, cursor = head.list_events(0)
     assert (events[0]["n"], events[0]["missing"], cursor) == (1, 2, numbers[-1] + 1)
-    assert [e["n"] for e in events[1:]] == list(numbers[1:]) and head.events(cursor) == ([], cursor)
+    assert [e["n"] for e in events[1:]] == list(numbers[1:]) and head.list_events(cursor) == ([], cursor)
     for end in (line, head):
         end.close()
     loop.close()

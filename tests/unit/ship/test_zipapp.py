@@ -74,7 +74,7 @@ from pslaunch.node.dispatch import manifest
 import traceback
 print(zipimport._compile_source is not compile_source or not compiled, bool(manifest.__file__))
 try:
-    manifest.digest(None)
+    manifest.compute_digest(None)
 except TypeError:
     print(traceback.format_exc())
 """

@@ -15,14 +15,14 @@ from pslaunch.node.dispatch.manifest import (
     Entry,
     Hashes,
     ManifestError,
+    compute_digest,
     decode,
-    digest,
     encode,
     read,
     walk,
 )
 
-EMPTY = digest(b"")
+EMPTY = compute_digest(b"")
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_walk_leaves_out_the_nodes_own_files(folder: Path, tmp_path: Path) -> No
     ]  # fmt: skip
     program = found.entries[-1]
     assert (program.mode, program.size) == (0o755, 1)
-    assert program.content == digest(b"1")
+    assert program.content == compute_digest(b"1")
 
 
 def test_a_manifest_comes_back_as_it_was(folder: Path, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_hashes_are_kept_and_a_changed_file_is_read_again(tmp_path: Path) -> Non
     assert hashes(tmp_path).get_hash(str(path), st_) == "0" * 64
     path.write_text("two")
     os.utime(path, (1, 1))  # the same size and time: only ctime tells
-    assert hashes(tmp_path).get_hash(str(path), path.stat()) == digest(b"two")
+    assert hashes(tmp_path).get_hash(str(path), path.stat()) == compute_digest(b"two")
 
 
 def test_a_file_that_was_just_written_is_read_again(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_file_that_was_just_written_is_read_again(tmp_path: Path) -> None:
 def test_damaged_cache_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "hashes").write_bytes(text.encode("utf-8", "surrogateescape"))
     (tmp_path / "f").write_text("f")
-    assert hashes(tmp_path).get_hash(str(tmp_path / "f"), (tmp_path / "f").stat()) == digest(b"f")
+    assert hashes(tmp_path).get_hash(str(tmp_path / "f"), (tmp_path / "f").stat()) == compute_digest(b"f")
 
 
 BAD = [

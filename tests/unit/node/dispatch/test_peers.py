@@ -43,7 +43,7 @@ class Nodes:
             on_data=lambda piece: self.receiver.take(piece),
         )  # fmt: skip
         self.receiver = Receiver(
-            self.loop, str(workspace), say=self.node.send, over=self.ends.append, tell=self.told.append
+            self.loop, str(workspace), say=self.node.send, end=self.ends.append, tell=self.told.append
         )
         self.take, self.receiver.take = self.receiver.take, self.count  # type: ignore[method-assign]
         self.serving = Serving(self.loop, "127.0.0.1", SECRET, source)
@@ -51,7 +51,7 @@ class Nodes:
         self.secret = secret
         self.aside = Aside(self.loop)
         failed = self.ends.append
-        self.sender = Sender(self.aside, source, self.head, failed=failed)
+        self.sender = Sender(self.aside, source, self.head, fail=failed)
 
     def count(self, piece: Data) -> None:
         self.come += len(piece.data)

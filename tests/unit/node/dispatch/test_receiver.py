@@ -15,7 +15,7 @@ from pslaunch.node import codes
 from pslaunch.node.codes import Refusal
 from pslaunch.node.dispatch import manifest
 from pslaunch.node.dispatch import receiver as receive
-from pslaunch.node.dispatch.manifest import Entry, Hashes, ManifestError, digest, encode, read, walk
+from pslaunch.node.dispatch.manifest import Entry, Hashes, ManifestError, compute_digest, encode, read, walk
 from pslaunch.node.dispatch.receiver import THE_MANIFEST, Receiver, encode_runs
 from pslaunch.node.dispatch.sender import Sender, Source
 from pslaunch.node.dispatch.staging import Incoming, Want
@@ -63,10 +63,10 @@ class Ends:
         self.head = self.line(near.detach(), self.heard)
         self.node = self.line(far.detach(), self.ordered)
         self.receiver = Receiver(
-            self.loop, str(workspace), say=self.node.send, over=self.ends.append, tell=self.told.append
+            self.loop, str(workspace), say=self.node.send, end=self.ends.append, tell=self.told.append
         )
         self.sending = Aside(self.loop)
-        self.sender = Sender(self.sending, source, self.head, failed=self.failures.append)
+        self.sender = Sender(self.sending, source, self.head, fail=self.failures.append)
 
     def line(self, fd: int, heard: Any) -> MessageLine[Any]:
         return MessageLine(
@@ -223,7 +223,7 @@ def test_damaged_rest_of_a_cut_is_sent_again(source: Path, tmp_path: Path, ends:
     ws, package = tmp_path / "ws", listed(source)
     staged = ws / ".pslaunch/dispatch/staged"
     staged.mkdir(parents=True)
-    (staged / f"{digest(BIG)}.part").write_bytes(b"x" * 70_000)
+    (staged / f"{compute_digest(BIG)}.part").write_bytes(b"x" * 70_000)
     again = dispatched(ends, package, ws)
     assert len(again.asked) == 3 and again.asked[-1]["files"] == [0, 1]
     assert again.told[-1]["received"] == again.told[-1]["bytes"] == again.sender.total_bytes
@@ -266,8 +266,8 @@ def test_a_file_that_changes_while_it_is_sent_is_named(
 
 GOOD = b"content"
 ENTRIES = [
-    Entry("a", "f", 0o644, len(GOOD), 0, digest(GOOD)),
-    Entry("b", "f", 0o644, len(BIG), 0, digest(BIG)),
+    Entry("a", "f", 0o644, len(GOOD), 0, compute_digest(GOOD)),
+    Entry("b", "f", 0o644, len(BIG), 0, compute_digest(BIG)),
 ]
 
 
@@ -308,7 +308,7 @@ def test_a_wrong_large_content_never_counts(incoming: Incoming, tmp_path: Path) 
     with pytest.raises(Refusal, match="b came with another content"):
         incoming.take([Data(1, 50_000, bytes(len(BIG) - 50_000))])
     staged = tmp_path / "ws/.pslaunch/dispatch/staged"
-    assert [p.name for p in staged.iterdir()] == [digest(GOOD)]
+    assert [p.name for p in staged.iterdir()] == [compute_digest(GOOD)]
 
 
 def test_unrequested_data_is_refused(incoming: Incoming) -> None:
@@ -326,12 +326,12 @@ class Alone:
         self.ends: list[Exception | None] = []
         self.told: list[Any] = []
         self.receiver = Receiver(
-            self.loop, str(workspace), say=self.said.append, over=self.ends.append, tell=self.told.append
+            self.loop, str(workspace), say=self.said.append, end=self.ends.append, tell=self.told.append
         )
 
     def offer(self, manifest: bytes, size: int | None = None) -> None:
         bytes_ = len(manifest) if size is None else size
-        self.receiver.take_offer({"type": "dispatch", "digest": digest(manifest), "bytes": bytes_})
+        self.receiver.take_offer({"type": "dispatch", "digest": compute_digest(manifest), "bytes": bytes_})
         self.loop.run(lambda: bool(self.said or self.ends))
 
     def refusal(self) -> str:
@@ -359,7 +359,7 @@ def test_no_length_is_believed(alone: Alone, size: int) -> None:
 
 def test_a_manifest_that_leads_out_is_refused(alone: Alone, tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("mine")
-    listing = encode([Entry("../victim", "f", 0o644, 1, 0, digest(b"x"))])
+    listing = encode([Entry("../victim", "f", 0o644, 1, 0, compute_digest(b"x"))])
     alone.offer(listing)
     alone.receiver.take(Data(THE_MANIFEST, 0, listing))
     assert "'../victim' can't be a path" in alone.refusal()
@@ -384,7 +384,7 @@ def test_lack_of_space_is_found_before_writing(tmp_path: Path) -> None:
     ws.mkdir()
     (ws / "old").write_text("old")
     with pytest.raises(Refusal, match=r"bytes free and the package needs 4,611,686,0") as e:
-        Incoming(str(ws)).list_lacking(encode([Entry("a", "f", 0o644, 2**62, 0, digest(b"x"))]))
+        Incoming(str(ws)).list_lacking(encode([Entry("a", "f", 0o644, 2**62, 0, compute_digest(b"x"))]))
     assert e.value.code == codes.IO and (ws / "old").read_text() == "old"
 
 
@@ -408,7 +408,7 @@ def test_node_compares_before_the_offer(source: Path, tmp_path: Path, ends: list
 def test_encoded_runs_are_decoded_equally(tmp_path: Path, ends: list[Ends], seed: int) -> None:
     dice = random.Random(seed)
     entries = [
-        Entry(f"{i:05}", "f", 0o644, dice.choice([0, 1, 100]), 0, digest(str(i).encode()))
+        Entry(f"{i:05}", "f", 0o644, dice.choice([0, 1, 100]), 0, compute_digest(str(i).encode()))
         for i in range(1000)
     ]
     wants = [
@@ -430,7 +430,7 @@ def test_encoded_runs_are_decoded_equally(tmp_path: Path, ends: list[Ends], seed
 @pytest.mark.parametrize("passed", [1, 2, 9, 10])
 def test_every_request_fits_a_message(wanted: int, passed: int) -> None:
     """Short names, and files that are wanted alternate with files that are not."""
-    entries = [Entry(f"{i:03x}", "f", 0o644, 1, 0, digest(str(i).encode())) for i in range(16**3)]
+    entries = [Entry(f"{i:03x}", "f", 0o644, 1, 0, compute_digest(str(i).encode())) for i in range(16**3)]
     wants = [Want(i, 0) for i in range(len(entries)) if i % (wanted + passed) >= passed]
     said = sum(map(len, encode_control({"type": "lacks", "files": encode_runs(wants, entries)})))
     assert said / len(encode(entries)) * manifest.MAX_BYTES < MAX_CONTROL_BYTES
@@ -440,7 +440,7 @@ def test_every_request_fits_a_message(wanted: int, passed: int) -> None:
 def test_damaged_file_of_a_gone_sender_is_requested_once(alone: Alone, tmp_path: Path) -> None:
     staged = tmp_path / "ws/.pslaunch/dispatch/staged"
     staged.mkdir(parents=True)
-    (staged / f"{digest(BIG)}.part").write_bytes(b"x" * 70_000)
+    (staged / f"{compute_digest(BIG)}.part").write_bytes(b"x" * 70_000)
     listing = encode(ENTRIES[1:])
     alone.offer(listing)
     alone.receiver.take(Data(THE_MANIFEST, 0, listing))

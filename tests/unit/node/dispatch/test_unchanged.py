@@ -11,7 +11,7 @@ import pytest
 
 from pslaunch.node.dispatch import unchanged as seen
 from pslaunch.node.dispatch.into_place import MANIFEST, Store
-from pslaunch.node.dispatch.manifest import Hashes, digest, encode, read, walk
+from pslaunch.node.dispatch.manifest import Hashes, compute_digest, encode, read, walk
 from pslaunch.node.dispatch.staging import Incoming
 from pslaunch.node.line.wire import Data
 
@@ -33,7 +33,7 @@ def package(tmp_path: Path) -> bytes:
 def store(tmp_path: Path, package: bytes) -> Store:
     """Return a workspace filled with the package."""
     incoming = Incoming(str(tmp_path / "ws"))
-    contents = {digest(text): text for text in (b"first", b"second")}
+    contents = {compute_digest(text): text for text in (b"first", b"second")}
     for want in incoming.list_lacking(package):
         incoming.take([Data(want.file, 0, contents[incoming.listed[want.file].content])])
     incoming.place()
@@ -44,13 +44,13 @@ def store(tmp_path: Path, package: bytes) -> Store:
 
 def test_untouched_workspace_is_known_without_its_manifest(store: Store, package: bytes) -> None:
     (Path(store.workspace) / "made by a program").write_text("this is none of the package's business")
-    assert seen.glance(store) == digest(package)
+    assert seen.glance(store) == compute_digest(package)
     again = Incoming(store.workspace)
-    assert again.glance() == digest(package)
+    assert again.glance() == compute_digest(package)
     before = Path(store.path, MANIFEST).stat()
     again.place()
     again.remember()
-    assert Path(store.path, MANIFEST).stat() == before and seen.glance(store) == digest(package)
+    assert Path(store.path, MANIFEST).stat() == before and seen.glance(store) == compute_digest(package)
 
 
 def rewrite(path: Path) -> None:

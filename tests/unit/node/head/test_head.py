@@ -80,7 +80,7 @@ class Led:
         self.loop.run_once(0.0)
 
     def events(self, event: str) -> list[dict[str, Any]]:
-        return [e for e in self.head.events(0)[0] if e["event"] == event]
+        return [e for e in self.head.list_events(0)[0] if e["event"] == event]
 
     def notes(self) -> list[str]:
         return [e["text"] for e in self.events("note")]

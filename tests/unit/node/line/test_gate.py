@@ -75,7 +75,7 @@ class Guarded:
             SECRET,
             check=lambda text: "" if text == b"welcome" else "not you",
             admit=lambda *found: self.admitted.append(found),
-            refused=self.refused.append,
+            note_refusal=self.refused.append,
             port=port,
         )
 
