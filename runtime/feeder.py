@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import operator
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ class Feeder:
         self._layers = list(data_layers)
         self._width = max(self._places.values()) + 1
         self._all_ids = all(layer.type and layer.type.kind == "integer" for layer in data_layers)
+        self._columns = [self._places[layer.name] for layer in data_layers]
         self._dims = np.array([layer.size for layer in data_layers], dtype=np.int64)
 
     def __call__(self, batch: Batch) -> dict[str, F32 | Ids]:
@@ -41,19 +44,21 @@ class Feeder:
             raise ValueError(f"the reader gave {batch!r}; {_ADVICE}") from None
         if size == 0:
             raise ValueError("the reader gave an empty batch")
-        return self._convert_ids(batch) if self._all_ids else self._convert_columns(batch)
+        return (self._convert_ids(batch) if self._all_ids else None) or self._convert_columns(batch)
 
-    def _convert_ids(self, batch: Batch) -> dict[str, F32 | Ids]:
-        table = _make_table(batch)
-        if table.shape[1] < self._width:
-            raise ValueError(
-                f"a sample has {table.shape[1]} items, the data layers expect {self._width}; {_ADVICE}"
-            )
+    def _convert_ids(self, batch: Batch) -> dict[str, F32 | Ids] | None:
+        """Return all ids at once, or None if any item is no id of its layer: the columns name it."""
+        try:
+            width = len(batch[0])
+            if width < self._width or any(size != width for size in map(len, batch)):
+                return None
+            table = _make_ids(itertools.chain.from_iterable(batch), len(batch) * width)
+        except (TypeError, OverflowError):
+            return None
         # One row for each layer, contiguous.
-        ids = np.ascontiguousarray(table.T[[self._places[layer.name] for layer in self._layers]])
+        ids = np.ascontiguousarray(table.reshape(len(batch), width).T[self._columns])
         if ids.min() < 0 or np.any(ids.max(axis=1) >= self._dims):
-            for layer, column in zip(self._layers, ids, strict=True):
-                _check_ids(layer, column)
+            return None
         return {layer.name: ids[i] for i, layer in enumerate(self._layers)}
 
     def _convert_columns(self, batch: Batch) -> dict[str, F32 | Ids]:
@@ -66,52 +71,66 @@ class Feeder:
                 raise ValueError(
                     f"data layer {layer.name}: a sample has no item {place}; {_ADVICE}"
                 ) from None
-            found[layer.name] = self._convert_column(layer, column)
+            is_id = layer.type is not None and layer.type.kind == "integer"
+            found[layer.name] = _convert_id_column(layer, column) if is_id else _stack(layer, column)
         return found
 
-    def _convert_column(self, layer: Layer, column: list[Any]) -> F32 | Ids:
-        if layer.type is not None and layer.type.kind == "integer":
-            try:
-                ids: Ids = np.asarray(column, dtype=np.int64).reshape(-1)
-            except (TypeError, ValueError) as e:
-                raise ValueError(f"data layer {layer.name}: its items are not single ids: {e}") from None
-            if len(ids) != len(column):
-                raise ValueError(f"data layer {layer.name}: its items are not single ids")
-            _check_ids(layer, ids)
-            return ids
-        try:
-            values: F32 = np.asarray(column, dtype=np.float32)
-        except ValueError as e:
-            raise ValueError(f"data layer {layer.name}: its items are not vectors of one size: {e}") from None
-        if values.size != len(column) * layer.size:
-            advice = f"; {_ADVICE}" if values.ndim == 1 else ""
-            raise ValueError(
-                f"data layer {layer.name}: items of shape {values.shape[1:]}, "
-                f"expected dim {layer.size}{advice}"
-            )
-        return np.ascontiguousarray(values.reshape(len(column), layer.size))
+
+def _make_ids(items: Iterable[Any], count: int) -> Ids:
+    """Return `count` whole numbers as an array; raises TypeError or OverflowError for anything else."""
+    return np.fromiter(map(operator.index, items), np.int64, count)
 
 
-def _check_ids(layer: Layer, ids: Ids) -> None:
-    """Raise ValueError naming the first id of [n] outside the layer's range."""
-    bad = np.flatnonzero((ids < 0) | (ids >= layer.size))
-    if bad.size:
-        raise ValueError(
-            f"data layer {layer.name}: sample {bad[0]} of the batch has the id {ids[bad[0]]}, "
-            f"expected 0 to {layer.size - 1}"
-        )
-
-
-def _make_table(batch: Batch) -> Ids:
-    """Return a batch of ids as one array [n, items]."""
+def _convert_id_column(layer: Layer, column: list[Any]) -> Ids:
     try:
-        width = len(batch[0])
-        if any(size != width for size in map(len, batch)):
-            raise ValueError("the samples of a batch differ in their number of items")
-        flat = np.fromiter(itertools.chain.from_iterable(batch), np.int64, len(batch) * width)
-    except TypeError as e:
-        raise ValueError(f"expected samples that are tuples of whole numbers: {e}; {_ADVICE}") from None
-    return flat.reshape(len(batch), width)
+        ids = _make_ids(column, len(column))
+        if ids.min() >= 0 and ids.max() < layer.size:
+            return ids
+    except (TypeError, OverflowError):
+        pass  # also numpy's bools and arrays with one id
+    return np.array([_read_id(layer, i, item) for i, item in enumerate(column)], dtype=np.int64)
+
+
+def _read_id(layer: Layer, sample: int, item: Any) -> int:
+    """Return one id; raises ValueError naming layer, sample, item, and the range."""
+    whole = _find_whole_number(item)
+    if whole is None or not 0 <= whole < layer.size:
+        shown = (
+            f"item {reprlib.repr(item)}, expected a whole number from"
+            if whole is None
+            else f"id {whole}, expected"
+        )
+        raise ValueError(
+            f"data layer {layer.name}: sample {sample} of the batch has the {shown} 0 to {layer.size - 1}"
+        )
+    return whole
+
+
+def _find_whole_number(item: Any) -> int | None:
+    """Return the whole number that an int, a bool or a numpy array with one of them is, else None."""
+    try:
+        return operator.index(item)
+    except TypeError:
+        pass
+    try:
+        array = np.asarray(item)
+    except ValueError:
+        return None
+    return int(array.item()) if array.size == 1 and array.dtype.kind in "biu" else None
+
+
+def _stack(layer: Layer, column: list[Any]) -> F32:
+    """Return vectors as [n, dim]; raises ValueError naming the layer."""
+    try:
+        values: F32 = np.asarray(column, dtype=np.float32)
+    except ValueError as e:
+        raise ValueError(f"data layer {layer.name}: its items are not vectors of one size: {e}") from None
+    if values.size != len(column) * layer.size:
+        advice = f"; {_ADVICE}" if values.ndim == 1 else ""
+        raise ValueError(
+            f"data layer {layer.name}: items of shape {values.shape[1:]}, expected dim {layer.size}{advice}"
+        )
+    return np.ascontiguousarray(values.reshape(len(column), layer.size))
 
 
 def _map_places(data_layers: Sequence[Layer], feeding: Feeding) -> dict[str, int]:

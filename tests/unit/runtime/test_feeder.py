@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,6 +47,32 @@ def test_a_label_out_of_range_is_named_with_layer_and_range(types: tuple[InputTy
         feeder(*types)([(first, 2), (first, wrong)])
 
 
-def test_a_label_that_is_no_number_names_its_layer() -> None:
-    with pytest.raises(ValueError, match=r"data layer d1: its items are not single ids: .*'cat'"):
-        feeder(VECTOR, LABEL)([([1.0, 2.0], "cat")])
+@pytest.mark.parametrize("first", [VECTOR, LABEL])
+@pytest.mark.parametrize("wrong", [1.7, "1", "cat", None, np.float32(1.0), [1, 2], 2**70])
+def test_an_item_that_is_no_id_is_named_with_layer_and_sample(first: InputType, wrong: Any) -> None:
+    item = [1.0, 2.0] if first is VECTOR else 0
+    found = re.escape(f"the id {wrong}" if wrong == 2**70 else f"the item {wrong!r}")
+    with pytest.raises(
+        ValueError, match=rf"data layer d1: sample 1 of the batch has {found}, expected .*0 to 2"
+    ):
+        feeder(first, LABEL)([(item, 2), (item, wrong)])
+
+
+@pytest.mark.parametrize("first", [VECTOR, LABEL])
+@pytest.mark.parametrize("kind", [int, bool, np.bool_, np.int8, np.uint8, np.int32, np.uint64, np.array])
+def test_whole_numbers_of_any_kind_are_ids(first: InputType, kind: Callable[[int], Any]) -> None:
+    item = [1.0, 2.0] if first is VECTOR else 0
+    found = feeder(first, LABEL)([(item, kind(0)), (item, kind(1))])["d1"]
+    assert found.dtype == np.int64
+    assert found.tolist() == [0, 1]
+
+
+def test_items_without_a_layer_are_ignored() -> None:
+    layers = [layer.data(name=f"d{i}", type=LABEL) for i in range(2)]
+    found = Feeder(layers, {"d0": 0, "d1": 2})([(1, "a", 2), (0, "b", 1)])
+    assert found["d1"].tolist() == [2, 1]
+
+
+def test_a_short_sample_names_the_layer_that_lacks_its_item() -> None:
+    with pytest.raises(ValueError, match="data layer d1: a sample has no item 1"):
+        feeder(LABEL, LABEL)([(1, 2), (1,)])
