@@ -42,12 +42,15 @@ SPAWN = mp.get_context("spawn")
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """An exchange: `what` is push, pull or step (both); `size` floats, or with 0 rows of a table."""
+    """An exchange: `what` is push, pull or step (both); `size` floats, or with 0 rows of `tables` tables."""
 
     what: str
     size: int
     workers: int = 1
     ports: int = 1
+    tables: int = 1
+    rows: int = ROWS  # of each table
+    apart: bool = False  # the rows of each table are pulled by a call of their own
 
     @property
     def bytes_moved(self) -> int:
@@ -190,7 +193,7 @@ def connect_pserver(case: Case, address: Address, own: int) -> Iterator[Step]:
         [address], ports_num=case.ports, trainer_id=own, num_gradient_servers=case.workers, log=lambda _: None
     )
     client.connect()
-    yield _make_dense_step(client, case) if case.size else _make_sparse_step(client, own)
+    yield _make_dense_step(client, case) if case.size else _make_sparse_step(client, case, own)
     client.finish()
 
 
@@ -205,22 +208,31 @@ def _make_dense_step(client: Client, case: Case) -> Step:
     return lambda: client.push_pull(grads, out)
 
 
-def _make_sparse_step(client: Client, own: int) -> Step:
-    keys, grad, rows = _choose_keys(own), np.ones((ROWS, DIM), np.float32), np.empty((ROWS, DIM), np.float32)
+def _make_sparse_step(client: Client, case: Case, own: int) -> Step:
     optim = Optim(method="sgd", learning_rate=LEARNING_RATE)
-    client.create_sparse("table", VOCABULARY, DIM, optim, Init(kind="uniform", mean=0.0, std=0.0))
+    names = [f"table{i}" for i in range(case.tables)]
+    for name in names:
+        client.create_sparse(name, VOCABULARY, DIM, optim, Init(kind="uniform", mean=0.0, std=0.0))
     client.init_dense({})
+    keys = {name: _choose_keys(own, case.rows) for name in names}
+    grads = {name: (keys[name], np.ones((case.rows, DIM), np.float32)) for name in names}
+    rows = {name: np.empty((case.rows, DIM), np.float32) for name in names}
 
     def step() -> None:
-        client.push_pull({}, {}, {"table": (keys, grad)})
-        client.pull_rows("table", keys, rows)
+        if case.what != "pull":
+            client.push_pull({}, {}, grads)
+        if case.apart:
+            for name in names:
+                client.pull_rows(name, keys[name], rows[name])
+        else:
+            client.pull_tables(keys, rows)
 
     return step
 
 
-def _choose_keys(own: int) -> Keys:
+def _choose_keys(own: int, rows: int = ROWS) -> Keys:
     """Rows that a batch of the wide and deep model touches: others for each worker."""
-    return np.random.default_rng(own).choice(VOCABULARY, ROWS, replace=False).astype(np.uint64)
+    return np.random.default_rng(own).choice(VOCABULARY, rows, replace=False).astype(np.uint64)
 
 
 # --- contenders ---

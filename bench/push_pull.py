@@ -10,6 +10,7 @@ import argparse
 import os
 import statistics
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from exchange import Case, compile_stream, start_c_stream, start_contender
 from turns import Table, Times, compute_ratio, make_fresh_folder, take_turns
 
 MIB_16, KIB_4 = 1 << 22, 1 << 10  # floats
+TABLES = 52
 
 
 def measure(case: Case, turns: int, stream: Path | None) -> Times:
@@ -72,6 +74,25 @@ def measure_small(table: Table, turns: int) -> None:
         )
 
 
+def measure_wide(table: Table, turns: int) -> None:
+    """Many tables next to one with as many rows, and their rows in one call next to a call for each."""
+    for ids in (32, 512):
+        many = Case(what="step", size=0, tables=TABLES, rows=ids)
+        rows, one = replace(many, what="pull"), replace(many, tables=1, rows=TABLES * ids)
+        for what, case, peer, other in (
+            ("rows", rows, "a call for each", replace(rows, apart=True)),
+            ("rows", rows, "one table", replace(one, what="pull")),
+            ("step", many, "one table", one),
+        ):
+            with ExitStack() as stack:
+                cases = {"ours": case, "beside": other}
+                names = {k: stack.enter_context(start_contender("pserver", c)) for k, c in cases.items()}
+                times = take_turns(names, turns)
+            name, shown = f"{what}, {TABLES} tables x {ids} ids", format_us(times["beside"])
+            found = compute_ratio(times["ours"], times["beside"])
+            table.add_row(name, format_us(times["ours"]), f"{peer} {shown}", found)
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(
@@ -84,6 +105,7 @@ def main() -> None:
     with make_fresh_folder() as folder:
         measure_dense(Table("Dense, speed", beside=peers), turns, compile_stream(folder))
     measure_small(Table("Small and sparse, time", beside=peers), turns)
+    measure_wide(Table("Wide tables, time", beside="the same in another way"), turns)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ U64 = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.int64]
 Index = npt.NDArray[np.intp]
 
+CHUNK_BYTES = 8 << 20  # values of a large parameter that are moved at a time
 MAX_IDS = 2**32  # per table: `find_unique_rows` packs an id and its position into 64 bits
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
@@ -53,3 +55,10 @@ def sum_rows(rows: Rows, grads: F32) -> F32:
     """Sum [n, dim] gradients to [k, dim], those of one key in the order in which they came."""
     sorted_grads = np.take(grads, rows.order, axis=0)
     return np.asarray(np.add.reduceat(sorted_grads, rows.starts, axis=0), dtype=np.float32)
+
+
+def split_keys(rows: int, cols: int) -> Iterator[U64]:
+    """Yield the keys of all rows in order, in chunks of at most CHUNK_BYTES of values or one row."""
+    step = max(1, CHUNK_BYTES // (4 * cols))
+    for at in range(0, rows, step):
+        yield np.arange(at, min(at + step, rows), dtype=np.uint64)

@@ -6,7 +6,7 @@ This module connects and waits; the compiled core (csrc/ps_client.h) sends reque
 from __future__ import annotations
 
 import contextlib
-import functools
+import os
 import secrets
 import socket
 import sys
@@ -99,8 +99,9 @@ class Client:
 
     One thread at a time: a second one gets RuntimeError. All trainers create the same objects in the same
     order and take part in every step until they end the pass. Calls block until the pservers have answered,
-    and, where noted, all trainers too. After a ValueError or TypeError nothing was sent. Raises ClientError
-    if a pserver refuses (NotReached: if it is not reached), PeerVanished if one is gone for good.
+    and, where noted, all trainers too. After a ValueError or TypeError nothing was sent. If the handler of a
+    signal raises in a call, the next one completes it first: leave its arrays unchanged until then. Raises
+    ClientError if a pserver refuses (NotReached: if it is not reached), PeerVanished if one is gone for good.
     """
 
     def __init__(
@@ -141,7 +142,9 @@ class Client:
         self._blocks = 0
         self._in_call = threading.Lock()
         self._passes = self._barriers = 0
-        self._connected = self._begun = self._closed = False
+        self._connected = self._begun = self._finishing = self._closed = False
+        self._interrupted = False  # a call that pservers may know in part is not complete
+        self._pid = os.getpid()
 
     # -- connecting
 
@@ -240,6 +243,11 @@ class Client:
     @contextlib.contextmanager
     def _hold_alone(self) -> Iterator[None]:
         """Guard a call that only one thread may make at a time; a signal handler counts as another thread."""
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"this client belongs to process {self._pid}, which forked this one: pservers know one "
+                "process of each trainer"
+            )
         if not self._in_call.acquire(blocking=False):
             raise RuntimeError("this client is already in a call: only one thread at a time may use a client")
         try:
@@ -247,16 +255,33 @@ class Client:
         finally:
             self._in_call.release()
 
-    def _call(self, add: Callable[[], object], *, finishing: bool = False) -> None:
-        """Let `add` add requests, carry them out, and clear them in every case."""
+    def _call(self, add: Callable[[], object]) -> None:
+        """Let `add` add requests, and carry them out after those of an interrupted call."""
         with self._hold_alone():
+            if self._interrupted:
+                self._complete()
             try:
                 add()
-                self._run(finishing=finishing)
-            finally:
+            except BaseException:
                 self._core.clear()
+                raise
+            self._complete()
 
-    def _run(self, *, finishing: bool) -> None:
+    def _complete(self) -> None:
+        """Carry out the added requests and clear them, unless a signal's handler raises meanwhile."""
+        self._interrupted = True
+        try:
+            self._run()
+        except (ClientError, PeerVanished):
+            self._clear()
+            raise
+        self._clear()
+
+    def _clear(self) -> None:
+        self._core.clear()
+        self._interrupted = False
+
+    def _run(self) -> None:
         """Carry out the added requests; reconnect where necessary."""
         began_s, reported = time.monotonic(), False
         limit_s = float("inf") if self._stall_timeout_s is None else self._stall_timeout_s
@@ -272,7 +297,7 @@ class Client:
                     ask_s = waited_s + max(limit_s, ATTEMPT_S)
                     self._ask(self._shards[i], began_s)
             elif what == "broken":
-                self._reconnect(i, text, finishing=finishing)
+                self._reconnect(i, text)
             else:
                 raise ClientError(f"pserver {self._shards[i].addr}: {text}")
 
@@ -285,14 +310,14 @@ class Client:
                 "new connection: it or its machine is stopped (option --stall_timeout)"
             )
 
-    def _reconnect(self, i: int, why: str, *, finishing: bool) -> None:
+    def _reconnect(self, i: int, why: str) -> None:
         """Connect again unless unnecessary: a pserver ends when all trainers have reported finished."""
         sent = self._core.is_sent(i)
         self._log(f"connection to pserver {self._shards[i].addr} broke ({why}); reconnecting")
         try:
             self._attach([i])
         except PeerVanished:
-            if not (finishing and sent):
+            if not (self._finishing and sent):
                 raise
             self._core.let_go(i)
 
@@ -388,15 +413,36 @@ class Client:
 
     def pull_rows(self, name: str, keys: U64, out: F32 | None = None) -> F32:
         """Return the rows [n, dim] of these keys, in `out` if given; missing rows have initial values."""
-        i, shape = self._get_sparse_id(name), (len(keys), self._dims[name])
-        rows = np.empty(shape, np.float32) if out is None else out
-        if rows.shape != shape:
-            raise ValueError(f"out has the shape {rows.shape}, expected {shape}")
-        most = max(1, PULL_BYTES // (4 * shape[1]))
-        for at in range(0, len(keys), most):
-            part = slice(at, at + most)
-            self._call(functools.partial(self._core.pull_rows, i, keys[part], rows[part]))
+        return self.pull_tables({name: keys}, None if out is None else {name: out})[name]
+
+    def pull_tables(self, keys: Mapping[str, U64], out: Mapping[str, F32] | None = None) -> dict[str, F32]:
+        """Return the rows [n, dim] of these keys of each table, in one call unless there are many."""
+        rows: dict[str, F32] = {}
+        parts: list[tuple[int, U64, F32]] = []
+        room = PULL_BYTES
+        for name, own in keys.items():
+            i, shape = self._get_sparse_id(name), (len(own), self._dims[name])
+            rows[name] = np.empty(shape, np.float32) if out is None else out[name]
+            if rows[name].shape != shape:
+                raise ValueError(f"out has the shape {rows[name].shape}, expected {shape}")
+            at, width = 0, 4 * shape[1]
+            while at < shape[0]:
+                if room < width and parts:
+                    self._pull_parts(parts)
+                    parts, room = [], PULL_BYTES
+                n = max(1, min(shape[0] - at, room // width))
+                parts.append((i, own[at : at + n], rows[name][at : at + n]))
+                at, room = at + n, room - n * width
+        if parts:
+            self._pull_parts(parts)
         return rows
+
+    def _pull_parts(self, parts: Sequence[tuple[int, U64, F32]]) -> None:
+        def add() -> None:
+            for part in parts:
+                self._core.pull_rows(*part)
+
+        self._call(add)
 
     def _get_dense_id(self, name: str) -> int:
         if name not in self._dense:
@@ -410,28 +456,46 @@ class Client:
 
     def end_pass(self) -> None:
         """End this trainer's pass: push nothing from now on. Returns when all trainers have ended it."""
-        self._tell("END_PASS", self._passes)
-        self._passes += 1
+
+        def add() -> None:
+            self._core.tell("END_PASS", self._passes)
+            self._passes += 1
+
+        self.connect()
+        self._call(add)
 
     def barrier(self) -> None:
         """Wait until every trainer has called this or has finished."""
-        self._tell("BARRIER", self._barriers)
-        self._barriers += 1
 
-    def _tell(self, what: str, number: int, *, finishing: bool = False) -> None:
+        def add() -> None:
+            self._core.tell("BARRIER", self._barriers)
+            self._barriers += 1
+
         self.connect()
-        self._call(lambda: self._core.tell(what, number), finishing=finishing)
+        self._call(add)
 
     def finish(self) -> None:
         """Report to every pserver that this trainer is finished, and close."""
+
+        def add() -> None:
+            if not self._finishing:
+                self._core.tell("FINISH", 0)
+                self._finishing = True
+
         if self._closed:
             return
         self._begun = True  # a pserver that is gone now will not come back
-        self._tell("FINISH", 0, finishing=True)
+        self.connect()
+        self._call(add)
         self.close()
 
     def close(self) -> None:
-        """Close all connections. May be called twice; raises only while another thread is in a call."""
+        """Close all connections. May be called twice; raises only while another thread is in a call.
+
+        In a child made by fork it does nothing: the connections are its parent's.
+        """
+        if os.getpid() != self._pid:
+            return
         with self._hold_alone():
             self._closed = True
             self._core.close()

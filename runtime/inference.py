@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
-from .arrays import F32, U64
+from .arrays import F32
 from .feeder import Feeder, Feeding
 from .layer import Layer
 from .network import Network
@@ -51,14 +49,10 @@ def infer(
         raise ValueError("infer: input has no samples")
     network = Network(*layers, threads=get_settings().trainer_count)
     parameters.check("infer", network.params)
-
-    def fetch(name: str, keys: U64) -> F32:
-        return np.take(parameters.get_current(name), keys.astype(np.intp), axis=0)
-
     values = {name: parameters.get_current(name) for name in network.params if name not in network.tables}
     inputs = Feeder(network.data_layers, feeding)(samples)
     try:
-        found = network.infer(inputs, len(samples), values, fetch)
+        found = network.infer(inputs, len(samples), values, parameters.get_rows)
     finally:
         network.close()
     return found if len(found) > 1 else found[0]

@@ -29,7 +29,7 @@ from .ops import (
 from .param_config import ParamConfig
 
 COSTS = ("cross_entropy", "square_error")
-FetchRows = Callable[[str, U64], F32]
+FetchRows = Callable[[Mapping[str, U64]], Mapping[str, F32]]
 Inputs = Mapping[str, F32 | Ids]
 
 
@@ -131,10 +131,10 @@ class Network:
     ) -> StepResult:
         """Compute forward, and with `draw` backward, over a batch of `samples`.
 
-        params: the dense values by name. fetch(name, keys) returns [k, dim] rows of a table.
+        params: the dense values by name. fetch(keys by table) returns their rows, [k, dim] each.
         """
         rows = {name: self._find_rows(nodes, inputs) for name, nodes in self._lookups.items()}
-        tables = {name: fetch(name, found.keys) for name, found in rows.items()}
+        tables = fetch({name: found.keys for name, found in rows.items()})
         row_grads = {
             name: np.empty((found.index.size, tables[name].shape[1]), dtype=np.float32)
             for name, found in rows.items()
@@ -157,7 +157,7 @@ class Network:
     def infer(self, inputs: Inputs, samples: int, params: Mapping[str, F32], fetch: FetchRows) -> list[F32]:
         """Return each output's values, [samples, size], in a new array."""
         rows = {name: self._find_rows(nodes, inputs) for name, nodes in self._lookups.items()}
-        tables = {name: fetch(name, found.keys) for name, found in rows.items()}
+        tables = fetch({name: found.keys for name, found in rows.items()})
         tapes = self._make_tapes(inputs, samples, params, rows, tables, {}, None)
         self._run(tapes)
         places = [self.layers.index(one) for one in self._outputs]

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-import numpy as np
-
-from .arrays import F32, U64
+from .arrays import F32, U64, split_keys
 from .client import Client, Init, Optim
 from .optimizer import Optimizer, Rule
 from .param_config import ParamConfig
-from .parameters import Parameters
+from .parameters import LiveTables, Parameters
 from .settings import Settings
 from .updater import ParamRules, Scatter, Sparse
-
-CHUNK_BYTES = 8 << 20  # rows fetched or set at a time
 
 
 class RemoteUpdater:
@@ -31,7 +28,9 @@ class RemoteUpdater:
         *,
         first: bool,
         on_connected: Callable[[], None],
+        guard: Callable[[], AbstractContextManager[None]],
     ) -> None:
+        """`guard` wraps reads of tables, which the program may make after a training too."""
         self._configs = configs
         self._params = ParamRules(configs, optimizer, tables)
         self._parameters = parameters
@@ -39,6 +38,7 @@ class RemoteUpdater:
         self._client = client
         self._first = first  # trainer 0: its initial values are used
         self._on_connected = on_connected
+        self._guard = guard
         self._started = False
 
     def start(self) -> None:
@@ -47,13 +47,12 @@ class RemoteUpdater:
             self._on_connected()
             self._create()
             self._started = True
-        elif self._parameters.changed:
-            names = ", ".join(sorted(self._parameters.changed))
-            raise RuntimeError(
-                f"parameters {names} were set after training began; set them before: pservers hold the values"
-            )
         self._client.pull(self._get_dense())
-        self._parameters.live = self._pull_table
+        self._parameters.attach(LiveTables(frozenset(self._params.sparse), self._pull_rows))
+
+    def _pull_rows(self, keys: Mapping[str, U64]) -> Mapping[str, F32]:
+        with self._guard():
+            return self._client.pull_tables(keys)
 
     def _create(self) -> None:
         for name in self._params.dense:
@@ -76,32 +75,11 @@ class RemoteUpdater:
 
     def _set_table(self, name: str) -> None:
         values = self._parameters.get_array(name)
-        for keys in self._split_keys(name):
-            self._client.set_rows(name, keys, np.ascontiguousarray(values[keys]))
-
-    def _split_keys(self, name: str) -> list[U64]:
-        rows, cols = self._parameters.get_shape(name)
-        step = max(1, CHUNK_BYTES // (4 * cols))
-        return [np.arange(at, min(at + step, rows), dtype=np.uint64) for at in range(0, rows, step)]
+        for keys in split_keys(*values.shape):
+            self._client.set_rows(name, keys, values[int(keys[0]) : int(keys[-1]) + 1])
 
     def _get_dense(self) -> dict[str, F32]:
         return {name: self._parameters.get_array(name) for name in self._params.dense}
-
-    def _pull_table(self, name: str) -> F32 | None:
-        """Return the current values of a table on the pservers; None for other parameters."""
-        if name not in self._params.sparse:
-            return None
-        out = np.empty(self._parameters.get_shape(name), dtype=np.float32)
-        for keys in self._split_keys(name):
-            at = int(keys[0])
-            self._client.pull_rows(name, keys, out[at : at + len(keys)])
-        return out
-
-    def fetch(self, name: str, keys: U64) -> F32:
-        """Return current rows of a table, [k, dim]; before training, their initial values."""
-        if name in self._params.sparse and self._started:
-            return self._client.pull_rows(name, keys)
-        return np.take(self._parameters.get_array(name), keys.astype(np.intp), axis=0)
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None:
         """Push one step, wait for all trainers, take the new dense values."""
@@ -112,14 +90,6 @@ class RemoteUpdater:
         """Wait until all trainers have ended the pass; others may have made further steps."""
         self._client.end_pass()
         self._client.pull(self._get_dense())
-
-    def settle(self) -> None:
-        """Fetch the tables too: the parameters are complete without pservers, each in memory once."""
-        for name in self._params.sparse:
-            values = self._pull_table(name)
-            assert values is not None
-            self._parameters.adopt(name, values)
-        self._parameters.live = None
 
     def finish(self) -> None:
         self._client.finish()

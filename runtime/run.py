@@ -97,16 +97,22 @@ class Run:
             make_client(self.settings, lambda text: self.log.say(text)),
             first=self.settings.trainer_id == 0,
             on_connected=lambda: self._note_connected(remote),
+            guard=self.guard,
         )
         return remote
 
     def _note_connected(self, remote: RemoteUpdater) -> None:
         self.progress.report_state("connected")
         _Crash.watch()
-        atexit.register(self._end, remote)
+        atexit.register(self._end, remote, os.getpid())
 
-    def _end(self, remote: RemoteUpdater) -> None:
-        """At interpreter exit: report "finished" only after a successful training."""
+    def _end(self, remote: RemoteUpdater, pid: int) -> None:
+        """At interpreter exit: report "finished" only after a successful training.
+
+        A child made by fork says nothing: the connections are its parent's.
+        """
+        if os.getpid() != pid:
+            return
         if self._aborted or _Crash.seen:
             remote.close()
             return

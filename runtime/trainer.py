@@ -115,19 +115,15 @@ class SGD:
             self._updater.start()
             for pass_id in range(passes):
                 loop.run_pass(pass_id, reader)
-                last = pass_id == passes - 1
-                if last:
-                    self._updater.settle()
-                self._run.save_pass(self._parameters, pass_id, last=last)
+                self._run.save_pass(self._parameters, pass_id, last=pass_id == passes - 1)
         self._network.close()
 
     def test(self, reader: BatchReader, feeding: Feeding = None) -> event.TestResult:
         """Return cost and metrics over all batches of `reader()`, with the current parameters."""
         feeder = Feeder(self._network.data_layers, feeding)
         totals = Totals(self.has_error_rate)
-        with self._run.guard():
-            for batch in reader():
-                totals.add(self.step(feeder, batch, training=False))
+        for batch in reader():
+            totals.add(self.step(feeder, batch, training=False))
         return event.TestResult(totals.cost, totals.metrics)
 
     def save_parameter_to_tar(self, f: IO[bytes]) -> None:
@@ -150,7 +146,7 @@ class SGD:
         values = {
             name: self._parameters.get_array(name) for name in network.params if name not in network.tables
         }
-        result = network.step(feeder(batch), len(batch), values, self._updater.fetch, draw)
+        result = network.step(feeder(batch), len(batch), values, self._parameters.get_rows, draw)
         if training:
             self._updater.update(result.dense, result.sparse)
             self._steps += 1

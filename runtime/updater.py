@@ -20,16 +20,14 @@ Sparse = Mapping[str, tuple[U64, F32]]
 class Updater(Protocol):
     """Applies gradients to parameters.
 
-    1. `start` before a training, `fetch` before each step, `update` after it. 2. Every trainer of the
-    job makes the same calls of start, end_pass and finish. 3. After update and end_pass the arrays of
-    the dense parameters are current. 4. `finish` ends a successful training, `close` any.
+    1. `start` before a training, `update` after each step. 2. Every trainer of the job makes the same calls
+    of start, end_pass and finish. 3. After update and end_pass the arrays of the dense parameters are
+    current. 4. `finish` ends a successful training, `close` any.
     """
 
     def start(self) -> None: ...
-    def fetch(self, name: str, keys: U64) -> F32: ...
     def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None: ...
     def end_pass(self) -> None: ...
-    def settle(self) -> None: ...
     def finish(self) -> None: ...
     def close(self) -> None: ...
 
@@ -91,14 +89,11 @@ class LocalUpdater:
         self._slots: dict[str, F32 | None] = {}
 
     def start(self) -> None:
+        self._parameters.detach()
         for name, rule in self._params.rules.items():
             if name not in self._slots:
                 shape = self._parameters.get_shape(name)
                 self._slots[name] = np.zeros(shape, dtype=np.float32) if rule.slots else None
-
-    def fetch(self, name: str, keys: U64) -> F32:
-        """Return rows of a table, [k, dim]."""
-        return np.take(self._parameters.get_array(name), keys.astype(np.intp), axis=0)
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None:
         """Apply one step."""
@@ -116,9 +111,6 @@ class LocalUpdater:
         )
 
     def end_pass(self) -> None:
-        pass
-
-    def settle(self) -> None:
         pass
 
     def finish(self) -> None:

@@ -88,6 +88,71 @@ def test_a_second_thread_gets_a_clear_error_and_the_first_goes_on(through_core: 
         assert not c.pull_rows("e", keys).any()
 
 
+def test_an_interrupted_step_is_completed_by_the_next_call() -> None:
+    class Interrupted(Exception):
+        pass
+
+    def raise_interrupted(*_: object) -> None:
+        raise Interrupted
+
+    def push(c: Client, value: float) -> float:
+        out = np.zeros(2, np.float32)
+        c.push_pull({"w": np.full(2, value, np.float32)}, {"w": out})
+        return float(out[0])
+
+    def begin(t: int) -> Client:
+        c = clients[t]
+        c.create_dense("w", 2, PLAIN)
+        c.init_dense({"w": np.zeros(2, np.float32)})
+        return c
+
+    def follow(t: int) -> list[float]:
+        """Push what completes the interrupted step of trainer 0, then one step more."""
+        found = [push(clients[t], 10.0), push(clients[t], 20.0)]
+        clients[t].finish()
+        return found
+
+    before = signal.signal(signal.SIGALRM, raise_interrupted)
+    with contextlib.ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGALRM, before)
+        found = stack.enter_context(cluster(ports=2, trainers=2))
+        clients = [stack.enter_context(found.client(t)) for t in range(2)]
+        run_trainers(2, begin)
+        interrupted = np.ones(2, np.float32)
+        for _ in range(2):  # the second one interrupts the completion of the first
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(Interrupted):
+                clients[0].push_pull({"w": interrupted}, {"w": np.zeros(2, np.float32)})
+        other: list[list[float]] = []
+        thread = threading.Thread(target=lambda: other.append(follow(1)))
+        thread.start()
+        assert push(clients[0], 2.0) == -33.0
+        clients[0].finish()
+        thread.join()
+        assert other == [[-11.0, -33.0]]
+        assert found.codes() == [0]
+
+
+def test_a_child_made_by_fork_leaves_the_client_to_its_parent() -> None:
+    with cluster() as found, found.client(0) as c:
+        c.create_dense("w", 2, PLAIN)
+        c.init_dense({"w": np.zeros(2, np.float32)})
+        child = os.fork()
+        if child == 0:
+            try:
+                with c, pytest.raises(RuntimeError, match="which forked this one"):
+                    c.pull({})
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        out = {"w": np.ones(2, np.float32)}
+        c.pull(out)
+        assert not out["w"].any()
+        c.finish()
+        assert found.codes() == [0]
+
+
 def test_numbers_that_disagree_name_both_and_the_option() -> None:
     with cluster(trainers=2) as found:
         for name, here in (("num_gradient_servers", 3), ("ports_num_for_sparse", 1)):

@@ -92,7 +92,13 @@ def test_gradient(build: Callable[[object], Layer], act: str) -> None:
     }
 
     def step() -> StepResult:
-        return network.step(inputs, SAMPLES, params, lambda name, keys: params[name][keys], DRAW)
+        return network.step(
+            inputs,
+            SAMPLES,
+            params,
+            lambda keys: {name: params[name][own] for name, own in keys.items()},
+            DRAW,
+        )
 
     result = step()
     grads = {name: grad.copy() for name, grad in result.dense.items()}
@@ -118,7 +124,7 @@ def test_relu() -> None:
         "y": np.ones((2, 3), np.float32),
         "t": np.zeros((2, 2), np.float32),
     }
-    result = network.step(inputs, 2, params, lambda name, keys: params[name], DRAW)
+    result = network.step(inputs, 2, params, lambda keys: params, DRAW)
     # The first sample's units are 8, its outputs 5 * 8 + 1; the second one's units are off, its outputs 1.
     assert result.cost == 2 * 41**2 + 2 * 1**2
     np.testing.assert_array_equal(result.dense["_h.wbias"], np.full((1, 5), 2 * 41 * 2, np.float32))
@@ -137,7 +143,7 @@ def test_dropout_is_v2s() -> None:
     inputs = {"x": np.zeros((1, 4), np.float32), "t": np.zeros((1, 4096), np.float32)}
 
     def cost(draw: Draw | None) -> float:
-        return network.step(inputs, 1, params, lambda name, keys: params[name], draw).cost
+        return network.step(inputs, 1, params, lambda keys: params, draw).cost
 
     assert cost(DRAW) == cost(DRAW) == pytest.approx(0.75 * 4096, rel=0.05)  # 1 where kept
     assert cost(DRAW) != cost(Draw(seed=1, trainer=1, step=3))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -94,6 +97,32 @@ def test_tar_round_trip(parameters: Parameters) -> None:
     parameters["_proj"] = np.ones((50, 8))
     fresh.init_from_tar(io.BytesIO(tar_bytes(parameters)), exclude_params=["_hidden.w0"])
     assert fresh["_proj"].sum() == 400
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from pslaunch.runtime.param_config import ParamConfig
+from pslaunch.runtime.parameters import Parameters
+from support.memory import measure_peak
+
+parameters = Parameters({"table": ParamConfig(name="table", rows=400_000, cols=64, std=0.5)})
+parameters.get_array("table")
+print(measure_peak(lambda: parameters.save(Path(sys.argv[1]))) >> 20)
+with open(sys.argv[1], "rb") as f:
+    read = []
+    print(measure_peak(lambda: read.append(Parameters.from_tar(f))) >> 20)
+"""
+
+
+def test_files_take_little_memory_beside_the_values(tmp_path: Path) -> None:
+    """The values have 98 MiB; before, saving took as much once more, and reading three times as much."""
+    argv = [sys.executable, "-c", PEAK, str(tmp_path / "parameters.tar")]
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    found = subprocess.run(argv, env=env, check=True, capture_output=True, text=True)
+    saving, reading = (int(line) for line in found.stdout.split())
+    assert saving < 64
+    assert reading < 98 + 64
 
 
 def test_save_is_whole_or_absent(parameters: Parameters, tmp_path: Path) -> None:
