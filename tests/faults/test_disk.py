@@ -152,7 +152,7 @@ def test_open_files_are_limited_by_the_hard_limit_alone(place: Place, workspace:
             assert "Too many open files (of 64; raise the hard limit" in job.end()["failure"]["text"]
 
 
-def test_a_disk_that_becomes_full_keeps_what_it_has(place: Place, workspace: Path) -> None:
+def test_full_disk_keeps_written_files(place: Place, workspace: Path) -> None:
     (workspace / "train.py").write_text(TALKS)
     with small_disk(workspace / "small") as disk, control("trainer/1 begin 1") as ctl:
         env = ctl.env() | {"TIMES": str(1 << 20 >> 4)}

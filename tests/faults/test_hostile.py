@@ -249,7 +249,7 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as sock:
 
 
 @pytest.mark.parametrize("who", ["another user", "one that has gone"])
-def test_a_foreign_protocol_is_a_guess_where_anybody_may_speak_it(who: str) -> None:
+def test_foreign_protocol_from_outside_the_job_is_reported_as_a_guess(who: str) -> None:
     with cluster() as found:
         port = found.endpoints[0][1]
         if who == "another user":

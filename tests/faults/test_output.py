@@ -126,9 +126,7 @@ open("ready").close()
 """
 
 
-def test_what_a_server_says_to_its_end_after_a_good_job_is_in_its_log_alone(
-    place: Place, workspace: Path
-) -> None:
+def test_output_of_a_server_after_a_good_end_is_only_in_its_log(place: Place, workspace: Path) -> None:
     (workspace / "train.py").write_text(LOUD_AT_TERM)
     os.mkfifo(workspace / "ready")
     code, job = finished(place, workspace, "--server=script")

@@ -176,7 +176,7 @@ def test_it_is_the_same_wherever_head_and_programs_are(place: Place, workspace: 
 
 
 @pytest.mark.parametrize("when", ["starting", "step"])
-def test_a_stopped_pserver_is_named_by_who_waits_for_it(place: Place, workspace: Path, when: str) -> None:
+def test_stopped_pserver_is_named_by_the_waiting_trainer(place: Place, workspace: Path, when: str) -> None:
     with hit(place, workspace, Case("pserver/0", when, "STOP"), stall_timeout=False) as this:
         this.strike()
         this.let_go()

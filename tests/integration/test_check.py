@@ -94,7 +94,7 @@ def test_hosts_that_are_fine(hosts: Hosts, plain: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("check", "fabric"), ("fabric", "--dry_run")])
-def test_a_package_that_can_not_be_sent_is_told_before_the_job(
+def test_unsendable_package_is_reported_before_the_job(
     hosts: Hosts, plain: Path, words: tuple[str, ...]
 ) -> None:
     (plain / "far").symlink_to("/etc/passwd")
@@ -103,7 +103,7 @@ def test_a_package_that_can_not_be_sent_is_told_before_the_job(
     assert "far is a link that leads out, to /etc/passwd" in done.stderr
 
 
-def test_all_hosts_that_fail_are_told_each_with_its_reason(hosts: Hosts, plain: Path) -> None:
+def test_all_failed_hosts_are_reported_with_their_reasons(hosts: Hosts, plain: Path) -> None:
     hosts[0].crash()
     (hosts[1].home / ".ssh/authorized_keys").write_text("")
     hosts[2].no_python()
@@ -191,7 +191,7 @@ def test_nodes_that_can_not_reach_each_other(hosts: Hosts, plain: Path) -> None:
     assert hosts[1].address in problems["node2"]["no way"]
 
 
-def test_what_the_program_imports_is_named_with_its_host(hosts: Hosts, workspace: Path) -> None:
+def test_missing_imports_of_the_program_are_named_with_their_host(hosts: Hosts, workspace: Path) -> None:
     (workspace / "mine.py").write_text("import no_such_thing\n")
     (workspace / "train.py").write_text("import mine\ndef f():\n    import nor_this\n")
     code, told = check(hosts, workspace, "--server_num=0")

@@ -142,7 +142,9 @@ def test_ssh_gets_in_with_the_key(server: Container, by_exec: bool) -> None:
 
 
 @pytest.mark.parametrize("by_exec", [False, True])
-def test_pslaunch_gets_in(server: Container, by_exec: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pslaunch_connects_to_a_container(
+    server: Container, by_exec: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own_ssh(server.folder / "bin", write(server, by_exec=by_exec), monkeypatch)
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     with contextlib.closing(Fleet(reaching(), ask=None)) as fleet:
@@ -189,7 +191,7 @@ def test_another_host_key_is_refused(server: Container) -> None:
     assert "Host key verification failed" in ssh("-F", str(config), NAME, "true").stderr
 
 
-def test_ready_is_told_when_it_listens_and_a_restart_keeps_the_host_key(folder: Path) -> None:
+def test_container_is_ready_once_it_listens_and_a_restart_keeps_its_host_key(folder: Path) -> None:
     ready, key = folder / "home/pslaunch/.sshd/pid", folder / "home/pslaunch/.sshd/ssh_host_ed25519_key.pub"
     keys = []
     for _ in range(2):

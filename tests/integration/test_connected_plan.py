@@ -38,7 +38,7 @@ def test_addresses_paths_pythons_and_free_ports_are_literal(hosts: Hosts, worksp
         assert host.processes() == {} and host.run("ls", "-A", f"{home}/jobs", check=False).returncode != 0
 
 
-def test_logs_inside_the_workspace_are_where_the_job_has_them(hosts: Hosts, workspace: Path) -> None:
+def test_plan_and_job_agree_on_logs_inside_the_workspace(hosts: Hosts, workspace: Path) -> None:
     (workspace / "train.py").write_text("")
     logs = "~/jobs/dry/here"
     done = connected(hosts, workspace, "--job_name=dry", "--server_num=0", f"--log_dir={logs}")
@@ -49,7 +49,7 @@ def test_logs_inside_the_workspace_are_where_the_job_has_them(hosts: Hosts, work
     assert found == {(base, f"{base}/output", f"{base}/.pslaunch")}
 
 
-def test_a_host_that_is_not_in_order_is_told_in_the_table_of_check(hosts: Hosts, workspace: Path) -> None:
+def test_faulty_host_is_reported_in_the_table_of_check(hosts: Hosts, workspace: Path) -> None:
     (workspace / "train.py").write_text("")
     done = connected(hosts, workspace, "--nics=eth77", "--server_num=0")
     assert done.returncode == codes.PREFLIGHT and not done.stdout

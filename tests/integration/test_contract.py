@@ -136,7 +136,7 @@ def test_files_on_the_node_are_complete(place: Place, workspace: Path) -> None:
         assert len((node / "nodes").read_text().split()) == len(place.workspaces(workspace))
 
 
-def test_what_is_ours_in_a_workspace_is_none_of_gits(place: Place, workspace: Path) -> None:
+def test_git_ignores_our_files_in_a_workspace(place: Place, workspace: Path) -> None:
     write(workspace, "")
     code, job = finished(place, workspace, *ALONE, "--worker_num=3")
     assert code == 0, job.launcher.output()
@@ -206,7 +206,7 @@ def test_a_signal_to_the_launcher_ends_the_job_in_order(
         assert said == ["leaving trainer", "leaving trainer", "leaving pserver"]  # pservers save last
 
 
-def test_what_ignores_term_is_killed_after_the_grace(place: Place, workspace: Path) -> None:
+def test_program_that_ignores_term_is_killed_after_the_grace(place: Place, workspace: Path) -> None:
     write(workspace, STUBBORN)
     with running(place, workspace, *ALONE, *QUICK, "--worker_num=2") as job:
         job.until_printed("ready", ["trainer/0", "trainer/1"])

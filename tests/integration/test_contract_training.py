@@ -82,7 +82,7 @@ def test_alone_equals_one_trainer_with_pservers(place: Place, workspace: Path) -
     assert model(place, workspace) == trained(place, workspace, "--server_num=2", "--worker_num=1")
 
 
-def test_logs_and_progress(place: Place, workspace: Path) -> None:
+def test_training_writes_its_logs_and_reports_progress(place: Place, workspace: Path) -> None:
     write(workspace)
     code, job = finished(place, workspace, "--server_num=1", "--worker_num=2", "--num_passes=1")
     assert code == 0, job.launcher.output()
@@ -134,9 +134,7 @@ def test_a_trainer_that_leaves_with_0_while_another_waits_is_a_failure(place: Pl
     until_nothing_runs(1.0)
 
 
-def test_a_stalled_step_ends_the_job_where_that_was_asked_for_and_names_the_trainer(
-    place: Place, workspace: Path
-) -> None:
+def test_stalled_step_ends_the_job_on_request_and_names_the_trainer(place: Place, workspace: Path) -> None:
     write(workspace, hook="os.environ['PSLAUNCH_RANK'] == '1' and (print('asleep'), signal.pause())")
     limits = ("--stall_after=0.5", "--stall_timeout=4")  # trainer 1 may come this much earlier than trainer 0
     code, job = finished(place, workspace, *QUICK, "--worker_num=2", *limits)

@@ -130,7 +130,7 @@ signal.pause()
 """
 
 
-def test_logs_that_the_head_has_forgotten_are_read_and_who_follows_is_told(workspace: Path) -> None:
+def test_logs_beyond_the_heads_memory_are_read_and_followers_are_informed(workspace: Path) -> None:
     (workspace / "train.py").write_text(MUCH)
     where = ("--nodes=2", f"--job_workspace={workspace}", "--server_num=0")
     out = ok("local", "--json", "--detach", *QUICK, *where, "--worker_num=2")
@@ -151,7 +151,7 @@ def test_logs_that_the_head_has_forgotten_are_read_and_who_follows_is_told(works
     until_nothing_runs(5.0)
 
 
-def test_stop_ends_it(free: Free) -> None:
+def test_stop_ends_a_detached_job(free: Free) -> None:
     ended = {"job": free.id, "state": "ended", "code": codes.TERM, "reason": "pslaunch stop"}
     assert json.loads(ok("stop", free.id, "--json")) == ended
     until_nothing_runs(2.0)
@@ -161,7 +161,7 @@ def test_stop_ends_it(free: Free) -> None:
 
 
 @pytest.mark.parametrize(("words", "grace_s"), [((), 1), (("--kill",), 600)])
-def test_a_launcher_whose_job_another_shell_stops_says_so(
+def test_launcher_reports_that_another_shell_stopped_its_job(
     workspace: Path, words: tuple[str, ...], grace_s: int
 ) -> None:
     (workspace / "train.py").write_text(
@@ -224,7 +224,9 @@ def run_led(workspace: Path, *options: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_what_a_later_job_left_is_never_taken_for_an_earlier_ones(workspace: Path, nodes: int) -> None:
+def test_results_of_a_later_job_are_never_taken_for_those_of_an_earlier_one(
+    workspace: Path, nodes: int
+) -> None:
     (workspace / "train.py").write_text("import os; print('of', os.environ['PSLAUNCH_JOB_ID'])")
     jobs = [
         run_led(workspace, "--server_num=0", f"--nodes={nodes}", f"--worker_num={nodes}")[1] for _ in "12"
@@ -267,7 +269,7 @@ def test_a_job_that_nobody_reads_is_remembered_with_the_code_of_its_launcher(wor
     assert json.loads(ok("status", job, "--json"))["code"] == codes.IO
 
 
-def test_a_job_whose_programs_never_ran_has_no_output_and_says_why(workspace: Path) -> None:
+def test_job_without_a_started_program_has_no_output_and_reports_the_reason(workspace: Path) -> None:
     (workspace / "train.py").touch()
     (workspace / "output").mkdir()
     (workspace / "output/model").write_text("of an earlier job")
@@ -325,7 +327,7 @@ def led(tmp_path: Path) -> Iterator[tuple[Loop, RemoteHead, Plan]]:
         loop.close()
 
 
-def test_a_launcher_that_asks_late_is_told_why_the_job_was_refused(
+def test_late_launcher_gets_the_reason_of_a_refused_job(
     led: tuple[Loop, RemoteHead, Plan],
 ) -> None:
     """A job can be over before its launcher, which has other agents to start, wants to hear of it."""

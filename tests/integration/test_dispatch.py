@@ -56,7 +56,7 @@ def listings(job: Job) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("place", CLUSTERS, indirect=True)
-def test_only_what_changed_travels_and_what_programs_wrote_stays(place: Place, workspace: Path) -> None:
+def test_only_changed_files_are_sent_and_files_of_programs_stay(place: Place, workspace: Path) -> None:
     fill(workspace)
     code, job = finished(place, workspace, *ALONE)
     assert code == 0
@@ -90,7 +90,7 @@ def test_once_all_is_in_place_nobody_has_it_open(place: Place, workspace: Path) 
 
 
 @pytest.mark.parametrize("place", REMOTE, indirect=True)
-def test_each_trainer_has_its_own_shards_and_links_lead_to_what_is_mounted(
+def test_each_trainer_has_its_own_shards_and_links_lead_to_mounted_folders(
     place: Place, workspace: Path
 ) -> None:
     fill(workspace)
@@ -109,7 +109,7 @@ def test_each_trainer_has_its_own_shards_and_links_lead_to_what_is_mounted(
 
 
 @pytest.mark.parametrize("place", REMOTE, indirect=True)
-def test_what_can_not_be_sent_is_named_and_nothing_starts(place: Place, workspace: Path) -> None:
+def test_unsendable_files_are_named_and_nothing_starts(place: Place, workspace: Path) -> None:
     fill(workspace)
     (workspace / "data/far").symlink_to("/etc")
     os.mkfifo(workspace / "pipe")
@@ -121,7 +121,9 @@ def test_what_can_not_be_sent_is_named_and_nothing_starts(place: Place, workspac
     assert not [e for e in job.events() if e["event"] == "process"]
 
 
-def test_a_disk_without_room_is_told_and_the_old_workspace_is_intact(hosts: Hosts, workspace: Path) -> None:
+def test_disk_without_room_is_reported_and_the_old_workspace_stays_intact(
+    hosts: Hosts, workspace: Path
+) -> None:
     place = FabricPlace(hosts)
     hosts[1].small_disk(1_000_000)
     fill(workspace)
@@ -139,9 +141,7 @@ def test_a_disk_without_room_is_told_and_the_old_workspace_is_intact(hosts: Host
     assert set(there.split()) - {"seen"} == {"aa", "b", "link", "hashes", "manifest", "staged"}
 
 
-def test_a_disk_that_is_mounted_in_the_workspace_is_told_before_anything_changes(
-    hosts: Hosts, workspace: Path
-) -> None:
+def test_disk_mounted_in_the_workspace_is_reported_before_any_change(hosts: Hosts, workspace: Path) -> None:
     place = FabricPlace(hosts)
     fill(workspace)
     assert finished(place, workspace, *ALONE)[0] == 0
@@ -171,7 +171,7 @@ def test_a_journal_that_can_not_be_read_is_named(workspace: Path, head: str) -> 
     assert finished(place, workspace, *ALONE)[0] == 0
 
 
-def test_after_a_cut_what_has_arrived_is_not_sent_again(workspace: Path) -> None:
+def test_bytes_received_before_a_cut_are_not_sent_again(workspace: Path) -> None:
     place = LocalPlace(2)
     fill(workspace)
     size = 150_000_000
@@ -290,7 +290,7 @@ def assert_all_told(job: Job) -> None:
     assert [sum(e[k] for e in far.values()) for k in ("files", "bytes")] == [end["files"], end["bytes"]]
 
 
-def test_how_far_a_large_package_is_adds_up(workspace: Path) -> None:
+def test_progress_of_a_large_package_adds_up(workspace: Path) -> None:
     """Three simulated nodes: the head fills one, which passes it on, and all say how far they are."""
     fill(workspace)
     size = 300_000_000

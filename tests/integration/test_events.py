@@ -54,7 +54,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
     return found
 
 
-def test_every_event_has_what_the_page_says_and_no_more(told: list[dict[str, object]]) -> None:
+def test_every_event_has_exactly_the_documented_keys(told: list[dict[str, object]]) -> None:
     known, seen = documented(), set()
     for event in told:
         kind = str(event["event"]), str(event.get("state", "")) if event["event"] != "progress" else ""
@@ -65,13 +65,13 @@ def test_every_event_has_what_the_page_says_and_no_more(told: list[dict[str, obj
     assert set(known) - seen == RARE
 
 
-def test_a_failure_has_what_the_page_says(told: list[dict[str, object]]) -> None:
+def test_failure_has_the_documented_keys(told: list[dict[str, object]]) -> None:
     names = [words(row[0])[0] for row in rows(PAGE, "The failure")]
     assert names == list(Failure._fields)
     (failure,) = [e["failure"] for e in told if e["event"] == "end" and e["failure"]]
     assert isinstance(failure, dict) and list(failure) == names
 
 
-def test_what_later_shells_tell_of_jobs_is_what_the_page_says() -> None:
+def test_reports_of_later_shells_have_the_documented_keys() -> None:
     for heading, names in (("`pslaunch jobs", NEWS), ("`pslaunch stop", STOPPED)):
         assert [words(row[0])[0] for row in rows(PAGE, heading)] == list(names)

@@ -76,7 +76,7 @@ def test_a_user_without_rights_has_the_same_guards(
         assert who == "launcher" or job.launcher.wait() == codes.NODE_LOST
 
 
-def test_a_user_without_rights_is_told_which_ports_need_them(hosts: Hosts, workspace: Path) -> None:
+def test_user_without_rights_learns_which_ports_need_them(hosts: Hosts, workspace: Path) -> None:
     (workspace / "train.py").write_text(SHOW)
     user = {host.plain_user() for host in hosts}.pop()
     code, job = finished(FabricPlace(hosts, user=user, on=[hosts[0]]), workspace, "--port=80")
@@ -175,7 +175,7 @@ FAULTS: dict[str, tuple[Callable[[Host], None], int, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_wrong_with_a_host_is_named(hosts: Hosts, package: Path, fault: str) -> None:
+def test_faults_of_a_host_are_named(hosts: Hosts, package: Path, fault: str) -> None:
     act, code, words = FAULTS[fault]
     act(hosts[1])
     (package / "data").write_bytes(os.urandom(3 << 20))
@@ -186,7 +186,7 @@ def test_what_is_wrong_with_a_host_is_named(hosts: Hosts, package: Path, fault: 
 
 
 @pytest.mark.parametrize("path", [os.environ["PATH"], "/nowhere"], ids=["as it is", "without ssh"])
-def test_hosts_that_are_not_reached_are_told_once_each(package: Path, path: str) -> None:
+def test_each_unreachable_host_is_reported_once(package: Path, path: str) -> None:
     places = [f"127.0.0.{i}:1" for i in range(1, 9)]
     where = (
         f"--hosts={','.join(places)}",

@@ -164,7 +164,7 @@ def test_results_come_with_the_end_of_a_job_wherever_it_was_led(
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["model-0"]
 
 
-def test_a_job_that_did_not_run_does_not_fetch_what_another_has(
+def test_job_without_a_run_fetches_no_results_of_another(
     hosts: Hosts, job: str, workspace: Path, tmp_path: Path
 ) -> None:
     where = (f"--hosts={','.join(h.name for h in hosts)}", f"--root_dir={hosts.root_dir}")
@@ -176,7 +176,7 @@ def test_a_job_that_did_not_run_does_not_fetch_what_another_has(
     assert [list((tmp_path / name).iterdir()) for name in ("out", "logs")] == [[], []]
 
 
-def test_what_a_later_job_has_in_its_place_is_neither_shown_nor_fetched(
+def test_logs_and_output_of_a_later_job_are_neither_shown_nor_fetched(
     hosts: Hosts, job: str, workspace: Path, tmp_path: Path
 ) -> None:
     own = Shell(hosts, tmp_path / "own")
@@ -192,7 +192,7 @@ def test_what_a_later_job_has_in_its_place_is_neither_shown_nor_fetched(
         own.ok("stop", "--kill", later)
 
 
-def test_a_folder_for_results_that_can_not_be_made_is_told_before_the_training(
+def test_impossible_folder_for_results_is_reported_before_the_training(
     hosts: Hosts, workspace: Path, tmp_path: Path
 ) -> None:
     (workspace / "train.py").write_text("print('has run')")

@@ -76,7 +76,7 @@ def test_the_environment_has_this_pslaunch_and_is_used_again(node: Node) -> None
     assert "making" in other.stdout and node.python() != first and not Path(first).exists()
 
 
-def test_what_can_not_be_had_is_named(node: Node) -> None:
+def test_unavailable_packages_are_named(node: Node) -> None:
     (node.workspace / "requirements.txt").write_text("no-such-thing==1\n")
     done = node.furnish()
     assert done.returncode == codes.PREFLIGHT
@@ -85,7 +85,7 @@ def test_what_can_not_be_had_is_named(node: Node) -> None:
     assert failed.endswith("failed (1)") and advice == f"{ADVICE}put what is missing into the --wheelhouse"
 
 
-def test_what_pip_leaves_goes_with_the_run_folder(workspace: Path) -> None:
+def test_leftovers_of_pip_are_removed_with_the_run_folder(workspace: Path) -> None:
     words = ("tmp=$TMPDIR", 'touch "$tmp/left"', 'echo "$tmp" > where', "echo no such module: cuda", "exit 7")
     spec = JobSpec(
         backend="local",
@@ -133,6 +133,6 @@ def test_wheels_are_kept_for_a_month(tmp_path: Path) -> None:
     assert not other.exists()
 
 
-def test_a_wheel_of_the_same_files_is_the_same_and_names_what_the_runtime_needs(tmp_path: Path) -> None:
+def test_wheel_of_equal_files_is_equal_and_names_the_runtimes_requirements(tmp_path: Path) -> None:
     assert made_wheel(tmp_path / "a").read_bytes() == made_wheel(tmp_path / "b").read_bytes()
     assert [pin.partition("==")[0] for pin in list_pins()] == ["numpy", "threadpoolctl"]

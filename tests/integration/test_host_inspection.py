@@ -106,7 +106,7 @@ def test_an_agent_waits_for_its_first_word_as_long_as_the_launcher_beats(here: N
         os.close(line.write_fd)
 
 
-def test_an_agent_that_is_to_dial_waits_for_the_word_where_as_long_as_the_launcher_beats(here: Node) -> None:
+def test_dialling_agent_waits_for_the_address_while_the_launcher_beats(here: Node) -> None:
     backend = LocalBackend()
     with contextlib.closing(backend):
         keeper = backend._start_keeper(
@@ -122,7 +122,7 @@ def test_an_agent_that_is_to_dial_waits_for_the_word_where_as_long_as_the_launch
         keeper.stdin.close()
 
 
-def test_who_waits_for_a_lock_does_not_hold_it(tmp_path: Path) -> None:
+def test_process_that_waits_for_a_lock_is_not_its_holder(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.write_text("job-1\n")
     assert find_lock_holder(str(path)) == ""

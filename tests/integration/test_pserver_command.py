@@ -48,7 +48,7 @@ def test_bad_options_get_one_line_and_2(option: str) -> None:
     assert option.partition("=")[0] in process.output() or "/no" in process.output()
 
 
-def test_what_an_option_names_and_can_not_be_had_is_told_with_the_option(tmp_path: Path) -> None:
+def test_unusable_value_is_reported_with_its_option(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for option, code, words in (
         (f"--secret_file={tmp_path}/no", 2, f"--secret_file={tmp_path}/no: No such file or directory"),

@@ -170,7 +170,7 @@ def test_a_keeper_of_the_zipapp_greets(bullseye: Bullseye) -> None:
     assert b"the head is gone" in said
 
 
-def test_a_whole_job(bullseye: Bullseye) -> None:
+def test_whole_job_runs_on_python_39(bullseye: Bullseye) -> None:
     code, events = bullseye.run(TRAIN)
     assert code == 0, events
     for key in ("pserver/0", "trainer/0", "trainer/1"):

@@ -120,7 +120,7 @@ def test_the_program_lists_and_finds_damage(tmp_path: Path) -> None:
         assert "shard-00000-000.bin is damaged" in process.output()
 
 
-def test_term_saves_what_is_there(tmp_path: Path) -> None:
+def test_term_saves_the_present_values(tmp_path: Path) -> None:
     with cluster(2, options=[f"--save_dir={tmp_path}"]) as found, found.client(0) as c:
         values = train(c, 2, finish=False)
         for process in found.processes:
@@ -145,7 +145,7 @@ def test_a_step_that_only_some_shards_have_is_called_torn(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("how", ["nobody", "connected", "created"])
-def test_term_before_there_are_values_leaves_what_was_there(tmp_path: Path, how: str) -> None:
+def test_term_before_the_first_values_keeps_the_earlier_files(tmp_path: Path, how: str) -> None:
     before = tmp_path / "shard-00000-000.bin"
     before.write_text("earlier")
     with cluster(options=[f"--save_dir={tmp_path}"]) as found, found.client(0) as c:
@@ -202,7 +202,7 @@ def test_a_folder_that_can_not_be_is_refused_before_listening(tmp_path: Path, na
         assert len(process.output().splitlines()) == 1
 
 
-def test_trainers_whose_pservers_stand_in_another_order_are_refused(tmp_path: Path) -> None:
+def test_trainers_with_another_order_of_pservers_are_refused(tmp_path: Path) -> None:
     with cluster(2, trainers=2) as found, found.client(0) as a:
         a.connect()
         turned = list(reversed(found.endpoints))

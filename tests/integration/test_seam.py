@@ -214,7 +214,7 @@ def test_ranks_are_on_the_nodes_that_brought_them(place: Place, workspace: Path)
     assert [job.node_of(f"trainer/{rank}") for rank in range(5)] == [0, 2, 1, 0, 2]
 
 
-def test_a_job_whose_carrier_is_gone_ends_and_says_so(place: Place, workspace: Path) -> None:
+def test_job_ends_and_reports_the_loss_of_its_carrier(place: Place, workspace: Path) -> None:
     (workspace / "train.py").write_text(test_contract.STUBBORN)
     with running(place, workspace, *ALONE, *QUICK, "--worker_num=3") as job:
         job.until_printed("ready", [f"trainer/{rank}" for rank in range(3)])

@@ -90,7 +90,7 @@ def test_a_connection_that_was_made_while_all_are_closed_is_closed(
     assert not made[0].client.get_transport()
 
 
-def test_hosts_that_can_not_be_told_where_to_dial_are_all_named(
+def test_all_hosts_that_miss_the_address_to_dial_are_named(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.configure("Host *\n  ForwardAgent yes")  # over the ssh binary, whose pipe breaks at once
@@ -141,7 +141,7 @@ def test_many_hosts_need_more_descriptors_than_are_usual(
         greets(channel)
 
 
-def test_what_fails_on_this_machine_is_not_the_host(
+def test_failure_on_this_machine_is_not_blamed_on_the_host(
     client: Client, fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_more(*_: object) -> Channel:
@@ -192,7 +192,7 @@ def test_a_changed_key_refuses_with_file_and_line(client: Client, fleet: Callabl
     assert client.known_hosts.read_text().endswith(f" {public(client.sshd.host_key)}\n")
 
 
-def test_what_paramiko_can_not_do_goes_over_ssh(client: Client, fleet: Callable[..., Fleet]) -> None:
+def test_settings_unknown_to_paramiko_use_the_ssh_binary(client: Client, fleet: Callable[..., Fleet]) -> None:
     client.configure("Host node\n  ForwardAgent yes")
     (channel,) = fleet().open(hosts("node"), [KEEPER])
     greets(channel, BinaryChannel)

@@ -80,7 +80,7 @@ def test_a_login_shell_that_has_ended_before_we_could_speak(
     assert "This account is currently not available" in refused(one, "start")
 
 
-def test_no_python(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:
+def test_host_without_python_is_reported(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:
     hosts[0].no_python()
     (channel,) = fleet(hosts).open([Host("node1")], [KEEPER])
     words = refused(channel, "python")
@@ -105,7 +105,7 @@ def test_a_python_that_is_given(hosts: Hosts, fleet: Callable[..., Fleet]) -> No
     assert "/opt/none/python3" in refused(channel, "python")
 
 
-def test_a_changed_key(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:
+def test_changed_host_key_is_refused(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:
     hosts[0].change_key()
     (channel,) = fleet(hosts).open([Host("node1")], [KEEPER])
     assert f"{hosts.known_hosts}:1 has another" in refused(channel, "host key")

@@ -108,7 +108,7 @@ def neither(client: Client, name: str = "node") -> HostError:
 
 
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
-def test_kinds_of_keys(client: Client, kind: str) -> None:
+def test_all_kinds_of_keys_authenticate_as_with_ssh(client: Client, kind: str) -> None:
     key = make_key(client.folder / kind, kind=kind)
     client.sshd.authorized.write_text(f"{public(key)}\n")
     client.configure(f"Host node\n  IdentityFile {key}\n  IdentitiesOnly yes")
@@ -127,7 +127,7 @@ def test_include_match_alias_user_and_port(client: Client) -> None:
     assert both(client, "other") is ParamikoChannel
 
 
-def test_hashed_known_hosts(client: Client) -> None:
+def test_hashed_known_hosts_are_accepted_as_with_ssh(client: Client) -> None:
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(client.known_hosts)], check=True, capture_output=True)
     assert "127" not in client.known_hosts.read_text().split()[0]
     assert both(client) is ParamikoChannel
@@ -175,7 +175,7 @@ def test_a_key_of_the_agent(client: Client, agent: Callable[[Path], None]) -> No
     assert both(client) is ParamikoChannel
 
 
-def test_identities_only(client: Client, agent: Callable[[Path], None]) -> None:
+def test_identities_only_restricts_keys_as_with_ssh(client: Client, agent: Callable[[Path], None]) -> None:
     """The agent's other keys are not offered; the configured one is, also where the agent alone has it."""
     agent(client.key)
     only = "Host node\n  IdentitiesOnly yes\n  IdentityFile"
@@ -197,7 +197,9 @@ def test_more_keys_than_the_host_has_patience_for(client: Client, agent: Callabl
 
 @pytest.mark.parametrize("beside", [True, False])
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
-def test_a_certificate(client: Client, tmp_path: Path, beside: bool, kind: str) -> None:
+def test_certificate_authenticates_as_with_ssh(
+    client: Client, tmp_path: Path, beside: bool, kind: str
+) -> None:
     """Beside its key, where it is found, and elsewhere, where CertificateFile names it."""
     key = make_key(client.folder / "mine", kind=kind)
     client.sshd.authorized.write_text("")
@@ -308,7 +310,7 @@ def jumps(client: Client) -> None:
     client.configure("Host deep\n  ProxyJump gate,inner", "Host near\n  ProxyJump gate")
 
 
-def test_jump_hosts(client: Client) -> None:
+def test_jump_hosts_are_used_as_with_ssh(client: Client) -> None:
     jumps(client)
     assert both(client, "near") is ParamikoChannel
     assert both(client, "deep") is ParamikoChannel
@@ -405,9 +407,7 @@ def test_ciphers_that_paramiko_lacks_go_over_ssh(client: Client) -> None:
         ("Ciphers aes256-ctr,aes128-ctr", "aes256-ctr"),
     ],
 )
-def test_the_first_cipher_is_taken_and_where_that_can_not_be_the_fastest(
-    client: Client, allowed: str, taken: str
-) -> None:
+def test_first_cipher_is_used_and_else_the_fastest(client: Client, allowed: str, taken: str) -> None:
     client.configure(f"Host node\n  {allowed}")
     with contextlib.closing(Fleet(reaching(), ask=None)) as fleet:
         (channel,) = fleet.open([Host("node")], [KEEPER])

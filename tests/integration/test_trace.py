@@ -95,7 +95,7 @@ def test_file_that_can_not_be_is_an_error_before_anything_starts(
 
 
 @pytest.mark.parametrize("head", ["launcher", "node"])
-def test_traces_of_hosts_are_fetched_with_the_logs_also_where_no_program_ran(
+def test_traces_of_hosts_are_fetched_with_the_logs_also_without_a_program(
     hosts: Hosts, workspace: Path, tmp_path: Path, head: str
 ) -> None:
     (workspace / "train.py").write_text("print('has run')")
@@ -110,7 +110,7 @@ def test_traces_of_hosts_are_fetched_with_the_logs_also_where_no_program_ran(
     assert all(count(read(logs / name), "sent")["prepared"] for name in wanted)
 
 
-def test_check_traces_what_it_asks_and_is_told(hosts: Hosts, workspace: Path, tmp_path: Path) -> None:
+def test_check_traces_its_questions_and_the_answers(hosts: Hosts, workspace: Path, tmp_path: Path) -> None:
     (workspace / "train.py").write_text("print('has run')")
     where = (
         f"--hosts={hosts[0].name}",

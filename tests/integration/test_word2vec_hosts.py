@@ -37,7 +37,7 @@ def example(tmp_path: Path, hosts: Hosts) -> Path:
     return folder
 
 
-def test_sh_run_sh(example: Path, hosts: Hosts, wheelhouse: Path, tmp_path: Path) -> None:
+def test_run_sh_trains_on_hosts(example: Path, hosts: Hosts, wheelhouse: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     argv = hosts.as_user(

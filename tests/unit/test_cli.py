@@ -95,7 +95,7 @@ def run(*words: str) -> int:
         ("local a\x1b[31m\nb.py", ["b.py"]),
     ],
 )
-def test_bad_input_is_told_in_a_line_and_nothing_is_started(
+def test_bad_input_is_reported_in_a_line_and_nothing_starts(
     ws: Path, capfd: pytest.CaptureFixture[str], line: str, names: Sequence[str]
 ) -> None:
     before = sorted(ws.iterdir())
@@ -124,7 +124,7 @@ def test_the_list_of_commands_has_whole_sentences(
     assert not [line for line in listed if not line.endswith(".") or line.endswith("...")]
 
 
-def test_every_option_has_help_and_a_default_or_says_what_its_absence_means() -> None:
+def test_every_option_has_help_and_a_default_or_explains_its_absence() -> None:
     absent = ("env", "job_dispatch_package", "job_workspace", "conf", "shard", "link", "setup")
     commands = get_command(app).commands  # type: ignore[attr-defined]  # a group has commands
     for param in [*commands["local"].params, *commands["fabric"].params]:
@@ -155,9 +155,7 @@ def test_words_reach_the_session(ws: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (spec.trainer_flags, spec.program_args) == ({"num_passes": "3"}, ("--lr=1", "--port", "9"))
 
 
-def test_options_may_be_repeated_where_that_means_something(
-    ws: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_with_several_values_may_be_repeated(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _spec_of(monkeypatch, "local", "--env", "A=1", "--env=B=2").env == {"A": "1", "B": "2"}
 
 
@@ -191,7 +189,7 @@ def _spec_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> JobSpec:
         ("--num_passes=1 --env PADDLE_INIT_TRAINER_COUN=2 train.py", ""),
     ],
 )
-def test_notes_tell_which_words_go_on_to_the_program_and_guess_nothing(
+def test_notes_name_the_words_for_the_program_and_guess_nothing(
     ws: Path, capsys: pytest.CaptureFixture[str], line: str, notes: str
 ) -> None:
     assert run("local", "--dry_run", "--json", *line.split()) == 0
@@ -268,7 +266,7 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", ["--help", "version --json", "jobs", "local --dry_run", "local"])
-def test_closed_output_is_told_in_a_line_and_nothing_is_started(ws: Path, words: str) -> None:
+def test_closed_output_is_reported_in_a_line_and_nothing_starts(ws: Path, words: str) -> None:
     before = sorted(ws.iterdir())
     line = f"{shlex.join([*PSLAUNCH, *words.split()])} >&-"
     done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, timeout=60)
@@ -292,7 +290,7 @@ def _ended_job(ws: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("words", ["--help", "version", "local --dry_run", "jobs", "status j", "logs j"])
-def test_full_output_is_told_in_a_line(ws: Path, words: str) -> None:
+def test_full_output_is_reported_in_a_line(ws: Path, words: str) -> None:
     environ = _ended_job(ws)
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -304,7 +302,7 @@ def test_full_output_is_told_in_a_line(ws: Path, words: str) -> None:
 
 
 @pytest.mark.parametrize("words", ["--help", "version", "local --dry_run", "jobs", "status j", "logs j"])
-def test_a_reader_that_has_gone_is_told_by_the_code_alone(ws: Path, words: str) -> None:
+def test_vanished_reader_changes_only_the_exit_code(ws: Path, words: str) -> None:
     environ = _ended_job(ws)
     read, write = os.pipe()
     os.close(read)

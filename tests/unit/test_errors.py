@@ -27,7 +27,7 @@ def test_every_code_has_a_meaning() -> None:
     assert {cls.exit_code for cls in CLASSES.values()} <= numbers
 
 
-def test_from_os_says_what_where_and_the_systems_words() -> None:
+def test_from_os_names_action_path_and_the_systems_words() -> None:
     error = errors.FileError.from_os(OSError(28, "No space left on device", "/ws/log"), "write the log")
     assert str(error) == "can't write the log /ws/log: No space left on device"
     assert error.exit_code == 74

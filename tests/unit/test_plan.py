@@ -81,7 +81,7 @@ def planned(name: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_golden(name: str, tmp_path: Path) -> None:
+def test_plan_equals_its_golden_file(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "ws"
     folder.mkdir()
     got = planned(name, folder)

@@ -143,7 +143,7 @@ def test_a_wheelhouse_needs_wheels_for_the_host(wheel: str, kinds_found: list[st
     assert [kind for _, kind in kinds(GOOD, wanted=wanted)] == kinds_found
 
 
-def test_clocks_and_networks() -> None:
+def test_clocks_and_networks_are_compared_between_hosts() -> None:
     late = Seen(host="a", facts=FACTS, clock_off_s=-2.5, cut_off="its port 1 can't be reached from b")
     found = find([late], WANTED, [0])
     assert [f.text for f in found if f.kind == "clock"] == ["2.5 s behind this machine's"]
@@ -175,7 +175,7 @@ def test_every_step_of_reaching_has_a_kind() -> None:
         ([], codes.OK),
     ],
 )
-def test_exit_codes(steps: list[str], code: int) -> None:
+def test_exit_code_follows_the_failed_steps(steps: list[str], code: int) -> None:
     seen = [GOOD, *(Seen(host=step, failed=HostError(step, step, "why")) for step in steps)]
     assert choose_exit_code(find(seen, WANTED, [0] * len(seen))) == code
 

@@ -54,7 +54,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.mark.parametrize("build", [build for build in BUILDS if build != "gcc -O0"])
-def test_the_same_bits(build: str, plain: list[str], tmp_path: Path) -> None:
+def test_builds_compute_the_same_bits(build: str, plain: list[str], tmp_path: Path) -> None:
     assert bits(build, tmp_path) == plain
 
 

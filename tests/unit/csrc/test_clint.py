@@ -73,7 +73,7 @@ def test_every_function_of_a_header_has_its_contract_and_prefix(path: Path) -> N
     assert f"#ifndef {guard}\n#define {guard}\n" in text
 
 
-def test_functions_are_found() -> None:
+def test_checker_finds_all_functions() -> None:
     """The checks above are worth what this finds."""
     assert functions("/* Good. */\nint ps_a(int x);\nvoid *ps_b(\n    int y);\n") == [
         ("ps_a", True),

@@ -25,7 +25,7 @@ def test_codes_and_their_meanings() -> None:
     assert {int(code): meaning for code, meaning in rows(PAGE, "Exit codes")} == codes.MEANINGS
 
 
-def test_times(tmp_path: Path) -> None:
+def test_times_on_the_page_are_those_of_the_code(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     spec = make_local_spec(gather("local", Split(), tmp_path), Split(), cwd=tmp_path, environ={})
     by_hand = pserver_options.parse_options([], {})
@@ -61,7 +61,7 @@ def test_the_options_are_there() -> None:
         assert name in INIT_ARGS or f"{name}_s" in fields or name in ("lost_after", "grace")
 
 
-def test_bounds_and_codes_of_what_ends_a_job() -> None:
+def test_bounds_and_codes_on_the_page_are_those_of_the_code() -> None:
     known = {str(code) for code in codes.MEANINGS} | {"126", "127", "137", "128+n", "the program's own"}
     assert procs.KILL_LIMIT_S <= ending.KILL_WAIT_S
     look, kill = (f"{s:g} s" for s in (supervise.LOOK_FURTHER_S, ending.KILL_WAIT_S))

@@ -17,21 +17,21 @@ def test_every_variable_is_there_and_no_other() -> None:
     assert said == env.list_contract_names()
 
 
-def test_who_gets_a_variable() -> None:
+def test_roles_of_each_variable_are_documented() -> None:
     trainers_only = {
         names(row[0])[0] for heading in FAMILIES for row in rows(heading) if row[1] == "trainers"
     }
     assert trainers_only == set(env._TRAINER_ONLY)
 
 
-def test_what_happens_to_all_others() -> None:
+def test_removed_and_inherited_variables_are_documented() -> None:
     found = {name: row[1] for row in rows("Everything else") for name in names(row[0])}
     assert {name for name, words in found.items() if words.startswith("removed")} == env.PROXIES
     kept = {name: names(words)[0] for name, words in found.items() if not words.startswith("removed")}
     assert kept == dict(env.DEFAULTS)
 
 
-def test_files() -> None:
+def test_documented_files_are_those_of_the_code() -> None:
     found = [names(" ".join(row[:2])) for row in rows("Files")]
     assert found == [
         [name(role, 0, 0), name(role, 2, 1)]
@@ -40,7 +40,7 @@ def test_files() -> None:
     ]
 
 
-def test_progress() -> None:
+def test_documented_progress_fields_are_those_of_the_code() -> None:
     assert {names(row[0])[0]: row[1] for row in rows("Progress")} == {
         name: "quoted" if read is env.unquote else read.__name__ for name, read in env.PROGRESS_FIELDS.items()
     }
@@ -48,5 +48,5 @@ def test_progress() -> None:
     assert f"at most {env.MAX_WHY_BYTES} bytes" in PAGE
 
 
-def test_the_trainers_flags() -> None:
+def test_documented_flags_of_the_trainer_are_those_of_the_code() -> None:
     assert ", ".join(f"`{name}`" for name in env.TRAINER_FLAGS) in " ".join(PAGE.split())

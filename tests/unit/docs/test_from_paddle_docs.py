@@ -50,7 +50,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_every_row_says_what_works_today() -> None:
+def test_every_row_says_if_it_works_today() -> None:
     assert len(ROWS) > 30
     for heading, row in ROWS:
         assert len(row) == 3, (heading, row)
@@ -58,7 +58,9 @@ def test_every_row_says_what_works_today() -> None:
 
 
 @pytest.mark.parametrize("argv", [a for a, today in OURS if today.startswith("works")], ids=" ".join)
-def test_what_works_parses(argv: list[str], workspace: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_commands_documented_to_work_parse(
+    argv: list[str], workspace: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     if argv[0] == "pserver":
         pserver_options.parse_options(argv[1:], {})
         return
@@ -68,7 +70,7 @@ def test_what_works_parses(argv: list[str], workspace: Path, capfd: pytest.Captu
 
 
 @pytest.mark.parametrize("argv", [a for a, today in OURS if today.startswith("not yet")], ids=" ".join)
-def test_what_does_not_work_yet_is_refused(
+def test_commands_documented_as_planned_are_refused(
     argv: list[str], workspace: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert cli._run(argv) == codes.USAGE

@@ -35,7 +35,7 @@ def test_the_commands_are_all() -> None:
     assert headings == list(make_tables.COMMANDS)
 
 
-def test_what_only_hosts_have_is_told_in_their_own_page() -> None:
+def test_options_for_hosts_alone_are_on_their_own_page() -> None:
     page = (ROOT / "docs/fabric.md").read_text()
     missing = [
         name for name in get_options("fabric").keys() - get_options("local") if f"--{name}" not in page
@@ -43,7 +43,7 @@ def test_what_only_hosts_have_is_told_in_their_own_page() -> None:
     assert missing == []
 
 
-def test_the_defaults_of_local_are_what_it_does(tmp_path: Path) -> None:
+def test_documented_defaults_of_local_are_its_behaviour(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     spec = make_local_spec(gather("local", Split(), tmp_path), Split(), cwd=tmp_path, environ={})
     values = {**spec._asdict(), "nodes": len(spec.site.nodes)}
@@ -53,7 +53,7 @@ def test_the_defaults_of_local_are_what_it_does(tmp_path: Path) -> None:
             assert default == (f"{value:g}" if isinstance(value, float) else str(value)), name
 
 
-def test_the_defaults_of_pserver_are_what_it_does() -> None:
+def test_documented_defaults_of_pserver_are_its_behaviour() -> None:
     parsed = pserver_options.parse_options([], {})
     for name, _, default, _ in make_tables.list_options("pserver"):
         value = getattr(parsed, name, getattr(parsed, f"{name}_s", None))
@@ -61,7 +61,7 @@ def test_the_defaults_of_pserver_are_what_it_does() -> None:
             assert float(default) == value, name
 
 
-def test_the_trainers_flags() -> None:
+def test_documented_flags_of_the_trainer_are_those_of_the_code() -> None:
     text = section(PAGE, "pslaunch local").rpartition("-->\n")[2]
     assert words(text) == [f"--{name}" for name in env.TRAINER_FLAGS]
 

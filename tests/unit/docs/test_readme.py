@@ -56,5 +56,5 @@ def test_the_cluster_and_its_command_are_taken(
 
 
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)#]+)\)", TEXT))
-def test_links_lead_somewhere(target: str) -> None:
+def test_links_lead_to_existing_files(target: str) -> None:
     assert (Path(__file__).parents[3] / target).exists()

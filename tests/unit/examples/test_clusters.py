@@ -253,7 +253,7 @@ def test_containers_of_both_forms_of_compose(lines: bool) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n", "[]", "null\n"])
-def test_no_containers(text: str) -> None:
+def test_missing_containers_are_reported(text: str) -> None:
     with pytest.raises(ClusterError, match="no container is there; docker compose up"):
         write_conf.read_containers(text, [], ["docker"])
 
@@ -287,7 +287,7 @@ def test_known_hosts_has_keys_by_name() -> None:
 @pytest.mark.parametrize(
     "text", ["", "cat: not there", f"{KEY[:-4]}\x00== x", KEY.replace("ed25519", "rsa", 1)]
 )
-def test_what_is_no_key_is_refused(text: str) -> None:
+def test_invalid_key_is_refused(text: str) -> None:
     with pytest.raises(ClusterError, match=r"ssh-servers-0: .* is no public key"):
         write_conf.render_known_hosts(SERVERS, {one.name: text for one in SERVERS})
 

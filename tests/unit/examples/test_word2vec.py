@@ -48,7 +48,7 @@ def test_sentences_are_words_without_code() -> None:
     ]
 
 
-def test_a_line_is_a_sentence_where_no_line_is_blank() -> None:
+def test_without_blank_lines_each_line_is_a_sentence() -> None:
     assert list(prepare.split_sentences("no <unk> here\nmr. n was there")) == [
         ("no", "<unk>", "here"),
         ("mr",),

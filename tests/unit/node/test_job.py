@@ -181,7 +181,7 @@ def test_the_runtime_reads_the_endpoints_that_the_launcher_wrote(
 
 
 @pytest.mark.parametrize("server", ["bundled", "script", "none"])
-def test_trainers_have_what_torchrun_sets(server: str) -> None:
+def test_trainers_have_the_variables_of_torchrun(server: str) -> None:
     p = plan(server=server, pservers=Count("total", int(server != "none")), trainers=Count("total", 3))
     where = job.place(p, [node(i, addr=f"10.0.0.{i + 1}") for i in range(2)])
     ports = job.propose_ports(where, 7164, 20000)
@@ -205,7 +205,7 @@ def test_torch_variables_of_the_user_win() -> None:
     assert trainer.contract["MASTER_ADDR"] == "127.0.0.1"
 
 
-def test_a_dry_run_has_symbols_for_what_only_nodes_know() -> None:
+def test_dry_run_has_symbols_for_facts_of_nodes() -> None:
     p = plan(pservers=Count("total", 2), trainers=Count("total", 1))
     where = job.place(p, [node(0), node(1, addr="")])
     bound = job.bind(where, Facts.make_symbolic(where))

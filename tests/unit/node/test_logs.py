@@ -75,7 +75,7 @@ def test_gap_lasts_until_a_line_ends() -> None:
     assert stream.end(54) == [54]
 
 
-def test_a_line_that_was_shown_in_part_ends_before_what_is_missing() -> None:
+def test_partly_shown_line_ends_before_a_gap() -> None:
     stream = Stream(lambda: 0.0)
     shown = stream.feed(0, b"x" * 10_000)
     assert [text.more for text in shown if isinstance(text, LogLine)] == [True]
@@ -105,11 +105,11 @@ def test_a_long_line_comes_in_pieces_and_memory_stays_bounded() -> None:
     assert max(len(t.text) for t in found) <= logs.MAX_LINE_CHARS
 
 
-def test_escape_sequences_go() -> None:
+def test_escape_sequences_are_removed() -> None:
     assert clean("\x1b[31mred\x1b[0m \x1b]0;title\x07tab\there") == "red tab\there"
 
 
-def test_tail(tmp_path: Path) -> None:
+def test_tail_has_the_last_lines(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_bytes(b"".join(b"line %d\n" % i for i in range(5000)) + b"\n\n")
     assert read_tail(str(log), 3) == ("line 4997", "line 4998", "line 4999")

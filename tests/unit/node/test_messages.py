@@ -90,7 +90,7 @@ def take(m: messages.StartedMsg) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-def test_misspelt_key_is_an_error_where_it_is_sent_and_where_it_is_taken(tmp_path: Path) -> None:
+def test_misspelt_key_is_an_error_of_its_sender_and_its_receiver(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     tree = tmp_path / "tree"
     (tree / "pslaunch").mkdir(parents=True)

@@ -69,7 +69,7 @@ def test_an_address_that_is_not_ours_is_no_busy_port() -> None:
     assert not e.value.busy
 
 
-def test_ipv6() -> None:
+def test_ports_of_ipv6_addresses_are_bound() -> None:
     held = bind_all("::1", {"pserver/0": [free_port()]})
     assert held["pserver/0"][0].family == socket.AF_INET6
     close_all(held)

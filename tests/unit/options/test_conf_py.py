@@ -64,7 +64,7 @@ def test_numbers_may_be_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("source", "ports_num"), [(FIRST, "2"), (SECOND, "1")])
-def test_a_published_conf(tmp_path: Path, source: str, ports_num: str) -> None:
+def test_published_conf_gives_its_options(tmp_path: Path, source: str, ports_num: str) -> None:
     found = read(tmp_path, source)
     assert found["hosts"] == [
         Value("root@192.168.100.17", "conf.py:3"), Value("root@192.168.100.18:9090", "conf.py:4"),
@@ -146,9 +146,7 @@ import from_{folder}
         ("eval('1 +')", "conf.py:1: SyntaxError: invalid syntax"),
     ],
 )
-def test_an_error_in_it_is_told_with_its_line_and_words(
-    tmp_path: Path, source: str | bytes, told: str
-) -> None:
+def test_error_in_conf_is_reported_with_its_line(tmp_path: Path, source: str | bytes, told: str) -> None:
     with pytest.raises(SpecError) as caught:
         read(tmp_path, source)
     assert str(caught.value).startswith("conf.py") and told in str(caught.value)
@@ -183,13 +181,13 @@ def test_an_error_in_it_is_told_with_its_line_and_words(
         ("HOST = ['a']", "conf.py:1: HOST: did you mean HOSTS?"),
     ],
 )
-def test_a_wrong_name_or_type_is_told_with_its_line(tmp_path: Path, source: str, told: str) -> None:
+def test_wrong_name_or_type_is_reported_with_its_line(tmp_path: Path, source: str, told: str) -> None:
     with pytest.raises(SpecError) as caught:
         read(tmp_path, source)
     assert str(caught.value).startswith("conf.py:") and told in str(caught.value)
 
 
-def test_the_line_of_the_last_assignment_is_told(tmp_path: Path) -> None:
+def test_line_of_the_last_assignment_is_reported(tmp_path: Path) -> None:
     found = read(
         tmp_path, "PADDLE_PORT = 1\nfor PADDLE_PORT in (2, 3):\n    pass\nJOB_NAME = PADDLE_NIC = 'x'\n"
     )

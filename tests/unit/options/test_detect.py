@@ -97,7 +97,7 @@ def test_warnings_about_the_program_are_its_own_affair(tmp_path: Path) -> None:
     assert detect_in(tmp_path, train="x = '\\d' is 'y'")[0] == "bundled"
 
 
-def test_user_choice_wins(tmp_path: Path) -> None:
+def test_choice_of_the_user_wins(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("is_server()")
     assert choose_server("auto", 1, tmp_path, "train.py")[0] == "script"
     assert choose_server("bundled", 1, tmp_path, "train.py")[0] == "bundled"

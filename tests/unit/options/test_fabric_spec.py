@@ -217,7 +217,7 @@ def test_sent_prepared_and_fetched_files(here: Path) -> None:
         (["--hosts=a,a,b", "--port=65534", "--ports_num=2"], "--port=65534: 2 pservers need"),
     ],
 )
-def test_a_wrong_value_is_told_by_its_option(here: Path, line: Sequence[str], told: str) -> None:
+def test_wrong_value_is_reported_with_its_option(here: Path, line: Sequence[str], told: str) -> None:
     (here / "out.py").touch()
     with pytest.raises(SpecError) as caught:
         make(here, WS, *line)
@@ -238,7 +238,7 @@ def test_a_wrong_value_is_told_by_its_option(here: Path, line: Sequence[str], to
         (["--job_workspace=/w", "--root_dir=/r"], "--root_dir=/r has no effect where nothing is sent"),
     ],
 )
-def test_a_wrong_workspace_is_told(here: Path, line: Sequence[str], told: str) -> None:
+def test_wrong_workspace_is_reported(here: Path, line: Sequence[str], told: str) -> None:
     with pytest.raises(SpecError) as caught:
         make(here, "--hosts=a", *line)
     assert told in str(caught.value)
@@ -261,7 +261,7 @@ def test_a_wrong_workspace_is_told(here: Path, line: Sequence[str], told: str) -
         ("X = 1", "no hosts: conf.py has no HOSTS"),
     ],
 )
-def test_a_wrong_value_of_conf_is_told_with_its_line(here: Path, conf: str, told: str) -> None:
+def test_wrong_value_of_conf_is_reported_with_its_line(here: Path, conf: str, told: str) -> None:
     line = [] if "HOSTS" in conf or conf == "X = 1" else ["--hosts=a"]
     with pytest.raises(SpecError) as caught:
         make(here, WS, *line, conf=conf)

@@ -44,7 +44,7 @@ def test_a_host_in_every_form(word: str, name: str, user: str | None, port: int 
         ("node[5]", ["node5"]),
     ],
 )
-def test_ranges(word: str, names: list[str]) -> None:
+def test_ranges_are_expanded(word: str, names: list[str]) -> None:
     assert [host.name for host in parse(word)] == names
     assert {(host.user, host.port) for host in parse(f"u@{word}:7")} == {("u", 7)}
 
@@ -80,7 +80,7 @@ def test_ranges(word: str, names: list[str]) -> None:
         ("a" + "[1-9]" * 20, f"{MAX_HOSTS} hosts at most"),
     ],
 )
-def test_a_wrong_host_is_told_with_its_place(word: str, says: str) -> None:
+def test_wrong_host_is_reported_with_its_place(word: str, says: str) -> None:
     with pytest.raises(SpecError, match=says) as caught:
         parse("fine", word)
     assert str(caught.value).startswith("conf.py:3: ")
@@ -118,7 +118,7 @@ def test_a_host_is_found_by_its_text_whoever_logs_in_there(hosts: list[Host], da
     )
 
 
-def test_a_host_that_is_not_there_is_told_with_those_that_are() -> None:
+def test_unknown_host_is_reported_with_the_known_ones() -> None:
     with pytest.raises(SpecError, match=r"^node 1 \(a:22\) is not among .*: b, me@a; .* --hosts"):
         find_host(parse("b", "me@a"), "a:22", "node 1 (a:22)")
 
@@ -137,7 +137,7 @@ def test_any_text_is_hosts_or_an_error(text: str) -> None:
 
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=20))
-def test_counts_are_how_often_names_stand(names: list[str]) -> None:
+def test_counts_are_the_repetitions_of_names(names: list[str]) -> None:
     found = parse_hosts(names, "")
     assert [host.name for host in found] == list(dict.fromkeys(names))
     assert [host.times for host in found] == [names.count(host.name) for host in found]
@@ -172,7 +172,7 @@ def chosen(hosts: Sequence[Host], include: Sequence[str], exclude: Sequence[str]
         ([], ["[::1]:22@n[1-3]"], "n4"),
     ],
 )
-def test_include_and_exclude(include: list[str], exclude: list[str], left: str) -> None:
+def test_include_and_exclude_select_hosts(include: list[str], exclude: list[str], left: str) -> None:
     assert chosen(CLUSTER, include, exclude) == left.split()
 
 
@@ -187,7 +187,7 @@ def test_include_and_exclude(include: list[str], exclude: list[str], left: str) 
         ([], ["n[1-4]@[::1]"], "leaves no host"),
     ],
 )
-def test_a_name_that_is_not_there_is_told(include: list[str], exclude: list[str], says: str) -> None:
+def test_unknown_name_is_reported(include: list[str], exclude: list[str], says: str) -> None:
     with pytest.raises(SpecError) as caught:
         chosen(CLUSTER, include, exclude)
     assert says in str(caught.value)
@@ -212,7 +212,7 @@ def test_ranges_with_a_user_are_hosts_as_they_were_named(include: str, left: str
     assert {*chosen(WITH_USERS, [], [include]), *left.split()} == {host.address for host in WITH_USERS}
 
 
-def test_a_range_with_a_user_beyond_the_hosts_is_told() -> None:
+def test_range_with_a_user_beyond_the_hosts_is_reported() -> None:
     with pytest.raises(
         SpecError, match=r"--include=root@n\[1-4\]: root@n4 is not among the hosts; did you mean root@n"
     ):
@@ -221,7 +221,7 @@ def test_a_range_with_a_user_beyond_the_hosts_is_told() -> None:
         chosen(WITH_USERS, ["me@n1"], [])
 
 
-def test_a_name_that_is_not_there_is_told_with_its_place() -> None:
+def test_unknown_name_is_reported_with_its_place() -> None:
     for include, exclude, says in (
         (["n9"], ["n1"], "p.toml:3: include=n9: n9 is not"),
         ([], ["n1", "n1"], "p.toml:4: exclude=n1@n1 leaves"),

@@ -72,7 +72,7 @@ def test_logs_that_can_not_be_made(ws: Path, monkeypatch: pytest.MonkeyPatch) ->
         make(ws, log_dir="deep/log")
 
 
-def test_defaults(ws: Path) -> None:
+def test_spec_has_the_documented_defaults(ws: Path) -> None:
     found = make(ws)
     assert found == JobSpec(
         backend="local",
@@ -86,7 +86,7 @@ def test_defaults(ws: Path) -> None:
     assert found.command == (sys.executable, "train.py")
 
 
-def test_every_option_arrives(ws: Path) -> None:
+def test_every_option_arrives_in_the_spec(ws: Path) -> None:
     split = Split(
         forwarded=("--lr=1",), program="train.py", program_args=("a b",), trainer_flags={"num_passes": "3"}
     )
@@ -164,13 +164,13 @@ def test_use_gpu_is_passed_on_to_other_programs(ws: Path) -> None:
     assert make(ws, use_gpu="1").use_gpu is True
 
 
-def test_use_gpu_with_the_bundled_runtime_names_what_there_is(ws: Path) -> None:
+def test_use_gpu_with_the_bundled_runtime_names_the_alternative(ws: Path) -> None:
     with pytest.raises(SpecError, match=r"--use_gpu=1: .*with_gpu OFF"):
         make(ws, use_gpu="1")
 
 
 @pytest.mark.parametrize(("how", "text"), [({"server_num": "0"}, ""), ({}, "fleet.is_server()")])
-def test_use_gpu_with_a_program_of_the_bundled_runtime_names_where(
+def test_use_gpu_with_a_program_of_the_bundled_runtime_names_its_place(
     ws: Path, how: dict[str, str], text: str
 ) -> None:
     (ws / "train.py").write_text(f"import os\nimport pslaunch.runtime as paddle\n{text}\n")

@@ -149,7 +149,7 @@ def test_a_workspace_on_the_command_line_is_not_held_against_a_package_in_the_fi
         ("grace = [nan]\n", "grace=[nan]: expected a number of seconds"),
     ],
 )
-def test_a_wrong_key_or_value_is_told_with_its_place(tmp_path: Path, text: str, told: str) -> None:
+def test_wrong_key_or_value_is_reported_with_its_place(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(SpecError) as caught:
         gathered(tmp_path, text)
     assert str(caught.value).startswith("pslaunch.toml") and told in str(caught.value)
@@ -164,7 +164,7 @@ def test_a_wrong_key_or_value_is_told_with_its_place(tmp_path: Path, text: str, 
         ("worker_num=0",) * 2,
     ],
 )
-def test_a_value_that_is_not_allowed_is_told_in_the_same_words(tmp_path: Path, line: str, toml: str) -> None:
+def test_invalid_value_is_reported_in_the_same_words(tmp_path: Path, line: str, toml: str) -> None:
     name = line.partition("=")[0]
     with pytest.raises(SpecError) as on_line:
         gathered(tmp_path, "", f"--{line}").read(name)
@@ -217,7 +217,7 @@ values = st.recursive(
 
 
 @arbitrary(values)
-def test_any_value_of_a_file_is_read_or_is_told(value: object) -> None:
+def test_any_value_of_a_file_is_read_or_reported(value: object) -> None:
     for option in OPTIONS:
         text = option.kind.to_text(value)
         with contextlib.suppress(SpecError):

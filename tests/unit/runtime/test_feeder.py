@@ -32,9 +32,7 @@ VECTOR, LABEL = data_type.dense_vector(2), data_type.integer_value(3)
         ((LABEL,), 1),
     ],
 )
-def test_a_sample_in_place_of_a_batch_is_told_of_paddle_batch(
-    types: tuple[InputType, ...], sample: Any
-) -> None:
+def test_sample_in_place_of_a_batch_names_paddle_batch(types: tuple[InputType, ...], sample: Any) -> None:
     with pytest.raises(ValueError, match=r"paddle\.batch\(reader, size\)"):
         feeder(*types)(sample)
 

@@ -40,12 +40,12 @@ def headers(draw: st.DrawFn) -> dict[str, int]:
 
 
 @given(headers())
-def test_both_ways(h: dict[str, int]) -> None:
+def test_frames_are_decoded_as_they_were_encoded(h: dict[str, int]) -> None:
     assert _core.decode_header(_core.encode_header(**h)) == h
 
 
 @given(headers(), st.integers(0, 63))
-def test_a_prefix_waits(h: dict[str, int], n: int) -> None:
+def test_decoder_waits_after_a_prefix(h: dict[str, int], n: int) -> None:
     assert _core.decode_header(_core.encode_header(**h)[:n]) is None
 
 

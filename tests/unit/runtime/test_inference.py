@@ -76,7 +76,7 @@ def test_several_layers_have_the_values_of_each(threads: int) -> None:
         np.testing.assert_array_equal(found, paddle.infer([layer], parameters, [s[:4] for s in samples]))
 
 
-def test_what_does_not_fit_is_named() -> None:
+def test_wrong_inputs_are_named() -> None:
     paddle.init()
     cost = ngram_cost()
     predict, parameters = cost.inputs[0], paddle.parameters.create(cost)

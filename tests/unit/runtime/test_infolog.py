@@ -33,7 +33,7 @@ def test_a_log_that_cant_be_written_is_said_once(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().err.count("training continues without this log") == 1
 
 
-def test_where_it_is() -> None:
+def test_info_log_is_in_the_log_folder() -> None:
     assert get_log_path(resolve({}, {})) == Path("log/paddle_trainer.INFO")
     second = {"trainer_id": 1, "num_gradient_servers": 2}
     assert get_log_path(resolve(second, {})) == Path("log/paddle_trainer.1.INFO")

@@ -74,7 +74,7 @@ def test_add_is_its_oracle(acc: F32, data: st.DataObject) -> None:
 
 
 @given(n=st.integers(0, 99), cut=st.integers(0, 99), start=st.integers(0, 9), method=st.sampled_from(METHODS))
-def test_bits_do_not_depend_on_how_values_are_cut(n: int, cut: int, start: int, method: int) -> None:
+def test_bits_do_not_depend_on_the_blocks(n: int, cut: int, start: int, method: int) -> None:
     value, slots, grad = (a[min(start, n) :] for a in arrays(n))
     whole, parts = value.copy(), value.copy()
     whole_slots, part_slots = slots.copy(), slots.copy()
@@ -111,7 +111,7 @@ def test_sparse_writes_nothing_for_bad_rows(rows: list[int]) -> None:
     assert same_bits(slots, before[1])
 
 
-def test_sparse_checks_shapes() -> None:
+def test_sparse_kernels_refuse_wrong_shapes() -> None:
     value, slots, grad = (a.reshape(4, 3) for a in arrays(12))
     rows = np.arange(4, dtype=np.uint64)
     hyper = (0.1, 0.0, 0.0, 1e-6)
@@ -167,7 +167,7 @@ def test_read_only_results_are_refused_and_read_only_gradients_are_fine() -> Non
         call(value, slots, grad)
 
 
-def test_overlap_is_refused() -> None:
+def test_overlapping_arrays_are_refused() -> None:
     memory = np.arange(24, dtype=np.float32)
     a, b, c = memory[:8], memory[7:15], memory[15:23]
     with pytest.raises(ValueError, match="value and slots share memory"):
@@ -243,7 +243,7 @@ NORMAL_BITS = [0.1837158203125, 0.06488037109375, 0.260406494140625, 1.411163330
 UNIFORM_BITS = [0.5597113370895386, 0.5898596048355103, 0.7888609170913696, 0.5399359464645386]
 
 
-def test_initializer_refuses() -> None:
+def test_initializer_refuses_invalid_arguments() -> None:
     out, keys = np.zeros((4, 3), np.float32), np.arange(4, dtype=np.uint64)
     with pytest.raises(OverflowError):
         _core.init_rows(out, keys, -1, 0, 0, 0.0, 1.0)

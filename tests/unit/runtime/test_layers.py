@@ -28,7 +28,7 @@ def test_parameters_in_the_order_of_layers() -> None:
     assert shapes == [(50, 8), (32, 16), (1, 16), (16, 50), (1, 50)]
 
 
-def test_names_of_v2() -> None:
+def test_layers_have_the_names_of_v2() -> None:
     fc = paddle.layer.fc(input=[vector("a"), vector("b")], size=3)
     names = [config.name for config in fc.params]
     assert names == [f"_{fc.name}.w0", f"_{fc.name}.w1", f"_{fc.name}.wbias"]
@@ -46,7 +46,7 @@ def test_data_layers_are_in_the_order_of_their_definition() -> None:
     assert [layer.name for layer in Network(cost).data_layers] == ["label", "late", "early"]
 
 
-def test_what_a_table_can_not_have_is_refused() -> None:
+def test_invalid_attributes_of_a_table_are_refused() -> None:
     with pytest.raises(ValueError, match=r"the limit is 2\*\*32"):
         paddle.layer.embedding(input=word(size=2**32 + 1), size=2)
 
@@ -57,7 +57,7 @@ def test_softmax_is_not_dropped() -> None:
         paddle.layer.fc(input=vector(), size=3, act=paddle.activation.Softmax(), layer_attr=half)
 
 
-def test_first_values() -> None:
+def test_first_values_follow_the_attributes() -> None:
     fc = paddle.layer.fc(input=vector(size=16), size=3, bias_attr=paddle.attr.Param(learning_rate=2))
     weight, bias = fc.params
     assert (weight.kind, weight.mean, weight.std) == ("normal", 0.0, 1 / math.sqrt(16))
@@ -98,7 +98,7 @@ def test_wrong_inputs_are_named() -> None:
         paddle.layer.fc(input=vector(), size=3, param_attr=paddle.attr.Param(sparse_update=True))
 
 
-def test_what_is_not_there_is_an_error() -> None:
+def test_unknown_layer_is_an_error() -> None:
     with pytest.raises(ValueError, match="l1_rate"):
         paddle.attr.Param(l1_rate=0.1)
     for momentum in (-0.3, 1.7):

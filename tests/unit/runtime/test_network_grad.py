@@ -82,7 +82,7 @@ ACTS = ("Linear", "Sigmoid", "Tanh", "Softmax")
         (softmax_read_twice, "Softmax"),
     ],
 )
-def test_gradient(build: Callable[[object], Layer], act: str) -> None:
+def test_gradient_equals_finite_differences(build: Callable[[object], Layer], act: str) -> None:
     network = Network(build(getattr(paddle.activation, act)()))
     rng = np.random.default_rng(0)
     inputs = inputs_of(network, rng)
@@ -116,7 +116,7 @@ def test_gradient(build: Callable[[object], Layer], act: str) -> None:
             assert grads[name][place] == pytest.approx(slope, rel=2e-2, abs=2e-2), (name, place)
 
 
-def test_relu() -> None:
+def test_relu_passes_only_positive_values() -> None:
     network = Network(regression(paddle.activation.Relu()))
     params = {name: np.ones(config.shape, np.float32) for name, config in network.params.items()}
     inputs = {
@@ -130,7 +130,7 @@ def test_relu() -> None:
     np.testing.assert_array_equal(result.dense["_h.wbias"], np.full((1, 5), 2 * 41 * 2, np.float32))
 
 
-def test_dropout_is_v2s() -> None:
+def test_dropout_is_that_of_v2() -> None:
     hidden = paddle.layer.fc(
         input=vector("x", 4),
         size=4096,
@@ -151,7 +151,7 @@ def test_dropout_is_v2s() -> None:
 
 
 @given(hnp.arrays(np.int64, st.integers(1, 60), elements=st.integers(0, 9) | st.integers(0, 2**32 - 1)))
-def test_rows(ids: Ids) -> None:
+def test_gradients_of_equal_keys_are_summed(ids: Ids) -> None:
     rows = find_unique_rows(ids)
     keys, index = np.unique(ids, return_inverse=True)
     np.testing.assert_array_equal(rows.keys, keys.astype(np.uint64))

@@ -16,14 +16,14 @@ def config(
     return ParamConfig(name="p", rows=1, cols=1, learning_rate=learning_rate, momentum=momentum, decay=decay)
 
 
-def test_adagrad_with_l2() -> None:
+def test_adagrad_applies_l2() -> None:
     adagrad = optimizer.AdaGrad(learning_rate=3e-3, regularization=optimizer.L2Regularization(8e-4))
     rule = adagrad.make_rule(config(learning_rate=2.0))
     assert (rule.method, rule.learning_rate, rule.decay, rule.epsilon) == ("adagrad", 6e-3, 8e-4, 1e-6)
     assert adagrad.make_rule(config(decay=0.0)).decay == 0.0
 
 
-def test_momentum() -> None:
+def test_momentum_follows_its_formula() -> None:
     assert optimizer.Momentum(momentum=0.9).make_rule(config()).method == "momentum"
     assert optimizer.Momentum(momentum=0).make_rule(config()).method == "sgd"
     assert optimizer.Momentum().make_rule(config()).slots == 0
@@ -43,7 +43,7 @@ def test_momentum() -> None:
         ({"regularization": 0.1}, "expected L2Regularization"),
     ],
 )
-def test_what_is_not_there_is_an_error(options: dict[str, object], text: str) -> None:
+def test_unknown_optimizer_is_an_error(options: dict[str, object], text: str) -> None:
     with pytest.raises((TypeError, ValueError), match=text):
         optimizer.AdaGrad(**options)
 

@@ -36,7 +36,7 @@ def tar_bytes(parameters: Parameters) -> bytes:
     return file.getvalue()
 
 
-def test_mapping(parameters: Parameters) -> None:
+def test_parameters_are_a_mapping(parameters: Parameters) -> None:
     assert parameters.keys() == list(parameters)
     assert parameters.has_key("_proj")
     assert "_proj" in parameters
@@ -70,7 +70,7 @@ def test_first_values_depend_on_seed_and_name_alone(monkeypatch: pytest.MonkeyPa
     assert np.std(value(1)) == pytest.approx(32**-0.5, rel=0.15)
 
 
-def test_initializer() -> None:
+def test_initializer_gives_the_first_values() -> None:
     attr = paddle.attr.Param(name="e", initializer=lambda name: np.arange(6, dtype=np.float32))
     word = paddle.layer.data(name="w", type=paddle.data_type.integer_value(3))
     made = paddle.parameters.create(paddle.layer.embedding(input=word, size=2, param_attr=attr))
@@ -88,7 +88,7 @@ def test_tar_has_v2s_form(parameters: Parameters) -> None:
     np.testing.assert_array_equal(np.frombuffer(data[16:], "<f4").reshape(50, 8), parameters["_proj"])
 
 
-def test_tar_round_trip(parameters: Parameters) -> None:
+def test_parameters_survive_a_tar_file(parameters: Parameters) -> None:
     data = tar_bytes(parameters)
     other = Parameters.from_tar(io.BytesIO(data))
     assert other.names() == parameters.names()
@@ -162,7 +162,7 @@ def test_a_damaged_tar_is_a_value_error(data: st.DataObject) -> None:
         sparse=st.booleans(),
     )
 )
-def test_config_round_trip(config: ParamConfig) -> None:
+def test_config_survives_its_encoding(config: ParamConfig) -> None:
     assert param_config.decode(param_config.encode(config)) == config
 
 

@@ -40,7 +40,7 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are(name: str) -> 
 
 
 @pytest.mark.parametrize("module", [*MODULES, "reader.creator", "dataset.imikolov"])
-def test_dir_shows_what_is_public(module: str) -> None:
+def test_dir_shows_public_names_alone(module: str) -> None:
     place = importlib.import_module(f"pslaunch.runtime.{module}")
     assert dir(place) == sorted(place.__all__)
     assert all(getattr(place, name) is not None for name in place.__all__)

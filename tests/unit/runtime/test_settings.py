@@ -19,7 +19,7 @@ def test_every_argument_is_a_field() -> None:
     assert {f.name for f in fields(settings.Settings)} - {"job", "flags"} == set(env.INIT_ARGS)
 
 
-def test_defaults() -> None:
+def test_settings_have_the_documented_defaults() -> None:
     found = resolve({}, {})
     assert (found.port, found.ports_num, found.ports_num_for_sparse) == (7164, 1, 0)
     assert (found.trainer_count, found.num_gradient_servers, found.seed) == (1, 1, 1)
@@ -86,7 +86,7 @@ def test_the_pserver_gets_secret_and_log_folder() -> None:
     assert "--port=7164" in argv
 
 
-def test_a_variable_that_is_nearly_one_of_init_is_told() -> None:
+def test_misspelt_variable_of_init_is_reported() -> None:
     environ = {
         **os.environ,
         "PADDLE_INIT_TRAINER_COUN": "2",

@@ -41,14 +41,14 @@ def train(
     return parameters, events
 
 
-def test_it_learns() -> None:
+def test_training_reduces_the_cost() -> None:
     _, events = train(passes=30)
     costs = [one.cost for one in events if isinstance(one, paddle.event.EndPass)]
     assert costs[0] > 3.5
     assert costs[-1] < 0.6 * costs[0]
 
 
-def test_same_bits_again() -> None:
+def test_second_training_gives_the_same_bits() -> None:
     first, second = (train(threads=2, drop_rate=0.5)[0] for _ in range(2))
     assert digest(first) == digest(second)
 
@@ -145,7 +145,7 @@ def test_a_pass_without_samples_is_said_once(capsys: pytest.CaptureFixture[str],
     assert (tmp_path / "log" / "paddle_trainer.INFO").read_text().count("has no samples in pass 1") == 1
 
 
-def test_passes_that_train_nothing_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_zero_passes_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="num_passes=-1 is negative"):
         train(passes=-1)
     assert train(passes=0)[1] == []
@@ -171,7 +171,7 @@ def test_a_wrong_id_names_the_layer() -> None:
         trainer.train(lambda: iter([[(0, 0, 0, 0, 0), (0, 0, 0, 0, 50)]]))
 
 
-def test_feeding_names_places() -> None:
+def test_feeding_names_the_places_of_inputs() -> None:
     paddle.init()
     cost = ngram_cost()
     trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD())
@@ -194,7 +194,7 @@ def test_flags_of_the_environment_win(
     assert (tmp_path / "model" / "pass-00001" / "parameters.tar").is_file()
 
 
-def test_pservers_are_wanted_or_the_program_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_without_pservers_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     paddle.init(pservers="127.0.0.1")
     cost = ngram_cost()
     trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD())
@@ -205,7 +205,7 @@ def test_pservers_are_wanted_or_the_program_is_told(capsys: pytest.CaptureFixtur
         paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD(), is_local=False)
 
 
-def test_by_hand_it_says_what_became_of_the_parameters(
+def test_training_by_hand_reports_the_fate_of_its_parameters(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     train(passes=2)
@@ -220,7 +220,7 @@ def test_by_hand_it_says_what_became_of_the_parameters(
     assert f"parameters of pass 0 are in {tmp_path}/model/pass-00000/parameters.tar" in said
 
 
-def test_a_program_that_saves_by_itself_is_not_told_how(capsys: pytest.CaptureFixture[str]) -> None:
+def test_program_that_saves_by_itself_gets_no_advice(capsys: pytest.CaptureFixture[str]) -> None:
     paddle.init()
     cost = ngram_cost()
     parameters = paddle.parameters.create(cost)
@@ -243,7 +243,7 @@ def test_the_model_goes_to_the_jobs_output(monkeypatch: pytest.MonkeyPatch, tmp_
     assert [path.name for path in (tmp_path / "output").iterdir()] == ["parameters.tar"]
 
 
-def test_what_is_no_number_is_no_right_answer() -> None:
+def test_not_a_number_is_no_right_answer() -> None:
     paddle.init(use_gpu="False")
     cost = ngram_cost()
     parameters = paddle.parameters.create(cost)

@@ -40,7 +40,7 @@ def app(tmp_path: Path) -> Path:
     return tmp_path / "app.pyz"
 
 
-def test_its_keeper_greets(app: Path) -> None:
+def test_keeper_of_the_zipapp_greets(app: Path) -> None:
     argv = [sys.executable, "-I", "-S", str(app), "keeper", "5", "1"]
     greeting, said = greet(argv)
     assert b'"type":"hello"' in greeting

@@ -55,14 +55,16 @@ def write(known: Path, *lines: str) -> None:
         ("other", 22, "unknown"),
     ],
 )
-def test_names(known: Path, host: Callable[..., HopSettings], names: str, port: int, verdict: str) -> None:
+def test_verdict_follows_the_names_of_known_hosts(
+    known: Path, host: Callable[..., HopSettings], names: str, port: int, verdict: str
+) -> None:
     write(known, "# comment", "", "broken", f"{names} {text()} a comment")
     settings = host(port=port)
     assert judge(find_entries(settings), settings.address, TYPE, KEY)[0] == verdict
 
 
 @needs_openssh
-def test_hashed_names(known: Path, host: Callable[..., HopSettings]) -> None:
+def test_hashed_names_are_compared_by_their_hash(known: Path, host: Callable[..., HopSettings]) -> None:
     """Names hashed by ssh-keygen are found."""
     key = known.parent / "id"
     known.parent.mkdir()
@@ -138,7 +140,7 @@ def test_a_last_line_without_its_end_is_not_continued(known: Path, host: Callabl
         ("no", None, True),
     ],
 )
-def test_an_unknown_key(
+def test_unknown_key_follows_the_policy(
     host: Callable[..., HopSettings], strict: str, answer: str | None, accepted: bool
 ) -> None:
     asked: list[str] = []

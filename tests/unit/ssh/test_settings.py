@@ -79,7 +79,7 @@ def test_directives_that_paramiko_can_not_honour_are_named(line: str) -> None:
     assert made(f"{line}\n").only_ssh == line
 
 
-def test_a_local_command_counts_where_it_is_permitted() -> None:
+def test_local_command_counts_only_if_permitted() -> None:
     line = "localcommand touch %h"
     assert made(f"{line}\npermitlocalcommand yes\n").only_ssh == line
     assert made(f"{line}\npermitlocalcommand no\n").only_ssh == made(f"{line}\n").only_ssh == ""
@@ -111,7 +111,7 @@ def test_an_alias_of_the_key_has_no_port() -> None:
         ("a@b@gate", ("gate", "a@b", None)),
     ],
 )
-def test_a_jump(jump: str, parts: tuple[str, str | None, int | None]) -> None:
+def test_jump_is_split_into_host_user_and_port(jump: str, parts: tuple[str, str | None, int | None]) -> None:
     assert split_jump(jump) == parts
 
 

@@ -25,7 +25,7 @@ job.wait()
 """
 
 
-def test_what_a_killed_run_started_ends_with_it(tmp_path: Path) -> None:
+def test_processes_of_a_killed_run_end_with_it(tmp_path: Path) -> None:
     folder = tmp_path / "of the run"
     folder.mkdir()
     mark = f"PSLAUNCH_TEST_GUARDED={uuid.uuid4().hex}"

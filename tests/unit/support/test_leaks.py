@@ -58,11 +58,11 @@ def test_a_listening_port_and_a_file_are_found(short_grace: None) -> None:
     assert [line.split()[0] for line in left] == ["listening", folder]
 
 
-def test_nothing_is_found_where_nothing_is() -> None:
+def test_clean_state_has_no_findings() -> None:
     assert leaks.check(leaks.Leftovers.now()) == []
 
 
-def test_started_shows_the_output_of_what_died_early() -> None:
+def test_started_shows_the_output_of_a_process_that_died_early() -> None:
     with (
         pytest.raises(AssertionError, match="out of luck"),
         started([sys.executable, "-c", "print('out of luck')"], ready="listening"),

@@ -18,7 +18,7 @@ def event(node: int | None, received: int, of: int, time: float = 0.0, **more: o
             "bytes": of, "time": time, "source": None, **more}  # fmt: skip
 
 
-def test_all_nodes_together() -> None:
+def test_progress_sums_all_nodes() -> None:
     sending = Sending()
     assert sending.over
     sending.note(event(1, 0, 4_000_000, 10.0))
@@ -36,7 +36,7 @@ def test_all_nodes_together() -> None:
     [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (999_949, "999.9 kB"), (999_950, "1.0 MB"),
      (3_400_000_000, "3.4 GB"), (10**16, "10000.0 TB")],
 )  # fmt: skip
-def test_sizes(n: int, text: str) -> None:
+def test_sizes_have_a_fitting_unit(n: int, text: str) -> None:
     assert show_bytes(n) == text
 
 
@@ -49,7 +49,7 @@ def test_never_all_before_the_end() -> None:
     [({}, "sending 45 %"), ({"source": 0}, "45 % from node 0"), ({"state": "waiting"}, "waiting"),
      ({"state": "placing"}, "putting in place"), ({"state": "done"}, "done")],
 )  # fmt: skip
-def test_one_node(more: dict[str, object], text: str) -> None:
+def test_progress_of_one_node_shows_its_state(more: dict[str, object], text: str) -> None:
     assert show_state(event(1, 45, 100, **more)) == text  # type: ignore[arg-type]
 
 

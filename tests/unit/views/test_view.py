@@ -248,7 +248,7 @@ def test_json_is_one_object_a_line() -> None:
     assert found == [*events[:2], {"n": 3, "cost": "nan"}]
 
 
-def test_endings_in_words() -> None:
+def test_endings_are_described_in_words() -> None:
     assert show_ending(0, None) == "with exit code 0"
     assert show_ending(139, "SIGSEGV") == "by signal 11 (SIGSEGV)"
     assert [show_s(s) for s in (0.04, 59.94, 61, 7500)] == ["0.0 s", "59.9 s", "1 min 01 s", "2 h 05 min"]
@@ -276,7 +276,7 @@ def new(screen: io.StringIO) -> str:
     return text
 
 
-def test_live_view(screen: io.StringIO) -> None:
+def test_live_view_shows_table_and_lines(screen: io.StringIO) -> None:
     clock = Clock()
     view = LiveView(screen, clock)
     for e in (JOB, RUNNING, line("trainer/1", "hello \x1b[2J"), {**PROGRESS, "cost": 5.5}):
@@ -438,5 +438,5 @@ def test_live_is_for_terminals_that_can(columns: int, term: str, kind: type) -> 
         os.close(main)
 
 
-def test_said_is_prefixed_by_who() -> None:
+def test_lines_are_prefixed_by_their_process() -> None:
     assert Transcript().make_columns(Said("trainer/0", "x")) == ("trainer/0 | ", "x")

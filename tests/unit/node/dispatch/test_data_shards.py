@@ -24,7 +24,7 @@ from pslaunch.node.dispatch.manifest import Entry
         ("[a]{}", "[a]7", 7),
     ],
 )
-def test_numbers(pattern: str, path: str, number: int | None) -> None:
+def test_numbers_are_found_in_paths(pattern: str, path: str, number: int | None) -> None:
     assert DataShards([pattern]).find_number(path) == number
 
 

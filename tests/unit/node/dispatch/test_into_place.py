@@ -260,7 +260,7 @@ def test_a_programs_folder_in_the_way_is_refused_before_anything_changes(
     assert state(ws) == before and not pending(ws)
 
 
-def test_a_programs_file_where_a_link_shall_be_is_refused(tmp_path: Path) -> None:
+def test_file_of_a_program_in_the_place_of_a_link_is_refused(tmp_path: Path) -> None:
     build(tmp_path / "old", {"model": "ours", "data": {}})
     build(tmp_path / "new", {"model": Path("data"), "data": {}})
     ws = tmp_path / "ws"

@@ -86,7 +86,7 @@ def test_links_inside_are_kept_and_lead_nowhere_else(folder: Path, tmp_path: Pat
     }  # fmt: skip
 
 
-def test_links_that_lead_out_stay_where_nodes_see_the_same_files(folder: Path, tmp_path: Path) -> None:
+def test_links_out_of_the_folder_stay_if_nodes_see_the_same_files(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "far.txt").write_text("far")
     (folder / "far").symlink_to("../far.txt")
     found = read(walk(str(folder), links_out=True), hashes(tmp_path))
@@ -172,7 +172,7 @@ def test_no_path_leads_out(entries: list[Entry]) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_noise_is_refused(noise: bytes) -> None:
+def test_random_bytes_are_refused_as_manifest(noise: bytes) -> None:
     with pytest.raises(ManifestError):
         decode(noise)
 

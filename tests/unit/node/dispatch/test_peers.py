@@ -107,7 +107,7 @@ def whole(source: Source, workspace: Path) -> bool:
     return all((workspace / e.path).read_bytes() == (folder / e.path).read_bytes() for e in source.entries)
 
 
-def test_the_head_sends_nothing_where_another_node_does(nodes: Nodes, source: Source, tmp_path: Path) -> None:
+def test_head_sends_nothing_while_another_node_does(nodes: Nodes, source: Source, tmp_path: Path) -> None:
     nodes.loop.run(lambda: bool(nodes.ends))
     assert nodes.ends == [None] and whole(source, tmp_path / "ws")
     # Without the job's secret nothing is had from another node.
@@ -115,7 +115,7 @@ def test_the_head_sends_nothing_where_another_node_does(nodes: Nodes, source: So
     assert nodes.told[-1]["received"] == nodes.told[-1]["bytes"] == SIZE + 5
 
 
-def test_the_head_sends_the_rest_where_the_other_node_is_gone(
+def test_head_sends_the_rest_after_the_loss_of_the_other_node(
     nodes: Nodes, source: Source, tmp_path: Path
 ) -> None:
     nodes.stop_after_bytes = SIZE // 2

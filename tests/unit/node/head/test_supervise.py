@@ -121,7 +121,7 @@ def test_a_failing_trainer_ends_the_others_then_the_pservers() -> None:
     assert failure is not None and failure.what == "trainer/1" and failure.tail == ("boom",)
 
 
-def test_pservers_are_told_after_half_the_grace_even_if_trainers_stay() -> None:
+def test_pservers_get_term_after_half_the_grace_even_if_trainers_stay() -> None:
     s = job()
     s.stop(signal.SIGINT, "interrupted", 0.0)
     assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
@@ -147,7 +147,7 @@ def test_a_request_before_anything_was_started_ends_the_job() -> None:
     assert s.result is not None and s.result.code == codes.TERM
 
 
-def test_a_request_may_bring_the_code_that_is_told() -> None:
+def test_request_may_set_the_code_of_the_job() -> None:
     s = job()
     s.stop(signal.SIGHUP, "the output can't be written", 0.0, codes.IO)
     assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
@@ -156,7 +156,7 @@ def test_a_request_may_bring_the_code_that_is_told() -> None:
     assert s.result is not None and s.result.code == codes.IO
 
 
-def test_a_vanished_peer_is_secondary_to_what_is_heard_within_a_second() -> None:
+def test_vanished_peer_is_secondary_to_failures_of_the_next_second() -> None:
     s = job()
     s.note_exit("trainer/0", Exit(codes.PEER), 1.0)
     assert s.decide(1.0) == []  # looks one second further
@@ -222,7 +222,7 @@ def test_a_job_that_ends_already_needs_no_other_reason_to_end() -> None:
     assert [a.number for a in running.decide(2.0) if isinstance(a, Signal)] == [TERM]
 
 
-def test_a_lost_node_outranks_what_failed_just_before() -> None:
+def test_lost_node_outranks_a_failure_just_before() -> None:
     s = job(nodes=3, trainers=3)
     s.note_exit("trainer/0", Exit(1), 1.0)
     s.decide(1.0)
@@ -330,7 +330,7 @@ events = st.lists(
 
 
 @given(events)
-def test_every_history_ends_and_no_signal_goes_to_what_has_ended(
+def test_every_history_ends_and_no_signal_goes_to_ended_processes(
     history: list[tuple[str, int, Exit, float]],
 ) -> None:
     s = job(pservers=3, trainers=3, nodes=2)

@@ -98,7 +98,7 @@ def test_closed_port_is_not_reached() -> None:
     assert try_all([Target(1, "127.0.0.1", port)], SECRET) == []
 
 
-def test_the_address_by_which_we_were_called_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_of_the_incoming_connection_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_CONNECTION", "10.9.8.1 50000 10.9.8.7 22")
     assert list_candidates("")[0] == "10.9.8.7"
     assert list_candidates("lo") == ["127.0.0.1"]

@@ -25,7 +25,7 @@ SECRET = "5e" * 32
         ({"text": "x" * 9999}, {"text": "x" * MAX_CHARS + "..."}),
     ],
 )
-def test_no_secret_and_nothing_long_is_told(message: dict[str, object], told: object) -> None:
+def test_trace_has_no_secret_and_no_long_value(message: dict[str, object], told: object) -> None:
     assert conceal(message) == told
 
 

@@ -60,7 +60,7 @@ def test_a_flipped_bit_is_an_error_or_other_items_never_a_crash(
         pass
 
 
-def test_every_prefix_waits() -> None:
+def test_decoder_waits_after_every_prefix() -> None:
     stream = encode({"type": "x", "text": "y" * 100})
     for n in range(len(stream)):
         assert Decoder().feed(stream[:n]) == []
@@ -92,7 +92,7 @@ def test_no_message_over_the_limit_is_sent_or_taken() -> None:
         struct.pack("<IBB", 2, 1, 0) + b"[]",
     ],
 )
-def test_noise_is_named(noise: bytes) -> None:
+def test_random_bytes_are_named_in_the_error(noise: bytes) -> None:
     with pytest.raises(WireError):
         Decoder().feed(noise)
 
@@ -159,12 +159,12 @@ def peers() -> Iterator[Peers]:
     found.close()
 
 
-def test_silence_is_noticed(peers: Peers) -> None:
+def test_silent_line_is_lost(peers: Peers) -> None:
     peers.loop.run(lambda: bool(peers.lost))
     assert "nothing was heard" in peers.lost[0] and not peers.line.open
 
 
-def test_an_hour_in_which_nobody_has_anything_to_say_is_no_silence() -> None:
+def test_heartbeats_keep_an_idle_line_for_an_hour() -> None:
     now_s = [0.0]
     loop = Loop(clock=lambda: now_s[0])
     lost: list[str] = []

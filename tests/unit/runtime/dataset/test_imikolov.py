@@ -35,7 +35,7 @@ def unpack(home: Path) -> None:
 
 
 @pytest.mark.parametrize("put", [pack, unpack])
-def test_dictionary_and_ngrams(home: Path, put: object) -> None:
+def test_dataset_has_the_dictionary_and_ngrams_of_v2(home: Path, put: object) -> None:
     assert callable(put)
     put(home)
     imikolov = paddle.dataset.imikolov

@@ -111,7 +111,7 @@ def test_files_of_a_training_belong_together(tmp_path: Path) -> None:
         checkpoint.load(tmp_path)
 
 
-def test_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_program_joins_saved_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert checkpoint.main([]) == 2
     assert checkpoint.main([str(tmp_path)]) == 1
     (tmp_path / HEADER.name).mkdir()

@@ -17,7 +17,7 @@ def ten() -> Iterator[int]:
     return iter(range(10))
 
 
-def test_batch() -> None:
+def test_batch_groups_samples() -> None:
     assert list(paddle.batch(ten, 4)()) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert len(list(paddle.batch(ten, 4, drop_last=True)())) == 2
     with pytest.raises(ValueError, match="batch_size=0"):
@@ -54,7 +54,7 @@ def test_chain_map_compose_firstn_cache() -> None:
     assert reads == [0, 1, 2]
 
 
-def test_buffered_gives_the_same_and_raises_what_the_reader_raises() -> None:
+def test_buffered_gives_the_same_samples_and_errors() -> None:
     assert list(reader.buffered(ten, 3)()) == list(range(10))
 
     def broken() -> Iterator[int]:
@@ -84,7 +84,7 @@ def test_xmap_keeps_the_order(order: bool) -> None:
     assert list(mapped()) == [i * 2 for i in range(10)]
 
 
-def test_creators(tmp_path: Path) -> None:
+def test_creators_read_arrays_and_files(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     path.write_text("a\nb\n")
     assert list(reader.creator.text_file(path)()) == ["a", "b"]

@@ -46,7 +46,7 @@ def contract(role: str, rank: int, *, script: bool) -> env.Contract:
         ("MY_PADDLE_INIT_NUM_PASES", ""),
     ],
 )
-def test_what_a_variable_of_init_may_have_meant(name: str, near: str) -> None:
+def test_misspelt_variable_of_init_gets_a_suggestion(name: str, near: str) -> None:
     assert env.find_near_init_var(name) == near
 
 
@@ -70,7 +70,7 @@ def test_a_server_finds_itself_in_the_list() -> None:
             assert found[variable].split(",").index(f"{found['POD_IP']}:{found['PADDLE_PORT']}") == rank
 
 
-def test_the_runtime_reads_what_the_launcher_wrote() -> None:
+def test_runtime_reads_the_launchers_variables() -> None:
     found = env.make_contract_environ(contract(env.TRAINER, 1, script=False))
     args, job = env.read_init_args(found), env.read_job(found)
     assert (args["trainer_id"], args["num_gradient_servers"], args["num_passes"]) == (1, 2, 3)
@@ -175,14 +175,14 @@ def test_false_in_every_spelling(value: object) -> None:
         (env.split_addr, "[::1]"),
     ],
 )
-def test_what_can_not_be_read_is_named(read: object, text: str) -> None:
+def test_unreadable_variables_are_named(read: object, text: str) -> None:
     assert callable(read)
     with pytest.raises(env.EnvError, match="SOME_NAME"):
         read(text, "SOME_NAME")
 
 
 @given(st.one_of(st.ip_addresses().map(str), st.just("node-7.example")), st.integers(1, 65535))
-def test_addresses_survive(host: str, port: int) -> None:
+def test_addresses_survive_the_environment(host: str, port: int) -> None:
     assert env.split_addr(env.join_addr(host, port), "x") == (host, port)
 
 
@@ -207,7 +207,7 @@ def test_a_pserver_may_name_its_own_port() -> None:
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**9), floats, floats)
-def test_progress_survives(pass_id: int, batch: int, cost: float, rate: float) -> None:
+def test_progress_survives_its_encoding(pass_id: int, batch: int, cost: float, rate: float) -> None:
     numbers: dict[str, int | float | str] = {"pass": pass_id, "batch": batch, "cost": cost}
     sent = env.format_progress(**numbers, samples_per_s=rate, state="two words")
     [found] = env.parse_progress(sent)
@@ -223,14 +223,14 @@ def test_progress_is_finite_or_absent(number: str) -> None:
 
 
 @given(st.text(max_size=100))
-def test_why_survives_but_for_what_cannot_be_printed(text: str) -> None:
+def test_reason_survives_without_its_unprintable_characters(text: str) -> None:
     [found] = env.parse_progress(env.format_progress(why=text, batch=1))
     kept = text.encode("utf-8", "replace").decode()
     assert found == {"why": "".join(c if c.isprintable() else " " for c in kept), "batch": 1}
 
 
 @given(st.text(min_size=150))
-def test_why_is_bounded_and_ends_with_a_whole_character(text: str) -> None:
+def test_reason_is_bounded_and_ends_with_a_whole_character(text: str) -> None:
     sent = env.format_progress(why=text * 5, batch=1)
     assert len(sent) <= env.MAX_WHY_BYTES + len("why= batch=1") <= env.MAX_PROGRESS_BYTES
     [found] = env.parse_progress(sent)
@@ -240,7 +240,7 @@ def test_why_is_bounded_and_ends_with_a_whole_character(text: str) -> None:
     assert found["why"]
 
 
-def test_why_in_words() -> None:
+def test_reason_is_one_quoted_word_of_the_progress() -> None:
     assert env.format_progress(why="100% of\nit") == b"why=100%25%20of%0Ait"
     assert env.parse_progress(b"why=50%zz%20%C3%A4%") == [{"why": "50%zz \u00e4%"}]
 
@@ -251,7 +251,7 @@ def test_any_datagram_is_read_without_an_error(datagram: bytes) -> None:
         assert report.keys() <= env.PROGRESS_FIELDS.keys()
 
 
-def test_log_names() -> None:
+def test_log_names_have_the_rank_of_further_processes() -> None:
     assert env.get_output_log(env.TRAINER, 5, 0) == "train.log"
     assert env.get_output_log(env.TRAINER, 5, 2) == "train.5.log"
     assert env.get_info_log(env.PSERVER, 1, 1) == "paddle_pserver2.1.INFO"
