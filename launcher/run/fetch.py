@@ -147,6 +147,7 @@ class _PieceFile(io.RawIOBase):
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._rest, self._allowed = pieces, b"", 0
+        self._at_end = False
 
     def allow(self, size: int) -> None:
         """Allow `size` more bytes to be read."""
@@ -158,7 +159,10 @@ class _PieceFile(io.RawIOBase):
     def readinto(self, buffer: object) -> int:
         view = memoryview(buffer)  # type: ignore[arg-type] # any buffer
         if not self._rest:
+            if self._at_end:  # tarfile would go on as long as an entry claims to be, for years
+                raise ValueError("it ends inside an entry")
             self._rest = next(self._pieces, b"")
+            self._at_end = not self._rest
         n = min(len(view), len(self._rest))
         self._allowed -= n
         if self._allowed < 0:

@@ -26,7 +26,7 @@ TYPES = st.sampled_from(
     [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE,
      tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_SPARSE, tarfile.XHDTYPE, NOTES, b"?"]
 )  # fmt: skip
-SIZES = st.sampled_from([0, 1, 511, 512, 513, 1 << 20, 1 << 40])
+SIZES = st.sampled_from([0, 1, 511, 512, 513, 1 << 20, 1 << 40, 1 << 60])
 RECORD: dict[str, Any] = {
     "job": "j-1", "name": "n", "backend": "b", "nodes": 1, "host": "h", "started": 1.0, "state": "ended",
     "code": 0, "reason": "so", "elapsed_s": 2.0, "workspace": "/ws", "socket": "/run/s", "places": [],

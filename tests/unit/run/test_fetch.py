@@ -141,6 +141,15 @@ def test_endless_name_is_refused_before_it_fills_memory(tmp_path: Path, kind: by
     assert come < 1 << 20
 
 
+@pytest.mark.parametrize("kind", [b"?", tarfile.REGTYPE, NOTES])
+def test_huge_claimed_size_ends_with_the_data(tmp_path: Path, kind: bytes) -> None:
+    info = tarfile.TarInfo("huge")
+    info.type, info.size = kind, 1 << 60
+    with pytest.raises(FileError, match="not a valid tar stream"):
+        fetched([info.tobuf(tarfile.GNU_FORMAT) + bytes(1024)], tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_comes_without_its_folder(tmp_path: Path) -> None:
     found = fetched([stream(entry("old/older/new", b"1"))], tmp_path / "out")
     assert found == ([f"{tmp_path}/out/old/older/new"], [])
