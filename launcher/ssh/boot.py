@@ -8,31 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ..ship.find_python import make_search
 from ..ship.zipapp import make_zipapp
 
 # No shell expands anything inside these quotes.
 COMMAND = "exec /bin/sh -c 'IFS= read -r line; eval \"$line\"'"
-PYTHONS = (
-    "python3",
-    *(f"python3.{minor}" for minor in range(14, 8, -1)),
-    *("/usr/bin/python3", "/usr/local/bin/python3"),
-)
 MAX_NOISE_BYTES = 256 * 1024
 NOISE_SHOWN_BYTES = 500
 
-_VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3]); sys.exit(sys.version_info < (3, 9))"
-# A version in the file name is trusted: running Python to ask takes as long as the boot.
-_SEARCH = (
-    "f=; for p in {pythons}; do q=$(command -v \"$p\") || continue;"
-    " case $(readlink -f \"$q\" 2>/dev/null) in */python3.9|*/python3.[1-9][0-9]) ;; *)"
-    " v=$(\"$q\" -I -S -c {version} 2>&1 </dev/null) || {{ f=\"$f${{f:+, }}$q ($v)\"; continue; }};; esac;"
-    " exec \"$q\" -I -S -c {load} pslaunch; done;"
-    " echo \"pslaunch boot: no Python 3.9 or later: ${{f:-none}} found; looked for\" {looked} >&2; exit 127"
-)  # fmt: skip
 _LOAD = """
 import os
 def take(n):
@@ -90,23 +76,10 @@ class Boot(NamedTuple):
     marker: bytes
 
 
-def _quote_path(path: str) -> str:
-    """Quote a path for the remote shell, which expands a leading `~/`."""
-    return f'"$HOME"{shlex.quote(path[1:])}' if path.startswith("~/") else shlex.quote(path)
-
-
 def make_boot(argv: Sequence[str], agent_python: str | None) -> Boot:
     """Return the boot of one channel; `argv` reaches `pslaunch.node` unchanged."""
     app, sent = make_zipapp(), os.urandom(16).hex().encode()
-    pythons = [_quote_path(agent_python)] if agent_python else PYTHONS
-    search = _SEARCH.format(
-        pythons=" ".join(pythons),
-        version=shlex.quote(_VERSION),
-        looked=shlex.quote(
-            agent_python or f"python3 and {PYTHONS[-3]} to {PYTHONS[1]} in PATH, /usr/bin, /usr/local/bin"
-        ),
-        load=shlex.quote(f"exec({_LOAD!r})"),
-    )
+    search = make_search(f"exec({_LOAD!r})", agent_python)
     call = f"boot({list(argv)!a}, {len(app)}, {hashlib.blake2b(app).hexdigest()!r}, {sent!r})\n"
     program = (_BOOT + call).encode()
     payload = b"%s\n%08x%s%s" % (search.encode("utf-8", "surrogateescape"), len(program), program, app)
