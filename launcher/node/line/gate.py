@@ -14,6 +14,7 @@ from pslaunch.runtime.shared import places, prove
 
 from ..loop import Loop
 from . import reach
+from .handout import Handout
 from .listener import Listening
 from .seal import Seal
 
@@ -41,6 +42,7 @@ class Gate:
     """Listener at `addr`, "" for all addresses, and at `port`, or at any if that is not free.
 
     `check(text)` returns why a caller is refused, or ""; `admit(text, fd, seals)` takes over a proved one.
+    Everybody who asks for the handout gets it, without proof.
     """
 
     def __init__(
@@ -53,8 +55,9 @@ class Gate:
         admit: Callable[[bytes, int, Seals], None],
         note_refusal: Callable[[str], None],
         port: int = 0,
+        handout: Handout | None = None,
     ) -> None:
-        self._loop, self._secret = loop, secret
+        self._loop, self._secret, self._handout = loop, secret, handout
         self._check, self._admit, self._note_refusal = check, admit, note_refusal
         self._callers: places.Places[_Caller] = places.Places()
         self._refusals = prove.Refusals()
@@ -94,6 +97,10 @@ class Gate:
             data = caller.sock.recv(prove.MAX_BODY_BYTES)
             if not data:
                 self._drop(caller, "it closed the connection before it had proved itself")
+                return
+            if self._handout and data == self._handout.request:
+                self._forget(caller)
+                self._handout.give(caller.sock)
                 return
             answer = caller.server.feed(data)
             if caller.sock.send(answer) < len(answer):
@@ -144,6 +151,8 @@ class Gate:
         for caller in self._callers:
             self._forget(caller)
             caller.sock.close()
+        if self._handout:
+            self._handout.close()
         self._listening.close()
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from pslaunch.node.line import gate, wire
 from pslaunch.node.line.gate import Gate, Seals
+from pslaunch.node.line.handout import MAX_AT_ONCE, Handout
 from pslaunch.node.line.seal import Seal
 from pslaunch.node.line.wire import Decoder, MessageLine, WireError, encode_control
 from pslaunch.node.loop import Loop
@@ -24,6 +25,7 @@ from pslaunch.runtime.shared import prove
 from support.clock import own_s
 
 SECRET = b"of the job"
+ASKING = b"the zip, please\n"
 
 
 def sealed(messages: list[Any], key: bytes = b"k") -> bytes:
@@ -65,7 +67,7 @@ def test_a_repeated_left_out_or_foreign_frame_is_refused() -> None:
 class Guarded:
     """A gate on a loop, with admitted and refused callers."""
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, handout: bytes = b"") -> None:
         self.loop = Loop()
         self.admitted: list[tuple[bytes, int, Seals]] = []
         self.refused: list[str] = []
@@ -77,6 +79,7 @@ class Guarded:
             admit=lambda *found: self.admitted.append(found),
             note_refusal=self.refused.append,
             port=port,
+            handout=Handout(self.loop, ASKING, handout) if handout else None,
         )
 
     def until(self, what: list[str] | list[tuple[bytes, int, Seals]]) -> None:
@@ -235,3 +238,39 @@ def test_without_an_address_nobody_is_dialled() -> None:
 
 def test_frames_of_a_sealed_message_stay_within_the_limit() -> None:
     assert max(map(len, encode_control(MESSAGES[1]))) <= wire.MAX_FRAME_BYTES
+
+
+def ask(port: int) -> bytes:
+    """Return all that the gate gives to a caller who asks for the handout."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+        sock.sendall(ASKING)
+        return b"".join(iter(lambda: sock.recv(1 << 16), b""))
+
+
+def test_everybody_who_asks_gets_the_handout_without_proof() -> None:
+    content = os.urandom(4 << 20)  # more than a socket holds
+    guarded = Guarded(handout=content)
+    found: list[bytes] = []
+    threads = [threading.Thread(target=lambda: found.append(ask(guarded.gate.port))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    guarded.loop.run(lambda: not any(thread.is_alive() for thread in threads) or bool(guarded.refused))
+    assert found == [content] * 3 and not guarded.refused and not guarded.admitted
+    guarded.gate.close()
+
+
+def test_handout_is_given_to_a_limited_number_at_once() -> None:
+    guarded = Guarded(handout=os.urandom(4 << 20))
+    with contextlib.ExitStack() as at_end:
+        callers = [
+            at_end.enter_context(socket.create_connection(("127.0.0.1", guarded.gate.port), timeout=10))
+            for _ in range(MAX_AT_ONCE + 1)
+        ]
+        for sock in callers:
+            sock.sendall(ASKING)
+        closed: list[bytes] = []
+        thread = threading.Thread(target=lambda: closed.append(callers[-1].recv(1)))
+        thread.start()
+        guarded.loop.run(lambda: not thread.is_alive())
+        assert closed == [b""] and callers[0].recv(1)
+        guarded.gate.close()
