@@ -17,6 +17,10 @@ def main(argv: Sequence[str]) -> int | str:
         from .later import relay
 
         return relay.main(mode, words)
+    if mode == "rank":
+        from .agent import rank
+
+        return rank.main(words)
     if mode == "furnish":
         from .agent import install
 

@@ -150,6 +150,8 @@ class ProgressMsg(Report):
 
 # <- A failure other than a program's exit; key: of a program, or empty.
 TroubleMsg = TypedDict("TroubleMsg", {"type": Literal["trouble"], "key": str, "code": int, "text": str})
+# <- What had lent a program its environment has ended.
+VanishedMsg = TypedDict("VanishedMsg", {"type": Literal["vanished"], "key": str})
 SignalMsg = TypedDict("SignalMsg", {"type": Literal["signal"], "keys": list[str], "number": int})
 # <- A program has ended; follows its output. asked: after our own signal; written: bytes.
 ExitedMsg = TypedDict("ExitedMsg", {
@@ -248,8 +250,8 @@ ToAgent = Union[
 OfCheck = Union[InspectMsg, DoorMsg, ReachMsg, FinishMsg]
 OfAgent = Union[
     PreparedMsg, RefusedMsg, OfPackage, DispatchedMsg, ServingMsg, FurnishedMsg, OpenedMsg, ReachedMsg,
-    ShutMsg, BoundMsg, BusyMsg, StartedMsg, NotStartedMsg, TroubleMsg, ProgressMsg, ExitedMsg, FinishedMsg,
-    ClockMsg, InspectedMsg,
+    ShutMsg, BoundMsg, BusyMsg, StartedMsg, NotStartedMsg, TroubleMsg, VanishedMsg, ProgressMsg, ExitedMsg,
+    FinishedMsg, ClockMsg, InspectedMsg,
 ]
 OfObserver = Union[
     LeadMsg, ExpectMsg, FollowMsg, StatusRequestMsg, StopMsg, FreeMsg, DispatchMsg, NoPackageMsg,

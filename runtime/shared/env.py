@@ -310,7 +310,8 @@ PROXIES = frozenset(
 )
 # PADDLE_WITH_GLOO is the user's: paddle.distributed.launch reads it from its environment too.
 DEFAULTS: Mapping[str, str] = {"PADDLE_WITH_GLOO": "0", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}
-_MPI_FAMILIES = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
+MPI_FAMILIES = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
+MAX_VARIABLE_BYTES = 128 * 1024 - 1  # of the kernel, with its name and "="
 
 
 def list_contract_names() -> frozenset[str]:
@@ -333,12 +334,25 @@ def compose(
     stale = list_contract_names()
     env = {k: v for k, v in inherited.items() if k not in stale and k not in PROXIES}
     if contract.get("PSLAUNCH_ROLE") == PSERVER:
-        env = {k: v for k, v in env.items() if not k.startswith(_MPI_FAMILIES)}
+        env = {k: v for k, v in env.items() if not k.startswith(MPI_FAMILIES)}
     for name, value in DEFAULTS.items():
         env.setdefault(name, value)
     env.update(added)
     env.update(contract)
     return env
+
+
+COMMAND_NAMES = ("OMPI_COMMAND", "OMPI_ARGV")
+
+
+def describe_command(argv: Sequence[str]) -> dict[str, str]:
+    """Return the variables in which Open MPI names a program's command; those beyond the limit are absent."""
+    said = dict(zip(COMMAND_NAMES, (argv[0], " ".join(argv[1:]))))
+    return {
+        k: v
+        for k, v in said.items()
+        if len(f"{k}={v}".encode("utf-8", "surrogateescape")) <= MAX_VARIABLE_BYTES
+    }
 
 
 # --- The contract as the runtime reads it. ---

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pslaunch.runtime.shared import busyport, env
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ..dispatch.node_side import Filling
     from ..line.gate import Seals
     from ..line.trace import Trace
+    from .loan import Loan
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -56,12 +57,19 @@ class Agent:
         grace_s: float,
         seals: Seals | None = None,
         secret: bytes = b"",
+        lent: Mapping[str, Loan] | None = None,
     ) -> None:
-        """`secret`: of the job; given with `seals`, the proof of it by a line that was dialed."""
+        """`secret`: of the job; given with `seals`, the proof of it by a line that was dialed.
+
+        lent: by key of a program.
+        """
         self.loop, self._run_dir, self._grace_s = loop, run_dir, grace_s
         self._keeper_fd, self._keeper_pid, self._lost_after_s = keeper_fd, os.getppid(), lost_after_s
         self._keeper_silence = Silence(loop.now())
         self._secret = secret
+        self.lent = lent or {}
+        for key, loan in self.lent.items():
+            loan.watch(loop, functools.partial(self._report_vanished, key))
         self.program_files = _raise_file_limit()
         self.held: dict[str, list[socket.socket]] = {}
         self._furnishing: messages.FurnishMsg | None = None  # the order in progress
@@ -332,6 +340,11 @@ class Agent:
                 if self._ending:
                     self._ending.remove(program.key)
 
+    def _report_vanished(self, key: str) -> None:
+        program = self._programs.get(key)
+        if not (program and program.ended):
+            self.line.send({"type": "vanished", "key": key})
+
     # --- the keeper ---
 
     def _hear_keeper(self) -> None:
@@ -399,6 +412,10 @@ class Agent:
         self._reap(ended)
         for program in self._programs.values():
             program.finish()
+        for key, loan in self.lent.items():
+            borrower = self._programs.get(key)
+            process = borrower and borrower.process
+            loan.dismiss(process.returncode if process else codes.NODE_LOST)
         self._close_doors()
         ports.close_all({**self.held, "": self._marks})
         if self._premises:

@@ -8,6 +8,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import codes, procs
@@ -18,15 +19,19 @@ from .agent import END_SIGNALS, Agent, describe_end_signal
 if TYPE_CHECKING:
     from ..head.on_node import Lead
     from ..line.gate import Seals
+    from .loan import Loan
 
-MAX_DIAL_BYTES = 4096
+MAX_DIAL_BYTES = 16 * 1024
 
 
-def main(mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: float) -> int:
+def main(
+    mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: float, lent: Mapping[str, Loan]
+) -> int:
     """Run the agent below its keeper.
 
     Modes: `serve` has its line to the head on standard input and output; `dial` reads the head's address
-    there, as one JSON object; `lead` runs the head itself, and has the launcher's line there.
+    there, and facts of this node for it, as one JSON object; `lead` runs the head itself, and has the
+    launcher's line there.
     """
     os.set_inheritable(keeper_fd, False)
     procs.become_subreaper()
@@ -45,7 +50,7 @@ def main(mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: 
         fds = fd, fd
     agent = Agent(
         loop, run_dir, keeper_fd, fds,
-        lost_after_s=lost_after_s, grace_s=grace_s, seals=seals, secret=secret,
+        lost_after_s=lost_after_s, grace_s=grace_s, seals=seals, secret=secret, lent=lent,
     )  # fmt: skip
     if lead is None:
         loop.run(lambda: agent.code is not None and agent.line.is_idle)
@@ -89,9 +94,8 @@ def _dial(
 
     os.close(write_fd)
     os.close(read_fd)
-    text = json.dumps({"node": where["node"]}).encode()
-    secret = bytes.fromhex(where["secret"])
-    fd, seals = gate.dial(where["addrs"], int(where["port"]), secret, text, lost_after_s)
+    addrs, port, secret = where.pop("addrs"), int(where.pop("port")), bytes.fromhex(where.pop("secret"))
+    fd, seals = gate.dial(addrs, port, secret, json.dumps(where).encode(), lost_after_s)
     return (fd, fd), seals, secret
 
 

@@ -14,10 +14,14 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from .. import codes, procs
 from ..silence import Silence
+
+if TYPE_CHECKING:
+    from .loan import Loan
 
 _END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
@@ -105,8 +109,11 @@ class Keeper:
             return b""
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run `keeper LOST_AFTER GRACE [MODE]`: fork the agent (modes: boot.py) and guard it."""
+def main(argv: Sequence[str], lent: Mapping[str, Loan] | None = None) -> int:
+    """Run `keeper LOST_AFTER GRACE [MODE]`: fork the agent (modes: boot.py) and guard it.
+
+    `lent`: for the agent. Lenders outlive a killed agent, since their sockets stay open here until our end.
+    """
     lost_after_s, grace_s = float(argv[0]), float(argv[1])
     mode = argv[2] if len(argv) > 2 else "serve"
     with contextlib.suppress(PermissionError):  # already the leader of a session
@@ -122,7 +129,7 @@ def main(argv: Sequence[str]) -> int:
 
         code = 70
         try:
-            code = boot.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s)
+            code = boot.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s, lent or {})
         except BaseException as e:  # border of a process: reports, and never runs the keeper's code
             sys.excepthook(type(e), e, e.__traceback__)
             remedy = codes.find_remedy(e) if isinstance(e, OSError) else ""

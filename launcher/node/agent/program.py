@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import termios
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from pslaunch.runtime.shared import env
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ..line.wire import MessageLine
     from ..loop import Loop
     from ..messages import OfAgent, ProgramOrder, Report
+    from .loan import Loan
 
 READ_BYTES = MAX_OUTPUT_BYTES
 TURN_REPORTS = 64  # per turn: a program that reports faster than we read must not block us
@@ -34,6 +36,7 @@ class Owner(Protocol):
 
     loop: Loop
     line: MessageLine[OfAgent]
+    lent: Mapping[str, Loan]  # by key of a program
     program_files: tuple[int, int]  # programs' limits of open files; ours are higher
     held: dict[str, list[socket.socket]]  # bound ports of programs that have not started
 
@@ -71,18 +74,20 @@ class Program:
             contract[env.LISTEN_FDS] = ",".join(map(str, keep))
         else:
             ports.close_all({self.key: held})
-        environ = env.compose(os.environ, order["added_env"], contract)
+        argv, loan = [os.path.expanduser(order["argv"][0]), *order["argv"][1:]], owner.lent.get(self.key)
+        inherited = loan.make_environ(argv) if loan else os.environ
         try:
-            self.process = subprocess.Popen(
-                [os.path.expanduser(order["argv"][0]), *order["argv"][1:]],
-                cwd=order["cwd"],
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=out_w,
-                stderr=out_w,
-                pass_fds=keep,
-                start_new_session=True,
-            )
+            with loan.bind() if loan else contextlib.nullcontext():
+                self.process = subprocess.Popen(
+                    argv,
+                    cwd=order["cwd"],
+                    env=env.compose(inherited, order["added_env"], contract),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out_w,
+                    stderr=out_w,
+                    pass_fds=keep,
+                    start_new_session=True,
+                )
         except BaseException:
             self.finish()
             raise

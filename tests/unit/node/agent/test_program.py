@@ -7,13 +7,15 @@ import itertools
 import os
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from pslaunch.node import procs
+from pslaunch.node.agent.loan import CODE, Loan
 from pslaunch.node.agent.program import Program
 from pslaunch.node.line.wire import MessageLine, Output
 from pslaunch.node.loop import Loop
@@ -21,7 +23,9 @@ from pslaunch.node.messages import ProgramOrder
 
 
 @contextlib.contextmanager
-def running(tmp_path: Path, *argv: str) -> Iterator[tuple[Program, MessageLine[Any]]]:
+def running(
+    tmp_path: Path, *argv: str, lent: Mapping[str, Loan] = {}
+) -> Iterator[tuple[Program, MessageLine[Any]]]:
     """Yield a program, and its reporting line, which is not read."""
     loop = Loop()
     ours, theirs = socket.socketpair()
@@ -30,7 +34,9 @@ def running(tmp_path: Path, *argv: str) -> Iterator[tuple[Program, MessageLine[A
         loop, fd, fd, lost_after_s=60, on_message=lambda _m: None, on_lost=lambda _why: None
     )
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    agent = SimpleNamespace(loop=loop, line=line, held={}, trouble=lambda *_: None, program_files=limits)
+    agent = SimpleNamespace(
+        loop=loop, line=line, lent=lent, held={}, trouble=lambda *_: None, program_files=limits
+    )
     order: ProgramOrder = {
         "key": "trainer/0", "role": "trainer", "log": str(tmp_path / "log"), "cwd": str(tmp_path),
         "argv": list(argv), "keep_ports": False, "added_env": {},
@@ -99,3 +105,28 @@ def test_reports_that_come_faster_than_they_are_read_do_not_keep_the_agent(
             program.handle_exit(status)
         assert sent[0]["type"] == "progress" and sent[0]["batch"] == next(taken) - 1 > read
         assert sent[-1]["type"] == "exited"
+
+
+def test_borrower_has_its_lenders_environment_and_processors_and_gives_back_its_exit_code(
+    tmp_path: Path,
+) -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    ours, theirs = socket.socketpair()
+    here = procs.read_proc(os.getpid())
+    assert here
+    lent = {"OMPI_COMM_WORLD_LOCAL_RANK": "3", "OMPI_COMMAND": "sh", "OMPI_ARGV": "-c SEARCH"}
+    loan = Loan(ours, here, lent, cpus[:1])
+    show = "env | grep OMPI | sort; grep Cpus_allowed_list /proc/self/status"
+    with theirs:
+        with running(tmp_path, "sh", "-c", show, lent={"trainer/0": loan}) as (program, _):
+            assert program.process is not None
+            program.process.wait()
+        loan.dismiss(7)
+        assert CODE.unpack(theirs.recv(CODE.size)) == (7,)
+    assert (tmp_path / "log").read_text().splitlines() == [
+        f"OMPI_ARGV=-c {show}",
+        "OMPI_COMMAND=sh",
+        "OMPI_COMM_WORLD_LOCAL_RANK=3",
+        f"Cpus_allowed_list:\t{cpus[0]}",
+    ]
+    assert sorted(os.sched_getaffinity(0)) == cpus

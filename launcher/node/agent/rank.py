@@ -1,0 +1,201 @@
+"""A rank process of mpirun: lends its environment to the agent of its node, and ends as its trainer does.
+
+mpirun starts one for each rank. The first on a node forks the keeper out of mpirun's processes; all of them
+lend environment and processors to that node's agent, which starts the trainers. A rank process then waits
+for its trainer's exit code; it starts nothing and guards nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from pslaunch.runtime.shared import env
+
+from .. import codes, procs
+from .loan import CODE, Loan
+
+SECRET = "PSLAUNCH_MPI_SECRET"  # the only variable that mpirun carries for us
+RANK, SIZE, LOCAL_SIZE = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
+CONNECT_LIMIT_S = 10.0
+LEND_LIMIT_S = 60.0  # for all ranks of a node to come
+PARENT_EVERY_S = 0.5  # between two looks for mpirun's daemon, which may end without a word
+MAX_LOAN_BYTES = 16 * 1024 * 1024
+_LENGTH = struct.Struct("<I")
+
+
+# --- The rank process. ---
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `rank ORDER`: lend, wait, end; return the trainer's exit code, 76 without one.
+
+    ORDER is JSON: name (of the job, for the socket), addrs, port, lost_after, grace.
+    """
+    order, parent = json.loads(argv[0]), os.getppid()
+    secret = os.environ.pop(SECRET, "")
+    address = "\0pslaunch-ranks-" + order["name"]
+    with socket.socket(socket.AF_UNIX) as listener:
+        if _is_first(listener, address):
+            listener.listen(socket.SOMAXCONN)
+            _fork_keeper(listener, order, secret)
+    with _connect(address) as agent:
+        cpus = sorted(os.sched_getaffinity(0))
+        loan = json.dumps({"environ": dict(os.environ), "cpus": cpus}).encode()
+        agent.sendall(_LENGTH.pack(len(loan)) + loan)
+        code = _wait(agent, parent)
+    if os.getppid() == parent:  # a stopped daemon could not end after us
+        with suppress(PermissionError):
+            os.kill(parent, signal.SIGCONT)
+    return code
+
+
+def _is_first(listener: socket.socket, address: str) -> bool:
+    try:
+        listener.bind(address)
+    except OSError as e:
+        if e.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
+
+
+def _connect(address: str) -> socket.socket:
+    """Connect to the collector of this node's loans. Raises OSError."""
+    end_s = time.monotonic() + CONNECT_LIMIT_S
+    while True:
+        agent = socket.socket(socket.AF_UNIX)
+        try:
+            agent.connect(address)
+            break
+        except ConnectionRefusedError:  # the first rank is about to listen
+            agent.close()
+            if time.monotonic() >= end_s:
+                raise
+            time.sleep(0.01)
+    if _get_peer(agent)[1] != os.getuid():
+        raise PermissionError(errno.EPERM, "another user's process listens here", address[1:])
+    return agent
+
+
+def _wait(agent: socket.socket, parent: int) -> int:
+    """Wait for the trainer's exit code, at most as long as mpirun's daemon lives."""
+    said = b""
+    while os.getppid() == parent:
+        if not select.select([agent], [], [], PARENT_EVERY_S)[0]:
+            continue
+        try:
+            data = agent.recv(CODE.size - len(said))
+        except OSError:
+            data = b""
+        said += data
+        if len(said) == CODE.size:
+            return int(CODE.unpack(said)[0])
+        if not data:
+            break
+    return codes.NODE_LOST
+
+
+def _fork_keeper(listener: socket.socket, order: Mapping[str, Any], secret: str) -> None:
+    """Fork the keeper out of mpirun's processes, without any descriptor that mpirun waits for."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    code = 70
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        _close_inherited({listener.fileno()})
+        code = _keep(listener, order, secret)
+    except BaseException as e:  # border of a process
+        sys.excepthook(type(e), e, e.__traceback__)
+    finally:
+        os._exit(code)
+
+
+def _close_inherited(kept: set[int]) -> None:
+    """Redirect the standard streams to nowhere; close all others but `kept` and our own zip."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        with suppress(OSError):
+            if fd > 2 and fd not in kept and "/memfd:pslaunch" not in os.readlink(f"/proc/self/fd/{name}"):
+                os.close(fd)
+
+
+def _keep(listener: socket.socket, order: Mapping[str, Any], secret: str) -> int:
+    """Take the loans of all ranks of this node, then be its keeper."""
+    from ..line import reach
+    from . import keeper
+
+    with suppress(OSError):  # only trainers are bound
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    lent, size = _take_loans(listener)
+    listener.close()
+    for name in [name for name in os.environ if name.startswith(env.MPI_FAMILIES)]:
+        del os.environ[name]
+    dial = {
+        "addrs": order["addrs"], "port": order["port"], "secret": secret,
+        "host": socket.gethostname(), "own": reach.list_candidates(""), "trainers": sorted(lent), "of": size,
+    }  # fmt: skip
+    read_fd, write_fd = os.pipe()
+    os.write(write_fd, json.dumps(dial, separators=(",", ":")).encode() + b"\n")
+    os.close(write_fd)
+    os.dup2(read_fd, 0)
+    os.close(read_fd)
+    loans = {f"{env.TRAINER}/{rank}": loan for rank, loan in lent.items()}
+    return keeper.main([str(order["lost_after"]), str(order["grace"]), "dial"], loans)
+
+
+def _take_loans(listener: socket.socket) -> tuple[dict[int, Loan], int]:
+    """Return the loans of this node by rank, and the number of ranks on all nodes. Raises OSError."""
+    end_s = time.monotonic() + LEND_LIMIT_S
+    loans: dict[int, Loan] = {}
+    while True:
+        listener.settimeout(max(0.1, end_s - time.monotonic()))
+        sock, _ = listener.accept()
+        pid, uid = _get_peer(sock)
+        lender = procs.read_proc(pid)
+        if uid != os.getuid() or lender is None:
+            sock.close()
+            continue
+        sock.settimeout(max(0.1, end_s - time.monotonic()))
+        (size,) = _LENGTH.unpack(_receive(sock, _LENGTH.size))
+        if size > MAX_LOAN_BYTES:
+            raise OSError(f"a rank process lends {size} bytes")
+        data = json.loads(_receive(sock, size))
+        sock.setblocking(False)
+        environ = data["environ"]
+        loans[int(environ[RANK])] = Loan(sock, lender, environ, data["cpus"])
+        if len(loans) == int(environ[LOCAL_SIZE]):
+            return loans, int(environ[SIZE])
+
+
+def _receive(sock: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = sock.recv(size - len(data))
+        if not piece:
+            raise OSError("a rank process ended before it had lent anything")
+        data += piece
+    return bytes(data)
+
+
+def _get_peer(sock: socket.socket) -> tuple[int, int]:
+    """Return process and user at the other end of a Unix socket."""
+    pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
