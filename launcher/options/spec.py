@@ -32,10 +32,11 @@ class Site(NamedTuple):
     nodes: tuple[Node, ...]  # none where their agents report them
     pservers: Count  # default counts
     trainers: Count
-    remote: bool = True  # on other machines, without this shell's variables and Python
+    # On other machines: without this shell's variables and Python, and a head there is recorded here.
+    remote: bool = True
     package: Package | None = None  # sent to the nodes; None: they have the workspace already
     nic: str = ""
-    reach: Any = None  # connection options, for its backend only; None: this machine
+    reach: Any = None  # connection options, for its backend only
 
 
 class Elsewhere(NamedTuple):

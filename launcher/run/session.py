@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -86,7 +85,7 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     _make_folders(spec)
     trace = _begin_trace(spec)
     plan = _add_wheels(make_plan(spec, make_job_id(spec.job_name)), spec)
-    if spec.detach and spec.site.reach is not None:
+    if spec.detach and spec.site.remote:
         _remember(plan, spec.site.reach).unlink()  # only a test of writing: nobody leads the job yet
     try:
         code, began = _run(spec, plan, trace, as_json=as_json, out=out)
@@ -173,13 +172,11 @@ def _run(
         remote = None
         if led:
             remote = _lead_on_node(loop, backend, plan, watch, starting, at_end, trace, detach=spec.detach)
-        if remote and site.reach is not None:
+        if remote and site.remote:
             with contextlib.suppress(FileError):
                 _remember(plan, site.reach)
         head = remote or _lead_here(loop, backend, plan, watch, starting, at_end, trace)
         watch.begin(head)
-        if backend.ended:
-            _stop_if_gone(loop, backend.ended, head)
         if remote and spec.detach:
             watch.run_until(lambda: watch.has_started_all or head.done)
             if not head.done and remote.free():
@@ -263,6 +260,8 @@ def _lead_here(
         node, line = started[0]
         head.attach(node, *line)
         started.pop(0)
+    if backend.ended:
+        _end_with_carrier(loop, backend.ended, head)
     return head
 
 
@@ -284,14 +283,15 @@ def _wait_for_nodes(
     return started
 
 
-def _stop_if_gone(loop: Loop, ended: Ended, head: HeadView) -> None:
-    """End the job once the backend reports that all agents are gone."""
+def _end_with_carrier(loop: Loop, ended: Ended, head: Head) -> None:
+    """End the job once the carrier of all agents is gone."""
 
-    def stop() -> None:
+    def end() -> None:
         loop.watch(ended.fd)
-        head.stop(signal.SIGTERM, ended.words(), codes.NODE_LOST)
+        how, killed = ended.describe()
+        head.lose_carrier(ended.carrier, how, killed=killed)
 
-    loop.watch(ended.fd, read=stop)
+    loop.watch(ended.fd, read=end)
 
 
 def _leave(starting: SlowWork[Started], backend: Backend) -> None:

@@ -116,7 +116,7 @@ class CarriedBackend(LocalBackend):
         with self._carrier.stdin as f:
             words = [{**dial, "node": node} for node in self._nodes]
             f.write(json.dumps([keeper, words]).encode() + b"\n")
-        self.ended = Ended(os.pidfd_open(self._carrier.pid), self._words)
+        self.ended = Ended(os.pidfd_open(self._carrier.pid), "the carrier", lambda: (self._words(), True))
         return self.ended.fd
 
     def _is_gone(self) -> bool:
@@ -125,7 +125,7 @@ class CarriedBackend(LocalBackend):
     def _words(self) -> str:
         code = self._carrier.wait() if self._is_gone() and self._carrier else 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        return f"what carried the agents {how}" if self._is_gone() else ""
+        return f"it {how}" if self._is_gone() else ""
 
     def cancel(self) -> None:
         if self._carrier:
@@ -220,5 +220,5 @@ def test_job_ends_and_reports_the_loss_of_its_carrier(place: Place, workspace: P
         job.until_printed("ready", [f"trainer/{rank}" for rank in range(3)])
         os.kill(parent_of(job.guards("trainer/0")[0]), signal.SIGKILL)
         assert job.launcher.wait() == codes.NODE_LOST == job.end()["code"]
-        assert job.end()["reason"] == "what carried the agents was killed by SIGKILL"
+        assert job.end()["reason"] == "the carrier was lost: it was killed by SIGKILL"
     until_nothing_runs(1.0)

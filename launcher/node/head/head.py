@@ -102,6 +102,12 @@ class Head:
         self._supervisor.stop(number, reason, self._loop.now(), code)
         self._decide()
 
+    def lose_carrier(self, name: str, why: str, *, killed: bool) -> None:
+        """End the job without the carrier of its agents; a program may explain the end of one not killed."""
+        failure = Failure(name, 0, codes.NODE_LOST, f"was lost: {why}")
+        self._supervisor.note_loss(failure, self._loop.now(), secondary=not killed)
+        self._decide()
+
     @property
     def code(self) -> int:
         """The job's exit code; only once `done`."""
@@ -246,6 +252,11 @@ class Head:
         log = member.log if member else ""
         failure = Failure(what, link.node.id, code, text, log=log, advice=advice)
         self._supervisor.note_trouble(failure, self._loop.now())
+
+    def _on_vanished(self, link: Link, m: messages.VanishedMsg) -> None:
+        text = "lost the process that its scheduler had started for it, which was ended from outside"
+        failure = Failure(str(m["key"]), link.node.id, codes.NODE_LOST, text)
+        self._supervisor.note_loss(failure, self._loop.now(), secondary=True)
 
     def _on_progress(self, _link: Link, m: messages.ProgressMsg) -> None:
         fields = {k: v for k, v in m.items() if k in PROGRESS and fits(v, PROGRESS[k])}

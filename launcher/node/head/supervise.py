@@ -95,6 +95,7 @@ class Supervisor:
         self.alive: dict[str, str] = {}  # roles of processes started and not ended
         self._trainers_left = {key for key, m in members.items() if m.role == TRAINER}
         self._connected: set[str] = set()  # trainers connected to the pservers
+        self._secondary: list[Failure] = []  # which a program's failure may explain
         self._absent: list[str] = []  # trainers that ended with 0 and never connected
         self._retire_s = NEVER  # limit for pservers to end by themselves after training
 
@@ -179,6 +180,17 @@ class Supervisor:
         """Note a failure other than an exit: a port, a log, a start."""
         self._fail(failure, now_s)
 
+    def note_loss(self, failure: Failure, now_s: float, *, secondary: bool) -> None:
+        """Note the loss of a process that brought agents or a trainer; after training nobody needs it.
+
+        secondary: any other failure within a second explains it.
+        """
+        if self._retire_s < NEVER:
+            return
+        if secondary:
+            self._secondary.append(failure)
+        self._fail(failure, now_s)
+
     # --- decisions ---
 
     def decide(self, now_s: float) -> list[Action]:
@@ -259,10 +271,11 @@ class Supervisor:
     def _rank(self, failure: Failure) -> int:
         """Return 0 for a lost node, which explains a failed process (1); both explain a vanished peer (2, 3).
 
-        A pserver, or a trainer blamed by it (2), explains trainers that miss the pserver (3).
+        They explain a secondary loss too (2). A pserver, or a trainer blamed by it (2), explains trainers
+        that miss the pserver (3).
         """
         if failure.code == codes.NODE_LOST:
-            return 0
+            return 2 if failure in self._secondary else 0
         if failure.code != codes.PEER:
             return 1
         blamed = any(member.blames == failure.what for member in self.members.values())

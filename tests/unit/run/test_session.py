@@ -174,7 +174,7 @@ def test_job_elsewhere_without_a_local_record_is_not_started(
 
     monkeypatch.setattr(fabric, "make_backend", reaches)
     spec = job("far", tmp_path, "node")._replace(backend="fabric", detach=True)
-    spec = spec._replace(site=spec.site._replace(reach=Reach((Host("node1"),))))
+    spec = spec._replace(site=spec.site._replace(remote=True, reach=Reach((Host("node1"),))))
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with pytest.raises(FileError, match=f"find the job: {tmp_path}/file/.*: Not a directory"):

@@ -371,3 +371,39 @@ def test_an_ending_signals_each_process_once_a_kind() -> None:
     ending.remove("trainer/0")
     ending.remove("pserver/0")
     assert ending.decide(5.5) == [] and ending.over
+
+
+LOSS = Failure("mpirun", 0, codes.NODE_LOST, "was lost: it ended with 1")
+
+
+def test_secondary_loss_waits_a_second_for_a_program_that_explains_it() -> None:
+    s = job()
+    s.note_loss(LOSS, 1.0, secondary=True)
+    assert s.decide(1.0) == [] and s.find_due_s(1.0) == 2.0
+    s.note_exit("trainer/1", Exit(3), 1.5)
+    assert s.failure and s.failure.what == "trainer/1"
+    s = job()
+    s.note_loss(LOSS, 1.0, secondary=True)
+    assert s.decide(2.0) and s.why == "mpirun was lost: it ended with 1"
+    s.note_exit("trainer/1", Exit(3), 2.5)
+    assert s.failure == LOSS
+
+
+def test_loss_that_is_not_secondary_explains_the_failures_just_before() -> None:
+    s = job()
+    s.note_exit("trainer/1", Exit(3), 1.0)
+    s.note_loss(LOSS, 1.5, secondary=False)
+    assert s.failure == LOSS
+
+
+def test_loss_after_training_is_no_failure() -> None:
+    for secondary in (True, False):
+        s = job()
+        connect(s)
+        for i in (0, 1):
+            s.note_progress(f"trainer/{i}", "finished")
+            s.note_exit(f"trainer/{i}", Exit(0), 10.0)
+        s.note_loss(LOSS, 10.5, secondary=secondary)
+        s.note_exit("pserver/0", Exit(0), 11.0)
+        assert s.decide(11.0) == [Finish()]
+        assert s.result is not None and s.result.code == 0
