@@ -59,7 +59,8 @@ class Ended(NamedTuple):
     """Signal of a backend that the carrier of the job is gone."""
 
     fd: int  # readable from then on; owned by the backend
-    words: Callable[[], str]  # description of the loss and its cause
+    carrier: str  # its name in messages
+    describe: Callable[[], tuple[str, bool]]  # the end in words, and True for one by a signal
 
 
 class Backend(Protocol):
@@ -133,7 +134,7 @@ class BackendModule(Protocol):
         ...
 
 
-BUILT_IN = ("local", "fabric")
+BUILT_IN = ("local", "fabric", "mpi")
 
 
 def find_backend(name: str) -> BackendModule:

@@ -19,15 +19,24 @@ KILL_LIMIT_S = 1.5
 _LOOK_EVERY_S = 0.05  # between readings of /proc, which take milliseconds
 WHY_LEFT = "it waits in the kernel, is another user's, or forks faster than it can be killed"
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def become_subreaper() -> None:
     """Adopt every orphan below us, so that no double fork escapes. Raises OSError."""
+    _call_prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent() -> None:
+    """Let the kernel send us TERM when our parent, a process of one thread, ends. Raises OSError."""
+    _call_prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _call_prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    if libc.prctl(option, value, 0, 0, 0) != 0:
         code = ctypes.get_errno()
-        raise OSError(code, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(code)}")
+        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
 
 
 def rename(title: str) -> None:

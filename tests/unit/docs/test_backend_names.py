@@ -35,6 +35,12 @@ def find_words(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((line, part) for name in names if isinstance(name, str) for part in name.split("."))
 
 
+def test_on_nodes_only_the_rank_process_knows_mpirun() -> None:
+    words = re.compile(r"(?i)(?<![a-z])(o?mpi|pmix|prte)(?![a-z])")
+    found = {path.name for path in (LAUNCHER / "node").rglob("*.py") if words.search(path.read_text())}
+    assert found == {"rank.py"}
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(LAUNCHER)))
 def test_only_a_backends_own_files_name_it(path: Path) -> None:
     library = {"fabric"} if path.parent.name == "ssh" else set()  # which these import

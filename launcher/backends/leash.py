@@ -1,0 +1,169 @@
+"""A leash: a command that runs no longer than its launcher, however that ends.
+
+`python -m pslaunch.backends.leash GRACE COMMAND…` leads a session of its own, apart from the terminal's
+signals. Standard input is a socket to the launcher. A byte from it ends the command at once; its closing ends
+it after the grace, in which the command may end by itself. All processes of the session end with the command,
+found by its number, which no stranger can take on. The launcher gets the command's wait status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from ..node import procs
+
+TERM_S = 1.0  # from TERM to KILL
+KILLED_S = 1.0  # for the kernel to end what was killed
+LEASH_S = TERM_S + KILLED_S + 0.5  # for a leash after `end_now`
+_SHOWN_BYTES = 4000
+
+
+# --- The launcher's side. ---
+
+
+class Leashed:
+    """A command below a leash; `fd` is readable once it has ended."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        grace_s: float,
+        *,
+        stdout: int | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        """Start it. stdout: in place of the file with its errors. Raises OSError."""
+        self._said = os.fdopen(os.memfd_create("said"), "w+b")
+        self._sock, theirs = socket.socketpair()
+        words = [sys.executable, "-P", "-m", __name__, str(grace_s), *argv]
+        with theirs:
+            self._leash = subprocess.Popen(
+                words,
+                stdin=theirs.fileno(),
+                stdout=self._said if stdout is None else stdout,
+                stderr=self._said,
+                env=env,
+                pass_fds=pass_fds,
+                start_new_session=True,
+            )
+        self._status: int | None = None
+
+    @property
+    def fd(self) -> int:
+        return self._sock.fileno()
+
+    def wait(self, limit_s: float) -> bool:
+        """Return True once the command has ended, False after the limit."""
+        self._leash.send_signal(signal.SIGCONT)  # a stopped leash would not report
+        return bool(select.select([self._sock], [], [], max(0.0, limit_s))[0])
+
+    def end_now(self) -> None:
+        """Ask for its end, without waiting."""
+        with contextlib.suppress(OSError):
+            self._sock.send(b"!")
+
+    def describe(self) -> tuple[str, bool]:
+        """Return the end in words, and True for one by a signal."""
+        if self._status is None:
+            with contextlib.suppress(OSError):
+                said = self._sock.recv(16)
+                self._status = int(said) if said else None
+        if self._status is None:
+            return "its leash was killed", True
+        code, name = procs.describe_exit(self._status)
+        return (f"it was killed by {name}", True) if name else (f"it ended with {code}", False)
+
+    @property
+    def code(self) -> int:
+        """Exit code of the ended command; 128+n for a signal."""
+        self.describe()
+        return procs.describe_exit(9 if self._status is None else self._status)[0]
+
+    def read_said(self) -> str:
+        """Return the end of its output."""
+        size = os.fstat(self._said.fileno()).st_size
+        return os.pread(self._said.fileno(), _SHOWN_BYTES, max(0, size - _SHOWN_BYTES)).decode(
+            "utf-8", "replace"
+        )
+
+    def close(self) -> None:
+        """End it if it still runs. A killed leash has the kernel end its command."""
+        if not self.wait(0.0):
+            self.end_now()
+        try:
+            self._leash.wait(LEASH_S)
+        except subprocess.TimeoutExpired:
+            self._leash.kill()
+            self._leash.wait()
+        self._sock.close()
+        self._said.close()
+
+
+# --- The leash. ---
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command, and send its wait status."""
+    grace_s, command = float(argv[0]), argv[1:]
+    launcher = socket.socket(fileno=0)
+    try:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, preexec_fn=procs.end_with_parent, close_fds=False
+        )
+    except OSError as e:
+        print(f"{command[0]}: {e.strerror}", file=sys.stderr)
+        status = (127 if isinstance(e, FileNotFoundError) else 126) << 8
+    else:
+        ended = os.pidfd_open(child.pid)
+        if not _wait(launcher, ended, grace_s):
+            child.send_signal(signal.SIGTERM)
+            child.send_signal(signal.SIGCONT)
+            if not select.select([ended], [], [], TERM_S)[0]:
+                child.kill()
+        status = os.waitpid(child.pid, 0)[1]
+        _end_session()
+    with contextlib.suppress(OSError):
+        launcher.send(b"%d" % status)
+    return 0
+
+
+def _wait(launcher: socket.socket, ended: int, grace_s: float) -> bool:
+    """Return True once the command has ended by itself, False when it is to be ended."""
+    if 0 not in select.select([0, ended], [], [])[0]:
+        return True
+    with contextlib.suppress(OSError):
+        if launcher.recv(1):
+            return False
+    return bool(select.select([ended], [], [], grace_s)[0])
+
+
+def _end_session() -> None:
+    """Kill the other processes of this session, repeatedly until none is left."""
+    end_s = time.monotonic() + KILLED_S
+    while (found := _list_session()) and time.monotonic() < end_s:
+        for proc in found:
+            procs.send(proc, signal.SIGKILL)
+        time.sleep(0.01)  # no event when a process ends that is not our child
+
+
+def _list_session() -> list[procs.Proc]:
+    found = []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):  # noqa: PTH208 - names alone
+        with contextlib.suppress(OSError):
+            proc = procs.read_proc(pid)
+            if proc and pid != os.getpid() and os.getsid(pid) == os.getpid() and not proc.is_gone:
+                found.append(proc)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,390 @@
+"""The Open MPI backend: mpirun starts rank processes, which lend themselves to agents that dial the launcher.
+
+mpirun only places: the first rank process of a host forks an agent out of mpirun's processes
+(node/agent/rank.py), which dials our gate and proves the job's secret. mpirun runs on a leash (leash.py); it
+ends by itself once its rank processes have ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, Final, NamedTuple, cast
+
+from ..errors import (
+    FileError,
+    HostError,
+    NodeLostError,
+    PreflightError,
+    PslaunchError,
+    ServiceError,
+    SpecError,
+)
+from ..node import codes
+from ..node.agent.rank import SECRET
+from ..node.job import Limits, Node, parse_node, to_data
+from ..node.later import relay
+from ..node.line import reach, wire
+from ..node.line.gate import Gate, Seals
+from ..node.line.handout import Handout
+from ..node.loop import Loop
+from ..options.mpi_spec import MpiHost, MpiReach
+from ..ship.find_python import make_search
+from ..ship.zipapp import make_zipapp
+from .base import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Dial, Ended, Line
+from .leash import LEASH_S, Leashed
+
+__all__ = ["MpiBackend", "from_data", "make_backend", "to_data"]
+
+MAX_ARGUMENT_BYTES: Final = 131_000  # Open MPI exports all arguments of a program, joined, as one variable
+START_S: Final = 30.0  # for Python on all hosts, once they were reached
+SHOWN_LINES: Final = 8
+
+# Fetches the zip of all that runs on nodes, keeps it in memory, and executes Python on it.
+_LOADER: Final = """
+import os, socket, sys, time
+from hashlib import sha256
+def fetch(addrs, port, request, digest, limit_s):
+    end_s = time.time() + limit_s
+    while True:
+        why = []
+        for addr in addrs:
+            try:
+                with socket.create_connection((addr, port), 5) as s:
+                    s.sendall(request)
+                    data = b"".join(iter(lambda: s.recv(1 << 20), b""))
+                if sha256(data).hexdigest() == digest:
+                    return data
+                why.append("another content than was offered")
+            except OSError as e:
+                why.append(e)
+        if time.time() > end_s or all(isinstance(e, ConnectionRefusedError) for e in why):
+            raise SystemExit("pslaunch: %s can't reach the launcher at port %d of %s" % (
+                socket.gethostname(), port, ", ".join("%s (%s)" % pair for pair in zip(addrs, why))))
+        time.sleep(0.2)
+def run(addrs, port, request, digest, limit_s, argv):
+    data = memoryview(fetch(addrs, port, request, digest, limit_s))
+    fd = os.memfd_create("pslaunch", 0)
+    while data:
+        data = data[os.write(fd, data):]
+    os.execv(sys.executable, [sys.executable, "-I", "-S", "/proc/self/fd/%d" % fd, *argv])
+"""
+
+
+def make_backend(reach: MpiReach) -> MpiBackend:
+    return MpiBackend(reach)
+
+
+def from_data(data: Any) -> MpiReach:
+    """Return the reach from the data of `to_data`. Raises SpecError if another version wrote it."""
+    try:
+        hosts = tuple(MpiHost(**host) for host in data["hosts"])
+        lists = {"version": tuple(data["version"]), "args": tuple(data["args"])}
+        return MpiReach(**{**data, **lists, "hosts": hosts, "node": parse_node(data["node"])})
+    except (KeyError, TypeError):
+        raise SpecError(OF_ANOTHER) from None
+
+
+class MpiBackend:
+    """Agents of mpirun's ranks, each with a line over TCP."""
+
+    name = "mpi"
+
+    def __init__(self, reach: MpiReach) -> None:
+        self._reach = reach
+        self._mpirun: Leashed | None = None
+        self._cancelled = threading.Event()
+        self._grace_s, self._end_s = 0.0, float("inf")
+        self.ended: Ended | None = None
+
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
+        assert not nodes, "agents report the nodes"
+        self._grace_s = limits.grace_s
+        came: list[_Arrival] = []
+        secret, refused = os.urandom(32), list[str]()
+        order = {"name": os.urandom(8).hex(), "lost_after": limits.lost_after_s, "grace": limits.grace_s}
+        loop = Loop()
+        try:
+            with self._open_gate(loop, secret, came, refused) as offer:
+                order.update(addrs=offer.addrs, port=offer.port)
+                program = offer.make_program(["rank", json.dumps(order)], self._reach)
+                self._mpirun = self._run(self._reach.ranks, self._reach.hosts, program, secret)
+                self.ended = Ended(self._mpirun.fd, "mpirun", self._mpirun.describe)
+                if self._cancelled.is_set():
+                    self._mpirun.end_now()
+                self._wait(loop, self._mpirun, came)
+            came.sort(key=lambda one: one.trainers[0])
+            return [(self._make_node(i, one), one.line) for i, one in enumerate(came)]
+        except BaseException:
+            for one in came:
+                one.line.close()
+            self._close_mpirun()
+            raise
+        finally:
+            loop.close()
+
+    @contextlib.contextmanager
+    def _open_gate(
+        self, loop: Loop, secret: bytes, came: list[_Arrival], refused: list[str]
+    ) -> Iterator[_Offer]:
+        """Listen for agents, which are added to `came`, and offer them the zip."""
+
+        def check(text: bytes) -> str:
+            return _check_arrival(text, {rank for one in came for rank in one.trainers})
+
+        def admit(text: bytes, fd: int, seals: Seals) -> None:
+            came.append(_Arrival(json.loads(text), fd, seals))
+
+        try:
+            addrs = reach.list_candidates(self._reach.nic)
+        except LookupError as e:
+            raise PreflightError(f"the launcher's machine: {e.args[0]}") from None
+        app = make_zipapp()
+        digest = hashlib.sha256(app).hexdigest()
+        request = f"pslaunch zip {digest}\n".encode()
+        handout = Handout(loop, request, app)
+        gate = Gate(
+            loop,
+            "",
+            secret,
+            check=check,
+            admit=admit,
+            note_refusal=refused.append,
+            port=self._reach.port,
+            handout=handout,
+        )
+        try:
+            yield _Offer(addrs, gate.port, request, digest)
+        finally:
+            gate.close()
+
+    def make_command(self, ranks: int, hostfile: str, program: Sequence[str]) -> list[str]:
+        """Return mpirun's command line. hostfile: its path, or ""."""
+        own = ["-n", str(ranks), "-x", SECRET]
+        if hostfile:
+            own += ["--hostfile", hostfile]
+        if not {"--bind-to", "-bind-to"} & set(self._reach.args):
+            own += ["--bind-to", "none"]  # its default would share a core among agent, pserver and trainer
+        return [self._reach.mpirun, *own, *self._reach.args, *program]
+
+    def _run(
+        self,
+        ranks: int,
+        hosts: Sequence[MpiHost],
+        program: Sequence[str],
+        secret: bytes,
+        stdout: int | None = None,
+    ) -> Leashed:
+        """Start mpirun. Raises ServiceError."""
+        env = {**os.environ, SECRET: secret.hex()}
+        try:
+            with os.fdopen(os.memfd_create("hosts"), "wb", buffering=0) as f:  # leaves no file
+                f.write("".join(map(_render_host, hosts)).encode())
+                hostfile = f"/proc/self/fd/{f.fileno()}" if hosts else ""
+                argv = self.make_command(ranks, hostfile, program)
+                return Leashed(argv, env, self._grace_s, stdout=stdout, pass_fds=[f.fileno()])
+        except OSError as e:
+            raise ServiceError(f"mpirun can't be started: {e.strerror}") from e
+
+    def _wait(self, loop: Loop, mpirun: Leashed, came: list[_Arrival]) -> None:
+        """Run the loop until the agents of all ranks have come; beat on their lines. Raises PslaunchError."""
+
+        def beat() -> None:
+            for one in came:
+                one.beat()
+
+        over: list[float] = []
+
+        def note_end() -> None:
+            loop.watch(mpirun.fd)
+            over.append(loop.now())
+
+        loop.watch(mpirun.fd, read=note_end)
+        loop.call_every(wire.HEARTBEAT_S, beat)
+        limit_s = self._reach.connect_timeout_s + START_S
+        loop.call_after(limit_s, lambda: over.append(loop.now()))
+        loop.run(lambda: bool(over) or sum(len(one.trainers) for one in came) >= self._reach.ranks)
+        loop.watch(mpirun.fd)
+        if over:
+            raise self._explain_failure(mpirun, came, limit_s)
+
+    def _explain_failure(self, mpirun: Leashed, came: Sequence[_Arrival], limit_s: float) -> PslaunchError:
+        """Return the error for ranks that did not come."""
+        if self._cancelled.is_set():
+            return ServiceError("mpirun was ended before its ranks had come")
+        lines = [line for line in mpirun.read_said().splitlines() if line.strip(" -*")]
+        said = "".join(f"\n  {line}" for line in lines[-SHOWN_LINES:]) or " nothing"
+        missing = ", ".join(self._list_missing(came))
+        without = f"; nothing came from {missing}" if missing else ""
+        there = sum(len(one.trainers) for one in came)
+        ended = mpirun.wait(0.0)
+        how = f"mpirun was lost: {mpirun.describe()[0]}" if ended else f"no answer within {limit_s:.0f} s"
+        return PreflightError(
+            f"{there} of {self._reach.ranks} ranks came{without}; {how}; mpirun says:{said}"
+        )
+
+    def _list_missing(self, came: Sequence[_Arrival]) -> list[str]:
+        """Return the names of hosts without an agent."""
+        there = {host.name for one in came if (host := self._find_host(one))}
+        return [host.name for host in self._reach.hosts if host.name not in there]
+
+    def _find_host(self, one: _Arrival) -> MpiHost | None:
+        """Return the host of an agent, as the user named it."""
+        found = [host for host in self._reach.hosts if one.has_name(host.name)]
+        return found[0] if found else None
+
+    def _make_node(self, number: int, one: _Arrival) -> Node:
+        host = self._find_host(one)
+        return self._reach.node._replace(
+            id=number, name=host.name if host else one.host, ranks=len(one.trainers), trainers=one.trainers
+        )
+
+    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[Line | HostError]:
+        raise NotImplementedError
+
+    def start_head(self, node: Node, limits: Limits) -> Line:
+        raise SpecError("--head=node is not available with mpirun; the launcher leads the job")
+
+    def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
+        raise NotImplementedError
+
+    def open_head_line(self, record: Mapping[str, Any]) -> Line:
+        raise NotImplementedError
+
+    def read_records(self) -> Iterator[bytes]:
+        raise NotImplementedError
+
+    def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        """Return the answer of a small mpirun to the node's host."""
+        host = next((h for h in self._reach.hosts if h.name == node.name), MpiHost(node.name, None, 1))
+        loop = Loop()
+        read_fd, write_fd = os.pipe()
+        with contextlib.ExitStack() as at_end:
+            answer = at_end.enter_context(os.fdopen(read_fd, "rb"))
+            at_end.callback(loop.close)
+            secret = os.urandom(32)
+            offer = at_end.enter_context(self._open_gate(loop, secret, [], []))
+            program = offer.make_program(words, self._reach)
+            try:
+                mpirun = self._run(1, [host], program, secret, stdout=write_fd)
+            finally:
+                os.close(write_fd)
+            at_end.callback(mpirun.close)
+            at_end.enter_context(_serve_aside(loop))
+            try:
+                yield from relay.read_pieces(cast(BinaryIO, answer))
+            except EOFError as e:
+                mpirun.wait(CLOSE_EXTRA_S)
+                said = mpirun.read_said().strip().splitlines()
+                ours = [line for line in said if line.startswith("pslaunch ")]
+                if mpirun.code == codes.IO:  # the host answers, but lacks the file
+                    raise FileError(f"{node.name}: {(ours or said or [str(e)])[-1]}") from None
+                raise NodeLostError(f"{node.name}: {(said or [str(e)])[-1]}") from None
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+        if self._mpirun:
+            self._mpirun.end_now()
+
+    def limit_end(self, limit_s: float) -> None:
+        self._end_s = min(self._end_s, time.monotonic() + limit_s + CLOSE_EXTRA_S)
+
+    def release(self) -> None:
+        """Do nothing: every job ends with its launcher."""
+
+    def close(self) -> None:
+        """Wait for mpirun, which ends after its rank processes, and end it if it does not."""
+        self.limit_end(self._grace_s)
+        end_s = max(self._end_s - LEASH_S, time.monotonic() + LAST_WORDS_S)
+        if self._mpirun:
+            self._mpirun.wait(end_s - time.monotonic())
+        self._close_mpirun()
+
+    def _close_mpirun(self) -> None:
+        if self._mpirun:
+            self._mpirun.close()
+        self._mpirun = self.ended = None
+
+
+@contextlib.contextmanager
+def _serve_aside(loop: Loop) -> Iterator[None]:
+    """Run a loop in a thread."""
+    over = threading.Event()
+    wake_r, wake_w = os.pipe()
+    loop.watch(wake_r, read=lambda: loop.watch(wake_r))
+    thread = threading.Thread(target=loop.run, args=(over.is_set,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        os.close(wake_w)
+        thread.join()
+        os.close(wake_r)
+
+
+class _Offer(NamedTuple):
+    """Address of the gate, and the zip that it hands out."""
+
+    addrs: list[str]
+    port: int
+    request: bytes
+    digest: str
+
+    def make_program(self, argv: Sequence[str], reach: MpiReach) -> list[str]:
+        """Return the words by which mpirun runs a mode of `pslaunch.node`. Raises ServiceError."""
+        where = f"{self.addrs!a}, {self.port}, {self.request!a}, {self.digest!a}, {reach.connect_timeout_s}"
+        words = ["/bin/sh", "-c", make_search(f"{_LOADER}run({where}, {list(argv)!a})", reach.agent_python)]
+        if sum(len(os.fsencode(word)) + 1 for word in words) > MAX_ARGUMENT_BYTES:
+            raise ServiceError(f"Open MPI can't carry arguments of more than {MAX_ARGUMENT_BYTES} bytes")
+        return words
+
+
+class _Arrival:
+    """An agent that has proved the secret: its host and ranks, and its line."""
+
+    def __init__(self, told: Mapping[str, Any], fd: int, seals: Seals) -> None:
+        self.host = str(told["host"])
+        self.trainers = tuple(sorted(map(int, told["trainers"])))
+        self._own = frozenset(map(str, told["own"]))
+        self.line = Line(fd, fd, str, seals)
+
+    def has_name(self, name: str) -> bool:
+        """Return True if this is the name, or an address, of its host."""
+        if name.partition(".")[0] == self.host.partition(".")[0]:
+            return True
+        with contextlib.suppress(OSError, UnicodeError):
+            found = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
+            here = self.host == socket.gethostname() and any(
+                a.startswith("127.") or a == "::1" for a in found
+            )
+            return here or bool(found & self._own)
+        return False
+
+    def beat(self) -> None:
+        """Send a heartbeat; a lost line is noticed later."""
+        assert self.line.seals is not None
+        with contextlib.suppress(OSError):
+            os.write(self.line.write_fd, wire.BEAT + self.line.seals[0].compute_mac(wire.BEAT))
+
+
+def _check_arrival(text: bytes, known: set[int]) -> str:
+    """Return why an agent is refused, or ""."""
+    try:
+        told = json.loads(text)
+        ranks = set(map(int, told["trainers"]))
+        str(told["host"]), list(told["own"])
+    except wire.NONSENSE:
+        return "it does not tell its ranks"
+    return "" if ranks and not ranks & known else "its ranks are none that are awaited"
+
+
+def _render_host(host: MpiHost) -> str:
+    """Return the line of a hostfile."""
+    return f"{host.user + '@' if host.user else ''}{host.name} slots={host.slots}\n"
