@@ -49,12 +49,13 @@ class PrepareMsg(Folders):
 
 
 class PreparedMsg(Folders):
-    """<- Facts of the node. addrs: the likeliest first; shared: the node that was first in its folder."""
+    """<- Facts of the node. addrs: the likeliest first; shared: the first node in its folder."""
 
     type: Literal["prepared"]
     host: str
     run_dir: str
     python: str
+    cpu: str
     addrs: list[str]
     shared: int | None
 

@@ -23,6 +23,7 @@ PREPARED: Message = {
     "host": "n0",
     "run_dir": "/run",
     "python": "python",
+    "cpu": "",
     "workspace": "/ws",
     "log_dir": "/ws/log",
     "output_dir": "/ws/output",
