@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
+from .errors import PreflightError
 from .node import job
-from .node.job import Count, Facts, Install, Limits, Placed, Plan, Role
+from .node.job import Count, Facts, Install, Limits, Node, Placed, Plan, Role
 from .options.detect import choose_server
 from .options.locate import DEFAULT_PROGRAM
 from .options.spec import JobSpec
@@ -72,6 +74,14 @@ def _choose_count(given: int | None, default: Count) -> Count:
     return default if given is None else Count("total", given)
 
 
+def place_found(plan: Plan, found: Sequence[Node]) -> Placed:
+    """Place a job on its declared nodes, or on those found by their agents. Raises PreflightError."""
+    try:
+        return job.place(plan, plan.nodes or found)
+    except ValueError as e:
+        raise PreflightError(f"the nodes of {plan.backend} can't have this job: {e}") from None
+
+
 def make_dry_run(placed: Placed, facts: Facts) -> dict[str, Any]:
     """Return a job's known values as data; symbols such as {pserver:1.port} stand for the others."""
     plan, bound = placed.plan, job.bind(placed, facts)
@@ -103,4 +113,7 @@ def render(data: dict[str, Any]) -> str:
         lines += ["", f"{process['process']} on node {process['node']}", f"  {shlex.join(process['argv'])}"]
         lines += [f"  log {process['log']}"]
         lines += [f"  {name}={json.dumps(value)[1:-1]}" for name, value in sorted(process["env"].items())]
+    if start := data.get("start"):
+        lines += ["", "starts its agents by", f"  {shlex.join(start.pop('argv'))}"]
+        lines += [f"  {name}: {line}" for name, value in start.items() for line in value]
     return "\n".join(lines)

@@ -76,7 +76,7 @@ class Backend(Protocol):
         """
         ...
 
-    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[Line | HostError]:
+    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
         """Start as `start` does, but return an error in place of a node that fails, and keep the others."""
         ...
 
@@ -124,6 +124,10 @@ class BackendModule(Protocol):
     """Module of a backend. `reach`: as in Site; None if unknown."""
 
     def make_backend(self, reach: Any) -> Backend: ...
+
+    def describe_start(self, reach: Any) -> Mapping[str, Any] | None:
+        """Return the command that brings all agents, as data for a dry run; None if each node has its own."""
+        ...
 
     def to_data(self, reach: Any) -> Any:
         """Return `reach` as JSON data for the record by which later shells find the job."""

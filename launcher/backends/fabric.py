@@ -37,6 +37,10 @@ def make_backend(reach: Reach | None) -> Backend:
     return FabricBackend(reach) if reach else OnNode0()
 
 
+def describe_start(_reach: Reach) -> None:
+    """Return nothing: each agent is started by itself."""
+
+
 def from_data(data: Any) -> Reach:
     """Return a Reach from the data of `to_data`. Raises SpecError if another version wrote it."""
     try:
@@ -75,8 +79,8 @@ class FabricBackend:
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
         return list(zip(nodes, self._open(nodes, limits, "serve"), strict=True))
 
-    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[Line | HostError]:
-        return self._try_open(nodes, limits, "serve")
+    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
+        return list(zip(nodes, self._try_open(nodes, limits, "serve"), strict=True))
 
     def start_head(self, node: Node, limits: Limits) -> Line:
         return self._open([node], limits, "lead")[0]

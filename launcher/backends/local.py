@@ -29,6 +29,10 @@ def make_backend(_reach: None) -> LocalBackend:
     return LocalBackend()
 
 
+def describe_start(_reach: None) -> None:
+    """Return nothing: each agent is started by itself."""
+
+
 def to_data(_reach: None) -> None:
     """Return nothing: the job has its own record on this machine."""
 
@@ -60,14 +64,14 @@ class LocalBackend:
             raise
         return list(zip(nodes, lines, strict=True))
 
-    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[Line | HostError]:
+    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
         def start(node: Node) -> Line | HostError:
             try:
                 return self._start(node, limits, "serve")
             except ServiceError as e:
                 return HostError(node.name, "start", str(e))
 
-        return [start(node) for node in nodes]
+        return [(node, start(node)) for node in nodes]
 
     def start_head(self, node: Node, limits: Limits) -> Line:
         return self._start(node, limits, "lead")

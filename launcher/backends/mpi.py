@@ -81,6 +81,13 @@ def make_backend(reach: MpiReach) -> MpiBackend:
     return MpiBackend(reach)
 
 
+def describe_start(reach: MpiReach) -> dict[str, Any]:
+    """Return mpirun's command line, with symbols for what is made at the start, and its hostfile."""
+    hostfile = "{hostfile}" if reach.hosts else ""
+    argv = MpiBackend(reach).make_command(reach.ranks, hostfile, ["/bin/sh", "-c", "{agent}"])
+    return {"argv": argv, "hostfile": [_render_host(host).strip() for host in reach.hosts]}
+
+
 def from_data(data: Any) -> MpiReach:
     """Return the reach from the data of `to_data`. Raises SpecError if another version wrote it."""
     try:
@@ -245,8 +252,8 @@ class MpiBackend:
             id=number, name=host.name if host else one.host, ranks=len(one.trainers), trainers=one.trainers
         )
 
-    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[Line | HostError]:
-        raise NotImplementedError
+    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
+        return [*self.start(nodes, limits)]  # mpirun starts on all hosts or on none
 
     def start_head(self, node: Node, limits: Limits) -> Line:
         raise SpecError("--head=node is not available with mpirun; the launcher leads the job")

@@ -29,7 +29,7 @@ from ..node.loop import Loop
 from ..options.imports import find_imports
 from ..options.locate import DEFAULT_PROGRAM
 from ..options.spec import JobSpec
-from ..plan import make_plan
+from ..plan import make_plan, place_found
 from ..ship.package import list_sizes
 from ..ship.wheel import list_pins
 from .findings import Finding, Seen, Wanted, choose_exit_code, find
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..node import messages
+    from ..node.dispatch.manifest import Entry
 
 STAGE_LIMIT_S: Final = 45.0  # longer than the slowest answer of a node takes
 OURS: Final = "pslaunch"
@@ -62,7 +63,7 @@ def check(
 
     failed: known unreachable hosts, by node; they are not tried again.
     """
-    seen, findings = examine(spec, failed or {}, trace)
+    _, seen, findings = examine(spec, failed or {}, trace)
     tell(seen, findings, out, as_json=as_json)
     return choose_exit_code(findings)
 
@@ -93,21 +94,20 @@ def check_after_failed_start(spec: JobSpec, failed: Mapping[int, HostError]) -> 
 
 def examine(
     spec: JobSpec, failed: Mapping[int, HostError], trace: Trace | None = None
-) -> tuple[list[Seen], list[Finding]]:
-    """Inspect all hosts; return observations and findings. Raises EndedEarlyError."""
+) -> tuple[tuple[Node, ...], list[Seen], list[Finding]]:
+    """Inspect all hosts; return nodes, observations and findings. Raises EndedEarlyError."""
     plan = make_plan(spec, "check")
-    placed = job.place(plan, plan.nodes)
     wanted = find_wanted(spec, plan.server)
-    sent = count_sent_bytes(placed)
+    entries = list_sizes(plan.package) if plan.package else []
     backend, loop = find_backend(spec.backend).make_backend(spec.site.reach), Loop()
     inspection = Inspection(loop, trace)
     try:
         tried = [node for node in plan.nodes if node.id not in failed]
         started = inspection.run_aside(lambda: backend.try_start(tried, plan.limits))
-        opened: dict[int, Line | HostError] = dict(failed)
-        opened.update(zip((n.id for n in tried), started, strict=True))
-        lines = [(n, x) for n in tried if isinstance(x := opened[n.id], Line)]
+        opened: dict[int, Line | HostError] = {**failed, **{node.id: x for node, x in started}}
+        lines = [(node, x) for node, x in started if isinstance(x, Line)]
         inspection.attach(lines, plan.limits.lost_after_s)
+        placed = place_found(plan, [node for node, _ in started])
         inspection.ask_facts(lambda node: make_question(spec, wanted, placed, node))
         inspection.try_network(plan.port or 0)
         inspection.end()
@@ -118,10 +118,11 @@ def examine(
         inspection.close()
         backend.close()
         loop.close()
+    sent = count_sent_bytes(placed, entries)
     errors = {node: x for node, x in opened.items() if isinstance(x, HostError)}
-    seen = [inspection.add_answers(Seen(host=n.name, failed=errors.get(n.id)), n.id) for n in plan.nodes]
+    seen = [inspection.add_answers(Seen(host=n.name, failed=errors.get(n.id)), n.id) for n in placed.nodes]
     seen = [reject_nonsense(one, wanted, size) for one, size in zip(seen, sent, strict=True)]
-    return seen, find(seen, wanted, sent)
+    return placed.nodes, seen, find(seen, wanted, sent)
 
 
 def reject_nonsense(one: Seen, wanted: Wanted, size: int) -> Seen:
@@ -142,11 +143,11 @@ def find_facts(spec: JobSpec, plan: Plan) -> tuple[Placed, Facts]:
 
     Raises PreflightError with the exit code of a check after showing any problem on stderr.
     """
-    seen, findings = examine(spec, {})
+    nodes, seen, findings = examine(spec, {})
     if code := choose_exit_code(findings):
         tell(seen, findings, sys.stderr, as_json=False)
         raise PreflightError("a dry run with --connect needs hosts without problems; see above", code)
-    placed = job.place(plan, [_add_facts(plan, *pair) for pair in zip(plan.nodes, seen, strict=True)])
+    placed = job.place(plan, [_add_facts(plan, *pair) for pair in zip(nodes, seen, strict=True)])
     facts = Facts.make_symbolic(placed)
     if any(why for one in seen if one.facts for why in one.facts["ports"].values()):
         return placed, facts  # the job chooses others at its start
@@ -220,12 +221,9 @@ def list_ports(placed: Placed, node: int) -> list[int]:
     return sorted(p for key, ports in proposed.items() if key in mine for p in ports if p <= TOP_PORT)
 
 
-def count_sent_bytes(placed: Placed) -> list[int]:
-    """Return the size of the package for each node, as if it had no file yet."""
-    package, nodes = placed.plan.package, placed.nodes
-    if package is None:
-        return [0] * len(nodes)
-    entries, parts = list_sizes(package), split_by_node(placed, {})
+def count_sent_bytes(placed: Placed, entries: Sequence[Entry]) -> list[int]:
+    """Return the size of the package, with these entries, for each node, as if it had no file yet."""
+    nodes, parts = placed.nodes, split_by_node(placed, {})
     if parts is None:
         return [sum(e.size for e in entries)] * len(nodes)
     part = parts(entries)

@@ -37,6 +37,7 @@ class Site(NamedTuple):
     package: Package | None = None  # sent to the nodes; None: they have the workspace already
     nic: str = ""
     reach: Any = None  # connection options, for its backend only
+    expected: tuple[Node, ...] = ()  # nodes of a dry run, where agents report them
 
 
 class Elsewhere(NamedTuple):

@@ -31,7 +31,7 @@ from ..node.later import record
 from ..node.loop import Loop
 from ..options.spec import JobSpec
 from ..plan import make_dry_run as plan_as_data
-from ..plan import make_plan, render
+from ..plan import make_plan, place_found, render
 from ..views.async_writer import Outlet
 from ..views.make_view import make_view
 from .watch import TICK_S, Watch
@@ -67,13 +67,15 @@ def render_dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> st
 
         placed, facts = find_facts(spec, plan)
     else:
-        placed = place(plan, plan.nodes)
+        placed = place(plan, plan.nodes or spec.site.expected)
         facts = Facts.make_symbolic(placed)
         if plan.package:
             from ..ship.package import list_sizes
 
             list_sizes(plan.package)  # raises if it can't be sent
     data = plan_as_data(placed, facts)
+    if start := find_backend(spec.backend).describe_start(spec.site.reach):
+        data["start"] = start
     return json.dumps(data) if as_json else render(data)
 
 
@@ -246,11 +248,7 @@ def _lead_here(
     from ..node.head.head import Head
 
     started = [] if plan.nodes else _wait_for_nodes(loop, backend, watch, starting, "the cluster")
-    nodes = plan.nodes or [node for node, _ in started]
-    try:
-        placed = place(plan, nodes)
-    except ValueError as e:  # the agents reported these nodes
-        raise PreflightError(f"the nodes of {plan.backend} can't have this job: {e}") from None
+    placed = place_found(plan, [node for node, _ in started])
     head = Head(loop, placed, os.urandom(32).hex(), time.time, _make_supply(loop, plan), trace)
     at_end.callback(head.close)
     head.drain = watch.show

@@ -23,7 +23,8 @@ from integration import test_contract, test_contract_training
 from pslaunch import cli
 from pslaunch.backends.base import CLOSE_EXTRA_S, Ended, Line
 from pslaunch.backends.local import NODE, LocalBackend
-from pslaunch.errors import ServiceError
+from pslaunch.check.check import check
+from pslaunch.errors import HostError, ServiceError
 from pslaunch.node import codes
 from pslaunch.node.job import Limits, Node
 from pslaunch.node.line.gate import Gate, Seals
@@ -60,6 +61,10 @@ class Reach(NamedTuple):
 
 def make_backend(reach: Reach | None) -> CarriedBackend:
     return CarriedBackend(reach.nodes if reach else ())
+
+
+def describe_start(_reach: Reach) -> dict[str, Any]:
+    return {"argv": ["carrier", "{keepers}"]}
 
 
 def to_data(_reach: Reach) -> None:
@@ -105,6 +110,9 @@ class CarriedBackend(LocalBackend):
             raise ServiceError(f"not all agents came: {self._words()}")
         return [(self._nodes[i], came[i]) for i in sorted(came)]
 
+    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
+        return [*self.start(nodes, limits)]
+
     def _carry(self, limits: Limits, port: int, secret: bytes) -> int:
         self._grace_s = limits.grace_s
         keeper = [*NODE, "keeper", str(limits.lost_after_s), str(limits.grace_s), "dial"]
@@ -149,12 +157,18 @@ def carried_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str,
     nodes = spec.site.nodes
     own = [tuple(rank for rank in ranks if -rank % len(nodes) == node.id) for node in nodes]
     found = tuple(node._replace(trainers=t) for node, t in zip(nodes, own, strict=True))
-    return spec._replace(backend=NAME, site=spec.site._replace(nodes=(), reach=Reach(found)))
+    return spec._replace(backend=NAME, site=spec.site._replace(nodes=(), expected=found, reach=Reach(found)))
 
 
 def carry(ctx: typer.Context, **_options: Any) -> None:
     """Run one job on agents that are carried."""
     cli._run_job(ctx, carried_spec)
+
+
+def check_carried(ctx: typer.Context, **_options: Any) -> None:
+    """Check the nodes that agents bring."""
+    spec, given = cli._read_job(ctx, carried_spec)
+    raise typer.Exit(check(spec, sys.stdout, as_json=given.is_set("json")))
 
 
 # Is `pslaunch` with one command more, where the package of our entry point is installed.
@@ -169,20 +183,21 @@ test_seam.main(sys.argv[1:])
 def main(words: Sequence[str]) -> None:
     """Run a command line; our command has the options of local and another backend."""
     cli._add_job_command(cli.app, "carry", backend="local")(carry)
+    cli._add_job_command(cli.app, "check-carried", backend="local")(check_carried)
     cli.main(words)
 
 
 class CarriedPlace(LocalPlace):
     """Place of the contract suite's jobs on this backend; its nodes look like a simulated cluster's."""
 
-    def __init__(self, entry_points: Path) -> None:
+    def __init__(self, entry_points: Path, verb: str = "carry") -> None:
         super().__init__(NODES)
-        self._entry_points = entry_points
+        self._entry_points, self._verb = entry_points, verb
 
     def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
         words = super().command(workspace, options, program)[len(PSLAUNCH) + 1 :]
         folders = str(self._entry_points), str(Path(__file__).parents[1])
-        return [sys.executable, "-P", "-c", LAUNCHER, *folders, "carry", *words]
+        return [sys.executable, "-P", "-c", LAUNCHER, *folders, self._verb, *words]
 
 
 @pytest.fixture(scope="session")
@@ -222,3 +237,23 @@ def test_job_ends_and_reports_the_loss_of_its_carrier(place: Place, workspace: P
         assert job.launcher.wait() == codes.NODE_LOST == job.end()["code"]
         assert job.end()["reason"] == "the carrier was lost: it was killed by SIGKILL"
     until_nothing_runs(1.0)
+
+
+def test_dry_run_shows_the_expected_nodes_and_how_their_agents_come(place: Place, workspace: Path) -> None:
+    (workspace / "train.py").write_text("")
+    code, job = finished(place, workspace, *ALONE, "--worker_num=4", "--dry_run")
+    assert code == 0, job.launcher.output()
+    plan = json.loads(job.launcher.output())
+    assert [(p["process"], p["node"]) for p in plan["processes"]] == [
+        ("trainer/0", 0), ("trainer/1", 2), ("trainer/2", 1), ("trainer/3", 0)
+    ]  # fmt: skip
+    assert plan["start"] == {"argv": ["carrier", "{keepers}"]}
+
+
+def test_check_inspects_the_nodes_that_agents_bring(installed: Path, workspace: Path) -> None:
+    (workspace / "train.py").write_text("import absent_module")
+    code, job = finished(CarriedPlace(installed, "check-carried"), workspace, *ALONE, "--worker_num=3")
+    hosts = [json.loads(line) for line in job.launcher.output().splitlines()]
+    assert code == codes.PREFLIGHT
+    assert [host["host"] for host in hosts] == ["localhost", "localhost-1", "localhost-2"]
+    assert all("absent_module" in json.dumps(host["findings"]) for host in hosts)
