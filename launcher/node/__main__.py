@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 
 
 def main(argv: Sequence[str]) -> int | str:
     """Run the program named by the first word; return the value for `sys.exit`."""
+    gc.set_threshold(50_000)  # as in launcher/__main__.py
     mode, words = (argv[0], argv[1:]) if argv else ("", argv)
     if mode == "keeper":
         from .agent import keeper

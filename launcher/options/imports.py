@@ -5,21 +5,19 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from .detect import UNREADABLE, parse, walk
 
 GUARDS: Final = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
+class Imported(NamedTuple):
     """Modules by name with the place of the first import, as "train.py:3"."""
 
-    needed: dict[str, str] = field(default_factory=dict)  # at the start
-    later: dict[str, str] = field(default_factory=dict)  # in a function, perhaps never called
+    needed: dict[str, str]  # at the start
+    later: dict[str, str]  # in a function, perhaps never called
 
 
 def find_imports(program: Path, workspace: Path) -> Imported:
@@ -28,7 +26,7 @@ def find_imports(program: Path, workspace: Path) -> Imported:
     Packages by their first name; imports guarded by `except ImportError` are left out. An unreadable
     program, or one not in Python, gives nothing.
     """
-    found = Imported()
+    found = Imported({}, {})
     if program.suffix != ".py":
         return found
     roots = {program.parent, workspace}

@@ -9,10 +9,8 @@ from typing import Any, Final
 from pslaunch.runtime.shared.env import get_init_var
 
 from .args import Split
-from .conf_py import read_conf
 from .kinds import SourceValues, Value
 from .options import Option, get_options
-from .toml_file import read_settings
 
 SETTINGS: Final = "pslaunch.toml"
 # If a higher source gives one of these, lower sources can't give another.
@@ -59,7 +57,10 @@ def gather(backend: str, split: Split, cwd: Path) -> Given:
     """Return all values for a job of this backend, with those of files in `cwd`. Raises SpecError."""
     layers, flags, files = [_read_line(split)], dict(split.trainer_flags), list[str]()
     left_out: list[str] = []
+    # Readers of files that most jobs lack take 5 ms to import.
     if (cwd / SETTINGS).exists():
+        from .toml_file import read_settings
+
         own, common, more = read_settings(cwd / SETTINGS, backend)
         layers += [own, common]
         flags = {**more, **flags}
@@ -67,6 +68,8 @@ def gather(backend: str, split: Split, cwd: Path) -> Given:
     known, named = get_options(backend), merge(layers).get("conf")
     unnamed = str(known["conf"].default or "") if "conf" in known else ""
     if named or (unnamed and (cwd / unnamed).exists()):
+        from .conf_py import read_conf
+
         name = named[0].text if named else unnamed
         layers.append({k: v for k, v in read_conf(cwd / name, name, left_out.append).items() if k in known})
         files.append(name)

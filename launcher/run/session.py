@@ -33,7 +33,6 @@ from ..options.spec import JobSpec
 from ..plan import make_dry_run as plan_as_data
 from ..plan import make_plan, place_found, render
 from ..views.async_writer import Outlet
-from ..views.make_view import make_view
 from .watch import TICK_S, Watch
 
 if TYPE_CHECKING:
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from ..node.messages import JobRecord
     from .observe import HeadView, RemoteHead
 
+AT_ONCE_S = 0.02  # for a start without a network
 # Ends after which the hosts are not inspected: no host is at fault, or its failure is named already.
 NO_LOOK = (codes.OK, codes.USAGE, codes.INT, codes.TERM, codes.HUP, codes.NODE_LOST)
 T = TypeVar("T")
@@ -167,6 +167,10 @@ def _run(
             starting = SlowWork(loop, lambda: backend.start(plan.nodes, limits))
         at_end.callback(backend.close)
         at_end.callback(_leave, starting, backend)
+        starting.give_time()
+        # While nodes start: 5 ms, which they would wait.
+        from ..views.make_view import make_view
+
         view = make_view(json=as_json, out=cast(TextIO, outlet), clock=time.monotonic)
         at_end.callback(view.close)
         watch = Watch(loop, view, outlet)
@@ -214,6 +218,10 @@ class SlowWork(Generic[T]):
                 done.set()
 
         loop.do_aside(run, self._over.append)
+
+    def give_time(self) -> None:
+        """Let fast work finish: imports here would slow the thread down, by 10 ms and more."""
+        self._done.wait(AT_ONCE_S)
 
     def leave(self, cut: Callable[[], None]) -> T | None:
         """Return the result, or None without one; unfinished work is ended by `cut`."""

@@ -14,6 +14,7 @@ from ..node.codes import Refusal
 from ..node.dispatch.data_shards import DataShards
 from ..node.dispatch.manifest import (
     KEPT,
+    LINK_ADVICE,
     MAX_NAMED,
     Entry,
     Found,
@@ -26,7 +27,6 @@ from ..node.dispatch.manifest import (
     write_beside,
 )
 from ..node.dispatch.sender import Source
-from ..node.dispatch.staging import LINK_ADVICE
 from ..node.job import Package
 from ..node.listing import make_own_folder, show_few
 from ..node.loop import Aside, Loop

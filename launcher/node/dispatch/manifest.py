@@ -27,6 +27,7 @@ SETTLED_NS = 50_000_000  # a file changed more recently may change again unseen
 SETTLED_COARSE_NS = 2_000_000_000  # if file times are whole seconds
 READ_BYTES = 1024 * 1024
 MAX_NAMED = 20  # problems listed one by one
+LINK_ADVICE = "to have a link to a folder that is mounted on the nodes: --link NAME=PATH"
 
 _KEY = struct.Struct("<QQqqq").pack
 _FORMAT = "pslaunch-manifest-1"
@@ -45,6 +46,13 @@ class Entry(NamedTuple):
     size: int
     mtime_ns: int
     content: str  # the hash of a file, the target of a link
+
+
+class Want(NamedTuple):
+    """A file to be sent, from an offset on."""
+
+    file: int
+    offset: int
 
 
 class ManifestError(ValueError):

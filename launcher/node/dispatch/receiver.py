@@ -12,20 +12,17 @@ from .. import codes
 from ..codes import Refusal
 from ..line.wire import Data
 from ..loop import Aside, Loop
-from .manifest import MAX_BYTES, Entry, ManifestError, compute_digest, decode
-from .staging import Incoming, Want
+from .manifest import MAX_BYTES, Entry, ManifestError, Want, compute_digest, decode
+from .sender import FIRST_BYTES, THE_MANIFEST, WINDOW_BYTES
+from .staging import Incoming
 
 if TYPE_CHECKING:
     from ..messages import DispatchMsg, FillingMsg, LacksMsg, ReceivedMsg
 
     Say = Callable[[LacksMsg | ReceivedMsg], None]
 
-# In flight to a node at first: sshd slows down with full buffers.
-FIRST_BYTES = 512 * 1024
-WINDOW_BYTES = 4 * 1024 * 1024  # at most in flight to a node or in its memory
 STARVED_S = 0.02  # a node that waits so long is far away: allow more in flight
 GRANT_BYTES = 128 * 1024  # per grant: a message for fewer costs as much
-THE_MANIFEST = 2**32 - 1  # as the number of a file
 TELL_EVERY_S = 0.5
 
 

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING
 
 from ..line.wire import MAX_DATA_BYTES, Data, encode_data
 from ..loop import Aside
-from .manifest import Entry, compute_digest, decode, encode
-from .receiver import FIRST_BYTES, THE_MANIFEST, WINDOW_BYTES
-from .staging import Want
+from .manifest import Entry, Want, compute_digest, decode, encode
 
 if TYPE_CHECKING:
     from .. import messages
     from ..line.wire import MessageLine
 
+# In flight to a node at first: sshd slows down with full buffers.
+FIRST_BYTES = 512 * 1024
+WINDOW_BYTES = 4 * 1024 * 1024  # at most in flight to a node or in its memory
+THE_MANIFEST = 2**32 - 1  # as the number of a file
 BATCH_BYTES = 256 * 1024  # read at once; two of them wait at most
 
 

@@ -11,7 +11,6 @@ import errno
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from .. import codes
 from ..codes import Refusal
@@ -19,19 +18,22 @@ from ..line.wire import Data
 from ..listing import show_few
 from . import unchanged
 from .into_place import HASHES, MANIFEST, Store, assign_stage_names, dress, put_in_place, survey
-from .manifest import MAX_NAMED, Entry, Hashes, ManifestError, compute_digest, decode, encode, make_hash
+from .manifest import (
+    LINK_ADVICE,
+    MAX_NAMED,
+    Entry,
+    Hashes,
+    ManifestError,
+    Want,
+    compute_digest,
+    decode,
+    encode,
+    make_hash,
+)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PART = ".part"
-LINK_ADVICE = "to have a link to a folder that is mounted on the nodes: --link NAME=PATH"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class Want(NamedTuple):
-    """A file to be sent, from an offset on."""
-
-    file: int
-    offset: int
 
 
 class Incoming:

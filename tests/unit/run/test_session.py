@@ -145,7 +145,7 @@ def test_output_broken_before_the_head_exists_ends_the_job(
         *(
             (head, where)
             for head in ("launcher", "node")
-            for where in ("run.session.make_view", "run.watch.Watch.begin")
+            for where in ("views.make_view.make_view", "run.watch.Watch.begin")
         ),
         ("launcher", "node.head.head.Head.attach"),
         ("node", "run.observe.RemoteHead.lead"),

@@ -15,10 +15,19 @@ from pslaunch.node import codes
 from pslaunch.node.codes import Refusal
 from pslaunch.node.dispatch import manifest
 from pslaunch.node.dispatch import receiver as receive
-from pslaunch.node.dispatch.manifest import Entry, Hashes, ManifestError, compute_digest, encode, read, walk
-from pslaunch.node.dispatch.receiver import THE_MANIFEST, Receiver, encode_runs
-from pslaunch.node.dispatch.sender import Sender, Source
-from pslaunch.node.dispatch.staging import Incoming, Want
+from pslaunch.node.dispatch.manifest import (
+    Entry,
+    Hashes,
+    ManifestError,
+    Want,
+    compute_digest,
+    encode,
+    read,
+    walk,
+)
+from pslaunch.node.dispatch.receiver import Receiver, encode_runs
+from pslaunch.node.dispatch.sender import FIRST_BYTES, THE_MANIFEST, WINDOW_BYTES, Sender, Source
+from pslaunch.node.dispatch.staging import Incoming
 from pslaunch.node.line.wire import (
     MAX_CONTROL_BYTES,
     MAX_DATA_BYTES,
@@ -136,14 +145,14 @@ def test_waiting_node_gets_a_larger_window_up_to_a_bound(
     source: Path, tmp_path: Path, ends: list[Ends], monkeypatch: pytest.MonkeyPatch, starved_s: float
 ) -> None:
     monkeypatch.setattr(receive, "STARVED_S", starved_s)
-    (source / "large").write_bytes(os.urandom(3 * receive.FIRST_BYTES))
+    (source / "large").write_bytes(os.urandom(3 * FIRST_BYTES))
     whole = dispatched(ends, listed(source), tmp_path / "ws")
     grown = whole.granted - sum(len(p.data) for p in whole.pieces)
     if starved_s > 0:
         assert -receive.GRANT_BYTES < grown <= 0
     else:
         # At the least the first wait was seen; what is not granted yet at the end is less than one grant.
-        assert receive.FIRST_BYTES - receive.GRANT_BYTES < grown <= receive.WINDOW_BYTES - receive.FIRST_BYTES
+        assert FIRST_BYTES - receive.GRANT_BYTES < grown <= WINDOW_BYTES - FIRST_BYTES
 
 
 def test_a_folder_arrives_and_a_second_time_nothing_travels(
@@ -375,7 +384,7 @@ def test_a_manifest_is_the_one_that_was_announced(alone: Alone) -> None:
 
 def test_data_beyond_the_grant_ends_the_transfer(alone: Alone) -> None:
     alone.offer(encode(ENTRIES))
-    alone.receiver.take(Data(1, 0, bytes(receive.WINDOW_BYTES + 1)))
+    alone.receiver.take(Data(1, 0, bytes(WINDOW_BYTES + 1)))
     assert "more comes than was granted" in alone.refusal()
 
 
