@@ -21,7 +21,7 @@ from typing import Any
 from testbed import Host, Hosts
 from turns import find_beside_python
 
-# Says a line, or waits for its end where it is a pserver, or where it is told to.
+# Prints a line; as a pserver, or on request, waits for its end.
 SCRIPT = """\
 import os, signal, sys
 print("here", flush=True)

@@ -163,7 +163,7 @@ def measure_guards(host: Host) -> tuple[float, float]:
 
 
 def measure_files(table: Table, hosts: Hosts, environ: Environ, turns: int, count: int, state: Path) -> None:
-    """Files of 4 KB, to a host that has none of them and to one that has all."""
+    """Files of 4 KB, to a host that has none of them and to a host that has all."""
     host, disk = hosts[0], "on disk" if state == STATE else "in memory"
     with make_package(state) as folder, OpenLines(hosts) as lines:
         jobs = Jobs(hosts, 1, environ, folder)
@@ -207,7 +207,7 @@ def measure_sparse(
 ) -> None:
     """Many large files that take no room, to a host that has them already.
 
-    Reading them once would take longer than all else here, so both sides are told the hashes beforehand.
+    Reading them once would take longer than all else here, so both sides get the hashes beforehand.
     """
     host = hosts[0]
     with make_package(state) as folder, OpenLines(hosts) as lines:

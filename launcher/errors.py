@@ -1,4 +1,4 @@
-"""All errors that a user can cause or act on, with exit codes. Only `cli.main` prints them.
+"""All errors that a user can cause or act on, with exit codes; `cli.main` prints them.
 
 PslaunchError            1   base; all other failures
 ├── SpecError            2   an invalid command line, configuration file or hostfile

@@ -302,7 +302,7 @@ class Client:
                 raise ClientError(f"pserver {self._shards[i].addr}: {text}")
 
     def _ask(self, shard: _ShardPort, began_s: float) -> None:
-        """Probe a pserver: one that waits for trainers answers a new connection. Raises PeerVanished."""
+        """Probe a pserver: while it waits for trainers, it answers new connections. Raises PeerVanished."""
         if handshake.is_silent((shard.host, shard.port), self._secret, ATTEMPT_S):
             silent_s = time.monotonic() - began_s
             raise PeerVanished(

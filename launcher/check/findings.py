@@ -155,7 +155,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
     ),
     "other Python": FindingKind(
         "python", "warning",
-        "install the same Python everywhere, or give one that all have: --python",
+        "install the same Python everywhere, or give the path of an equal one: --python",
     ),
     "other processor": FindingKind(
         "system", "warning",

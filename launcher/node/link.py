@@ -84,7 +84,7 @@ class Desk(Protocol):
         ...
 
     def settle(self, nodes: Sequence[job.Node]) -> None:
-        """Replace the nodes by these, of which more is known."""
+        """Replace the nodes by these, which have more facts."""
         ...
 
     def tell(self, event: str, **fields: Any) -> None:

@@ -38,18 +38,18 @@ def detect_server(program: Path, workspace: Path) -> tuple[Literal["bundled", "s
     An unreadable program gives "bundled", with the cause in the reason.
     """
     if program.suffix != ".py":
-        return "bundled", f"{program.name} is no Python program and was not read; --server says otherwise"
+        return "bundled", f"{program.name} is not a Python program, so it was not read; --server changes this"
     try:
         tree = parse(program)
     except UNREADABLE as e:
-        return "bundled", f"{program.name} can't be read ({_describe(e)}); --server says otherwise"
+        return "bundled", f"{program.name} can't be read ({_describe(e)}); --server changes this"
     unread: list[str] = []
     for path, module in walk(program, tree, workspace, unread):
         asked = _find_role_word(module)
         if asked:
             name, line = asked
             return "script", f"{_shorten(path, workspace)}:{line} asks for its role ({name})"
-    blind = f"; could not read {', '.join(unread)}" if unread else ""
+    blind = f"; can't read {', '.join(unread)}" if unread else ""
     return (
         "bundled",
         f"{program.name} does not ask for its role (is_server, run_server, TRAINING_ROLE){blind}",

@@ -34,16 +34,16 @@ class Sending:
         return sum(int(e["bytes"]) for e in self.nodes.values())
 
     def show(self) -> str:
-        """Show the total: `45 % of 3.4 GB to 3 nodes (1 has it), 110.0 MB/s, 17 s left`."""
+        """Show the total: `45 % of 3.4 GB to 3 hosts (1 has it), 110.0 MB/s, 17 s left`."""
         come, total = self.come_bytes, self.total_bytes
-        nodes = f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"
+        hosts = f"{len(self.nodes)} host{'s' if len(self.nodes) != 1 else ''}"
         done = sum(e["state"] == "done" for e in self.nodes.values())
         have = f" ({done} {'has' if done == 1 else 'have'} it)" if done else ""
         took_s = self._now_s - self._began_s
         rate = ""
         if took_s > 0.001 and come:
             rate = f", {show_bytes(int(come / took_s))}/s, {took_s * (total - come) / come:.0f} s left"
-        return f"{show_percent(come, total)} of {show_bytes(total)} to {nodes}{have}{rate}"
+        return f"{show_percent(come, total)} of {show_bytes(total)} to {hosts}{have}{rate}"
 
 
 def show_state(e: Mapping[str, Any]) -> str:

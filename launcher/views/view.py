@@ -88,8 +88,8 @@ class Transcript:
         if e["node"] is not None or not e["files"]:
             return
         count = f"{e['files']:,} file{'s' if e['files'] != 1 else ''}, {show_bytes(e['bytes'])}"
-        where = f"{e['nodes']} node{'s' if e['nodes'] != 1 else ''}"
-        yield Said(OURS, f"sent {count}, to {where}, in {show_s(e['elapsed_s'])}")
+        hosts = f"{e['nodes']} host{'s' if e['nodes'] != 1 else ''}"
+        yield Said(OURS, f"sent {count}, to {hosts}, in {show_s(e['elapsed_s'])}")
 
     def _on_process(self, e: Event) -> Iterator[Said]:
         process = e["process"]

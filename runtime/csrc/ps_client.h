@@ -86,7 +86,7 @@ void ps_client_let_go(ps_client *c, uint32_t shard);
 /* Return a shard with unanswered requests, or the number of shards. */
 uint32_t ps_client_waits_for(const ps_client *c);
 
-/* Clear the call. Requests of which no byte was sent leave no trace. Those sent but not
+/* Clear the call. Requests without a sent byte leave no trace. Those sent but not
  * answered make their connections unusable: these are closed. Can't fail. */
 void ps_client_clear(ps_client *c);
 

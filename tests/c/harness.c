@@ -42,7 +42,7 @@ uint64_t harness_random(void) {
     return state ^= state << 17;
 }
 
-/* Allocations until the one that fails; 0: none will. One thread allocates in such a test. */
+/* Allocations until the failing one; 0: none fails. One thread allocates in such a test. */
 static long fail_in;
 static bool has_failed;
 

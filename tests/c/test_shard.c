@@ -270,8 +270,7 @@ static void send_frame(int fd, ps_header h, const uint8_t *body) {
     if (h.length > 0 && h.length < 65536) (void)!write(fd, body, h.length);
 }
 
-/* Of a long body much is awaited at once; what comes slowly is taken nevertheless, so that nobody is told
- * that nothing comes. */
+/* A long body is awaited in large pieces; slow bytes are taken nevertheless, so that no silence is reported. */
 TEST(a_long_body_that_comes_slowly_is_heard) {
     world w;
     static const uint8_t part[4096];

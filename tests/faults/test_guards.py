@@ -28,7 +28,7 @@ GRACE_S = 1.0
 LOST_AFTER_S = 3.0
 EXTRA_S = 2.0  # above the grace: design, "On a node"
 WHENS = ("before", "starting", "step", "ending")
-# Where a job can be before any of its programs runs, and after the first one was started.
+# Moments of a job before any of its programs runs, and after the first one was started.
 BEFORE = (
     "launcher subprocess.Popen 1",
     "keeper os.fork 1",
@@ -48,7 +48,7 @@ class Case:
     who: str
     when: str
     how: str
-    node: int = 0  # of which keeper or agent, where programs run; before that whichever comes to its moment
+    node: int = 0  # the node of the keeper or agent while programs run; before that the first at its moment
 
     def __str__(self) -> str:
         return f"{self.who}-{self.when}-{self.how}" + (f"-{self.node}" if self.node else "")
@@ -77,7 +77,7 @@ class Case:
 
 CASES = [Case(who, when, how) for who in ("launcher", "keeper", "agent") for when in WHENS for how in SIGNALS]
 CASES += [Case("line", when, how) for when in WHENS for how in ("closed", "silent")]
-# What several nodes add to it: one of them is hit, the head's or another.
+# Further cases of several nodes: one of them is hit, the head's or another.
 CLUSTER_CASES = [
     Case("launcher", "before", "TERM"),
     Case("launcher", "starting", "KILL"),
@@ -154,7 +154,7 @@ def hit(place: Place, workspace: Path, case: Case, rng: random.Random) -> Iterat
     """A job at the moment of its fault."""
     (workspace / "train.py").write_text(STUBBORN)
     moment = case.moment(place, rng)
-    # Where nobody falls silent, silence must not be what ends the job.
+    # If nobody falls silent, silence must not end the job.
     lost_after_s = LOST_AFTER_S if case.silent or case.missed(place) else 60
     options = [f"--grace={GRACE_S}", f"--lost_after={lost_after_s}", "--server=script", "--server_num=1"]
     options.append(f"--worker_num={max(2, place.nodes)}")

@@ -248,7 +248,7 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as sock:
 """
 
 
-@pytest.mark.parametrize("who", ["another user", "one that has gone"])
+@pytest.mark.parametrize("who", ["another user", "a closed connection"])
 def test_foreign_protocol_from_outside_the_job_is_reported_as_a_guess(who: str) -> None:
     with cluster() as found:
         port = found.endpoints[0][1]

@@ -29,7 +29,7 @@ from testbed import Host, Hosts, why_not
 GRACE_S, LOST_AFTER_S, EXTRA_S, SLACK_S, CONNECT_S = 1.0, 3.0, 2.0, 1.5, 6.0
 GIVE_UP_S = 8.0  # a launcher waits so long for who does not answer its second request
 STUBBORN_SETUP = "trap '' TERM; setsid sleep 1000 & echo furnishing; while :; do sleep 1000; done"
-# Where a process is held; furnishing and later say themselves where they are.
+# Moments at which a process is held; furnishing and later report themselves.
 MOMENTS = {"reaching": "keeper start 1", "dispatching": "agent new 1"}
 POWER: dict[str, Callable[[Host], None]] = {"power": Host.crash, "cable": Host.link_down, "hang": Host.freeze}
 
@@ -189,7 +189,7 @@ def hit(place: Place, hosts: Hosts, workspace: Path, case: Case) -> Iterator[Hit
     """A job at the moment of its fault."""
     (workspace / "train.py").write_text(STUBBORN)
     grace_s = 30.0 if case.how == "twice" else GRACE_S
-    # Where nobody falls silent, silence must not be what ends the job.
+    # If nobody falls silent, silence must not end the job.
     lost_after_s = LOST_AFTER_S if case.silent else 60.0
     options = [f"--grace={grace_s}", f"--lost_after={lost_after_s}", f"--connect_timeout={CONNECT_S}"]
     options += ["--server=script", "--server_num=1", "--worker_num=3"]

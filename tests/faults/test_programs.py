@@ -148,7 +148,7 @@ def bound_s(case: Case) -> float:
 
 
 def check(place: Place, workspace: Path, case: Case) -> None:
-    """Hit it; nothing is left in time, and the first failure is the one that is told."""
+    """Hit it; nothing is left in time, and the first failure is reported."""
     with hit(place, workspace, case) as this:
         began_s = this.strike()
         this.control.until_gone(bound_s(case) - (own_s() - began_s))

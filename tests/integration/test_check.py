@@ -1,4 +1,4 @@
-"""`pslaunch check fabric` on real hosts: what is wrong is told, of all hosts, and nothing else is."""
+"""`pslaunch check fabric` on real hosts: it reports all faults of all hosts, and nothing else."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ exec "$@"
 
 @dataclass
 class Container:
-    """One that runs `start`; what it said."""
+    """A container that runs `start`, and its output."""
 
     folder: Path
     port: int

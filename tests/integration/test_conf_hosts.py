@@ -32,7 +32,7 @@ LD_LIBRARY_PATH = "/usr/local/cuda/lib64:/usr/lib64"
 WORDS = "a  b'c$HOME"
 """
 
-# In both roles. Pservers go when they are told to, which is when trainers end: these wait for them.
+# In both roles. Pservers end at their signal, which comes after the trainers' end: these wait for them.
 SHOW = """
 import contextlib, json, os, signal, socket, sys, time
 names = ("PADDLE_INIT_", "PADDLE_PSERVERS", "PSLAUNCH_NODE", "LD_", "WORDS", "POD_IP", "TRAINING_ROLE")

@@ -48,7 +48,7 @@ def ok(*words: str) -> str:
 
 
 class Free:
-    """A detached job of two trainers, which go on until they are told a code."""
+    """A detached job of two trainers, which go on until they get a code."""
 
     def __init__(self, workspace: Path, nodes: int) -> None:
         self.go = workspace.parent / "go"

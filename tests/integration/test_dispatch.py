@@ -20,7 +20,7 @@ from testbed import Hosts
 
 ALONE = ("--server_num=0", "--worker_num=3")
 TRAIN = "import os\nprint(*sorted(os.listdir('data')))\n"
-# Which files of a dispatch any process of this node has open, once it has had time to close them.
+# Prints the files of a dispatch that any process of this node keeps open after its end.
 OPEN = r"""
 import contextlib, glob, os, time
 def still_open():

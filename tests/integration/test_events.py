@@ -41,7 +41,7 @@ def documented() -> dict[tuple[str, str], set[str]]:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
-    """All events of a job that succeeds and of one that fails, on two nodes each."""
+    """All events of a successful and of a failed job, on two nodes each."""
     workspace = tmp_path_factory.mktemp("events") / "ws"
     workspace.mkdir()
     (workspace / "train.py").write_text(SAYS_ALL)

@@ -76,7 +76,7 @@ def test_a_user_without_rights_has_the_same_guards(
         assert who == "launcher" or job.launcher.wait() == codes.NODE_LOST
 
 
-def test_user_without_rights_learns_which_ports_need_them(hosts: Hosts, workspace: Path) -> None:
+def test_user_without_rights_learns_the_ports_that_need_them(hosts: Hosts, workspace: Path) -> None:
     (workspace / "train.py").write_text(SHOW)
     user = {host.plain_user() for host in hosts}.pop()
     code, job = finished(FabricPlace(hosts, user=user, on=[hosts[0]]), workspace, "--port=80")

@@ -296,7 +296,7 @@ def test_a_pserver_that_is_killed_ends_the_trainer_soon() -> None:
 
 
 def test_each_pserver_is_waited_for_when_the_trainer_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is gone after it was sent FINISH had all it needs; the others are still to answer."""
+    """A pserver that is gone after FINISH was sent had all it needs; the others are still to answer."""
     monkeypatch.setattr(client, "REFUSED_S", 0.05)
     broke: list[str] = []
     first_is_gone = threading.Event()

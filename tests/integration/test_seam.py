@@ -215,7 +215,7 @@ def place(installed: Path) -> Place:
     return CarriedPlace(installed)
 
 
-# What the contract suite asks of every backend, on `place` of this file.
+# The contract suite's tests for every backend, on `place` of this file.
 for _suite in (test_contract, test_contract_training):
     for _name, _test in vars(_suite).items():
         if any(mark.name == "seam" for mark in getattr(_test, "pytestmark", ()) if _name.startswith("test_")):
@@ -239,7 +239,7 @@ def test_job_ends_and_reports_the_loss_of_its_carrier(place: Place, workspace: P
     until_nothing_runs(1.0)
 
 
-def test_dry_run_shows_the_expected_nodes_and_how_their_agents_come(place: Place, workspace: Path) -> None:
+def test_dry_run_shows_expected_nodes_and_the_start_of_their_agents(place: Place, workspace: Path) -> None:
     (workspace / "train.py").write_text("")
     code, job = finished(place, workspace, *ALONE, "--worker_num=4", "--dry_run")
     assert code == 0, job.launcher.output()

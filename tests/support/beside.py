@@ -1,4 +1,4 @@
-"""Hosts on each of which another job of the same user runs, which must not notice the one under test."""
+"""Hosts that each run another job of the same user too, which must not notice the one under test."""
 
 from __future__ import annotations
 

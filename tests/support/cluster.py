@@ -27,7 +27,7 @@ class Cluster:
     connect_timeout_s: float = 20.0
 
     def address(self, number: int) -> str:
-        """Of a pserver: one that no other run of the tests uses, so that any port is free there."""
+        """Return an address for a pserver that no other run of the tests uses: all its ports are free."""
         pid = os.getpid()
         return f"127.{64 + pid // 65536 % 64}.{pid // 256 % 256}.{pid % 256}:{PORT + 16 * number}"
 

@@ -25,7 +25,7 @@ MARK = "PSLAUNCH_TEST_CASE"  # in the environment of every process of one job un
 
 
 class Held:
-    """A process that waits at its moment until it is told what to do."""
+    """A process that waits at its moment until it gets an order."""
 
     def __init__(self, sock: socket.socket) -> None:
         data, self.fds, _, _ = socket.recv_fds(sock, 1000, 4)
@@ -144,7 +144,7 @@ def control(*moments: str, below: Path | None = None) -> Iterator[Control]:
 
 
 class LineProxy:
-    """Stands in a keeper's line: forwards, until it is told to swallow all bytes, or to close."""
+    """Stands in a keeper's line: forwards, until the test has it swallow all bytes, or close."""
 
     def __init__(self, fds: Sequence[int]) -> None:
         from_head, to_agent, from_agent, to_head = fds

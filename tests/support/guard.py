@@ -19,7 +19,7 @@ PATIENCE_S = 10.0
 
 
 def marked(variable: str) -> list[int]:
-    """Every process but this one that was started with this in its environment."""
+    """All other processes started with this in its environment."""
     found = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return [pid for pid in found if pid != os.getpid() and _has(pid, variable)]
 

@@ -33,7 +33,7 @@ trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), momentum, is_
 trainer.train(paddle.batch(reader, 16), num_passes=1, event_handler=on_event)
 """
 
-# A program that is no training: does not go when it is told to, and hides children from everyone.
+# A program that is no training: does not end at TERM, and hides children from everyone.
 STUBBORN = r"""
 import os, signal
 here, there = os.pipe()

@@ -64,7 +64,7 @@ class Premises:
         self._option = "--root_dir" if beside else "--log_dir"  # decides the place of the folders
         if not self.dispatched and not os.path.isdir(self.workspace):
             text = f"the workspace {self.workspace} is not a folder on {socket.gethostname()}"
-            advice = "name one that is there (--job_workspace), or have it sent (--job_dispatch_package)"
+            advice = "name an existing folder (--job_workspace), or send one (--job_dispatch_package)"
             raise Refusal(codes.PREFLIGHT, f"{text}: {advice}")
         self._until_s = loop.now() + (SHARED_WAIT_S if self._nodes > 1 else 0.0)
 

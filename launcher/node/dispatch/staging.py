@@ -355,4 +355,4 @@ def _write(fd: int, data: bytes | memoryview) -> None:
 
 
 def _describe_change(e: Entry) -> str:
-    return f"{e.path} came with another content than it had when it was listed; was it changed meanwhile?"
+    return f"{e.path} has changed since it was listed; start again"

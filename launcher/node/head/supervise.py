@@ -299,13 +299,13 @@ class Supervisor:
             # A bundled pserver reports that all trainers have finished; they need it no more.
             return "" if member.state == "finished" else "ended with 0 before the trainers did"
         if member.state == "connected" and self._trainers_left:
-            return "ended with 0 without having finished, while others wait for it"
+            return "ended with 0 before it had finished, while others wait for it"
         return ""
 
     def _look_for_absent(self, now_s: float) -> None:
         """Fail for a trainer that ended without connecting: the others would wait for it for ever."""
         if self.server == "bundled" and self._connected and self._absent:
-            text = "ended with 0 without having connected to the pservers, where others wait for it"
+            text = "ended with 0 before it had connected to the pservers, while others wait for it"
             self._fail(self._make_failure(self._absent[0], text), now_s)
 
     def _look_for_leaving(self) -> None:
@@ -316,27 +316,25 @@ class Supervisor:
 
     def _make_failure(self, key: str, text: str) -> Failure:
         member = self.members[key]
-        how = member.exit or Exit(0)
-        advice = _find_advice(how)
-        if member.role == PSERVER and self.server == "script" and how.code == 0:
-            advice = (
-                "a program that does not serve by itself in role PSERVER is started with --server bundled"
-            )
-        code = how.code or codes.PEER
+        end = member.exit or Exit(0)
+        advice = _find_advice(end)
+        if member.role == PSERVER and self.server == "script" and end.code == 0:
+            advice = "start a program that does not serve in role PSERVER with --server bundled"
+        code = end.code or codes.PEER
         if code == codes.PEER and member.blames in self.members:
             other, text = self.members[member.blames], f"keeps others waiting: {member.why}"
-            advice = "its log may tell what it does; where it is only slow, give a longer --stall_timeout"
+            advice = "see its log; if it is only slow, give a longer --stall_timeout"
             return Failure(member.blames, other.node, code, text, log=other.log, advice=advice)
-        return Failure(key, member.node, code, text, how.signal, member.log, how.tail, advice)
+        return Failure(key, member.node, code, text, end.signal, member.log, end.tail, advice)
 
 
-def _find_advice(how: Exit) -> str:
-    """Return a remedy for a program's own failure, "" where its last lines give no hint."""
-    if how.oom:
-        return "give it less to hold, or the machine more memory"
-    if how.signal == "SIGKILL":
-        return "where nobody sent it, the kernel's log may tell (dmesg): a machine short of memory kills so"
-    missing = re.search(_NO_MODULE, how.tail[-1]) if how.tail else None
+def _find_advice(end: Exit) -> str:
+    """Return a remedy for a program's own failure, "" if its last lines give no hint."""
+    if end.oom:
+        return "reduce its use of memory, or choose a machine with more"
+    if end.signal == "SIGKILL":
+        return "if nobody sent it, see the kernel's log (dmesg): it kills processes when memory is short"
+    missing = re.search(_NO_MODULE, end.tail[-1]) if end.tail else None
     if missing and missing[1].startswith("paddle.v2"):
         return "a v2 program imports pslaunch.runtime as paddle"
     if missing:

@@ -3,9 +3,9 @@
 Python imports a module of this name at its start, from where PYTHONPATH leads. `PSLAUNCH_TEST_HOLD` has
 the moments, one a line: who, event, the how-manieth of them. Events are those of Python's audit hooks, with
 the name of the file for `open`; `start` is the interpreter's own. At its moment a process connects to the
-socket `PSLAUNCH_TEST_SOCKET`, says who it is, and does what it is told: go on, `exit N`, `oom`, `eat`.
+socket `PSLAUNCH_TEST_SOCKET`, says who it is, and obeys: go on, `exit N`, `oom`, `eat`.
 `PSLAUNCH_TEST_LINE=1` hands the test both ends of each keeper's line, unless its agent dials;
-`PSLAUNCH_TEST_DIAL=1` what the agent of one that dials is told of the head, to tell it otherwise.
+`PSLAUNCH_TEST_DIAL=1` the head's address that a dialling keeper gets, so that the test can replace it.
 `PSLAUNCH_TEST_HOST` is set on hosts that are reached by SSH.
 """
 

@@ -1,4 +1,4 @@
-"""conf.py: published ones are read as they are, and every wrong one is told with file, line and name."""
+"""conf.py: published ones are read as they are, and every wrong one is reported with file, line and name."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_unanswered_request_to_end_is_reported(answers: bool) -> None:
     head.on_slow = said.append
     head.stop(2, "interrupted")
     loop.run(lambda: "stop" in come)
-    # What was on its way before it began to hang is no answer.
+    # Events on their way before the head began to hang are no answer.
     line.send({"type": "events", "events": [{"n": 0, "time": 0.0, "event": "note", "text": "early"}]})
     if answers:
         line.send({"type": "stopping"})

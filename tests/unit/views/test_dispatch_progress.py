@@ -24,9 +24,9 @@ def test_progress_sums_all_nodes() -> None:
     sending.note(event(1, 0, 4_000_000, 10.0))
     sending.note(event(2, 500_000, 4_000_000, 11.0))
     sending.note(event(1, 1_500_000, 4_000_000, 12.0))
-    assert sending.show() == "25 % of 8.0 MB to 2 nodes, 1.0 MB/s, 6 s left"
+    assert sending.show() == "25 % of 8.0 MB to 2 hosts, 1.0 MB/s, 6 s left"
     sending.note(event(2, 4_000_000, 4_000_000, 12.0, state="done"))
-    assert sending.show() == "68 % of 8.0 MB to 2 nodes (1 has it), 2.8 MB/s, 1 s left"
+    assert sending.show() == "68 % of 8.0 MB to 2 hosts (1 has it), 2.8 MB/s, 1 s left"
     sending.note(event(None, 0, 8_000_000))
     assert sending.over
 
@@ -61,8 +61,8 @@ def test_plain_lines_now_and_then_and_at_the_end() -> None:
         view.show_event(event(1, s * 1_000_000, 20_000_000, s))
     view.show_event(event(None, 0, 20_000_000, 12.0, state="done", nodes=1, elapsed_s=12.0))
     assert out.getvalue().splitlines() == [
-        "pslaunch | sending: 50 % of 20.0 MB to 1 node, 1.0 MB/s, 10 s left",
-        "pslaunch | sent 1 file, 20.0 MB, to 1 node, in 12.0 s",
+        "pslaunch | sending: 50 % of 20.0 MB to 1 host, 1.0 MB/s, 10 s left",
+        "pslaunch | sent 1 file, 20.0 MB, to 1 host, in 12.0 s",
     ]
 
 

@@ -29,7 +29,7 @@ def test_model_and_vector_instructions_are_the_kind() -> None:
     assert describe_cpu("") == ""
 
 
-def test_what_does_not_choose_kernels_makes_no_other_kind() -> None:
+def test_other_facts_of_a_processor_do_not_change_its_kind() -> None:
     assert describe_cpu(XEON.replace("constant_tsc", "").replace("5000.00", "4999.99")) == describe_cpu(XEON)
 
 

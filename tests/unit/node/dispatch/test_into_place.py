@@ -113,7 +113,7 @@ def test_only_lacking_files_are_sent(sources: tuple[Path, Path], tmp_path: Path)
     assert state(ws) == state(old)
     assert dispatch(old, ws) == []
     sent = {package(new)[i].path for i in dispatch(new, ws)}
-    # Of two equal files one is sent, of one that was moved or copied none; an empty file needs no bytes.
+    # One of two equal files is sent, and no moved or copied file; an empty file needs no bytes.
     assert sent == {"train.py", "was_file/now", "was_link", "was_folder", "a/b/c"} or sent == {
         "train.py", "was_file/now", "was_link", "was_folder", "a/b-c",
     }  # fmt: skip
@@ -282,7 +282,7 @@ def test_copy_of_a_changing_file_is_not_trusted(tmp_path: Path) -> None:
     incoming = Incoming(str(ws))
     assert incoming.list_lacking(encode(package(tmp_path / "new"))) == []  # it is there already, as a
     (ws / "a").write_text("EVILxxxx")
-    with pytest.raises(Refusal, match="came with another content"):
+    with pytest.raises(Refusal, match="has changed since it was listed"):
         incoming.place()
     incoming.close()
     assert dispatch(tmp_path / "new", ws) == [0] and (ws / "b").read_text() == "GOODxxxx"

@@ -25,7 +25,7 @@ SIZE = 12_000_000
 
 
 class Nodes:
-    """A head that sends only the rest, a node that has the package, and one that lacks it."""
+    """A head that sends only the rest, a node that has the package, and another without it."""
 
     def __init__(self, source: Source, workspace: Path, secret: bytes) -> None:
         self.loop = Loop()

@@ -307,14 +307,14 @@ def test_a_piece_that_does_not_fit_is_refused(incoming: Incoming, tmp_path: Path
 
 
 def test_a_wrong_content_never_counts(incoming: Incoming, tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match="a came with another content"):
+    with pytest.raises(Refusal, match="a has changed since it was listed"):
         incoming.take([Data(0, 0, b"CONTENT")])
     assert not (tmp_path / "ws/a").exists()
 
 
 def test_a_wrong_large_content_never_counts(incoming: Incoming, tmp_path: Path) -> None:
     incoming.take([Data(0, 0, GOOD), Data(1, 0, BIG[:50_000])])
-    with pytest.raises(Refusal, match="b came with another content"):
+    with pytest.raises(Refusal, match="b has changed since it was listed"):
         incoming.take([Data(1, 50_000, bytes(len(BIG) - 50_000))])
     staged = tmp_path / "ws/.pslaunch/dispatch/staged"
     assert [p.name for p in staged.iterdir()] == [compute_digest(GOOD)]

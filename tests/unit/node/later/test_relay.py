@@ -1,4 +1,4 @@
-"""Answers from a node: whole ones are told from those that were cut off."""
+"""Answers from a node: whole ones differ from those that were cut off."""
 
 from __future__ import annotations
 
