@@ -1,9 +1,10 @@
 """A leash: a command that runs no longer than its launcher, however that ends.
 
-`python -m pslaunch.backends.leash GRACE COMMAND…` leads a session of its own, apart from the terminal's
-signals. Standard input is a socket to the launcher. A byte from it ends the command at once; its closing ends
-it after the grace, in which the command may end by itself. All processes of the session end with the command,
-found by its number, which no stranger can take on. The launcher gets the command's wait status.
+`python -m pslaunch.backends.leash GRACE FOLDER COMMAND…` leads a session of its own, apart from the
+terminal's signals. Standard input is a socket to the launcher. A byte from it ends the command at once; its
+closing ends it after the grace, in which the command may end by itself. All processes of the session end with
+the command, found by its number, which no stranger can take on; the folder, if any, is removed. The launcher
+gets the command's wait status.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -38,13 +40,13 @@ class Leashed:
         env: Mapping[str, str],
         grace_s: float,
         *,
+        folder: str = "",
         stdout: int | None = None,
-        pass_fds: Sequence[int] = (),
     ) -> None:
-        """Start it. stdout: in place of the file with its errors. Raises OSError."""
+        """Start it. folder: removed at the end; stdout: in place of our file. Raises OSError."""
         self._said = os.fdopen(os.memfd_create("said"), "w+b")
         self._sock, theirs = socket.socketpair()
-        words = [sys.executable, "-P", "-m", __name__, str(grace_s), *argv]
+        words = [sys.executable, "-P", "-m", __name__, str(grace_s), folder, *argv]
         with theirs:
             self._leash = subprocess.Popen(
                 words,
@@ -52,7 +54,6 @@ class Leashed:
                 stdout=self._said if stdout is None else stdout,
                 stderr=self._said,
                 env=env,
-                pass_fds=pass_fds,
                 start_new_session=True,
             )
         self._status: int | None = None
@@ -113,12 +114,10 @@ class Leashed:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command, and send its wait status."""
-    grace_s, command = float(argv[0]), argv[1:]
+    grace_s, folder, command = float(argv[0]), argv[1], argv[2:]
     launcher = socket.socket(fileno=0)
     try:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, preexec_fn=procs.end_with_parent, close_fds=False
-        )
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=procs.end_with_parent)
     except OSError as e:
         print(f"{command[0]}: {e.strerror}", file=sys.stderr)
         status = (127 if isinstance(e, FileNotFoundError) else 126) << 8
@@ -131,6 +130,8 @@ def main(argv: Sequence[str]) -> int:
                 child.kill()
         status = os.waitpid(child.pid, 0)[1]
         _end_session()
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
         launcher.send(b"%d" % status)
     return 0

@@ -11,10 +11,13 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 from ..errors import (
@@ -37,6 +40,7 @@ from ..node.loop import Loop
 from ..options.mpi_spec import MpiHost, MpiReach
 from ..ship.find_python import make_search
 from ..ship.zipapp import make_zipapp
+from . import mpirun
 from .base import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Dial, Ended, Line
 from .leash import LEASH_S, Leashed
 
@@ -44,7 +48,6 @@ __all__ = ["MpiBackend", "from_data", "make_backend", "to_data"]
 
 MAX_ARGUMENT_BYTES: Final = 131_000  # Open MPI exports all arguments of a program, joined, as one variable
 START_S: Final = 30.0  # for Python on all hosts, once they were reached
-SHOWN_LINES: Final = 8
 
 # Fetches the zip of all that runs on nodes, keeps it in memory, and executes Python on it.
 _LOADER: Final = """
@@ -83,9 +86,13 @@ def make_backend(reach: MpiReach) -> MpiBackend:
 
 def describe_start(reach: MpiReach) -> dict[str, Any]:
     """Return mpirun's command line, with symbols for what is made at the start, and its hostfile."""
-    hostfile = "{hostfile}" if reach.hosts else ""
-    argv = MpiBackend(reach).make_command(reach.ranks, hostfile, ["/bin/sh", "-c", "{agent}"])
-    return {"argv": argv, "hostfile": [_render_host(host).strip() for host in reach.hosts]}
+    argv = mpirun.make_argv(reach, ["/bin/sh", "-c", "{agent}"], "{folder}", [SECRET])
+    env = mpirun.make_environ(reach, {}, "{folder}", in_container=_is_in_container())
+    return {
+        "argv": argv,
+        "env": [f"{name}={value}" for name, value in env.items()],
+        "hosts": mpirun.make_hostfile(reach.hosts).splitlines(),
+    }
 
 
 def from_data(data: Any) -> MpiReach:
@@ -107,6 +114,7 @@ class MpiBackend:
         self._reach = reach
         self._mpirun: Leashed | None = None
         self._cancelled = threading.Event()
+        self._folder = ""  # of mpirun's files
         self._grace_s, self._end_s = 0.0, float("inf")
         self.ended: Ended | None = None
 
@@ -121,7 +129,7 @@ class MpiBackend:
             with self._open_gate(loop, secret, came, refused) as offer:
                 order.update(addrs=offer.addrs, port=offer.port)
                 program = offer.make_program(["rank", json.dumps(order)], self._reach)
-                self._mpirun = self._run(self._reach.ranks, self._reach.hosts, program, secret)
+                self._mpirun = self._run(self._reach, program, secret)
                 self.ended = Ended(self._mpirun.fd, "mpirun", self._mpirun.describe)
                 if self._cancelled.is_set():
                     self._mpirun.end_now()
@@ -134,6 +142,7 @@ class MpiBackend:
             self._close_mpirun()
             raise
         finally:
+            shutil.rmtree(self._folder, ignore_errors=True)  # read by now
             loop.close()
 
     @contextlib.contextmanager
@@ -171,35 +180,23 @@ class MpiBackend:
         finally:
             gate.close()
 
-    def make_command(self, ranks: int, hostfile: str, program: Sequence[str]) -> list[str]:
-        """Return mpirun's command line. hostfile: its path, or ""."""
-        own = ["-n", str(ranks), "-x", SECRET]
-        if hostfile:
-            own += ["--hostfile", hostfile]
-        if not {"--bind-to", "-bind-to"} & set(self._reach.args):
-            own += ["--bind-to", "none"]  # its default would share a core among agent, pserver and trainer
-        return [self._reach.mpirun, *own, *self._reach.args, *program]
-
     def _run(
-        self,
-        ranks: int,
-        hosts: Sequence[MpiHost],
-        program: Sequence[str],
-        secret: bytes,
-        stdout: int | None = None,
+        self, reach: MpiReach, program: Sequence[str], secret: bytes, stdout: int | None = None
     ) -> Leashed:
         """Start mpirun. Raises ServiceError."""
-        env = {**os.environ, SECRET: secret.hex()}
         try:
-            with os.fdopen(os.memfd_create("hosts"), "wb", buffering=0) as f:  # leaves no file
-                f.write("".join(map(_render_host, hosts)).encode())
-                hostfile = f"/proc/self/fd/{f.fileno()}" if hosts else ""
-                argv = self.make_command(ranks, hostfile, program)
-                return Leashed(argv, env, self._grace_s, stdout=stdout, pass_fds=[f.fileno()])
+            self._folder = tempfile.mkdtemp(prefix="pslaunch-mpirun-")
+            for name, text in mpirun.make_files(reach).items():
+                Path(self._folder, name).write_text(text)
+            argv = mpirun.make_argv(reach, program, self._folder, [SECRET])
+            env = mpirun.make_environ(reach, os.environ, self._folder, in_container=_is_in_container())
+            env[SECRET] = secret.hex()
+            return Leashed(argv, env, self._grace_s, folder=self._folder, stdout=stdout)
         except OSError as e:
+            shutil.rmtree(self._folder, ignore_errors=True)
             raise ServiceError(f"mpirun can't be started: {e.strerror}") from e
 
-    def _wait(self, loop: Loop, mpirun: Leashed, came: list[_Arrival]) -> None:
+    def _wait(self, loop: Loop, run: Leashed, came: list[_Arrival]) -> None:
         """Run the loop until the agents of all ranks have come; beat on their lines. Raises PslaunchError."""
 
         def beat() -> None:
@@ -209,32 +206,33 @@ class MpiBackend:
         over: list[float] = []
 
         def note_end() -> None:
-            loop.watch(mpirun.fd)
+            loop.watch(run.fd)
             over.append(loop.now())
 
-        loop.watch(mpirun.fd, read=note_end)
+        loop.watch(run.fd, read=note_end)
         loop.call_every(wire.HEARTBEAT_S, beat)
         limit_s = self._reach.connect_timeout_s + START_S
         loop.call_after(limit_s, lambda: over.append(loop.now()))
         loop.run(lambda: bool(over) or sum(len(one.trainers) for one in came) >= self._reach.ranks)
-        loop.watch(mpirun.fd)
+        loop.watch(run.fd)
         if over:
-            raise self._explain_failure(mpirun, came, limit_s)
+            raise self._explain_failure(run, came, limit_s)
 
-    def _explain_failure(self, mpirun: Leashed, came: Sequence[_Arrival], limit_s: float) -> PslaunchError:
+    def _explain_failure(self, run: Leashed, came: Sequence[_Arrival], limit_s: float) -> PslaunchError:
         """Return the error for ranks that did not come."""
         if self._cancelled.is_set():
             return ServiceError("mpirun was ended before its ranks had come")
-        lines = [line for line in mpirun.read_said().splitlines() if line.strip(" -*")]
-        said = "".join(f"\n  {line}" for line in lines[-SHOWN_LINES:]) or " nothing"
-        missing = ", ".join(self._list_missing(came))
-        without = f"; nothing came from {missing}" if missing else ""
-        there = sum(len(one.trainers) for one in came)
-        ended = mpirun.wait(0.0)
-        how = f"mpirun was lost: {mpirun.describe()[0]}" if ended else f"no answer within {limit_s:.0f} s"
-        return PreflightError(
-            f"{there} of {self._reach.ranks} ranks came{without}; {how}; mpirun says:{said}"
-        )
+        there, missing = sum(len(one.trainers) for one in came), ", ".join(self._list_missing(came))
+        text = f"{there} of {self._reach.ranks} ranks came" + (f", none from {missing}" if missing else "")
+        if not run.wait(0.0):
+            text += f" within {limit_s:.0f} s; a host may hang, or need a longer --connect_timeout"
+            said = mpirun.read_last_lines(run.read_said())
+            return PreflightError(text + (f"; mpirun said: {said}" if said else ""))
+        how, killed = run.describe()
+        if killed:
+            return NodeLostError(f"{text}; mpirun was lost: {how}")
+        cause = mpirun.find_cause(run.read_said(), self._reach)
+        return PreflightError(f"{text}: {cause.text}", cause.code)
 
     def _list_missing(self, came: Sequence[_Arrival]) -> list[str]:
         """Return the names of hosts without an agent."""
@@ -270,7 +268,7 @@ class MpiBackend:
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         """Return the answer of a small mpirun to the node's host."""
         host = next((h for h in self._reach.hosts if h.name == node.name), MpiHost(node.name, None, 1))
-        loop = Loop()
+        reach, loop = self._reach._replace(ranks=1, hosts=(host._replace(slots=1),)), Loop()
         read_fd, write_fd = os.pipe()
         with contextlib.ExitStack() as at_end:
             answer = at_end.enter_context(os.fdopen(read_fd, "rb"))
@@ -279,18 +277,18 @@ class MpiBackend:
             offer = at_end.enter_context(self._open_gate(loop, secret, [], []))
             program = offer.make_program(words, self._reach)
             try:
-                mpirun = self._run(1, [host], program, secret, stdout=write_fd)
+                run = self._run(reach, program, secret, write_fd)
             finally:
                 os.close(write_fd)
-            at_end.callback(mpirun.close)
+            at_end.callback(run.close)
             at_end.enter_context(_serve_aside(loop))
             try:
                 yield from relay.read_pieces(cast(BinaryIO, answer))
             except EOFError as e:
-                mpirun.wait(CLOSE_EXTRA_S)
-                said = mpirun.read_said().strip().splitlines()
+                run.wait(CLOSE_EXTRA_S)
+                said = run.read_said().strip().splitlines()
                 ours = [line for line in said if line.startswith("pslaunch ")]
-                if mpirun.code == codes.IO:  # the host answers, but lacks the file
+                if run.code == codes.IO:  # the host answers, but lacks the file
                     raise FileError(f"{node.name}: {(ours or said or [str(e)])[-1]}") from None
                 raise NodeLostError(f"{node.name}: {(said or [str(e)])[-1]}") from None
 
@@ -392,6 +390,6 @@ def _check_arrival(text: bytes, known: set[int]) -> str:
     return "" if ranks and not ranks & known else "its ranks are none that are awaited"
 
 
-def _render_host(host: MpiHost) -> str:
-    """Return the line of a hostfile."""
-    return f"{host.user + '@' if host.user else ''}{host.name} slots={host.slots}\n"
+def _is_in_container() -> bool:
+    """Return True where the kernel may forbid a process to read another one's memory."""
+    return any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv"))) or "container" in os.environ

@@ -123,6 +123,9 @@ _TEST: Final = "test with: ssh {host} true"
 _PATTERNS: Final = tuple(
     _Pattern(*row)
     for row in (
+        (r"pslaunch: (\S+ can't reach the launcher [^\n]+)", codes.PREFLIGHT,
+         "{0}; choose its network with --nics, or allow --port and the ports after it in firewalls"),
+        (r"pslaunch boot: (no Python 3\.9 [^\n]+)", codes.PREFLIGHT, "{0}; give --agent_python PATH"),
         ("attempt to run as root", codes.USAGE, "mpirun refuses to run as root; add --allow-run-as-root"),
         (r"(Could not resolve hostname [^\n]+)", codes.HOST,
          "{hosts}: {0}; correct the hostfile, or ~/.ssh/config, and " + _TEST),

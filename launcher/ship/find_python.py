@@ -17,7 +17,8 @@ _SEARCH = (
     " case $(readlink -f \"$q\" 2>/dev/null) in */python3.9|*/python3.[1-9][0-9]) ;; *)"
     " v=$(\"$q\" -I -S -c {version} 2>&1 </dev/null) || {{ f=\"$f${{f:+, }}$q ($v)\"; continue; }};; esac;"
     " exec \"$q\" -I -S -c {program} pslaunch; done;"
-    " echo \"pslaunch boot: no Python 3.9 or later: ${{f:-none}} found; looked for\" {looked} >&2; exit 127"
+    " read -r h </proc/sys/kernel/hostname; echo \"pslaunch boot: no Python 3.9 or later on $h:\""
+    " \"${{f:-none}} found; looked for\" {looked} >&2; exit 127"
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from pslaunch.ssh.boot import COMMAND, MAX_NOISE_BYTES, NoMarkerError, make_boot, wait_for_marker
 
+NO_PYTHON = f"pslaunch boot: no Python 3.9 or later on {os.uname().nodename}"
 SHELLS = ("sh", "dash", "bash", "tcsh", "fish")
 
 
@@ -95,7 +96,7 @@ def test_the_error_without_a_python_lists_the_old_ones(pythons: Path) -> None:
     code, said = login.end()
     assert code == 127
     looked = f"looked for {pythons}/old python"
-    assert said == f"pslaunch boot: no Python 3.9 or later: {pythons}/old python (3.6.8) found; {looked}\n"
+    assert said == f"{NO_PYTHON}: {pythons}/old python (3.6.8) found; {looked}\n"
 
 
 def test_a_given_python_may_be_in_the_home_folder_there(pythons: Path) -> None:
@@ -113,7 +114,7 @@ def test_a_missing_given_python_is_named() -> None:
         wait_for_marker(login.read, boot.marker)
     assert login.end() == (
         127,
-        "pslaunch boot: no Python 3.9 or later: none found; looked for /nowhere/python3\n",
+        f"{NO_PYTHON}: none found; looked for /nowhere/python3\n",
     )
 
 
