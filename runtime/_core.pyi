@@ -20,29 +20,35 @@ class _Features(TypedDict):
 
 # -- kernels: py_kernels.c; runtime/reference.py is their specification
 
+# Optim.pack() of kernel_numbers.py: method, learning_rate, l1, l2, clip, the method's own numbers, zeros.
+_Rule = tuple[int, float, float, float, float, float, float, float]
+
 def apply_optim(
-    method: int,  # 0 SGD, 1 Momentum, 2 AdaGrad
+    rule: _Rule,
+    step: int,  # from 1
     value: _F32,  # in place
-    slots: _F32 | None,  # in place; value's size with Momentum and AdaGrad, else None; zero at first
+    slots: _F32 | None,  # in place; [slots, *value.shape], None without state; zero at first
     grad: _F32,  # value's size
-    lr: float,
-    momentum: float,
-    decay: float,
-    epsilon: float,
     isa: int = 0,  # for tests: 0 best, 1 baseline, 2 AVX2 if available
 ) -> None: ...
 def apply_sparse(
-    method: int,
+    rule: _Rule,
+    step: int,
     value: _F32,  # [rows, dim], in place
-    slots: _F32 | None,  # as value
+    slots: _F32 | None,  # [slots, rows, dim]
     rows: _U64,  # [k], unique; ascending is fastest
     grad: _F32,  # [k, dim]
-    lr: float,
-    momentum: float,
-    decay: float,
-    epsilon: float,
 ) -> None: ...
+def list_methods() -> list[tuple[str, int, tuple[str | None, str | None, str | None]]]: ...
 def add(acc: _F32, g: _F32, isa: int = 0) -> None: ...
+def sum_groups(
+    sum: _F32,  # [k, dim]
+    rows: _F32,  # [n, dim]
+    order: npt.NDArray[np.intp],  # [n]
+    starts: npt.NDArray[np.intp],  # [k], start of each group in `order`, ascending from 0
+    /,
+) -> None: ...
+def set_floats(mode: int = 0, /) -> int: ...  # 0: IEEE; returns what restores the treatment before
 def init_rows(
     out: _F32,  # [n, dim]
     keys: _U64,  # [n], may repeat
@@ -63,7 +69,7 @@ def encode_header(
     op: int,
     epoch: int = 0,
     trainer: int = 0,
-    incarnation: int = 0,
+    samples: int = 0,
     sequence: int = 0,
     object: int = 0,
     flags: int = 0,
@@ -73,21 +79,19 @@ def encode_header(
 ) -> bytes: ...
 def get_protocol() -> dict[str, int]: ...
 
-# -- client: py_client.c, documented in csrc/ps_client.h. Arrays are borrowed until clear().
+# -- client: py_client.c, documented in csrc/ps_client.h. Arrays are borrowed until their call is done.
 
 class Client:
-    def __init__(self, shards: int, epoch: int, trainer: int, incarnation: int) -> None: ...
+    def __init__(self, shards: int, epoch: int, trainer: int) -> None: ...
     def attach(self, shard: int, fd: int, /) -> None: ...
     def detach(self, shard: int, /) -> None: ...
     def add_dense(
         self,
         name: str,
         size: int,
-        method: int,
-        lr: float,
-        momentum: float,
-        decay: float,
-        epsilon: float,
+        rule: _Rule,
+        mode: int,  # 0 sync, 1 half_async, 2 async, 3 geo
+        discard: int,  # drop a push this many updates after its values were read; 0: never
         pieces: _U64,  # [n, 3]: shard, start, length; by shard
         /,
     ) -> int: ...
@@ -96,11 +100,9 @@ class Client:
         name: str,
         rows: int,
         dim: int,
-        method: int,
-        lr: float,
-        momentum: float,
-        decay: float,
-        epsilon: float,
+        rule: _Rule,
+        mode: int,  # 0 sync, 1 half_async, 2 async, 3 geo
+        discard: int,  # drop a push this many updates after its values were read; 0: never
         seed: int,
         kind: int,
         mean: float,
@@ -110,14 +112,22 @@ class Client:
         /,
     ) -> int: ...
     def init_dense(self, id: int, values: _F32 | None, /) -> None: ...
-    def push(self, id: int, grad: _F32, out: _F32 | None, /) -> None: ...
+    def push(self, id: int, grad: _F32, out: _F32 | None, samples: int = 0, /) -> None: ...
     def pull(self, id: int, out: _F32, /) -> None: ...
     def set_rows(self, id: int, keys: _U64, rows: _F32, /) -> None: ...
-    def push_rows(self, id: int, keys: _U64, rows: _F32, /) -> None: ...
+    def push_rows(self, id: int, keys: _U64, rows: _F32, samples: int = 0, /) -> None: ...
     def pull_rows(self, id: int, keys: _U64, out: _F32, /) -> None: ...
     def tell(self, what: str, number: int, /) -> None: ...
-    def run(self, timeout_ms: int, /) -> tuple[str, int, str] | None: ...  # None: done; else what, shard, why
+    def mark(self) -> None: ...
+    def cancel(self) -> None: ...
+    def begin(self) -> int: ...
+    # None: done; else what, shard, why
+    def run(self, timeout_ms: int, call: int = 0, /) -> tuple[str, int, str] | None: ...
+    def progress(self) -> tuple[str, int, str] | None: ...
+    def is_done(self, call: int, /) -> bool: ...
     def clear(self) -> None: ...
+    def get_version(self, id: int, shard: int, /) -> int: ...
+    def count_dropped(self, id: int, /) -> int: ...
     def is_sent(self, shard: int, /) -> bool: ...
     def let_go(self, shard: int, /) -> None: ...
     def close(self) -> None: ...

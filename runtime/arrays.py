@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from . import _core
+
 F32 = npt.NDArray[np.float32]
 U64 = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.int64]
@@ -53,8 +55,9 @@ def find_unique_rows(ids: Ids) -> Rows:
 
 def sum_rows(rows: Rows, grads: F32) -> F32:
     """Sum [n, dim] gradients to [k, dim], those of one key in the order in which they came."""
-    sorted_grads = np.take(grads, rows.order, axis=0)
-    return np.asarray(np.add.reduceat(sorted_grads, rows.starts, axis=0), dtype=np.float32)
+    total = np.empty((rows.starts.size, grads.shape[1]), dtype=np.float32)
+    _core.sum_groups(total, grads, rows.order, rows.starts)
+    return total
 
 
 def split_keys(rows: int, cols: int) -> Iterator[U64]:

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, blocks, handshake
-from .kernel_numbers import KINDS, METHODS, InitialKind, Method
+from .kernel_numbers import KINDS, MODES, InitialKind
+from .kernel_numbers import Optim as Optim
 from .shared import env
 
 F32 = npt.NDArray[np.float32]
@@ -44,17 +45,6 @@ class NotReached(ClientError):
 
 class PeerVanished(RuntimeError):
     """A pserver is gone for good; the trainer then exits with 75."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Optim:
-    """Update rule of one parameter; `learning_rate` is the global one times the parameter's own."""
-
-    method: Method
-    learning_rate: float
-    momentum: float = 0.0
-    decay: float = 0.0
-    epsilon: float = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +125,7 @@ class Client:
         self._connect_timeout_s, self._log = connect_timeout_s, log
         self._stall_after_s, self._stall_timeout_s = stall_after_s, stall_timeout_s
         self._incarnation = secrets.randbits(63) + 1
-        self._core = _core.Client(len(self._shards), epoch, trainer_id, self._incarnation)
+        self._core = _core.Client(len(self._shards), epoch, trainer_id)
         self._dense: dict[str, int] = {}  # name -> id, in the order of creation
         self._sparse: dict[str, int] = {}
         self._dims: dict[str, int] = {}
@@ -324,14 +314,12 @@ class Client:
     def create_dense(self, name: str, size: int, optim: Optim) -> None:
         """Create a dense object of `size` values; init_dense() sets them."""
         self.connect()
-        o = optim
-        numbers = (METHODS[o.method], o.learning_rate, o.momentum, o.decay, o.epsilon)
 
         def add() -> None:
             self._check_new(name)
             pieces = blocks.place(size, self._blocks, self._dense_shards)
             array = np.array([(p.shard, p.start, p.length) for p in pieces], dtype=np.uint64).reshape(-1)
-            self._dense[name] = self._core.add_dense(name, size, *numbers, array)
+            self._dense[name] = self._core.add_dense(name, size, optim.pack(), MODES["sync"], 0, array)
             self._blocks += blocks.count_blocks(size)
             self._dims[name] = size
 
@@ -343,13 +331,13 @@ class Client:
         first, n = 0, self._dense_shards
         if self._ports[1]:
             first, n = n, len(self._shards) - n
-        o = optim
-        numbers = (METHODS[o.method], o.learning_rate, o.momentum, o.decay, o.epsilon)
         begin = (self._seed, KINDS[init.kind], init.mean, init.std)
 
         def add() -> None:
             self._check_new(name)
-            self._sparse[name] = self._core.add_sparse(name, rows, dim, *numbers, *begin, first, n)
+            self._sparse[name] = self._core.add_sparse(
+                name, rows, dim, optim.pack(), MODES["sync"], 0, *begin, first, n
+            )
             self._dims[name] = dim
 
         self._call(add)

@@ -6,33 +6,14 @@ Formulas: csrc/ps_optim.h. The gradient is the sum over all samples of all train
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
 from typing import Any
 
 from . import publish
-from .kernel_numbers import Method
+from .kernel_numbers import Method, Optim
 from .param_config import ParamConfig
 
 __all__ = ["SGD", "AdaGrad", "L2Regularization", "Momentum", "Optimizer"]
 publish(__name__, __all__)
-
-EPSILON = 1e-6  # v2's ada_epsilon, inside the root
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """Update rule of one parameter: the optimizer's numbers combined with the parameter's own."""
-
-    method: Method
-    learning_rate: float  # the optimizer's, times the parameter's
-    momentum: float
-    decay: float  # L2 rate
-    epsilon: float = EPSILON
-
-    @property
-    def slots(self) -> int:
-        """Number of state floats per value."""
-        return 0 if self.method == "sgd" else 1
 
 
 class L2Regularization:
@@ -95,12 +76,12 @@ class Optimizer:
         if name == "regularization" and not isinstance(value, L2Regularization | None):
             raise TypeError(f"{self._name}: regularization={value!r}, expected L2Regularization")
 
-    def make_rule(self, config: ParamConfig) -> Rule:
+    def make_rule(self, config: ParamConfig) -> Optim:
         """Return this optimizer's rule for a parameter; raises ValueError for unsupported attributes."""
         if config.momentum and self.method == "adagrad":
             raise ValueError(f"parameter {config.name}: {self._name} does not support momentum")
         momentum = self.momentum if config.momentum is None else config.momentum
-        return Rule(
+        return Optim(
             method="momentum" if self.method != "adagrad" and momentum > 0.0 else self.method,
             learning_rate=self.learning_rate * config.learning_rate,
             momentum=momentum,

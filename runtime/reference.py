@@ -14,57 +14,108 @@ import numpy.typing as npt
 
 F32 = npt.NDArray[np.float32]
 U64 = npt.NDArray[np.uint64]
+Index = npt.NDArray[np.intp]
 
-SGD, MOMENTUM, ADAGRAD = 0, 1, 2
+SGD, MOMENTUM, ADAGRAD, FLEET_ADAGRAD, ADAM = range(5)
+SLOTS = (0, 1, 1, 1, 2)
 NORMAL, UNIFORM = 0, 1
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
-def apply_optim(
-    method: int,
-    value: F32,
-    slots: F32 | None,
-    grad: F32,
-    lr: float,
-    momentum: float,
-    decay: float,
-    epsilon: float,
-) -> None:
-    """Apply one optimizer step in place. All arrays have one shape; SGD has no slots."""
-    rate = np.float32(lr)
-    change = rate * (grad + np.float32(decay) * value)
-    if method == SGD:
-        value -= change
-        return
-    assert slots is not None
-    if method == MOMENTUM:
-        slots[...] = np.float32(momentum) * slots - change
-        value += slots
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """Update rule: ps_optim in csrc/ps_optim.h, which has the formulas and their sources."""
+
+    method: int
+    lr: float
+    l1: float = 0.0
+    l2: float = 0.0
+    clip: float = 0.0
+    numbers: tuple[float, ...] = ()  # the method's own
+
+    def pack(self) -> tuple[int, float, float, float, float, float, float, float]:
+        """Return the rule as the compiled core takes it."""
+        own = (*self.numbers, 0.0, 0.0, 0.0)
+        return (self.method, self.lr, self.l1, self.l2, self.clip, own[0], own[1], own[2])
+
+
+def _raise_to(base: float, exponent: int) -> float:
+    """Return the power as products of doubles, in the order of the exponent's bits."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+def find_rate(rule: Rule, step: int) -> np.float32:
+    """Return the rate of a step, from 1."""
+    if rule.method != ADAM:
+        return np.float32(rule.lr)
+    lr, beta1, beta2 = (float(np.float32(x)) for x in (rule.lr, *rule.numbers[:2]))
+    return np.float32(lr * float(np.sqrt(1 - _raise_to(beta2, step))) / (1 - _raise_to(beta1, step)))
+
+
+def _shrink(value: F32, by: F32 | np.float32) -> F32:
+    """Return the values moved towards 0 by `by`, but not beyond."""
+    inside = np.float32(0) * value
+    return np.where(value > by, value - by, np.where(value < -by, value + by, inside))
+
+
+def apply_optim(rule: Rule, step: int, value: F32, slots: F32 | None, grad: F32) -> None:
+    """Apply one optimizer step in place. slots: [slots, *value.shape], None without state."""
+    rate, own = find_rate(rule, step), [np.float32(number) for number in rule.numbers]
+    by: F32 | np.float32 = np.float32(rule.lr) * np.float32(rule.l1)
+    if rule.clip:
+        most = np.float32(rule.clip)
+        grad = np.where(grad > most, most, np.where(grad < -most, -most, grad))
+    decayed = grad + np.float32(rule.l2) * value
+    if rule.method == SGD:
+        value -= rate * decayed
+    elif rule.method == MOMENTUM:
+        assert slots is not None
+        slots[0] = own[0] * slots[0] - rate * decayed
+        value += slots[0]
+    elif rule.method == ADAGRAD:
+        assert slots is not None
+        slots[0] += grad * grad
+        root = np.sqrt(slots[0] + own[0])
+        value -= rate * decayed / root
+        by = by / root
+    elif rule.method == FLEET_ADAGRAD:
+        assert slots is not None
+        slots[0] += decayed * decayed
+        value -= rate * decayed / (np.sqrt(slots[0]) + own[0])
     else:
-        slots += grad * grad
-        value -= change / np.sqrt(slots + np.float32(epsilon))
+        assert slots is not None
+        one = np.float32(1)
+        slots[0] = own[0] * slots[0] + (one - own[0]) * decayed
+        slots[1] = own[1] * slots[1] + (one - own[1]) * (decayed * decayed)
+        value -= slots[0] * rate / (np.sqrt(slots[1]) + own[2])
+    if rule.l1:
+        value[...] = _shrink(value, by)
 
 
-def apply_sparse(
-    method: int,
-    value: F32,
-    slots: F32 | None,
-    rows: U64,
-    grad: F32,
-    lr: float,
-    momentum: float,
-    decay: float,
-    epsilon: float,
-) -> None:
+def apply_sparse(rule: Rule, step: int, value: F32, slots: F32 | None, rows: U64, grad: F32) -> None:
     """Apply one step to the rows `rows` [k] (unique) of value [n, dim], in place. grad: [k, dim]."""
     part = value[rows]
-    state = None if slots is None else slots[rows]
-    apply_optim(method, part, state, grad, lr, momentum, decay, epsilon)
+    state = None if slots is None else slots[:, rows]
+    apply_optim(rule, step, part, state, grad)
     value[rows] = part
     if slots is not None and state is not None:
-        slots[rows] = state
+        slots[:, rows] = state
+
+
+def sum_groups(total: F32, rows: F32, order: Index, starts: Index) -> None:
+    """Set total[g] to the sum of the rows order[starts[g]:starts[g + 1]], one after the other."""
+    for g, places in enumerate(np.split(order, starts[1:])):
+        total[g] = rows[places[0]]
+        for place in places[1:]:
+            total[g] += rows[place]
 
 
 def add(acc: F32, g: F32) -> None:
@@ -126,11 +177,7 @@ class SparseTable:
     """A sparse table as dicts by key: rows [dim], their optimizer state, and the sum of the open step."""
 
     dim: int
-    method: int
-    lr: float
-    momentum: float = 0.0
-    decay: float = 0.0
-    epsilon: float = 1e-6
+    rule: Rule
     seed: int = 1
     table: int = 0
     kind: int = NORMAL
@@ -138,7 +185,8 @@ class SparseTable:
     std: float = 0.0
     rows: dict[int, F32] = field(default_factory=dict)
     states: dict[int, F32] = field(default_factory=dict)
-    step: dict[int, F32] = field(default_factory=dict)
+    sum: dict[int, F32] = field(default_factory=dict)
+    steps: int = 0
 
     def read(self, keys: U64) -> F32:
         """Return a new array [n, dim]: the rows, or initial values of missing ones."""
@@ -151,23 +199,21 @@ class SparseTable:
     def _touch(self, key: int) -> F32:
         if key not in self.rows:
             self.rows[key] = self.read(np.array([key], dtype=np.uint64))[0]
-            self.states[key] = np.zeros(self.dim, dtype=np.float32)
+            self.states[key] = np.zeros((SLOTS[self.rule.method], self.dim), dtype=np.float32)
         return self.rows[key]
 
     def add(self, keys: U64, grads: F32) -> None:
         """Add to the sum of the step, in order; the first gradient of a key is copied."""
         for key, grad in zip(keys.tolist(), grads, strict=True):
             self._touch(key)
-            self.step[key] = self.step[key] + grad if key in self.step else grad.copy()
+            self.sum[key] = self.sum[key] + grad if key in self.sum else grad.copy()
 
     def commit(self) -> None:
         """Apply the optimizer to every row in the sum, and clear it."""
-        for key, grad in self.step.items():
-            state = None if self.method == SGD else self.states[key]
-            apply_optim(
-                self.method, self.rows[key], state, grad, self.lr, self.momentum, self.decay, self.epsilon
-            )
-        self.step.clear()
+        self.steps += 1
+        for key, grad in self.sum.items():
+            apply_optim(self.rule, self.steps, self.rows[key], self.states[key], grad)
+        self.sum.clear()
 
     def set(self, keys: U64, values: F32) -> None:
         """Set the values of rows; their states and the step's sum stay."""

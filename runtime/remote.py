@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from .arrays import F32, U64, split_keys
-from .client import Client, Init, Optim
-from .optimizer import Optimizer, Rule
+from .client import Client, Init
+from .optimizer import Optimizer
 from .param_config import ParamConfig
 from .parameters import LiveTables, Parameters
 from .settings import Settings
@@ -56,15 +56,11 @@ class RemoteUpdater:
 
     def _create(self) -> None:
         for name in self._params.dense:
-            self._client.create_dense(
-                name, self._parameters.get_array(name).size, _make_optim(self._params.rules[name])
-            )
+            self._client.create_dense(name, self._parameters.get_array(name).size, self._params.rules[name])
         for name in self._params.sparse:
             config = self._configs[name]
             init = Init(kind=config.kind, mean=config.mean, std=config.std)
-            self._client.create_sparse(
-                name, config.rows, config.cols, _make_optim(self._params.rules[name]), init
-            )
+            self._client.create_sparse(name, config.rows, config.cols, self._params.rules[name], init)
         self._client.init_dense(self._get_dense())
         if self._first:
             for name in self._params.sparse:
@@ -96,16 +92,6 @@ class RemoteUpdater:
 
     def close(self) -> None:
         self._client.close()
-
-
-def _make_optim(rule: Rule) -> Optim:
-    return Optim(
-        method=rule.method,
-        learning_rate=rule.learning_rate,
-        momentum=rule.momentum,
-        decay=rule.decay,
-        epsilon=rule.epsilon,
-    )
 
 
 def make_client(settings: Settings, log: Callable[[str], None]) -> Client:

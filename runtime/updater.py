@@ -9,8 +9,8 @@ import numpy as np
 
 from . import _core
 from .arrays import F32, U64
-from .kernel_numbers import METHODS
-from .optimizer import Optimizer, Rule
+from .kernel_numbers import Optim, PackedOptim
+from .optimizer import Optimizer
 from .param_config import ParamConfig
 from .parameters import Parameters
 
@@ -38,7 +38,7 @@ class ParamRules:
     def __init__(
         self, configs: Mapping[str, ParamConfig], optimizer: Optimizer, tables: frozenset[str]
     ) -> None:
-        self.rules: dict[str, Rule] = {
+        self.rules: dict[str, Optim] = {
             name: optimizer.make_rule(config) for name, config in configs.items() if not config.is_static
         }
         self.tables = tables
@@ -87,28 +87,27 @@ class LocalUpdater:
         self._parameters = parameters
         self._scatter = Scatter(parameters)
         self._slots: dict[str, F32 | None] = {}
+        self._step = 0
 
     def start(self) -> None:
         self._parameters.detach()
         for name, rule in self._params.rules.items():
             if name not in self._slots:
-                shape = self._parameters.get_shape(name)
-                self._slots[name] = np.zeros(shape, dtype=np.float32) if rule.slots else None
+                shape = (rule.state_floats, *self._parameters.get_shape(name))
+                self._slots[name] = np.zeros(shape, dtype=np.float32) if rule.state_floats else None
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None:
         """Apply one step."""
+        self._step += 1
         for name, grad in self._params.collect_dense_grads(dense, sparse, self._scatter).items():
-            _core.apply_optim(*self._get_target(name), grad, *_get_numbers(self._params.rules[name]))
+            _core.apply_optim(*self._get_target(name), grad)
         for name in self._params.sparse:
             keys, grad = sparse[name]
-            _core.apply_sparse(*self._get_target(name), keys, grad, *_get_numbers(self._params.rules[name]))
+            _core.apply_sparse(*self._get_target(name), keys, grad)
 
-    def _get_target(self, name: str) -> tuple[int, F32, F32 | None]:
-        return (
-            METHODS[self._params.rules[name].method],
-            self._parameters.get_array(name),
-            self._slots[name],
-        )
+    def _get_target(self, name: str) -> tuple[PackedOptim, int, F32, F32 | None]:
+        rule = self._params.rules[name].pack()
+        return rule, self._step, self._parameters.get_array(name), self._slots[name]
 
     def end_pass(self) -> None:
         pass
@@ -118,7 +117,3 @@ class LocalUpdater:
 
     def close(self) -> None:
         pass
-
-
-def _get_numbers(rule: Rule) -> tuple[float, float, float, float]:
-    return rule.learning_rate, rule.momentum, rule.decay, rule.epsilon

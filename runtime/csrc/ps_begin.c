@@ -8,11 +8,13 @@ static bool may_hold(const ps_shard *s, const ps_object *o, uint64_t bytes) {
     return s->held_bytes + bytes <= PS_MAX_HELD_BYTES;
 }
 
-static int body_buffer(ps_shard *s, ps_peer *p, bool counted, ps_err *err) {
+static int body_buffer(ps_shard *s, ps_peer *p, uint64_t charge, ps_err *err) {
     p->rows = ps_held_new(p->head.length, p->head.count);
     if (p->rows == NULL) return ps_fail(err, PS_ENOMEM, 0, "%" PRIu64 " bytes of a request", p->head.length);
-    p->rows->counted = counted;
-    if (counted) s->held_bytes += p->head.length;
+    p->rows->charge = charge;
+    p->rows->sequence = p->head.sequence;
+    p->rows->version = p->head.version;
+    s->held_bytes += charge;
     p->sink = PS_SINK_BYTES;
     p->mem = (uint8_t *)p->rows->data;
     return PS_OK;
@@ -25,8 +27,8 @@ static int find_object(ps_shard *s, const ps_header *h, bool sparse, ps_object *
                        h->object);
     *o = s->objects[h->object];
     if (((*o)->sparse != NULL) != sparse)
-        return ps_fail(err, PS_EPROTO, 0, "%s of '%.64s', which is %s", ps_op_name(h->op), (*o)->spec.name,
-                       sparse ? "dense" : "a sparse table");
+        return ps_fail(err, PS_EPROTO, 0, "%s of '%.*s', which is %s", ps_op_name(h->op),
+                       PS_NAME(&(*o)->spec), sparse ? "dense" : "a sparse table");
     return PS_OK;
 }
 
@@ -40,22 +42,43 @@ static int may_push(ps_shard *s, const ps_peer *p, const ps_object *o, ps_err *e
     if (p->repeated) return PS_OK;
     if (s->ended[p->trainer])
         return ps_fail(err, PS_EPROTO, 0, "trainer %u pushes after it ended the pass", p->trainer);
+    if (ps_object_async(o)) {
+        if (h->version <= o->step.version) return PS_OK;
+        return ps_fail(err, PS_EPROTO, 0,
+                       "trainer %u pushes a gradient of version %" PRIu64
+                       " of '%.*s', but the last is %" PRIu64,
+                       p->trainer, h->version, PS_NAME(&o->spec), o->step.version);
+    }
+    if (o->sparse == NULL && ps_peer_owes(p, o->dense.values))
+        return ps_fail(err, PS_EPROTO, 0, "trainer %u pushes '%.*s' before it has read its values",
+                       p->trainer, PS_NAME(&o->spec));
     if (h->version != o->step.version + 1 || o->step.part[p->trainer] >= PS_PART_WHOLE)
         return ps_fail(err, PS_EPROTO, 0,
-                       "trainer %u pushes '%.64s' for step %" PRIu64 ", but %" PRIu64 " are complete",
-                       p->trainer, o->spec.name, h->version, o->step.version);
+                       "trainer %u pushes '%.*s' for step %" PRIu64 ", but %" PRIu64 " are complete",
+                       p->trainer, PS_NAME(&o->spec), h->version, o->step.version);
     return PS_OK;
 }
 
 static int may_read(ps_shard *s, const ps_peer *p, const ps_object *o, ps_err *err) {
-    if (!s->ended[p->trainer] && o->step.part[p->trainer] == PS_PART_NONE) return PS_OK;
-    return ps_fail(err, PS_EPROTO, 0, "trainer %u reads '%.64s' in the middle of its own step", p->trainer,
-                   o->spec.name);
+    if (ps_object_async(o)) return PS_OK;
+    uint8_t part = o->step.part[p->trainer];
+    if (p->head.flags & PS_AFTER) {
+        if (p->head.version <= o->step.version) return PS_OK;
+        if (p->head.version == o->step.version + 1 && (part == PS_PART_WHOLE || part == PS_PART_DONE))
+            return PS_OK;
+        return ps_fail(err, PS_EPROTO, 0,
+                       "trainer %u reads '%.*s' after step %" PRIu64 ", which it has not pushed; %" PRIu64
+                       " are complete",
+                       p->trainer, PS_NAME(&o->spec), p->head.version, o->step.version);
+    }
+    if (!s->ended[p->trainer] && part == PS_PART_NONE) return PS_OK;
+    return ps_fail(err, PS_EPROTO, 0, "trainer %u reads '%.*s' in the middle of its own step", p->trainer,
+                   PS_NAME(&o->spec));
 }
 
 static int not_ready(const ps_object *o, ps_err *err) {
-    return ps_fail(err, PS_EPROTO, 0, "'%.64s' has no values yet: trainer 0 must set them first",
-                   o->spec.name);
+    return ps_fail(err, PS_EPROTO, 0, "'%.*s' has no values yet: trainer 0 must set them first",
+                   PS_NAME(&o->spec));
 }
 
 /* A piece of the gradient may have been taken before the connection broke: continue in the same way. */
@@ -71,9 +94,17 @@ static int aim_dense(ps_peer *p, ps_object *o, bool last, ps_err *err) {
     } else {
         p->sink = PS_SINK_BYTES;
         p->mem = (uint8_t *)ps_dense_sum(d);
-        if (p->mem == NULL) return ps_fail(err, PS_ENOMEM, 0, "the sum of '%.64s'", o->spec.name);
+        if (p->mem == NULL) return ps_fail(err, PS_ENOMEM, 0, "the sum of '%.*s'", PS_NAME(&o->spec));
     }
     return PS_OK;
+}
+
+/* Decide whether an asynchronous push is applied or dropped: once, at its first byte. */
+static void admit_push(const ps_peer *p, ps_object *o) {
+    uint8_t *part = &o->step.part[p->trainer];
+    uint64_t since = o->step.version - p->head.version;
+    if (*part == PS_PART_NONE)
+        *part = o->spec.discard > 0 && since >= o->spec.discard ? PS_PART_LATE : PS_PART_SUM;
 }
 
 static int begin_push(ps_shard *s, ps_peer *p, ps_err *err) {
@@ -84,21 +115,46 @@ static int begin_push(ps_shard *s, ps_peer *p, ps_err *err) {
     if (!o->dense.ready) return not_ready(o, err);
     if ((code = may_push(s, p, o, err)) < 0 || p->repeated) return code;
 
+    if (ps_object_async(o)) {
+        admit_push(p, o);
+        p->sink = o->step.part[p->trainer] == PS_PART_LATE ? PS_SINK_DROP : PS_SINK_APPLY;
+        return PS_OK;
+    }
     uint8_t *part = &o->step.part[p->trainer];
     bool turn = ps_step_turn(&o->step, s->ended) == p->trainer;
     if (!ps_step_open(&o->step)) o->step.since_ms = s->now_ms;
     if (*part == PS_PART_NONE && !turn) {
         if (!may_hold(s, o, p->head.length)) return PS_EAGAIN;
         ps_held *h = ps_held_new(p->head.length, 0);
-        if (h == NULL) return ps_fail(err, PS_ENOMEM, 0, "a gradient of '%.64s'", o->spec.name);
-        h->counted = true;
-        s->held_bytes += h->bytes;
+        if (h == NULL) return ps_fail(err, PS_ENOMEM, 0, "a gradient of '%.*s'", PS_NAME(&o->spec));
+        h->charge = h->bytes;
+        s->held_bytes += h->charge;
         ps_object_hold(o, p->trainer, h);
         *part = PS_PART_HELD;
     } else if (*part == PS_PART_NONE) {
         *part = PS_PART_SUM;
     }
     return aim_dense(p, o, ps_step_last(&o->step, s->ended, p->trainer), err);
+}
+
+/* A read that waits for a step is charged with its answer, which follows at once when that is complete. */
+static int begin_read(ps_shard *s, ps_peer *p, const ps_object *o, ps_err *err) {
+    int code = may_read(s, p, o, err);
+    if (code < 0) return code;
+    bool waits = !ps_object_async(o) && (p->head.flags & PS_AFTER) && p->head.version > o->step.version;
+    uint64_t charge = p->head.length + p->head.count * sizeof(float) * (uint64_t)o->spec.dim;
+    if (!waits) return body_buffer(s, p, 0, err);
+    return s->held_bytes + charge <= PS_MAX_HELD_BYTES ? body_buffer(s, p, charge, err) : PS_EAGAIN;
+}
+
+static int may_set(const ps_peer *p, const ps_object *o, ps_err *err) {
+    if (p->trainer != 0)
+        return ps_fail(err, PS_EPROTO, 0, "trainer %u sets rows of '%.*s'; only trainer 0 may", p->trainer,
+                       PS_NAME(&o->spec));
+    if (p->repeated || (o->step.version == 0 && !ps_step_open(&o->step))) return PS_OK;
+    return ps_fail(err, PS_EPROTO, 0,
+                   "trainer %u sets rows of '%.*s' after the first push; %" PRIu64 " steps are complete",
+                   p->trainer, PS_NAME(&o->spec), o->step.version);
 }
 
 static int begin_rows(ps_shard *s, ps_peer *p, ps_err *err) {
@@ -109,17 +165,22 @@ static int begin_rows(ps_shard *s, ps_peer *p, ps_err *err) {
     uint64_t row = h->op == PS_PULL_ROWS ? 0 : sizeof(float) * (uint64_t)o->spec.dim;
     if (h->length != h->count * (sizeof(uint64_t) + row) || h->count > ps_rows_per_frame(o->spec.dim))
         return bad_length(h, err);
-    if (h->op == PS_PULL_ROWS && (code = may_read(s, p, o, err)) < 0) return code;
-    if (h->op == PS_SET_ROWS && p->trainer != 0)
-        return ps_fail(err, PS_EPROTO, 0, "trainer %u sets rows; only trainer 0 may", p->trainer);
-    if (h->op != PS_PUSH_ROWS) return p->repeated ? PS_OK : body_buffer(s, p, false, err);
+    if (h->op == PS_PULL_ROWS) return begin_read(s, p, o, err);
+    if (h->op == PS_SET_ROWS) {
+        if ((code = may_set(p, o, err)) < 0 || p->repeated) return code;
+        return body_buffer(s, p, 0, err);
+    }
 
     if ((code = may_push(s, p, o, err)) < 0 || p->repeated) return code;
+    if (ps_object_async(o)) {
+        admit_push(p, o);
+        return o->step.part[p->trainer] == PS_PART_LATE ? PS_OK : body_buffer(s, p, 0, err);
+    }
     bool turn = ps_step_turn(&o->step, s->ended) == p->trainer;
     if (!turn && !may_hold(s, o, h->length)) return PS_EAGAIN;
     if (!ps_step_open(&o->step)) o->step.since_ms = s->now_ms;
     if (o->step.part[p->trainer] == PS_PART_NONE) o->step.part[p->trainer] = PS_PART_HELD;
-    return body_buffer(s, p, !turn, err);
+    return body_buffer(s, p, turn ? 0 : h->length, err);
 }
 
 static int begin_init(ps_shard *s, ps_peer *p, ps_err *err) {
@@ -196,7 +257,7 @@ static int check_sender(const ps_shard *s, const ps_peer *p, ps_err *err) {
     if (h->epoch != s->config.epoch)
         return ps_fail(err, PS_EPROTO, 0, "a frame of epoch %u, expected epoch %u", h->epoch,
                        s->config.epoch);
-    if (h->trainer != p->trainer || h->incarnation != p->incarnation)
+    if (h->trainer != p->trainer)
         return ps_fail(err, PS_EPROTO, 0, "a frame of trainer %u on the connection of trainer %u", h->trainer,
                        p->trainer);
     if (h->sequence == 0 || h->sequence > p->done + 1)

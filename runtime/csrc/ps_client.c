@@ -22,13 +22,46 @@ int ps_call_room(void *array, size_t n, size_t *cap, size_t size, ps_err *err) {
     return PS_OK;
 }
 
-void *ps_call_stage(ps_client *c, size_t n, size_t size) {
+static int ensure_building(ps_client *c) {
+    if (c->building != NULL) return PS_OK;
+    c->building = calloc(1, sizeof *c->building);
+    if (c->building == NULL) return PS_ENOMEM;
+    c->building->number = c->begun + 1;
+    return PS_OK;
+}
+
+static void *stage(ps_call *call, size_t n, size_t size) {
     if (n > (SIZE_MAX - sizeof(ps_stage) - 8) / size) return NULL;
     ps_stage *s = malloc(sizeof *s + n * size + 8);
     if (s == NULL) return NULL;
-    s->next = c->stages;
-    c->stages = s;
+    s->next = call->stages;
+    call->stages = s;
     return s->data;
+}
+
+void *ps_call_stage(ps_client *c, size_t n, size_t size) {
+    return ensure_building(c) < 0 ? NULL : stage(c->building, n, size);
+}
+
+void *ps_call_more(ps_call *call, size_t bytes) {
+    return stage(call, bytes, 1);
+}
+
+static void free_call(ps_call *call) {
+    if (call == NULL) return;
+    while (call->stages != NULL) {
+        ps_stage *s = call->stages;
+        call->stages = s->next;
+        free(s);
+    }
+    free(call);
+}
+
+void ps_call_free(ps_client *c, ps_call *call) {
+    ps_call **at = &c->calls;
+    while (*at != call) at = &(*at)->next;
+    *at = call->next;
+    free_call(call);
 }
 
 int ps_call_iov(ps_client *c, void *base, size_t length, ps_err *err) {
@@ -37,8 +70,11 @@ int ps_call_iov(ps_client *c, void *base, size_t length, ps_err *err) {
     return code;
 }
 
-int ps_client_new(ps_client **out, uint32_t shards, uint32_t epoch, uint32_t trainer, uint64_t incarnation,
-                  ps_err *err) {
+void ps_call_restart(ps_client *c) {
+    c->iovs_n = 0;
+}
+
+int ps_client_new(ps_client **out, uint32_t shards, uint32_t epoch, uint32_t trainer, ps_err *err) {
     *out = NULL;
     if (shards == 0 || shards > PS_MAX_SHARDS)
         return ps_fail(err, PS_EINVAL, 0, "%u ports in all, expected 1..%u", shards, PS_MAX_SHARDS);
@@ -46,7 +82,7 @@ int ps_client_new(ps_client **out, uint32_t shards, uint32_t epoch, uint32_t tra
         return ps_fail(err, PS_EINVAL, 0, "trainer %u, the limit is %u", trainer, PS_MAX_TRAINERS);
     ps_client *c = calloc(1, sizeof *c);
     if (c == NULL) return ps_call_no_memory(err);
-    *c = (ps_client){.shards = shards, .epoch = epoch, .trainer = trainer, .incarnation = incarnation};
+    *c = (ps_client){.shards = shards, .epoch = epoch, .trainer = trainer};
     c->links = calloc(shards, sizeof *c->links);
     c->polls = calloc(shards, sizeof *c->polls);
     if (c->links == NULL || c->polls == NULL) {
@@ -55,23 +91,25 @@ int ps_client_new(ps_client **out, uint32_t shards, uint32_t epoch, uint32_t tra
         free(c);
         return ps_call_no_memory(err);
     }
-    for (uint32_t i = 0; i < shards; i++) {
-        ps_conn_init(&c->links[i].conn);
-        c->links[i].first = c->links[i].last = c->links[i].sending = c->links[i].reading = PS_NONE;
-    }
+    for (uint32_t i = 0; i < shards; i++) ps_conn_init(&c->links[i].conn);
     *out = c;
     return PS_OK;
+}
+
+/* Remove the last object. */
+static void forget_object(ps_client *c) {
+    ps_known *o = &c->objects[--c->objects_n];
+    free(o->pieces);
+    free(o->seen);
 }
 
 void ps_client_free(ps_client *c) {
     if (c == NULL) return;
     ps_client_clear(c);
     for (uint32_t i = 0; i < c->shards; i++) ps_conn_close(&c->links[i].conn);
-    for (uint32_t i = 0; i < c->objects_n; i++) free(c->objects[i].pieces);
+    while (c->objects_n > 0) forget_object(c);
     free(c->objects);
-    free(c->requests);
     free(c->iovs);
-    free(c->scatters);
     free(c->links);
     free(c->polls);
     free(c);
@@ -83,7 +121,7 @@ void ps_client_free(ps_client *c) {
 static void rewind_link(ps_link *l) {
     l->sending = l->first;
     l->sent = 0;
-    l->reading = PS_NONE;
+    l->reading = NULL;
     l->refusing = false;
 }
 
@@ -107,9 +145,15 @@ void ps_client_let_go(ps_client *c, uint32_t shard) {
     if (shard >= c->shards) return;
     ps_link *l = &c->links[shard];
     ps_client_detach(c, shard);
-    for (uint32_t i = l->first; i != PS_NONE; i = c->requests[i].next) c->requests[i].answered = true;
-    c->open -= l->open;
+    for (ps_request *r = l->first; r != NULL; r = r->next) {
+        if (!r->answered) r->call->open--;
+        r->answered = true;
+    }
     l->open = 0;
+    for (ps_call *call = c->calls, *next; call != NULL; call = next) {
+        next = call->next;
+        if (call->open == 0) ps_call_complete(c, call);
+    }
 }
 
 uint32_t ps_client_waits_for(const ps_client *c) {
@@ -119,62 +163,101 @@ uint32_t ps_client_waits_for(const ps_client *c) {
 }
 
 /* Return true if the shard has got a request that it has not answered. */
-static bool told_open(const ps_client *c, const ps_link *l) {
-    for (uint32_t i = l->first; i != PS_NONE; i = c->requests[i].next)
-        if (!c->requests[i].answered && c->requests[i].head.sequence <= l->told) return true;
+static bool told_open(const ps_link *l) {
+    for (const ps_request *r = l->first; r != NULL; r = r->next)
+        if (!r->answered && r->head.sequence <= l->told) return true;
     return false;
 }
 
 void ps_client_clear(ps_client *c) {
     for (uint32_t i = 0; i < c->shards; i++) {
         ps_link *l = &c->links[i];
-        if (told_open(c, l)) ps_conn_close(&l->conn);
+        if (told_open(l)) ps_conn_close(&l->conn);
         l->sequence = l->told; /* the shard expects the next one */
-        l->first = l->last = l->sending = l->reading = PS_NONE;
+        l->first = l->last = l->sending = l->reading = NULL;
         l->sent = l->got = 0;
         l->open = 0;
         l->refusing = false;
     }
-    while (c->stages != NULL) {
-        ps_stage *s = c->stages;
-        c->stages = s->next;
-        free(s);
-    }
-    c->requests_n = c->open = 0;
-    c->iovs_n = c->scatters_n = 0;
+    for (uint32_t i = 0; i < c->objects_n; i++)
+        for (uint32_t k = 0; k < c->shards; k++) c->objects[i].seen[k].pushing = false;
+    while (c->calls != NULL) ps_call_free(c, c->calls);
+    free_call(c->building);
+    c->building = NULL;
+}
+
+void ps_client_cancel(ps_client *c) {
+    for (const ps_request *r = c->building == NULL ? NULL : c->building->first; r != NULL; r = r->next)
+        if (r->head.op == PS_PUSH || r->head.op == PS_PUSH_ROWS)
+            c->objects[r->head.object].seen[r->shard].pushing = false;
+    free_call(c->building);
+    c->building = NULL;
 }
 
 /* --- Building a call. --- */
 
-int ps_call_request(ps_client *c, uint32_t shard, ps_header head, uint16_t expect, size_t iovs, size_t outs,
-                    ps_err *err) {
-    ps_link *l = &c->links[shard];
-    size_t cap = c->requests_cap;
-    int code = ps_call_room(&c->requests, c->requests_n, &cap, sizeof *c->requests, err);
-    if (code < 0) return code;
-    c->requests_cap = (uint32_t)cap;
-    uint32_t index = c->requests_n++;
-    ps_request *r = &c->requests[index];
-    *r = (ps_request){.head = head, .expect = expect, .next = PS_NONE, .out_at = iovs, .out_n = outs};
-    r->in_at = iovs + outs;
-    r->in_n = c->iovs_n - r->in_at;
-    for (size_t i = 0; i < outs; i++) r->head.length += c->iovs[iovs + i].iov_len;
-    for (size_t i = 0; i < r->in_n; i++) r->in_bytes += c->iovs[r->in_at + i].iov_len;
+int ps_call_request(ps_client *c, uint32_t shard, ps_header head, uint16_t expect, size_t outs, ps_err *err) {
+    size_t n = c->iovs_n, bytes = n * sizeof(struct iovec);
+    ps_request *r = ps_call_stage(c, 1, sizeof *r);
+    struct iovec *iovs = ps_call_stage(c, n, sizeof *iovs);
+    c->iovs_n = 0;
+    if (r == NULL || iovs == NULL) return ps_call_no_memory(err);
+    if (n > 0) memcpy(iovs, c->iovs, bytes);
+    *r = (ps_request){.head = head, .call = c->building, .shard = shard, .expect = expect, .out_n = outs};
+    r->in_n = n - outs;
+    r->out = iovs;
+    r->in = iovs + outs;
+    for (size_t i = 0; i < outs; i++) r->head.length += r->out[i].iov_len;
+    for (size_t i = 0; i < r->in_n; i++) r->in_bytes += r->in[i].iov_len;
     r->head.epoch = c->epoch;
     r->head.trainer = c->trainer;
-    r->head.incarnation = c->incarnation;
+    if (c->building->last != NULL) c->building->last->next = r;
+    else c->building->first = r;
+    c->building->last = r;
+    return PS_OK;
+}
+
+uint64_t ps_client_building(const ps_client *c) {
+    return c->begun + 1;
+}
+
+/* Give a request its number on the shard and its place in the queue. */
+static void queue_request(ps_link *l, ps_request *r) {
+    r->next = NULL;
     r->head.sequence = ++l->sequence;
     ps_header_encode(&r->head, r->raw);
-    if (l->last != PS_NONE) c->requests[l->last].next = index;
-    else l->first = index;
-    l->last = index;
-    if (l->sending == PS_NONE) {
-        l->sending = index;
+    if (l->last != NULL) l->last->next = r;
+    else l->first = r;
+    l->last = r;
+    if (l->sending == NULL) {
+        l->sending = r;
         l->sent = 0;
     }
     l->open++;
-    c->open++;
-    return PS_OK;
+}
+
+uint64_t ps_client_begin(ps_client *c) {
+    ps_call *call = c->building;
+    c->building = NULL;
+    c->begun++;
+    if (call == NULL) return c->begun;
+    for (ps_request *r = call->first, *next; r != NULL; r = next) {
+        next = r->next;
+        queue_request(&c->links[r->shard], r);
+        call->open++;
+    }
+    call->first = call->last = NULL;
+    call->next = c->calls;
+    c->calls = call;
+    uint64_t number = call->number;
+    if (call->open == 0) ps_call_complete(c, call);
+    return number;
+}
+
+bool ps_client_done(const ps_client *c, uint64_t number) {
+    for (const ps_call *call = c->calls; call != NULL; call = call->next)
+        if (call->number == number) return false;
+    return number <= c->begun;
 }
 
 int ps_call_find(const ps_client *c, uint32_t id, uint32_t sparse, ps_known **o, ps_err *err) {
@@ -200,19 +283,32 @@ static int add_pieces(ps_client *c, const ps_known *o, size_t from, size_t to, c
     return code;
 }
 
+int ps_call_push(ps_known *o, uint32_t shard, uint64_t *version, ps_err *err) {
+    ps_seen *seen = &o->seen[shard];
+    bool sync = o->spec.mode == PS_SYNC;
+    if (sync && seen->pushing)
+        return ps_fail(err, PS_EINVAL, 0, "the push of '%.*s' before this one has no answer yet",
+                       PS_NAME(&o->spec));
+    *version = sync ? seen->version + 1 : seen->base;
+    seen->pushing = true;
+    return PS_OK;
+}
+
 /* Add the same request to every shard that has a part of the object. */
 static int dense_call(ps_client *c, uint32_t id, ps_header head, uint16_t expect, const float *body,
                       float *answer, ps_err *err) {
     ps_known *o = NULL;
     int code = ps_call_find(c, id, 0, &o, err);
     head.object = id;
+    ps_call_restart(c);
     for (size_t at = 0, end; code == PS_OK && at < o->pieces_n; at = end) {
-        size_t iovs = c->iovs_n;
+        uint32_t shard = o->pieces[at].shard;
         end = same_shard(o, at);
-        code = add_pieces(c, o, at, end, body, err);
-        size_t outs = c->iovs_n - iovs;
+        if (head.op == PS_PUSH) code = ps_call_push(o, shard, &head.version, err);
+        if (code == PS_OK) code = add_pieces(c, o, at, end, body, err);
+        size_t outs = c->iovs_n;
         if (code == PS_OK) code = add_pieces(c, o, at, end, answer, err);
-        if (code == PS_OK) code = ps_call_request(c, o->pieces[at].shard, head, expect, iovs, outs, err);
+        if (code == PS_OK) code = ps_call_request(c, shard, head, expect, outs, err);
     }
     return code;
 }
@@ -221,14 +317,24 @@ int ps_client_init(ps_client *c, uint32_t id, const float *values, ps_err *err) 
     return dense_call(c, id, (ps_header){.op = PS_INIT}, PS_DONE, values, NULL, err);
 }
 
-int ps_client_push(ps_client *c, uint32_t id, const float *grad, float *out, ps_err *err) {
-    ps_header head = {
-        .op = PS_PUSH, .flags = out != NULL ? PS_WANT : 0, .version = ps_client_version(c, id) + 1};
+int ps_client_push(ps_client *c, uint32_t id, uint64_t samples, const float *grad, float *out, ps_err *err) {
+    ps_header head = {.op = PS_PUSH, .flags = out != NULL ? PS_WANT : 0, .samples = samples};
     return dense_call(c, id, head, out != NULL ? PS_VALUES : PS_DONE, grad, out, err);
 }
 
 int ps_client_pull(ps_client *c, uint32_t id, float *out, ps_err *err) {
     return dense_call(c, id, (ps_header){.op = PS_PULL}, PS_VALUES, NULL, out, err);
+}
+
+void ps_client_mark(ps_client *c) {
+    for (uint32_t id = 0; id < c->objects_n; id++) {
+        ps_known *o = &c->objects[id];
+        for (uint32_t i = 0; i < c->shards; i++) {
+            ps_seen *seen = &o->seen[i];
+            seen->base = seen->values == UINT64_MAX ? seen->version : seen->values;
+            if (o->spec.sparse) seen->values = UINT64_MAX;
+        }
+    }
 }
 
 /* --- Creating. --- */
@@ -241,13 +347,10 @@ static int add_object(ps_client *c, const ps_create *spec, ps_known **out, ps_er
     if (code < 0) return code;
     c->objects_cap = (uint32_t)cap;
     *out = &c->objects[c->objects_n];
-    **out = (ps_known){.spec = *spec};
+    **out = (ps_known){.spec = *spec, .seen = calloc(c->shards, sizeof *(*out)->seen)};
+    if ((*out)->seen == NULL) return ps_call_no_memory(err);
+    c->objects_n++;
     return PS_OK;
-}
-
-/* Remove the last object, unknown to all shards. */
-static void forget_object(ps_client *c) {
-    free(c->objects[--c->objects_n].pieces);
 }
 
 /* Every shard gets every object, even without a part of it, so that all number them alike. */
@@ -257,10 +360,10 @@ static int add_create(ps_client *c, const ps_known *o, uint32_t id, uint32_t sha
     spec.size = size;
     uint8_t *body = ps_call_stage(c, PS_CREATE_BYTES + PS_MAX_NAME, 1);
     if (body == NULL) return ps_call_no_memory(err);
-    size_t iovs = c->iovs_n;
+    ps_call_restart(c);
     int code = ps_call_iov(c, body, ps_create_encode(&spec, body), err);
     if (code < 0) return code;
-    return ps_call_request(c, shard, (ps_header){.op = PS_CREATE, .object = id}, PS_DONE, iovs, 1, err);
+    return ps_call_request(c, shard, (ps_header){.op = PS_CREATE, .object = id}, PS_DONE, 1, err);
 }
 
 static uint64_t size_on(const ps_known *o, uint32_t shard) {
@@ -276,7 +379,7 @@ static int check_pieces(const ps_client *c, const ps_create *spec, const ps_piec
         const ps_piece *p = &pieces[i];
         if (p->shard >= c->shards || p->length == 0 || p->start > spec->total ||
             p->length > spec->total - p->start || (i > 0 && p->shard < pieces[i - 1].shard))
-            return ps_fail(err, PS_EINVAL, 0, "piece %zu of '%.64s' is out of range", i, spec->name);
+            return ps_fail(err, PS_EINVAL, 0, "piece %zu of '%.*s' is out of range", i, PS_NAME(spec));
     }
     return PS_OK;
 }
@@ -287,11 +390,11 @@ int ps_client_dense(ps_client *c, const ps_create *spec, const ps_piece *pieces,
     int code = check_pieces(c, spec, pieces, n, err);
     if (code == PS_OK) code = add_object(c, spec, &o, err);
     if (code < 0) return code;
+    *id = c->objects_n - 1;
     o->pieces = malloc((n + 1) * sizeof *o->pieces);
-    if (o->pieces == NULL) return ps_call_no_memory(err);
-    if (n > 0) memcpy(o->pieces, pieces, n * sizeof *pieces);
+    if (o->pieces == NULL) code = ps_call_no_memory(err);
+    else if (n > 0) memcpy(o->pieces, pieces, n * sizeof *pieces);
     o->pieces_n = n;
-    *id = c->objects_n++;
     for (uint32_t s = 0; code == PS_OK && s < c->shards; s++)
         code = add_create(c, o, *id, s, size_on(o, s), err);
     if (code < 0) forget_object(c);
@@ -302,12 +405,12 @@ int ps_client_sparse(ps_client *c, const ps_create *spec, uint32_t first, uint32
                      ps_err *err) {
     ps_known *o = NULL;
     if (n == 0 || first >= c->shards || n > c->shards - first || spec->dim == 0 || spec->dim > PS_MAX_DIM)
-        return ps_fail(err, PS_EINVAL, 0, "table '%.64s': dim %u on %u shards", spec->name, spec->dim, n);
+        return ps_fail(err, PS_EINVAL, 0, "table '%.*s': dim %u on %u shards", PS_NAME(spec), spec->dim, n);
     int code = add_object(c, spec, &o, err);
     if (code < 0) return code;
     o->first = first;
     o->n = n;
-    *id = c->objects_n++;
+    *id = c->objects_n - 1;
     for (uint32_t s = 0; code == PS_OK && s < c->shards; s++) code = add_create(c, o, *id, s, 0, err);
     if (code < 0) forget_object(c);
     return code;
@@ -316,9 +419,10 @@ int ps_client_sparse(ps_client *c, const ps_create *spec, uint32_t first, uint32
 int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, ps_err *err) {
     int code = PS_OK;
     uint32_t shards = op == PS_BARRIER ? 1 : c->shards;
+    ps_call_restart(c);
     for (uint32_t s = 0; code == PS_OK && s < shards; s++)
         code = ps_call_request(c, s, (ps_header){.op = op, .version = number},
-                               op == PS_END_PASS ? PS_VERSIONS : PS_DONE, c->iovs_n, 0, err);
+                               op == PS_END_PASS ? PS_VERSIONS : PS_DONE, 0, err);
     return code;
 }
 
@@ -330,6 +434,10 @@ uint32_t ps_client_dim(const ps_client *c, uint32_t id) {
     return id < c->objects_n ? c->objects[id].spec.dim : 0;
 }
 
-uint64_t ps_client_version(const ps_client *c, uint32_t id) {
-    return id < c->objects_n ? c->objects[id].version : 0;
+uint64_t ps_client_dropped(const ps_client *c, uint32_t id) {
+    return id < c->objects_n ? c->objects[id].dropped : 0;
+}
+
+uint64_t ps_client_version(const ps_client *c, uint32_t id, uint32_t shard) {
+    return id < c->objects_n && shard < c->shards ? c->objects[id].seen[shard].version : 0;
 }

@@ -65,34 +65,46 @@ static int group(ps_client *c, const ps_known *o, const uint64_t *keys, const fl
 /* Add one frame of rows [from, to). */
 static int rows_frame(ps_client *c, const ps_known *o, uint32_t shard, ps_header head, const grouped *g,
                       size_t from, size_t to, float *answer, ps_err *err) {
-    size_t iovs = c->iovs_n, n = to - from, dim = o->spec.dim;
+    size_t n = to - from, dim = o->spec.dim;
+    ps_call_restart(c);
     int code = PS_OK;
     head.count = (uint32_t)n;
     if (n > 0) code = ps_call_iov(c, (void *)(g->keys + from), n * sizeof *g->keys, err);
     if (code == PS_OK && n > 0 && g->rows != NULL)
         code = ps_call_iov(c, (void *)(g->rows + from * dim), n * dim * sizeof *g->rows, err);
-    size_t outs = c->iovs_n - iovs;
+    size_t outs = c->iovs_n;
     if (code == PS_OK && answer != NULL)
         code = ps_call_iov(c, answer + from * dim, n * dim * sizeof *answer, err);
     if (code < 0) return code;
-    return ps_call_request(c, shard, head, head.op == PS_PULL_ROWS ? PS_ROWS : PS_DONE, iovs, outs, err);
+    return ps_call_request(c, shard, head, head.op == PS_PULL_ROWS ? PS_ROWS : PS_DONE, outs, err);
+}
+
+/* Rows that are read after a push are those after its step. */
+static void wait_for_push(const ps_known *o, uint32_t shard, ps_header *head) {
+    const ps_seen *seen = &o->seen[shard];
+    bool waits = o->spec.mode == PS_SYNC && seen->pushing;
+    head->flags = waits ? PS_AFTER : 0;
+    head->version = waits ? seen->version + 1 : 0;
 }
 
 /* Add rows in frames for each shard of the table. A push sends a frame to every shard, even without
  * rows. */
-static int rows_call(ps_client *c, const ps_known *o, ps_header head, const grouped *g, float *answer,
+static int rows_call(ps_client *c, ps_known *o, ps_header head, const grouped *g, float *answer,
                      ps_err *err) {
     size_t most = ps_rows_per_frame(o->spec.dim);
     int code = PS_OK;
     for (uint32_t s = 0; code == PS_OK && s < o->n; s++) {
         size_t at = g->start[s], end = g->start[s + 1];
         if (at == end && head.op != PS_PUSH_ROWS) continue;
-        do {
+        if (head.op == PS_PUSH_ROWS) code = ps_call_push(o, o->first + s, &head.version, err);
+        if (head.op == PS_PULL_ROWS) wait_for_push(o, o->first + s, &head);
+        while (code == PS_OK) {
             size_t to = end - at < most ? end : at + most;
-            head.flags = head.op == PS_PUSH_ROWS && to < end ? PS_MORE : 0;
+            if (head.op == PS_PUSH_ROWS) head.flags = to < end ? PS_MORE : 0;
             code = rows_frame(c, o, o->first + s, head, g, at, to, answer, err);
             at = to;
-        } while (code == PS_OK && at < end);
+            if (at == end) break;
+        }
     }
     return code;
 }
@@ -107,15 +119,14 @@ int ps_client_set_rows(ps_client *c, uint32_t id, const uint64_t *keys, const fl
     return rows_call(c, o, (ps_header){.op = PS_SET_ROWS, .object = id}, &g, NULL, err);
 }
 
-int ps_client_push_rows(ps_client *c, uint32_t id, const uint64_t *keys, const float *rows, size_t n,
-                        ps_err *err) {
+int ps_client_push_rows(ps_client *c, uint32_t id, uint64_t samples, const uint64_t *keys, const float *rows,
+                        size_t n, ps_err *err) {
     ps_known *o = NULL;
     grouped g;
     int code = ps_call_find(c, id, 1, &o, err);
     if (code == PS_OK) code = group(c, o, keys, rows, n, &g, err);
     if (code < 0) return code;
-    return rows_call(c, o, (ps_header){.op = PS_PUSH_ROWS, .object = id, .version = o->version + 1}, &g, NULL,
-                     err);
+    return rows_call(c, o, (ps_header){.op = PS_PUSH_ROWS, .object = id, .samples = samples}, &g, NULL, err);
 }
 
 int ps_client_pull_rows(ps_client *c, uint32_t id, const uint64_t *keys, size_t n, float *out, ps_err *err) {
@@ -128,9 +139,10 @@ int ps_client_pull_rows(ps_client *c, uint32_t id, const uint64_t *keys, size_t 
     if (g.order != NULL) {
         answer = ps_call_stage(c, n, o->spec.dim * sizeof *answer);
         if (answer == NULL) return ps_call_no_memory(err);
-        code = ps_call_room(&c->scatters, c->scatters_n, &c->scatters_cap, sizeof *c->scatters, err);
-        if (code < 0) return code;
-        c->scatters[c->scatters_n++] = (ps_scatter){answer, g.order, n, o->spec.dim, out};
+        ps_scatter *scatter = ps_call_stage(c, 1, sizeof *scatter);
+        if (scatter == NULL) return ps_call_no_memory(err);
+        *scatter = (ps_scatter){c->building->scatters, answer, g.order, n, o->spec.dim, out};
+        c->building->scatters = scatter;
     }
     return rows_call(c, o, (ps_header){.op = PS_PULL_ROWS, .object = id}, &g, answer, err);
 }

@@ -5,6 +5,11 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 /* Build of a kernel to run. All give the same bits: they do the same IEEE operations
  * in the same order on every element, only several elements at a time (-ffp-contract=off matters). */
@@ -13,6 +18,11 @@ typedef enum ps_isa {
     PS_ISA_BASE = 1, /* for every machine of this architecture */
     PS_ISA_AVX2 = 2, /* x86-64 with AVX2; same as PS_ISA_BASE without it */
 } ps_isa;
+
+/* These let a compiler reorder sums and assume that there is no NaN: other bits. */
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "build without -ffast-math and -ffinite-math-only: they change the bits of what is trained"
+#endif
 
 #define PS_PRINTF(text_arg, first_arg) __attribute__((format(printf, text_arg, first_arg)))
 #define PS_INLINE static inline __attribute__((always_inline))
@@ -30,6 +40,30 @@ static inline bool ps_cpu_avx2(void) {
     return __builtin_cpu_supports("avx2") != 0;
 #else
     return false;
+#endif
+}
+
+/* Treatment of floats by this thread: rounding to nearest, subnormal numbers kept. A new thread inherits that
+ * of its creator, which a library may have changed for its own speed. */
+#define PS_FLOATS_IEEE 0
+
+/* Set this thread's treatment of floats: PS_FLOATS_IEEE, or what an earlier call returned. Returns the one
+ * before. Can't fail. */
+static inline unsigned ps_floats_set(unsigned mode) {
+#if defined(__x86_64__)
+    const unsigned bits = 0xe040; /* flush to zero, rounding, subnormal operands are zero */
+    unsigned before = _mm_getcsr();
+    _mm_setcsr((before & ~bits) | (mode & bits));
+    return before & bits;
+#elif defined(__aarch64__)
+    const uint64_t bits = 0x01c80000; /* flush to zero, rounding, half-precision flush to zero */
+    uint64_t before;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    __asm__ volatile("msr fpcr, %0" : : "r"((before & ~bits) | (mode & bits)));
+    return (unsigned)(before & bits);
+#else
+    (void)mode;
+    return PS_FLOATS_IEEE;
 #endif
 }
 

@@ -50,23 +50,23 @@ void ps_dense_add(ps_dense *d, size_t at, const float *grad, size_t k) {
     ps_add(d->sum + at, grad, k);
 }
 
-static void apply(ps_dense *d, size_t at, const float *grad, size_t k) {
-    uint32_t per_value = ps_optim_slots(d->optim.method);
-    ps_optim_apply(&d->optim, d->values + at, per_value ? d->slots + at * per_value : NULL, grad, k);
+static void apply(ps_dense *d, uint64_t step, size_t at, const float *grad, size_t k) {
+    float *slots = d->slots == NULL ? NULL : d->slots + at;
+    ps_optim_apply(&d->optim, ps_optim_rate(&d->optim, step), d->values + at, slots, d->n, grad, k);
 }
 
-void ps_dense_apply(ps_dense *d, size_t at, const float *grad, size_t k) {
+void ps_dense_apply(ps_dense *d, uint64_t step, size_t at, const float *grad, size_t k) {
     d->applied = true;
     if (d->sum_empty) {
-        apply(d, at, grad, k);
+        apply(d, step, at, grad, k);
         return;
     }
     ps_add(d->sum + at, grad, k);
-    apply(d, at, d->sum + at, k);
+    apply(d, step, at, d->sum + at, k);
 }
 
-void ps_dense_commit(ps_dense *d) {
-    if (!d->applied) apply(d, 0, d->sum, d->n);
+void ps_dense_commit(ps_dense *d, uint64_t step) {
+    if (!d->applied) apply(d, step, 0, d->sum, d->n);
     d->applied = false;
     d->sum_empty = true;
 }

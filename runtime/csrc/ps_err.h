@@ -2,6 +2,8 @@
 #ifndef PS_ERR_H
 #define PS_ERR_H
 
+#include <stddef.h>
+
 #include "ps_cpu.h"
 
 enum {
@@ -24,7 +26,15 @@ typedef struct ps_err {
 } ps_err;
 
 /* Fill `err` (NULL is allowed) and return `code`. The text is the formatted one and, if `sys` is
- * not 0, ": " and the system's name of that errno; a longer text is cut off. Can't fail. */
+ * not 0, ": " and the system's name of that errno; a longer text is cut off between characters. Can't fail.
+ */
 int ps_fail(ps_err *err, int code, int sys, const char *fmt, ...) PS_PRINTF(4, 5);
+
+/* Put "'name': " before the text. Returns err->code. `name` is UTF-8. Can't fail. */
+int ps_fail_about(ps_err *err, const char *name);
+
+/* Return the bytes of the longest start of `text`, UTF-8, that has at most `most` of them and ends between
+ * characters. Can't fail. */
+int ps_fit(const char *text, size_t most);
 
 #endif

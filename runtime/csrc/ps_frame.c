@@ -75,6 +75,22 @@ uint64_t ps_frame_limit(uint16_t op) {
     }
 }
 
+uint32_t ps_frame_flags(uint16_t op) {
+    switch (op) {
+    case PS_PUSH:
+        return PS_WANT;
+    case PS_PUSH_ROWS:
+        return PS_MORE;
+    case PS_PULL_ROWS:
+        return PS_AFTER;
+    case PS_DONE:
+    case PS_VALUES:
+        return PS_DROPPED;
+    default:
+        return 0;
+    }
+}
+
 const char *ps_op_name(uint16_t op) {
     static const char *const requests[] = {"?",    "CREATE",    "INIT",     "SET_ROWS", "PUSH",  "PUSH_ROWS",
                                            "PULL", "PULL_ROWS", "END_PASS", "BARRIER",  "FINISH"};
@@ -90,7 +106,7 @@ void ps_header_encode(const ps_header *h, uint8_t *buf) {
     put_u16(buf + 6, h->op);
     put_u32(buf + 8, h->epoch);
     put_u32(buf + 12, h->trainer);
-    put_u64(buf + 16, h->incarnation);
+    put_u64(buf + 16, h->samples);
     put_u64(buf + 24, h->sequence);
     put_u32(buf + 32, h->object);
     put_u32(buf + 36, h->flags);
@@ -105,7 +121,9 @@ static int header_valid(const uint8_t *buf, const ps_header *h, ps_err *err) {
     if (get_u16(buf + 4) != PS_VERSION)
         return ps_fail(err, PS_EPROTO, 0, "protocol version %u, expected %u", get_u16(buf + 4), PS_VERSION);
     if (strcmp(ps_op_name(h->op), "?") == 0) return ps_fail(err, PS_EPROTO, 0, "unknown operation %u", h->op);
-    if (h->flags & ~(uint32_t)PS_FLAGS) return ps_fail(err, PS_EPROTO, 0, "unknown flags %x", h->flags);
+    if (h->flags & ~ps_frame_flags(h->op))
+        return ps_fail(err, PS_EPROTO, 0, "%s with the flags %x, allowed are %x", ps_op_name(h->op), h->flags,
+                       ps_frame_flags(h->op));
     if (h->length > ps_frame_limit(h->op))
         return ps_fail(err, PS_EPROTO, 0, "%s with a body of %" PRIu64 " bytes, limit %" PRIu64,
                        ps_op_name(h->op), h->length, ps_frame_limit(h->op));
@@ -121,7 +139,7 @@ int64_t ps_header_decode(const uint8_t *buf, size_t n, ps_header *h, ps_err *err
     *h = (ps_header){.op = get_u16(buf + 6),
                      .epoch = get_u32(buf + 8),
                      .trainer = get_u32(buf + 12),
-                     .incarnation = get_u64(buf + 16),
+                     .samples = get_u64(buf + 16),
                      .sequence = get_u64(buf + 24),
                      .object = get_u32(buf + 32),
                      .flags = get_u32(buf + 36),
@@ -138,16 +156,23 @@ size_t ps_create_encode(const ps_create *c, uint8_t *buf) {
     put_u64(buf + 8, c->size);
     put_u64(buf + 16, c->total);
     put_u32(buf + 24, c->optim.method);
-    put_f32(buf + 28, c->optim.learning_rate);
-    put_f32(buf + 32, c->optim.momentum);
-    put_f32(buf + 36, c->optim.decay);
-    put_f32(buf + 40, c->optim.epsilon);
-    put_u32(buf + 44, c->init.kind);
-    put_u64(buf + 48, c->init.seed);
-    put_u64(buf + 56, c->init.table);
-    put_f32(buf + 64, c->init.mean);
-    put_f32(buf + 68, c->init.std);
-    put_u64(buf + 72, c->name_length);
+    put_u32(buf + 28, c->mode);
+    put_f32(buf + 32, c->optim.learning_rate);
+    put_f32(buf + 36, c->optim.l1);
+    put_f32(buf + 40, c->optim.l2);
+    put_f32(buf + 44, c->optim.clip);
+    for (int i = 0; i < PS_NUMBERS; i++) put_f32(buf + 48 + 4 * i, c->optim.numbers[i]);
+    put_u32(buf + 60, c->schedule);
+    for (int i = 0; i < 2; i++) put_f32(buf + 64 + 4 * i, c->schedule_numbers[i]);
+    put_u32(buf + 72, c->discard);
+    put_u32(buf + 76, c->entry);
+    for (int i = 0; i < 2; i++) put_f32(buf + 80 + 4 * i, c->entry_numbers[i]);
+    put_u64(buf + 88, c->init.seed);
+    put_u64(buf + 96, c->init.table);
+    put_u32(buf + 104, c->init.kind);
+    put_f32(buf + 108, c->init.mean);
+    put_f32(buf + 112, c->init.std);
+    put_u32(buf + 116, c->name_length);
     memcpy(buf + PS_CREATE_BYTES, c->name, c->name_length);
     return PS_CREATE_BYTES + c->name_length;
 }
@@ -155,6 +180,10 @@ size_t ps_create_encode(const ps_create *c, uint8_t *buf) {
 static int create_valid(const ps_create *c, ps_err *err) {
     if (ps_optim_check(&c->optim, err) < 0) return PS_EPROTO;
     if (c->sparse > 1) return ps_fail(err, PS_EPROTO, 0, "unknown kind of object %u", c->sparse);
+    if (c->mode >= PS_MODES) return ps_fail(err, PS_EPROTO, 0, "unknown mode %u", c->mode);
+    if (c->discard != 0 && c->mode == PS_SYNC)
+        return ps_fail(err, PS_EPROTO, 0, "pushes are dropped after %u updates, but steps are synchronous",
+                       c->discard);
     if (c->sparse && (c->dim == 0 || c->dim > PS_MAX_DIM))
         return ps_fail(err, PS_EPROTO, 0, "rows of %u values, expected 1..%u", c->dim, PS_MAX_DIM);
     if (c->sparse) return ps_init_check(&c->init, err) < 0 ? PS_EPROTO : PS_OK;
@@ -164,55 +193,104 @@ static int create_valid(const ps_create *c, ps_err *err) {
     return PS_OK;
 }
 
+static bool all_zero(const uint8_t *buf, size_t n) {
+    while (n > 0 && buf[n - 1] == 0) n--;
+    return n == 0;
+}
+
 int ps_create_decode(const uint8_t *buf, size_t n, ps_create *c, ps_err *err) {
-    if (n < PS_CREATE_BYTES || n > PS_CREATE_BYTES + PS_MAX_NAME || get_u64(buf + 72) != n - PS_CREATE_BYTES)
+    if (n < PS_CREATE_BYTES || n > PS_CREATE_BYTES + PS_MAX_NAME || get_u32(buf + 116) != n - PS_CREATE_BYTES)
         return ps_fail(err, PS_EPROTO, 0, "CREATE with a body of %zu bytes", n);
     *c = (ps_create){.sparse = get_u32(buf),
                      .dim = get_u32(buf + 4),
                      .size = get_u64(buf + 8),
                      .total = get_u64(buf + 16),
-                     .optim = {get_u32(buf + 24), get_f32(buf + 28), get_f32(buf + 32), get_f32(buf + 36),
-                               get_f32(buf + 40)},
-                     .init = {.kind = get_u32(buf + 44),
-                              .seed = get_u64(buf + 48),
-                              .table = get_u64(buf + 56),
-                              .mean = get_f32(buf + 64),
-                              .std = get_f32(buf + 68)},
+                     .optim = {.method = get_u32(buf + 24),
+                               .learning_rate = get_f32(buf + 32),
+                               .l1 = get_f32(buf + 36),
+                               .l2 = get_f32(buf + 40),
+                               .clip = get_f32(buf + 44)},
+                     .mode = get_u32(buf + 28),
+                     .schedule = get_u32(buf + 60),
+                     .discard = get_u32(buf + 72),
+                     .entry = get_u32(buf + 76),
+                     .init = {.seed = get_u64(buf + 88),
+                              .table = get_u64(buf + 96),
+                              .kind = get_u32(buf + 104),
+                              .mean = get_f32(buf + 108),
+                              .std = get_f32(buf + 112)},
                      .name_length = (uint32_t)(n - PS_CREATE_BYTES)};
+    for (int i = 0; i < PS_NUMBERS; i++) c->optim.numbers[i] = get_f32(buf + 48 + 4 * i);
+    for (int i = 0; i < 2; i++) c->schedule_numbers[i] = get_f32(buf + 64 + 4 * i);
+    for (int i = 0; i < 2; i++) c->entry_numbers[i] = get_f32(buf + 80 + 4 * i);
     memcpy(c->name, buf + PS_CREATE_BYTES, c->name_length);
+    if (!all_zero(buf + 60, 12))
+        return ps_fail(err, PS_EPROTO, 0, "unknown schedule %u of the learning rate", c->schedule);
+    if (!all_zero(buf + 76, 12)) return ps_fail(err, PS_EPROTO, 0, "unknown entry rule %u", c->entry);
     return create_valid(c, err);
 }
 
-int ps_create_differs(const ps_create *a, const ps_create *b, char *text, size_t size) {
-    const struct {
-        const char *what;
-        double a, b;
-    } numbers[] = {
-        {"kind (0 dense, 1 sparse)", a->sparse, b->sparse},
-        {"dim", a->dim, b->dim},
-        {"size", (double)a->total, (double)b->total},
-        {"size on one shard", (double)a->size, (double)b->size},
-        {"optimizer (0 sgd, 1 momentum, 2 adagrad)", a->optim.method, b->optim.method},
-        {"learning_rate", (double)a->optim.learning_rate, (double)b->optim.learning_rate},
-        {"momentum", (double)a->optim.momentum, (double)b->optim.momentum},
-        {"decay (l2_rate)", (double)a->optim.decay, (double)b->optim.decay},
-        {"epsilon", (double)a->optim.epsilon, (double)b->optim.epsilon},
-        {"initial distribution", a->init.kind, b->init.kind},
-        {"seed", (double)(uint32_t)a->init.seed, (double)(uint32_t)b->init.seed},
-        {"seed / 2^32", (double)(a->init.seed >> 32), (double)(b->init.seed >> 32)},
-        {"initial_mean", (double)a->init.mean, (double)b->init.mean},
-        {"initial_std", (double)a->init.std, (double)b->init.std},
+/* A number of two descriptions, or a name in its place. */
+typedef struct difference {
+    const char *what;
+    double a, b;
+    const char *a_name, *b_name;
+} difference;
+
+static difference number(const char *what, double a, double b) {
+    return (difference){what, a, b, NULL, NULL};
+}
+
+static int tell(const difference *d, char *text, size_t size) {
+    if (d->a_name != NULL) snprintf(text, size, "%s %s against %s", d->what, d->a_name, d->b_name);
+    else snprintf(text, size, "%s %.9g against %.9g", d->what, d->a, d->b);
+    return 1;
+}
+
+/* Return the first of n numbers that differ, or NULL. */
+static const difference *first_difference(const difference *d, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (d[i].a != d[i].b) return &d[i];
+    return NULL;
+}
+
+static int numbers_differ(const ps_create *a, const ps_create *b, char *text, size_t size) {
+    static const char *const modes[] = {"sync", "half_async", "async", "geo"};
+    const difference all[] = {
+        number("kind (0 dense, 1 sparse)", a->sparse, b->sparse),
+        number("dim", a->dim, b->dim),
+        number("size", (double)a->total, (double)b->total),
+        number("size on one shard", (double)a->size, (double)b->size),
+        {"mode", a->mode, b->mode, modes[a->mode], modes[b->mode]},
+        number("updates before a push is dropped", a->discard, b->discard),
+        {"optimizer", a->optim.method, b->optim.method, ps_optim_method(a->optim.method)->name,
+         ps_optim_method(b->optim.method)->name},
+        number("learning_rate", (double)a->optim.learning_rate, (double)b->optim.learning_rate),
+        number("L1 rate", (double)a->optim.l1, (double)b->optim.l1),
+        number("L2 rate (l2_rate)", (double)a->optim.l2, (double)b->optim.l2),
+        number("gradient_clipping_threshold", (double)a->optim.clip, (double)b->optim.clip),
+        number("initial distribution", a->init.kind, b->init.kind),
+        number("seed", (double)(uint32_t)a->init.seed, (double)(uint32_t)b->init.seed),
+        number("seed / 2^32", (double)(a->init.seed >> 32), (double)(b->init.seed >> 32)),
+        number("initial_mean", (double)a->init.mean, (double)b->init.mean),
+        number("initial_std", (double)a->init.std, (double)b->init.std),
     };
-    if (a->name_length != b->name_length || memcmp(a->name, b->name, a->name_length) != 0) {
-        snprintf(text, size, "name '%.64s' against '%.64s'", a->name, b->name);
-        return 1;
-    }
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        if (numbers[i].a == numbers[i].b) continue;
-        snprintf(text, size, "%s %.9g against %.9g", numbers[i].what, numbers[i].a, numbers[i].b);
-        return 1;
+    const difference *d = first_difference(all, sizeof all / sizeof *all);
+    if (d != NULL) return tell(d, text, size);
+    for (int i = 0; i < PS_NUMBERS; i++) {
+        const difference own = number(ps_optim_method(a->optim.method)->numbers[i],
+                                      (double)a->optim.numbers[i], (double)b->optim.numbers[i]);
+        if (own.a != own.b) return tell(&own, text, size);
     }
     return 0;
+}
+
+int ps_create_differs(const ps_create *a, const ps_create *b, char *text, size_t size) {
+    if (a->name_length != b->name_length || memcmp(a->name, b->name, a->name_length) != 0) {
+        snprintf(text, size, "name '%.*s' against '%.*s'", PS_NAME(a), PS_NAME(b));
+        return 1;
+    }
+    return numbers_differ(a, b, text, size);
 }
 
 size_t ps_rows_per_frame(uint32_t dim) {

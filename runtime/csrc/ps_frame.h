@@ -12,9 +12,9 @@
 #include "ps_optim.h"
 
 #define PS_MAGIC UINT32_C(0x314c5350) /* "PSL1" */
-#define PS_VERSION 1
+#define PS_VERSION 2
 #define PS_HEADER_BYTES 64
-#define PS_CREATE_BYTES 80 /* in the body of CREATE, before the name */
+#define PS_CREATE_BYTES 120 /* in the body of CREATE, before the name */
 
 /* Every length and number from the wire is compared with one of these. */
 #define PS_MAX_TRAINERS 4096
@@ -24,6 +24,9 @@
 #define PS_MAX_DIM 65536                       /* values in a row */
 #define PS_MAX_NAME 512
 #define PS_MAX_TEXT 1024 /* an error's text */
+
+/* Arguments for %.*s: the name of an object in a message, cut to 64 bytes. */
+#define PS_NAME(spec) ps_fit((spec)->name, 64), (spec)->name
 #define PS_MAX_ROW_FRAME (PS_MAX_ROWS_BYTES + 8 + 4 * (uint64_t)PS_MAX_DIM)
 
 /* Operation of a frame. Requests come from trainers, each gets one answer of the same sequence. */
@@ -47,23 +50,33 @@ enum {
 };
 
 enum {
-    PS_WANT = 1, /* of PUSH: answer with the new values when the step is complete */
-    PS_MORE = 2, /* of PUSH_ROWS: further frames of the same push follow */
-    PS_FLAGS = 3,
+    PS_WANT = 1,    /* of PUSH: answer with the new values when the step is complete */
+    PS_MORE = 2,    /* of PUSH_ROWS: further frames of the same push follow */
+    PS_AFTER = 4,   /* of PULL_ROWS: answer when step `version` is complete */
+    PS_DROPPED = 8, /* of the answer to a push: it was not applied, because it came too late */
 };
 
 typedef struct ps_header {
     uint16_t op;
-    uint32_t epoch;       /* of the job */
-    uint32_t trainer;     /* the requesting trainer */
-    uint64_t incarnation; /* drawn at random when that trainer started */
-    uint64_t sequence;    /* of the request on this shard, from 1 */
+    uint32_t epoch;    /* of the job */
+    uint32_t trainer;  /* the requesting trainer */
+    uint64_t samples;  /* of a push: in the batch that gave the gradient */
+    uint64_t sequence; /* of the request on this shard, from 1 */
     uint32_t object;
     uint32_t flags;
     uint64_t version; /* of the object, the pass or the barrier */
     uint64_t length;  /* bytes of the body */
     uint32_t count;   /* keys or entries in the body */
 } ps_header;
+
+/* The steps of an object. */
+enum {
+    PS_SYNC = 0,       /* a step has a gradient of every trainer */
+    PS_HALF_ASYNC = 1, /* from here on each push is a step: its trainer waits for its answer alone, */
+    PS_ASYNC = 2,      /* or for none, */
+    PS_GEO = 3,        /* or pushes the difference of several steps of its own */
+    PS_MODES = 4,
+};
 
 /* The body of CREATE. */
 typedef struct ps_create {
@@ -72,6 +85,12 @@ typedef struct ps_create {
     uint64_t size;   /* floats of a dense object on this shard; of a table 0 */
     uint64_t total;  /* floats of a dense object on all shards, rows of a table */
     ps_optim optim;
+    uint32_t schedule; /* of the learning rate; 0: constant */
+    float schedule_numbers[2];
+    uint32_t mode;    /* PS_SYNC, ... */
+    uint32_t discard; /* drop a push this many updates after its values were read; 0: never */
+    uint32_t entry;   /* of a table: the rule by which a key gets a row; 0: at its first push */
+    float entry_numbers[2];
     ps_init init; /* of a table */
     uint32_t name_length;
     char name[PS_MAX_NAME + 1];
@@ -82,11 +101,14 @@ void ps_header_encode(const ps_header *h, uint8_t *buf);
 
 /* Read the header at the start of buf[0..n). Returns the bytes it took, PS_EAGAIN if it is
  * incomplete, PS_EPROTO if it is invalid (then err has the cause): wrong magic, version or check, an unknown
- * op or flag, a length above the op's limit. */
+ * op, a flag that the op lacks, a length above the op's limit. */
 int64_t ps_header_decode(const uint8_t *buf, size_t n, ps_header *h, ps_err *err);
 
 /* Return the longest body of an op, 0 for an unknown one. */
 uint64_t ps_frame_limit(uint16_t op);
+
+/* Return the flags that a frame of this op may have. */
+uint32_t ps_frame_flags(uint16_t op);
 
 /* Return the name of an op, as in docs/protocol.md; "?" for an unknown one. */
 const char *ps_op_name(uint16_t op);

@@ -8,6 +8,13 @@
 #include "ps_sparse.h"
 #include "ps_step.h"
 
+/* Pushes of a trainer that came too late. */
+typedef struct ps_drops {
+    uint64_t count;
+    uint64_t last; /* sequence of the last one */
+    uint64_t told; /* the count in the last event */
+} ps_drops;
+
 typedef struct ps_object {
     ps_create spec;
     uint32_t creator; /* the trainer that created it */
@@ -16,6 +23,8 @@ typedef struct ps_object {
     ps_sparse *sparse;     /* of a table; else NULL */
     ps_held **held;        /* [trainers], frames in order */
     uint32_t held_n;       /* trainers with held frames */
+    ps_held **parked;      /* [trainers], keys of reads that wait for a step, in order */
+    ps_drops *drops;       /* [trainers] */
     uint64_t *init_waits;  /* [trainers], sequence of the INIT to answer when the values are there */
     int64_t init_since_ms; /* when the first trainer began to wait for them; 0: none */
 } ps_object;
@@ -38,5 +47,28 @@ int ps_object_take(ps_object *o, const uint8_t *ended, uint32_t trainer, uint64_
 
 /* Apply the complete step. Can't fail. */
 void ps_object_commit(ps_object *o);
+
+/* Return true if each push is a step of its own, applied as it comes. */
+bool ps_object_async(const ps_object *o);
+
+/* Apply the rows of a frame of an asynchronous push. PS_OK, or an error of the table; then nothing changed.
+ */
+int ps_object_apply_rows(ps_object *o, const ps_held *rows, ps_err *err);
+
+/* Note that the trainer's asynchronous push is whole: one version more, unless it was dropped. */
+void ps_object_end_push(ps_object *o, uint32_t trainer, uint64_t sequence);
+
+/* Return true if some values have a gradient that others still lack. */
+bool ps_object_torn(const ps_object *o);
+
+/* Keep a read until its step is complete; the object owns it then. Can't fail. */
+void ps_object_park(ps_object *o, uint32_t trainer, ps_held *h);
+
+/* Take back the trainer's first kept read that can be answered now; the caller owns it then. NULL: there is
+ * none. Can't fail. */
+ps_held *ps_object_unpark(ps_object *o, uint32_t trainer);
+
+/* Free the trainer's kept reads. Returns their charge. Can't fail. */
+uint64_t ps_object_forget_parked(ps_object *o, uint32_t trainer);
 
 #endif

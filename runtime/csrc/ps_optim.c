@@ -2,79 +2,186 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-int ps_optim_check(const ps_optim *o, ps_err *err) {
-    if (o->method >= PS_METHODS) return ps_fail(err, PS_EINVAL, 0, "unknown optimizer method %u", o->method);
-    if (!isfinite(o->learning_rate) || !isfinite(o->momentum) || !isfinite(o->decay) || !isfinite(o->epsilon))
-        return ps_fail(err, PS_EINVAL, 0,
-                       "optimizer: learning_rate %g, momentum %g, decay %g, epsilon %g: not all finite",
-                       (double)o->learning_rate, (double)o->momentum, (double)o->decay, (double)o->epsilon);
-    if (o->epsilon < 0)
-        return ps_fail(err, PS_EINVAL, 0, "optimizer: epsilon %g is negative", (double)o->epsilon);
-    return PS_OK;
+/* --- The kernels. `full`: with clipping and L1; constant in each build, so that training without them does
+ * not pay. --- */
+
+#define PARAMS                                                                          \
+    const ps_optim *o, float rate, float *restrict p, float *restrict s, size_t stride, \
+        const float *restrict g, size_t n
+
+PS_INLINE float clipped(const ps_optim *o, float g, bool full) {
+    float most = o->clip;
+    if (!full || most == 0) return g;
+    return g > most ? most : g < -most ? -most : g;
 }
 
-uint32_t ps_optim_slots(uint32_t method) {
-    return method == PS_MOMENTUM || method == PS_ADAGRAD ? 1 : 0;
+/* Move a value towards 0. */
+PS_INLINE float shrunk(const ps_optim *o, float p, float by, bool full) {
+    if (!full || o->l1 == 0) return p;
+    return p > by ? p - by : p < -by ? p + by : 0 * p; /* a NaN stays one */
 }
 
-PS_INLINE void sgd(ps_optim o, float *restrict p, const float *restrict g, size_t n) {
-    for (size_t i = 0; i < n; i++) p[i] -= o.learning_rate * (g[i] + o.decay * p[i]);
-}
-
-PS_INLINE void momentum(ps_optim o, float *restrict p, float *restrict m, const float *restrict g, size_t n) {
+PS_INLINE void sgd(PARAMS, bool full) {
+    const ps_optim r = *o;
+    float by = rate * r.l1;
+    (void)s, (void)stride;
     for (size_t i = 0; i < n; i++) {
-        m[i] = o.momentum * m[i] - o.learning_rate * (g[i] + o.decay * p[i]);
-        p[i] += m[i];
+        p[i] -= rate * (clipped(&r, g[i], full) + r.l2 * p[i]);
+        p[i] = shrunk(&r, p[i], by, full);
+    }
+}
+
+PS_INLINE void momentum(PARAMS, bool full) {
+    const ps_optim r = *o;
+    float by = rate * r.l1;
+    (void)stride;
+    for (size_t i = 0; i < n; i++) {
+        s[i] = r.numbers[0] * s[i] - rate * (clipped(&r, g[i], full) + r.l2 * p[i]);
+        p[i] += s[i];
+        p[i] = shrunk(&r, p[i], by, full);
     }
 }
 
 /* sqrtf becomes a vector instruction only with -fno-math-errno: several times faster. */
-PS_INLINE void adagrad(ps_optim o, float *restrict p, float *restrict h, const float *restrict g, size_t n) {
+PS_INLINE void adagrad(PARAMS, bool full) {
+    const ps_optim r = *o;
+    float by = rate * r.l1;
+    (void)stride;
     for (size_t i = 0; i < n; i++) {
-        h[i] += g[i] * g[i];
-        p[i] -= o.learning_rate * (g[i] + o.decay * p[i]) / sqrtf(h[i] + o.epsilon);
+        float own = clipped(&r, g[i], full);
+        s[i] += own * own;
+        float root = sqrtf(s[i] + r.numbers[0]);
+        p[i] -= rate * (own + r.l2 * p[i]) / root;
+        p[i] = shrunk(&r, p[i], by / root, full);
     }
 }
 
-/* Body of every build: the compiler makes vectors as wide as the build allows. */
-PS_INLINE void apply(const ps_optim *o, float *restrict p, float *restrict s, const float *restrict g,
-                     size_t n) {
-    if (o->method == PS_ADAGRAD) adagrad(*o, p, s, g, n);
-    else if (o->method == PS_MOMENTUM) momentum(*o, p, s, g, n);
-    else sgd(*o, p, g, n);
+PS_INLINE void fleet_adagrad(PARAMS, bool full) {
+    const ps_optim r = *o;
+    float by = rate * r.l1;
+    (void)stride;
+    for (size_t i = 0; i < n; i++) {
+        float own = clipped(&r, g[i], full) + r.l2 * p[i];
+        s[i] += own * own;
+        p[i] -= rate * own / (sqrtf(s[i]) + r.numbers[0]);
+        p[i] = shrunk(&r, p[i], by, full);
+    }
+}
+
+PS_INLINE void adam(PARAMS, bool full) {
+    const ps_optim r = *o;
+    float beta1 = r.numbers[0], beta2 = r.numbers[1], by = r.learning_rate * r.l1;
+    float *restrict m = s, *restrict v = s + stride;
+    for (size_t i = 0; i < n; i++) {
+        float own = clipped(&r, g[i], full) + r.l2 * p[i];
+        m[i] = beta1 * m[i] + (1 - beta1) * own;
+        v[i] = beta2 * v[i] + (1 - beta2) * (own * own);
+        p[i] -= m[i] * rate / (sqrtf(v[i]) + r.numbers[2]);
+        p[i] = shrunk(&r, p[i], by, full);
+    }
 }
 
 PS_INLINE void add(float *restrict acc, const float *restrict g, size_t n) {
     for (size_t i = 0; i < n; i++) acc[i] += g[i];
 }
 
-#if PS_HAVE_AVX2
-PS_TARGET_AVX2 static void apply_avx2(const ps_optim *o, float *restrict p, float *restrict s,
-                                      const float *restrict g, size_t n) {
-    apply(o, p, s, g, n);
-}
+/* --- Their builds: the compiler makes vectors as wide as the build allows. --- */
 
-PS_TARGET_AVX2 static void add_avx2(float *restrict acc, const float *restrict g, size_t n) {
-    add(acc, g, n);
-}
-#endif
+typedef void kernel(PARAMS);
 
-void ps_optim_apply_isa(ps_isa isa, const ps_optim *o, float *restrict value, float *restrict slots,
-                        const float *restrict grad, size_t n) {
-#if PS_HAVE_AVX2
-    if (isa != PS_ISA_BASE && ps_cpu_avx2()) {
-        apply_avx2(o, value, slots, grad, n);
-        return;
+#define BUILD(method, suffix, target)                                            \
+    target static void method##suffix(PARAMS) {                                  \
+        if (o->clip > 0 || o->l1 > 0) method(o, rate, p, s, stride, g, n, true); \
+        else method(o, rate, p, s, stride, g, n, false);                         \
     }
+
+#if PS_HAVE_AVX2
+#define BUILDS(method) BUILD(method, _base, ) BUILD(method, _avx2, PS_TARGET_AVX2)
+#define KERNELS(method) {method##_base, method##_avx2}
+#else
+#define BUILDS(method) BUILD(method, _base, )
+#define KERNELS(method) {method##_base, method##_base}
 #endif
-    (void)isa;
-    apply(o, value, slots, grad, n);
+
+BUILDS(sgd)
+BUILDS(momentum)
+BUILDS(adagrad)
+BUILDS(fleet_adagrad)
+BUILDS(adam)
+
+/* --- The table: a further method is a row here, a kernel above and an oracle in runtime/reference.py. --- */
+
+static const struct {
+    ps_method method;
+    kernel *kernels[2]; /* for any machine, with AVX2 */
+} table[PS_METHODS] = {
+    [PS_SGD] = {{"sgd", 0, {NULL}}, KERNELS(sgd)},
+    [PS_MOMENTUM] = {{"momentum", 1, {"momentum"}}, KERNELS(momentum)},
+    [PS_ADAGRAD] = {{"adagrad", 1, {"epsilon"}}, KERNELS(adagrad)},
+    [PS_FLEET_ADAGRAD] = {{"fleet_adagrad", 1, {"epsilon"}}, KERNELS(fleet_adagrad)},
+    [PS_ADAM] = {{"adam", 2, {"beta1", "beta2", "epsilon"}}, KERNELS(adam)},
+};
+
+const ps_method *ps_optim_method(uint32_t method) {
+    return method < PS_METHODS ? &table[method].method : NULL;
 }
 
-void ps_optim_apply(const ps_optim *o, float *restrict value, float *restrict slots,
-                    const float *restrict grad, size_t n) {
-    ps_optim_apply_isa(PS_ISA_BEST, o, value, slots, grad, n);
+uint32_t ps_optim_slots(uint32_t method) {
+    return method < PS_METHODS ? table[method].method.slots : 0;
+}
+
+static int bad_number(const char *name, float number, const char *expected, ps_err *err) {
+    return ps_fail(err, PS_EINVAL, 0, "optimizer: %s %g, expected %s", name, (double)number, expected);
+}
+
+int ps_optim_check(const ps_optim *o, ps_err *err) {
+    if (o->method >= PS_METHODS) return ps_fail(err, PS_EINVAL, 0, "unknown optimizer method %u", o->method);
+    const ps_method *m = &table[o->method].method;
+    const char *const names[] = {"l1", "l2", "clip"};
+    const float rates[] = {o->l1, o->l2, o->clip};
+    if (!isfinite(o->learning_rate))
+        return bad_number("learning_rate", o->learning_rate, "a finite number", err);
+    for (int i = 0; i < 3; i++)
+        if (!isfinite(rates[i]) || rates[i] < 0)
+            return bad_number(names[i], rates[i], "a finite number, not negative", err);
+    for (int i = 0; i < PS_NUMBERS; i++) {
+        float number = o->numbers[i];
+        if (m->numbers[i] == NULL) {
+            if (number != 0) return bad_number(m->name, number, "0 after its own numbers", err);
+        } else if (!isfinite(number) || number < 0) {
+            return bad_number(m->numbers[i], number, "a finite number, not negative", err);
+        } else if (o->method == PS_ADAM && i < 2 && number >= 1) {
+            return bad_number(m->numbers[i], number, "less than 1", err);
+        }
+    }
+    return PS_OK;
+}
+
+/* Products of doubles alone, in a fixed order: no function of a library, which differ. */
+static double power(double base, uint64_t exponent) {
+    double result = 1;
+    for (; exponent > 0; exponent >>= 1, base *= base)
+        if (exponent & 1) result *= base;
+    return result;
+}
+
+float ps_optim_rate(const ps_optim *o, uint64_t step) {
+    if (o->method != PS_ADAM) return o->learning_rate;
+    double first = 1 - power((double)o->numbers[0], step), second = 1 - power((double)o->numbers[1], step);
+    return (float)((double)o->learning_rate * sqrt(second) / first);
+}
+
+void ps_optim_apply_isa(ps_isa isa, const ps_optim *o, float rate, float *restrict value,
+                        float *restrict slots, size_t stride, const float *restrict grad, size_t n) {
+    int wide = isa != PS_ISA_BASE && ps_cpu_avx2();
+    table[o->method].kernels[wide](o, rate, value, slots, stride, grad, n);
+}
+
+void ps_optim_apply(const ps_optim *o, float rate, float *restrict value, float *restrict slots,
+                    size_t stride, const float *restrict grad, size_t n) {
+    ps_optim_apply_isa(PS_ISA_BEST, o, rate, value, slots, stride, grad, n);
 }
 
 /* Return true if rows[0..k) are all below rows_n and ascending, as from np.unique. */
@@ -105,18 +212,24 @@ static int check_rows(const uint64_t *rows, size_t k, size_t rows_n, ps_err *err
     return rc;
 }
 
-int ps_optim_apply_rows(const ps_optim *o, float *restrict value, float *restrict slots, size_t rows_n,
-                        size_t dim, const uint64_t *restrict rows, const float *restrict grad, size_t k,
-                        ps_err *err) {
+int ps_optim_apply_rows(const ps_optim *o, float rate, float *restrict value, float *restrict slots,
+                        size_t rows_n, size_t dim, const uint64_t *restrict rows, const float *restrict grad,
+                        size_t k, ps_err *err) {
     int rc = check_rows(rows, k, rows_n, err);
     if (rc != PS_OK) return rc;
-    size_t state = dim * ps_optim_slots(o->method);
     for (size_t i = 0; i < k; i++) {
-        float *own = slots == NULL ? NULL : slots + rows[i] * state;
-        ps_optim_apply(o, value + rows[i] * dim, own, grad + i * dim, dim);
+        size_t at = (size_t)rows[i] * dim;
+        ps_optim_apply(o, rate, value + at, slots == NULL ? NULL : slots + at, rows_n * dim, grad + i * dim,
+                       dim);
     }
     return PS_OK;
 }
+
+#if PS_HAVE_AVX2
+PS_TARGET_AVX2 static void add_avx2(float *restrict acc, const float *restrict g, size_t n) {
+    add(acc, g, n);
+}
+#endif
 
 void ps_add_isa(ps_isa isa, float *restrict acc, const float *restrict g, size_t n) {
 #if PS_HAVE_AVX2
@@ -131,4 +244,27 @@ void ps_add_isa(ps_isa isa, float *restrict acc, const float *restrict g, size_t
 
 void ps_add(float *restrict acc, const float *restrict g, size_t n) {
     ps_add_isa(PS_ISA_BEST, acc, g, n);
+}
+
+static int check_groups(const int64_t *order, size_t n, const int64_t *starts, size_t k, ps_err *err) {
+    if ((k == 0) != (n == 0) || (k > 0 && starts[0] != 0))
+        return ps_fail(err, PS_EINVAL, 0, "starts: expected 0 first, and one of each group");
+    for (size_t g = 0; g < k; g++)
+        if (starts[g] < 0 || (size_t)starts[g] >= n || (g > 0 && starts[g] <= starts[g - 1]))
+            return ps_fail(err, PS_EINVAL, 0, "starts[%zu]: expected ascending ones below %zu", g, n);
+    for (size_t i = 0; i < n; i++)
+        if (order[i] < 0 || (size_t)order[i] >= n)
+            return ps_fail(err, PS_EINVAL, 0, "order[%zu]: expected less than %zu", i, n);
+    return PS_OK;
+}
+
+int ps_sum_groups(float *restrict sum, const float *restrict rows, size_t dim, const int64_t *restrict order,
+                  size_t n, const int64_t *restrict starts, size_t k, ps_err *err) {
+    int rc = check_groups(order, n, starts, k, err);
+    for (size_t g = 0; rc == PS_OK && g < k; g++, sum += dim) {
+        size_t at = (size_t)starts[g], end = g + 1 < k ? (size_t)starts[g + 1] : n;
+        if (dim > 0) memcpy(sum, rows + (size_t)order[at] * dim, dim * sizeof *sum);
+        while (++at < end) ps_add(sum, rows + (size_t)order[at] * dim, dim);
+    }
+    return rc;
 }

@@ -37,7 +37,7 @@ void ps_peer_lost(ps_peer *p) {
         p->part = p->head;
         p->part_got = p->got - p->carried;
     }
-    p->in_body = p->paused = p->full = p->repeated = p->dying = false;
+    p->in_body = p->paused = p->full = p->hungry = p->repeated = p->dying = false;
     p->skip = p->carried = 0;
     p->heard = 0;
     p->armed = 0;
@@ -60,7 +60,7 @@ static int grow(ps_peer *p, ps_err *err) {
     return PS_OK;
 }
 
-int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, void *owned, ps_err *err) {
+int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, bool lend, void *owned, ps_err *err) {
     int code = p->out_to == p->out_cap ? grow(p, err) : PS_OK;
     if (code < 0) {
         free(owned);
@@ -71,14 +71,13 @@ int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, void *ow
     r->body = body;
     r->length = (size_t)head->length;
     r->owned = owned;
+    r->lend = lend;
     if (owned != NULL) p->out_owned += r->length;
     return PS_OK;
 }
 
-/* Values do not change until the trainer has them: it reads all answers of a call before the next call,
- * and no step ends without its next gradient, or its end of the pass. */
 static bool lent(const ps_reply *r) {
-    return r->owned == NULL && r->length >= LENT_BYTES;
+    return r->lend && r->length >= LENT_BYTES;
 }
 
 /* Collect the unsent parts of the first answers as iovecs; not beyond the header of a lent body,
@@ -136,6 +135,12 @@ int ps_peer_flush(ps_peer *p, ps_pipe *pipe, ps_err *err) {
 
 uint64_t ps_peer_left(const ps_peer *p) {
     return p->skip + (p->repeated ? 0 : p->head.length - p->got);
+}
+
+bool ps_peer_owes(const ps_peer *p, const void *body) {
+    for (size_t i = p->out_from; i < p->out_to; i++)
+        if (p->out[i].body == body && p->out[i].length > 0) return true;
+    return false;
 }
 
 bool ps_peer_unsent(const ps_peer *p) {

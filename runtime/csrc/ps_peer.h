@@ -15,7 +15,9 @@ typedef struct ps_held {
     struct ps_held *next; /* further frames of the same push */
     uint64_t bytes;       /* of the body */
     uint32_t count;       /* keys */
-    bool counted;         /* in the shard's held_bytes */
+    uint64_t charge;      /* in the shard's held_bytes */
+    uint64_t sequence;    /* of a parked read */
+    uint64_t version;     /* a parked read waits for this step */
     uint64_t data[];      /* the body */
 } ps_held;
 
@@ -33,6 +35,7 @@ typedef struct ps_reply {
     const uint8_t *body; /* borrowed from an object, or `owned` */
     size_t length;
     void *owned; /* freed when the answer has gone */
+    bool lend;   /* the body does not change until the trainer has it */
 } ps_reply;
 
 typedef struct ps_peer {
@@ -53,6 +56,7 @@ typedef struct ps_peer {
     bool in_body;   /* the header is complete and its body was begun */
     bool paused;    /* the header is complete, its body waits for the trainer's turn */
     bool full;      /* nothing is read until it has taken some of its answers */
+    bool hungry;    /* it has used up its share, and may have input in our buffer */
     bool repeated;  /* a repetition of a complete request */
     ps_sink sink;
     uint8_t *mem;     /* of PS_SINK_BYTES; borrowed */
@@ -82,9 +86,12 @@ void ps_peer_close(ps_peer *p);
  * already taken stay taken. Can't fail. */
 void ps_peer_lost(ps_peer *p);
 
-/* Queue an answer to the request `to`; takes over `owned` in any case. PS_OK, PS_ENOMEM, or PS_ELIMIT
- * beyond PS_MAX_ANSWERS. */
-int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, void *owned, ps_err *err);
+/* Queue an answer; takes over `owned` in any case. `lend`: the body does not change until the trainer has
+ * it. PS_OK, PS_ENOMEM, or PS_ELIMIT beyond PS_MAX_ANSWERS. */
+int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, bool lend, void *owned, ps_err *err);
+
+/* Return true if a part of this body waits to be sent. */
+bool ps_peer_owes(const ps_peer *p, const void *body);
 
 /* Send queued answers as far as the socket takes them; values go through `pipe`. PS_OK (all sent), PS_EAGAIN
  * or PS_ECONN. */

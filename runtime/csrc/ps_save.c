@@ -67,7 +67,7 @@ static void put_number(uint8_t *p, int bytes, uint64_t x) {
 static int save_head(sink *s, const ps_object *o, uint64_t count, ps_err *err) {
     uint8_t raw[PS_SAVE_HEAD_BYTES + PS_CREATE_BYTES + PS_MAX_NAME];
     size_t create = ps_create_encode(&o->spec, raw + PS_SAVE_HEAD_BYTES);
-    put_number(raw, 4, o->dense.applied ? PS_SAVE_TORN : 0);
+    put_number(raw, 4, ps_object_torn(o) ? PS_SAVE_TORN : 0);
     put_number(raw + 4, 4, create);
     put_number(raw + 8, 8, o->step.version);
     put_number(raw + 16, 8, count);
@@ -130,7 +130,7 @@ int ps_save_objects(int fd, ps_object *const *objects, uint32_t n, void *buffer,
     sink s = {.fd = fd, .buffer = buffer, .size = size};
     for (uint32_t i = 0; i < n; i++)
         if (objects[i]->dense.n > 0 && !objects[i]->dense.ready)
-            return ps_fail(err, PS_EINVAL, 0, "'%.64s' has no values yet", objects[i]->spec.name);
+            return ps_fail(err, PS_EINVAL, 0, "'%.*s' has no values yet", PS_NAME(&objects[i]->spec));
     ps_sha256_init(&s.sha);
     int code = begin(&s, err);
     for (uint32_t i = 0; code == PS_OK && i < n; i++)

@@ -6,39 +6,48 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FAIR_SHARE = 4 << 20, LINGER_MS = 5000 };
+enum { FAIR_SHARE = 4 << 20, FRAME_SHARE = 1 << 10, LINGER_MS = 5000 };
 
 /* --- Answers. --- */
 
-static void answer(ps_shard *s, ps_peer *p, ps_header head, const void *body, void *owned) {
+/* Without memory for the text: let the trainer connect again. */
+static void fail_answer(ps_shard *s, ps_peer *p, const ps_err *why) {
+    ps_shard_event(s, PS_EVENT_ERROR, p->trainer, 0, why->text);
+    p->dying = true;
+    p->dead_ms = s->now_ms;
+}
+
+/* Values of a synchronous object are lent: they do not change until the trainer has them, because it reads
+ * all answers of a step before the next push, and no step ends without its gradient or its end of the pass.
+ */
+static void answer(ps_shard *s, ps_peer *p, ps_header head, const void *body, bool lend, void *owned) {
     ps_err err;
     head.epoch = s->config.epoch;
     head.trainer = p->trainer;
-    head.incarnation = p->incarnation;
     s->bytes_out += PS_HEADER_BYTES + head.length;
     if (p->conn.fd < 0) {
         free(owned);
         return;
     }
-    if (ps_peer_answer(p, &head, body, owned, &err) == PS_OK) return;
-    ps_shard_event(s, PS_EVENT_ERROR, p->trainer, 0, err.text);
-    p->dying = true; /* no memory for the text: let it connect again */
-    p->dead_ms = s->now_ms;
+    if (ps_peer_answer(p, &head, body, lend, owned, &err) < 0) fail_answer(s, p, &err);
 }
 
-static void answer_done(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t object, uint64_t version) {
-    answer(s, p, (ps_header){.op = PS_DONE, .sequence = sequence, .object = object, .version = version}, NULL,
-           NULL);
+static void answer_done(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t object, uint64_t version,
+                        uint32_t flags) {
+    ps_header head = {
+        .op = PS_DONE, .sequence = sequence, .object = object, .version = version, .flags = flags};
+    answer(s, p, head, NULL, false, NULL);
 }
 
-static void answer_values(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t object) {
+static void answer_values(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t object, uint32_t flags) {
     ps_object *o = s->objects[object];
     ps_header head = {.op = PS_VALUES,
                       .sequence = sequence,
                       .object = object,
+                      .flags = flags,
                       .version = o->step.version,
                       .length = o->dense.n * sizeof(float)};
-    answer(s, p, head, o->dense.values, NULL);
+    answer(s, p, head, o->dense.values, !ps_object_async(o), NULL);
 }
 
 /* Every error is a frame, and the last one of its connection. */
@@ -48,7 +57,7 @@ static void refuse(ps_shard *s, ps_peer *p, const ps_err *why) {
     void *text = malloc(n + 1);
     if (text != NULL) memcpy(text, why->text, n + 1);
     ps_header head = {.op = PS_ERROR, .sequence = p->head.sequence, .length = text == NULL ? 0 : n};
-    answer(s, p, head, text, text);
+    answer(s, p, head, text, false, text);
     p->in_body = false;
     p->dying = true;
     p->dead_ms = s->now_ms + LINGER_MS;
@@ -61,20 +70,47 @@ static void answer_step(ps_shard *s, uint32_t object, uint32_t trainer) {
     uint64_t sequence = st->waiter[trainer];
     if (sequence == 0) return;
     st->waiter[trainer] = 0;
-    if (st->flags[trainer] & PS_WANT) answer_values(s, &s->peers[trainer], sequence, object);
-    else answer_done(s, &s->peers[trainer], sequence, object, st->version);
+    if (st->flags[trainer] & PS_WANT) answer_values(s, &s->peers[trainer], sequence, object, 0);
+    else answer_done(s, &s->peers[trainer], sequence, object, st->version, 0);
+}
+
+static int answer_rows(ps_shard *s, ps_peer *p, uint32_t object, const ps_held *keys, ps_err *err) {
+    ps_object *o = s->objects[object];
+    size_t bytes = keys->count * sizeof(float) * (size_t)o->spec.dim;
+    float *rows = malloc(bytes + 1);
+    if (rows == NULL) return ps_fail(err, PS_ENOMEM, 0, "%u rows of '%.*s'", keys->count, PS_NAME(&o->spec));
+    ps_sparse_read(o->sparse, keys->data, keys->count, rows);
+    ps_header head = {.op = PS_ROWS,
+                      .sequence = keys->sequence,
+                      .object = object,
+                      .version = o->step.version,
+                      .length = bytes,
+                      .count = keys->count};
+    answer(s, p, head, rows, false, rows);
+    return PS_OK;
+}
+
+/* Answer the reads that waited for this step. */
+static void answer_parked(ps_shard *s, uint32_t object, uint32_t trainer) {
+    ps_err err;
+    for (ps_held *h; (h = ps_object_unpark(s->objects[object], trainer)) != NULL;) {
+        s->held_bytes -= h->charge;
+        if (answer_rows(s, &s->peers[trainer], object, h, &err) < 0) fail_answer(s, &s->peers[trainer], &err);
+        free(h);
+    }
 }
 
 /* Add every gradient whose turn it is to the sum, and end the step after the last. */
 static int settle(ps_shard *s, uint32_t object, ps_err *err) {
     ps_object *o = s->objects[object];
     ps_step *st = &o->step;
+    if (ps_object_async(o)) return PS_OK;
     for (uint32_t t; (t = ps_step_turn(st, s->ended)) < st->n;) {
         if (o->sparse != NULL || st->part[t] == PS_PART_WHOLE) {
             uint64_t freed = 0;
             int code = ps_object_take(o, s->ended, t, &freed, err);
             s->held_bytes -= freed;
-            if (code < 0) return code;
+            if (code < 0) return ps_fail_about(err, o->spec.name);
         }
         if (st->part[t] != PS_PART_WHOLE) return PS_OK;
         st->part[t] = PS_PART_DONE;
@@ -82,13 +118,15 @@ static int settle(ps_shard *s, uint32_t object, ps_err *err) {
     }
     if (!ps_step_complete(st, s->ended)) return PS_OK;
     ps_object_commit(o);
-    s->steps++;
-    for (uint32_t t = 0; t < st->n; t++) answer_step(s, object, t);
+    for (uint32_t t = 0; t < st->n; t++) {
+        answer_step(s, object, t);
+        answer_parked(s, object, t);
+    }
     return PS_OK;
 }
 
 static void drop_rows(ps_shard *s, ps_peer *p) {
-    if (p->rows != NULL && p->rows->counted) s->held_bytes -= p->rows->bytes;
+    if (p->rows != NULL) s->held_bytes -= p->rows->charge;
     free(p->rows);
     p->rows = NULL;
 }
@@ -98,7 +136,7 @@ static void drop_rows(ps_shard *s, ps_peer *p) {
 static void use_floats(ps_peer *p, ps_object *o, size_t floats, const float *grad) {
     size_t at = (size_t)((p->got - p->carried) / sizeof(float));
     if (p->sink == PS_SINK_ADD) ps_dense_add(&o->dense, at, grad, floats);
-    else ps_dense_apply(&o->dense, at, grad, floats);
+    else ps_dense_apply(&o->dense, o->step.version + 1, at, grad, floats);
 }
 
 /* Add a piece to the sum: whole floats are used, the bytes of an incomplete one are kept. */
@@ -146,10 +184,10 @@ static int grow_objects(ps_shard *s, ps_err *err) {
 }
 
 static int do_create(ps_shard *s, ps_peer *p, ps_err *err) {
-    ps_create spec;
+    ps_create spec = {0};
     char text[PS_EVENT_TEXT];
     int code = ps_create_decode(p->create, (size_t)p->head.length, &spec, err);
-    if (code < 0) return code;
+    if (code < 0) return spec.name_length > 0 ? ps_fail_about(err, spec.name) : code;
     if (p->head.object == s->objects_n) {
         code = grow_objects(s, err);
         if (code == PS_OK)
@@ -159,8 +197,8 @@ static int do_create(ps_shard *s, ps_peer *p, ps_err *err) {
     }
     const ps_object *o = s->objects[p->head.object];
     if (ps_create_differs(&spec, &o->spec, text, sizeof text))
-        return ps_fail(err, PS_EPROTO, 0, "trainer %u and trainer %u do not agree on '%.64s': %.120s",
-                       p->trainer, o->creator, o->spec.name, text);
+        return ps_fail(err, PS_EPROTO, 0, "trainer %u and trainer %u do not agree on '%.*s': %.*s",
+                       p->trainer, o->creator, PS_NAME(&o->spec), ps_fit(text, 120), text);
     return PS_OK;
 }
 
@@ -169,7 +207,7 @@ static void do_init(ps_shard *s, const ps_peer *p) {
     if (p->trainer != 0 || p->head.length == 0 || o->dense.ready) return;
     o->dense.ready = true;
     for (uint32_t t = 0; t < s->config.trainers; t++) {
-        if (o->init_waits[t] != 0) answer_done(s, &s->peers[t], o->init_waits[t], p->head.object, 0);
+        if (o->init_waits[t] != 0) answer_done(s, &s->peers[t], o->init_waits[t], p->head.object, 0, 0);
         o->init_waits[t] = 0;
     }
 }
@@ -177,6 +215,10 @@ static void do_init(ps_shard *s, const ps_peer *p) {
 static void do_push(ps_shard *s, const ps_peer *p) {
     ps_object *o = s->objects[p->head.object];
     uint8_t *part = &o->step.part[p->trainer];
+    if (ps_object_async(o)) {
+        ps_object_end_push(o, p->trainer, p->head.sequence);
+        return;
+    }
     if (*part == PS_PART_HELD) {
         *part = PS_PART_WHOLE;
         return;
@@ -186,11 +228,26 @@ static void do_push(ps_shard *s, const ps_peer *p) {
     o->step.done++;
 }
 
-static void do_push_rows(ps_shard *s, ps_peer *p) {
+static int do_push_rows(ps_shard *s, ps_peer *p, ps_err *err) {
     ps_object *o = s->objects[p->head.object];
+    bool whole = !(p->head.flags & PS_MORE);
+    if (ps_object_async(o)) {
+        int code = p->rows == NULL ? PS_OK : ps_object_apply_rows(o, p->rows, err);
+        if (code < 0) return ps_fail_about(err, o->spec.name);
+        if (whole) ps_object_end_push(o, p->trainer, p->head.sequence);
+        return PS_OK;
+    }
     ps_object_hold(o, p->trainer, p->rows);
     p->rows = NULL;
-    if (!(p->head.flags & PS_MORE)) o->step.part[p->trainer] = PS_PART_WHOLE;
+    if (whole) o->step.part[p->trainer] = PS_PART_WHOLE;
+    return PS_OK;
+}
+
+static int do_set_rows(ps_shard *s, const ps_peer *p, ps_err *err) {
+    ps_object *o = s->objects[p->head.object];
+    const float *values = (const float *)(p->rows->data + p->head.count);
+    int code = ps_sparse_set(o->sparse, p->rows->data, values, p->head.count, err);
+    return code < 0 ? ps_fail_about(err, o->spec.name) : PS_OK;
 }
 
 static bool all_set(const uint8_t *a, const uint8_t *b, uint32_t n) {
@@ -210,7 +267,7 @@ static void answer_versions(ps_shard *s, ps_peer *p, uint64_t sequence) {
     if (body == NULL) n = 0;
     ps_header head = {
         .op = PS_VERSIONS, .sequence = sequence, .version = s->pass, .length = 16 * n, .count = (uint32_t)n};
-    answer(s, p, head, body, body);
+    answer(s, p, head, body, false, body);
 }
 
 static void end_pass(ps_shard *s) {
@@ -229,7 +286,7 @@ static void end_barrier(ps_shard *s) {
     s->barrier_since_ms = 0;
     memset(s->at_barrier, 0, s->config.trainers);
     for (uint32_t t = 0; t < s->config.trainers; t++) {
-        if (s->barrier_waits[t] != 0) answer_done(s, &s->peers[t], s->barrier_waits[t], 0, s->barrier);
+        if (s->barrier_waits[t] != 0) answer_done(s, &s->peers[t], s->barrier_waits[t], 0, s->barrier, 0);
         s->barrier_waits[t] = 0;
     }
 }
@@ -265,14 +322,12 @@ static int effect(ps_shard *s, ps_peer *p, ps_err *err) {
         do_init(s, p);
         return PS_OK;
     case PS_SET_ROWS:
-        return ps_sparse_set(s->objects[p->head.object]->sparse, p->rows->data,
-                             (const float *)(p->rows->data + p->head.count), p->head.count, err);
+        return do_set_rows(s, p, err);
     case PS_PUSH:
         do_push(s, p);
         return PS_OK;
     case PS_PUSH_ROWS:
-        do_push_rows(s, p);
-        return PS_OK;
+        return do_push_rows(s, p, err);
     case PS_END_PASS:
         s->ended[p->trainer] = 1;
         if (s->pass_since_ms == 0) s->pass_since_ms = s->now_ms;
@@ -289,20 +344,22 @@ static int effect(ps_shard *s, ps_peer *p, ps_err *err) {
     }
 }
 
-static int answer_rows(ps_shard *s, ps_peer *p, ps_err *err) {
+/* Answer a read, or keep it until its step is complete. */
+static int respond_rows(ps_shard *s, ps_peer *p, ps_err *err) {
     ps_object *o = s->objects[p->head.object];
-    size_t bytes = p->head.count * sizeof(float) * (size_t)o->spec.dim;
-    float *rows = malloc(bytes + 1);
-    if (rows == NULL) return ps_fail(err, PS_ENOMEM, 0, "%u rows of '%.64s'", p->head.count, o->spec.name);
-    ps_sparse_read(o->sparse, p->rows->data, p->head.count, rows);
-    ps_header head = {.op = PS_ROWS,
-                      .sequence = p->head.sequence,
-                      .object = p->head.object,
-                      .version = o->step.version,
-                      .length = bytes,
-                      .count = p->head.count};
-    answer(s, p, head, rows, rows);
+    if (!(p->head.flags & PS_AFTER) || ps_object_async(o) || p->head.version <= o->step.version)
+        return answer_rows(s, p, p->head.object, p->rows, err);
+    ps_object_park(o, p->trainer, p->rows);
+    p->rows = NULL;
     return PS_OK;
+}
+
+/* Answer an asynchronous push at once. */
+static void answer_push(ps_shard *s, ps_peer *p) {
+    const ps_object *o = s->objects[p->head.object];
+    uint32_t flags = o->drops[p->trainer].last == p->head.sequence ? PS_DROPPED : 0;
+    if (p->head.flags & PS_WANT) answer_values(s, p, p->head.sequence, p->head.object, flags);
+    else answer_done(s, p, p->head.sequence, p->head.object, o->step.version, flags);
 }
 
 /* Note a later answer; it may be due at once. */
@@ -310,7 +367,7 @@ static void wait_step(ps_shard *s, ps_peer *p) {
     const ps_header *h = &p->head;
     ps_step *st = &s->objects[h->object]->step;
     if (h->flags & PS_MORE) {
-        answer_done(s, p, h->sequence, h->object, st->version);
+        answer_done(s, p, h->sequence, h->object, st->version, 0);
         return;
     }
     st->waiter[p->trainer] = h->sequence;
@@ -321,7 +378,7 @@ static void wait_step(ps_shard *s, ps_peer *p) {
 static void respond_init(ps_shard *s, ps_peer *p) {
     ps_object *o = s->objects[p->head.object];
     if (o->dense.ready) {
-        answer_done(s, p, p->head.sequence, p->head.object, 0);
+        answer_done(s, p, p->head.sequence, p->head.object, 0, 0);
         return;
     }
     o->init_waits[p->trainer] = p->head.sequence;
@@ -333,15 +390,19 @@ static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
     uint32_t t = p->trainer;
     switch (h->op) {
     case PS_PULL:
-        answer_values(s, p, h->sequence, h->object);
+        answer_values(s, p, h->sequence, h->object, 0);
         return PS_OK;
     case PS_PULL_ROWS:
-        return answer_rows(s, p, err);
+        return respond_rows(s, p, err);
     case PS_INIT:
         respond_init(s, p);
         return PS_OK;
     case PS_PUSH:
     case PS_PUSH_ROWS:
+        if (ps_object_async(s->objects[h->object])) {
+            answer_push(s, p);
+            return PS_OK;
+        }
         wait_step(s, p);
         return p->repeated ? PS_OK : settle(s, h->object, err);
     case PS_END_PASS:
@@ -349,11 +410,12 @@ static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
         else s->pass_waits[t] = h->sequence;
         return PS_OK;
     case PS_BARRIER:
-        if (s->barrier > h->version) answer_done(s, p, h->sequence, 0, s->barrier);
+        if (s->barrier > h->version) answer_done(s, p, h->sequence, 0, s->barrier, 0);
         else s->barrier_waits[t] = h->sequence;
         return PS_OK;
     default:
-        answer_done(s, p, h->sequence, h->object, 0);
+        answer_done(s, p, h->sequence, h->object,
+                    h->op == PS_CREATE ? s->objects[h->object]->step.version : 0, 0);
         return PS_OK;
     }
 }
@@ -395,8 +457,11 @@ static int next_request(ps_shard *s, ps_peer *p, ps_err *err) {
 static int advance(ps_shard *s, ps_peer *p, int64_t *share, ps_err *err) {
     p->full = !p->in_body && ps_peer_full(p);
     if (p->full) return PS_EAGAIN;
-    int code = p->in_body ? PS_OK : next_request(s, p, err);
-    if (code < 0) return code;
+    if (!p->in_body) {
+        int code = next_request(s, p, err);
+        *share -= FRAME_SHARE;
+        if (code < 0) return code;
+    }
     if (ps_peer_left(p) > 0) {
         int64_t n = piece(s, p, err);
         if (n < 0) return (int)n;
@@ -406,23 +471,24 @@ static int advance(ps_shard *s, ps_peer *p, int64_t *share, ps_err *err) {
     return ps_peer_left(p) == 0 ? finish(s, p, err) : PS_OK;
 }
 
-static int drop_input(ps_shard *s, ps_peer *p, ps_err *err) {
-    int64_t n;
-    do n = ps_conn_body(&p->conn, s->scratch, PS_SCRATCH_BYTES, err);
-    while (n > 0);
-    return (int)n;
+static int drop_input(ps_shard *s, ps_peer *p, int64_t *share, ps_err *err) {
+    int64_t n = ps_conn_body(&p->conn, s->scratch, PS_SCRATCH_BYTES, err);
+    *share -= n;
+    return n > 0 ? PS_OK : (int)n;
 }
 
 int ps_serve_input(ps_shard *s, ps_peer *p, ps_err *err) {
     int64_t share = FAIR_SHARE;
-    while (share > 0 || ps_conn_buffered(&p->conn)) {
-        int code = p->dying ? drop_input(s, p, err) : advance(s, p, &share, err);
+    p->hungry = false;
+    while (share > 0) {
+        int code = p->dying ? drop_input(s, p, &share, err) : advance(s, p, &share, err);
         if (code == PS_OK) continue;
         if (code == PS_EAGAIN) return PS_OK;
         if (code == PS_ECONN) return PS_ECONN;
         refuse(s, p, err);
         drop_rows(s, p);
     }
+    p->hungry = ps_conn_buffered(&p->conn);
     return PS_OK;
 }
 
@@ -451,6 +517,9 @@ void ps_serve_lost(ps_shard *s, ps_peer *p) {
     drop_rows(s, p);
     ps_peer_lost(p);
     s->pass_waits[t] = s->barrier_waits[t] = 0;
-    for (uint32_t i = 0; i < s->objects_n; i++)
-        s->objects[i]->step.waiter[t] = s->objects[i]->init_waits[t] = 0;
+    for (uint32_t i = 0; i < s->objects_n; i++) {
+        ps_object *o = s->objects[i];
+        o->step.waiter[t] = o->init_waits[t] = 0;
+        s->held_bytes -= ps_object_forget_parked(o, t);
+    }
 }

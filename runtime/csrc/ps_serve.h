@@ -29,14 +29,15 @@ typedef struct ps_shard {
     int64_t pass_since_ms, barrier_since_ms; /* when the first trainer arrived; 0: none */
 
     int64_t reported_ms; /* length of the wait at the last report; 0: not reported */
-    uint64_t steps, bytes_in, bytes_out, pauses;
+    uint64_t bytes_in, bytes_out, pauses;
 
     ps_event *backlog; /* [backlog_cap], events not yet written to the pipe */
     size_t backlog_n, backlog_cap;
     uint64_t scratch[PS_SCRATCH_BYTES / 8];
 } ps_shard;
 
-/* Send the owner an event. Never blocks; events without memory are lost. */
+/* Send the owner an event. Never blocks. Those that carry a trainer's state are kept until the pipe takes
+ * them; of the others only the first MAX_BACKLOG. */
 void ps_shard_event(ps_shard *s, uint32_t kind, uint32_t trainer, uint64_t a, const char *text);
 
 /* Close the trainer's connection and tell the owner why. Can't fail. */

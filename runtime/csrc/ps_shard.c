@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 #include "ps_save.h"
 #include "ps_serve.h"
 
-enum { TICK_MS = 500, EPOLL_EVENTS = 64, MAX_BACKLOG = 1024, STATS_MS = 10000 };
+enum { TICK_MS = 500, EPOLL_EVENTS = 64, MAX_BACKLOG = 1024, STATS_MS = 10000, LAST_EVENTS_MS = 5000 };
 #define MAILBOX_KEY UINT64_MAX
 
 static int64_t clock_ms(void) {
@@ -34,9 +35,11 @@ static void send_backlog(ps_shard *s) {
 }
 
 void ps_shard_event(ps_shard *s, uint32_t kind, uint32_t trainer, uint64_t a, const char *text) {
+    bool state = kind == PS_EVENT_CONNECTED || kind == PS_EVENT_GONE || kind == PS_EVENT_FINISHED;
+    if (!state && s->backlog_n >= MAX_BACKLOG) return;
     if (s->backlog_n == s->backlog_cap) {
         size_t cap = s->backlog_cap ? 2 * s->backlog_cap : 16;
-        ps_event *backlog = cap > MAX_BACKLOG ? NULL : realloc(s->backlog, cap * sizeof *backlog);
+        ps_event *backlog = realloc(s->backlog, cap * sizeof *backlog);
         if (backlog == NULL) return;
         s->backlog = backlog;
         s->backlog_cap = cap;
@@ -46,17 +49,57 @@ void ps_shard_event(ps_shard *s, uint32_t kind, uint32_t trainer, uint64_t a, co
     e->kind = kind;
     e->trainer = trainer;
     e->a = a;
-    snprintf(e->text, sizeof e->text, "%.*s", (int)sizeof e->text - 1, text);
+    memcpy(e->text, text, (size_t)ps_fit(text, sizeof e->text - 1));
     send_backlog(s);
 }
 
-static void report_stats(ps_shard *s) {
+/* Send what is left to an owner that reads until the end; one that has not for long is gone. */
+static void flush_backlog(ps_shard *s) {
+    struct pollfd ready = {.fd = s->config.event_fd, .events = POLLOUT};
+    while (s->backlog_n > 0 && poll(&ready, 1, LAST_EVENTS_MS) > 0 && !(ready.revents & (POLLERR | POLLNVAL)))
+        send_backlog(s);
+}
+
+/* Return the number of steps: every object takes part in each. */
+static uint64_t count_steps(const ps_shard *s) {
+    uint64_t steps = 0;
+    for (uint32_t i = 0; i < s->objects_n; i++)
+        if (s->objects[i]->step.version > steps) steps = s->objects[i]->step.version;
+    return steps;
+}
+
+/* Count asynchronous pushes that broke off, and at the end of the shard will not go on. */
+static uint64_t count_torn(const ps_shard *s, bool ending) {
+    uint64_t torn = 0;
+    for (uint32_t i = 0; i < s->objects_n; i++)
+        for (uint32_t t = 0; ps_object_async(s->objects[i]) && t < s->config.trainers; t++)
+            torn += s->objects[i]->step.part[t] == PS_PART_SUM && (ending || s->peers[t].conn.fd < 0);
+    return torn;
+}
+
+/* Report the pushes of each trainer that came too late; return the number of all. */
+static uint64_t report_drops(ps_shard *s) {
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < s->objects_n; i++) {
+        for (uint32_t t = 0; t < s->config.trainers; t++) {
+            ps_drops *drops = &s->objects[i]->drops[t];
+            all += drops->count;
+            if (drops->count == drops->told) continue;
+            drops->told = drops->count;
+            ps_shard_event(s, PS_EVENT_DROPPED, t, drops->count, s->objects[i]->spec.name);
+        }
+    }
+    return all;
+}
+
+static void report_stats(ps_shard *s, bool ending) {
     char text[PS_EVENT_TEXT];
+    uint64_t steps = count_steps(s), dropped = report_drops(s);
     snprintf(text, sizeof text,
-             "steps=%" PRIu64 " objects=%u in_bytes=%" PRIu64 " out_bytes=%" PRIu64
-             " waits_for_turn=%" PRIu64,
-             s->steps, s->objects_n, s->bytes_in, s->bytes_out, s->pauses);
-    ps_shard_event(s, PS_EVENT_STATS, 0, s->steps, text);
+             "steps=%" PRIu64 " objects=%u in_bytes=%" PRIu64 " out_bytes=%" PRIu64 " waits_for_turn=%" PRIu64
+             " dropped=%" PRIu64 " torn=%" PRIu64,
+             steps, s->objects_n, s->bytes_in, s->bytes_out, s->pauses, dropped, count_torn(s, ending));
+    ps_shard_event(s, PS_EVENT_STATS, 0, steps, text);
 }
 
 /* --- Connections. --- */
@@ -168,6 +211,16 @@ static void watch_stall(ps_shard *s) {
     ps_shard_event(s, PS_EVENT_STALLED, trainer, (uint64_t)waited, text);
 }
 
+/* Go on with trainers that had used up their share. Returns true if one of them has more. */
+static bool read_hungry(ps_shard *s) {
+    bool more = false;
+    for (uint32_t t = 0; t < s->config.trainers; t++) {
+        if (s->peers[t].hungry) on_peer(s, &s->peers[t], EPOLLIN);
+        more |= s->peers[t].hungry;
+    }
+    return more;
+}
+
 /* epoll does not report a long body that comes slowly. */
 static void read_batched(ps_shard *s) {
     for (uint32_t t = 0; t < s->config.trainers; t++)
@@ -188,9 +241,9 @@ static void tick(ps_shard *s) {
 static int loop(ps_shard *s, ps_err *err) {
     struct epoll_event events[EPOLL_EVENTS];
     int64_t next_tick = 0, next_stats = clock_ms() + STATS_MS;
-    uint64_t reported_steps = 0;
+    uint64_t reported_bytes = 0;
     for (;;) {
-        int n = epoll_wait(s->epoll_fd, events, EPOLL_EVENTS, TICK_MS);
+        int n = epoll_wait(s->epoll_fd, events, EPOLL_EVENTS, read_hungry(s) ? 0 : TICK_MS);
         if (n < 0 && errno != EINTR) return ps_fail(err, PS_ESYS, errno, "epoll_wait");
         s->now_ms = clock_ms();
         for (int i = 0; i < n; i++) {
@@ -205,9 +258,9 @@ static int loop(ps_shard *s, ps_err *err) {
             tick(s);
             next_tick = s->now_ms + TICK_MS;
         }
-        if (s->now_ms >= next_stats && s->steps != reported_steps) {
-            report_stats(s);
-            reported_steps = s->steps;
+        if (s->now_ms >= next_stats && s->bytes_in != reported_bytes) {
+            report_stats(s, false);
+            reported_bytes = s->bytes_in;
             next_stats = s->now_ms + STATS_MS;
         }
     }
@@ -261,12 +314,16 @@ int ps_shard_run(const ps_shard_config *config, ps_err *err) {
     s->config = *config;
     s->epoll_fd = s->save_fd = -1;
     ps_pipe_init(&s->pipe);
+    unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
     int code = set_up(s, err);
     if (code == PS_OK) code = loop(s, err);
-    if (code == PS_OK) report_stats(s);
     close_peers(s); /* before saving, which takes its time */
+    flush_backlog(s);
+    if (code == PS_OK) report_stats(s, true);
+    flush_backlog(s);
     if (code == PS_OK && s->save_fd >= 0)
         code = ps_save_objects(s->save_fd, s->objects, s->objects_n, s->scratch, sizeof s->scratch, err);
     tear_down(s);
+    ps_floats_set(floats);
     return code;
 }

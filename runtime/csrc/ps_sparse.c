@@ -19,7 +19,7 @@ typedef struct entry {
 
 struct ps_sparse {
     uint32_t dim;
-    uint32_t stride; /* floats of a row: dim values, then dim * slots of state */
+    uint32_t stride; /* floats of a row: dim values, then the state slot by slot */
     ps_optim optim;
     ps_init init;
 
@@ -235,12 +235,13 @@ int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t
     return PS_OK;
 }
 
-void ps_sparse_commit(ps_sparse *t) {
+void ps_sparse_commit(ps_sparse *t, uint64_t step) {
+    float rate = ps_optim_rate(&t->optim, step);
     for (size_t i = 0; i < t->sum_n; i++) {
         if (i + BATCH / 4 < t->sum_n) prefetch_floats(row_at(t, t->sum_row[i + BATCH / 4]), t->stride);
         float *row = row_at(t, t->sum_row[i]);
         float *slots = t->stride == t->dim ? NULL : row + t->dim;
-        ps_optim_apply(&t->optim, row, slots, t->sum + i * t->dim, t->dim);
+        ps_optim_apply(&t->optim, rate, row, slots, t->dim, t->sum + i * t->dim, t->dim);
     }
     t->sum_n = 0;
 }

@@ -15,6 +15,7 @@ enum {
     PS_PART_HELD = 2,  /* held until its turn, incomplete */
     PS_PART_WHOLE = 3, /* held, complete */
     PS_PART_DONE = 4,  /* in the sum */
+    PS_PART_LATE = 5,  /* of an asynchronous push: being dropped */
 };
 
 typedef struct ps_step {

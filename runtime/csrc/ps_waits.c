@@ -74,7 +74,8 @@ int64_t ps_serve_waiting(ps_shard *s, int64_t least_ms, uint32_t *trainer, char 
     waits w = {s, least_ms > 0 ? least_ms : 1, calloc(s->config.trainers, 1), trainer, text, size};
     int64_t found = 0;
     if (w.missing == NULL) return 0;
-    for (uint32_t i = 0; i < s->objects_n && found == 0; i++) found = step_waiting(&w, &s->objects[i]->step);
+    for (uint32_t i = 0; i < s->objects_n && found == 0; i++)
+        if (!ps_object_async(s->objects[i])) found = step_waiting(&w, &s->objects[i]->step);
     for (uint32_t i = 0; i < s->objects_n && found == 0; i++) found = init_waiting(&w, s->objects[i]);
     if (found == 0) found = all_waiting(&w, s->pass_waits, s->ended, "the end of the pass", s->pass_since_ms);
     if (found == 0)

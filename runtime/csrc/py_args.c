@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static const char *const item_names[] = {"float32", "uint64"};
+static const char *const item_names[] = {"float32", "uint64", "int64"};
 
 /* Format letters of the struct module, in this machine's byte order. */
 static bool is_item(const Py_buffer *view, py_item item) {
@@ -10,7 +10,8 @@ static bool is_item(const Py_buffer *view, py_item item) {
     if (*format == '@' || *format == '=' || *format == (PY_LITTLE_ENDIAN ? '<' : '>')) format++;
     if (strlen(format) != 1) return false;
     if (item == PY_F32) return *format == 'f' && view->itemsize == 4;
-    return (*format == 'Q' || *format == 'L') && view->itemsize == 8;
+    const char *letters = item == PY_U64 ? "QL" : "ql";
+    return (*format == letters[0] || *format == letters[1]) && view->itemsize == 8;
 }
 
 int py_array(PyObject *obj, Py_buffer *view, py_item item, bool writable, const char *name) {
@@ -61,6 +62,17 @@ int py_need_apart(const Py_buffer *views, const char *const *names, int n) {
                 return -1;
             }
     return 0;
+}
+
+int py_optim(PyObject *obj, void *optim) {
+    ps_optim *o = optim;
+    if (!PyTuple_Check(obj)) {
+        PyErr_SetString(PyExc_TypeError, "rule: expected a tuple of a method and its numbers");
+        return 0;
+    }
+    return PyArg_ParseTuple(obj, "Ifffffff;rule: expected a method and 7 numbers", &o->method,
+                            &o->learning_rate, &o->l1, &o->l2, &o->clip, &o->numbers[0], &o->numbers[1],
+                            &o->numbers[2]);
 }
 
 static PyObject *raise_os_error(const ps_err *err) {

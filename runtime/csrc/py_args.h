@@ -6,9 +6,10 @@
 #include <Python.h>
 
 #include "ps_err.h"
+#include "ps_optim.h"
 
 /* Required item type of an array. */
-typedef enum py_item { PY_F32, PY_U64 } py_item;
+typedef enum py_item { PY_F32, PY_U64, PY_I64 } py_item;
 
 /* Borrow the C-contiguous memory of `obj` in *view, a zeroed one; release it with PyBuffer_Release(),
  * which a zeroed view allows too. `name` is for messages. -1 with TypeError (other items, or
@@ -26,6 +27,10 @@ int py_need_items(const Py_buffer *view, size_t n, const char *name, const char 
 
 /* Return -1 with ValueError if two of views[0..n) share memory; names: one for each. */
 int py_need_apart(const Py_buffer *views, const char *const *names, int n);
+
+/* Converter for "O&": a rule (method, learning_rate, l1, l2, clip, and PS_NUMBERS of the method) to a
+ * ps_optim, which is not checked. 1, or 0 with an exception. */
+int py_optim(PyObject *obj, void *optim);
 
 /* Raise the exception for `err`: ValueError, MemoryError, OSError with its errno, or RuntimeError. NULL. */
 PyObject *py_raise(const ps_err *err);

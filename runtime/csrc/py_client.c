@@ -5,17 +5,33 @@
 #include "ps_client.h"
 #include "py_args.h"
 
-/* A call in progress borrows the caller's arrays: they are kept until clear(). */
+/* An array of the caller's, borrowed until its call is complete. */
+typedef struct borrowed {
+    Py_buffer view;
+    uint64_t call;
+} borrowed;
+
 typedef struct client {
     PyObject_HEAD ps_client *core;
-    Py_buffer *views; /* [views_cap] */
+    borrowed *views; /* [views_cap] */
     size_t views_n, views_cap;
     bool running; /* a thread is in the core, without the GIL */
 } client;
 
 static void release_views(client *self) {
-    for (size_t i = 0; i < self->views_n; i++) PyBuffer_Release(&self->views[i]);
+    for (size_t i = 0; i < self->views_n; i++) PyBuffer_Release(&self->views[i].view);
     self->views_n = 0;
+}
+
+/* Release the arrays of complete calls, and of `cancelled`, if not 0. */
+static void release_done(client *self, uint64_t cancelled) {
+    size_t kept = 0;
+    for (size_t i = 0; i < self->views_n; i++) {
+        borrowed *b = &self->views[i];
+        if (b->call == cancelled || ps_client_done(self->core, b->call)) PyBuffer_Release(&b->view);
+        else if (i != kept++) self->views[kept - 1] = *b; /* a view may be moved: nothing points to it */
+    }
+    self->views_n = kept;
 }
 
 static int ready(const client *self) {
@@ -29,7 +45,7 @@ static int ready(const client *self) {
 static Py_buffer *keep(client *self, PyObject *obj, py_item item, bool writable, const char *name) {
     if (self->views_n == self->views_cap) {
         size_t cap = self->views_cap ? 2 * self->views_cap : 32;
-        Py_buffer *views = PyMem_Realloc(self->views, cap * sizeof *views);
+        borrowed *views = PyMem_Realloc(self->views, cap * sizeof *views);
         if (views == NULL) {
             PyErr_NoMemory();
             return NULL;
@@ -37,11 +53,11 @@ static Py_buffer *keep(client *self, PyObject *obj, py_item item, bool writable,
         self->views = views;
         self->views_cap = cap;
     }
-    Py_buffer *view = &self->views[self->views_n];
-    memset(view, 0, sizeof *view);
-    if (py_array(obj, view, item, writable, name) < 0) return NULL;
+    borrowed *b = &self->views[self->views_n];
+    *b = (borrowed){.call = ps_client_building(self->core)};
+    if (py_array(obj, &b->view, item, writable, name) < 0) return NULL;
     self->views_n++;
-    return view;
+    return &b->view;
 }
 
 /* Get a dense object's array, or *values = NULL for None. */
@@ -73,18 +89,16 @@ static PyObject *done(int code, const ps_err *err) {
 }
 
 static int client_init(PyObject *obj, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"shards", "epoch", "trainer", "incarnation", NULL};
+    static char *names[] = {"shards", "epoch", "trainer", NULL};
     client *self = (client *)obj;
     unsigned int shards, epoch, trainer;
-    unsigned long long incarnation;
     ps_err err = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIIK", names, &shards, &epoch, &trainer, &incarnation))
-        return -1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "III", names, &shards, &epoch, &trainer)) return -1;
     if (self->core != NULL) {
         PyErr_SetString(PyExc_RuntimeError, "the client exists already");
         return -1;
     }
-    if (ps_client_new(&self->core, shards, epoch, trainer, incarnation, &err) == PS_OK) return 0;
+    if (ps_client_new(&self->core, shards, epoch, trainer, &err) == PS_OK) return 0;
     py_raise(&err);
     return -1;
 }
@@ -132,7 +146,10 @@ static PyObject *client_detach(PyObject *obj, PyObject *args) {
 
 static int set_name(ps_create *spec, const char *name, Py_ssize_t length) {
     if (length > PS_MAX_NAME) {
-        PyErr_Format(PyExc_ValueError, "the name %s... has more than %d bytes", "", PS_MAX_NAME);
+        PyObject *start = PyUnicode_FromStringAndSize(name, ps_fit(name, 64));
+        if (start != NULL)
+            PyErr_Format(PyExc_ValueError, "the name %U... has more than %d bytes", start, PS_MAX_NAME);
+        Py_XDECREF(start);
         return -1;
     }
     memcpy(spec->name, name, (size_t)length);
@@ -168,9 +185,8 @@ static PyObject *client_add_dense(PyObject *obj, PyObject *args) {
     size_t n = 0;
     uint32_t id = 0;
     ps_err err = {0};
-    if (!PyArg_ParseTuple(args, "s#KIffffO", &name, &length, &total, &spec.optim.method,
-                          &spec.optim.learning_rate, &spec.optim.momentum, &spec.optim.decay,
-                          &spec.optim.epsilon, &numbers))
+    if (!PyArg_ParseTuple(args, "s#KO&IIO", &name, &length, &total, py_optim, &spec.optim, &spec.mode,
+                          &spec.discard, &numbers))
         return NULL;
     spec.total = total;
     if (ready(self) < 0 || set_name(&spec, name, length) < 0 || read_pieces(numbers, &pieces, &n) < 0)
@@ -189,9 +205,8 @@ static PyObject *client_add_sparse(PyObject *obj, PyObject *args) {
     unsigned int first, n;
     uint32_t id = 0;
     ps_err err = {0};
-    if (!PyArg_ParseTuple(args, "s#KIIffffKIffII", &name, &length, &total, &spec.dim, &spec.optim.method,
-                          &spec.optim.learning_rate, &spec.optim.momentum, &spec.optim.decay,
-                          &spec.optim.epsilon, &seed, &spec.init.kind, &spec.init.mean, &spec.init.std,
+    if (!PyArg_ParseTuple(args, "s#KIO&IIKIffII", &name, &length, &total, &spec.dim, py_optim, &spec.optim,
+                          &spec.mode, &spec.discard, &seed, &spec.init.kind, &spec.init.mean, &spec.init.std,
                           &first, &n))
         return NULL;
     spec.total = total;
@@ -218,15 +233,16 @@ static PyObject *client_push(PyObject *obj, PyObject *args) {
     unsigned int id;
     PyObject *grad_obj, *out_obj;
     float *grad, *out;
+    unsigned long long samples = 0;
     ps_err err = {0};
-    if (!PyArg_ParseTuple(args, "IOO", &id, &grad_obj, &out_obj) || ready(self) < 0) return NULL;
+    if (!PyArg_ParseTuple(args, "IOO|K", &id, &grad_obj, &out_obj, &samples) || ready(self) < 0) return NULL;
     if (dense_array(self, id, grad_obj, false, "grad", &grad) < 0) return NULL;
     if (dense_array(self, id, out_obj, true, "out", &out) < 0) return NULL;
     if (grad == NULL) {
         PyErr_SetString(PyExc_TypeError, "grad: expected an array of float32");
         return NULL;
     }
-    return done(ps_client_push(self->core, id, grad, out, &err), &err);
+    return done(ps_client_push(self->core, id, samples, grad, out, &err), &err);
 }
 
 static PyObject *client_pull(PyObject *obj, PyObject *args) {
@@ -249,13 +265,16 @@ static PyObject *rows_call(PyObject *obj, PyObject *args, uint16_t op) {
     float *rows;
     size_t n;
     int code;
+    unsigned long long samples = 0;
     ps_err err = {0};
-    if (!PyArg_ParseTuple(args, "IOO", &id, &keys_obj, &rows_obj) || ready(self) < 0) return NULL;
+    if (!PyArg_ParseTuple(args, op == PS_PUSH_ROWS ? "IOO|K" : "IOO", &id, &keys_obj, &rows_obj, &samples) ||
+        ready(self) < 0)
+        return NULL;
     if (row_arrays(self, id, keys_obj, rows_obj, op == PS_PULL_ROWS, &keys, &rows, &n) < 0) return NULL;
     self->running = true;
     Py_BEGIN_ALLOW_THREADS
     if (op == PS_SET_ROWS) code = ps_client_set_rows(self->core, id, keys, rows, n, &err);
-    else if (op == PS_PUSH_ROWS) code = ps_client_push_rows(self->core, id, keys, rows, n, &err);
+    else if (op == PS_PUSH_ROWS) code = ps_client_push_rows(self->core, id, samples, keys, rows, n, &err);
     else code = ps_client_pull_rows(self->core, id, keys, n, rows, &err);
     Py_END_ALLOW_THREADS
     self->running = false;
@@ -287,25 +306,87 @@ static PyObject *client_tell(PyObject *obj, PyObject *args) {
     return NULL;
 }
 
+/* Return what a connection reports: kind, shard, text. */
+static PyObject *report(int code, uint32_t shard, const ps_err *err) {
+    const char *kind = code == PS_ECONN ? "broken" : code == PS_EREMOTE ? "refused" : "failed";
+    PyObject *text = PyUnicode_DecodeUTF8(err->text, (Py_ssize_t)strlen(err->text), "replace");
+    return text == NULL ? NULL : Py_BuildValue("(sIN)", kind, shard, text);
+}
+
 static PyObject *client_run(PyObject *obj, PyObject *args) {
     client *self = (client *)obj;
     int timeout_ms, code;
+    unsigned long long call = 0;
     uint32_t shard = UINT32_MAX;
     ps_err err = {0};
-    if (!PyArg_ParseTuple(args, "i", &timeout_ms) || ready(self) < 0) return NULL;
+    if (!PyArg_ParseTuple(args, "i|K", &timeout_ms, &call) || ready(self) < 0) return NULL;
     self->running = true;
     Py_BEGIN_ALLOW_THREADS
-    code = ps_client_run(self->core, timeout_ms, &shard, &err);
+    code = ps_client_run(self->core, timeout_ms, call, &shard, &err);
     Py_END_ALLOW_THREADS
     self->running = false;
+    release_done(self, 0);
     if (code == PS_OK) return Py_NewRef(Py_None);
     if (code == PS_EAGAIN) {
         shard = ps_client_waits_for(self->core); /* a signal handler may close the client */
         return PyErr_CheckSignals() < 0 ? NULL : Py_BuildValue("(sIs)", "wait", shard, "");
     }
-    const char *kind = code == PS_ECONN ? "broken" : code == PS_EREMOTE ? "refused" : "failed";
-    PyObject *text = PyUnicode_DecodeUTF8(err.text, (Py_ssize_t)strlen(err.text), "replace");
-    return text == NULL ? NULL : Py_BuildValue("(sIN)", kind, shard, text);
+    return report(code, shard, &err);
+}
+
+static PyObject *client_begin(PyObject *obj, PyObject *none) {
+    (void)none;
+    client *self = (client *)obj;
+    return ready(self) < 0 ? NULL : PyLong_FromUnsignedLongLong(ps_client_begin(self->core));
+}
+
+static PyObject *client_progress(PyObject *obj, PyObject *none) {
+    (void)none;
+    client *self = (client *)obj;
+    uint32_t shard = UINT32_MAX;
+    ps_err err = {0};
+    if (ready(self) < 0) return NULL;
+    int code = ps_client_progress(self->core, &shard, &err); /* does not wait: the GIL is kept */
+    release_done(self, 0);
+    return code == PS_OK ? Py_NewRef(Py_None) : report(code, shard, &err);
+}
+
+static PyObject *client_is_done(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned long long call;
+    if (!PyArg_ParseTuple(args, "K", &call) || ready(self) < 0) return NULL;
+    return PyBool_FromLong(ps_client_done(self->core, call));
+}
+
+static PyObject *client_cancel(PyObject *obj, PyObject *none) {
+    (void)none;
+    client *self = (client *)obj;
+    if (ready(self) < 0) return NULL;
+    ps_client_cancel(self->core);
+    release_done(self, ps_client_building(self->core));
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *client_mark(PyObject *obj, PyObject *none) {
+    (void)none;
+    client *self = (client *)obj;
+    if (ready(self) < 0) return NULL;
+    ps_client_mark(self->core);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *client_get_version(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int id, shard;
+    if (!PyArg_ParseTuple(args, "II", &id, &shard) || ready(self) < 0) return NULL;
+    return PyLong_FromUnsignedLongLong(ps_client_version(self->core, id, shard));
+}
+
+static PyObject *client_count_dropped(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int id;
+    if (!PyArg_ParseTuple(args, "I", &id) || ready(self) < 0) return NULL;
+    return PyLong_FromUnsignedLongLong(ps_client_dropped(self->core, id));
 }
 
 static PyObject *client_clear(PyObject *obj, PyObject *none) {
@@ -344,8 +425,15 @@ static PyMethodDef client_methods[] = {
     {"push_rows", client_push_rows, METH_VARARGS, "Push row gradients."},
     {"pull_rows", client_pull_rows, METH_VARARGS, "Take rows."},
     {"tell", client_tell, METH_VARARGS, "Add END_PASS, BARRIER or FINISH."},
-    {"run", client_run, METH_VARARGS, "Carry out the call."},
-    {"clear", client_clear, METH_NOARGS, "Clear the call."},
+    {"cancel", client_cancel, METH_NOARGS, "Forget the call being built."},
+    {"begin", client_begin, METH_NOARGS, "Begin the call that was built, and return its number."},
+    {"progress", client_progress, METH_NOARGS, "Send and receive without waiting."},
+    {"is_done", client_is_done, METH_VARARGS, "Return True if a call is complete."},
+    {"run", client_run, METH_VARARGS, "Carry out a call, or all."},
+    {"clear", client_clear, METH_NOARGS, "Clear all calls."},
+    {"mark", client_mark, METH_NOARGS, "Note that gradients are computed from the values read last."},
+    {"get_version", client_get_version, METH_VARARGS, "Return the version of an object on a shard."},
+    {"count_dropped", client_count_dropped, METH_VARARGS, "Return the pushes that came too late."},
     {"is_sent", client_is_sent, METH_VARARGS, "Return True if a shard was sent the whole call."},
     {"let_go", client_let_go, METH_VARARGS, "Stop waiting for answers of a shard."},
     {"close", client_close, METH_NOARGS, "Close all connections."},

@@ -8,6 +8,8 @@
 enum { VALUE, SLOTS, GRAD, ROWS, ARRAYS };
 static const char *const array_names[ARRAYS] = {"value", "slots", "grad", "rows"};
 
+static const char *const sum_names[] = {"sum", "rows", "order", "starts"};
+
 static void release(Py_buffer *views, int n) {
     for (int i = n - 1; i >= 0; i--) PyBuffer_Release(&views[i]);
 }
@@ -32,7 +34,8 @@ static int get_arrays(const ps_optim *o, PyObject *const *objs, Py_buffer *views
     uint32_t slots = ps_optim_slots(o->method);
     if (objs[SLOTS] == Py_None) {
         if (slots == 0) return 0;
-        PyErr_Format(PyExc_ValueError, "slots: optimizer method %u needs an array, not None", o->method);
+        PyErr_Format(PyExc_ValueError, "slots: optimizer %s needs an array, not None",
+                     ps_optim_method(o->method)->name);
         return -1;
     }
     if (py_array(objs[SLOTS], &views[SLOTS], PY_F32, true, "slots") < 0) return -1;
@@ -41,23 +44,24 @@ static int get_arrays(const ps_optim *o, PyObject *const *objs, Py_buffer *views
 
 static PyObject *apply_optim(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
-    static char *names[] = {"method",   "value", "slots",   "grad", "lr",
-                            "momentum", "decay", "epsilon", "isa",  NULL};
-    ps_optim o;
-    int method, isa = PS_ISA_BEST;
+    static char *names[] = {"rule", "step", "value", "slots", "grad", "isa", NULL};
+    ps_optim o = {0};
+    unsigned long long step;
+    int isa = PS_ISA_BEST;
     PyObject *objs[ARRAYS], *result = NULL;
     Py_buffer views[ARRAYS] = {{0}};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOOOffff|i", names, &method, &objs[VALUE], &objs[SLOTS],
-                                     &objs[GRAD], &o.learning_rate, &o.momentum, &o.decay, &o.epsilon, &isa))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&KOOO|i", names, py_optim, &o, &step, &objs[VALUE],
+                                     &objs[SLOTS], &objs[GRAD], &isa))
         return NULL;
-    o.method = (uint32_t)method;
     if (check_isa(isa) < 0 || check_optim(&o) < 0) return NULL;
     if (get_arrays(&o, objs, views) < 0) goto done;
     if (py_need_items(&views[GRAD], py_items(&views[VALUE]), "grad", "value") < 0) goto done;
     if (py_need_apart(views, array_names, ARRAYS) < 0) goto done;
     Py_BEGIN_ALLOW_THREADS
-    ps_optim_apply_isa((ps_isa)isa, &o, views[VALUE].buf, views[SLOTS].buf, views[GRAD].buf,
-                       py_items(&views[VALUE]));
+    unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
+    ps_optim_apply_isa((ps_isa)isa, &o, ps_optim_rate(&o, step), views[VALUE].buf, views[SLOTS].buf,
+                       py_items(&views[VALUE]), views[GRAD].buf, py_items(&views[VALUE]));
+    ps_floats_set(floats);
     Py_END_ALLOW_THREADS
     result = Py_NewRef(Py_None);
 done:
@@ -79,25 +83,25 @@ static int check_rows_shapes(const Py_buffer *views) {
 
 static PyObject *apply_sparse(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
-    static char *names[] = {"method", "value",    "slots", "rows",    "grad",
-                            "lr",     "momentum", "decay", "epsilon", NULL};
-    ps_optim o;
+    static char *names[] = {"rule", "step", "value", "slots", "rows", "grad", NULL};
+    ps_optim o = {0};
     ps_err err;
-    int method, rc = PS_OK;
+    unsigned long long step;
+    int rc = PS_OK;
     PyObject *objs[ARRAYS], *result = NULL;
     Py_buffer views[ARRAYS] = {{0}};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOOOOffff", names, &method, &objs[VALUE], &objs[SLOTS],
-                                     &objs[ROWS], &objs[GRAD], &o.learning_rate, &o.momentum, &o.decay,
-                                     &o.epsilon))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&KOOOO", names, py_optim, &o, &step, &objs[VALUE],
+                                     &objs[SLOTS], &objs[ROWS], &objs[GRAD]))
         return NULL;
-    o.method = (uint32_t)method;
     if (check_optim(&o) < 0 || get_arrays(&o, objs, views) < 0) goto done;
     if (py_array(objs[ROWS], &views[ROWS], PY_U64, false, "rows") < 0) goto done;
     if (check_rows_shapes(views) < 0 || py_need_apart(views, array_names, ARRAYS) < 0) goto done;
     size_t rows_n = (size_t)views[VALUE].shape[0], dim = (size_t)views[VALUE].shape[1];
     Py_BEGIN_ALLOW_THREADS
-    rc = ps_optim_apply_rows(&o, views[VALUE].buf, views[SLOTS].buf, rows_n, dim, views[ROWS].buf,
-                             views[GRAD].buf, py_items(&views[ROWS]), &err);
+    unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
+    rc = ps_optim_apply_rows(&o, ps_optim_rate(&o, step), views[VALUE].buf, views[SLOTS].buf, rows_n, dim,
+                             views[ROWS].buf, views[GRAD].buf, py_items(&views[ROWS]), &err);
+    ps_floats_set(floats);
     Py_END_ALLOW_THREADS
     result = rc == PS_OK ? Py_NewRef(Py_None) : py_raise(&err);
 done:
@@ -119,11 +123,49 @@ static PyObject *add(PyObject *self, PyObject *args, PyObject *kwargs) {
     if (py_need_items(&views[1], py_items(&views[0]), "g", "acc") < 0) goto done;
     if (py_need_apart(views, buffers, 2) < 0) goto done;
     Py_BEGIN_ALLOW_THREADS
+    unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
     ps_add_isa((ps_isa)isa, views[0].buf, views[1].buf, py_items(&views[0]));
+    ps_floats_set(floats);
     Py_END_ALLOW_THREADS
     result = Py_NewRef(Py_None);
 done:
     release(views, 2);
+    return result;
+}
+
+/* Check rows [n, dim] in the order `order` [n], in groups that begin at `starts` [k], against sum [k, dim].
+ */
+static int check_sum_shapes(const Py_buffer *views) {
+    static const int ndims[] = {2, 2, 1, 1};
+    for (int i = 0; i < 4; i++)
+        if (py_need_ndim(&views[i], ndims[i], sum_names[i]) < 0) return -1;
+    if (py_need_items(&views[2], (size_t)views[1].shape[0], "order", "rows") < 0) return -1;
+    if (py_need_items(&views[3], (size_t)views[0].shape[0], "starts", "sum") < 0) return -1;
+    if (views[0].shape[1] == views[1].shape[1]) return 0;
+    PyErr_Format(PyExc_ValueError, "sum has rows of %zd values, but rows of %zd", views[0].shape[1],
+                 views[1].shape[1]);
+    return -1;
+}
+
+static PyObject *sum_groups(PyObject *self, PyObject *args) {
+    (void)self;
+    ps_err err;
+    int rc;
+    PyObject *objs[4], *result = NULL;
+    Py_buffer views[4] = {{0}};
+    if (!PyArg_ParseTuple(args, "OOOO", &objs[0], &objs[1], &objs[2], &objs[3])) return NULL;
+    for (int i = 0; i < 4; i++)
+        if (py_array(objs[i], &views[i], i < 2 ? PY_F32 : PY_I64, i == 0, sum_names[i]) < 0) goto done;
+    if (check_sum_shapes(views) < 0 || py_need_apart(views, sum_names, 4) < 0) goto done;
+    Py_BEGIN_ALLOW_THREADS
+    unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
+    rc = ps_sum_groups(views[0].buf, views[1].buf, (size_t)views[1].shape[1], views[2].buf,
+                       py_items(&views[2]), views[3].buf, py_items(&views[3]), &err);
+    ps_floats_set(floats);
+    Py_END_ALLOW_THREADS
+    result = rc == PS_OK ? Py_NewRef(Py_None) : py_raise(&err);
+done:
+    release(views, 4);
     return result;
 }
 
@@ -162,7 +204,9 @@ static PyObject *init_rows(PyObject *self, PyObject *args, PyObject *kwargs) {
     if (py_need_items(&views[1], (size_t)views[0].shape[0], "keys", "out, one for each row,") < 0) goto done;
     if (py_need_apart(views, buffers, 2) < 0) goto done;
     Py_BEGIN_ALLOW_THREADS
+    unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
     init_all(&init, views[1].buf, py_items(&views[1]), views[0].buf, (size_t)views[0].shape[1]);
+    ps_floats_set(floats);
     Py_END_ALLOW_THREADS
     result = Py_NewRef(Py_None);
 done:
@@ -176,6 +220,26 @@ static PyObject *hash_name(PyObject *self, PyObject *arg) {
     Py_ssize_t n;
     const char *name = PyUnicode_AsUTF8AndSize(arg, &n);
     return name == NULL ? NULL : PyLong_FromUnsignedLongLong(ps_table_id(name, (size_t)n));
+}
+
+static PyObject *set_floats(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned mode = PS_FLOATS_IEEE;
+    return PyArg_ParseTuple(args, "|I", &mode) ? PyLong_FromUnsignedLong(ps_floats_set(mode)) : NULL;
+}
+
+/* Return name, slots and names of the numbers of each optimizer. */
+static PyObject *list_methods(PyObject *self, PyObject *unused) {
+    (void)self, (void)unused;
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list != NULL && i < PS_METHODS; i++) {
+        const ps_method *m = ps_optim_method(i);
+        PyObject *row =
+            Py_BuildValue("(sI(zzz))", m->name, m->slots, m->numbers[0], m->numbers[1], m->numbers[2]);
+        if (row == NULL || PyList_Append(list, row) < 0) Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
 }
 
 /* Features of this build on this machine; the names are those of `pslaunch version`. */
@@ -192,6 +256,9 @@ PyMethodDef ps_kernels_methods[] = {
     {"apply_optim", KEYWORDS(apply_optim), "Apply one optimizer step to value, in place."},
     {"apply_sparse", KEYWORDS(apply_sparse), "Apply one optimizer step to some rows of value, in place."},
     {"add", KEYWORDS(add), "Add g to acc in place."},
+    {"sum_groups", sum_groups, METH_VARARGS, "Sum the rows of each group, in order."},
+    {"set_floats", set_floats, METH_VARARGS, "Set this thread's treatment of floats; return the one before."},
+    {"list_methods", list_methods, METH_NOARGS, "Return name, slots and numbers of each optimizer."},
     {"init_rows", KEYWORDS(init_rows), "Write the initial values of the rows `keys` to out."},
     {"hash_name", hash_name, METH_O, "Return the 64-bit FNV-1a hash of a parameter's name."},
     {"get_features", get_features, METH_NOARGS, "Return the features of this build on this machine."},

@@ -41,24 +41,22 @@ static PyObject *decode_header(PyObject *self, PyObject *arg) {
         return NULL;
     }
     return Py_BuildValue("{sisIsIsKsKsIsIsKsKsI}", "op", (int)h.op, "epoch", h.epoch, "trainer", h.trainer,
-                         "incarnation", (unsigned long long)h.incarnation, "sequence",
-                         (unsigned long long)h.sequence, "object", h.object, "flags", h.flags, "version",
-                         (unsigned long long)h.version, "length", (unsigned long long)h.length, "count",
-                         h.count);
+                         "samples", (unsigned long long)h.samples, "sequence", (unsigned long long)h.sequence,
+                         "object", h.object, "flags", h.flags, "version", (unsigned long long)h.version,
+                         "length", (unsigned long long)h.length, "count", h.count);
 }
 
 static PyObject *encode_header(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
-    static char *names[] = {"op",    "epoch",   "trainer", "incarnation", "sequence", "object",
-                            "flags", "version", "length",  "count",       NULL};
+    static char *names[] = {"op",    "epoch",   "trainer", "samples", "sequence", "object",
+                            "flags", "version", "length",  "count",   NULL};
     unsigned int op, epoch = 0, trainer = 0, object = 0, flags = 0, count = 0;
-    unsigned long long incarnation = 0, sequence = 0, version = 0, length = 0;
+    unsigned long long samples = 0, sequence = 0, version = 0, length = 0;
     uint8_t raw[PS_HEADER_BYTES];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|IIKKIIKKI", names, &op, &epoch, &trainer, &incarnation,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|IIKKIIKKI", names, &op, &epoch, &trainer, &samples,
                                      &sequence, &object, &flags, &version, &length, &count))
         return NULL;
-    ps_header h = {(uint16_t)op, epoch, trainer, incarnation, sequence,
-                   object,       flags, version, length,      count};
+    ps_header h = {(uint16_t)op, epoch, trainer, samples, sequence, object, flags, version, length, count};
     ps_header_encode(&h, raw);
     return PyBytes_FromStringAndSize((const char *)raw, sizeof raw);
 }
@@ -105,6 +103,12 @@ static PyObject *get_protocol(PyObject *self, PyObject *none) {
         {"PS_MAX_HELD_BYTES", PS_MAX_HELD_BYTES},
         {"PS_WANT", PS_WANT},
         {"PS_MORE", PS_MORE},
+        {"PS_AFTER", PS_AFTER},
+        {"PS_DROPPED", PS_DROPPED},
+        {"PS_SYNC", PS_SYNC},
+        {"PS_HALF_ASYNC", PS_HALF_ASYNC},
+        {"PS_ASYNC", PS_ASYNC},
+        {"PS_GEO", PS_GEO},
         {"PS_MAIL_SAVE", PS_MAIL_SAVE},
         {"PS_SAVE_HEAD_BYTES", PS_SAVE_HEAD_BYTES},
         {"PS_SAVE_TORN", PS_SAVE_TORN},

@@ -18,15 +18,14 @@ import numpy.typing as npt
 
 from .. import blocks
 from ..arrays import F32, U64
-from ..kernel_numbers import METHODS
+from ..kernel_numbers import METHODS, SLOTS
 from .saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, Header
 
 # flags, length of CREATE, steps, count; then CREATE (docs/protocol.md) up to its name.
 HEAD = struct.Struct("<IIQQ")
-CREATE = struct.Struct("<IIQQIffffIQQffQ")
+CREATE = struct.Struct("<IIQQIIfffffffIffIIffQQIffI")
 TORN = 1
 NAMES = {number: name for name, number in METHODS.items()}
-SLOTS = (0, 1, 1)
 PIECE_BYTES = 1 << 20
 
 Bytes = npt.NDArray[np.uint8]
@@ -40,8 +39,8 @@ class CheckpointError(ValueError):
 class Saved:
     """One parameter, or one shard's part of it.
 
-    Dense: keys None, values and state [n]. A table: keys [n], values and state [n, dim]. `state` is the
-    optimizer's, or None.
+    Dense: keys None, values [n], state [slots, n]. A table: keys [n], values [n, dim], state [slots, n, dim].
+    `state` is the optimizer's, or None.
     """
 
     name: str
@@ -113,11 +112,12 @@ def _read_objects(data: Bytes, at: int) -> Iterator[Saved]:
         )
         if table:
             keys = take(8 * n).view(np.uint64)
-            rows = take(4 * n * dim * (1 + slots)).view(np.float32).reshape(n, dim * (1 + slots))
-            saved = replace(saved, keys=keys, values=rows[:, :dim], state=rows[:, dim:] if slots else None)
+            rows = take(4 * n * dim * (1 + slots)).view(np.float32).reshape(n, 1 + slots, dim).swapaxes(0, 1)
+            saved = replace(saved, keys=keys, values=rows[0], state=rows[1:] if slots else None)
         else:
             values = take(4 * n).view(np.float32)
-            saved = replace(saved, values=values, state=take(4 * n).view(np.float32) if slots else None)
+            state = take(4 * n * slots).view(np.float32).reshape(slots, n) if slots else None
+            saved = replace(saved, values=values, state=state)
         yield saved
         at += -at % 8
 
@@ -171,13 +171,14 @@ def _join_dense(parts: Sequence[Saved], first_block: int) -> Saved:
     used = [parts[i] for i in sorted({piece.shard for piece in pieces})] or list(parts)
 
     def join(arrays: Sequence[F32 | None]) -> F32 | None:
-        whole, taken = np.empty(parts[0].total, np.float32), [0] * len(parts)
+        found = [array for array in arrays if array is not None]
+        if not found:
+            return None
+        whole, taken = np.empty((*found[0].shape[:-1], parts[0].total), np.float32), [0] * len(parts)
         for piece in pieces:
-            array, at = arrays[piece.shard], taken[piece.shard]
-            if array is None:
-                return None
+            array, at = found[piece.shard], taken[piece.shard]
             taken[piece.shard] += piece.length
-            whole[piece.start : piece.start + piece.length] = array[at : taken[piece.shard]]
+            whole[..., piece.start : piece.start + piece.length] = array[..., at : taken[piece.shard]]
         return whole
 
     values = join([part.values for part in parts])
@@ -190,9 +191,8 @@ def _join_tables(parts: Sequence[Saved]) -> Saved:
     order = np.argsort(keys)
     values = np.concatenate([part.values for part in parts])[order]
     states = [part.state for part in parts if part.state is not None]
-    return _make_joined(
-        parts, keys=keys[order], values=values, state=np.concatenate(states)[order] if states else None
-    )
+    state = np.concatenate(states, axis=1)[:, order] if states else None
+    return _make_joined(parts, keys=keys[order], values=values, state=state)
 
 
 def _make_joined(parts: Sequence[Saved], *, keys: U64 | None, values: F32, state: F32 | None) -> Saved:

@@ -26,7 +26,7 @@ from . import ports, saving
 from .pserver_options import Options, parse_options
 from .roster import Roster
 from .serverlog import ServerLog
-from .threads import CONNECTED, ERROR, FINISHED, GONE, RESUMED, STALLED, STATS, Shard
+from .threads import CONNECTED, DROPPED, ERROR, FINISHED, GONE, RESUMED, STALLED, STATS, Shard
 
 EX_USAGE, EX_UNAVAILABLE, EX_IOERR, EX_TEMPFAIL, EX_CONFIG = 2, 69, 74, 75, 78
 EX_TERM = 128 + signal.SIGTERM
@@ -210,8 +210,9 @@ class Pserver:
         shards, self._shards = self._shards, []
         for i, shard in enumerate(shards):
             shard.stop(descriptors[i] if descriptors else -1)
-        for shard in shards:
-            shard.join()
+        for i, shard in enumerate(shards):
+            for event in shard.join():
+                self._handle_event(i, *event)
         self._failures = [shard.failure for shard in shards]
 
     def _place_files(self, files: saving.Files) -> None:
@@ -389,6 +390,10 @@ class Pserver:
             self._say(f"refused trainer {trainer} at {port}: {text}")
         elif kind == STATS:
             self._log.write(f"{port} {text}")
+        elif kind == DROPPED:
+            self._log.write(
+                f"{port} dropped {number} pushes of '{text}' from trainer {trainer}: they came too late"
+            )
 
     def _say_present(self) -> None:
         present, expected = self._roster.present, self._options.num_gradient_servers

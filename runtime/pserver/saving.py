@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 MAGIC = b"PSLSHARD"
-VERSION = 1
+VERSION = 2
 START = struct.Struct("<8sII")  # magic, version, length of the header
 DIGEST_BYTES = 32
 MAX_HEADER_BYTES = 65536

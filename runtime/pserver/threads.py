@@ -6,14 +6,16 @@ import os
 import socket
 import struct
 import threading
+from collections.abc import Iterator
 
 from .. import _core
 from .pserver_options import Options
 
 EVENT = struct.Struct("<IIQ232s")  # ps_event
+Event = tuple[int, int, int, str]  # kind, trainer, number, text
 MAIL = struct.Struct("=iIQ")  # ps_mail
 SAVE = 2**32 - 1  # PS_MAIL_SAVE
-CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, STATS = range(1, 8)
+CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, STATS, DROPPED = range(1, 9)
 
 
 class Shard:
@@ -25,7 +27,7 @@ class Shard:
         os.set_blocking(self.events, False)
         os.set_blocking(event_in, False)
         self.failure: BaseException | None = None
-        self._pipes = (mail_out, self._mail, self.events, event_in)
+        self._pipes = (mail_out, self._mail, self.events)
 
         def run() -> None:
             try:
@@ -34,6 +36,8 @@ class Shard:
                 )
             except BaseException as e:
                 self.failure = e
+            finally:
+                os.close(event_in)  # the end of the events
 
         self._thread = threading.Thread(target=run, name=f"shard-{number}", daemon=True)
         self._thread.start()
@@ -42,12 +46,16 @@ class Shard:
         """Hand a connection over to the shard, which owns it from here."""
         os.write(self._mail, MAIL.pack(sock.detach(), trainer, incarnation))
 
-    def take_events(self) -> list[tuple[int, int, int, str]]:
-        """Return kind, trainer, number and text of each new event."""
+    def take_events(self) -> list[Event]:
+        """Return the new events."""
         try:
             data = os.read(self.events, 64 * EVENT.size)
         except BlockingIOError:
             return []
+        return self._parse_events(data)
+
+    @staticmethod
+    def _parse_events(data: bytes) -> list[Event]:
         records = EVENT.iter_unpack(data[: len(data) // EVENT.size * EVENT.size])
         return [(kind, t, a, text.split(b"\0")[0].decode("utf-8", "replace")) for kind, t, a, text in records]
 
@@ -55,8 +63,11 @@ class Shard:
         """End the thread once it has sent its answers; it first saves to the borrowed descriptor."""
         os.write(self._mail, MAIL.pack(save_fd, SAVE if save_fd >= 0 else 0, 0))
 
-    def join(self) -> None:
-        """Wait until the thread has ended; `failure` then has its exception, if any."""
+    def join(self) -> Iterator[Event]:
+        """Wait until the thread has ended, and yield its last events; `failure` then has its exception."""
+        os.set_blocking(self.events, True)
+        while data := os.read(self.events, EVENT.size):
+            yield from self._parse_events(data)
         self._thread.join()
         for fd in self._pipes:
             os.close(fd)

@@ -6,7 +6,7 @@
 static const ps_header sample = {.op = PS_PUSH,
                                  .epoch = 3,
                                  .trainer = 7,
-                                 .incarnation = UINT64_C(0x1122334455667788),
+                                 .samples = UINT64_C(0x1122334455667788),
                                  .sequence = 9,
                                  .object = 11,
                                  .flags = PS_WANT,
@@ -15,9 +15,9 @@ static const ps_header sample = {.op = PS_PUSH,
                                  .count = 13};
 
 static bool same(const ps_header *a, const ps_header *b) {
-    return a->op == b->op && a->epoch == b->epoch && a->trainer == b->trainer &&
-           a->incarnation == b->incarnation && a->sequence == b->sequence && a->object == b->object &&
-           a->flags == b->flags && a->version == b->version && a->length == b->length && a->count == b->count;
+    return a->op == b->op && a->epoch == b->epoch && a->trainer == b->trainer && a->samples == b->samples &&
+           a->sequence == b->sequence && a->object == b->object && a->flags == b->flags &&
+           a->version == b->version && a->length == b->length && a->count == b->count;
 }
 
 TEST(header_survives_both_ways) {
@@ -70,13 +70,25 @@ TEST(lengths_are_compared_with_the_limit_of_the_operation) {
 TEST(numbers_above_limits_are_errors) {
     CHECK(decode((ps_header){.op = PS_PULL, .trainer = PS_MAX_TRAINERS}) == PS_EPROTO);
     CHECK(decode((ps_header){.op = PS_PULL, .object = PS_MAX_OBJECTS}) == PS_EPROTO);
-    CHECK(decode((ps_header){.op = PS_PULL, .flags = PS_FLAGS + 1}) == PS_EPROTO);
+    CHECK(decode((ps_header){.op = PS_PULL, .object = UINT32_MAX}) == PS_EPROTO);
+}
+
+TEST(an_operation_has_only_its_own_flags) {
+    for (uint16_t op = 1; op < 128; op++) {
+        if (strcmp(ps_op_name(op), "?") == 0) continue;
+        for (uint32_t flag = 1; flag != 0; flag <<= 1)
+            CHECK((decode((ps_header){.op = op, .flags = flag}) < 0) == !(ps_frame_flags(op) & flag));
+    }
+    CHECK(decode((ps_header){.op = PS_PULL, .flags = PS_MORE}) == PS_EPROTO);
+    CHECK(decode((ps_header){.op = PS_PUSH_ROWS, .flags = PS_MORE}) == PS_HEADER_BYTES);
 }
 
 static const ps_create table = {.sparse = 1,
                                 .dim = 4,
                                 .total = 100,
-                                .optim = {PS_ADAGRAD, 0.1F, 0.5F, 0.01F, 1e-6F},
+                                .optim = {PS_ADAM, 0.1F, 0.5F, 0.01F, 1, {0.9F, 0.99F, 1e-6F}},
+                                .mode = PS_ASYNC,
+                                .discard = 6,
                                 .init = {.seed = 5, .table = 6, .kind = PS_INIT_UNIFORM, .mean = 2, .std = 1},
                                 .name_length = 3,
                                 .name = "emb"};
@@ -99,7 +111,7 @@ TEST(every_flipped_bit_of_create_is_an_error_or_a_difference) {
     ps_err err;
     size_t n = ps_create_encode(&table, buf);
     for (size_t bit = 0; bit < 8 * n; bit++) {
-        bool table_id = bit >= 8 * 56 && bit < 8 * 64; /* follows from the name, which is compared */
+        bool table_id = bit >= 8 * 96 && bit < 8 * 104; /* follows from the name, which is compared */
         ps_create_encode(&table, buf);
         buf[bit / 8] = (uint8_t)(buf[bit / 8] ^ (1 << bit % 8));
         bool read = ps_create_decode(buf, n, &c, &err) == PS_OK;

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,8 +7,19 @@
 
 enum { N = 100 };
 
-static const ps_optim some = {
-    .method = PS_ADAGRAD, .learning_rate = 0.1F, .momentum = 0.9F, .decay = 0.01F, .epsilon = 1e-6F};
+static const ps_optim some = {.method = PS_ADAGRAD, .learning_rate = 0.1F, .l2 = 0.01F, .numbers = {1e-6F}};
+
+/* A rule of each method, with all that a rule may have. */
+static ps_optim rule_of(uint32_t method, bool full) {
+    static const float numbers[PS_METHODS][PS_NUMBERS] = {[PS_MOMENTUM] = {0.9F},
+                                                          [PS_ADAGRAD] = {1e-6F},
+                                                          [PS_FLEET_ADAGRAD] = {1e-6F},
+                                                          [PS_ADAM] = {0.9F, 0.999F, 1e-8F}};
+    ps_optim o = {.method = method, .learning_rate = 0.1F, .l2 = 0.01F};
+    memcpy(o.numbers, numbers[method], sizeof o.numbers);
+    if (full) o.l1 = 0.02F, o.clip = 3;
+    return o;
+}
 
 /* Floats of all sizes and both signs, also subnormal ones, but no NaN or infinity. */
 static void fill(float *p, size_t n) {
@@ -39,16 +51,18 @@ static bool same(const float *a, const float *b, size_t n) {
 }
 
 static void check_isas(ps_optim o, size_t n) {
-    float *value = some_floats(n), *slots = some_floats(n), *grad = some_floats(n);
-    for (size_t i = 0; i < n && o.method == PS_ADAGRAD; i++)
+    size_t state = n * ps_optim_slots(o.method);
+    float *value = some_floats(n), *slots = some_floats(state), *grad = some_floats(n);
+    for (size_t i = 0; i < state; i++)
         if (slots[i] < 0) slots[i] = -slots[i];
-    float *base = copy(value, n), *base_slots = copy(slots, n);
-    float *avx2 = copy(value, n), *avx2_slots = copy(slots, n);
-    ps_optim_apply_isa(PS_ISA_BASE, &o, base, ps_optim_slots(o.method) ? base_slots : NULL, grad, n);
-    ps_optim_apply_isa(PS_ISA_AVX2, &o, avx2, ps_optim_slots(o.method) ? avx2_slots : NULL, grad, n);
-    ps_optim_apply(&o, value, ps_optim_slots(o.method) ? slots : NULL, grad, n);
+    float *base = copy(value, n), *base_slots = copy(slots, state);
+    float *avx2 = copy(value, n), *avx2_slots = copy(slots, state);
+    float rate = ps_optim_rate(&o, 3);
+    ps_optim_apply_isa(PS_ISA_BASE, &o, rate, base, base_slots, n, grad, n);
+    ps_optim_apply_isa(PS_ISA_AVX2, &o, rate, avx2, avx2_slots, n, grad, n);
+    ps_optim_apply(&o, rate, value, slots, n, grad, n);
     CHECK(same(base, avx2, n) && same(base, value, n));
-    CHECK(same(base_slots, avx2_slots, n) && same(base_slots, slots, n));
+    CHECK(same(base_slots, avx2_slots, state) && same(base_slots, slots, state));
 
     ps_add_isa(PS_ISA_BASE, base, grad, n);
     ps_add_isa(PS_ISA_AVX2, avx2, grad, n);
@@ -58,62 +72,157 @@ static void check_isas(ps_optim o, size_t n) {
 }
 
 TEST(optim_has_the_same_bits_in_every_build) {
-    ps_optim o = some;
-    for (o.method = 0; o.method < PS_METHODS; o.method++)
-        for (size_t n = 0; n < N; n++) check_isas(o, n);
-    for (o.method = 0; o.method < PS_METHODS; o.method++) check_isas(o, 10007);
+    for (uint32_t method = 0; method < PS_METHODS; method++)
+        for (int full = 0; full < 2; full++) {
+            for (size_t n = 0; n < N; n++) check_isas(rule_of(method, full), n);
+            check_isas(rule_of(method, full), 10007);
+        }
+}
+
+static float apply_one(const ps_optim *o, float p, float *slots, float g) {
+    ps_optim_apply(o, ps_optim_rate(o, 1), &p, slots, 1, &g, 1);
+    return p;
 }
 
 TEST(optim_formulas_by_hand) {
-    float p = 1, m = 2, h = 3, g = 1;
-    ps_optim o = {.method = PS_SGD, .learning_rate = 0.5F, .momentum = 0.5F, .decay = 1, .epsilon = 0};
-    ps_optim_apply(&o, &p, NULL, &g, 1);
-    CHECK(p == 0); /* 1 - 0.5 * (1 + 1 * 1) */
-    o.method = PS_MOMENTUM, p = 1;
-    ps_optim_apply(&o, &p, &m, &g, 1);
-    CHECK(m == 0 && p == 1); /* m = 0.5 * 2 - 0.5 * 2 */
-    o.method = PS_ADAGRAD, p = 1;
-    ps_optim_apply(&o, &p, &h, &g, 1);
-    CHECK(h == 4 && p == 0.5F); /* 1 - 0.5 * 2 / sqrt(4) */
+    float m = 2, h = 3, state[2] = {0, 0};
+    ps_optim o = {.method = PS_SGD, .learning_rate = 0.5F, .l2 = 1};
+    CHECK(apply_one(&o, 1, NULL, 1) == 0); /* 1 - 0.5 * (1 + 1 * 1) */
+    o.method = PS_MOMENTUM, o.numbers[0] = 0.5F;
+    CHECK(apply_one(&o, 1, &m, 1) == 1 && m == 0); /* m = 0.5 * 2 - 0.5 * 2 */
+    o.method = PS_ADAGRAD, o.numbers[0] = 0;
+    CHECK(apply_one(&o, 1, &h, 1) == 0.5F && h == 4); /* 1 - 0.5 * 2 / sqrt(4) */
+    o.method = PS_FLEET_ADAGRAD, o.numbers[0] = 1, h = 5;
+    CHECK(apply_one(&o, 1, &h, 1) == 0.75F && h == 9); /* d = 2; 1 - 0.5 * 2 / (sqrt(9) + 1) */
+    o = (ps_optim){.method = PS_ADAM, .learning_rate = 0.5F, .numbers = {0.5F, 0.75F, 0}};
+    CHECK(apply_one(&o, 1, state, 4) == 0.5F); /* the first step of Adam is the rate, whatever the gradient */
+    CHECK(state[0] == 2 && state[1] == 4);
+}
+
+TEST(clipping_is_by_value_and_l1_stops_at_zero) {
+    ps_optim o = {.method = PS_SGD, .learning_rate = 0.5F, .clip = 2};
+    CHECK(apply_one(&o, 1, NULL, 100) == 0 && apply_one(&o, 1, NULL, -100) == 2 &&
+          apply_one(&o, 1, NULL, 1) == 0.5F);
+    o = (ps_optim){.method = PS_SGD, .learning_rate = 0.5F, .l1 = 1};
+    CHECK(apply_one(&o, 3, NULL, 0) == 2.5F && apply_one(&o, -3, NULL, 0) == -2.5F &&
+          apply_one(&o, 0.25F, NULL, 0) == 0);
+}
+
+TEST(the_rate_of_adam_is_made_of_products) {
+    ps_optim o = {.method = PS_ADAM, .learning_rate = 1, .numbers = {0.5F, 0.5F, 0}};
+    double power = 1;
+    for (uint64_t step = 1; step < 60; step++) {
+        power /= 2; /* exact, in any order */
+        CHECK(ps_optim_rate(&o, step) == (float)(sqrt(1 - power) / (1 - power)));
+    }
+    CHECK(ps_optim_rate(&o, UINT64_MAX) == 1);
+}
+
+TEST(pieces_of_any_size_give_the_same_bits) {
+    enum { M = 50 };
+    for (uint32_t method = 0; method < PS_METHODS; method++) {
+        ps_optim o = rule_of(method, true);
+        float *value = some_floats(M), *slots = some_floats(2 * M), *grad = some_floats(M);
+        for (size_t i = 0; i < 2 * M; i++)
+            if (slots[i] < 0) slots[i] = -slots[i];
+        float *parts = copy(value, M), *part_slots = copy(slots, 2 * M);
+        ps_optim_apply(&o, o.learning_rate, value, slots, M, grad, M);
+        for (size_t at = 0, k = 1; at < M; at += k, k = k * 2 < M - at ? k * 2 : M - at)
+            ps_optim_apply(&o, o.learning_rate, parts + at, part_slots + at, M, grad + at,
+                           k < M - at ? k : M - at);
+        CHECK(same(value, parts, M) && same(slots, part_slots, 2 * M));
+        free(value), free(slots), free(grad), free(parts), free(part_slots);
+    }
 }
 
 /* A fused multiply-add keeps digits of a product that rounding drops: then these would not be 0. */
 TEST(optim_rounds_every_product) {
     float x = 1 + 0x1p-12F, square = x * x, values[9], slots[9], grad[9];
-    for (uint32_t method = 0; method < PS_METHODS; method++) {
+    for (uint32_t method = 0; method < PS_ADAM; method++) {
         for (int i = 0; i < 9; i++) values[i] = x, slots[i] = 0, grad[i] = -square;
-        ps_optim o = {.method = method, .learning_rate = 1, .momentum = 1, .decay = x, .epsilon = 1};
-        ps_optim_apply(&o, values, ps_optim_slots(method) ? slots : NULL, grad, 9);
+        ps_optim o = {.method = method, .learning_rate = 1, .l2 = x};
+        if (method != PS_SGD) o.numbers[0] = 1;
+        ps_optim_apply(&o, 1, values, slots, 9, grad, 9);
         CHECK(values[0] == x && values[8] == x);
     }
     for (int i = 0; i < 9; i++) slots[i] = -square, grad[i] = x;
-    ps_optim o = {.method = PS_ADAGRAD, .epsilon = 1};
-    ps_optim_apply(&o, values, slots, grad, 9);
+    ps_optim o = {.method = PS_ADAGRAD, .numbers = {1}};
+    ps_optim_apply(&o, 0, values, slots, 9, grad, 9);
     CHECK(slots[0] == 0 && slots[8] == 0);
 }
 
 TEST(optim_slots_by_method) {
     CHECK(ps_optim_slots(PS_SGD) == 0 && ps_optim_slots(PS_MOMENTUM) == 1 && ps_optim_slots(PS_ADAGRAD) == 1);
-    CHECK(ps_optim_slots(99) == 0);
+    CHECK(ps_optim_slots(PS_FLEET_ADAGRAD) == 1 && ps_optim_slots(PS_ADAM) == 2);
+    CHECK(ps_optim_slots(99) == 0 && ps_optim_method(99) == NULL);
+}
+
+static void check_refusal(ps_optim o, const char *words) {
+    ps_err err;
+    CHECK(ps_optim_check(&o, &err) == PS_EINVAL && strstr(err.text, words) != NULL);
 }
 
 TEST(optim_check_names_what_is_wrong) {
     ps_err err;
-    ps_optim o = some;
-    CHECK(ps_optim_check(&o, &err) == PS_OK);
-    o.method = 3;
-    CHECK(ps_optim_check(&o, &err) == PS_EINVAL && strstr(err.text, "method 3") != NULL);
-    o = some, o.decay = (float)(1e300 * 1e300);
-    CHECK(ps_optim_check(&o, &err) == PS_EINVAL && strstr(err.text, "decay inf") != NULL);
-    o = some, o.epsilon = -1;
-    CHECK(ps_optim_check(&o, &err) == PS_EINVAL && strstr(err.text, "epsilon -1") != NULL);
+    ps_optim o;
+    for (uint32_t method = 0; method < PS_METHODS; method++) {
+        o = rule_of(method, true);
+        CHECK(ps_optim_check(&o, &err) == PS_OK);
+    }
+    o = some, o.method = PS_METHODS, check_refusal(o, "method 5");
+    o = some, o.l2 = (float)(1e300 * 1e300), check_refusal(o, "l2 inf");
+    o = some, o.numbers[0] = -1, check_refusal(o, "epsilon -1");
+    o = some, o.clip = -1, check_refusal(o, "clip -1");
+    o = some, o.numbers[2] = 1, check_refusal(o, "adagrad 1, expected 0 after its own numbers");
+    o = rule_of(PS_ADAM, false), o.numbers[1] = 1, check_refusal(o, "beta2 1, expected less than 1");
+}
+
+/* Numbers of which each sum of two is exact and a sum of all is not: its bits tell the order. */
+TEST(groups_are_summed_in_their_order) {
+    enum { ROWS = 40, WIDE = 19 };
+    float rows[ROWS * WIDE], sum[2 * WIDE], expected[2 * WIDE];
+    int64_t order[ROWS], starts[2] = {0, 30};
+    for (size_t i = 0; i < ROWS; i++) order[i] = (int64_t)((i * 7) % ROWS);
+    for (size_t i = 0; i < ROWS * WIDE; i++) rows[i] = (float)(int)(harness_random() % 2001 - 1000) * 1e-3F;
+    for (size_t g = 0; g < 2; g++)
+        for (size_t k = 0; k < WIDE; k++) {
+            float one = 0;
+            for (size_t i = g ? 30 : 0; i < (g ? ROWS : 30); i++) {
+                float x = rows[(size_t)order[i] * WIDE + k];
+                one = i == (g ? 30 : 0) ? x : one + x;
+            }
+            expected[g * WIDE + k] = one;
+        }
+    CHECK(ps_sum_groups(sum, rows, WIDE, order, ROWS, starts, 2, NULL) == PS_OK);
+    CHECK(memcmp(sum, expected, sizeof sum) == 0);
+    starts[1] = ROWS;
+    CHECK(ps_sum_groups(sum, rows, WIDE, order, ROWS, starts, 2, NULL) == PS_EINVAL);
+    starts[1] = 30, order[5] = ROWS;
+    CHECK(ps_sum_groups(sum, rows, WIDE, order, ROWS, starts, 2, NULL) == PS_EINVAL);
+    CHECK(ps_sum_groups(sum, rows, WIDE, order, 0, starts, 0, NULL) == PS_OK);
+}
+
+/* A library that another program loads may have set these for its own speed. */
+TEST(floats_of_a_thread_are_ieee_on_request) {
+    volatile float tiny = 0x1p-120F, half = 0x1p-20F;
+    unsigned before = ps_floats_set(PS_FLOATS_IEEE);
+#if defined(__x86_64__)
+    ps_floats_set(0x8040);
+    CHECK(tiny * half == 0);
+#elif defined(__aarch64__)
+    ps_floats_set(1U << 24);
+    CHECK(tiny * half == 0);
+#endif
+    ps_floats_set(PS_FLOATS_IEEE);
+    CHECK(tiny * half != 0);
+    ps_floats_set(before);
 }
 
 static int apply_rows(const uint64_t *rows, size_t k, float *value, float *slots) {
     float grad[4 * 3];
     for (int i = 0; i < 12; i++) grad[i] = (float)i;
     ps_err err;
-    return ps_optim_apply_rows(&some, value, slots, 5, 3, rows, grad, k, &err);
+    return ps_optim_apply_rows(&some, some.learning_rate, value, slots, 5, 3, rows, grad, k, &err);
 }
 
 TEST(optim_rows_are_all_applied_or_none) {
@@ -140,8 +249,8 @@ TEST(optim_rows_in_any_order) {
     float value[ROWS], grad[ROWS];
     ps_optim o = {.method = PS_SGD, .learning_rate = 1};
     for (size_t i = 0; i < ROWS; i++) rows[i] = ROWS - 1 - i, value[i] = 0, grad[i] = (float)i;
-    CHECK(ps_optim_apply_rows(&o, value, NULL, ROWS, 1, rows, grad, ROWS, NULL) == PS_OK);
+    CHECK(ps_optim_apply_rows(&o, 1, value, NULL, ROWS, 1, rows, grad, ROWS, NULL) == PS_OK);
     for (size_t i = 0; i < ROWS; i++) CHECK(value[rows[i]] == -(float)i);
     rows[150] = rows[20];
-    CHECK(ps_optim_apply_rows(&o, value, NULL, ROWS, 1, rows, grad, ROWS, NULL) == PS_EINVAL);
+    CHECK(ps_optim_apply_rows(&o, 1, value, NULL, ROWS, 1, rows, grad, ROWS, NULL) == PS_EINVAL);
 }

@@ -55,8 +55,8 @@ static void make_objects(ps_object **objects) {
     table.name_length = (uint32_t)sprintf(table.name, "table");
     CHECK(ps_object_new(&objects[0], &dense, 0, 1, &err) == PS_OK);
     CHECK(ps_object_new(&objects[1], &table, 0, 1, &err) == PS_OK);
-    ps_dense_apply(&objects[0]->dense, 0, grad, 5);
-    ps_dense_commit(&objects[0]->dense);
+    ps_dense_apply(&objects[0]->dense, 1, 0, grad, 5);
+    ps_dense_commit(&objects[0]->dense, 1);
     CHECK(ps_sparse_add(objects[1]->sparse, &key, grad, 1, &err) == PS_OK);
     ps_object_commit(objects[1]);
 }
@@ -80,22 +80,22 @@ TEST(a_saved_shard_has_its_values_and_digest) {
     objects[0]->dense.ready = true;
     CHECK(ps_save_objects(fd, objects, 2, buffer, sizeof buffer, &err) == PS_OK);
 
-    size_t n = (size_t)pread(fd, data, sizeof data, 0), w = 24 + 24 + 80 + 8, table = w + 24;
-    CHECK(n == table + 24 + 80 + 8 + 8 + 24 + sizeof digest);
+    size_t n = (size_t)pread(fd, data, sizeof data, 0), w = 24 + 24 + 120 + 8, table = w + 24;
+    CHECK(n == table + 24 + 120 + 8 + 8 + 24 + sizeof digest);
     float last, state;
     memcpy(&last, data + w + 16, 4);
-    memcpy(&state, data + table + 24 + 80 + 8 + 8 + 12, 4);
+    memcpy(&state, data + table + 24 + 120 + 8 + 8 + 12, 4);
     CHECK(last == -5);
     CHECK(state == 1);
     CHECK(data[table + 8] == 1); /* steps */
-    CHECK(data[table + 24 + 80 + 8] == 77);
+    CHECK(data[table + 24 + 120 + 8] == 77);
     ps_sha256_init(&sha);
     ps_sha256_add(&sha, data, n - sizeof digest);
     ps_sha256_end(&sha, digest);
     CHECK(memcmp(digest, data + n - sizeof digest, sizeof digest) == 0);
 
     CHECK(data[24] == 0);
-    ps_dense_apply(&objects[0]->dense, 0, &last, 1);
+    ps_dense_apply(&objects[0]->dense, 1, 0, &last, 1);
     CHECK(lseek(fd, 24, SEEK_SET) == 24);
     CHECK(ps_save_objects(fd, objects, 2, buffer, sizeof buffer, &err) == PS_OK);
     CHECK(pread(fd, data, 25, 0) == 25);

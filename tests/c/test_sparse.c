@@ -7,7 +7,7 @@
 enum { DIM = 5, KEYS = 300 };
 
 static const ps_optim adagrad = {
-    .method = PS_ADAGRAD, .learning_rate = 0.1F, .decay = 0.01F, .epsilon = 1e-6F};
+    .method = PS_ADAGRAD, .learning_rate = 0.1F, .l2 = 0.01F, .numbers = {1e-6F}};
 static const ps_init normal = {.seed = 3, .table = 4, .kind = PS_INIT_NORMAL, .mean = 0, .std = 0.5F};
 
 static ps_sparse *new_table(uint32_t dim) {
@@ -44,8 +44,8 @@ TEST(sparse_steps_are_those_of_dense_rows) {
         }
         dump(t, got);
         CHECK(memcmp(got, value, sizeof got) == 0); /* nothing is seen before the commit */
-        ps_sparse_commit(t);
-        ps_optim_apply(&adagrad, value, slots, sum, KEYS * DIM);
+        ps_sparse_commit(t, 1);
+        ps_optim_apply(&adagrad, adagrad.learning_rate, value, slots, KEYS * DIM, sum, KEYS * DIM);
         dump(t, got);
         CHECK(memcmp(got, value, sizeof got) == 0);
     }
@@ -62,9 +62,9 @@ TEST(sparse_set_keeps_state_and_sum) {
         CHECK(ps_sparse_add(t, &key, ones, 1, NULL) == PS_OK);
         float sevens[DIM] = {7, 7, 7, 7, 7};
         CHECK(ps_sparse_set(t, &key, sevens, 1, NULL) == PS_OK);
-        ps_sparse_commit(t);
+        ps_sparse_commit(t, 1);
         value = 7;
-        ps_optim_apply(&adagrad, &value, &state, ones, 1);
+        ps_optim_apply(&adagrad, adagrad.learning_rate, &value, &state, 1, ones, 1);
     }
     ps_sparse_read(t, &key, 1, got);
     CHECK(got[0] == value && got[DIM - 1] == value);
@@ -93,7 +93,7 @@ static void check_no_memory(int (*call)(ps_sparse *, const uint64_t *, const flo
         CHECK(err.text[0] != '\0' && ps_sparse_rows(t) == 40 && memcmp(before, after, sizeof after) == 0);
     }
     CHECK(rc == PS_OK && failures >= 1 && ps_sparse_rows(t) == KEYS + 20);
-    ps_sparse_commit(t);
+    ps_sparse_commit(t, 1);
     ps_sparse_free(t);
 }
 
@@ -164,7 +164,7 @@ TEST(sparse_nothing_to_do) {
     ps_sparse *t = new_table(1);
     CHECK(ps_sparse_add(t, NULL, NULL, 0, NULL) == PS_OK && ps_sparse_set(t, NULL, NULL, 0, NULL) == PS_OK);
     ps_sparse_read(t, NULL, 0, NULL);
-    ps_sparse_commit(t);
+    ps_sparse_commit(t, 1);
     CHECK(ps_sparse_rows(t) == 0 && ps_sparse_bytes(t) > 0);
     ps_sparse_free(t);
 }

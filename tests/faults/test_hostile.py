@@ -224,7 +224,6 @@ def test_a_trainer_that_has_proved_itself_can_not_harm_others() -> None:
                         "op": op,
                         "epoch": 0,
                         "trainer": 1,
-                        "incarnation": 77,
                         "sequence": 1,
                         "object": 0,
                     }

@@ -70,10 +70,9 @@ def train(c: Client, trainer: int, steps: int) -> tuple[F32, F32]:
 
 def expected(steps: list[int]) -> tuple[F32, F32]:
     """The same in numpy: sums in trainer order, an ended trainer left out."""
-    w, slots = start_values(), np.zeros(SIZE, np.float32)
-    table = reference.SparseTable(
-        dim=DIM, method=2, lr=0.1, decay=1e-3, table=reference.hash_name("e"), kind=0, std=0.1
-    )
+    rule = reference.Rule(method=reference.ADAGRAD, lr=0.1, l2=1e-3, numbers=(1e-6,))
+    w, slots = start_values(), np.zeros((1, SIZE), np.float32)
+    table = reference.SparseTable(dim=DIM, rule=rule, table=reference.hash_name("e"), kind=0, std=0.1)
     for step in range(max(steps)):
         total = None
         for trainer in [t for t, n in enumerate(steps) if step < n]:
@@ -81,7 +80,7 @@ def expected(steps: list[int]) -> tuple[F32, F32]:
             total = g if total is None else total + g
             table.add(*row_gradients(trainer, step))
         assert total is not None
-        reference.apply_optim(2, w, slots, total, 0.1, 0.0, 1e-3, 1e-6)
+        reference.apply_optim(rule, step + 1, w, slots, total)
         table.commit()
     return w, table.read(np.arange(ROWS, dtype=np.uint64))
 

@@ -88,9 +88,10 @@ def test_values_state_and_steps_for_any_number_of_shards(
     same(saved, values)
     same(saved, other)
     assert {(s.steps, s.torn) for s in saved.values()} == {(3, False)}
-    w, h = np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32)
-    for _ in range(3):
-        reference.apply_optim(2, w, h, gradient(SIZE) + gradient(SIZE), 0.1, 0.0, 0.0, 1e-6)
+    w, h = np.zeros(SIZE, np.float32), np.zeros((1, SIZE), np.float32)
+    rule = reference.Rule(method=reference.ADAGRAD, lr=0.1, numbers=(1e-6,))
+    for step in range(3):
+        reference.apply_optim(rule, step + 1, w, h, gradient(SIZE) + gradient(SIZE))
     assert saved["w"].state is not None
     np.testing.assert_array_equal(saved["w"].state, h)
     assert saved["b"].state is None

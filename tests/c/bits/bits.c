@@ -10,7 +10,7 @@
 
 enum { N = 10007, DIM = 17, KEYS = 300, STEPS = 5 };
 
-static float value[N], slots[N], grad[N];
+static float value[N], slots[2 * N], grad[N];
 
 /* 64-bit FNV-1a. A NaN is a NaN: its sign and payload are nobody's promise. */
 static uint64_t digest(uint64_t hash, const float *p, size_t n) {
@@ -41,18 +41,28 @@ static void print(const char *kernel, uint32_t method, const char *inputs, uint6
     printf("%s %u %s %016llx\n", kernel, method, inputs, (unsigned long long)hash);
 }
 
-static void dense(uint32_t method, int wild) {
-    ps_optim o = {
-        .method = method, .learning_rate = 0.1F, .momentum = 0.9F, .decay = 8e-4F, .epsilon = 1e-6F};
+static ps_optim rule_of(uint32_t method, int full) {
+    static const float numbers[PS_METHODS][PS_NUMBERS] = {[PS_MOMENTUM] = {0.9F},
+                                                          [PS_ADAGRAD] = {1e-6F},
+                                                          [PS_FLEET_ADAGRAD] = {1e-6F},
+                                                          [PS_ADAM] = {0.9F, 0.999F, 1e-8F}};
+    ps_optim o = {.method = method, .learning_rate = 0.1F, .l2 = 8e-4F};
+    memcpy(o.numbers, numbers[method], sizeof o.numbers);
+    if (full) o.l1 = 1e-3F, o.clip = 0.2F;
+    return o;
+}
+
+static void dense(uint32_t method, int full, int wild) {
+    ps_optim o = rule_of(method, full);
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     fill(value, N, 1, wild);
     memset(slots, 0, sizeof slots);
     for (uint64_t step = 0; step < STEPS; step++) {
         fill(grad, N, 2 + step, wild);
-        ps_optim_apply(&o, value, ps_optim_slots(method) ? slots : NULL, grad, N);
-        hash = digest(digest(hash, value, N), slots, N);
+        ps_optim_apply(&o, ps_optim_rate(&o, step + 1), value, slots, N, grad, N);
+        hash = digest(digest(hash, value, N), slots, 2 * N);
     }
-    print("optim", method, wild ? "wild" : "tame", hash);
+    print(full ? "full" : "optim", method, wild ? "wild" : "tame", hash);
 }
 
 static void sums(int wild) {
@@ -77,9 +87,8 @@ static void inits(uint32_t kind) {
     print("init", kind, "tame", hash);
 }
 
-static int table(uint32_t method) {
-    ps_optim o = {
-        .method = method, .learning_rate = 0.1F, .momentum = 0.9F, .decay = 8e-4F, .epsilon = 1e-6F};
+static int table(uint32_t method, int full) {
+    ps_optim o = rule_of(method, full);
     ps_init init = {.seed = 7, .table = 1, .kind = PS_INIT_NORMAL, .mean = 0, .std = 0.3F};
     uint64_t keys[KEYS], hash = UINT64_C(0xcbf29ce484222325);
     ps_err err;
@@ -89,7 +98,7 @@ static int table(uint32_t method) {
         for (uint64_t i = 0; i < KEYS; i++) keys[i] = ps_mix64((i * (step + 1)) % 97); /* some twice */
         fill(grad, KEYS * DIM, 2 + step, 0);
         if (ps_sparse_add(t, keys, grad, KEYS, &err) != PS_OK) return 1;
-        ps_sparse_commit(t);
+        ps_sparse_commit(t, step + 1);
         ps_sparse_read(t, keys, KEYS, value);
         hash = digest(hash, value, KEYS * DIM);
     }
@@ -101,10 +110,11 @@ static int table(uint32_t method) {
 int main(void) {
     int failed = 0;
     for (int wild = 0; wild < 2; wild++) {
-        for (uint32_t method = 0; method < PS_METHODS; method++) dense(method, wild);
+        for (uint32_t method = 0; method < PS_METHODS; method++)
+            for (int full = 0; full < 2; full++) dense(method, full, wild);
         sums(wild);
     }
     for (uint32_t kind = 0; kind < PS_INIT_KINDS; kind++) inits(kind);
-    for (uint32_t method = 0; method < PS_METHODS; method++) failed |= table(method);
+    for (uint32_t method = 0; method < PS_METHODS; method++) failed |= table(method, 0);
     return failed;
 }

@@ -14,6 +14,7 @@ CSRC = ROOT / "runtime" / "csrc"
 SOURCES = [*(CSRC / f"{name}.c" for name in ("ps_err", "ps_init", "ps_optim", "ps_sparse"))]
 PROGRAM = ROOT / "tests" / "c" / "bits" / "bits.c"
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wconversion", "-Werror")
+METHODS = 5  # optimizers
 ARM64 = "aarch64-linux-gnu-gcc"
 BUILDS = {
     "gcc -O0": ("gcc", "-O0"),
@@ -61,11 +62,12 @@ def test_builds_compute_the_same_bits(build: str, plain: list[str], tmp_path: Pa
 def test_every_kernel_is_in_it_and_gives_something_of_its_own(plain: list[str]) -> None:
     assert [line.rpartition(" ")[0] for line in plain] == [
         *(
-            f"optim {method} {kind}" if method < 3 else f"add 0 {kind}"
+            f"{form} {method} {kind}" if method < METHODS else f"add 0 {kind}"
             for kind in ("tame", "wild")
-            for method in range(4)
+            for method in range(METHODS + 1)
+            for form in (("optim", "full") if method < METHODS else ("",))
         ),
         *(f"init {kind} tame" for kind in range(2)),
-        *(f"sparse {method} tame" for method in range(3)),
+        *(f"sparse {method} tame" for method in range(METHODS)),
     ]
     assert len({line.split()[-1] for line in plain}) == len(plain)

@@ -29,10 +29,10 @@ def headers(draw: st.DrawFn) -> dict[str, int]:
         "op": OPS["PUSH"],
         "epoch": draw(U32),
         "trainer": draw(st.integers(0, CONSTANTS["PS_MAX_TRAINERS"] - 1)),
-        "incarnation": draw(U64),
+        "samples": draw(U64),
         "sequence": draw(U64),
         "object": draw(st.integers(0, CONSTANTS["PS_MAX_OBJECTS"] - 1)),
-        "flags": draw(st.integers(0, 3)),
+        "flags": draw(st.integers(0, CONSTANTS["PS_WANT"])),
         "version": draw(U64),
         "length": draw(st.integers(0, CONSTANTS["PS_MAX_DENSE_BYTES"])),
         "count": draw(U32),
@@ -63,7 +63,7 @@ def test_other_bytes_are_an_error(data: bytes) -> None:
         _core.decode_header(data)
 
 
-FIELDS = "magic version op epoch trainer incarnation sequence object flags object_version length count check"
+FIELDS = "magic version op epoch trainer samples sequence object flags object_version length count check"
 
 
 def test_the_layout_is_the_documented_one() -> None:
@@ -78,17 +78,17 @@ def test_the_layout_is_the_documented_one() -> None:
         op=5,
         epoch=6,
         trainer=7,
-        incarnation=8,
+        samples=8,
         sequence=9,
         object=10,
-        flags=3,
+        flags=2,
         version=12,
         length=13,
         count=14,
     )
     sizes = {"16": "H", "32": "I", "64": "Q"}
     found = struct.unpack("<" + "".join(sizes[bits] for _, bits, _ in rows), raw)
-    assert found[:12] == (CONSTANTS["PS_MAGIC"], CONSTANTS["PS_VERSION"], 5, 6, 7, 8, 9, 10, 3, 12, 13, 14)
+    assert found[:12] == (CONSTANTS["PS_MAGIC"], CONSTANTS["PS_VERSION"], 5, 6, 7, 8, 9, 10, 2, 12, 13, 14)
 
 
 def test_operations_are_the_documented_ones() -> None:

@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pslaunch.runtime import _core, reference
+from pslaunch.runtime.arrays import find_unique_rows, sum_rows
 
 pytestmark = pytest.mark.asan
 
 F32 = npt.NDArray[np.float32]
-METHODS = [reference.SGD, reference.MOMENTUM, reference.ADAGRAD]
+METHODS = range(5)
+NUMBERS = ((), (0.9,), (1e-6,), (1e-6,), (0.9, 0.999, 1e-8))
 ISAS = [0, 1, 2]
+ADAGRAD = (2, 0.1, 0.0, 0.0, 0.0, 1e-6, 0.0, 0.0)
 
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 rates = st.floats(0, 4, width=32)
@@ -34,31 +37,83 @@ def same_bits(a: F32, b: F32) -> bool:
 
 
 def arrays(n: int, seed: int = 1) -> tuple[F32, F32, F32]:
-    """Value, slots (not negative) and gradient of n items."""
+    """Value, one slot (not negative) and gradient of n items."""
     rng = np.random.default_rng(seed)
     value, slots, grad = rng.standard_normal((3, n)).astype(np.float32)
     return value.copy(), np.abs(slots), grad.copy()
 
 
-@given(
-    value=vectors,
-    data=st.data(),
-    hyper=st.tuples(rates, rates, rates, rates),
-    method=st.sampled_from(METHODS),
-)
-def test_optimizer_is_its_oracle(
-    value: F32, data: st.DataObject, hyper: tuple[float, float, float, float], method: int
-) -> None:
-    like = hnp.arrays(np.float32, value.shape, elements=floats)
-    grad, slots = data.draw(like), np.abs(data.draw(like))
+def make_rule(method: int, *, lr: float = 0.1, l1: float = 0.0, clip: float = 0.0) -> reference.Rule:
+    """Return a rule with the usual numbers of its method."""
+    return reference.Rule(method=method, lr=lr, l1=l1, l2=1e-3, clip=clip, numbers=NUMBERS[method])
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> reference.Rule:
+    """Rules of all methods, with and without L1 and clipping."""
+    method = draw(st.sampled_from(METHODS))
+    below_one, names = st.floats(0, 0.875, width=32), _core.list_methods()[method][2]
+    return reference.Rule(
+        method=method,
+        lr=draw(rates),
+        l1=draw(st.just(0.0) | rates),
+        l2=draw(rates),
+        clip=draw(st.just(0.0) | rates),
+        numbers=tuple(draw(below_one if name.startswith("beta") else rates) for name in names if name),
+    )
+
+
+@given(value=vectors, data=st.data(), rule=rules(), step=st.integers(1, 2**40))
+def test_optimizer_is_its_oracle(value: F32, data: st.DataObject, rule: reference.Rule, step: int) -> None:
+    grad = data.draw(hnp.arrays(np.float32, value.shape, elements=floats))
+    shape = (reference.SLOTS[rule.method], *value.shape)
+    slots = np.abs(data.draw(hnp.arrays(np.float32, shape, elements=floats)))
     want_value, want_slots = value.copy(), slots.copy()
     with np.errstate(all="ignore"):
-        reference.apply_optim(method, want_value, want_slots if method else None, grad, *hyper)
+        reference.apply_optim(rule, step, want_value, want_slots, grad)
     for isa in ISAS:
         got_value, got_slots = value.copy(), slots.copy()
-        _core.apply_optim(method, got_value, got_slots if method else None, grad, *hyper, isa=isa)
+        _core.apply_optim(rule.pack(), step, got_value, got_slots, grad, isa)
         assert same_bits(got_value, want_value)
         assert same_bits(got_slots, want_slots)
+
+
+def test_methods_are_those_of_the_oracle() -> None:
+    table = _core.list_methods()
+    assert [name for name, *_ in table] == ["sgd", "momentum", "adagrad", "fleet_adagrad", "adam"]
+    assert tuple(slots for _, slots, _ in table) == reference.SLOTS
+    assert [sum(name is not None for name in names) for *_, names in table] == [len(n) for n in NUMBERS]
+
+
+@given(data=st.data(), groups=st.lists(st.integers(1, 40), max_size=9), dim=st.integers(0, 19))
+def test_rows_of_a_group_are_summed_in_their_order(data: st.DataObject, groups: list[int], dim: int) -> None:
+    n = sum(groups)
+    rows = arrays(n * dim)[0].reshape(n, dim)
+    order = np.array(data.draw(st.permutations(range(n))), dtype=np.intp)
+    starts = np.cumsum([0, *groups], dtype=np.intp)[:-1].copy()
+    got, want = np.full((2, len(groups), dim), np.nan, np.float32)
+    _core.sum_groups(got, rows, order, starts)
+    if groups:
+        reference.sum_groups(want, rows, order, starts)
+    assert same_bits(got, want)
+
+
+def test_gradients_of_one_key_are_summed_in_their_order() -> None:
+    grads = np.array([[2.0**24], *[[1.0]] * 40], np.float32)  # in order each 1 is lost; in pairs some are not
+    found = find_unique_rows(np.zeros(41, np.int64))
+    assert sum_rows(found, grads).tolist() == [[2.0**24]]
+
+
+def test_kernels_keep_subnormal_numbers_in_a_thread_that_flushes_them() -> None:
+    acc, tiny = np.full(40, 2.0**-149, np.float32), np.full(40, 2.0**-149, np.float32)
+    flushing = {"x86_64": 0x8040, "aarch64": 1 << 24}.get(platform.machine(), 0)
+    before = _core.set_floats(flushing)
+    try:
+        _core.add(acc, tiny)
+        assert _core.set_floats(flushing) == flushing  # the caller's own treatment is back
+    finally:
+        _core.set_floats(before)
+    assert acc.view(np.uint32).tolist() == [2] * 40
 
 
 @given(acc=vectors, data=st.data())
@@ -73,29 +128,18 @@ def test_add_is_its_oracle(acc: F32, data: st.DataObject) -> None:
         assert same_bits(got, want)
 
 
-@given(n=st.integers(0, 99), cut=st.integers(0, 99), start=st.integers(0, 9), method=st.sampled_from(METHODS))
-def test_bits_do_not_depend_on_the_blocks(n: int, cut: int, start: int, method: int) -> None:
-    value, slots, grad = (a[min(start, n) :] for a in arrays(n))
-    whole, parts = value.copy(), value.copy()
-    whole_slots, part_slots = slots.copy(), slots.copy()
-    _core.apply_optim(method, whole, whole_slots if method else None, grad, 0.1, 0.9, 0.01, 1e-6)
-    for part in (slice(None, cut), slice(cut, None)):
-        own = part_slots[part] if method else None
-        _core.apply_optim(method, parts[part], own, grad[part], 0.1, 0.9, 0.01, 1e-6)
-    assert same_bits(whole, parts)
-    assert same_bits(whole_slots, part_slots)
-
-
 @given(data=st.data(), n=st.integers(1, 70), dim=st.integers(0, 19), method=st.sampled_from(METHODS))
 def test_sparse_is_its_oracle(data: st.DataObject, n: int, dim: int, method: int) -> None:
     rows = np.array(data.draw(st.lists(st.integers(0, n - 1), unique=True)), dtype=np.uint64)
-    value, slots, grad = (a.reshape(n, dim) for a in arrays(n * dim))
+    rule = make_rule(method, l1=0.02, clip=0.5)
+    value, _, grad = (a.reshape(n, dim) for a in arrays(n * dim))
+    slots = np.abs(np.random.default_rng(2).standard_normal((reference.SLOTS[method], n, dim))).astype(
+        np.float32
+    )
     grad = grad[: len(rows)].copy()
     want_value, want_slots = value.copy(), slots.copy()
-    reference.apply_sparse(
-        method, want_value, want_slots if method else None, rows, grad, 0.1, 0.9, 1e-3, 1e-6
-    )
-    _core.apply_sparse(method, value, slots if method else None, rows, grad, 0.1, 0.9, 1e-3, 1e-6)
+    reference.apply_sparse(rule, 3, want_value, want_slots, rows, grad)
+    _core.apply_sparse(rule.pack(), 3, value, slots, rows, grad)
     assert same_bits(value, want_value)
     assert same_bits(slots, want_slots)
 
@@ -106,7 +150,7 @@ def test_sparse_writes_nothing_for_bad_rows(rows: list[int]) -> None:
     before = value.copy(), slots.copy()
     numbers = np.array(rows, dtype=np.uint64)
     with pytest.raises(ValueError, match=r"^rows\[\d\]"):
-        _core.apply_sparse(2, value, slots, numbers, grad[: len(rows)], 0.1, 0.0, 0.0, 1e-6)
+        _core.apply_sparse(ADAGRAD, 1, value, slots, numbers, grad[: len(rows)])
     assert same_bits(value, before[0])
     assert same_bits(slots, before[1])
 
@@ -114,21 +158,21 @@ def test_sparse_writes_nothing_for_bad_rows(rows: list[int]) -> None:
 def test_sparse_kernels_refuse_wrong_shapes() -> None:
     value, slots, grad = (a.reshape(4, 3) for a in arrays(12))
     rows = np.arange(4, dtype=np.uint64)
-    hyper = (0.1, 0.0, 0.0, 1e-6)
     with pytest.raises(ValueError, match=r"grad is \[3, 3\], but rows and value need \[4, 3\]"):
-        _core.apply_sparse(2, value, slots, rows, grad[:3], *hyper)
+        _core.apply_sparse(ADAGRAD, 1, value, slots, rows, grad[:3])
     with pytest.raises(ValueError, match=r"grad is \[6, 2\]"):
-        _core.apply_sparse(2, value, slots, rows, grad.reshape(6, 2), *hyper)
+        _core.apply_sparse(ADAGRAD, 1, value, slots, rows, grad.reshape(6, 2))
     with pytest.raises(ValueError, match="value: expected 2 dimensions, got 1"):
-        _core.apply_sparse(2, value.reshape(-1), slots, rows, grad, *hyper)
+        _core.apply_sparse(ADAGRAD, 1, value.reshape(-1), slots, rows, grad)
     with pytest.raises(ValueError, match="rows: expected 1 dimensions"):
-        _core.apply_sparse(2, value, slots, rows.reshape(2, 2), grad, *hyper)
+        _core.apply_sparse(ADAGRAD, 1, value, slots, rows.reshape(2, 2), grad)
     with pytest.raises(TypeError, match="rows: expected items of uint64"):
-        _core.apply_sparse(2, value, slots, rows.astype(np.int64), grad, *hyper)
+        _core.apply_sparse(ADAGRAD, 1, value, slots, rows.astype(np.int64), grad)
 
 
 def call(value: Any, slots: Any, grad: Any, *, method: int = 2, lr: float = 0.1, isa: int = 0) -> None:
-    _core.apply_optim(method, value, slots, grad, lr, 0.0, 0.0, 1e-6, isa)
+    own = 1e-6 if method == 2 else 0.0
+    _core.apply_optim((method, lr, 0.0, 0.0, 0.0, own, 0.0, 0.0), 1, value, slots, grad, isa)
 
 
 @pytest.mark.parametrize("place", range(3))
@@ -184,14 +228,14 @@ def test_overlapping_arrays_are_refused() -> None:
 
 def test_bad_numbers_are_refused() -> None:
     value, slots, grad = arrays(8)
-    with pytest.raises(ValueError, match="unknown optimizer method 3"):
-        call(value, slots, grad, method=3)
+    with pytest.raises(ValueError, match="unknown optimizer method 5"):
+        call(value, slots, grad, method=5)
     with pytest.raises(ValueError, match="unknown"):
         call(value, slots, grad, method=-1)
-    with pytest.raises(ValueError, match="not all finite"):
+    with pytest.raises(ValueError, match="learning_rate nan, expected a finite number"):
         call(value, slots, grad, lr=float("nan"))
-    with pytest.raises(ValueError, match="epsilon -1 is negative"):
-        _core.apply_optim(2, value, slots, grad, 0.1, 0.0, 0.0, -1.0)
+    with pytest.raises(ValueError, match="epsilon -1, expected a finite number, not negative"):
+        _core.apply_optim((2, 0.1, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0), 1, value, slots, grad)
     with pytest.raises(ValueError, match="isa 3"):
         call(value, slots, grad, isa=3)
     with pytest.raises(ValueError, match="slots has 8 items, but value with this method needs 0"):

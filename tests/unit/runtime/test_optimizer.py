@@ -26,9 +26,9 @@ def test_adagrad_applies_l2() -> None:
 def test_momentum_follows_its_formula() -> None:
     assert optimizer.Momentum(momentum=0.9).make_rule(config()).method == "momentum"
     assert optimizer.Momentum(momentum=0).make_rule(config()).method == "sgd"
-    assert optimizer.Momentum().make_rule(config()).slots == 0
+    assert optimizer.Momentum().make_rule(config()).state_floats == 0
     own = optimizer.Momentum(momentum=0.9).make_rule(config(momentum=0.5))
-    assert (own.momentum, own.slots) == (0.5, 1)
+    assert (own.momentum, own.state_floats) == (0.5, 1)
     assert optimizer.SGD().make_rule(config()).learning_rate == 1e-3
 
 

@@ -30,9 +30,10 @@ class Optim(ctypes.Structure):
     _fields_: ClassVar[Any] = [
         ("method", c_uint32),
         ("learning_rate", c_float),
-        ("momentum", c_float),
-        ("decay", c_float),
-        ("epsilon", c_float),
+        ("l1", c_float),
+        ("l2", c_float),
+        ("clip", c_float),
+        ("numbers", c_float * 3),
     ]
 
 
@@ -57,7 +58,7 @@ def load() -> ctypes.CDLL:
     lib.ps_sparse_read.restype = None
     for name in ("ps_sparse_add", "ps_sparse_set"):
         getattr(lib, name).argtypes = [c_void_p, c_void_p, c_void_p, c_size_t, POINTER(Err)]
-    lib.ps_sparse_commit.argtypes = [c_void_p]
+    lib.ps_sparse_commit.argtypes = [c_void_p, c_uint64]
     lib.ps_sparse_commit.restype = None
     for name in ("ps_sparse_rows", "ps_sparse_bytes"):
         getattr(lib, name).argtypes = [c_void_p]
@@ -72,8 +73,9 @@ class Table:
     """A C table with the arguments of its oracle."""
 
     def __init__(self, like: reference.SparseTable) -> None:
-        self.dim, self.at, self.err = like.dim, c_void_p(), Err()
-        optim = Optim(like.method, like.lr, like.momentum, like.decay, like.epsilon)
+        self.dim, self.at, self.err, self.steps = like.dim, c_void_p(), Err(), 0
+        method, *rates, a, b, c = like.rule.pack()
+        optim = Optim(method, *rates, (a, b, c))
         init = Init(like.seed, like.table, like.kind, like.mean, like.std)
         code = LIB.ps_sparse_new(byref(self.at), like.dim, byref(optim), byref(init), byref(self.err))
         if code != 0:
@@ -95,7 +97,8 @@ class Table:
         )
 
     def commit(self) -> None:
-        LIB.ps_sparse_commit(self.at)
+        self.steps += 1
+        LIB.ps_sparse_commit(self.at, self.steps)
 
     def rows(self) -> int:
         return int(LIB.ps_sparse_rows(self.at))
@@ -112,17 +115,27 @@ one_key = st.integers(0, 40) | st.sampled_from([2**32, 2**63, 2**64 - 1]) | st.i
 some_keys = st.lists(one_key, max_size=80).map(lambda keys: np.array(keys, dtype=np.uint64))
 
 
+def rule_of(method: int) -> reference.Rule:
+    """Return a rule of the method with L1, L2 and clipping."""
+    numbers = ((), (0.9,), (1e-6,), (1e-6,), (0.9, 0.999, 1e-8))[method]
+    return reference.Rule(method=method, lr=0.1, l1=1e-3, l2=1e-3, clip=2.0, numbers=numbers)
+
+
+PLAIN_5 = reference.Rule(method=5, lr=0.1)
+PLAIN_NAN = reference.Rule(method=0, lr=np.nan)
+
+
 class SparseMachine(RuleBasedStateMachine):
     """Does the same to a C table and to its oracle."""
 
     table: Table | None = None
 
     @initialize(
-        dim=st.integers(1, 40), method=st.integers(0, 2), kind=st.integers(0, 1), seed=st.integers(0, 9)
+        dim=st.integers(1, 40), method=st.integers(0, 4), kind=st.integers(0, 1), seed=st.integers(0, 9)
     )
     def create(self, dim: int, method: int, kind: int, seed: int) -> None:
         self.model = reference.SparseTable(
-            dim=dim, method=method, lr=0.1, momentum=0.9, decay=1e-3, seed=seed, table=77, kind=kind, std=0.5
+            dim=dim, rule=rule_of(method), seed=seed, table=77, kind=kind, std=0.5
         )
         self.table = Table(self.model)
         self.rng = np.random.default_rng(seed)
@@ -172,7 +185,8 @@ TestSparseTable = SparseMachine.TestCase
 
 
 def adagrad(**other: Any) -> reference.SparseTable:
-    return reference.SparseTable(**{"dim": 8, "method": reference.ADAGRAD, "lr": 0.1, "std": 0.1} | other)
+    usual: dict[str, Any] = {"dim": 8, "rule": rule_of(reference.ADAGRAD), "std": 0.1}
+    return reference.SparseTable(**usual | other)
 
 
 def test_order_of_keys_does_not_matter() -> None:
@@ -205,7 +219,7 @@ def test_reads_during_a_step_see_the_values_from_before_it() -> None:
 
 
 def test_many_rows_stay_findable_and_memory_is_bounded() -> None:
-    table, n = Table(adagrad(method=reference.SGD, std=0.0)), 100_000
+    table, n = Table(adagrad(rule=reference.Rule(method=reference.SGD, lr=0.1), std=0.0)), 100_000
     keys = np.arange(n, dtype=np.uint64) * np.uint64(2**20)  # low bits alone would all collide
     ones = np.ones((n, 8), np.float32)
     table.add(keys, ones)
@@ -221,7 +235,8 @@ def test_many_rows_stay_findable_and_memory_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"dim": 0}, {"dim": 2**20 + 1}, {"method": 3}, {"lr": np.nan}, {"std": -1.0}, {"kind": 2}]
+    "wrong",
+    [{"dim": 0}, {"dim": 2**20 + 1}, {"rule": PLAIN_5}, {"rule": PLAIN_NAN}, {"std": -1.0}, {"kind": 2}],
 )
 def test_tables_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError) as caught:

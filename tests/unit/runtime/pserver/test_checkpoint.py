@@ -86,7 +86,7 @@ def write(folder: Path, content: bytes) -> Path:
 def test_another_version_is_named(tmp_path: Path) -> None:
     raw = bytearray(HEADER.encode())
     raw[8] = 9
-    with pytest.raises(checkpoint.CheckpointError, match="version 9, expected version 1"):
+    with pytest.raises(checkpoint.CheckpointError, match="version 9, expected version 2"):
         checkpoint.read(write(tmp_path, bytes(raw)))
 
 

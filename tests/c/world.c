@@ -1,0 +1,172 @@
+#include "world.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static const ps_optim plain = {.method = PS_SGD, .learning_rate = 1};
+
+static void *serve(void *arg) {
+    world *w = arg;
+    ps_err err;
+    w->code = ps_shard_run(&w->config, &err);
+    return NULL;
+}
+
+void connect_pair(int pair[2]) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(bind(listener, (struct sockaddr *)&at, n) == 0 && listen(listener, 1) == 0);
+    CHECK(getsockname(listener, (struct sockaddr *)&at, &n) == 0);
+    pair[0] = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(connect(pair[0], (struct sockaddr *)&at, n) == 0);
+    pair[1] = accept(listener, NULL, NULL);
+    CHECK(pair[1] >= 0);
+    close(listener);
+}
+
+int dial(world *w, uint32_t trainer) {
+    int pair[2];
+    connect_pair(pair);
+    ps_mail mail = {pair[1], trainer, trainer + 1};
+    CHECK(write(w->mail_fd, &mail, sizeof mail) == (ssize_t)sizeof mail);
+    return pair[0];
+}
+
+void connect_client(world *w, uint32_t t) {
+    ps_err err;
+    CHECK(ps_client_attach(w->clients[t], 0, dial(w, t), &err) == PS_OK);
+}
+
+void open_slow_world(world *w, uint32_t n, int64_t stall_after_ms) {
+    int mail[2], events[2];
+    ps_err err;
+    memset(w, 0, sizeof *w);
+    CHECK(pipe(mail) == 0 && pipe(events) == 0);
+    fcntl(events[1], F_SETFL, O_NONBLOCK);
+    w->n = n;
+    w->mail_fd = mail[1];
+    w->events_fd = events[0];
+    w->config = (ps_shard_config){
+        .trainers = n, .mailbox_fd = mail[0], .event_fd = events[1], .stall_after_ms = stall_after_ms};
+    CHECK(pthread_create(&w->thread, NULL, serve, w) == 0);
+    for (uint32_t t = 0; t < n; t++) {
+        CHECK(ps_client_new(&w->clients[t], 1, 0, t, &err) == PS_OK);
+        connect_client(w, t);
+    }
+}
+
+void open_world(world *w, uint32_t n) {
+    open_slow_world(w, n, 1);
+}
+
+void close_world(world *w) {
+    ps_mail stop = {-1, 0, 0};
+    for (uint32_t t = 0; t < w->n; t++) ps_client_free(w->clients[t]);
+    CHECK(write(w->mail_fd, &stop, sizeof stop) == (ssize_t)sizeof stop);
+    CHECK(pthread_join(w->thread, NULL) == 0);
+    CHECK(w->code == PS_OK);
+    const int fds[] = {w->mail_fd, w->events_fd, w->config.mailbox_fd, w->config.event_fd};
+    for (size_t i = 0; i < 4; i++) close(fds[i]);
+}
+
+void run_some(world *w, uint32_t from, int cuts) {
+    ps_err err;
+    uint32_t shard;
+    bool done[MOST] = {false};
+    for (uint32_t left = w->n - from; left > 0;) {
+        for (uint32_t t = from; t < w->n; t++) {
+            if (done[t]) continue;
+            int code = ps_client_run(w->clients[t], cuts > 0 ? 1 : 20, 0, &shard, &err);
+            if (code == PS_OK) {
+                ps_client_clear(w->clients[t]);
+                done[t] = true;
+                left--;
+                continue;
+            }
+            if (!CHECK(code == PS_EAGAIN)) return;
+            if (cuts > 0) {
+                cuts--;
+                connect_client(w, t);
+            }
+        }
+    }
+}
+
+void run_all(world *w, int cuts) {
+    run_some(w, 0, cuts);
+}
+
+void create_all(world *w) {
+    static const float zero[SIZE];
+    const ps_piece whole = {0, 0, SIZE};
+    ps_err err;
+    ps_create dense = {.total = SIZE, .optim = plain, .name_length = 1, .name = "w"};
+    dense.mode = w->mode;
+    dense.discard = w->discard;
+    ps_create sparse = {
+        .sparse = 1, .dim = DIM, .total = KEYS, .optim = plain, .name_length = 1, .name = "e"};
+    sparse.mode = w->mode;
+    sparse.discard = w->discard;
+    for (uint32_t t = 0; t < w->n; t++) {
+        CHECK(ps_client_dense(w->clients[t], &dense, &whole, 1, &w->dense, &err) == PS_OK);
+        CHECK(ps_client_sparse(w->clients[t], &sparse, 0, 1, &w->sparse, &err) == PS_OK);
+        CHECK(ps_client_init(w->clients[t], w->dense, t == 0 ? zero : NULL, &err) == PS_OK);
+    }
+    run_all(w, 0);
+}
+
+float grads[MOST][SIZE], out[MOST][SIZE], rows[MOST][KEYS * DIM];
+uint64_t keys[KEYS];
+
+void add_push(world *w, uint32_t t) {
+    ps_err err;
+    for (uint64_t i = 0; i < KEYS; i++) keys[i] = i;
+    for (size_t i = 0; i < SIZE; i++) grads[t][i] = (float)(t + 1);
+    for (size_t i = 0; i < KEYS * DIM; i++) rows[t][i] = (float)(t + 1);
+    CHECK(ps_client_push(w->clients[t], w->dense, 1, grads[t], out[t], &err) == PS_OK);
+    CHECK(ps_client_push_rows(w->clients[t], w->sparse, 1, keys, rows[t], KEYS, &err) == PS_OK);
+}
+
+void push_from(world *w, uint32_t from, int cuts) {
+    for (uint32_t t = from; t < w->n; t++) add_push(w, t);
+    run_some(w, from, cuts);
+}
+
+void check_values(world *w, uint32_t t, float expected) {
+    ps_err err;
+    uint32_t shard;
+    float got[KEYS * DIM];
+    CHECK(ps_client_pull_rows(w->clients[t], w->sparse, keys, KEYS, got, &err) == PS_OK);
+    CHECK(ps_client_run(w->clients[t], 5000, 0, &shard, &err) == PS_OK);
+    ps_client_clear(w->clients[t]);
+    bool same = true;
+    for (size_t i = 0; i < SIZE; i++) same = same && out[t][i] == expected;
+    for (size_t i = 0; i < KEYS * DIM; i++) same = same && got[i] == expected;
+    CHECK(same);
+}
+
+size_t listen_to(int fd, uint8_t *buf, size_t size) {
+    size_t n = 0;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    while (n < size && poll(&p, 1, 1000) > 0) {
+        ssize_t got = read(fd, buf + n, size - n);
+        if (got <= 0) break;
+        n += (size_t)got;
+        if (n >= PS_HEADER_BYTES) break;
+    }
+    return n;
+}
+
+void send_frame(int fd, ps_header h, const uint8_t *body) {
+    uint8_t raw[PS_HEADER_BYTES];
+    ps_header_encode(&h, raw);
+    /* An earlier frame may have ended the connection already. */
+    CHECK(write(fd, raw, sizeof raw) == (ssize_t)sizeof raw || errno == EPIPE || errno == ECONNRESET);
+    if (h.length > 0 && h.length < 65536) (void)!write(fd, body, h.length);
+}
