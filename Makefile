@@ -28,7 +28,7 @@ CTEST := build/ctest-$(lastword $(subst /, ,$(CC)))
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 .DEFAULT_GOAL := help
-.PHONY: help train test faults hosts hosts-down asan lint typing ctest arm64 bench docs clean setup-train dev
+.PHONY: help train test faults hosts hosts-down kube kube-down asan lint typing ctest arm64 bench docs clean setup-train dev
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -53,6 +53,13 @@ hosts: dev ## N hosts (default 3) with sshd on this machine, to try `pslaunch fa
 
 hosts-down: ## remove them, and all that is theirs
 	@PYTHONPATH=tests $(PYTHON) -m testbed down build/hosts
+
+kube: dev ## a Kubernetes cluster of two nodes on this machine; needs root, Linux, and the packages that it names
+	@nice -n 19 .ci/kube
+	@PYTHONPATH=tests $(BIN)/python -m testbed.kube up build/kube
+
+kube-down: ## remove it, and all that is its own
+	@PYTHONPATH=tests $(BIN)/python -m testbed.kube down build/kube
 
 # Without what measures memory, to which the sanitizer holds on, and without hosts, which know no LD_PRELOAD. Only the
 # files with such tests: each process would import all others as well, slowly.

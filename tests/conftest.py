@@ -13,7 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from support import furnished, guard, leaks
+from support import furnished, guard, kube, leaks
 from support.jobs import PLACES, FabricPlace, LocalPlace, Place
 from support.process import poll_until
 from support.wheelhouse import make_wheelhouse
@@ -54,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
         guarding.communicate()
 
     config.add_cleanup(end)
+    kube.begin_run(config)
 
 
 def _required(config: pytest.Config, names: set[str]) -> bool:
@@ -213,3 +214,23 @@ def make_hosts(nothing_left_behind: None) -> Iterator[Callable[..., Hosts]]:
     """Make sets of hosts of the test's own: arguments as of `make_set`."""
     with contextlib.ExitStack() as stack:
         yield lambda count, **options: stack.enter_context(make_set(count, **options))
+
+
+@pytest.fixture(scope="session")
+def standing_cluster(nothing_left_by_the_run: None) -> Iterator[kube.Kube]:
+    """The run's Kubernetes cluster, for many tests."""
+    with kube.open_kube() as found:
+        yield found
+
+
+@pytest.fixture
+def cluster(standing_cluster: kube.Kube) -> Iterator[kube.Kube]:
+    """The run's Kubernetes cluster; a test that leaves an object in the namespace fails."""
+    before = standing_cluster.list_names()
+    yield standing_cluster
+    poll_until(
+        lambda: standing_cluster.list_names() <= before,
+        describe=lambda: f"left: {standing_cluster.list_names() - before}",
+        timeout_s=kube.GONE_S,
+        every_s=0.2,
+    )

@@ -66,9 +66,17 @@ def sweep(set_id: str, folder: str) -> None:
         if time.monotonic() > end_s:
             raise RuntimeError(f"processes {pids} do not end")
         time.sleep(0.005)
+    remove_cgroups(LINK + set_id)
     shutil.rmtree(folder, ignore_errors=True)
     if left := [*links(set_id), *([folder] if Path(folder).exists() else [])]:
         raise RuntimeError(f"can't be removed: {', '.join(left)}")
+
+
+def remove_cgroups(name: str) -> None:
+    """Remove the cgroups that a set of this name has made, in every hierarchy."""
+    for group in Path("/sys/fs/cgroup").glob(f"**/{name}"):
+        for folder, _, _ in os.walk(group, topdown=False):
+            Path(folder).rmdir()
 
 
 def _ended(pid: int) -> bool:

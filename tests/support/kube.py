@@ -1,0 +1,154 @@
+"""The run's Kubernetes cluster: one for all its workers, made when a test first asks for it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client, config
+
+from support.process import poll_until
+from testbed.__main__ import holder
+from testbed.kube import NAMESPACE, why_not
+from testbed.kube.__main__ import down, up
+
+# The folder of the cluster of this run, or of a cluster made by `make kube`, which then stays.
+FOLDER = "PSLAUNCH_TEST_KUBE"
+STATE = Path("/var/tmp")
+GONE_S = 30.0
+
+
+def begin_run(pytest_config: pytest.Config) -> None:
+    """Choose the folder for the whole run, in the parent of its workers; remove the cluster at its end."""
+    if FOLDER in os.environ:
+        return
+    folder = Path(tempfile.mkdtemp(prefix="pslt-kube-", dir=STATE))
+    os.environ[FOLDER] = str(folder)
+
+    def end() -> None:
+        if holder(folder) is None:
+            shutil.rmtree(folder)
+        else:
+            down(folder)
+
+    pytest_config.add_cleanup(end)
+    # For workers: the process at whose end the cluster ends too, however it ends.
+    os.environ[f"{FOLDER}_OWNER"] = str(os.getpid())
+
+
+class Kube:
+    """The cluster as its user sees it, and as its administrator."""
+
+    def __init__(self, folder: Path) -> None:
+        self.kubeconfig = folder / "kubeconfig"
+        api, admin = (
+            config.new_client_from_config(str(folder / name)) for name in ("kubeconfig", "admin.kubeconfig")
+        )
+        self._clients = (api, admin)
+        self.core, self.batch = client.CoreV1Api(api), client.BatchV1Api(api)
+        self.admin = client.CoreV1Api(admin)
+
+    def list_names(self) -> set[str]:
+        """Name all objects in the namespace that a job may have made."""
+        lists = {
+            "job": self.batch.list_namespaced_job,
+            "pod": self.core.list_namespaced_pod,
+            "service": self.core.list_namespaced_service,
+            "configmap": self.core.list_namespaced_config_map,
+            "secret": self.core.list_namespaced_secret,
+        }
+        found = {
+            f"{kind} {item.metadata.name}" for kind, ask in lists.items() for item in ask(NAMESPACE).items
+        }
+        return found - {"configmap kube-root-ca.crt"}
+
+    def list_pods(self, job: str) -> list[Any]:
+        """Return the pods of a job, in order of their indexes."""
+        found = self.core.list_namespaced_pod(NAMESPACE, label_selector=f"batch.kubernetes.io/job-name={job}")
+        return sorted(
+            found.items, key=lambda pod: int(pod.metadata.labels["batch.kubernetes.io/job-completion-index"])
+        )
+
+    def wait_for_end(self, job: str, timeout_s: float = 120.0) -> Any:
+        """Wait until a job has ended, and return it."""
+
+        def has_ended() -> bool:
+            conditions = self.batch.read_namespaced_job(job, NAMESPACE).status.conditions or ()
+            return any(c.type in ("Complete", "Failed") and c.status == "True" for c in conditions)
+
+        poll_until(has_ended, describe=lambda: self.describe(job), timeout_s=timeout_s, every_s=0.2)
+        return self.batch.read_namespaced_job(job, NAMESPACE)
+
+    def read_log(self, pod: str) -> str:
+        """Return the log of a pod so far."""
+        try:
+            return str(self.core.read_namespaced_pod_log(pod, NAMESPACE))
+        except client.ApiException as e:
+            return f"no log: {e.status}"
+
+    def describe(self, job: str) -> str:
+        """Return all that is known of a job, for a message."""
+        events = self.core.list_namespaced_event(NAMESPACE).items
+        return "\n".join(
+            [
+                *(
+                    f"{e.involved_object.name}: {e.reason}: {e.message}"
+                    for e in events
+                    if job in e.involved_object.name
+                ),
+                *(
+                    f"{p.metadata.name}: {p.status.phase}\n{self.read_log(p.metadata.name)}"
+                    for p in self.list_pods(job)
+                ),
+            ]
+        )
+
+    def clear(self) -> None:
+        """Delete all that tests have left in the namespace, and wait until it is gone."""
+        self.batch.delete_collection_namespaced_job(NAMESPACE, propagation_policy="Foreground")
+        for kind, name in (line.split() for line in self.list_names()):
+            with contextlib.suppress(client.ApiException):
+                delete = {
+                    "service": self.core.delete_namespaced_service,
+                    "configmap": self.core.delete_namespaced_config_map,
+                    "secret": self.core.delete_namespaced_secret,
+                    "pod": self.core.delete_namespaced_pod,
+                }.get(kind)
+                if delete:
+                    delete(name, NAMESPACE)
+        poll_until(
+            lambda: not self.list_names(),
+            describe=lambda: f"left: {self.list_names()}",
+            timeout_s=GONE_S,
+            every_s=0.2,
+        )
+
+    def close(self) -> None:
+        for each in self._clients:
+            each.close()
+
+
+@contextlib.contextmanager
+def open_kube() -> Iterator[Kube]:
+    """The cluster of this run, made by the first worker that asks."""
+    if reason := why_not():
+        pytest.skip(reason)
+    folder = Path(os.environ[FOLDER])
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (there := holder(folder)) is None:
+            up(folder, int(os.environ[f"{FOLDER}_OWNER"]))
+        else:
+            os.close(there)
+    kube = Kube(folder)
+    try:
+        yield kube
+    finally:
+        kube.close()

@@ -1,0 +1,110 @@
+"""A cluster for trying things out: `python -m testbed.kube up FOLDER`, `python -m testbed.kube down FOLDER`.
+
+It stays until `down`, held by a process in the background; FOLDER gets the kubeconfigs that lead to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from testbed.__main__ import began, holder
+from testbed.kube.cluster import NAMESPACE, PYTHON, USER, Cluster, why_not
+
+ENDS_S = 60.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make")
+    parser.add_argument("what", choices=["up", "hold", "down"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("owner", nargs="?", type=int, default=0)
+    chosen = parser.parse_args()
+    folder = chosen.folder.absolute()
+    if chosen.what == "up":
+        print(up(folder))
+    elif chosen.what == "hold":
+        hold(folder, chosen.owner)
+    else:
+        print(down(folder))
+
+
+def up(folder: Path, owner: int = 0) -> str:
+    """Start a holder in the background; return how to go on. It ends with the process `owner`, if given.
+
+    Raises SystemExit with the reason where no cluster can be made.
+    """
+    if reason := why_not():
+        sys.exit(f"kube: {reason}" + ("" if os.geteuid() == 0 else ": sudo make kube"))
+    if holder(folder) is not None:
+        sys.exit(f"kube: the cluster of {folder} is up: make kube-down")
+    folder.mkdir(parents=True, exist_ok=True)
+    argv = [sys.executable, "-m", "testbed.kube", "hold", str(folder), str(owner)]
+    environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    with (folder / "log").open("wb") as log:
+        background = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+            env={**environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )  # fmt: skip
+    assert background.stdout
+    with background.stdout as said:
+        text = said.read().decode()
+    background.returncode = 0  # not waited for here
+    if not text:
+        sys.exit(f"kube: {(folder / 'log').read_text()}")
+    return text
+
+
+def hold(folder: Path, owner: int) -> None:
+    """Make the cluster, tell about it on standard output and close it; remove it when told to end."""
+    ends = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    owned = os.pidfd_open(owner) if owner else -1
+    (folder / "holder").write_text(f"{os.getpid()} {began(os.getpid())}\n")
+    wake_r, wake_w = os.pipe()
+    os.set_blocking(wake_w, False)
+    signal.set_wakeup_fd(wake_w)
+    for number in ends:
+        signal.signal(number, lambda _number, _frame: None)
+    with Cluster() as cluster:
+        for path in (cluster.kubeconfig, cluster.admin_config):
+            shutil.copy(path, folder / path.name)
+        print(describe(folder), flush=True)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.close(null)
+        select.select([wake_r] if owned < 0 else [wake_r, owned], [], [])
+
+
+def describe(folder: Path) -> str:
+    where = Path(os.path.relpath(folder))
+    return (
+        f"A Kubernetes cluster of two nodes is up. For its user {USER}, with the rights of "
+        f"templates/k8s/role.yaml in the namespace {NAMESPACE}:\n"
+        f"    export KUBECONFIG=$PWD/{where}/kubeconfig\n"
+        f"{where}/admin.kubeconfig is for its administrator. Its nodes have the image {PYTHON},\n"
+        "made by templates/k8s/image.sh. To remove all of it: make kube-down"
+    )
+
+
+def down(folder: Path) -> str:
+    """End the holder, which removes the cluster, and remove the folder. Return what was removed, in words."""
+    removed = [str(folder)] if folder.exists() else []
+    if (fd := holder(folder)) is not None:
+        signal.pidfd_send_signal(fd, signal.SIGTERM)
+        gone, _, _ = select.select([fd], [], [], ENDS_S)
+        os.close(fd)
+        if not gone:
+            sys.exit(f"kube: the holder of the cluster does not end within {ENDS_S:g} s: {folder}/holder")
+        removed.insert(0, "the cluster")
+    shutil.rmtree(folder, ignore_errors=True)
+    return f"removed {', '.join(removed)}" if removed else f"nothing to remove: no cluster in {folder}"
+
+
+if __name__ == "__main__":
+    main()

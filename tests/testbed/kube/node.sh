@@ -1,0 +1,16 @@
+# The first process of a node, in namespaces of its own: makes them look like a machine. Says "up" when its network
+# can be plugged in, waits for lines of `ip`, and then holds the namespaces; what runs on it is started from outside.
+#
+#     node.sh NAME
+set -eu
+hostname "$1"
+mount -t tmpfs -o mode=755 tmpfs /run
+mount -t tmpfs -o mode=1777 tmpfs /tmp
+mkdir /run/lock
+echo up
+read -r _
+while read -r line && [ "$line" ]; do echo "$line"; done | ip -batch -
+echo 1 >/proc/sys/net/ipv4/ip_forward
+echo connected
+sleep infinity &
+wait # also for orphans
