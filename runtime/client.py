@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, blocks, handshake
-from .kernel_numbers import KINDS, MODES, InitialKind
+from .kernel_numbers import KINDS, MODES, InitialKind, Mode
 from .kernel_numbers import Optim as Optim
 from .shared import env
 
@@ -85,7 +85,7 @@ def _print_line(line: str) -> None:
 
 
 class Client:
-    """Dense tensors and sparse tables on the job's pservers, in synchronous steps.
+    """Dense tensors and sparse tables on the job's pservers, in one of the modes of docs/training.md.
 
     One thread at a time: a second one gets RuntimeError. All trainers create the same objects in the same
     order and take part in every step until they end the pass. Calls block until the pservers have answered,
@@ -103,6 +103,8 @@ class Client:
         trainer_id: int,
         num_gradient_servers: int,
         epoch: int = 0,
+        mode: Mode = "sync",
+        discard: int = 0,
         seed: int = 1,
         secret: bytes = b"",
         connect_timeout_s: float = 120.0,
@@ -112,6 +114,7 @@ class Client:
     ) -> None:
         """`endpoints`: host and first port of each pserver, in order of ranks. connect() connects.
 
+        discard: pservers drop a push when as many updates came on top of its values; 0: never.
         stall_timeout_s: after this long a silent pserver counts as gone unless it answers a new connection.
         """
         if not endpoints:
@@ -121,6 +124,7 @@ class Client:
         self._dense_shards = len(endpoints) * ports_num
         self._ports = (ports_num, ports_num_for_sparse)
         self._trainer_id, self._trainers = trainer_id, num_gradient_servers
+        self._mode, self._discard = MODES[mode], discard
         self._epoch, self._seed, self._secret = epoch, seed, secret
         self._connect_timeout_s, self._log = connect_timeout_s, log
         self._stall_after_s, self._stall_timeout_s = stall_after_s, stall_timeout_s
@@ -248,35 +252,36 @@ class Client:
     def _call(self, add: Callable[[], object]) -> None:
         """Let `add` add requests, and carry them out after those of an interrupted call."""
         with self._hold_alone():
-            if self._interrupted:
-                self._complete()
-            try:
-                add()
-            except BaseException:
-                self._core.clear()
-                raise
-            self._complete()
+            self._complete(self._begin(add))
 
-    def _complete(self) -> None:
-        """Carry out the added requests and clear them, unless a signal's handler raises meanwhile."""
+    def _begin(self, add: Callable[[], object]) -> int:
+        """Let `add` add requests; return the number of their call."""
+        if self._interrupted:
+            self._complete()
+        try:
+            add()
+        except BaseException:
+            self._core.cancel()
+            raise
+        return self._core.begin()
+
+    def _complete(self, call: int = 0) -> None:
+        """Carry out a call, 0: all. If a signal's handler raises meanwhile, the next call goes on with it."""
         self._interrupted = True
         try:
-            self._run()
+            self._run(call)
         except (ClientError, PeerVanished):
-            self._clear()
+            self._core.clear()
+            self._interrupted = False
             raise
-        self._clear()
-
-    def _clear(self) -> None:
-        self._core.clear()
         self._interrupted = False
 
-    def _run(self) -> None:
-        """Carry out the added requests; reconnect where necessary."""
+    def _run(self, call: int) -> None:
+        """Send requests and take answers until the call is complete; reconnect where necessary."""
         began_s, reported = time.monotonic(), False
         limit_s = float("inf") if self._stall_timeout_s is None else self._stall_timeout_s
         ask_s = limit_s  # time at which to probe a silent pserver, in seconds from the start
-        while (report := self._core.run(RUN_MS)) is not None:
+        while (report := self._core.run(RUN_MS, call)) is not None:
             what, i, text = report
             if what == "wait":
                 waited_s = time.monotonic() - began_s
@@ -286,10 +291,14 @@ class Client:
                 if waited_s > ask_s:
                     ask_s = waited_s + max(limit_s, ATTEMPT_S)
                     self._ask(self._shards[i], began_s)
-            elif what == "broken":
-                self._reconnect(i, text)
             else:
-                raise ClientError(f"pserver {self._shards[i].addr}: {text}")
+                self._mend(what, i, text)
+
+    def _mend(self, what: str, i: int, why: str) -> None:
+        """Connect again to a shard, unless it has refused a request."""
+        if what != "broken":
+            raise ClientError(f"pserver {self._shards[i].addr}: {why}")
+        self._reconnect(i, why)
 
     def _ask(self, shard: _ShardPort, began_s: float) -> None:
         """Probe a pserver: while it waits for trainers, it answers new connections. Raises PeerVanished."""
@@ -319,7 +328,9 @@ class Client:
             self._check_new(name)
             pieces = blocks.place(size, self._blocks, self._dense_shards)
             array = np.array([(p.shard, p.start, p.length) for p in pieces], dtype=np.uint64).reshape(-1)
-            self._dense[name] = self._core.add_dense(name, size, optim.pack(), MODES["sync"], 0, array)
+            self._dense[name] = self._core.add_dense(
+                name, size, optim.pack(), self._mode, self._discard, array
+            )
             self._blocks += blocks.count_blocks(size)
             self._dims[name] = size
 
@@ -336,7 +347,7 @@ class Client:
         def add() -> None:
             self._check_new(name)
             self._sparse[name] = self._core.add_sparse(
-                name, rows, dim, optim.pack(), MODES["sync"], 0, *begin, first, n
+                name, rows, dim, optim.pack(), self._mode, self._discard, *begin, first, n
             )
             self._dims[name] = dim
 
@@ -366,16 +377,58 @@ class Client:
         grads: Mapping[str, F32],
         out: Mapping[str, F32],
         sparse: Mapping[str, tuple[U64, F32]] | None = None,
+        rows: Mapping[str, tuple[U64, F32]] | None = None,
     ) -> None:
-        """Do one step: push gradients, wait for those of all trainers, store the new dense values in place.
+        """Do one step: push gradients, and store the new dense values in place.
 
+        Synchronous: waits for the gradients of all trainers; in other modes for its own answers alone.
         grads: for every dense object. out: arrays of the objects' sizes, any shape. sparse: unique keys
-        [n] and row gradients [n, dim]; a table without an entry gets an empty push.
+        [n] and row gradients [n, dim]; a table without an entry gets an empty push. rows: keys [n] and arrays
+        [n, dim] for these rows as they are after the push.
         """
-        rows = sparse or {}
+        self.wait(self.begin_push_pull(grads, out, sparse, rows))
+
+    def begin_push_pull(
+        self,
+        grads: Mapping[str, F32],
+        out: Mapping[str, F32],
+        sparse: Mapping[str, tuple[U64, F32]] | None = None,
+        rows: Mapping[str, tuple[U64, F32]] | None = None,
+    ) -> int:
+        """Begin what push_pull() does, and return the number of its call; leave all arrays until it is done.
+
+        Nothing is sent before progress() or wait().
+        """
+        add = self._make_push(grads, out, sparse or {}, rows or {})
+        with self._hold_alone():
+            self._begun = True
+            return self._begin(add)
+
+    def progress(self) -> None:
+        """Send what the connections take at once and receive what is there, for all calls that have begun."""
+        with self._hold_alone():
+            while (report := self._core.progress()) is not None:
+                self._mend(*report)
+
+    def is_done(self, call: int) -> bool:
+        """Return True if all requests of a call are answered."""
+        return self._core.is_done(call)
+
+    def wait(self, call: int) -> None:
+        """Wait until a call is done."""
+        with self._hold_alone():
+            self._complete(call)
+
+    def _make_push(
+        self,
+        grads: Mapping[str, F32],
+        out: Mapping[str, F32],
+        sparse: Mapping[str, tuple[U64, F32]],
+        rows: Mapping[str, tuple[U64, F32]],
+    ) -> Callable[[], None]:
         for name in [*grads, *out]:
             self._get_dense_id(name)
-        for name in rows:
+        for name in [*sparse, *rows]:
             self._get_sparse_id(name)
         if len(grads) != len(self._dense):
             raise ValueError(f"missing gradients: {sorted(set(self._dense) - set(grads))}; a step pushes all")
@@ -384,11 +437,23 @@ class Client:
             for name, i in self._dense.items():
                 self._core.push(i, grads[name], out.get(name))
             for name, i in self._sparse.items():
-                keys, values = rows.get(name) or (np.empty(0, np.uint64), np.empty(0, np.float32))
+                keys, values = sparse.get(name) or (np.empty(0, np.uint64), np.empty(0, np.float32))
                 self._core.push_rows(i, keys, values)
+            for name, (keys, values) in rows.items():
+                self._core.pull_rows(self._sparse[name], keys, values)
 
-        self._call(add)
-        self._begun = True
+        return add
+
+    def mark(self) -> None:
+        """Note that the next gradients are computed from the dense values read last and from the rows read
+        since the mark before; an asynchronous push says their versions."""
+        with self._hold_alone():
+            self._core.mark()
+
+    def count_dropped(self) -> dict[str, int]:
+        """Return the pushes of each object that pservers dropped because they came too late, by shard."""
+        ids = {**self._dense, **self._sparse}
+        return {name: count for name, i in ids.items() if (count := self._core.count_dropped(i))}
 
     def pull(self, out: Mapping[str, F32]) -> None:
         """Store the current dense values in place."""

@@ -33,6 +33,10 @@ FetchRows = Callable[[Mapping[str, U64]], Mapping[str, F32]]
 Inputs = Mapping[str, F32 | Ids]
 
 
+def do_nothing() -> None:
+    """Do nothing between two layers."""
+
+
 @dataclass(kw_only=True, slots=True)
 class StepResult:
     """Sums over the samples of one batch; gradients are sums too, and empty without training.
@@ -127,10 +131,17 @@ class Network:
         return frozenset(self._lookups)
 
     def step(
-        self, inputs: Inputs, samples: int, params: Mapping[str, F32], fetch: FetchRows, draw: Draw | None
+        self,
+        inputs: Inputs,
+        samples: int,
+        params: Mapping[str, F32],
+        fetch: FetchRows,
+        draw: Draw | None,
+        between: Callable[[], None] = do_nothing,
     ) -> StepResult:
         """Compute forward, and with `draw` backward, over a batch of `samples`.
 
+        One thread calls `between` between two layers.
         params: the dense values by name. fetch(keys by table) returns their rows, [k, dim] each.
         """
         rows = {name: self._find_rows(nodes, inputs) for name, nodes in self._lookups.items()}
@@ -141,7 +152,7 @@ class Network:
             if draw is not None
         }
         tapes = self._make_tapes(inputs, samples, params, rows, tables, row_grads, draw)
-        self._run(tapes)
+        self._run(tapes, between)
         result = StepResult(
             samples=samples,
             cost=sum(float(tape.outs[-1].sum(dtype=np.float64)) for tape in tapes),
@@ -227,17 +238,19 @@ class Network:
             buffers=self._buffers[thread],
         )
 
-    def _run(self, tapes: Sequence[Tape]) -> None:
+    def _run(self, tapes: Sequence[Tape], between: Callable[[], None] = do_nothing) -> None:
         if len(tapes) == 1:
-            self._run_tape(tapes[0])
+            self._run_tape(tapes[0], between)
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, "compute")
-        list(self._pool.map(self._run_tape, tapes))
+        calls = [between] + [do_nothing] * (len(tapes) - 1)
+        list(self._pool.map(self._run_tape, tapes, calls))
 
-    def _run_tape(self, tape: Tape) -> None:
+    def _run_tape(self, tape: Tape, between: Callable[[], None]) -> None:
         for node in self._nodes:
             node.forward(tape)
+            between()
         if tape.draw is None:
             return
         tape.grads[-1] = _NOTHING  # the cost's own gradient is 1; cost nodes ignore it
@@ -245,6 +258,7 @@ class Network:
             grad = tape.grads[node.index]
             if grad is not None:
                 node.backward(tape, grad)
+                between()
 
 
 _NOTHING: F32 = np.empty((0, 0), dtype=np.float32)

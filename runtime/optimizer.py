@@ -11,6 +11,7 @@ from typing import Any
 from . import publish
 from .kernel_numbers import Method, Optim
 from .param_config import ParamConfig
+from .strategy import RATIO, make_v2_strategy
 
 __all__ = ["SGD", "AdaGrad", "L2Regularization", "Momentum", "Optimizer"]
 publish(__name__, __all__)
@@ -28,7 +29,7 @@ class L2Regularization:
         self.rate = float(rate)
 
 
-_OPTIONS = ("learning_rate", "regularization", "is_async", "batch_size")
+_OPTIONS = ("learning_rate", "regularization", "is_async", RATIO, "batch_size")
 _ABSENT = (
     "model_average",
     "gradient_clipping_threshold",
@@ -36,13 +37,14 @@ _ABSENT = (
     "learning_rate_decay_b",
     "learning_rate_schedule",
     "learning_rate_args",
-    "async_lagged_grad_discard_ratio",
 )
 
 
 class Optimizer:
     """Base of all optimizers: `learning_rate` (default 1e-3) and `regularization`.
 
+    `is_async`: pservers apply the gradients of each trainer as they come, and drop those that come later than
+    `async_lagged_grad_discard_ratio` allows (docs/training.md).
     `batch_size` has no effect, as in v2. Options of v2 that the bundled runtime lacks are errors.
     """
 
@@ -59,13 +61,16 @@ class Optimizer:
         regularization = options.get("regularization")
         self.decay = regularization.rate if regularization is not None else 0.0
         self.momentum = 0.0
+        self.strategy, self.warning = make_v2_strategy(
+            options.get("is_async"), options.get(RATIO), self._name
+        )
 
     @property
     def _name(self) -> str:
         return f"optimizer.{type(self).__name__}"
 
     def _check(self, name: str, value: object) -> None:
-        if name in _ABSENT or (name == "is_async" and value):
+        if name in _ABSENT:
             if value is None:
                 return
             raise ValueError(f"{self._name}({name}={value!r}): not supported by the bundled runtime")

@@ -1,4 +1,4 @@
-"""Updater of a trainer with pservers: each step returns the dense parameters, tables stay on pservers."""
+"""Updater of a trainer that waits for the answer to each push; tables stay on pservers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 
 from .arrays import F32, U64, split_keys
 from .client import Client, Init
+from .kernel_numbers import Optim
 from .optimizer import Optimizer
 from .param_config import ParamConfig
 from .parameters import LiveTables, Parameters
 from .settings import Settings
+from .strategy import Strategy
 from .updater import ParamRules, Scatter, Sparse
 
 
@@ -56,11 +58,13 @@ class RemoteUpdater:
 
     def _create(self) -> None:
         for name in self._params.dense:
-            self._client.create_dense(name, self._parameters.get_array(name).size, self._params.rules[name])
+            self._client.create_dense(
+                name, self._parameters.get_array(name).size, self._get_server_rule(name)
+            )
         for name in self._params.sparse:
             config = self._configs[name]
             init = Init(kind=config.kind, mean=config.mean, std=config.std)
-            self._client.create_sparse(name, config.rows, config.cols, self._params.rules[name], init)
+            self._client.create_sparse(name, config.rows, config.cols, self._get_server_rule(name), init)
         self._client.init_dense(self._get_dense())
         if self._first:
             for name in self._params.sparse:
@@ -68,6 +72,9 @@ class RemoteUpdater:
                     self._set_table(name)
         self._parameters.changed.clear()
         self._client.barrier()
+
+    def _get_server_rule(self, name: str) -> Optim:
+        return self._params.rules[name]
 
     def _set_table(self, name: str) -> None:
         values = self._parameters.get_array(name)
@@ -77,8 +84,17 @@ class RemoteUpdater:
     def _get_dense(self) -> dict[str, F32]:
         return {name: self._parameters.get_array(name) for name in self._params.dense}
 
+    def fetch(self, keys: Mapping[str, U64]) -> Mapping[str, F32]:
+        self._client.mark()  # rows read for tests and files do not count
+        rows = self._parameters.get_rows(keys)
+        self._client.mark()
+        return rows
+
+    def progress(self) -> None:
+        pass
+
     def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None:
-        """Push one step, wait for all trainers, take the new dense values."""
+        """Push one step and take the new dense values; synchronous: those after the step of all trainers."""
         grads = self._params.collect_dense_grads(dense, sparse, self._scatter)
         self._client.push_pull(grads, self._get_dense(), {name: sparse[name] for name in self._params.sparse})
 
@@ -87,6 +103,9 @@ class RemoteUpdater:
         self._client.end_pass()
         self._client.pull(self._get_dense())
 
+    def count_dropped(self) -> Mapping[str, int]:
+        return self._client.count_dropped()
+
     def finish(self) -> None:
         self._client.finish()
 
@@ -94,7 +113,7 @@ class RemoteUpdater:
         self._client.close()
 
 
-def make_client(settings: Settings, log: Callable[[str], None]) -> Client:
+def make_client(settings: Settings, strategy: Strategy, log: Callable[[str], None]) -> Client:
     """Return this trainer's client, not yet connected."""
     secret = Path(settings.secret_file).read_bytes().strip() if settings.secret_file else b""
     return Client(
@@ -104,6 +123,8 @@ def make_client(settings: Settings, log: Callable[[str], None]) -> Client:
         trainer_id=settings.trainer_id,
         num_gradient_servers=settings.num_gradient_servers,
         epoch=settings.job.epoch,
+        mode=strategy.mode,
+        discard=strategy.count_discard(settings.num_gradient_servers),
         seed=settings.seed,
         secret=secret,
         connect_timeout_s=settings.connect_timeout,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar
@@ -18,8 +19,11 @@ from .optimizer import Optimizer
 from .parameters import Parameters
 from .progress import Progress
 from .remote import RemoteUpdater, make_client
+from .remote_async import AsyncUpdater
+from .remote_geo import GeoUpdater
 from .settings import Settings
 from .shared import env
+from .strategy import Strategy
 from .updater import LocalUpdater, Updater
 
 MODEL_NAME = "parameters.tar"
@@ -66,6 +70,15 @@ def decide_alone(settings: Settings, *, is_local: bool) -> tuple[bool, str]:
     )
 
 
+def choose_updater(strategy: Strategy, trainers: int) -> Callable[..., RemoteUpdater]:
+    """Return the maker of the updater with pservers for a strategy; it takes RemoteUpdater's arguments."""
+    if strategy.mode == "async":
+        return functools.partial(AsyncUpdater, pending=strategy.pending)
+    if strategy.mode == "geo":
+        return functools.partial(GeoUpdater, k_steps=strategy.k_steps, trainers=trainers)
+    return RemoteUpdater
+
+
 class Run:
     """Resources of a trainer in its process. Nothing is opened before the first training."""
 
@@ -73,7 +86,8 @@ class Run:
 
     def __init__(self, settings: Settings, *, is_local: bool) -> None:
         self.settings = settings
-        self.alone, self._note = decide_alone(settings, is_local=is_local)
+        self.alone, note = decide_alone(settings, is_local=is_local)
+        self._notes = [note]
         self.progress = Progress(settings.job.progress)
         self._log: InfoLog | None = None
         self._aborted = False  # a training began and did not end successfully
@@ -88,13 +102,16 @@ class Run:
     def make_updater(self, network: Network, parameters: Parameters, optimizer: Optimizer) -> Updater:
         """Return the updater of this run."""
         if self.alone:
+            if optimizer.strategy.mode != "sync":
+                self._notes.append("is_async has no effect: this trainer trains alone")
             return LocalUpdater(network.params, network.tables, parameters, optimizer)
-        remote = RemoteUpdater(
+        self._notes.append(optimizer.warning)
+        remote: RemoteUpdater = choose_updater(optimizer.strategy, self.settings.num_gradient_servers)(
             network.params,
             network.tables,
             parameters,
             optimizer,
-            make_client(self.settings, lambda text: self.log.say(text)),
+            make_client(self.settings, optimizer.strategy, lambda text: self.log.say(text)),
             first=self.settings.trainer_id == 0,
             on_connected=lambda: self._note_connected(remote),
             guard=self.guard,
@@ -133,9 +150,9 @@ class Run:
         """
         if not self.alone:
             self._claim_pservers()
-        if self._note:
-            self.log.warn(self._note)
-            self._note = ""
+        for note in filter(None, self._notes):
+            self.log.warn(note)
+        self._notes.clear()
         self._aborted = True
         try:
             with self.guard():

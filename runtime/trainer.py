@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO
 
@@ -130,6 +130,10 @@ class SGD:
         """Write the current parameters in v2's form."""
         self._parameters.to_tar(f)
 
+    def count_dropped(self) -> Mapping[str, int]:
+        """Return the gradients of this trainer that pservers dropped because they came too late."""
+        return self._updater.count_dropped()
+
     @property
     def has_error_rate(self) -> bool:
         """True if the cost also counts wrong classes."""
@@ -141,15 +145,17 @@ class SGD:
 
     def step(self, feeder: Feeder, batch: Batch, *, training: bool) -> StepResult:
         """Compute one batch forward; in training also backward, and update."""
-        settings, network = self._settings, self._network
-        draw = Draw(seed=settings.seed, trainer=settings.trainer_id, step=self._steps) if training else None
+        settings, network, updater = self._settings, self._network, self._updater
         values = {
             name: self._parameters.get_array(name) for name in network.params if name not in network.tables
         }
-        result = network.step(feeder(batch), len(batch), values, self._parameters.get_rows, draw)
-        if training:
-            self._updater.update(result.dense, result.sparse)
-            self._steps += 1
+        inputs, size = feeder(batch), len(batch)
+        if not training:
+            return network.step(inputs, size, values, self._parameters.get_rows, None)
+        draw = Draw(seed=settings.seed, trainer=settings.trainer_id, step=self._steps)
+        result = network.step(inputs, size, values, updater.fetch, draw, updater.progress)
+        updater.update(result.dense, result.sparse)
+        self._steps += 1
         return result
 
 
@@ -205,13 +211,18 @@ class _Training:
         else:
             self._report(pass_id, *last, total.samples, began_s)
         self._trainer.end_pass()
+        if dropped := self._trainer.count_dropped():
+            shown = ", ".join(f"{name} {count}" for name, count in dropped.items())
+            self._run.log.say(f"Pass={pass_id} gradients dropped so far, counted by port, as late: {shown}")
         self._log(f"Pass={pass_id} end:", total, total, time.monotonic() - began_s)
         self._handler(event.EndPass(pass_id, total.cost, total.metrics))
 
     def _report(self, pass_id: int, batch_id: int, step: StepResult, samples: int, began_s: float) -> None:
         rate = samples / max(time.monotonic() - began_s, 1e-9)
         cost = step.cost / step.samples
-        self._run.progress.report(**{"pass": pass_id, "batch": batch_id, "cost": cost, "samples_per_s": rate})
+        dropped = sum(self._trainer.count_dropped().values())
+        fields = {"pass": pass_id, "batch": batch_id, "cost": cost, "samples_per_s": rate}
+        self._run.progress.report(**fields, **({"dropped": dropped} if dropped else {}))
 
     def _check_cost(self, pass_id: int, batch_id: int, step: StepResult) -> None:
         if not math.isfinite(step.cost):

@@ -20,13 +20,17 @@ Sparse = Mapping[str, tuple[U64, F32]]
 class Updater(Protocol):
     """Applies gradients to parameters.
 
-    1. `start` before a training, `update` after each step. 2. Every trainer of the job makes the same calls
-    of start, end_pass and finish. 3. After update and end_pass the arrays of the dense parameters are
-    current. 4. `finish` ends a successful training, `close` any.
+    1. `start` before a training, `fetch` for the rows of a step, `update` after it. 2. Every trainer of the
+    job makes the same calls of start, end_pass and finish. `progress`, called often while a step is
+    computed, sends and receives without waiting. 3. After update and end_pass the arrays of the
+    dense parameters are current. 4. `finish` ends a successful training, `close` any.
     """
 
     def start(self) -> None: ...
+    def fetch(self, keys: Mapping[str, U64]) -> Mapping[str, F32]: ...
+    def progress(self) -> None: ...
     def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None: ...
+    def count_dropped(self) -> Mapping[str, int]: ...
     def end_pass(self) -> None: ...
     def finish(self) -> None: ...
     def close(self) -> None: ...
@@ -95,6 +99,17 @@ class LocalUpdater:
             if name not in self._slots:
                 shape = (rule.state_floats, *self._parameters.get_shape(name))
                 self._slots[name] = np.zeros(shape, dtype=np.float32) if rule.state_floats else None
+
+    def fetch(self, keys: Mapping[str, U64]) -> Mapping[str, F32]:
+        """Return rows [k, dim] of each table."""
+        return self._parameters.get_rows(keys)
+
+    def progress(self) -> None:
+        pass
+
+    def count_dropped(self) -> Mapping[str, int]:
+        """Return the gradients that came too late, by parameter: none here."""
+        return {}
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None:
         """Apply one step."""

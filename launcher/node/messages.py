@@ -137,8 +137,8 @@ StartedMsg = TypedDict("StartedMsg", {"type": Literal["started"], "key": str, "p
 NotStartedMsg = TypedDict("NotStartedMsg", {"type": Literal["not_started"], "key": str})
 # <- The newest report of a program (env.PROGRESS_FIELDS).
 Report = TypedDict("Report", {
-    "pass": int, "batch": int, "cost": float, "samples_per_s": float, "state": str, "why": str,
-    "blames": str,
+    "pass": int, "batch": int, "cost": float, "samples_per_s": float, "dropped": int, "state": str,
+    "why": str, "blames": str,
 }, total=False)
 
 

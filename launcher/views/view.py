@@ -186,6 +186,8 @@ def show_progress(report: Event) -> str:
         words.append(f"cost {show_cost(report['cost'])}")
     if "samples_per_s" in report:
         words.append(f"{report['samples_per_s']:.0f} samples/s")
+    if "dropped" in report:
+        words.append(f"{report['dropped']} gradients dropped as late")
     return ", ".join(words)
 
 

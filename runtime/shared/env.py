@@ -462,6 +462,7 @@ PROGRESS_FIELDS: Mapping[str, Callable[[str], int | float | str]] = {
     "batch": int,
     "cost": float,
     "samples_per_s": float,
+    "dropped": int,
     "state": str,  # trainer: connected, finished; pserver: connected (its first trainer), finished (all)
     "blames": str,  # the process that `why` is about
     "why": unquote,  # just before a process of ours decides to end without success

@@ -21,8 +21,8 @@ _FAILURE = {
     "tail": [str], "advice": str,
 }  # fmt: skip
 PROGRESS = {
-    "pass": int, "batch": int, "cost": is_number, "samples_per_s": is_number, "state": is_name, "why": str,
-    "blames": is_name,
+    "pass": int, "batch": int, "cost": is_number, "samples_per_s": is_number, "dropped": int,
+    "state": is_name, "why": str, "blames": is_name,
 }  # fmt: skip
 PROCESSES = [{"process": is_name, "node": int, "log": str}]
 # Fields used by views, by event, and by event and state; explained in docs/events.md.

@@ -38,7 +38,7 @@ def test_momentum_follows_its_formula() -> None:
         ({"learnin_rate": 1}, "no option learnin_rate; did you mean learning_rate"),
         ({"model_average": object()}, "model_average"),
         ({"gradient_clipping_threshold": 25}, "gradient_clipping_threshold=25"),
-        ({"is_async": True}, "is_async=True"),
+        ({"async_lagged_grad_discard_ratio": 1.6}, "has no effect without is_async"),
         ({"learning_rate": -1}, "learning_rate=-1"),
         ({"regularization": 0.1}, "expected L2Regularization"),
     ],
@@ -46,6 +46,16 @@ def test_momentum_follows_its_formula() -> None:
 def test_unknown_optimizer_is_an_error(options: dict[str, object], text: str) -> None:
     with pytest.raises((TypeError, ValueError), match=text):
         optimizer.AdaGrad(**options)
+
+
+def test_the_published_optimizer_is_half_asynchronous() -> None:
+    made = optimizer.AdaGrad(
+        is_async=True,
+        async_lagged_grad_discard_ratio=1.6,
+        learning_rate=3e-3,
+        regularization=optimizer.L2Regularization(8e-4),
+    )
+    assert (made.strategy.mode, made.strategy.count_discard(4), made.warning) == ("half_async", 6, "")
 
 
 def test_adagrad_has_no_momentum() -> None:

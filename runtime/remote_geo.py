@@ -1,0 +1,189 @@
+"""Updater of a trainer that trains its own copy and exchanges changes with the others every few steps.
+
+With b what it had at the last exchange, x what it has and n trainers, it pushes (b - x) / n to objects whose
+rule is value -= push, takes their values s, and then x += s - (x at the push) and b = s: the mean of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from .arrays import F32, U64, Index
+from .kernel_numbers import Optim
+from .remote import RemoteUpdater
+from .updater import Sparse
+
+ADDS = Optim(method="sgd", learning_rate=1.0)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Copy:
+    """A trainer's copy of values, and those of the last exchange."""
+
+    own: F32
+    base: F32
+
+    def make_change(self, trainers: int) -> F32:
+        """Return what is pushed."""
+        return (self.base - self.own) / np.float32(trainers)
+
+    def take(self, place: Index | slice, pushed: F32, values: F32) -> None:
+        """Take the pservers' values after a push, for which `pushed` was the own copy."""
+        self.own[place] += values - pushed
+        self.base[place] = values
+
+
+@dataclass(kw_only=True, slots=True)
+class _Rows:
+    """Rows of a table that were used since the last exchange, in order of keys."""
+
+    keys: U64
+    copy: _Copy
+    used: npt.NDArray[np.bool_]  # since the last push
+
+    @classmethod
+    def make(cls, cols: int) -> _Rows:
+        """Return no rows."""
+        keys, used = np.empty(0, np.uint64), np.empty(0, np.bool_)
+        own, base = (np.empty((0, cols), np.float32) for _ in range(2))
+        return cls(keys=keys, copy=_Copy(own=own, base=base), used=used)
+
+    def find(self, keys: U64) -> Index:
+        """Return the places of these keys, which must be here."""
+        return np.searchsorted(self.keys, keys)
+
+    def find_missing(self, keys: U64) -> U64:
+        """Return those of the keys that are not here."""
+        return np.setdiff1d(keys, self.keys, assume_unique=True)
+
+    def insert(self, keys: U64, values: F32) -> None:
+        """Add missing rows."""
+        places = np.searchsorted(self.keys, keys)
+        self.keys = np.insert(self.keys, places, keys)
+        self.used = np.insert(self.used, places, False)
+        self.copy.own = np.insert(self.copy.own, places, values, axis=0)
+        self.copy.base = np.insert(self.copy.base, places, values, axis=0)
+
+    def keep_used(self) -> None:
+        """Forget rows that no step has used since the last push."""
+        used = self.used
+        self.keys, self.used = self.keys[used], used[used]
+        self.copy.own, self.copy.base = self.copy.own[used], self.copy.base[used]
+
+
+@dataclass(kw_only=True, slots=True)
+class _Exchange:
+    """A push on its way: the own values at the push, and places for those of the pservers."""
+
+    call: int
+    dense: dict[str, tuple[F32, F32]]
+    rows: dict[str, tuple[U64, F32, F32]]
+
+
+class GeoUpdater(RemoteUpdater):
+    """Applies gradients to its own copy, and exchanges it every `k_steps` steps and at the end of a pass."""
+
+    def __init__(self, *args: Any, k_steps: int, trainers: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._k_steps, self._trainers = k_steps, trainers
+        self._steps = 0
+        self._dense: dict[str, _Copy] = {}
+        self._rows: dict[str, _Rows] = {}
+        self._exchange: _Exchange | None = None
+        for name, rule in self._params.rules.items():
+            if rule.method != "sgd":
+                raise ValueError(f"parameter {name}: geo trains with SGD, not with {rule.method}")
+
+    def _get_server_rule(self, name: str) -> Optim:
+        return ADDS
+
+    def start(self) -> None:
+        super().start()
+        self._begin_pass()
+
+    def _begin_pass(self) -> None:
+        self._dense = {name: _Copy(own=own, base=own.copy()) for name, own in self._get_dense().items()}
+        self._rows = {name: _Rows.make(self._parameters.get_shape(name)[1]) for name in self._params.sparse}
+
+    def fetch(self, keys: Mapping[str, U64]) -> Mapping[str, F32]:
+        own = {name: used for name, used in keys.items() if name in self._rows}
+        missing = {
+            name: new for name, used in own.items() if (new := self._rows[name].find_missing(used)).size
+        }
+        for name, values in self._parameters.get_rows(missing).items():
+            self._rows[name].insert(missing[name], values)
+        rest = self._parameters.get_rows({name: used for name, used in keys.items() if name not in own})
+        found = {
+            name: rows.copy.own[rows.find(own[name])] for name, rows in self._rows.items() if name in own
+        }
+        return {**rest, **found}
+
+    def progress(self) -> None:
+        if self._exchange is not None:
+            self._client.progress()
+
+    def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None:
+        """Apply one step to the own copy; begin an exchange if it is time."""
+        self._steps += 1
+        for name, grad in self._params.collect_dense_grads(dense, sparse, self._scatter).items():
+            rule = self._params.rules[name].pack()
+            _core.apply_optim(rule, self._steps, self._dense[name].own, None, grad)
+        for name, rows in self._rows.items():
+            keys, grad = sparse[name]
+            places = rows.find(keys)
+            rows.used[places] = True
+            rule = self._params.rules[name].pack()
+            _core.apply_sparse(rule, self._steps, rows.copy.own, None, places.astype(np.uint64), grad)
+        self.progress()
+        if self._exchange is not None and self._client.is_done(self._exchange.call):
+            self._end_exchange()
+        if self._steps % self._k_steps == 0:
+            self._begin_exchange()
+
+    def _begin_exchange(self) -> None:
+        self._end_exchange()
+        changes = {name: copy.make_change(self._trainers) for name, copy in self._dense.items()}
+        row_changes = {
+            name: (rows.keys, rows.copy.make_change(self._trainers)) for name, rows in self._rows.items()
+        }
+        dense = {name: (copy.own.copy(), np.empty_like(copy.own)) for name, copy in self._dense.items()}
+        rows = {
+            name: (rows.keys, rows.copy.own.copy(), np.empty_like(rows.copy.own))
+            for name, rows in self._rows.items()
+        }
+        for one in self._rows.values():
+            one.used[:] = False
+        call = self._client.begin_push_pull(
+            changes,
+            {name: values for name, (_, values) in dense.items()},
+            row_changes,
+            {name: (keys, values) for name, (keys, _, values) in rows.items()},
+        )
+        self._exchange = _Exchange(call=call, dense=dense, rows=rows)
+        self._client.progress()
+
+    def _end_exchange(self) -> None:
+        """Wait for the exchange on its way, if any, and take its values."""
+        if self._exchange is None:
+            return
+        self._client.wait(self._exchange.call)
+        for name, (pushed, values) in self._exchange.dense.items():
+            self._dense[name].take(slice(None), pushed, values)
+        for name, (keys, pushed, values) in self._exchange.rows.items():
+            rows = self._rows[name]
+            rows.copy.take(rows.find(keys), pushed, values)
+            rows.keep_used()
+        self._exchange = None
+
+    def end_pass(self) -> None:
+        """Exchange the rest; after it all trainers have the same values."""
+        self._begin_exchange()
+        self._end_exchange()
+        super().end_pass()
+        self._begin_pass()

@@ -1,0 +1,282 @@
+"""Half-asynchronous training: pushes are applied as they come, late ones are dropped and counted."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pslaunch.runtime import blocks, optimizer
+from pslaunch.runtime.arrays import F32
+from pslaunch.runtime.client import Client, ClientError, Init, Optim
+from pslaunch.runtime.param_config import ParamConfig
+from pslaunch.runtime.parameters import Parameters
+from pslaunch.runtime.remote import RemoteUpdater
+from pslaunch.runtime.run import choose_updater
+from pslaunch.runtime.strategy import Strategy
+from support.cluster import Cluster, run_job
+from support.pservers import Cluster as ServedCluster
+from support.pservers import cluster, run_trainers
+
+pytestmark = pytest.mark.asan
+
+PLAIN = Optim(method="sgd", learning_rate=1.0)  # with whole numbers every sum is exact
+ZERO = Init(kind="normal", mean=0.0, std=0.0)
+SIZE, DIM = 2 * blocks.BLOCK_FLOATS, 3  # a block on each of two shards
+KEYS = np.arange(40, dtype=np.uint64)  # on both shards
+
+
+class Part:
+    """One object on one shard, as docs/training.md describes it."""
+
+    def __init__(self, trainers: int, discard: int) -> None:
+        self.discard = discard
+        self.version = self.dropped = 0
+        self.total = 0.0
+        self.read = [0] * trainers  # version of the values that each trainer read last
+        self.base = [0] * trainers  # version of those that its next gradient is computed from
+
+    def push(self, trainer: int, value: float) -> None:
+        if self.discard and self.version - self.base[trainer] >= self.discard:
+            self.dropped += 1
+        else:
+            self.version += 1
+            self.total -= value
+
+
+def create(c: Client) -> None:
+    c.create_dense("w", SIZE, PLAIN)
+    c.create_sparse("e", len(KEYS), DIM, PLAIN, ZERO)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.integers(0, 4),
+    st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(1, 9)), min_size=1, max_size=30),
+)
+def test_late_pushes_are_dropped_as_the_rule_says(discard: int, turns: list[tuple[int, bool, int]]) -> None:
+    """Turns of three trainers: each reads or not, then pushes."""
+    w, e = ([Part(3, discard) for _ in range(2)] for _ in range(2))
+    with cluster(ports=2, trainers=3) as found:
+        clients = [found.client(t, mode="half_async", discard=discard) for t in range(3)]
+
+        def begin(t: int) -> None:
+            create(clients[t])
+            clients[t].init_dense({"w": np.zeros(SIZE, np.float32)})
+
+        run_trainers(3, begin)
+        for t, reads, value in turns:
+            c, out = clients[t], np.empty(SIZE, np.float32)
+            if reads:
+                c.mark()
+                rows = c.pull_rows("e", KEYS)
+                c.mark()
+                assert sorted({float(x) for x in rows[:, 0]}) == sorted({part.total for part in e})
+                for part in (*w, *e):
+                    part.base[t] = part.version if part in e else part.read[t]
+            grads = {"w": np.full(SIZE, value, np.float32)}
+            c.push_pull(grads, {"w": out}, {"e": (KEYS, np.full((len(KEYS), DIM), value, np.float32))})
+            for part in (*w, *e):
+                part.push(t, value)
+                part.read[t] = part.version
+            assert out.reshape(2, -1)[:, 0].tolist() == [part.total for part in w]
+        dropped = {"w": sum(part.dropped for part in w), "e": sum(part.dropped for part in e)}
+        counts = [c.count_dropped() for c in clients]
+        assert {k: sum(one.get(k, 0) for one in counts) for k in dropped} == dropped
+        run_trainers(3, lambda t: clients[t].finish())
+        assert found.codes() == [0]
+
+
+def test_trainers_that_differ_in_mode_are_refused_with_both() -> None:
+    with cluster(trainers=2) as found, found.client(0) as a, found.client(1, mode="half_async") as b:
+        create(a)
+        with pytest.raises(ClientError, match=r"(?s)sync.*half_async|half_async.*sync"):
+            create(b)
+
+
+def test_a_push_does_not_wait_for_other_trainers() -> None:
+    with cluster(trainers=2) as found, found.client(0, mode="half_async") as a:
+        create(a)
+        a.init_dense({"w": np.zeros(SIZE, np.float32)})
+        out = {"w": np.empty(SIZE, np.float32)}
+        grads: dict[str, F32] = {"w": np.ones(SIZE, np.float32)}
+        for _ in range(3):
+            a.push_pull(grads, out)
+        assert (out["w"] == -3).all()
+
+
+CONFIGS = {
+    "w": ParamConfig(name="w", rows=2, cols=8),
+    "e": ParamConfig(name="e", rows=64, cols=DIM, sparse=True),
+}
+PENDING = Strategy(mode="async", pending=1)
+GEO = Strategy(mode="geo", k_steps=3)
+STRATEGIES = [Strategy(mode="half_async"), PENDING, Strategy(mode="async", pending=3), GEO]
+
+
+@contextmanager
+def update(found: ServedCluster, trainer: int, strategy: Strategy) -> Iterator[RemoteUpdater]:
+    """An updater of a trainer, with SGD and a learning rate of 1; close it after finish()."""
+    with found.client(trainer, mode=strategy.mode) as c:
+        made = choose_updater(strategy, found.trainers)(
+            CONFIGS,
+            frozenset({"e"}),
+            Parameters(CONFIGS),
+            optimizer.SGD(learning_rate=1.0),
+            c,
+            first=trainer == 0,
+            on_connected=lambda: None,
+            guard=nullcontext,
+        )
+        yield made
+
+
+def take_step(updater: RemoteUpdater, keys: list[int], value: float) -> dict[str, F32]:
+    """One step whose gradients are all `value`; returns the rows."""
+    own = np.array(sorted(set(keys)), np.uint64)
+    rows = updater.fetch({"e": own})
+    updater.progress()
+    dense = {"w": np.full((2, 8), value, np.float32)}
+    updater.update(dense, {"e": (own, np.full((len(own), DIM), value, np.float32))})
+    return dict(rows)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@pytest.mark.parametrize("passes", [1, 2])
+def test_every_gradient_is_in_the_final_values_once(strategy: Strategy, passes: int) -> None:
+    """With two trainers: geo applies the mean of what they did, the other modes its sum."""
+    steps = np.random.default_rng(1).integers(0, 64, (2, passes, 50, 5)).tolist()
+
+    def train(t: int) -> tuple[F32, F32]:
+        with update(found, t, strategy) as updater:
+            updater.start()
+            for own in steps[t]:
+                for i, keys in enumerate(own):
+                    take_step(updater, keys, float(i % 4 + t))
+                updater.end_pass()
+            values = updater._parameters.get("w"), updater._parameters.get("e")
+            updater.finish()
+            return values
+
+    expected = np.zeros(64), 0.0
+    share = 0.5 if strategy.mode == "geo" else 1.0
+    for t in range(2):
+        for own in steps[t]:
+            for i, keys in enumerate(own):
+                expected[0][sorted(set(keys))] -= share * (i % 4 + t)
+                expected = expected[0], expected[1] - share * (i % 4 + t)
+    with cluster(ports=2, trainers=2) as found:
+        for w, e in run_trainers(2, train):
+            assert (w == expected[1]).all()
+            np.testing.assert_array_equal(e, np.repeat(expected[0][:, None], DIM, axis=1))
+        assert found.codes() == [0]
+
+
+@pytest.mark.parametrize(("strategy", "steps"), [(PENDING, 21), (GEO, 5)], ids=str)
+def test_a_trainer_goes_on_while_a_push_is_on_its_way(strategy: Strategy, steps: int) -> None:
+    """21: one batch on its way and 20 summed. 5: an exchange after 3 steps, the next would be after 6."""
+    with cluster() as found, update(found, 0, strategy) as updater:
+        updater.start()
+        rows = updater.fetch({"e": np.arange(4, dtype=np.uint64)})
+        grads = {"w": np.ones((2, 8), np.float32)}
+        found.processes[0].proc.send_signal(signal.SIGSTOP)
+        for _ in range(steps):
+            updater.update(grads, {"e": (np.arange(4, dtype=np.uint64), np.ones_like(rows["e"]))})
+        found.processes[0].proc.send_signal(signal.SIGCONT)
+        updater.end_pass()
+        assert (updater._parameters.get("w") == -steps).all()
+        assert (updater._parameters.get("e")[:4] == -steps).all()
+        updater.finish()
+        assert found.codes() == [0]
+
+
+def test_a_geo_trainer_reads_its_own_changes_at_once() -> None:
+    with cluster(trainers=2) as found:
+
+        def train(t: int) -> list[float]:
+            with update(found, t, Strategy(mode="geo", k_steps=100)) as updater:
+                updater.start()
+                read = [float(take_step(updater, [t, 9], 1.0)["e"][0, 0]) for _ in range(4)]
+                updater.end_pass()
+                updater.finish()
+                return read
+
+        assert run_trainers(2, train) == [[0.0, -1.0, -2.0, -3.0]] * 2
+
+
+def test_geo_trains_with_sgd_alone() -> None:
+    made = optimizer.AdaGrad()
+    with pytest.raises(ValueError, match="parameter w: geo trains with SGD, not with adagrad"):
+        choose_updater(GEO, 2)(
+            CONFIGS,
+            frozenset({"e"}),
+            Parameters(CONFIGS),
+            made,
+            None,
+            first=True,
+            on_connected=lambda: None,
+            guard=nullcontext,
+        )
+
+
+PROGRAM = """
+import json, math, os, sys
+import pslaunch.runtime as paddle
+from support.models import digest, ngram_cost, ngrams
+
+options = json.loads(sys.argv[1])
+paddle.init(log_period=1)
+rank = int(os.environ.get("PADDLE_INIT_TRAINER_ID", "0"))
+cost = ngram_cost(sparse=True)
+parameters = paddle.parameters.create(cost)
+optimizer = paddle.optimizer.AdaGrad(
+    learning_rate=3e-2, regularization=paddle.optimizer.L2Regularization(8e-4), **options.get("async", {})
+)
+trainer = paddle.trainer.SGD(cost, parameters, optimizer, is_local=options.get("local", False))
+costs = []
+
+def handler(event):
+    if isinstance(event, paddle.event.EndPass):
+        costs.append(event.cost)
+
+trainer.train(paddle.batch(ngrams(320, seed=rank), 16), 8, handler)
+print("learned", costs[-1] < 0.9 * math.log(50))
+print("digest", digest(parameters))
+"""
+ASYNC = {"async": {"is_async": True, "async_lagged_grad_discard_ratio": 1.6}}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def find_digest(said: str) -> str:
+    found = re.search(r"^digest (\w+)$", said, re.M)
+    assert found and "learned True\n" in said, said
+    return found[1]
+
+
+def test_one_trainer_computes_the_bits_of_synchronous_training(program: Path) -> None:
+    clusters = [(Cluster(), {}), (Cluster(), ASYNC), (Cluster(pservers=2, ports_num_for_sparse=1), ASYNC)]
+    found = {find_digest(run_job(c, program, program.parent, options)[0]) for c, options in clusters}
+    assert len(found) == 1
+
+
+def test_the_published_optimizer_learns_with_four_trainers(program: Path) -> None:
+    said = run_job(Cluster(trainers=4, pservers=2), program, program.parent, ASYNC)
+    assert len({find_digest(one) for one in said}) == 1  # all read the final values
+
+
+def test_a_missing_ratio_is_warned_of_once(program: Path) -> None:
+    (said,) = run_job(Cluster(), program, program.parent, {"async": {"is_async": True}})
+    assert said.count("async_lagged_grad_discard_ratio is not given; 1.5 is used, as in v2") == 1
