@@ -326,13 +326,13 @@ class Inspection:
 
     def run_aside(self, work: Callable[[], list[T]]) -> list[T]:
         """Return the result of `work`, run in a thread, which signals interrupt. Raises StoppedError."""
-        found: list[T] = []
-        over: list[Exception | None] = []
-        self._loop.do_aside(lambda: found.extend(work()), over.append)
-        self._run(lambda: bool(over))
-        if over[0]:
-            raise over[0]
-        return found
+        found: list[list[T]] = []
+        failed: list[Exception] = []
+        self._loop.do_aside(work, found.append, failed.append)
+        self._run(lambda: bool(found or failed))
+        if failed:
+            raise failed[0]
+        return found[0]
 
     def attach(self, started: Sequence[tuple[Node, Line]], lost_after_s: float) -> None:
         """Take over the lines to agents."""

@@ -68,3 +68,12 @@ def choose_code(e: OSError) -> int:
 def describe_error(e: OSError) -> str:
     """Return an error of the system in words: path, cause and remedy."""
     return (f"can't use {e.filename}: {e.strerror}" if e.filename else str(e)) + find_remedy(e)
+
+
+def explain_failure(e: Exception) -> tuple[int, str]:
+    """Return exit code and text of a failure."""
+    if isinstance(e, Refusal):
+        return e.code, str(e)
+    if isinstance(e, OSError):
+        return choose_code(e), describe_error(e)
+    return IO, f"{type(e).__name__}: {e}"

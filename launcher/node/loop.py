@@ -6,6 +6,7 @@ Decisions are elsewhere, pure (supervise.py, job.py), and called with a clock va
 from __future__ import annotations
 
 import contextlib
+import functools
 import heapq
 import itertools
 import os
@@ -15,12 +16,19 @@ import signal
 import threading
 import time
 from collections.abc import Iterable
-from typing import Callable, Optional
+from typing import Callable, TypeVar
 
 from .silence import PAUSE_S
 
 Callback = Callable[[], None]
-Done = Callable[[Optional[Exception]], None]
+T = TypeVar("T")
+Outcome = Callable[[], object]
+Then = Callable[[T], object]
+Fail = Callable[[Exception], object]
+
+
+def ignore(_result: object) -> None:
+    """Do nothing with a result or an error."""
 
 
 class Timer:
@@ -41,45 +49,40 @@ class Aside:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._jobs: queue.SimpleQueue[tuple[Callback, Done] | None] = queue.SimpleQueue()
-        self._over: queue.SimpleQueue[tuple[Done, Exception | None]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], Outcome] | None] = queue.SimpleQueue()
+        self._over: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._read_fd, self._write_fd = os.pipe()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._started = False
         loop.watch(self._read_fd, read=self._tell)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
-    def do(self, work: Callback, done: Done) -> None:
-        """Do `work` in the thread; the loop then calls `done` with the error, or None."""
-        if not self._started:
-            self._started = True
-            self._thread.start()
-        self._jobs.put((work, done))
+    def do(self, work: Callable[[], T], then: Then[T] = ignore, fail: Fail = ignore) -> None:
+        """Do `work` in the thread; the loop then calls `then` with its result, or `fail` with its error."""
+
+        def run() -> Outcome:
+            try:
+                return functools.partial(then, work())
+            except Exception as e:  # border of a thread
+                return functools.partial(fail, e)
+
+        self._jobs.put(run)
 
     def _run(self) -> None:
-        while job := self._jobs.get():
-            failed = None
-            try:
-                job[0]()
-            except Exception as e:  # border of a thread: passed to `done`
-                failed = e
-            self._over.put((job[1], failed))
+        while run := self._jobs.get():
+            self._over.put(run())
             os.write(self._write_fd, b".")
         os.close(self._write_fd)
 
     def _tell(self) -> None:
-        if not os.read(self._read_fd, 1):
+        if os.read(self._read_fd, 1):
+            self._over.get()()
+        else:
             self._loop.watch(self._read_fd)
             os.close(self._read_fd)
-            return
-        done, failed = self._over.get()
-        done(failed)
 
     def close(self) -> None:
         """End the thread after the work it has got."""
-        if self._started:
-            self._jobs.put(None)
-        else:
-            os.close(self._write_fd)
+        self._jobs.put(None)
 
 
 def _read_uptime() -> float:
@@ -136,15 +139,11 @@ class Loop:
 
         self.call_after(period_s, repeat)
 
-    def do_aside(self, work: Callback, done: Done) -> None:
-        """Do slow `work` in a thread of its own; the loop then calls `done` with the error, or None."""
+    def do_aside(self, work: Callable[[], T], then: Then[T], fail: Fail = ignore) -> None:
+        """Do slow `work` as `Aside.do` does, in a thread of its own."""
         thread = Aside(self)
-
-        def finish(failed: Exception | None) -> None:
-            thread.close()
-            done(failed)
-
-        thread.do(work, finish)
+        thread.do(work, then, fail)
+        thread.close()
 
     def handle_signals(self, handlers: dict[int, Callback]) -> None:
         """Call back from the loop after a signal. Signals ignored at our start stay ignored."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..backends.base import Line
 from ..node import codes
-from ..node.dispatch.head_side import Supply, explain_failure
+from ..node.dispatch.head_side import Supply
 from ..node.dispatch.sender import Sender, Source
 from ..node.head.events import Event, Recent
 from ..node.head.supervise import make_lost_advice
@@ -182,7 +182,7 @@ class RemoteHead:
         """Close the line. May be called twice."""
         self._line.close()
         if self._aside and self._sender:
-            self._aside.do(self._sender.close, lambda _failed: None)
+            self._aside.do(self._sender.close)
             self._aside.close()
         self._sender = self._aside = None
 
@@ -215,7 +215,7 @@ class RemoteHead:
         """Send the package to the head's node."""
 
         def fail(e: Exception) -> None:
-            code, text = explain_failure(e)
+            code, text = codes.explain_failure(e)
             self._line.send({"type": "no_package", "code": code, "text": text})
 
         def send(source: Source) -> None:

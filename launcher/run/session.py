@@ -217,7 +217,7 @@ class SlowWork(Generic[T]):
             finally:
                 done.set()
 
-        loop.do_aside(run, self._over.append)
+        loop.do_aside(run, self._over.append, self._over.append)
 
     def give_time(self) -> None:
         """Let fast work finish: imports here would slow the thread down, by 10 ms and more."""

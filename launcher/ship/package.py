@@ -29,13 +29,15 @@ from ..node.dispatch.manifest import (
 from ..node.dispatch.sender import Source
 from ..node.job import Package
 from ..node.listing import make_own_folder, show_few
-from ..node.loop import Aside, Loop
+from ..node.loop import Loop
 
 if TYPE_CHECKING:
     from ..node.dispatch.head_side import Parts
     from ..node.messages import FillingMsg
 
 IGNORE = ".pslaunchignore"
+Then = Callable[[Source], None]
+Fail = Callable[[Exception], None]
 
 
 class Folder:
@@ -44,41 +46,31 @@ class Folder:
     filled: frozenset[int] = frozenset()
 
     def __init__(self, loop: Loop, package: Package, environ: Mapping[str, str] = os.environ) -> None:
-        self._package, self._environ = package, environ
-        self._source: Source | None = None
-        self._failure: Exception | None = None
-        self._waiting: list[tuple[Callable[[Source], None], Callable[[Exception], None]]] = []
-        aside = Aside(loop)
-        aside.do(self._list, self._finish_listing)
-        aside.close()
+        self._answer: Callable[[Then, Fail], object] | None = None  # once it is listed
+        self._waiting: list[tuple[Then, Fail]] = []
+        loop.do_aside(
+            lambda: list_package(package, environ),
+            lambda source: self._finish_listing(lambda then, _fail: then(source)),
+            lambda failure: self._finish_listing(lambda _then, fail: fail(failure)),
+        )
 
     def get(
         self,
-        then: Callable[[Source], None],
-        fail: Callable[[Exception], None],
+        then: Then,
+        fail: Fail,
         mine: Parts | None = None,
         tell: Callable[[FillingMsg], None] | None = None,  # unused: nothing is received
     ) -> None:
         """Call `then` with the whole package, or `fail` with the error."""
-        self._waiting.append((then, fail))
-        self._answer()
+        if self._answer:
+            self._answer(then, fail)
+        else:
+            self._waiting.append((then, fail))
 
-    def _list(self) -> None:
-        self._source = list_package(self._package, self._environ)
-
-    def _finish_listing(self, failure: Exception | None) -> None:
-        self._failure = failure
-        self._answer()
-
-    def _answer(self) -> None:
-        if self._source is None and self._failure is None:
-            return
-        waiting, self._waiting = self._waiting, []
-        for then, fail in waiting:
-            if self._source is not None:
-                then(self._source)
-            elif self._failure is not None:
-                fail(self._failure)
+    def _finish_listing(self, answer: Callable[[Then, Fail], object]) -> None:
+        self._answer = answer
+        for waiting in self._waiting:
+            answer(*waiting)
 
 
 def list_package(package: Package, environ: Mapping[str, str]) -> Source:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from pslaunch.runtime.shared import busyport, env
 
 from .. import codes, logs, ports, procs
-from ..codes import Refusal, choose_code, describe_error, find_remedy
+from ..codes import Refusal, find_remedy
 from ..ending import Ending
 from ..line import reach
 from ..line.wire import Data, Message, MessageLine
@@ -117,16 +117,19 @@ class Agent:
             return
         self._answer(lambda: order(message))
 
-    def _answer(self, work: Callable[[], None], failed: Exception | None = None) -> None:
+    def _answer(self, work: Callable[[], None]) -> None:
         """Carry out an order; report a refusal or a system error to the head."""
         try:
-            if failed:
-                raise failed
             work()
-        except Refusal as e:
-            self.line.send({"type": "refused", "code": e.code, "text": str(e)})
-        except OSError as e:
-            self.line.send({"type": "refused", "code": choose_code(e), "text": describe_error(e)})
+        except (Refusal, OSError) as e:
+            self._refuse(e)
+
+    def _refuse(self, e: Exception) -> None:
+        """Report a refusal or a system error to the head; raise any other."""
+        if not isinstance(e, (Refusal, OSError)):
+            raise e
+        code, text = codes.explain_failure(e)
+        self.line.send({"type": "refused", "code": code, "text": text})
 
     def _order_hello(self, _m: messages.HelloMsg) -> None:
         """Do nothing: the wire has compared the versions."""
@@ -151,6 +154,7 @@ class Agent:
             run_dir=self._run_dir,
             hand_over=self._hand_over,
             answer=self._answer,
+            refuse=self._refuse,
             ready=lambda: self._report_prepared(addrs, filled=bool(m["filled"])),
         )
         self._premises.enter()
@@ -171,9 +175,14 @@ class Agent:
         if filled and premises.shared is None:
             from ..dispatch.node_side import Filling
 
-            send = self.line.send
             self._filling = Filling(
-                self.loop, premises.workspace, self._secret, say=send, answer=self._answer, trace=self._trace
+                self.loop,
+                premises.workspace,
+                self._secret,
+                say=self.line.send,
+                answer=self._answer,
+                refuse=self._refuse,
+                trace=self._trace,
             )
         write(os.path.join(self._run_dir, "secret"), self._secret.hex(), 0o600)
         self.line.send({
@@ -235,12 +244,11 @@ class Agent:
 
         self._node, self._secret = int(m["node"]), bytes.fromhex(m["secret"])
         self.line.send({"type": "clock", "time": time.time()})
-        facts: list[messages.NodeFacts] = []
-
-        def report(e: Exception | None) -> None:
-            self._answer(lambda: self.line.send({"type": "inspected", "facts": facts[0]}), e)
-
-        self.loop.do_aside(lambda: facts.append(inspect_node(m, self._run_dir)), report)
+        self.loop.do_aside(
+            lambda: inspect_node(m, self._run_dir),
+            lambda facts: self.line.send({"type": "inspected", "facts": facts}),
+            self._refuse,
+        )
 
     def _order_door(self, m: messages.DoorMsg) -> None:
         """Listen, at this port if it is free, so that other nodes can test our addresses."""
@@ -254,16 +262,14 @@ class Agent:
 
     def _order_reach(self, m: messages.ReachMsg) -> None:
         """Try the doors of other nodes, in a thread."""
-        reached: list[tuple[int, str]] = []
 
-        def try_doors() -> None:
+        def try_doors() -> list[tuple[int, str]]:
             targets = [reach.Target(*door) for door in m["doors"]]
-            reached.extend((t.node, t.addr) for t in reach.try_all(targets, self._secret, m["limit_s"]))
+            return [(t.node, t.addr) for t in reach.try_all(targets, self._secret, m["limit_s"])]
 
-        def report(e: Exception | None) -> None:
-            self._answer(lambda: self.line.send({"type": "reached", "reached": reached}), e)
-
-        self.loop.do_aside(try_doors, report)
+        self.loop.do_aside(
+            try_doors, lambda reached: self.line.send({"type": "reached", "reached": reached}), self._refuse
+        )
 
     def _order_ports(self, m: messages.PortsMsg) -> None:
         """Bind all proposed ports of this node, or none."""

@@ -22,7 +22,6 @@ from ..listing import EARLIER, OWNER, list_folder, make_own_folder
 from ..logs import TRACES
 
 if TYPE_CHECKING:
-    from ..dispatch.node_side import Answer
     from ..loop import Loop
     from ..messages import Folders, PrepareMsg
 
@@ -43,10 +42,12 @@ class Premises:
         *,
         run_dir: str,
         hand_over: Callable[[int], None],
-        answer: Answer,
+        answer: Callable[[Callable[[], None]], None],
+        refuse: Callable[[Exception], None],
         ready: Callable[[], None],
     ) -> None:
-        self._loop, self._hand_over, self._answer, self._ready = loop, hand_over, answer, ready
+        self._loop, self._hand_over, self._ready = loop, hand_over, ready
+        self._answer, self._refuse = answer, refuse
         self._job_id, self._node, self._nodes = order["job_id"], int(order["node"]), int(order["nodes"])
         self._run_dir = run_dir
         self.paths: Folders = {
@@ -87,7 +88,7 @@ class Premises:
         if holder is None:
             self._finish_dispatch()
         elif self._loop.now() < self._until_s:  # a node of this job may not have written its name yet
-            self._loop.call_after(AGAIN_S, lambda: self._answer(self.enter, None))
+            self._loop.call_after(AGAIN_S, lambda: self._answer(self.enter))
         else:
             advice = "end it or wait for it, or choose another --job_name or --log_dir"
             raise Refusal(codes.USAGE, f"job {job_id or '(unknown)'} is using this log folder; {advice}")
@@ -160,14 +161,15 @@ class Premises:
             from ..dispatch import into_place
             from ..dispatch.manifest import ManifestError
 
-            def finish(failed: Exception | None) -> None:
-                if isinstance(failed, ManifestError):
+            def finish() -> None:
+                try:
+                    into_place.finish(self.workspace)
+                except ManifestError as e:
                     path = os.path.join(self.workspace, JOURNAL_PATH)
-                    text = f"{path}, left by a dispatch that was cut, can't be read ({failed}): remove it"
-                    failed = Refusal(codes.IO, f"{text}, and dispatch again")
-                self._answer(self._make_ready, failed)
+                    text = f"{path}, left by a dispatch that was cut, can't be read ({e}): remove it"
+                    raise Refusal(codes.IO, f"{text}, and dispatch again") from None
 
-            self._loop.do_aside(lambda: into_place.finish(self.workspace), finish)
+            self._loop.do_aside(finish, lambda _: self._answer(self._make_ready), self._refuse)
         else:
             self._make_ready()
 
@@ -182,7 +184,7 @@ class Premises:
         # If that can't be written, everything in output/ will count as the job's.
         self._loop.do_aside(
             lambda: self._write_state(EARLIER, list_folder(self.paths["output_dir"])),
-            lambda _failed: self._answer(self._ready, None),
+            *[lambda _: self._answer(self._ready)] * 2,
         )
 
     def _write_state(self, name: str, lines: Iterable[str] = ()) -> None:

@@ -41,22 +41,22 @@ class FromLauncher:
     ) -> None:
         """Ask the launcher for the package."""
         first = self._placed().nodes[0]
-        source: list[Source] = []
 
-        def list_workspace() -> None:
+        def list_workspace() -> Source:
             entries = receiver.entries
             if not entries and first.dispatched:  # the fast path found everything here
                 entries = read_entries(first.workspace)
             others = os.path.join(first.workspace, ".pslaunch", "dispatch", STAGED)
-            source.append(Source(first.workspace, entries, others))
-            if source[0].digest != receiver.digest:
+            source = Source(first.workspace, entries, others)
+            if source.digest != receiver.digest:
                 raise Refusal(codes.IO, f"{first.workspace} was changed while it was looked at: start again")
+            return source
 
         def finish(failure: Exception | None) -> None:
             if failure:
                 fail(failure)
             else:
-                self._loop.do_aside(list_workspace, lambda e: fail(e) if e else then(source[0]))
+                self._loop.do_aside(list_workspace, then, fail)
 
         receiver = Receiver(
             self._loop,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 from pslaunch.runtime.shared.env import TRAINER
 
 from .. import codes, job
-from ..codes import Refusal, choose_code, describe_error
 from ..line.wire import NONSENSE
 from ..listing import show_few
 from ..loop import Aside, Loop
@@ -115,7 +114,7 @@ class Dispatch:
         self._end_if_filled()
 
     def _fail(self, e: Exception) -> None:
-        code, text = explain_failure(e)
+        code, text = codes.explain_failure(e)
         self._desk.fail("the package", 0, code, text)
 
     def answer_lacks(self, link: Link, m: LacksMsg) -> None:
@@ -235,12 +234,3 @@ def split_by_node(placed: job.Placed, first: Mapping[int, int]) -> Parts | None:
         return lambda node: select(ranks.get(first.get(node, node), ()))
 
     return split
-
-
-def explain_failure(e: Exception) -> tuple[int, str]:
-    """Return exit code and text of a failure to send a package."""
-    if isinstance(e, Refusal):
-        return e.code, str(e)
-    if isinstance(e, OSError):
-        return choose_code(e), describe_error(e)
-    return codes.IO, f"{type(e).__name__}: {e}"

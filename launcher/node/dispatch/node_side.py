@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Optional
+from typing import TYPE_CHECKING, Callable
 
 from .receiver import Receiver
 
@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from .manifest import Entry
     from .peers import Fetching, Serving
 
-Answer = Callable[[Callable[[], None], Optional[Exception]], None]
-
 
 class Filling:
-    """Dispatch into one workspace. `answer` runs work that answers the head, and reports its failure."""
+    """Dispatch into one workspace.
+
+    `answer` runs work that answers the head; it reports a failure, as `refuse` does.
+    """
 
     def __init__(
         self,
@@ -27,11 +28,13 @@ class Filling:
         secret: bytes,
         *,
         say: Callable[[OfPackage | DispatchedMsg | ServingMsg], None],
-        answer: Answer,
+        answer: Callable[[Callable[[], None]], None],
+        refuse: Callable[[Exception], None],
         trace: Trace | None = None,
     ) -> None:
         self._loop, self._workspace, self._secret = loop, workspace, secret
-        self._say, self._answer, self._trace = say, answer, trace and trace.make_note("another node")
+        self._say, self._answer, self._refuse = say, answer, refuse
+        self._trace = trace and trace.make_note("another node")
         self._entries: list[Entry] = []  # the package, once it has come
         self._closed = False
         self._serving: Serving | None = None
@@ -55,7 +58,10 @@ class Filling:
         if self._receiver:
             self._entries = self._receiver.entries
         self._receiver = None
-        self._answer(lambda: self._say({"type": "dispatched"}), failed)
+        if failed:
+            self._refuse(failed)
+        else:
+            self._say({"type": "dispatched"})
 
     def serve(self, m: ServeMsg) -> None:
         """Serve the package to other nodes."""
@@ -63,16 +69,15 @@ class Filling:
         from .peers import Serving
         from .sender import Source
 
-        source: list[Source] = []
-
-        def begin() -> None:
+        def begin(source: Source) -> None:
             if not self._closed:
-                self._serving = Serving(self._loop, m["addr"], self._secret, source[0], self._trace)
+                self._serving = Serving(self._loop, m["addr"], self._secret, source, self._trace)
                 self._say({"type": "serving", "port": self._serving.port})
 
         self._loop.do_aside(
-            lambda: source.append(Source(self._workspace, self._entries or read_entries(self._workspace))),
-            lambda failed: self._answer(begin, failed),
+            lambda: Source(self._workspace, self._entries or read_entries(self._workspace)),
+            lambda source: self._answer(lambda: begin(source)),
+            self._refuse,
         )
 
     def fetch(self, m: FetchMsg) -> None:

@@ -68,7 +68,7 @@ class Serving:
     def _drop(self, line: MessageLine[DispatchMsg]) -> None:
         line.close()
         if sender := self._peers.pop(line, None):
-            self._aside.do(sender.close, lambda _failed: None)
+            self._aside.do(sender.close)
 
     def close(self) -> None:
         """Stop serving."""
@@ -96,11 +96,11 @@ class Fetching:
     ) -> None:
         self._loop, self._receiver, self._trace, self._closed = loop, receiver, trace, False
         self._line: MessageLine[OfPackage] | None = None
-        reached: list[tuple[int, Seals]] = []
         text = json.dumps({"files": True}).encode()
         loop.do_aside(
-            lambda: reached.append(gate.dial(addrs, port, secret, text, REACH_LIMIT_S)),
-            lambda failed: self._begin(*reached[0]) if not failed else self._ask_head(""),
+            lambda: gate.dial(addrs, port, secret, text, REACH_LIMIT_S),
+            lambda reached: self._begin(*reached),
+            self._ask_head,
         )
 
     def _begin(self, fd: int, seals: Seals) -> None:
@@ -120,7 +120,7 @@ class Fetching:
         else:
             self._receiver.ask_of(self._line.send, alone=False)
 
-    def _ask_head(self, _why: str) -> None:
+    def _ask_head(self, _why: object) -> None:
         if not self._closed:
             self.close()
             self._receiver.ask_of(None, alone=True)

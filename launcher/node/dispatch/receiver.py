@@ -6,7 +6,7 @@ Nothing here decides for the job; `staging.py` does the slow work, in a thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from .. import codes
 from ..codes import Refusal
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     Say = Callable[[LacksMsg | ReceivedMsg], None]
 
+T = TypeVar("T")
+U = TypeVar("U")
 STARVED_S = 0.02  # a node that waits so long is far away: allow more in flight
 GRANT_BYTES = 128 * 1024  # per grant: a message for fewer costs as much
 TELL_EVERY_S = 0.5
@@ -74,7 +76,7 @@ class Receiver:
             elif own := self._incoming.read_own_manifest():
                 self._foreseen = compute_digest(own), self._incoming.list_lacking(own)
 
-        self._aside.do(compare, lambda _failed: None)  # take_offer meets the same failure again
+        self._aside.do(compare)  # a failure: take_offer meets the same failure again
 
     def take_offer(self, m: DispatchMsg) -> None:
         """Take the offer of a package: request an unknown manifest, else the lacking files."""
@@ -85,19 +87,17 @@ class Receiver:
         if self._in_place:
             self._want_manifest()
             return
-        own = [b""]
 
-        def read_own() -> None:
+        def read_own() -> bytes:
             if self._incoming is None:
                 self._incoming = Incoming(self._workspace, self._mine)
-            if self._foreseen[0] != self.digest:
-                own[0] = self._incoming.read_own_manifest()
+            return b"" if self._foreseen[0] == self.digest else self._incoming.read_own_manifest()
 
-        def ask() -> None:
+        def ask(own: bytes) -> None:
             if self._foreseen[0] == self.digest:
                 self._begin_taking(self._foreseen[1])
-            elif compute_digest(own[0]) == self.digest:
-                self._compare_workspace(own[0])
+            elif compute_digest(own) == self.digest:
+                self._compare_workspace(own)
             else:
                 self._want_manifest()
 
@@ -108,11 +108,9 @@ class Receiver:
         self._say({"type": "lacks", "manifest": True, "files": [], "offsets": {}, "alone": True})
 
     def _compare_workspace(self, manifest: bytes) -> None:
-        wants: list[Want] = []
         incoming = self._incoming
         assert incoming is not None
-
-        self._do(lambda: wants.extend(incoming.list_lacking(manifest)), lambda: self._begin_taking(wants))
+        self._do(lambda: incoming.list_lacking(manifest), self._begin_taking)
 
     def _begin_taking(self, wants: Sequence[Want]) -> None:
         self._ask(wants)
@@ -130,8 +128,7 @@ class Receiver:
         self._pieces = []
         self._tell_sender = say or self._say
         self._window, self._free_bytes = FIRST_BYTES, 0
-        rest: list[Want] = []
-        self._do(lambda: rest.extend(incoming.list_remaining()), lambda: self._ask(rest, alone=alone))
+        self._do(incoming.list_remaining, lambda rest: self._ask(rest, alone=alone))
 
     def _ask(self, wants: Sequence[Want], *, alone: bool = False) -> None:
         self._idle_since_s = self._loop.now()
@@ -196,11 +193,10 @@ class Receiver:
             return
         self._writing = True
         pieces, self._pieces = self._pieces, []
-        again: list[Want] = []
         incoming, sender = self._incoming, self._tell_sender
         assert incoming is not None
 
-        def go_on() -> None:
+        def go_on(again: list[Want]) -> None:
             self._writing, self._idle_since_s = False, self._loop.now()
             size = sum(len(p.data) for p in pieces)
             self._received_bytes += size
@@ -217,7 +213,7 @@ class Receiver:
             self._write()
             self._place_if_whole()
 
-        self._do(lambda: again.extend(incoming.take(pieces)), go_on)
+        self._do(lambda: incoming.take(pieces), go_on)
 
     def _place_if_whole(self) -> None:
         incoming = self._incoming
@@ -225,18 +221,13 @@ class Receiver:
         if incoming.is_whole and not self._writing:
             self.entries = incoming.listed
             self._tell_progress("placing")
-            self._do(incoming.place, lambda: self._end(None))
+            self._do(incoming.place, lambda _: self._end(None))
 
-    def _do(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        def finish(failed: Exception | None) -> None:
-            if self.closed:
-                return
-            if failed:
-                self._end(failed)
-            else:
-                then()
+    def _do(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        def unless_closed(report: Callable[[U], None]) -> Callable[[U], None]:
+            return lambda result: None if self.closed else report(result)
 
-        self._aside.do(work, finish)
+        self._aside.do(work, unless_closed(then), unless_closed(self._end))
 
     def _tell_progress(self, state: str) -> None:
         if not self._files or (state == self._state and self._loop.now() < self._due_s):
@@ -252,7 +243,7 @@ class Receiver:
             self.close()
         else:
             if self._incoming:  # for the next dispatch; this one need not wait
-                self._aside.do(self._incoming.remember, lambda _failed: None)
+                self._aside.do(self._incoming.remember)
             self._leave()
             self._tell_progress("done")
         if isinstance(failed, ManifestError):
@@ -269,7 +260,7 @@ class Receiver:
 
     def _leave(self) -> None:
         self.closed = True
-        self._aside.do(self._give_back, lambda _failed: None)
+        self._aside.do(self._give_back)
         self._aside.close()
 
     def _give_back(self) -> None:

@@ -138,7 +138,7 @@ class Sender:
         if self._source.is_read:
             then()
         else:
-            self._aside.do(self._source.read, lambda failed: self._fail(failed) if failed else then())
+            self._aside.do(self._source.read, lambda _: then(), self._fail)
 
     def send_lacking(self, m: messages.LacksMsg) -> None:
         """Queue the requested files in their order. Raises ValueError if a request is invalid."""
@@ -193,20 +193,16 @@ class Sender:
         if not self._queue:
             return
         self._reading = True
-        frames: list[bytes] = []
         budget = min(BATCH_BYTES, self._credit)
 
-        def finish(failed: Exception | None) -> None:
+        def take(frames: list[bytes]) -> None:
             self._reading = False
             self._credit -= self._batch_bytes
-            if failed:
-                self._fail(failed)
-                return
             self._ready.append(frames)
             self._line.draw(self._draw)
             self._read()
 
-        self._aside.do(lambda: self._read_batch(frames, budget), finish)
+        self._aside.do(lambda: self._read_batch(budget), take, self._fail)
 
     def _draw(self) -> list[bytes]:
         if not self._ready:
@@ -215,12 +211,14 @@ class Sender:
         self._read()
         return frames
 
-    def _read_batch(self, frames: list[bytes], budget: int) -> None:
+    def _read_batch(self, budget: int) -> list[bytes]:
+        frames: list[bytes] = []
         self._batch_bytes = 0
         while self._queue and self._batch_bytes + MAX_DATA_BYTES <= budget:
             piece = self._read_piece()
             self._batch_bytes += len(piece.data)
             frames.append(encode_data(piece))
+        return frames
 
     def _read_piece(self) -> Data:
         """Read as much as a frame holds, of one file or of several in sequence."""

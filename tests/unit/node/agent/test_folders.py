@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from pslaunch.node.agent.folders import Premises
 from pslaunch.node.loop import Loop
@@ -16,17 +17,13 @@ def enter(workspace: Path, run_dir: str = "") -> None:
     order: Any = {"job_id": "demo-1", "node": 0, "nodes": 1, "dispatched": False, "workspace": str(workspace)}
     order |= {f"{name}_dir": f"{workspace}/{name}" for name in ("log", "output", "state")}
     loop, ready = Loop(), list[bool]()
-
-    def answer(work: Callable[[], None], failed: Exception | None) -> None:
-        assert failed is None
-        work()
-
     made = Premises(
         loop,
         order,
         run_dir=run_dir,
         hand_over=lambda _: None,
-        answer=answer,
+        answer=lambda work: work(),
+        refuse=lambda e: pytest.fail(str(e)),
         ready=lambda: ready.append(True),
     )
     made.enter()

@@ -17,7 +17,7 @@ from pslaunch.node.dispatch.sender import Sender, Source
 from pslaunch.node.line import gate
 from pslaunch.node.line.gate import Seals
 from pslaunch.node.line.wire import Data, MessageLine
-from pslaunch.node.loop import Aside, Loop
+from pslaunch.node.loop import Aside, Loop, ignore
 from support.process import open_below
 
 SECRET = b"s" * 32
@@ -136,7 +136,7 @@ def test_peer_that_leaves_while_served_is_forgotten(source: Source, tmp_path: Pa
     def dial() -> None:
         reached.append(gate.dial(["127.0.0.1"], serving.port, SECRET, b'{"files": true}', 3.0))
 
-    loop.do_aside(dial, lambda _failed: None)
+    loop.do_aside(dial, ignore)
     loop.run(lambda: bool(reached))
     fd, seals = reached[0]
     come: list[Data] = []

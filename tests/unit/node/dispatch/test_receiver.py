@@ -461,7 +461,7 @@ def test_damaged_file_of_a_gone_sender_is_requested_once(alone: Alone, tmp_path:
     alone.receiver.take(Data(0, 70_000, BIG[70_000:]))
     alone.receiver.ask_of(None, alone=True)
     done: list[bool] = []
-    alone.receiver._do(lambda: None, lambda: done.append(True))
+    alone.receiver._do(lambda: True, done.append)
     alone.loop.run(lambda: bool(done))
     assert [(m["type"], m.get("files")) for m in alone.said] == [("lacks", [0, 1])] and len(peer) == 1
     alone.receiver.take(Data(0, 0, BIG))

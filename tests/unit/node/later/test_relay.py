@@ -167,13 +167,14 @@ def begin(loop: Loop, workspace: Path, job_id: str) -> Premises:
         "state_dir": f"{workspace}/.pslaunch",
     }
     ready: list[bool] = []
-
-    def go_on(work: Callable[[], None], failed: Exception | None) -> None:
-        assert failed is None
-        work()
-
     made = Premises(
-        loop, order, run_dir="", hand_over=lambda _: None, answer=go_on, ready=lambda: ready.append(True)
+        loop,
+        order,
+        run_dir="",
+        hand_over=lambda _: None,
+        answer=lambda work: work(),
+        refuse=lambda e: pytest.fail(str(e)),
+        ready=lambda: ready.append(True),
     )
     made.enter()
     loop.run(lambda: bool(ready))
