@@ -40,6 +40,23 @@ ANCESTORS: Final = {
     "hosts": "conf.py `HOSTS`",
     "include": "DeepSpeed `--include`",
     "exclude": "DeepSpeed `--exclude`",
+    **{
+        name: f"mpirun `--{name.replace('_', '-')}`"
+        for name in (
+            "hostfile",
+            "host",
+            "prefix",
+            "mca",
+            "prtemca",
+            "map_by",
+            "rank_by",
+            "bind_to",
+            "oversubscribe",
+            "allow_run_as_root",
+        )
+    },
+    "pslaunch mpi worker_num": "mpirun `-n`, conf.py's hosts in `machines`",
+    "pslaunch mpi env": "mpirun `-x`",
     "root_dir": "conf.py `ROOT_DIR`",
     "shard": "`scp train.txt-00001 [node2IP]:…`",
     "nics": "v2 `--nics`, conf.py `PADDLE_NIC`, Kubernetes `CONF_PADDLE_NIC`",

@@ -46,7 +46,7 @@ class JobCommands(Commands):
 
     absent: ClassVar = {
         name: f"{name} ({what}) is not available yet; use pslaunch local on one machine, "
-        "or pslaunch fabric on hosts by SSH"
+        "pslaunch fabric on hosts by SSH, or pslaunch mpi with Open MPI"
         for name, what in PLANNED.items()
     }
 
@@ -112,6 +112,19 @@ def fabric(ctx: typer.Context, **_options: Any) -> None:
     _run_job(ctx, make_fabric_spec)
 
 
+@_add_job_command(app, "mpi", backend="mpi")
+def mpi(ctx: typer.Context, **_options: Any) -> None:
+    """Run one job under mpirun of Open MPI 4 or 5.
+
+    Each rank is a trainer, and each host has a pserver. The program's folder is sent to every host. The hosts
+    need Open MPI and Python 3.9 or later. Options have mpirun's names: -hostfile machines -n 3. Words before
+    and after PROGRAM are handled as by `pslaunch local`.
+    """
+    from .options.mpi_spec import make_mpi_spec
+
+    _run_job(ctx, make_mpi_spec)
+
+
 checks = typer.Typer(
     cls=CheckCommands, rich_markup_mode=None, help="Check all hosts of a job without starting it."
 )
@@ -127,7 +140,23 @@ def check_fabric(ctx: typer.Context, **_options: Any) -> None:
     """
     from .options.fabric_spec import make_fabric_spec
 
-    spec, given = _read_job(ctx, make_fabric_spec)
+    _check_job(ctx, make_fabric_spec)
+
+
+@_add_job_command(checks, "mpi", backend="mpi")
+def check_mpi(ctx: typer.Context, **_options: Any) -> None:
+    """Check all hosts of a job through mpirun, and report everything that would prevent it from running.
+
+    Takes the command line of `pslaunch mpi` unchanged. No program is started. With --json: one object a host.
+    The exit code is 0 if the job can run.
+    """
+    from .options.mpi_spec import make_mpi_spec
+
+    _check_job(ctx, make_mpi_spec)
+
+
+def _check_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> None:
+    spec, given = _read_job(ctx, make_spec)
     from .check.check import begin_trace, check
 
     trace = begin_trace(spec.trace, "check") if spec.trace else None

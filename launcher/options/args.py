@@ -48,16 +48,17 @@ def split_command_line(
     repeatable: Set[str] = frozenset({"env"}),
     others: Mapping[str, str] = MappingProxyType({}),
     aliases: Mapping[str, str] = MappingProxyType({}),
+    refused: Mapping[str, str] = MappingProxyType({}),
 ) -> Split:
     """Split `words`; `options` maps each of our options to how many values follow it.
 
     others: options of our other commands, with the command's name. aliases: other spellings of options,
-    with their dashes (`-n`), and the option's name.
+    with their dashes (`-n`), and the option's name. refused: names of options not to be taken, with reasons.
 
     Names may be written with dashes or underscores. Raises SpecError naming a word without a clear owner:
     a near miss of ours, a single dash, a value missing or too many, an option twice.
     """
-    return _Splitter(words, options, repeatable, others, aliases).split()
+    return _Splitter(words, options, repeatable, others, aliases, refused).split()
 
 
 def find_nearest(name: str, known: Iterable[str], cutoff: float = NEAR) -> str | None:
@@ -83,13 +84,14 @@ class _Splitter:
         repeatable: Set[str],
         others: Mapping[str, str],
         aliases: Mapping[str, str],
+        refused: Mapping[str, str],
     ) -> None:
         self.words = words
         self.at = 0
         self.options = {name.replace("-", "_"): (name, values) for name, values in options.items()}
         self.aliases = aliases
         self.repeatable = repeatable
-        self.others = others
+        self.others, self.refused = others, refused
         self.seen: set[str] = set()
         self.ours: list[str] = []
         self.flags: dict[str, str] = {}
@@ -125,6 +127,8 @@ class _Splitter:
         written, has_value, value = word.partition("=")
         written = f"--{self.aliases[written]}" if written in self.aliases else written
         name = written[2:]
+        if (bare := written.lstrip("-").replace("-", "_")) in self.refused:
+            raise SpecError(f"{written} is not supported: {self.refused[bare]}")
         if not written.startswith("--") or not name or name.startswith("-"):
             self._refuse_foreign(word.partition("=")[0], word.strip("-").partition("=")[0])
             raise SpecError(

@@ -12,8 +12,8 @@ from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_TIMEOUT_S
 
 from .kinds import Choice, Flag, Number, OptionKind, Seconds, Text, Truth
 
-BACKENDS: Final = ("local", "fabric")
-PLANNED: Final = {"mpi": "an Open MPI cluster", "k8s": "Kubernetes"}
+BACKENDS: Final = ("local", "fabric", "mpi")
+PLANNED: Final = {"k8s": "Kubernetes"}
 MAX_PROCESSES: Final = 4096  # of one role
 MAX_THREADS: Final = 1024
 MAX_PORTS: Final = 1024  # of one kind, of one pserver
@@ -66,6 +66,8 @@ class Option(NamedTuple):
 
 LOCAL: Final = ("local",)
 FABRIC: Final = ("fabric",)
+MPI: Final = ("mpi",)
+REMOTE: Final = (*FABRIC, *MPI)
 SERVERS: Final = ("auto", "bundled", "script")
 HEADS: Final = ("launcher", "node")
 HOST_KEY_POLICIES: Final = ("ask", "accept_new", "reject")
@@ -73,8 +75,10 @@ _COUNT_OF_SERVERS: Final = Number(0, MAX_PROCESSES)
 _COUNT: Final = Number(1, MAX_PROCESSES)
 
 
-def _make_flag(name: str, text: str, backends: tuple[str, ...] = BACKENDS) -> Option:
-    return Option(name=name, kind=Flag(), help=text, default=False, backends=backends)
+def _make_flag(
+    name: str, text: str, backends: tuple[str, ...] = BACKENDS, aliases: tuple[str, ...] = ()
+) -> Option:
+    return Option(name=name, kind=Flag(), help=text, default=False, backends=backends, aliases=aliases)
 
 
 def _get_shared(name: str) -> Any:
@@ -82,7 +86,52 @@ def _get_shared(name: str) -> Any:
     return INIT_ARGS[name].default
 
 
+_ENV_HELP: Final = "Environment variable for the programs, from this shell or with a value; may be repeated."
+
 OPTIONS: Final[Sequence[Option]] = (
+    Option(
+        name="hostfile", metavar="FILE", kind=Text(), says="an allocation of Slurm or PBS, else this machine",
+        backends=MPI, aliases=("-hostfile", "--machinefile", "-machinefile"),
+        help="Hosts, one a line: user@node1 slots=2 max_slots=4. A line without slots is one trainer.",
+    ),
+    Option(
+        name="host", metavar="LIST", kind=Text(), backends=MPI, aliases=("-H", "-host"),
+        help="Hosts in place of a hostfile: user@node1:2,node2.",
+    ),
+    Option(
+        name="mpirun", metavar="PATH", kind=Text(), default="mpirun", backends=MPI,
+        help="mpirun of Open MPI 4 or 5; its version is found out.",
+    ),
+    Option(
+        name="prefix", metavar="DIR", kind=Text(), says="that of mpirun, if --mpirun is a path", backends=MPI,
+        aliases=("-prefix",), help="Folder of Open MPI on the hosts.",
+    ),
+    Option(
+        name="mca", metavar="KEY VALUE", kind=Text(repeatable=True, values=2), backends=MPI,
+        aliases=("-mca", "--gmca", "-gmca"), help="Setting of Open MPI; may be repeated.",
+    ),
+    Option(
+        name="prtemca", metavar="KEY VALUE", kind=Text(repeatable=True, values=2), backends=MPI,
+        aliases=("-prtemca",), help="Setting of the daemons of Open MPI 5; may be repeated.",
+    ),
+    Option(
+        name="map_by", metavar="HOW", kind=Text(), backends=MPI, aliases=("-map-by",),
+        help="Order of mpirun's ranks on the hosts: slot, node, ...",
+    ),
+    Option(
+        name="rank_by", metavar="HOW", kind=Text(), backends=MPI, aliases=("-rank-by",),
+        help="Numbering of mpirun's ranks.",
+    ),
+    Option(
+        name="bind_to", metavar="HOW", kind=Text(), default="none", backends=MPI, aliases=("-bind-to",),
+        help="Processors of each trainer: none, core, numa, ...",
+    ),
+    _make_flag("oversubscribe", "Allow more trainers than slots.", MPI, ("-oversubscribe",)),
+    _make_flag("allow_run_as_root", "Let mpirun run as root.", MPI, ("-allow-run-as-root",)),
+    Option(
+        name="mpirun_args", metavar="TEXT", kind=Text(), backends=MPI,
+        help="Further words for mpirun, as in a shell.",
+    ),
     Option(
         name="conf", metavar="FILE", kind=Text(), says="./conf.py if it is there",
         default="conf.py", backends=FABRIC,
@@ -106,6 +155,10 @@ OPTIONS: Final[Sequence[Option]] = (
         help="Folder on the hosts for the job's workspace.",
     ),
     Option(
+        name="root_dir", metavar="DIR", kind=Text(), says="the home folder", default="~", backends=MPI,
+        help="Folder on the hosts for the job's workspace.",
+    ),
+    Option(
         name="server_num", metavar="N", kind=_COUNT_OF_SERVERS, default=1, backends=LOCAL,
         help="Number of parameter servers; with 0 each trainer trains alone.",
     ),
@@ -114,12 +167,17 @@ OPTIONS: Final[Sequence[Option]] = (
         help="Number of trainers.",
     ),
     Option(
-        name="server_num", metavar="N", kind=_COUNT_OF_SERVERS, says="one on each host", backends=FABRIC,
+        name="server_num", metavar="N", kind=_COUNT_OF_SERVERS, says="one on each host", backends=REMOTE,
         help="Total number of parameter servers; with 0 each trainer trains alone.",
     ),
     Option(
         name="worker_num", metavar="N", kind=_COUNT, says="one on each host", backends=FABRIC,
         help="Total number of trainers.",
+    ),
+    Option(
+        name="worker_num", metavar="N", kind=_COUNT, says="one for each slot of the hosts", backends=MPI,
+        aliases=("-n", "-np", "--np", "-c"),
+        help="Number of trainers: ranks of MPI. More than the lines of a hostfile are dealt in turn.",
     ),
     Option(
         name="server", metavar="HOW", kind=Choice(SERVERS), default="auto",
@@ -139,18 +197,22 @@ OPTIONS: Final[Sequence[Option]] = (
         help="Folder to send to the hosts, where the programs run in it.",
     ),
     Option(
-        name="job_workspace", metavar="DIR", kind=Text(), backends=FABRIC,
+        name="job_dispatch_package", metavar="DIR", kind=Text(), says="the program's folder", backends=MPI,
+        help="Folder to send to the hosts, where the programs run in it.",
+    ),
+    Option(
+        name="job_workspace", metavar="DIR", kind=Text(), backends=REMOTE,
         help="Working folder of the programs on the hosts; nothing is sent.",
     ),
     Option(
         name="job_name", metavar="NAME", kind=Text(), says="the workspace's name", help="Name of the job.",
     ),
     Option(
-        name="shard", metavar="PATTERN", kind=Text(repeatable=True), backends=FABRIC,
+        name="shard", metavar="PATTERN", kind=Text(repeatable=True), backends=REMOTE,
         help="Files by number: trainer t gets each i mod trainers = t: 'data/*-{:05d}'; may be repeated.",
     ),
     Option(
-        name="link", metavar="NAME=PATH", kind=Text(repeatable=True), backends=FABRIC,
+        name="link", metavar="NAME=PATH", kind=Text(repeatable=True), backends=REMOTE,
         help="Link in the workspace to a path on the hosts; may be repeated.",
     ),
     Option(
@@ -163,7 +225,7 @@ OPTIONS: Final[Sequence[Option]] = (
     ),
     Option(
         name="nics", metavar="NAME", kind=Text(), says="PADDLE_NIC of conf.py, else one reachable by all",
-        help="Network interface of the hosts for the processes' traffic.", backends=FABRIC,
+        help="Network interface of the hosts for the processes' traffic.", backends=REMOTE,
     ),
     Option(
         name="port", metavar="PORT", kind=Number(1, 65535), says="a free block is chosen",
@@ -179,32 +241,36 @@ OPTIONS: Final[Sequence[Option]] = (
         help="Ports of each pserver for sparse tables; 0: the dense ones.",
     ),
     Option(
-        name="env", metavar="NAME[=VALUE]", kind=Text(repeatable=True),
-        help="Environment variable for the programs, from this shell or with a value; may be repeated.",
+        name="env", metavar="NAME[=VALUE]", kind=Text(repeatable=True), backends=(*LOCAL, *FABRIC),
+        help=_ENV_HELP,
+    ),
+    Option(
+        name="env", metavar="NAME[=VALUE]", kind=Text(repeatable=True), backends=MPI, aliases=("-x",),
+        help=_ENV_HELP,
     ),
     Option(
         name="python", metavar="FILE", kind=Text(), says="that of pslaunch", backends=LOCAL,
         help="Interpreter of .py programs.",
     ),
     Option(
-        name="python", metavar="FILE", kind=Text(), says="the host's own", backends=FABRIC,
+        name="python", metavar="FILE", kind=Text(), says="the host's own", backends=REMOTE,
         help="Interpreter of bundled pservers and .py programs on the hosts.",
     ),
     Option(
         name="log_dir", metavar="DIR", kind=Text(), says="log/ of the workspace",
         help="Folder of the logs; output/ is beside it.",
     ),
-    _make_flag("install", "Make a virtual environment of the job on each host, with pslaunch in it.", FABRIC),
+    _make_flag("install", "Make a virtual environment of the job on each host, with pslaunch in it.", REMOTE),
     Option(
-        name="wheel", metavar="FILE", kind=Text(), says="made from what is installed here", backends=FABRIC,
+        name="wheel", metavar="FILE", kind=Text(), says="made from what is installed here", backends=REMOTE,
         help="The wheel of pslaunch for --install.",
     ),
     Option(
-        name="wheelhouse", metavar="DIR", kind=Text(), says="the host's own index", backends=FABRIC,
+        name="wheelhouse", metavar="DIR", kind=Text(), says="the host's own index", backends=REMOTE,
         help="Folder of wheels for --install.",
     ),
     Option(
-        name="setup", metavar="CMD", kind=Text(repeatable=True), backends=FABRIC,
+        name="setup", metavar="CMD", kind=Text(repeatable=True), backends=REMOTE,
         help="Shell command for each host, once before the start; may be repeated.",
     ),
     Option(
@@ -228,11 +294,11 @@ OPTIONS: Final[Sequence[Option]] = (
         help="Seconds without a trainer until its pservers end the job.",
     ),
     Option(
-        name="agent_python", metavar="FILE", kind=Text(), says="searched for", backends=FABRIC,
+        name="agent_python", metavar="FILE", kind=Text(), says="searched for", backends=REMOTE,
         help="Python 3.9 or later on the hosts, for pslaunch's own processes.",
     ),
     Option(
-        name="connect_timeout", metavar="SECONDS", kind=Seconds(0.1), default=10.0, backends=FABRIC,
+        name="connect_timeout", metavar="SECONDS", kind=Seconds(0.1), default=10.0, backends=REMOTE,
         help="Seconds until a connection attempt to a host fails.",
     ),
     Option(
@@ -245,11 +311,11 @@ OPTIONS: Final[Sequence[Option]] = (
         help="Policy for host keys missing from known_hosts: ask, accept_new or reject.",
     ),
     Option(
-        name="fetch_output", metavar="DIR", kind=Text(), says="it stays on node 0", backends=FABRIC,
+        name="fetch_output", metavar="DIR", kind=Text(), says="it stays on node 0", backends=REMOTE,
         help="Local folder for output/, fetched at the end.",
     ),
     Option(
-        name="fetch_logs", metavar="DIR", kind=Text(), says="they stay on the hosts", backends=FABRIC,
+        name="fetch_logs", metavar="DIR", kind=Text(), says="they stay on the hosts", backends=REMOTE,
         help="Local folder for the logs of all hosts, fetched at the end.",
     ),
     Option(
@@ -259,16 +325,19 @@ OPTIONS: Final[Sequence[Option]] = (
     Option(
         name="head", metavar="WHERE", kind=Choice(HEADS), default="launcher",
         help="Place of the job's control process: launcher, or node for node 0.",
+        backends=(*LOCAL, *FABRIC),
     ),
     Option(
-        name="conf", metavar="FILE", kind=Text(), backends=LOCAL,
-        help="A conf.py; its ports, job name and variables are used.",
+        name="conf", metavar="FILE", kind=Text(), backends=(*LOCAL, *MPI),
+        help="A conf.py; its ports, job name and variables are used, not its hosts.",
     ),
     Option(
         name="trace", metavar="FILE", kind=Text(), says="PSLAUNCH_TRACE, else none",
         help="File for each control message, without secrets; nodes write theirs beside their logs.",
     ),
-    _make_flag("detach", "Return as soon as the programs run; the job continues by itself."),
+    _make_flag(
+        "detach", "Return as soon as the programs run; the job continues by itself.", (*LOCAL, *FABRIC)
+    ),
     _make_flag("dry_run", "Print the plan and start nothing."),
     _make_flag("connect", "With --dry_run: contact the hosts to complete the plan.", FABRIC),
     _make_flag("json", "Print JSON: one object a line."),
@@ -282,3 +351,24 @@ def get_options(backend: str) -> dict[str, Option]:
 
 # By name; where backends differ, of local.
 DEFAULT: Final[Mapping[str, Any]] = {option.name: option.default for option in reversed(OPTIONS)}
+
+
+# Options of the same tools that a backend can't take, with the reason and the remedy.
+REFUSED: Final[Mapping[str, Mapping[str, str]]] = {
+    "mpi": {
+        "app": "pslaunch runs one program in all trainers; start a job for each program, with a --job_name",
+        **dict.fromkeys(
+            ("wdir", "wd"), "programs run in the job's workspace; choose it by --root_dir or --job_workspace"
+        ),
+        "stdin": "programs have an empty standard input; let them read a file of the workspace",
+        **dict.fromkeys(
+            ("output_filename", "tag_output", "xterm"),
+            "each process has a log file in log/ of its workspace, and its name before each line; "
+            "--fetch_logs brings the files",
+        ),
+        **dict.fromkeys(
+            ("preload_binary", "preload_files", "s"), "--job_dispatch_package sends a folder to the hosts"
+        ),
+        "timeout": "it would end the agents, which end programs in order; use timeout N pslaunch mpi ...",
+    }
+}

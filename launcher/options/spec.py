@@ -213,6 +213,8 @@ def choose_job_name(given: Given, workspace: Path) -> str:
 
 def _choose_head(given: Given) -> Literal["launcher", "node"]:
     """Return the place of the head: a node if `--detach` or `--head` asks for it."""
+    if "head" not in given.options:
+        return "launcher"
     word: Literal["launcher", "node"] = given.read("head")
     if not given.is_set("detach"):
         return word

@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from .. import __version__
 from ..errors import SpecError
 from .args import find_nearest, split_command_line
-from .options import OPTIONS, Option, get_options
+from .options import OPTIONS, REFUSED, Option, get_options
 
 HELP_NAMES: Final = ("--help", "-h")
 
@@ -76,7 +76,9 @@ class JobCommand(TyperCommand):
         repeatable = {name for name, option in ours.items() if option.repeatable}
         others = {o.name: o.backends[0] for o in OPTIONS if o.name not in ours}
         with report_usage_errors(ctx):
-            split = split_command_line(args, {**options, "help": 0}, repeatable, others, aliases)
+            split = split_command_line(
+                args, {**options, "help": 0}, repeatable, others, aliases, REFUSED.get(self.backend, {})
+            )
         if "--help" in split.ours:
             _print_help(ctx)
         ctx.meta["split"], ctx.meta["backend"] = split, self.backend

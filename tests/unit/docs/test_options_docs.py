@@ -24,8 +24,12 @@ def test_the_tables_are_those_of_the_code() -> None:
     page = make_tables.PAGE.read_text()
     assert make_tables.render(page) == page, "make docs writes them anew"
     assert re.findall("<!-- table: (.+) -->", page) == [
-        *("pslaunch local", "pslaunch fabric", "conf.py"),
-        *(f"pslaunch {name}" for name in make_tables.COMMANDS if name not in ("local", "fabric", "check")),
+        *("pslaunch local", "pslaunch fabric", "pslaunch mpi", "conf.py"),
+        *(
+            f"pslaunch {name}"
+            for name in make_tables.COMMANDS
+            if name not in ("local", "fabric", "mpi", "check")
+        ),
         "init()",
     ]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from pslaunch.errors import SpecError
 from pslaunch.options.hostfile import SlotHost, deal_ranks, parse_host_list, parse_hostfile
 from pslaunch.options.hosts import Host
+from support import others
 
 HOSTS = st.sampled_from(["node1", "node2", "me@node3", "10.0.0.4", "fd00::2", "[::1]", "node1:22", "^node1"])
 WORDS = st.sampled_from(
@@ -106,9 +106,7 @@ def count_slots(mpirun: str, text: str, folder: Path) -> int | None:
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(lines=LINES)
 def test_slots_that_mpirun_reads_are_ours_or_refused(lines: list[str], tmp_path: Path) -> None:
-    mpirun = shutil.which("mpirun")
-    if mpirun is None or b"(Open MPI) 4." not in subprocess.run([mpirun, "--version"], stdout=-1).stdout:
-        pytest.skip("no mpirun of Open MPI 4: apt-get install openmpi-bin")
+    mpirun = str(others.mpirun(4))
     text = "\n".join([*lines, ""])
     with contextlib.suppress(SpecError):
         ours = sum(read(text).values())
