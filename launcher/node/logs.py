@@ -12,7 +12,8 @@ OVERWRITTEN_EVERY_S = 5.0  # period for states of a progress bar that redraws it
 TAIL_LINES = 20
 ADVICE = "what to do: "  # begins a last line with the remedy for the line before it
 _TAIL_BYTES = 8192
-TRACES = NODE_TRACE, HEAD_TRACE = "trace.jsonl", "head-trace.jsonl"  # beside a node's logs, with --trace
+# Our own files beside a node's logs: with --trace, and words that the line to the head no longer carries.
+OWN_LOGS = NODE_TRACE, HEAD_TRACE, GUARDS_LOG = "trace.jsonl", "head-trace.jsonl", "guards.log"
 
 # Colours, cursor movements, titles: whole escape sequences, then the remaining control characters.
 _ESCAPES = r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]"

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
 BEAT_S = 1.0  # between keeper and agent, both ways
@@ -226,6 +227,15 @@ def complain(text: str) -> None:
     """Write to standard error, if anybody still reads it."""
     with contextlib.suppress(OSError):
         print(f"pslaunch {text}", file=sys.stderr, flush=True)
+
+
+def report_left(who: str, pids: Iterable[int], log: str) -> None:
+    """Name processes that can't be ended on standard error, and in `log`: nobody may read the former."""
+    text = "".join(f"{who}: process {pid} can't be ended: {WHY_LEFT}\n" for pid in pids)
+    if text:
+        complain(text.rstrip())
+        with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as f:
+            f.write(text)
 
 
 def reap() -> dict[int, int]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -14,14 +16,15 @@ import pytest
 from pslaunch.node import codes
 from support import leaks
 from support.faults import control
-from support.jobs import Place, finished, running
+from support.jobs import PSLAUNCH, FabricPlace, Place, finished, running
 from support.process import poll_until
 from support.trainings import STUBBORN
+from testbed import Hosts
 
 GRACE_S, EXTRA_S = 1.0, 2.0
 OPTIONS = ("--server_num=0", f"--grace={GRACE_S}", "--lost_after=60")
 
-FORK_CHAIN = Path(__file__).parents[1] / "programs/fork_chain.c"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 CHAIN = """
 import os, signal, subprocess, sys
 alive = os.open("alive", os.O_WRONLY)
@@ -33,21 +36,26 @@ signal.pause()
 
 
 @pytest.fixture(scope="module")
-def fork_chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program of tests/programs."""
+def compile_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that compiles a program of tests/programs."""
     if not shutil.which("gcc"):
         pytest.skip("there is no gcc")
-    program = tmp_path_factory.mktemp("fork_chain") / "fork_chain"
-    subprocess.run(["gcc", "-O1", "-o", program, FORK_CHAIN], check=True)
-    return program
+
+    @functools.cache
+    def compile_named(name: str) -> Path:
+        program = tmp_path_factory.mktemp(name) / name
+        subprocess.run(["gcc", "-O1", "-o", program, PROGRAMS / f"{name}.c"], check=True)
+        return program
+
+    return compile_named
 
 
 @pytest.mark.parametrize("hit", ["launcher", "agent"])
 @pytest.mark.parametrize("member_lives_us", ["0", "500", "1000"])
 def test_a_chain_of_forks_ends_with_its_job(
-    place: Place, workspace: Path, fork_chain: Path, hit: str, member_lives_us: str
+    place: Place, workspace: Path, compile_program: Callable[[str], Path], hit: str, member_lives_us: str
 ) -> None:
-    shutil.copy(fork_chain, workspace)
+    shutil.copy(compile_program("fork_chain"), workspace)
     (workspace / "train.py").write_text(CHAIN)
     os.mkfifo(workspace / "alive")
     reader = os.open(workspace / "alive", os.O_RDONLY | os.O_NONBLOCK)
@@ -112,3 +120,44 @@ def test_killing_both_guards_leaves_a_command_that_ends_the_job(place: Place, wo
     (workspace / "train.py").write_text("")
     assert finished(place, workspace, *OPTIONS)[0] == codes.OK
     assert leaks.our_files() == before
+
+
+LEFT = "can't be ended: it waits in the kernel, is another user's, or forks faster than it can be killed"
+OTHER_USER = """
+import os, signal, subprocess
+child = subprocess.Popen([os.environ["PROGRAM"]])
+print("started", flush=True)
+signal.pause()
+"""
+
+
+def test_process_that_can_not_be_ended_is_named_also_by_the_keeper_of_a_lost_host(
+    hosts: Hosts, workspace: Path, compile_program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    lost = hosts[1]
+    user = {host.plain_user() for host in hosts}.pop()
+    for host in hosts:
+        program = shutil.copy(compile_program("other_user"), host.root)
+        Path(program).chmod(0o4755)
+    (workspace / "train.py").write_text(OTHER_USER)
+    place = FabricPlace(hosts, "--head=node", on=[hosts[0], lost], user=user)
+    options = (*OPTIONS, "--worker_num=2", f"--env=PROGRAM={hosts.root_dir}/other_user")
+    with running(place, workspace, *options) as job:
+        job.until_printed("started", ["trainer/0", "trainer/1"])
+        os.kill(job.guards("trainer/1")[1], signal.SIGKILL)
+        assert job.launcher.wait() == codes.NODE_LOST
+    notes = [e["text"] for e in job.events() if e["event"] == "note"]
+    assert [text for text in notes if re.fullmatch(rf"plain@node1: process \d+ {LEFT}", text)], (
+        job.launcher.output()
+    )
+    log = lost.root / workspace.name / "log/guards.log"
+    poll_until(log.exists, describe="no log of the guards", timeout_s=GRACE_S + EXTRA_S + 3.0)
+    assert re.fullmatch(rf"keeper: process \d+ {LEFT}\n", log.read_text())
+    for host in hosts:
+        for pid, words in host.processes().items():
+            assert "other_user" in words
+            os.kill(pid, signal.SIGKILL)
+    argv = [*PSLAUNCH, "fetch", job.events()[0]["job"], str(tmp_path / "fetched")]
+    subprocess.run(hosts.as_user(argv), check=True)
+    (fetched,) = (tmp_path / "fetched/log").glob(f"*{lost.name}*/guards.log")
+    assert fetched.read_text() == log.read_text()

@@ -159,10 +159,14 @@ class Agent:
         )
         self._premises.enter()
 
+    def _get_guards_log(self) -> str:
+        return os.path.join(self._premises.paths["log_dir"], logs.GUARDS_LOG) if self._premises else ""
+
     def _hand_over(self, lock_fd: int) -> None:
+        """Give the keeper the lock, and the path of the log that it has from now on."""
         with socket.socket(fileno=os.dup(self._keeper_fd)) as keeper:
             try:
-                socket.send_fds(keeper, [b"."], [lock_fd])
+                socket.send_fds(keeper, [os.fsencode(self._get_guards_log())], [lock_fd])
             except OSError:
                 self._give_up("its keeper was killed")
                 raise Refusal(codes.NODE_LOST, "its keeper was killed") from None
@@ -402,8 +406,7 @@ class Agent:
                 self._programs[key].signal(action.number)
         if self._ending.over:
             self._clean()
-            for pid in self._left:
-                complain(f"agent: process {pid} can't be ended")
+            procs.report_left("agent", self._left, self._get_guards_log())
             self.code = codes.PEER
         else:
             self.loop.call_at(min(self._ending.find_due_s(now), now + 1.0), self._carry_on_once)

@@ -19,7 +19,7 @@ from pslaunch.runtime.shared import env
 from .. import codes
 from ..codes import Refusal, choose_code
 from ..listing import EARLIER, OWNER, list_folder, make_own_folder
-from ..logs import TRACES
+from ..logs import OWN_LOGS
 
 if TYPE_CHECKING:
     from ..loop import Loop
@@ -128,7 +128,7 @@ class Premises:
         _remove_left_run_dir(os.read(fd, MAX_LOCK_BYTES))
         for name in os.listdir(self.paths["log_dir"]):
             # Of an earlier job, and misleading beside ours. First, as they may fill the disk.
-            if env.is_log(name) or name in TRACES:
+            if env.is_log(name) or name in OWN_LOGS:
                 os.unlink(os.path.join(self.paths["log_dir"], name))
         with _name_file(path):
             os.ftruncate(fd, 0)

@@ -58,6 +58,7 @@ class Keeper:
 
     def __init__(self, agent: int, line: socket.socket, lost_after_s: float) -> None:
         self._agent, self._line, self._lost_after_s = agent, line, lost_after_s
+        self.log = ""  # its path; unknown before the log folder is locked
         self._wake_r, wake_w = os.pipe()
         for fd in (self._wake_r, wake_w, line.fileno()):
             os.set_blocking(fd, False)
@@ -91,13 +92,16 @@ class Keeper:
                 return 128 + signal.SIGKILL, f"the agent was silent for {self._lost_after_s:g} s"
 
     def _hear(self) -> bytes:
-        """Read a heartbeat; the lock of the job's log folder may come with it, held until our end."""
+        """Read a heartbeat, or our log's path with the lock of its folder, which is held until our end."""
         try:
-            return socket.recv_fds(self._line, 4096, 4)[0]
+            data, fds = socket.recv_fds(self._line, 8192, 4)[:2]
         except BlockingIOError:
             return b"."
         except OSError:
             return b""
+        if fds:
+            self.log = os.fsdecode(data.lstrip(b"."))  # after earlier heartbeats
+        return data
 
     @staticmethod
     def _read(fd: int) -> bytes:
@@ -142,7 +146,8 @@ def main(argv: Sequence[str], lent: Mapping[str, Loan] | None = None) -> int:
     procs.rename(f"keeper of {agent}")  # `pkill -f pslaunch` spares us: we end the programs
     theirs.close()
     os.close(0)
-    code, why = Keeper(agent, ours, lost_after_s).wait()
+    keeper = Keeper(agent, ours, lost_after_s)
+    code, why = keeper.wait()
     clean = code == 0
     if not clean:
         procs.complain(f"keeper: {why or f'the agent ended with {code}'}")
@@ -150,8 +155,7 @@ def main(argv: Sequence[str], lent: Mapping[str, Loan] | None = None) -> int:
         os.close(1)  # the head learns of the loss at once; we go on cleaning
         if stat.S_ISFIFO(os.fstat(2).st_mode):  # sshd's: a line over SSH closes when both are closed
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    for pid in end_descendants(0.0 if clean else grace_s):
-        procs.complain(f"keeper: process {pid} can't be ended: {procs.WHY_LEFT}")
+    procs.report_left("keeper", end_descendants(0.0 if clean else grace_s), keeper.log)
     if os.path.lexists(run_dir):  # an agent that ends by itself has removed it
         shutil.rmtree(run_dir, ignore_errors=True)
     return code
