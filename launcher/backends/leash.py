@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 
 from ..node import procs
 
-TERM_S = 1.0  # from TERM to KILL
-KILLED_S = 1.0  # for the kernel to end what was killed
-LEASH_S = TERM_S + KILLED_S + 0.5  # for a leash after `end_now`
+TERM_S = 0.5  # from TERM to KILL
+KILLED_S = 0.5  # for the kernel to end what was killed
+LEASH_S = TERM_S + KILLED_S + 0.25  # for a leash after `end_now`
 _SHOWN_BYTES = 4000
 
 
@@ -124,10 +124,11 @@ def main(argv: Sequence[str]) -> int:
     else:
         ended = os.pidfd_open(child.pid)
         if not _wait(launcher, ended, grace_s):
-            child.send_signal(signal.SIGTERM)
-            child.send_signal(signal.SIGCONT)
+            # Not by `child`, which would wait for it without telling the status.
+            _send(ended, signal.SIGTERM)
+            _send(ended, signal.SIGCONT)
             if not select.select([ended], [], [], TERM_S)[0]:
-                child.kill()
+                _send(ended, signal.SIGKILL)
         status = os.waitpid(child.pid, 0)[1]
         _end_session()
     if folder:
@@ -145,6 +146,11 @@ def _wait(launcher: socket.socket, ended: int, grace_s: float) -> bool:
         if launcher.recv(1):
             return False
     return bool(select.select([ended], [], [], grace_s)[0])
+
+
+def _send(pidfd: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, number)
 
 
 def _end_session() -> None:

@@ -82,6 +82,8 @@ def make_environ(
     for name, value in environ.items():
         if name.startswith(others):  # Open MPI would ignore it without a word
             found.setdefault(ours + name.removeprefix(others), value)
+    if not five:  # rank processes have nothing to save
+        found.setdefault("OMPI_MCA_odls_base_sigkill_timeout", "0")
     if reach.hosts:
         found.setdefault(f"{ours}agent", f"/bin/sh {folder}/{_AGENT}")
         limit_s = math.ceil(reach.connect_timeout_s)
