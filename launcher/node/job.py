@@ -10,7 +10,7 @@ import os.path
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pslaunch.runtime.shared import env
 from pslaunch.runtime.shared.env import PSERVER, TRAINER, Endpoint, Port
@@ -205,17 +205,8 @@ class Start(NamedTuple):
     keep_ports: bool  # hand the bound ports over open; otherwise close them just before
 
     def to_data(self) -> StartMsg:
-        return {
-            "type": "start",
-            "key": self.key,
-            "role": self.role,
-            "argv": list(self.argv),
-            "cwd": self.cwd,
-            "added_env": dict(self.added_env),
-            "contract": dict(self.contract),
-            "log": self.log,
-            "keep_ports": self.keep_ports,
-        }
+        fields = {name: value for name, value in to_data(self).items() if name != "node"}
+        return cast("StartMsg", {"type": "start", **fields})
 
 
 class Bound(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..backends.base import Line
 from ..node import codes
@@ -35,28 +35,6 @@ ANSWERS: Mapping[str, Any] = {
 }
 SLOW_S = 1.0  # limit for a head to confirm a request to end
 GIVE_UP_S = 8.0  # after a second request to end; a healthy head needs at most 7
-
-
-class HeadView(Protocol):
-    """Interface of a head, local or remote, for session and view (node/head/head.py implements it too)."""
-
-    @property
-    def done(self) -> bool:
-        """True once the job has ended."""
-        ...
-
-    @property
-    def code(self) -> int:
-        """Exit code of the job, once done."""
-        ...
-
-    def list_events(self, cursor: int, limit: int | None = None) -> tuple[list[Event], int]:
-        """Return the events from number `cursor` on, and the next cursor."""
-        ...
-
-    def stop(self, number: int, reason: str, code: int = 0) -> None:
-        """Request the end: in order, the second time at once. The job's code is `code`, or 128 + `number`."""
-        ...
 
 
 class RemoteHead:
@@ -98,7 +76,7 @@ class RemoteHead:
             trace=trace,
         )
 
-    # --- the interface of a head ---
+    # --- the interface of a head, as of node/head/head.py ---
 
     @property
     def done(self) -> bool:
@@ -201,10 +179,8 @@ class RemoteHead:
             self.close()  # its agent ends now, which is not a loss
         elif message["type"] == "wants":
             self._send_package()
-        elif message["type"] == "lacks" and self._sender:
-            self._answer_lacks(self._sender, message)
-        elif message["type"] == "received" and self._sender:
-            self._sender.grant(message)
+        elif message["type"] in ("lacks", "received") and self._sender:
+            self._sender.obey(message, lambda e: self._lose(f"asks for {e}"))
         elif message["type"] in ANSWERS:
             check(message, ANSWERS[message["type"]], message["type"])
             if message["type"] == "leading":
@@ -225,18 +201,6 @@ class RemoteHead:
 
         if self._supply:
             self._supply.get(send, fail, None, lambda _far: None)
-
-    def _answer_lacks(self, sender: Sender, m: messages.LacksMsg) -> None:
-        def answer() -> None:
-            try:
-                sender.send_lacking(m)
-            except (ValueError, KeyError, TypeError) as e:
-                self._lose(f"asks for {e}")
-
-        if m.get("files"):
-            sender.call_when_read(answer)
-        else:
-            answer()
 
     def _keep(self, event: Event) -> None:
         if event["n"] < self._next:

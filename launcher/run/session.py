@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..node.head.head import Head
     from ..node.line.trace import Trace
     from ..node.messages import JobRecord
-    from .observe import HeadView, RemoteHead
+    from .observe import RemoteHead
 
 AT_ONCE_S = 0.02  # for a start without a network
 # Ends after which the hosts are not inspected: no host is at fault, or its failure is named already.
@@ -306,7 +306,7 @@ def _leave(starting: SlowWork[Started], backend: Backend) -> None:
         line.close()
 
 
-def _cut(backend: Backend, watch: Watch, head: HeadView) -> None:
+def _cut(backend: Backend, watch: Watch, head: Head | RemoteHead) -> None:
     """Reach no more nodes and show the end; not earlier: a question may be open on the terminal."""
     backend.cancel()
     watch.begin(head)

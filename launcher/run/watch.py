@@ -15,8 +15,9 @@ from ..views.async_writer import Outlet
 
 if TYPE_CHECKING:
     from ..node.head.events import Event
+    from ..node.head.head import Head
     from ..views.view import View
-    from .observe import HeadView
+    from .observe import RemoteHead
 
 TICK_S = 0.125
 
@@ -26,7 +27,7 @@ class Watch:
 
     def __init__(self, loop: Loop, view: View, outlet: Outlet) -> None:
         self._loop, self._view, self._outlet = loop, view, outlet
-        self._head: HeadView | None = None
+        self._head: Head | RemoteHead | None = None
         self._cursor = 0
         self._gaps: dict[str, Event] = {}  # omitted for a slow reader, by process
         self._broken: OSError | None = None
@@ -36,7 +37,7 @@ class Watch:
         self._waited_for: set[str] | None = None  # processes not yet started, once the job is known
         loop.call_every(TICK_S, lambda: self.show(tick=True))
 
-    def begin(self, head: HeadView) -> None:
+    def begin(self, head: Head | RemoteHead) -> None:
         """Show this head's events, past ones included. May be called twice."""
         if self._head is None:
             self._head = head

@@ -11,13 +11,14 @@ from .. import codes, job
 from ..line.wire import NONSENSE
 from ..listing import show_few
 from ..loop import Aside, Loop
+from ..shapes import check, is_port
 from .data_shards import DataShards
 from .manifest import MAX_NAMED
 from .sender import Sender, Source
 
 if TYPE_CHECKING:
     from ..link import Desk, Link
-    from ..messages import FillingMsg, LacksMsg, ReceivedMsg
+    from ..messages import DispatchedMsg, FillingMsg, LacksMsg, ReceivedMsg, ServingMsg
     from .manifest import Entry
 
     # From all entries to those of each node.
@@ -86,7 +87,7 @@ class Dispatch:
             lambda source: self._send(source, links, mine),
             self._fail,
             mine,
-            lambda m: self.report_filling(0, m),
+            lambda m: self.on_filling(self._desk.links[0], m),
         )
 
     def _warn_of_shared_data_shards(self, first: Mapping[int, int]) -> None:
@@ -117,11 +118,10 @@ class Dispatch:
         code, text = codes.explain_failure(e)
         self._desk.fail("the package", 0, code, text)
 
-    def answer_lacks(self, link: Link, m: LacksMsg) -> None:
+    def on_lacks(self, link: Link, m: LacksMsg) -> None:
         """Send what a node requests, or let another node send it."""
-        sender = self._senders.get(link.node.id)
-        if sender and m.get("files"):
-            sender.call_when_read(lambda: self._answer_lacks(link, m))
+        if sender := self._senders.get(link.node.id):
+            sender.call_when_read(m, lambda: self._answer_lacks(link, m))
         else:
             self._answer_lacks(link, m)
 
@@ -161,10 +161,11 @@ class Dispatch:
             self._asked_to_serve += 1
             link.line.send({"type": "serve", "addr": link.node.addr})
 
-    def add_server(self, link: Link, port: int) -> None:
+    def on_serving(self, link: Link, m: ServingMsg) -> None:
         """Use a node that has the package and listens."""
+        check(m["port"], is_port, "port")
         self._asked_to_serve -= 1
-        self._idle_servers[link.node.id] = port
+        self._idle_servers[link.node.id] = m["port"]
         self._assign_sources()
 
     def _release_server(self, link: Link) -> None:
@@ -179,8 +180,9 @@ class Dispatch:
         self._holders.append(link)
         self._assign_sources()
 
-    def report_filling(self, node: int, m: FillingMsg) -> None:
+    def on_filling(self, link: Link, m: FillingMsg) -> None:
         """Report the progress of a node, from any source."""
+        node = link.node.id
         self._progress[node] = {
             "files": int(m["files"]),
             "bytes": int(m["bytes"]),
@@ -190,12 +192,12 @@ class Dispatch:
         source, _ = self._fetching.get(node, (None, 0))
         self._desk.tell("dispatch", node=node, state=state, source=source, **self._progress[node])
 
-    def grant(self, link: Link, m: ReceivedMsg) -> None:
+    def on_received(self, link: Link, m: ReceivedMsg) -> None:
         """Let the sender to a node send as much more as the node has written."""
         if link.node.id in self._senders:
             self._senders[link.node.id].grant(m)
 
-    def finish_node(self, link: Link) -> None:
+    def on_dispatched(self, link: Link, _m: DispatchedMsg) -> None:
         """Count a node as filled; end if it was the last."""
         self._unfilled.discard(link.node.id)
         self._pass_on(link)

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from ..line import gate
 from ..line.gate import Gate, Seals
-from ..line.wire import NONSENSE, MessageLine
+from ..line.wire import MessageLine
 from ..loop import Aside, Loop
 from .receiver import Receiver
 from .sender import Sender, Source
 
 if TYPE_CHECKING:
     from ..line.trace import Note
-    from ..messages import DispatchMsg, LacksMsg, OfPackage, ReceivedMsg
+    from ..messages import DispatchMsg, OfPackage
 
 REACH_LIMIT_S = 3.0
 LOST_AFTER_S = 30.0
@@ -39,21 +39,12 @@ class Serving:
         self.port = self._gate.port
 
     def _admit(self, _text: bytes, fd: int, seals: Seals) -> None:
-        def handle(m: LacksMsg | ReceivedMsg) -> None:
-            try:
-                if m["type"] == "lacks":
-                    self._peers[line].send_lacking(m)
-                elif m["type"] == "received":
-                    self._peers[line].grant(m)
-            except NONSENSE:
-                self._drop(line)
-
         line: MessageLine[DispatchMsg] = MessageLine(
             self._loop,
             fd,
             fd,
             lost_after_s=LOST_AFTER_S,
-            on_message=handle,
+            on_message=lambda m: self._peers[line].obey(m, give_up),
             on_lost=lambda _why: self._drop(line),
             seals=seals,
             trace=self._trace,

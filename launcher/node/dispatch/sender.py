@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..line.wire import MAX_DATA_BYTES, Data, encode_data
+from ..line.wire import MAX_DATA_BYTES, NONSENSE, Data, encode_data
 from ..loop import Aside
 from .manifest import Entry, Want, compute_digest, decode, encode
 
@@ -133,9 +133,23 @@ class Sender:
         if offer:
             line.send({"type": "dispatch", "digest": source.digest, "bytes": len(source.manifest)})
 
-    def call_when_read(self, then: Callable[[], None]) -> None:
-        """Call `then` with the entries decoded: now, or later from the loop."""
-        if self._source.is_read:
+    def obey(self, m: messages.LacksMsg | messages.ReceivedMsg, refuse: Callable[[Exception], None]) -> None:
+        """Send what a node lacks, or more; call `refuse` if a request is invalid."""
+
+        def send() -> None:
+            try:
+                if m["type"] == "lacks":
+                    self.send_lacking(m)
+                elif m["type"] == "received":
+                    self.grant(m)
+            except NONSENSE as e:
+                refuse(e)
+
+        self.call_when_read(m, send)
+
+    def call_when_read(self, m: messages.LacksMsg | messages.ReceivedMsg, then: Callable[[], None]) -> None:
+        """Call `then` with the entries decoded if `m` needs them: now, or later from the loop."""
+        if self._source.is_read or not m.get("files"):
             then()
         else:
             self._aside.do(self._source.read, lambda _: then(), self._fail)

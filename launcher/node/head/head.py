@@ -62,7 +62,9 @@ class Head:
         )
         self._events = Recent()
         self._next_event = 0
-        self._opening = Opening(self, secret, Dispatch(loop, self, supply))
+        package = Dispatch(loop, self, supply)
+        self._opening = Opening(self, secret, package)
+        self._hearers = self, self._opening, package
         self._timer: Timer | None = None
         self._told_ending = False
         self.drain: Callable[[], None] = lambda: None  # gives observers the new events
@@ -182,10 +184,11 @@ class Head:
     def _hear(self, link: Link, message: Message) -> None:
         if self._node_of.get(message.get("key", ""), link.node.id) != link.node.id:
             raise ValueError(f"{message['key']} belongs to another node")
-        handler = getattr(self, f"_on_{message['type']}", None)
-        if handler is not None:
-            handler(link, message)
-        elif not self._opening.hear(link, message):
+        name = f"on_{message['type']}"
+        hearer = next((part for part in self._hearers if hasattr(part, name)), None)
+        if hearer:
+            getattr(hearer, name)(link, message)
+        else:
             self.tell("note", level="warning", text=f"{link.host}: unknown message {message['type']!r}")
         self._decide()
 
@@ -235,13 +238,13 @@ class Head:
 
     # --- running ---
 
-    def _on_started(self, link: Link, m: messages.StartedMsg) -> None:
+    def on_started(self, link: Link, m: messages.StartedMsg) -> None:
         self.tell("process", process=m["key"], node=link.node.id, state="running", pid=m["pid"])
 
-    def _on_not_started(self, _link: Link, m: messages.NotStartedMsg) -> None:
+    def on_not_started(self, _link: Link, m: messages.NotStartedMsg) -> None:
         self._supervisor.note_not_started(str(m["key"]))
 
-    def _on_trouble(self, link: Link, m: messages.TroubleMsg) -> None:
+    def on_trouble(self, link: Link, m: messages.TroubleMsg) -> None:
         key = str(m["key"])
         member = self._supervisor.members.get(key)
         what = key if member else f"node {link.node.id} ({link.host})"
@@ -253,12 +256,12 @@ class Head:
         failure = Failure(what, link.node.id, code, text, log=log, advice=advice)
         self._supervisor.note_trouble(failure, self._loop.now())
 
-    def _on_vanished(self, link: Link, m: messages.VanishedMsg) -> None:
+    def on_vanished(self, link: Link, m: messages.VanishedMsg) -> None:
         text = "lost the process that its scheduler had started for it, which was ended from outside"
         failure = Failure(str(m["key"]), link.node.id, codes.NODE_LOST, text)
         self._supervisor.note_loss(failure, self._loop.now(), secondary=True)
 
-    def _on_progress(self, _link: Link, m: messages.ProgressMsg) -> None:
+    def on_progress(self, _link: Link, m: messages.ProgressMsg) -> None:
         fields = {k: v for k, v in m.items() if k in PROGRESS and fits(v, PROGRESS[k])}
         if fields.get("state") in ("connected", "finished"):
             self._supervisor.note_progress(str(m["key"]), str(fields["state"]))
@@ -268,7 +271,7 @@ class Head:
             )
         self.tell("progress", process=m["key"], **fields)
 
-    def _on_exited(self, link: Link, m: messages.ExitedMsg) -> None:
+    def on_exited(self, link: Link, m: messages.ExitedMsg) -> None:
         key = str(m["key"])
         stream = self._streams[self._names.index(key)]
         self._show(key, stream.end(int(m["written"])))
@@ -352,7 +355,7 @@ class Head:
             link.line.send({"type": "finish"})
         self._loop.call_after(FINISH_LIMIT_S, self._give_up)
 
-    def _on_finished(self, link: Link, m: messages.FinishedMsg) -> None:
+    def on_finished(self, link: Link, m: messages.FinishedMsg) -> None:
         self._owing.discard(link.node.id)
         if m["left"]:
             text = f"{link.host}: process {', '.join(m['left'])} can't be ended: {WHY_LEFT}"

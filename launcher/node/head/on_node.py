@@ -39,8 +39,8 @@ SAY_GOODBYE_S = 2.0  # for an observer to take the next piece of the last events
 class Observer:
     """An observer: its line, and its position in the events."""
 
-    def __init__(self) -> None:
-        self.line: MessageLine[messages.ToObserver] | None = None
+    def __init__(self, line: MessageLine[messages.ToObserver]) -> None:
+        self.line = line
         self.cursor: int | None = None  # the next event for it, once it follows
         self.told_over = False
 
@@ -61,7 +61,7 @@ class Lead:
         self._listening: Listening | None = None
         self._observers: list[Observer] = []
         self._launcher = self._observe(read_fd, write_fd)
-        self._supply = FromLauncher(loop, lambda m: self._answer(self._launcher, m), self._get_job)
+        self._supply = FromLauncher(loop, self._launcher.line.send, self._get_job)
 
     @property
     def is_over(self) -> bool:
@@ -72,7 +72,7 @@ class Lead:
             return False
         # The launcher may not follow yet: a job can be refused before.
         told = all(
-            o.told_over and o.line and o.line.is_idle
+            o.told_over and o.line.is_idle
             for o in self._observers
             if o.cursor is not None or o is self._launcher
         )
@@ -86,9 +86,7 @@ class Lead:
     # --- observers ---
 
     def _observe(self, read_fd: int, write_fd: int) -> Observer:
-        observer = Observer()
-        self._observers.append(observer)  # before its line can break
-        observer.line = MessageLine(
+        line: MessageLine[messages.ToObserver] = MessageLine(
             self._loop,
             read_fd,
             write_fd,
@@ -98,6 +96,8 @@ class Lead:
             on_data=lambda piece: self._take(observer, piece),
             trace=self._trace and self._trace.make_note("observer"),
         )
+        observer = Observer(line)
+        self._observers.append(observer)
         return observer
 
     def _lose(self, observer: Observer, reason: str) -> None:
@@ -124,13 +124,8 @@ class Lead:
         else:
             handler(observer, m)
 
-    @staticmethod
-    def _answer(observer: Observer, message: messages.ToObserver) -> None:
-        if observer.line:
-            observer.line.send(message)
-
     def _refuse(self, observer: Observer, text: str, code: int = codes.NODE_LOST) -> None:
-        self._answer(observer, {"type": "refused", "code": code, "text": text})
+        observer.line.send({"type": "refused", "code": code, "text": text})
 
     def _order_hello(self, _observer: Observer, _m: messages.HelloMsg) -> None:
         """Do nothing: the wire has compared the versions."""
@@ -164,7 +159,7 @@ class Lead:
         if why and m["detach"]:
             self._refuse(observer, f"later shells could not find it: {why}", codes.IO)
             return
-        if placed.plan.trace and observer.line:
+        if placed.plan.trace:
             from ..line.trace import Trace
 
             self._trace = Trace("head")
@@ -173,7 +168,7 @@ class Lead:
         own, self._own_fd = self._own_fd, -1
         self._head.drain, self._head.settled = self.push, self._tell_places
         self._head.attach(first, own, own, lambda: "")
-        self._answer(observer, {"type": "leading", "port": self._gate.port, "addrs": addrs})
+        observer.line.send({"type": "leading", "port": self._gate.port, "addrs": addrs})
 
     def _note(self, changing: messages.JobRecord) -> None:
         """Write the record with the nodes' present folders."""
@@ -185,7 +180,7 @@ class Lead:
         self._begin_trace()
         self._note({"state": "running"})
         places = [(n.log_dir, n.state_dir) for n in self._get_job().nodes]
-        self._answer(self._launcher, {"type": "places", "places": places})
+        self._launcher.line.send({"type": "places", "places": places})
 
     def _begin_trace(self) -> None:
         """Write the trace beside the logs of node 0, if that folder exists."""
@@ -217,18 +212,18 @@ class Lead:
         """Continue without the launcher."""
         if observer is self._launcher:
             self._held = False
-            self._answer(observer, {"type": "freed"})
+            observer.line.send({"type": "freed"})
 
     def _order_follow(self, observer: Observer, m: messages.FollowMsg) -> None:
         observer.cursor = int(m["cursor"])
 
     def _order_status(self, observer: Observer, _m: messages.StatusRequestMsg) -> None:
         assert self._head is not None
-        self._answer(observer, {"type": "status", **self._head.make_status()})
+        observer.line.send({"type": "status", **self._head.make_status()})
 
     def _order_stop(self, observer: Observer, m: messages.StopMsg) -> None:
         assert self._head is not None
-        self._answer(observer, {"type": "stopping"})
+        observer.line.send({"type": "stopping"})
         self._head.stop(int(m["number"]), str(m["reason"]), int(m["code"]))
 
     def push(self) -> None:
@@ -239,9 +234,7 @@ class Lead:
             self._over_s = self._loop.now()
             self._close()
         for observer in list(self._observers):  # an observer with a broken line is removed meanwhile
-            while (
-                observer.cursor is not None and observer.line and observer.line.open and observer.line.is_idle
-            ):
+            while observer.cursor is not None and observer.line.open and observer.line.is_idle:
                 events, following = self._head.list_events(observer.cursor, CHUNK)
                 if events:
                     observer.cursor = following

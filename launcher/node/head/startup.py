@@ -20,7 +20,6 @@ from ..shapes import check, is_failure_code, is_port
 if TYPE_CHECKING:
     from .. import messages
     from ..dispatch.head_side import Dispatch
-    from ..line.wire import Message
     from ..link import Desk, Link
     from .supervise import Exit
 
@@ -33,7 +32,7 @@ def make_setup_key(node: int) -> str:
 
 
 class Opening:
-    """Questioner of all nodes, stage after stage; `hear` takes the answers."""
+    """Questioner of all nodes, stage after stage; `on_…` take the answers."""
 
     def __init__(self, desk: Desk, secret: str, package: Dispatch) -> None:
         self._desk, self._secret, self._package = desk, secret, package
@@ -44,25 +43,20 @@ class Opening:
         self._bound_ports: dict[str, tuple[int, ...]] = {}
         self._refused_ports = False
 
-    def hear(self, link: Link, message: Message) -> bool:
-        """Take an answer; return False for any other message."""
-        handler = getattr(self, f"_on_{message['type']}", None)
-        if handler is not None:
-            handler(link, message)
-        return handler is not None
-
     def _ask_all(self, question: Callable[[Link], messages.ToAgent | None], then: Callable[[], None]) -> None:
         """Ask every node for which `question` returns a message; call `then` once all have answered."""
         links = self._desk.links.values()
         asked = [(x.node.id, x.line.send, message) for x in links if (message := question(x))]
         self._round.ask(asked, then)
 
-    def _take_answer(self, link: Link) -> None:
+    def _take_answer(self, link: Link, _m: object = None) -> None:
         self._round.take_answer(link.node.id)
+
+    on_bound = on_shut = _take_answer
 
     # --- the stages ---
 
-    def _on_hello(self, link: Link, _m: messages.HelloMsg) -> None:
+    def on_hello(self, link: Link, _m: messages.HelloMsg) -> None:
         self._desk.tell("node", node=link.node.id, state="connected", text="")
         self._take_answer(link)
 
@@ -92,7 +86,7 @@ class Opening:
 
         self._ask_all(make_order, self._settle_paths)
 
-    def _on_prepared(self, link: Link, m: messages.PreparedMsg) -> None:
+    def on_prepared(self, link: Link, m: messages.PreparedMsg) -> None:
         link.host, link.run_dir = link.node.name or str(m["host"]), str(m["run_dir"])
         link.addrs = reach.check_addrs(m["addrs"])
         link.shared = None if m["shared"] is None else self._desk.placed.nodes[int(m["shared"])].id
@@ -109,22 +103,6 @@ class Opening:
     def _settle_paths(self) -> None:
         self._settle()
         self._package.begin(self._furnish)
-
-    def _on_lacks(self, link: Link, m: messages.LacksMsg) -> None:
-        self._package.answer_lacks(link, m)
-
-    def _on_serving(self, link: Link, m: messages.ServingMsg) -> None:
-        check(m["port"], is_port, "port")
-        self._package.add_server(link, m["port"])
-
-    def _on_filling(self, link: Link, m: messages.FillingMsg) -> None:
-        self._package.report_filling(link.node.id, m)
-
-    def _on_received(self, link: Link, m: messages.ReceivedMsg) -> None:
-        self._package.grant(link, m)
-
-    def _on_dispatched(self, link: Link, _m: messages.DispatchedMsg) -> None:
-        self._package.finish_node(link)
 
     def _furnish(self) -> None:
         plan = self._desk.placed.plan
@@ -158,7 +136,7 @@ class Opening:
         log = f"{link.node.log_dir}/{SETUP_LOG}"
         self._fail(link, how.code, f"can't be made ready: {said}", advice, log, tail)
 
-    def _on_furnished(self, link: Link, m: messages.FurnishedMsg) -> None:
+    def on_furnished(self, link: Link, m: messages.FurnishedMsg) -> None:
         link.node = link.node._replace(python=str(m["python"]) or link.node.python)
         self._take_answer(link)
 
@@ -180,7 +158,7 @@ class Opening:
     # these, every address. Doors at a port given by the user are shut before ports are bound: a door occupies
     # all addresses of a machine, which may be several nodes.
 
-    def _on_opened(self, link: Link, m: messages.OpenedMsg) -> None:
+    def on_opened(self, link: Link, m: messages.OpenedMsg) -> None:
         check(m["port"], is_port, "port")
         link.door = m["port"]
         self._take_answer(link)
@@ -199,7 +177,7 @@ class Opening:
 
         self._ask_all(make_order, lambda: self._choose_addrs(addrs))
 
-    def _on_reached(self, link: Link, m: messages.ReachedMsg) -> None:
+    def on_reached(self, link: Link, m: messages.ReachedMsg) -> None:
         link.reached = [(int(node), str(addr)) for node, addr in m["reached"]]
         self._take_answer(link)
 
@@ -221,9 +199,6 @@ class Opening:
             self._ask_all(lambda _link: {"type": "shut"}, lambda: self._settle_addrs(addrs))
         else:
             self._settle_addrs(addrs)
-
-    def _on_shut(self, link: Link, _m: messages.ShutMsg) -> None:
-        self._take_answer(link)
 
     def _settle_addrs(self, addrs: Sequence[str]) -> None:
         for node, addr in zip(self._desk.placed.nodes, addrs):
@@ -253,10 +228,7 @@ class Opening:
 
         self._ask_all(make_order, self._start_or_propose)
 
-    def _on_bound(self, link: Link, _m: messages.BoundMsg) -> None:
-        self._take_answer(link)
-
-    def _on_busy(self, link: Link, m: messages.BusyMsg) -> None:
+    def on_busy(self, link: Link, m: messages.BusyMsg) -> None:
         check(m["port"], is_port, "port")
         given = self._desk.placed.plan.port is not None and str(m["key"]).startswith(PSERVER)
         by = f", held by {m['holder']}" if m["holder"] else ""
@@ -289,7 +261,7 @@ class Opening:
         )
         self._desk.start(job.bind(placed, facts))
 
-    def _on_refused(self, link: Link, m: messages.RefusedMsg) -> None:
+    def on_refused(self, link: Link, m: messages.RefusedMsg) -> None:
         check(m["code"], is_failure_code, "code")
         self._fail(link, m["code"], str(m["text"]))
 

@@ -86,7 +86,7 @@ class Desk:
 
         def take(piece: Data) -> None:
             self.come[node] += len(piece.data)
-            self.dispatch.grant(self.links[node], {"type": "received", "bytes": len(piece.data)})
+            self.dispatch.on_received(self.links[node], {"type": "received", "bytes": len(piece.data)})
 
         return MessageLine(self.loop, fd, fd, lost_after_s=30, on_message=heard, on_lost=print, on_data=take)
 
@@ -147,16 +147,16 @@ def test_shards_on_a_shared_folder_are_reported(desk: Desk, tmp_path: Path) -> N
 @pytest.mark.timeout(60)
 def test_late_node_is_served_too(desk: Desk) -> None:
     first, second, third = (desk.links[i] for i in range(3))
-    desk.dispatch.answer_lacks(first, LACKS)
-    desk.dispatch.finish_node(first)
-    desk.dispatch.answer_lacks(second, LACKS)  # it had long to look
+    desk.dispatch.on_lacks(first, LACKS)
+    desk.dispatch.on_dispatched(first, {"type": "dispatched"})
+    desk.dispatch.on_lacks(second, LACKS)  # it had long to look
     desk.until(0, "serve")
-    desk.dispatch.add_server(first, 4000)
+    desk.dispatch.on_serving(first, {"type": "serving", "port": 4000})
     desk.until(1, "fetch")
-    desk.dispatch.finish_node(second)
-    desk.dispatch.answer_lacks(third, LACKS)
+    desk.dispatch.on_dispatched(second, {"type": "dispatched"})
+    desk.dispatch.on_lacks(third, LACKS)
     desk.until(2, "fetch")
-    desk.dispatch.finish_node(third)
+    desk.dispatch.on_dispatched(third, {"type": "dispatched"})
     assert desk.over and not desk.failed
     assert [told.count("serve") for told in desk.told] == [1, 0, 0]
 
@@ -175,10 +175,10 @@ def test_kept_manifest_is_decoded_in_a_thread(
     monkeypatch.setattr(send, "decode", decoded)
     desk.give(Source(str(tmp_path / "package"), desk.source.manifest))
     for link in desk.links.values():
-        desk.dispatch.answer_lacks(link, {**LACKS, "files": []})
+        desk.dispatch.on_lacks(link, {**LACKS, "files": []})
     assert not readers
     for link in desk.links.values():
-        desk.dispatch.answer_lacks(link, {**LACKS, "alone": True})
+        desk.dispatch.on_lacks(link, {**LACKS, "alone": True})
     desk.loop.run(lambda: desk.come == [PASS_ON_BYTES] * 3)
     assert len(readers) == 1 and readers[0] is not threading.current_thread()
 
@@ -187,16 +187,16 @@ def test_kept_manifest_is_decoded_in_a_thread(
 def test_progress_names_state_and_source_of_each_node(desk: Desk) -> None:
     first, second = desk.links[0], desk.links[1]
     for link in (first, second):
-        desk.dispatch.answer_lacks(link, LACKS)
-        desk.dispatch.report_filling(link.node.id, FILLING)
-    desk.dispatch.finish_node(first)
+        desk.dispatch.on_lacks(link, LACKS)
+        desk.dispatch.on_filling(link, FILLING)
+    desk.dispatch.on_dispatched(first, {"type": "dispatched"})
     desk.until(0, "serve")
-    desk.dispatch.add_server(first, 4000)
-    desk.dispatch.report_filling(1, {**FILLING, "received": 10})
+    desk.dispatch.on_serving(first, {"type": "serving", "port": 4000})
+    desk.dispatch.on_filling(desk.links[1], {**FILLING, "received": 10})
     told = [(e["node"], e["state"], e["source"], e["received"]) for e in desk.events]
     assert told == [(0, "sending", None, 0), (1, "waiting", None, 0), (1, "sending", 0, 10)]
-    desk.dispatch.finish_node(second)
-    desk.dispatch.finish_node(desk.links[2])  # which lacked nothing
+    desk.dispatch.on_dispatched(second, {"type": "dispatched"})
+    desk.dispatch.on_dispatched(desk.links[2], {"type": "dispatched"})  # which lacked nothing
     end = desk.events[-1]
     assert (end["node"], end["nodes"], end["files"], end["bytes"]) == (None, 2, 2, 2 * PASS_ON_BYTES)
     assert end["sent"] == PASS_ON_BYTES
@@ -207,20 +207,20 @@ def test_node_filled_by_the_head_asks_it_again(desk: Desk) -> None:
     """The node's rest of an earlier try was corrupt; another node has the package by then."""
     first, second, third = (desk.links[i] for i in range(3))
     for link in (first, second):
-        desk.dispatch.answer_lacks(link, LACKS)
+        desk.dispatch.on_lacks(link, LACKS)
     desk.loop.run(lambda: desk.come[0] == PASS_ON_BYTES)
-    desk.dispatch.finish_node(third)
-    desk.dispatch.add_server(third, 4000)
+    desk.dispatch.on_dispatched(third, {"type": "dispatched"})
+    desk.dispatch.on_serving(third, {"type": "serving", "port": 4000})
     desk.until(1, "fetch")
-    desk.dispatch.finish_node(second)
-    desk.dispatch.answer_lacks(first, LACKS)
+    desk.dispatch.on_dispatched(second, {"type": "dispatched"})
+    desk.dispatch.on_lacks(first, LACKS)
     desk.loop.run(lambda: desk.come[0] == 2 * PASS_ON_BYTES)
     assert "fetch" not in desk.told[0] and not desk.failed
 
 
 @pytest.mark.parametrize("files", [[0, 2], [0, 1, -1, 1], [-1, 1], [0, 0], [0, 1] + [-1, 1] * 2])
 def test_request_for_missing_files_ends_the_job(desk: Desk, files: list[int]) -> None:
-    desk.dispatch.answer_lacks(desk.links[0], {**LACKS, "files": files, "alone": True})
+    desk.dispatch.on_lacks(desk.links[0], {**LACKS, "files": files, "alone": True})
     assert desk.failed and "asks for" in desk.failed[0]
 
 
@@ -230,18 +230,18 @@ def test_offsets_of_empty_entries_are_refused(desk: Desk, tmp_path: Path) -> Non
     (folder / "sub/empty").write_text("")
     desk.give(Source(str(folder), read(walk(str(folder)), Hashes(f"{folder}.hashes")).entries))
     all_: Any = {**LACKS, "alone": True, "files": [0, 3]}
-    desk.dispatch.answer_lacks(desk.links[0], all_)
+    desk.dispatch.on_lacks(desk.links[0], all_)
     assert not desk.failed
     wrong: list[Any] = [{"offsets": {"1": 1}}, {"offsets": {"2": -1}}, {"files": [1, 2, -2, 2]}]
     for bad in wrong:
-        desk.dispatch.answer_lacks(desk.links[1], all_ | bad)
+        desk.dispatch.on_lacks(desk.links[1], all_ | bad)
     assert len(desk.failed) == 3
     desk.loop.run(lambda: desk.come[0] == PASS_ON_BYTES)
 
 
 def test_endless_repeated_requests_are_refused(desk: Desk) -> None:
     for _ in range(100):
-        desk.dispatch.answer_lacks(desk.links[0], {**LACKS, "alone": True})
+        desk.dispatch.on_lacks(desk.links[0], {**LACKS, "alone": True})
     assert desk.failed
 
 
