@@ -248,6 +248,13 @@ class Network:
         list(self._pool.map(self._run_tape, tapes, calls))
 
     def _run_tape(self, tape: Tape, between: Callable[[], None]) -> None:
+        before = _core.set_floats()  # a library may have set this thread's floats for its own speed
+        try:
+            self._compute(tape, between)
+        finally:
+            _core.set_floats(before)
+
+    def _compute(self, tape: Tape, between: Callable[[], None]) -> None:
         for node in self._nodes:
             node.forward(tape)
             between()

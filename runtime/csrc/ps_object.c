@@ -163,3 +163,9 @@ bool ps_object_torn(const ps_object *o) {
         if (o->step.part[t] == PS_PART_SUM) return true;
     return false;
 }
+
+uint64_t ps_object_bytes(const ps_object *o) {
+    uint64_t per_value = sizeof(float) * (1 + (uint64_t)ps_optim_slots(o->spec.optim.method));
+    if (o->sparse == NULL) return o->dense.n * per_value;
+    return ps_sparse_rows(o->sparse) * (sizeof(uint64_t) + o->spec.dim * per_value);
+}

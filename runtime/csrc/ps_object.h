@@ -61,6 +61,9 @@ void ps_object_end_push(ps_object *o, uint32_t trainer, uint64_t sequence);
 /* Return true if some values have a gradient that others still lack. */
 bool ps_object_torn(const ps_object *o);
 
+/* Return the bytes of values, state and keys. */
+uint64_t ps_object_bytes(const ps_object *o);
+
 /* Keep a read until its step is complete; the object owns it then. Can't fail. */
 void ps_object_park(ps_object *o, uint32_t trainer, ps_held *h);
 

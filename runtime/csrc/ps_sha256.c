@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static const uint32_t K[64] = {
+const uint32_t ps_sha256_k[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
     0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
     0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
@@ -43,7 +43,7 @@ static void compress(uint32_t state[8], const uint8_t *block) {
     for (int t = 0; t < 64; t++) {
         uint32_t sum1 = rotr(e, 6) ^ rotr(e, 11) ^ rotr(e, 25), ch = (e & f) ^ (~e & g);
         uint32_t sum0 = rotr(a, 2) ^ rotr(a, 13) ^ rotr(a, 22), maj = (a & b) ^ (a & c) ^ (b & c);
-        uint32_t t1 = h + sum1 + ch + K[t] + w[t];
+        uint32_t t1 = h + sum1 + ch + ps_sha256_k[t] + w[t];
         h = g, g = f, f = e, e = d + t1;
         d = c, c = b, b = a, a = t1 + sum0 + maj;
     }
@@ -51,9 +51,20 @@ static void compress(uint32_t state[8], const uint8_t *block) {
     state[4] += e, state[5] += f, state[6] += g, state[7] += h;
 }
 
-void ps_sha256_init(ps_sha256 *s) {
+void ps_sha256_init_isa(ps_sha256 *s, ps_isa isa) {
     *s = (ps_sha256){.state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c,
-                               0x1f83d9ab, 0x5be0cd19}};
+                               0x1f83d9ab, 0x5be0cd19},
+                     .fast = isa != PS_ISA_BASE && ps_cpu_sha()};
+}
+
+void ps_sha256_init(ps_sha256 *s) {
+    ps_sha256_init_isa(s, PS_ISA_BEST);
+}
+
+static void take_blocks(ps_sha256 *s, const uint8_t *block, size_t n) {
+    if (s->fast) ps_sha256_blocks(s->state, block, n);
+    else
+        for (size_t i = 0; i < n; i++) compress(s->state, block + i * sizeof s->block);
 }
 
 void ps_sha256_add(ps_sha256 *s, const void *data, size_t n) {
@@ -66,10 +77,11 @@ void ps_sha256_add(ps_sha256 *s, const void *data, size_t n) {
         from += k;
         n -= k;
         if (used + k < sizeof s->block) return;
-        compress(s->state, s->block);
+        take_blocks(s, s->block, 1);
     }
-    for (; n >= sizeof s->block; from += sizeof s->block, n -= sizeof s->block) compress(s->state, from);
-    if (n > 0) memcpy(s->block, from, n);
+    take_blocks(s, from, n / sizeof s->block);
+    if (n % sizeof s->block > 0)
+        memcpy(s->block, from + n / sizeof s->block * sizeof s->block, n % sizeof s->block);
 }
 
 void ps_sha256_end(ps_sha256 *s, uint8_t digest[PS_SHA256_BYTES]) {

@@ -14,7 +14,14 @@
 #include "ps_save.h"
 #include "ps_serve.h"
 
-enum { TICK_MS = 500, EPOLL_EVENTS = 64, MAX_BACKLOG = 1024, STATS_MS = 10000, LAST_EVENTS_MS = 5000 };
+enum {
+    TICK_MS = 500,
+    EPOLL_EVENTS = 64,
+    MAX_BACKLOG = 1024,
+    FIRST_STATS_MS = 1000,
+    STATS_MS = 10000,
+    LAST_EVENTS_MS = 5000
+};
 #define MAILBOX_KEY UINT64_MAX
 
 static int64_t clock_ms(void) {
@@ -92,6 +99,13 @@ static uint64_t report_drops(ps_shard *s) {
     return all;
 }
 
+/* Return the bytes of values, state and keys that a save writes. */
+static uint64_t count_bytes(const ps_shard *s) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->objects_n; i++) bytes += ps_object_bytes(s->objects[i]);
+    return bytes;
+}
+
 static void report_stats(ps_shard *s, bool ending) {
     char text[PS_EVENT_TEXT];
     uint64_t steps = count_steps(s), dropped = report_drops(s);
@@ -99,7 +113,7 @@ static void report_stats(ps_shard *s, bool ending) {
              "steps=%" PRIu64 " objects=%u in_bytes=%" PRIu64 " out_bytes=%" PRIu64 " waits_for_turn=%" PRIu64
              " dropped=%" PRIu64 " torn=%" PRIu64,
              steps, s->objects_n, s->bytes_in, s->bytes_out, s->pauses, dropped, count_torn(s, ending));
-    ps_shard_event(s, PS_EVENT_STATS, 0, steps, text);
+    ps_shard_event(s, PS_EVENT_STATS, 0, count_bytes(s), text);
 }
 
 /* --- Connections. --- */
@@ -240,7 +254,7 @@ static void tick(ps_shard *s) {
 
 static int loop(ps_shard *s, ps_err *err) {
     struct epoll_event events[EPOLL_EVENTS];
-    int64_t next_tick = 0, next_stats = clock_ms() + STATS_MS;
+    int64_t next_tick = 0, next_stats = clock_ms() + FIRST_STATS_MS;
     uint64_t reported_bytes = 0;
     for (;;) {
         int n = epoll_wait(s->epoll_fd, events, EPOLL_EVENTS, read_hungry(s) ? 0 : TICK_MS);

@@ -26,7 +26,7 @@ enum {
     PS_EVENT_STALLED = 4,  /* a: milliseconds; text: the step and the missing trainers */
     PS_EVENT_RESUMED = 5,  /* the stalled step continues; a: milliseconds of waiting */
     PS_EVENT_ERROR = 6,    /* a request was refused; text: cause */
-    PS_EVENT_STATS = 7,    /* text: counters */
+    PS_EVENT_STATS = 7,    /* text: counters; a: bytes that a save writes */
     PS_EVENT_DROPPED = 8,  /* a: pushes of the trainer that came too late so far; text: the object */
 };
 

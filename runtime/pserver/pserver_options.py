@@ -27,6 +27,7 @@ class Options:
     secret: bytes
     log_dir: str
     save_dir: Path | None
+    grace_s: float | None
     trainer_timeout_s: float
     stall_after_s: float
     stall_timeout_s: float | None
@@ -78,6 +79,7 @@ def _make_parser(given: dict[str, object]) -> argparse.ArgumentParser:
     nics = "Network interfaces to listen on, comma-separated, in place of --host."
     add("nics", "NAMES", nics, "all", "")
     add("save_dir", "DIR", "Folder for the final parameters of the ports.", "", "")
+    add("grace", "SECONDS", "Seconds from TERM to KILL; too few to save are reported.", "unknown", None)
     add("secret_file", "FILE", "Secret shared with the trainers.", "", get_default("secret_file"))
     add("log_dir", "DIR", "Folder of paddle_pserver2.INFO.", "", given.get("log_dir", ""))
     gone = "Seconds that a trainer may be disconnected."
@@ -136,6 +138,7 @@ def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
         secret=_read_secret(a.secret_file) if a.secret_file else b"",
         log_dir=a.log_dir,
         save_dir=Path(a.save_dir).absolute() if a.save_dir else None,
+        grace_s=None if a.grace is None else env.parse_float(a.grace, "--grace"),
         trainer_timeout_s=env.parse_float(a.trainer_timeout, "--trainer_timeout"),
         stall_after_s=env.parse_float(a.stall_after, "--stall_after"),
         stall_timeout_s=None

@@ -6,10 +6,12 @@ The shard itself writes the content after the header (csrc/ps_save.h). docs/chec
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import struct
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -19,6 +21,7 @@ VERSION = 2
 START = struct.Struct("<8sII")  # magic, version, length of the header
 DIGEST_BYTES = 32
 MAX_HEADER_BYTES = 65536
+PROBE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,13 +73,33 @@ class SaveError(OSError):
 
 
 def prepare(folder: Path) -> None:
-    """Make the folder and check that a file can be created in it. Raises SaveError."""
+    """Make the folder, check that it takes a file, and remove what a kill left there. Raises SaveError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
+        for path in folder.glob(".shard-*.part"):
+            _remove_abandoned(path)
     except OSError as e:
         raise SaveError(f"--save_dir={folder}: can't create a file there: {e.strerror}") from None
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove a temporary file unless a pserver still writes to it and holds its lock. Raises OSError."""
+    with contextlib.suppress(BlockingIOError), path.open("rb") as f:
+        fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+
+
+def measure_speed(folder: Path) -> float:
+    """Return the bytes per second that a file in the folder takes, up to the disk. Raises OSError."""
+    piece = os.urandom(1 << 20)
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as f:
+        began_s = time.monotonic()
+        for _ in range(PROBE_BYTES // len(piece)):
+            f.write(piece)
+        os.fsync(f.fileno())
+        return PROBE_BYTES / (time.monotonic() - began_s)
 
 
 class Files:
@@ -146,6 +169,7 @@ class _File:
         except OSError as e:
             raise self.make_error(e) from None
         try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # against _remove_abandoned()
             self._least = os.write(self.fd, header.encode()) + DIGEST_BYTES
         except OSError as e:
             self.close()

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "harness.h"
@@ -29,4 +30,23 @@ TEST(err_cuts_long_texts) {
     }
     ps_fail(&err, PS_ESYS, EACCES, "%s", path);
     CHECK(strlen(err.text) == sizeof err.text - 1);
+}
+
+TEST(texts_are_cut_between_characters) {
+    ps_err err;
+    char text[400], name[80];
+    for (size_t shift = 0; shift < 4; shift++) { /* letters of one byte, then of three */
+        size_t n = 0;
+        for (; n < shift; n++) text[n] = 'a';
+        for (; n + 3 < sizeof text; n += 3) memcpy(text + n, "\xe2\x82\xac", 3);
+        text[n] = '\0';
+        ps_fail(&err, PS_EINVAL, 0, "%s", text);
+        size_t end = strlen(err.text);
+        CHECK(end > sizeof err.text - 4 && (end - shift) % 3 == 0);
+        CHECK((size_t)ps_fit(text, 64) <= 64 && ((size_t)ps_fit(text, 64) - shift) % 3 == 0);
+    }
+    snprintf(name, sizeof name, "%s", "w");
+    ps_fail(&err, PS_ENOMEM, 0, "no memory");
+    CHECK(ps_fail_about(&err, name) == PS_ENOMEM && strcmp(err.text, "'w': no memory") == 0);
+    CHECK(ps_fit("abc", 9) == 3 && ps_fit("", 9) == 0 && ps_fit("abc", 2) == 2);
 }

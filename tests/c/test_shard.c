@@ -92,7 +92,8 @@ TEST(a_call_that_was_built_and_not_run_leaves_no_trace) {
     close_world(&w);
 }
 
-/* A long body is awaited in large pieces; slow bytes are taken nevertheless, so that no silence is reported. */
+/* A long body is awaited in large pieces; slow bytes are taken nevertheless, so that no silence is reported.
+ */
 TEST(a_long_body_that_comes_slowly_is_heard) {
     world w;
     static const uint8_t part[4096];

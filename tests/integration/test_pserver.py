@@ -223,3 +223,13 @@ def test_rows_beyond_one_frame_arrive_whole() -> None:
         c.push_pull({}, {})  # a step without rows
         c.finish()
         assert found.codes() == [0, 0]
+
+
+def test_the_log_of_a_short_job_has_its_counters(tmp_path: Path) -> None:
+    with cluster(ports=2, options=[f"--log_dir={tmp_path}"]) as found:
+        train(found.client(0), 0, 3)
+        assert found.codes() == [0]
+    log = (tmp_path / "paddle_pserver2.INFO").read_text()
+    for port in range(2):
+        assert f"port {port} steps=3 objects=3 " in log
+        assert f"trainer 0 finished at port {port}" in log

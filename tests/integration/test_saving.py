@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import signal
 import sys
@@ -209,3 +210,21 @@ def test_trainers_with_another_order_of_pservers_are_refused(tmp_path: Path) -> 
         turned = list(reversed(found.endpoints))
         with found.client(1, endpoints=turned) as b, pytest.raises(ClientError, match="option pservers"):
             b.connect()
+
+
+def test_a_temporary_file_of_a_killed_pserver_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    left, busy = tmp_path / ".shard-00000-000.bin.part", tmp_path / ".shard-00001-000.bin.part"
+    left.write_bytes(b"half")
+    with busy.open("wb") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)  # as a pserver does while it saves
+        with cluster(options=[f"--save_dir={tmp_path}"]):
+            assert list(tmp_path.iterdir()) == [busy]
+
+
+def test_a_grace_that_is_too_short_to_save_is_reported_while_there_is_time(tmp_path: Path) -> None:
+    with cluster(options=[f"--save_dir={tmp_path}", "--grace=0.0001"]) as found, found.client(0) as c:
+        train(c, 1, finish=False)
+        found.processes[0].expect("but --grace is 0.0001 s")
+        c.finish()
+        assert found.codes() == [0]
+        assert found.processes[0].output().count("--grace") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tomllib
@@ -71,3 +72,11 @@ def test_every_kernel_is_in_it_and_gives_something_of_its_own(plain: list[str]) 
         *(f"sparse {method} tame" for method in range(METHODS)),
     ]
     assert len({line.split()[-1] for line in plain}) == len(plain)
+
+
+@pytest.mark.parametrize("flag", ["-ffast-math", "-ffinite-math-only"])
+def test_builds_that_would_change_bits_are_refused(flag: str) -> None:
+    argv = [have("gcc"), *FLAGS, flag, f"-I{CSRC}", "-c", str(CSRC / "ps_optim.c"), "-o", os.devnull]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "build without -ffast-math" in done.stderr

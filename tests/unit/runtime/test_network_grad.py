@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import platform
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import pslaunch.runtime as paddle
+from pslaunch.runtime import _core
 from pslaunch.runtime.arrays import F32, Ids, find_unique_rows, sum_rows
 from pslaunch.runtime.network import Network, StepResult
 from pslaunch.runtime.ops import Draw
@@ -160,3 +162,27 @@ def test_gradients_of_equal_keys_are_summed(ids: Ids) -> None:
     expected = np.zeros((len(keys), 2), np.float32)
     np.add.at(expected, index, grads)
     np.testing.assert_array_equal(sum_rows(rows, grads), expected)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the number is of this processor")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_library_that_flushes_small_numbers_changes_no_bit(threads: int) -> None:
+    network = Network(regression(paddle.activation.Linear()), threads=threads)
+    inputs = inputs_of(network, np.random.default_rng(1))
+    tiny = np.random.default_rng(2)
+    params = {
+        name: (tiny.standard_normal(config.shape) * 2.0**-70).astype(np.float32)
+        for name, config in network.params.items()
+    }
+    inputs["t"] = np.zeros_like(inputs["t"])
+    before = _core.set_floats(0x8040)
+    try:
+        flushed = network.step(inputs, SAMPLES, params, lambda keys: {}, DRAW)
+    finally:
+        _core.set_floats(before)
+    network.close()
+    plain = network.step(inputs, SAMPLES, params, lambda keys: {}, DRAW)
+    network.close()
+    for name, grad in plain.dense.items():
+        assert grad.tobytes() == flushed.dense[name].tobytes()
+    assert any(np.any((grad != 0) & (np.abs(grad) < 2.0**-126)) for grad in plain.dense.values())
