@@ -229,7 +229,15 @@ def to_data(value: object) -> Any:
 
 def parse_placed(data: Mapping[str, Any]) -> Placed:
     """Return the placed job that `to_data` converted."""
-    plan = data["plan"]
+    return Placed(
+        parse_plan(data["plan"]),
+        tuple(map(parse_node, data["nodes"])),
+        tuple(Process(**{**p, "argv": tuple(p["argv"])}) for p in data["processes"]),
+    )
+
+
+def parse_plan(plan: Mapping[str, Any]) -> Plan:
+    """Return the plan that `to_data` converted."""
     roles = tuple(Role(r["name"], Count(**r["how_many"]), tuple(r["argv"])) for r in plan["roles"])
     declared = tuple(map(parse_node, plan["nodes"]))
     p, i = plan["package"], plan["install"]
@@ -237,11 +245,7 @@ def parse_placed(data: Mapping[str, Any]) -> Placed:
     install = i and Install(i["wheel"], tuple(i["pins"]), i["offline"])
     own = {"roles": roles, "nodes": declared, "limits": Limits(**plan["limits"]), "package": package,
            "install": install, "setup": tuple(plan["setup"])}  # fmt: skip
-    return Placed(
-        Plan(**{**plan, **own}),
-        tuple(map(parse_node, data["nodes"])),
-        tuple(Process(**{**p, "argv": tuple(p["argv"])}) for p in data["processes"]),
-    )
+    return Plan(**{**plan, **own})
 
 
 def place(plan: Plan, nodes: Sequence[Node]) -> Placed:
@@ -321,6 +325,14 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
         used = {port for taken in ports.values() for port in taken}
         ports[MASTER] = (next(port for port in count(first_other) if port not in used),)
     return ports
+
+
+def choose_gate_port(placed: Placed) -> int:
+    """Return the head's first port past the pservers' if the user gave theirs, else 0 for any."""
+    plan = placed.plan
+    of_pservers = len(placed.list_processes(PSERVER)) * (plan.ports_num + plan.ports_num_for_sparse)
+    port = plan.port + max(1, of_pservers) if plan.port else 0  # doors use the first one
+    return port if port < 1 << 16 else 0
 
 
 def _get_address(placed: Placed, node: int) -> str:

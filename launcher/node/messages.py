@@ -23,7 +23,7 @@ LeadMsg = TypedDict("LeadMsg", {
 })
 # <- Address for the other agents; -> they have it; <- folders for logs and state of each node.
 LeadingMsg = TypedDict("LeadingMsg", {"type": Literal["leading"], "port": int, "addrs": list[str]})
-ExpectMsg = TypedDict("ExpectMsg", {"type": Literal["expect"]})
+ExpectMsg = TypedDict("ExpectMsg", {"type": Literal["expect"], "limit_s": float})
 PlacesMsg = TypedDict("PlacesMsg", {"type": Literal["places"], "places": list[tuple[str, str]]})
 
 # --- Head -> agent -> head: a node is made ready ---

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..backends.base import Line
 from ..node import codes
 from ..node.dispatch.head_side import Supply
-from ..node.dispatch.sender import Sender, Source
+from ..node.dispatch.to_head import ToHead
 from ..node.head.events import Event, Recent
 from ..node.head.supervise import make_lost_advice
 from ..node.job import Placed, to_data
@@ -17,7 +17,7 @@ from ..node.later.record import STATUS
 from ..node.line.reach import check_addrs
 from ..node.line.wire import MessageLine
 from ..node.logs import clean_all
-from ..node.loop import Aside, Loop
+from ..node.loop import Loop
 from ..node.shapes import check, is_code, is_failure_code, is_port
 
 if TYPE_CHECKING:
@@ -51,10 +51,8 @@ class RemoteHead:
         trace: Note | None = None,
     ) -> None:
         self._loop, self._name, self._diagnosis = loop, name, line.diagnosis
+        self._lost_after_s = lost_after_s
         self._job_id = "JOB_ID"  # until the head leads a job
-        self._supply = supply
-        self._sender: Sender | None = None  # of the package to the head's node
-        self._aside: Aside | None = None  # thread of `_sender`
         self._events = Recent()
         self._next = 0
         self._code: int | None = None
@@ -75,6 +73,7 @@ class RemoteHead:
             seals=line.seals,
             trace=trace,
         )
+        self._package = ToHead(loop, self._line, supply, self._lose)
 
     # --- the interface of a head, as of node/head/head.py ---
 
@@ -132,7 +131,7 @@ class RemoteHead:
 
     def expect(self) -> None:
         """Tell the head that the other agents have its address."""
-        self._line.send({"type": "expect"})
+        self._line.send({"type": "expect", "limit_s": self._lost_after_s})
 
     def follow(self) -> None:
         """Request all events, from the first that the head still has."""
@@ -159,10 +158,7 @@ class RemoteHead:
     def close(self) -> None:
         """Close the line. May be called twice."""
         self._line.close()
-        if self._aside and self._sender:
-            self._aside.do(self._sender.close)
-            self._aside.close()
-        self._sender = self._aside = None
+        self._package.close()
 
     # --- the line ---
 
@@ -177,30 +173,13 @@ class RemoteHead:
                 raise ValueError(f"the job has ended with {self._end_code}")
             self._code = message["code"]
             self.close()  # its agent ends now, which is not a loss
-        elif message["type"] == "wants":
-            self._send_package()
-        elif message["type"] in ("lacks", "received") and self._sender:
-            self._sender.obey(message, lambda e: self._lose(f"asks for {e}"))
         elif message["type"] in ANSWERS:
             check(message, ANSWERS[message["type"]], message["type"])
             if message["type"] == "leading":
                 check_addrs(message["addrs"])
             self.answers[message["type"]] = message
-
-    def _send_package(self) -> None:
-        """Send the package to the head's node."""
-
-        def fail(e: Exception) -> None:
-            code, text = codes.explain_failure(e)
-            self._line.send({"type": "no_package", "code": code, "text": text})
-
-        def send(source: Source) -> None:
-            if self._line.open and self._sender is None:
-                self._aside = Aside(self._loop)
-                self._sender = Sender(self._aside, source, self._line, fail=fail)
-
-        if self._supply:
-            self._supply.get(send, fail, None, lambda _far: None)
+        else:
+            self._package.hear(message)
 
     def _keep(self, event: Event) -> None:
         if event["n"] < self._next:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import select
 import socket
+import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import codes, procs
@@ -25,19 +28,41 @@ MAX_DIAL_BYTES = 16 * 1024
 
 
 def main(
-    mode: str, run_dir: str, keeper_fd: int, lost_after_s: float, grace_s: float, lent: Mapping[str, Loan]
+    mode: str,
+    run_dir: str,
+    keeper_fd: int,
+    lost_after_s: float,
+    grace_s: float,
+    lent: Mapping[str, Loan],
+    words: Sequence[str],
 ) -> int:
     """Run the agent below its keeper.
 
     Modes: `serve` has its line to the head on standard input and output; `dial` reads the head's address
     there, and facts of this node for it, as one JSON object; `lead` runs the head itself, and has the
-    launcher's line there.
+    launcher's line there. `begin FOLDER NODE` does one or the other by a file (beginning.py): node 0 leads,
+    and ends with the job's exit code.
     """
     os.set_inheritable(keeper_fd, False)
     procs.become_subreaper()
     os.mkdir(run_dir, 0o700)
     fds = _take_standard_streams()
-    loop, seals, secret, lead = Loop(), None, b"", None
+    loop, seals, secret, lead, stand_in = Loop(), None, b"", None, None
+    if mode == "begin":
+        from .. import beginning
+        from .stand_in import StandIn
+
+        folder, node = words[0], int(words[1])
+        begun, secret = beginning.read(folder), beginning.read_secret(folder)
+        _take_wheel(os.path.join(folder, beginning.WHEEL), run_dir)
+        if node:
+            where = {"addrs": [begun.head], "port": begun.port, "secret": secret.hex(), "node": node}
+            with _beating(keeper_fd):
+                fds, seals, secret = _dial(*fds, where, begun.wait_timeout_s, listens=False)
+        else:
+            ours, heads = socket.socketpair()
+            stand_in = StandIn(loop, ours.detach(), begun, secret, folder, run_dir, fds[1])
+            fds, mode = (heads.fileno(), heads.detach()), "lead"
     if mode == "dial":
         where = _read_endpoint(fds[0], keeper_fd, lost_after_s)
         fds, seals, secret = _dial(*fds, where, lost_after_s)
@@ -57,8 +82,50 @@ def main(
         return agent.code or 0
     for number in END_SIGNALS:
         loop.handle_signals({number: functools.partial(_end_job, lead, agent, number)})
-    loop.run(lambda: agent.code is not None and agent.line.is_idle and lead.is_over, after_each=[lead.push])
-    return agent.code or 0
+    loop.run(
+        lambda: (
+            agent.code is not None
+            and agent.line.is_idle
+            and lead.is_over
+            and (stand_in is None or stand_in.code is not None)
+        ),
+        after_each=[lead.push],
+    )
+    return (stand_in and stand_in.code) or agent.code or 0
+
+
+def _take_wheel(folder: str, run_dir: str) -> None:
+    """Let programs import pslaunch from the wheel in a folder, if it fits this Python and machine."""
+    import sysconfig
+    import zipfile
+
+    system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    for name in os.listdir(folder) if os.path.isdir(folder) and sys.version_info >= (3, 11) else ():
+        if name.endswith(f"-{system}.whl"):
+            there = os.path.join(run_dir, "wheel")
+            with zipfile.ZipFile(os.path.join(folder, name)) as wheel:
+                wheel.extractall(there)
+            others = os.environ.get("PYTHONPATH")
+            os.environ["PYTHONPATH"] = f"{there}:{others}" if others else there
+
+
+@contextlib.contextmanager
+def _beating(keeper_fd: int) -> Iterator[None]:
+    """Keep the keeper content from a thread: the search for a name can't be interrupted."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(procs.BEAT_S):
+            with contextlib.suppress(OSError):  # its keeper has ended: the agent notices
+                os.write(keeper_fd, b".")
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _end_job(lead: Lead, agent: Agent, number: int) -> None:
@@ -87,7 +154,7 @@ def _read_endpoint(read_fd: int, keeper_fd: int, lost_after_s: float) -> dict[st
 
 
 def _dial(
-    read_fd: int, write_fd: int, where: dict[str, Any], lost_after_s: float
+    read_fd: int, write_fd: int, where: dict[str, Any], limit_s: float, *, listens: bool = True
 ) -> tuple[tuple[int, int], Seals, bytes]:
     """Connect to the head; close the standard streams, which our starter needs no more."""
     from ..line import gate
@@ -95,7 +162,7 @@ def _dial(
     os.close(write_fd)
     os.close(read_fd)
     addrs, port, secret = where.pop("addrs"), int(where.pop("port")), bytes.fromhex(where.pop("secret"))
-    fd, seals = gate.dial(addrs, port, secret, json.dumps(where).encode(), lost_after_s)
+    fd, seals = gate.dial(addrs, port, secret, json.dumps(where).encode(), limit_s, listens=listens)
     return (fd, fd), seals, secret
 
 

@@ -114,7 +114,7 @@ class Keeper:
 
 
 def main(argv: Sequence[str], lent: Mapping[str, Loan] | None = None) -> int:
-    """Run `keeper LOST_AFTER GRACE [MODE]`: fork the agent (modes: boot.py) and guard it.
+    """Run `keeper LOST_AFTER GRACE [MODE [WORDS]]`: fork the agent (modes: boot.py) and guard it.
 
     `lent`: for the agent. Lenders outlive a killed agent, since their sockets stay open here until our end.
     """
@@ -133,7 +133,7 @@ def main(argv: Sequence[str], lent: Mapping[str, Loan] | None = None) -> int:
 
         code = 70
         try:
-            code = boot.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s, lent or {})
+            code = boot.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s, lent or {}, argv[3:])
         except BaseException as e:  # border of a process: reports, and never runs the keeper's code
             sys.excepthook(type(e), e, e.__traceback__)
             remedy = codes.find_remedy(e) if isinstance(e, OSError) else ""
@@ -148,7 +148,7 @@ def main(argv: Sequence[str], lent: Mapping[str, Loan] | None = None) -> int:
     os.close(0)
     keeper = Keeper(agent, ours, lost_after_s)
     code, why = keeper.wait()
-    clean = code == 0
+    clean = code == 0 or (mode == "begin" and not why)  # that code is the job's
     if not clean:
         procs.complain(f"keeper: {why or f'the agent ended with {code}'}")
     with contextlib.suppress(OSError):

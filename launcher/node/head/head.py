@@ -76,6 +76,7 @@ class Head:
         self.end: dict[str, Any] = {}  # the event `end`, once `done`
         self._states: dict[str, dict[str, Any]] = {p.key: {"state": "waiting"} for p in placed.processes}
         self._expected: Silence | None = None  # of agents that are to dial
+        self._expected_within_s = 0.0
         self._port = 0  # dialled by them
         loop.call_every(1.0, self._look_for_missing)
         self._tell_job()
@@ -150,13 +151,13 @@ class Head:
         for link in self.links.values():
             link.line.close()
 
-    def expect(self, port: int) -> None:
-        """Expect all agents to dial `port`, within the time of a silent node."""
-        self._expected, self._port = Silence(self._loop.now()), port
+    def expect(self, port: int, limit_s: float) -> None:
+        """Expect all agents to dial `port` within this time."""
+        self._expected, self._port, self._expected_within_s = Silence(self._loop.now()), port, limit_s
 
     def _look_for_missing(self) -> None:
         now = self._loop.now()
-        if self._expected and self._expected.measure(now) >= self.placed.plan.limits.lost_after_s:
+        if self._expected and self._expected.measure(now) >= self._expected_within_s:
             self._expected = None
             self._miss_nodes()
 

@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pslaunch.runtime.shared.env import PSERVER
-
 from .. import codes, job, logs
 from ..dispatch.from_launcher import FromLauncher
 from ..later import record
@@ -150,7 +148,7 @@ class Lead:
             check=self._check,
             admit=self._admit,
             note_refusal=lambda why: self._warn(f"refused a connection: {why}"),
-            port=_choose_gate_port(placed),
+            port=job.choose_gate_port(placed),
         )
         self._listen()
         path = os.path.join(record.get_folder(os.environ), f"{placed.plan.job_id}.json")
@@ -203,10 +201,10 @@ class Lead:
         if observer is self._launcher:
             self._supply.take(piece)
 
-    def _order_expect(self, observer: Observer, _m: messages.ExpectMsg) -> None:
+    def _order_expect(self, observer: Observer, m: messages.ExpectMsg) -> None:
         """Expect the agents of the other nodes, which have got our address."""
         if observer is self._launcher and self._head and self._gate:
-            self._head.expect(self._gate.port)
+            self._head.expect(self._gate.port, float(m["limit_s"]))
 
     def _order_free(self, observer: Observer, _m: messages.FreeMsg) -> None:
         """Continue without the launcher."""
@@ -297,14 +295,6 @@ class Lead:
             self._gate.close()
         if self._listening:
             self._listening.close()
-
-
-def _choose_gate_port(placed: job.Placed) -> int:
-    """Return the first port past the pservers' if the user gave theirs, else 0 for any."""
-    plan = placed.plan
-    of_pservers = len(placed.list_processes(PSERVER)) * (plan.ports_num + plan.ports_num_for_sparse)
-    port = plan.port + max(1, of_pservers) if plan.port else 0  # doors use the first one
-    return port if port < 1 << 16 else 0
 
 
 def _parse_node_number(text: bytes) -> int:

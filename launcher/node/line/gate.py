@@ -156,9 +156,12 @@ class Gate:
         self._listening.close()
 
 
-def dial(addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: float) -> tuple[int, Seals]:
-    """Connect to a listening head and prove the secret, at each of its addresses in turn, within `limit_s`.
+def dial(
+    addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: float, *, listens: bool = True
+) -> tuple[int, Seals]:
+    """Connect to a head and prove the secret, at each of its addresses in turn, within `limit_s`.
 
+    `listens`: without it, the head may have no name yet and refuse connections for a while.
     Returns the descriptor and the seals of the line. Raises prove.ProofError or the last OSError.
     """
     if not addrs:
@@ -177,7 +180,7 @@ def dial(addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: f
                 failed.append(e)
         only_refused = len(addrs) == 1 and isinstance(failed[0], prove.ProofError)
         # It listened before its address was sent: without any listener there now, it is gone.
-        gone = all(isinstance(e, ConnectionRefusedError) for e in failed)
+        gone = listens and all(isinstance(e, ConnectionRefusedError) for e in failed)
         if only_refused or gone or time.monotonic() + wait_s > end_s:
             raise failed[-1]
         time.sleep(wait_s)

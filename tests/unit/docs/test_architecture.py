@@ -26,7 +26,7 @@ ORDER = (
     "runtime.shared",
     *("node.messages", "node.codes", "node.listing", "node.logs", "node.ports", "node.procs", "node.shapes"),
     *("node.silence", "node.loop"),
-    *("node.ending", "node.job", "node.line", "node.link", "node.later"),
+    *("node.ending", "node.job", "node.beginning", "node.line", "node.link", "node.later"),
     *("node.dispatch", "node.head", "node.agent", "node.__main__"),
     *("errors", "options", "views", "ship", "plan", "ssh", "backends", "check", "run", "cli", "__main__"),
 )

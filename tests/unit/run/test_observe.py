@@ -47,7 +47,7 @@ def test_a_line_that_ends_while_the_package_is_sent_keeps_nothing_open(tmp_path:
     come: list[Data] = []
     head, line = both_ends(loop, supply=Folder(loop, Package(str(tmp_path))), on_data=come.append)
     line.send({"type": "wants"})
-    loop.run(lambda: head._sender is not None)
+    loop.run(lambda: head._package._sender is not None)
     line.send({"type": "lacks", "manifest": False, "files": [0, 1], "offsets": {}})
     loop.run(lambda: bool(come))
     assert tmp_path / "large" in open_below(tmp_path)
@@ -65,7 +65,7 @@ def test_head_that_requests_missing_files_is_lost(tmp_path: Path) -> None:
     loop = Loop()
     head, line = both_ends(loop, supply=Folder(loop, Package(str(tmp_path))))
     line.send({"type": "wants"})
-    loop.run(lambda: head._sender is not None)
+    loop.run(lambda: head._package._sender is not None)
     line.send({"type": "lacks", "manifest": False, "files": [7, 1], "offsets": {}})
     loop.run(lambda: head.done)
     (event,) = head.list_events(0)[0]

@@ -1,0 +1,105 @@
+"""The launcher's part of a job that begins from a file: a stand-in in the process of the head.
+
+It speaks to the head as a launcher does, so a job has one way to start; then it only follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from .. import codes, job
+from ..beginning import PACKAGE, Beginning
+from ..dispatch.archive import Archive
+from ..dispatch.to_head import ToHead
+from ..line.wire import Message, MessageLine
+from ..loop import Loop
+
+if TYPE_CHECKING:
+    from .. import messages
+
+MAX_REPORT_BYTES = 4096  # of a container's last message
+
+
+class StandIn:
+    """Starter and follower of one job; `code` is the job's once it has ended."""
+
+    def __init__(
+        self, loop: Loop, fd: int, begun: Beginning, secret: bytes, folder: str, run_dir: str, out_fd: int
+    ) -> None:
+        """`fd`: the launcher's end of the head's line; `folder`: as in beginning.py; `out_fd`: for people."""
+        self._begun, self._out_fd = begun, out_fd
+        self.code: int | None = None
+        os.set_blocking(out_fd, False)
+        self._left_out = 0  # lines that nobody took in time
+        self._line: MessageLine[messages.OfObserver] = MessageLine(
+            loop,
+            fd,
+            fd,
+            lost_after_s=begun.plan.limits.lost_after_s,
+            on_message=self._hear,
+            on_lost=lambda reason: self._end(codes.NODE_LOST, f"the head is gone: {reason}"),
+        )
+        path = os.path.join(folder, PACKAGE)
+        supply = Archive(loop, path, os.path.join(run_dir, "package")) if begun.packed else None
+        self._package = ToHead(loop, self._line, supply, lambda why: self._end(codes.NODE_LOST, why))
+        placed = job.place(begun.plan, begun.plan.nodes)
+        self._line.send(
+            {"type": "lead", "placed": job.to_data(placed), "secret": secret.hex(), "detach": False}
+        )
+
+    def _hear(self, m: Message) -> None:
+        if m["type"] == "leading" and m["port"] != self._begun.port:
+            self._end(codes.SERVICE, f"port {self._begun.port}, at which other nodes dial, is not free")
+        elif m["type"] == "leading":
+            self._line.send({"type": "expect", "limit_s": self._begun.wait_timeout_s})
+            self._line.send({"type": "free"})
+            self._line.send({"type": "follow", "cursor": 0})
+        elif m["type"] == "events":
+            for event in m["events"]:
+                self._show(event)
+        elif m["type"] == "refused":
+            self._end(int(m["code"]), str(m["text"]))
+        elif m["type"] == "over":
+            self._end(int(m["code"]))
+        else:
+            self._package.hear(m)
+
+    def _end(self, code: int, text: str = "") -> None:
+        if text:
+            self._write(f"pslaunch | {text}")
+        self.code = code if self.code is None else self.code
+        self._package.close()
+        self._line.close()
+
+    def _show(self, e: dict[str, Any]) -> None:
+        """Write the words of an event, for people; `docs/events.md` lists the kinds."""
+        if e["event"] == "line":
+            self._write(f"{e['process']} | {e['text']}")
+        elif e["event"] == "note":
+            self._write(f"pslaunch | {e['text']}")
+        elif e["event"] == "ending":
+            self._write(f"pslaunch | ending the job: {e['why']}")
+        elif e["event"] == "end":
+            self._write(f"pslaunch | {json.dumps(e)}")
+            self._report(e)
+
+    def _write(self, line: str) -> None:
+        """Write a line, unless its reader is slow: the job never waits for it."""
+        said = f"pslaunch | {self._left_out} lines are left out here\n" if self._left_out else ""
+        try:
+            os.write(self._out_fd, f"{said}{line}\n".encode("utf-8", "backslashreplace"))
+            self._left_out = 0
+        except OSError:
+            self._left_out += 1
+
+    def _report(self, end: dict[str, Any]) -> None:
+        """Write the job's end into the file for it, in few enough bytes."""
+        text = json.dumps(end)
+        while len(text) > MAX_REPORT_BYTES and end["failure"] and end["failure"]["tail"]:
+            end = {**end, "failure": {**end["failure"], "tail": end["failure"]["tail"][1:]}}
+            text = json.dumps(end)
+        with contextlib.suppress(OSError), open(self._begun.report, "r+", encoding="utf-8") as f:
+            f.write(text)

@@ -1,0 +1,46 @@
+"""Start of a job from a file, without a launcher: the format, which the launcher writes and nodes read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from typing import Any, NamedTuple
+
+from . import job
+
+# Paths in the folder that every node has.
+JOB, PROGRAM, PACKAGE, SECRET = "job/job.json.gz", "job/pslaunch.pyz", "package/package.zip", "secret/secret"
+WHEEL = "wheel"  # folder of a wheel of pslaunch
+MIN_SECRET_BYTES = 16
+
+
+class Beginning(NamedTuple):
+    """Everything that a node needs to begin its part of the job, but for the secret."""
+
+    plan: job.Plan  # with all nodes
+    head: str  # name at which other nodes find node 0, perhaps only later
+    port: int  # of the head
+    wait_timeout_s: float  # for all nodes to come
+    report: str = ""  # file for the job's end as JSON, if it exists
+    packed: bool = False  # the package is in PACKAGE
+
+    def encode(self) -> bytes:
+        """Return the contents of JOB; equal jobs give equal bytes."""
+        return gzip.compress(json.dumps(job.to_data(self), separators=(",", ":")).encode(), mtime=0)
+
+
+def read(folder: str) -> Beginning:
+    """Return what JOB in the folder says."""
+    with gzip.open(os.path.join(folder, JOB)) as f:
+        data: dict[str, Any] = json.load(f)
+    return Beginning(**{**data, "plan": job.parse_plan(data["plan"])})
+
+
+def read_secret(folder: str) -> bytes:
+    """Return the job's secret. Raises ValueError, OSError."""
+    with open(os.path.join(folder, SECRET), encoding="ascii") as f:
+        secret = bytes.fromhex(f.read().strip())
+    if len(secret) < MIN_SECRET_BYTES:
+        raise ValueError(f"{f.name} is no secret: expected at least {MIN_SECRET_BYTES} bytes in hexadecimal")
+    return secret

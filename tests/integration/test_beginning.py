@@ -1,0 +1,160 @@
+"""Jobs that begin from a file: agents with a plan and a secret, and no launcher."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from pslaunch.backends.local import NODE
+from pslaunch.node import beginning, codes, job
+from pslaunch.node.dispatch.archive import pack
+from pslaunch.options.args import Split
+from pslaunch.options.local_spec import make_local_spec
+from pslaunch.options.sources import gather
+from pslaunch.plan import make_plan
+from pslaunch.ship.package import list_package
+from support.process import Started, started
+
+SECRET = "ab" * 32
+SAY = """
+import os
+with open("data.txt") as f:
+    print(os.environ["PADDLE_TRAINER_ID"], f.read())
+"""
+
+
+def find_free_port() -> int:
+    """Return a port that is free, as is the next one, which will be the head's."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as server, contextlib.suppress(OSError):
+            port = int(server.getsockname()[1])
+            socket.create_server(("127.0.0.1", port + 1)).close()
+            return port
+
+
+def write_job(folder: Path, workspace: Path, *options: str, wait_timeout_s: float = 60.0) -> Path:
+    """Write what the nodes of a job of two nodes begin from; return the file for its end."""
+    words = ("--nodes=2", "--server_num=0", "--worker_num=2", f"--job_workspace={workspace}", *options)
+    split = Split(ours=words)
+    spec = make_local_spec(gather("local", split, workspace), split, cwd=workspace, environ=os.environ)
+    plan = make_plan(spec, "begun-1")._replace(port=find_free_port())
+    nodes = tuple(
+        node._replace(dispatched=True).place_in(str(folder / f"node-{node.id}")) for node in plan.nodes
+    )
+    plan = plan._replace(nodes=nodes)
+    assert plan.package
+    report = folder / "report"
+    report.touch()
+    port = job.choose_gate_port(job.place(plan, nodes))
+    begun = beginning.Beginning(plan, "localhost", port, wait_timeout_s, str(report), packed=True)
+    contents = {
+        beginning.JOB: begun.encode(),
+        beginning.PACKAGE: pack(list_package(plan.package, os.environ)),
+        beginning.SECRET: SECRET.encode(),
+    }
+    for name, data in contents.items():
+        path = folder / name
+        path.parent.mkdir()
+        path.write_bytes(data)
+    return report
+
+
+@contextlib.contextmanager
+def run_node(folder: Path, node: int, lost_after_s: float = 30.0) -> Iterator[Started]:
+    argv: Sequence[str] = [*NODE, "keeper", str(lost_after_s), "1", "begin", str(folder), str(node)]
+    with started(argv) as keeper:
+        yield keeper
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "begun"
+    path.mkdir()
+    return path
+
+
+def test_nodes_find_the_head_that_comes_later_and_get_the_package(folder: Path, workspace: Path) -> None:
+    (workspace / "train.py").write_text(SAY)
+    (workspace / "data.txt").write_text("the data")
+    report = write_job(folder, workspace)
+    with run_node(folder, 1, lost_after_s=3.0) as second:
+        with pytest.raises(subprocess.TimeoutExpired):
+            second.proc.wait(4.0)  # its keeper waits for a silent agent for 3 s
+        with run_node(folder, 0) as first:
+            assert (first.wait(), second.wait()) == (0, 0), first.output() + second.output()
+            lines = first.output().splitlines()
+    assert "trainer/0 | 0 the data" in lines and "trainer/1 | 1 the data" in lines
+    end = json.loads(report.read_text())
+    assert (end["event"], end["code"], end["failure"]) == ("end", 0, None)
+
+
+def test_node_0_ends_with_the_code_of_the_job(folder: Path, workspace: Path) -> None:
+    (workspace / "train.py").write_text("import os, sys; sys.exit(3 * int(os.environ['PADDLE_TRAINER_ID']))")
+    report = write_job(folder, workspace)
+    with run_node(folder, 0) as first, run_node(folder, 1) as second:
+        assert (first.wait(), second.wait()) == (3, 0)
+        assert "keeper:" not in first.output()
+    end = json.loads(report.read_text())
+    assert (end["code"], end["failure"]["what"]) == (3, "trainer/1")
+
+
+def test_job_whose_nodes_do_not_come_ends_after_the_wait_timeout(folder: Path, workspace: Path) -> None:
+    (workspace / "train.py").write_text("")
+    report = write_job(folder, workspace, wait_timeout_s=2.0)
+    with run_node(folder, 0) as first:
+        assert first.wait() == codes.NODE_LOST
+    assert "its agent never came" in json.loads(report.read_text())["reason"]
+
+
+def test_long_end_fits_into_the_report(folder: Path, workspace: Path) -> None:
+    (workspace / "train.py").write_text("print(('x' * 500 + '\\n') * 100); raise SystemExit(4)")
+    report = write_job(folder, workspace)
+    with run_node(folder, 0) as first, run_node(folder, 1):
+        assert first.wait() == 4, first.output()
+    assert len(report.read_text()) <= 4096
+    assert json.loads(report.read_text())["code"] == 4
+
+
+def test_term_to_node_0_ends_the_job_in_order(folder: Path, workspace: Path) -> None:
+    (workspace / "train.py").write_text("import time; print('runs', flush=True); time.sleep(600)")
+    report = write_job(folder, workspace)
+    with run_node(folder, 0) as first, run_node(folder, 1) as second:
+        first.expect(r"^trainer/1 \| runs$")
+        os.kill(first.pid, signal.SIGTERM)
+        assert (first.wait(), second.wait()) == (codes.NODE_LOST, 0)
+    assert json.loads(report.read_text())["code"] == codes.NODE_LOST
+
+
+@pytest.mark.parametrize("secret", ["", "abcd", "no hexadecimal"])
+def test_bad_secret_is_named(folder: Path, workspace: Path, secret: str) -> None:
+    (workspace / "train.py").write_text("")
+    write_job(folder, workspace)
+    (folder / beginning.SECRET).write_text(secret)
+    with run_node(folder, 0) as first:
+        assert first.wait() != 0
+        assert "secret" in first.output() or "hexadecimal" in first.output()
+
+
+def test_wheel_beside_the_job_is_imported_first(folder: Path, workspace: Path) -> None:
+    import sysconfig
+    import zipfile
+
+    (workspace / "train.py").write_text("import pslaunch_beside; print(pslaunch_beside.HERE)")
+    write_job(folder, workspace)
+    system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    (folder / beginning.WHEEL).mkdir()
+    for there in (system, "another_system"):
+        with zipfile.ZipFile(folder / beginning.WHEEL / f"x-1-cp311-abi3-{there}.whl", "w") as wheel:
+            wheel.writestr("pslaunch_beside.py", f"HERE = {there!r}")
+    with run_node(folder, 0) as first, run_node(folder, 1):
+        assert first.wait() == 0, first.output()
+        assert f"trainer/0 | {system}" in first.output() and sys.version_info >= (3, 11)
