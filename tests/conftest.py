@@ -9,15 +9,20 @@ import signal
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
-from support import furnished, guard, kube, leaks
+from support import furnished, guard, leaks
 from support.jobs import PLACES, FabricPlace, LocalPlace, Place
 from support.process import poll_until
 from support.wheelhouse import make_wheelhouse
 from testbed import Hosts, why_not
+from testbed.kube import of_run
+
+if TYPE_CHECKING:
+    from support.kube import Kube
 
 # A busy machine takes its time for an example; what hangs is ended by the limit of the test.
 hypothesis.settings.register_profile("any machine", deadline=None)
@@ -54,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
         guarding.communicate()
 
     config.add_cleanup(end)
-    kube.begin_run(config)
+    of_run.begin_run(config)
 
 
 def _required(config: pytest.Config, names: set[str]) -> bool:
@@ -217,20 +222,22 @@ def make_hosts(nothing_left_behind: None) -> Iterator[Callable[..., Hosts]]:
 
 
 @pytest.fixture(scope="session")
-def standing_cluster(nothing_left_by_the_run: None) -> Iterator[kube.Kube]:
+def standing_cluster(nothing_left_by_the_run: None) -> Iterator[Kube]:
     """The run's Kubernetes cluster, for many tests."""
+    from support import kube  # its library is slow to import
+
     with kube.open_kube() as found:
         yield found
 
 
 @pytest.fixture
-def cluster(standing_cluster: kube.Kube) -> Iterator[kube.Kube]:
+def cluster(standing_cluster: Kube) -> Iterator[Kube]:
     """The run's Kubernetes cluster; a test that leaves an object in the namespace fails."""
     before = standing_cluster.list_names()
     yield standing_cluster
     poll_until(
         lambda: standing_cluster.list_names() <= before,
         describe=lambda: f"left: {standing_cluster.list_names() - before}",
-        timeout_s=kube.GONE_S,
+        timeout_s=30.0,
         every_s=0.2,
     )

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,32 +11,9 @@ import pytest
 from kubernetes import client, config
 
 from support.process import poll_until
-from testbed.__main__ import holder
-from testbed.kube import NAMESPACE, why_not
-from testbed.kube.__main__ import down, up
+from testbed.kube import NAMESPACE, of_run, why_not
 
-# The folder of the cluster of this run, or of a cluster made by `make kube`, which then stays.
-FOLDER = "PSLAUNCH_TEST_KUBE"
-STATE = Path("/var/tmp")
 GONE_S = 30.0
-
-
-def begin_run(pytest_config: pytest.Config) -> None:
-    """Choose the folder for the whole run, in the parent of its workers; remove the cluster at its end."""
-    if FOLDER in os.environ:
-        return
-    folder = Path(tempfile.mkdtemp(prefix="pslt-kube-", dir=STATE))
-    os.environ[FOLDER] = str(folder)
-
-    def end() -> None:
-        if holder(folder) is None:
-            shutil.rmtree(folder)
-        else:
-            down(folder)
-
-    pytest_config.add_cleanup(end)
-    # For workers: the process at whose end the cluster ends too, however it ends.
-    os.environ[f"{FOLDER}_OWNER"] = str(os.getpid())
 
 
 class Kube:
@@ -140,14 +113,7 @@ def open_kube() -> Iterator[Kube]:
     """The cluster of this run, made by the first worker that asks."""
     if reason := why_not():
         pytest.skip(reason)
-    folder = Path(os.environ[FOLDER])
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if (there := holder(folder)) is None:
-            up(folder, int(os.environ[f"{FOLDER}_OWNER"]))
-        else:
-            os.close(there)
-    kube = Kube(folder)
+    kube = Kube(of_run.find())
     try:
         yield kube
     finally:
