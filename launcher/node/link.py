@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from . import job
@@ -11,6 +11,25 @@ if TYPE_CHECKING:
     from .messages import ToAgent
 
 Sent = TypeVar("Sent")
+
+
+class Failure(NamedTuple):
+    """First failure of a job, for its exit code and its last lines."""
+
+    what: str  # "trainer/1", "node 2", ...
+    node: int
+    code: int
+    text: str  # in words: "ended with 3", "was killed by SIGSEGV", ...
+    signal: str = ""
+    log: str = ""
+    tail: tuple[str, ...] = ()
+    advice: str = ""
+
+    @property
+    def why(self) -> str:
+        """The failure as a sentence."""
+        of_process = "/" in self.what or self.text.startswith("was lost")
+        return f"{self.what} {self.text}" if of_process else f"{self.what}: {self.text}"
 
 
 class Link:
@@ -25,6 +44,13 @@ class Link:
         self.reached: list[tuple[int, str]] = []  # nodes that it could reach, each with an address
         self.gone = False
         self.shared: int | None = None  # the node that was first in its workspace, if another
+
+    @property
+    def name(self) -> str:
+        return f"node {self.node.id} ({self.host})"
+
+    def make_failure(self, code: int, text: str, **more: Any) -> Failure:
+        return Failure(self.name, self.node.id, code, text, **more)
 
 
 class Round:
@@ -70,17 +96,8 @@ class Desk(Protocol):
         """True once the job ends or has failed: nothing more is asked."""
         ...
 
-    def fail(
-        self,
-        what: str,
-        node: int,
-        code: int,
-        text: str,
-        advice: str = "",
-        log: str = "",
-        tail: Sequence[str] = (),
-    ) -> None:
-        """End the job. `tail`: the last lines of `log`."""
+    def fail(self, failure: Failure) -> None:
+        """End the job for a failure other than the exit of a process."""
         ...
 
     def settle(self, nodes: Sequence[job.Node]) -> None:

@@ -30,14 +30,10 @@ class Bars:
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         self._console = console
         self._sending = Sending()
-        self._names: Mapping[int, str] = {}
+        self.names: Mapping[int, str] = {}  # of the nodes
         self._progress = Progress(console=console, auto_refresh=False, get_time=clock)
         self._all = self._progress.add_task("all nodes", total=None, state="")
         self._tasks: dict[int, TaskID] = {}
-
-    def set_names(self, names: Mapping[int, str]) -> None:
-        """Set the names of the nodes."""
-        self._names = names
 
     @property
     def is_over(self) -> bool:
@@ -51,7 +47,7 @@ class Bars:
         if node is None:
             return
         if node not in self._tasks:
-            name = self._names.get(node) or f"node {node}"
+            name = self.names.get(node) or f"node {node}"
             self._tasks[node] = self._progress.add_task(name, total=e["bytes"], state="")
         self._update(self._tasks[node], e["received"], e["bytes"], show_state(e))
         done = sum(far["state"] == "done" for far in self._sending.nodes.values())

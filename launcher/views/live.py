@@ -20,7 +20,7 @@ from rich.text import Text
 from pslaunch.runtime.shared.env import TRAINER
 
 from .dispatch_bars import Bars
-from .view import Event, Said, Transcript, choose_colour, show_cost, show_s, show_short_ending
+from .view import Event, Said, Transcript, View, choose_colour, show_cost, show_s, show_short_ending
 
 REDRAW_S: Final = 0.125
 MAX_PENDING: Final = 500  # lines that wait for a tick
@@ -43,7 +43,7 @@ class _Row:
     progress: dict[str, Any] = field(default_factory=dict)
 
 
-class LiveView:
+class LiveView(View):
     """View on a terminal by rich; `clock` and the argument of `tick` are in seconds."""
 
     def __init__(self, out: TextIO, clock: Callable[[], float], *, colour: bool = True) -> None:
@@ -146,7 +146,7 @@ class LiveView:
         match e.get("event"):
             case "job":
                 self._title = str(e["job"])
-                self._bars.set_names({node["id"]: node["name"] for node in e["nodes"]})
+                self._bars.names = {node["id"]: node["name"] for node in e["nodes"]}
                 self._rows = {p["process"]: _Row(node=p["node"]) for p in e["processes"]}
                 self._live.start()
             case "dispatch":

@@ -11,7 +11,7 @@ import math
 import re
 import signal as signals
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, Protocol, TextIO
+from typing import Any, Final, NamedTuple, TextIO
 
 from ..node.logs import clean
 from .dispatch_progress import Sending, show_bytes
@@ -24,7 +24,7 @@ OURS: Final = "pslaunch"
 _DETAILED: Final = re.compile(r"((?:(?:node \d+ \(\S*\)|the \w+): )?.*?)[:;] .*", re.DOTALL)
 
 
-class View(Protocol):
+class View:
     """View of a job, for one thread. Raises OSError if it can't write, except in `close`."""
 
     def show_event(self, e: Event) -> None:
@@ -206,7 +206,7 @@ def _count_roles(processes: Mapping[str, str]) -> str:
 # --- Views that need no terminal. ---
 
 
-class JsonView:
+class JsonView(View):
     """View with one line of JSON per event, flushed at once."""
 
     def __init__(self, out: TextIO) -> None:
@@ -215,12 +215,6 @@ class JsonView:
     def show_event(self, e: Event) -> None:
         self._out.write(jsonlib.dumps(_replace_infinite(e), allow_nan=False, separators=(",", ":")) + "\n")
         self._out.flush()
-
-    def tick(self, now_s: float) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def _replace_infinite(value: Any) -> Any:
@@ -232,7 +226,7 @@ def _replace_infinite(value: Any) -> Any:
     return [_replace_infinite(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-class PlainView:
+class PlainView(View):
     """View with prefixed lines, for files, pipes and simple terminals."""
 
     def __init__(self, out: TextIO, clock: Callable[[], float], *, colour: bool = False) -> None:
@@ -251,12 +245,6 @@ class PlainView:
         if said:
             self._out.write("".join(map(self._render, said)))
             self._out.flush()
-
-    def tick(self, now_s: float) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
     def _show_progress(self, e: Event) -> list[Said]:
         words = show_progress(e)

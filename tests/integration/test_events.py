@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from pslaunch.node.head.supervise import Failure
+from pslaunch.node.link import Failure
 from pslaunch.run.jobs import NEWS, STOPPED
 from pslaunch.runtime.shared.env import PROGRESS_FIELDS
 from support.jobs import LocalPlace, running

@@ -9,6 +9,7 @@ from pslaunch.runtime.shared.env import TRAINER
 
 from .. import codes, job
 from ..line.wire import NONSENSE
+from ..link import Failure
 from ..listing import show_few
 from ..loop import Aside, Loop
 from ..shapes import check, is_port
@@ -116,7 +117,7 @@ class Dispatch:
 
     def _fail(self, e: Exception) -> None:
         code, text = codes.explain_failure(e)
-        self._desk.fail("the package", 0, code, text)
+        self._desk.fail(Failure("the package", 0, code, text))
 
     def on_lacks(self, link: Link, m: LacksMsg) -> None:
         """Send what a node requests, or let another node send it."""
@@ -137,9 +138,7 @@ class Dispatch:
                 sender.send_lacking(m)
             self._assign_sources()
         except NONSENSE as e:
-            self._desk.fail(
-                f"node {link.node.id} ({link.host})", link.node.id, codes.NODE_LOST, f"asks for {e}"
-            )
+            self._desk.fail(link.make_failure(codes.NODE_LOST, f"asks for {e}"))
 
     # A large package is sent once; each node that has it passes it on to one other at a time.
 

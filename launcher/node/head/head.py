@@ -13,14 +13,14 @@ from .. import codes, job, logs
 from ..dispatch.head_side import Dispatch, Supply
 from ..ending import NEVER, Signal
 from ..line.wire import Message, MessageLine, Output, WireError
-from ..link import Link
+from ..link import Failure, Link
 from ..loop import Loop, Timer
 from ..procs import WHY_LEFT
 from ..shapes import check, fits, is_code, is_failure_code
 from ..silence import Silence
 from .events import PROGRESS, Event, Recent
 from .startup import Opening, make_setup_key
-from .supervise import Exit, Failure, Finish, Member, Supervisor, make_lost_advice
+from .supervise import Exit, Finish, Member, Supervisor, make_lost_advice
 
 if TYPE_CHECKING:
     from .. import messages
@@ -222,19 +222,9 @@ class Head:
         """True once the job ends or has failed."""
         return bool(self._supervisor.why or self._supervisor.failure)
 
-    def fail(
-        self,
-        what: str,
-        node: int,
-        code: int,
-        text: str,
-        advice: str = "",
-        log: str = "",
-        tail: Sequence[str] = (),
-    ) -> None:
+    def fail(self, failure: Failure) -> None:
         """End the job for a failure other than the exit of a process."""
-        failure = Failure(what, node, code, text, log=log, tail=tuple(tail), advice=advice)
-        self._supervisor.note_trouble(failure, self._loop.now())
+        self._supervisor.note_failure(failure, self._loop.now())
         self._loop.call_after(0.0, self._decide)  # perhaps not caused by a message
 
     # --- running ---
@@ -248,14 +238,14 @@ class Head:
     def on_trouble(self, link: Link, m: messages.TroubleMsg) -> None:
         key = str(m["key"])
         member = self._supervisor.members.get(key)
-        what = key if member else f"node {link.node.id} ({link.host})"
+        what = key if member else link.name
         check(m["code"], is_failure_code, "code")
         code, text, advice = int(m["code"]), str(m["text"]), ""
         if code == codes.NODE_LOST:
             text, advice = f"was lost: {text}", self._lost_advice
         log = member.log if member else ""
         failure = Failure(what, link.node.id, code, text, log=log, advice=advice)
-        self._supervisor.note_trouble(failure, self._loop.now())
+        self._supervisor.note_failure(failure, self._loop.now())
 
     def on_vanished(self, link: Link, m: messages.VanishedMsg) -> None:
         text = "lost the process that its scheduler had started for it, which was ended from outside"

@@ -13,7 +13,7 @@ from pslaunch.runtime.shared.env import PSERVER, SETUP_LOG
 
 from .. import codes, job
 from ..line import reach
-from ..link import Round
+from ..link import Failure, Round
 from ..logs import ADVICE
 from ..shapes import check, is_failure_code, is_port
 
@@ -134,7 +134,8 @@ class Opening:
         if advice and tail:
             said = tail.pop()
         log = f"{link.node.log_dir}/{SETUP_LOG}"
-        self._fail(link, how.code, f"can't be made ready: {said}", advice, log, tail)
+        text = f"can't be made ready: {said}"
+        self._desk.fail(link.make_failure(how.code, text, log=log, tail=tuple(tail), advice=advice))
 
     def on_furnished(self, link: Link, m: messages.FurnishedMsg) -> None:
         link.node = link.node._replace(python=str(m["python"]) or link.node.python)
@@ -193,7 +194,7 @@ class Opening:
             advice = (
                 "open the nodes' network to each other, or name the interface that they share: PADDLE_NIC"
             )
-            self._desk.fail("the nodes", 0, codes.PREFLIGHT, str(e.args[0]), advice)
+            self._desk.fail(Failure("the nodes", 0, codes.PREFLIGHT, str(e.args[0]), advice=advice))
             return
         if self._desk.placed.plan.port:
             self._ask_all(lambda _link: {"type": "shut"}, lambda: self._settle_addrs(addrs))
@@ -212,7 +213,8 @@ class Opening:
         placed = self._desk.placed
         self._bound_ports = job.propose_ports(placed, self._port, self._other_port)
         if max((p for ports in self._bound_ports.values() for p in ports), default=0) > 65535:
-            self._desk.fail("the job", 0, codes.SERVICE, f"needs ports beyond 65535 from {self._port} on")
+            text = f"needs ports beyond 65535 from {self._port} on"
+            self._desk.fail(Failure("the job", 0, codes.SERVICE, text))
             return
         self._refused_ports = False
         # The holder of a port is slow to find, and matters only in a last proposal.
@@ -236,7 +238,8 @@ class Opening:
             advice = "give another --port" if given else "give a --port"
             if given and m["busy"]:
                 advice = f"end what holds it, or {advice}"
-            self._fail(link, codes.SERVICE, f"can't listen on {m['text']}{by}", advice)
+            text = f"can't listen on {m['text']}{by}"
+            self._desk.fail(link.make_failure(codes.SERVICE, text, advice=advice))
             return
         self._port_tries += 1
         if str(m["key"]).startswith(PSERVER):
@@ -263,9 +266,4 @@ class Opening:
 
     def on_refused(self, link: Link, m: messages.RefusedMsg) -> None:
         check(m["code"], is_failure_code, "code")
-        self._fail(link, m["code"], str(m["text"]))
-
-    def _fail(
-        self, link: Link, code: int, text: str, advice: str = "", log: str = "", tail: Sequence[str] = ()
-    ) -> None:
-        self._desk.fail(f"node {link.node.id} ({link.host})", link.node.id, code, text, advice, log, tail)
+        self._desk.fail(link.make_failure(m["code"], str(m["text"])))

@@ -13,6 +13,7 @@ from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
 from .. import codes
 from ..ending import NEVER, Ending, Signal
+from ..link import Failure
 
 LOOK_FURTHER_S = 1.0  # for a failure that explains the first one and is reported later
 _NO_MODULE = r"No module named '([\w.]+)'"
@@ -29,25 +30,6 @@ class Finish(NamedTuple):
 
 
 Action = Union[Signal, Finish]
-
-
-class Failure(NamedTuple):
-    """First failure of a job, for its exit code and its last lines."""
-
-    what: str  # "trainer/1", "node 2", ...
-    node: int
-    code: int
-    text: str  # in words: "ended with 3", "was killed by SIGSEGV", ...
-    signal: str = ""
-    log: str = ""
-    tail: tuple[str, ...] = ()
-    advice: str = ""
-
-    @property
-    def why(self) -> str:
-        """The failure as a sentence."""
-        of_process = "/" in self.what or self.text.startswith("was lost")
-        return f"{self.what} {self.text}" if of_process else f"{self.what}: {self.text}"
 
 
 class Exit(NamedTuple):
@@ -137,7 +119,7 @@ class Supervisor:
             self._absent.append(key)
         blame = self._describe_failure(member, how)
         if blame:
-            self._fail(self._make_failure(key, blame), now_s)
+            self.note_failure(self._make_failure(key, blame), now_s)
         elif not self._trainers_left and not self.failure and self._retire_s == NEVER:
             self._retire(now_s)
 
@@ -146,7 +128,7 @@ class Supervisor:
         for key, member in self.members.items():
             if member.node == node:
                 self._remove(key)
-        self._fail(
+        self.note_failure(
             Failure(
                 f"node {node} ({name})",
                 node,
@@ -176,10 +158,6 @@ class Supervisor:
         ended_well = self._retire_s < NEVER and not self.failure and not self._stopped_by
         return ended_well and self.server == "script" and self.members[key].role == PSERVER
 
-    def note_trouble(self, failure: Failure, now_s: float) -> None:
-        """Note a failure other than an exit: a port, a log, a start."""
-        self._fail(failure, now_s)
-
     def note_loss(self, failure: Failure, now_s: float, *, secondary: bool) -> None:
         """Note the loss of a process that brought agents or a trainer; after training nobody needs it.
 
@@ -189,7 +167,7 @@ class Supervisor:
             return
         if secondary:
             self._secondary.append(failure)
-        self._fail(failure, now_s)
+        self.note_failure(failure, now_s)
 
     # --- decisions ---
 
@@ -260,7 +238,8 @@ class Supervisor:
         for ending in self._endings:
             ending.remove(key)
 
-    def _fail(self, failure: Failure, now_s: float) -> None:
+    def note_failure(self, failure: Failure, now_s: float) -> None:
+        """Note a failure: the first counts, or its explanation within a second."""
         if self._stopped_by and not self.failure:
             return  # failures after a user's request are not the reason of the end
         if self.failure is None:
@@ -306,7 +285,7 @@ class Supervisor:
         """Fail for a trainer that ended without connecting: the others would wait for it for ever."""
         if self.server == "bundled" and self._connected and self._absent:
             text = "ended with 0 before it had connected to the pservers, while others wait for it"
-            self._fail(self._make_failure(self._absent[0], text), now_s)
+            self.note_failure(self._make_failure(self._absent[0], text), now_s)
 
     def _look_for_leaving(self) -> None:
         """Blame a pserver that still saves after reporting its failure, not the trainers that miss it."""

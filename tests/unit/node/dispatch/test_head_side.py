@@ -18,7 +18,7 @@ from pslaunch.node.dispatch.manifest import Entry, Hashes, decode, read, walk
 from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.node.line.wire import Data, MessageLine
-from pslaunch.node.link import Link
+from pslaunch.node.link import Failure, Link
 from pslaunch.node.loop import Loop
 from pslaunch.node.messages import FillingMsg, LacksMsg
 
@@ -99,8 +99,8 @@ class Desk:
     ) -> None:
         then(self.source)
 
-    def fail(self, what: str, node: int, code: int, text: str, *_: object, **__: object) -> None:
-        self.failed.append(text)
+    def fail(self, failure: Failure) -> None:
+        self.failed.append(failure.text)
 
     def settle(self, nodes: Sequence[job.Node]) -> None: ...
 

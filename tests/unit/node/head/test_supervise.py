@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from pslaunch.node import codes
 from pslaunch.node.ending import Ending, Signal
-from pslaunch.node.head.supervise import Exit, Failure, Finish, Member, Supervisor
+from pslaunch.node.head.supervise import Exit, Finish, Member, Supervisor
+from pslaunch.node.link import Failure
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
 GRACE_S = 5.0
@@ -305,13 +306,13 @@ def test_kill_for_memory_is_reported() -> None:
 def test_trouble_with_a_start_ends_the_job() -> None:
     s = job()
     s.note_not_started("trainer/1")
-    s.note_trouble(Failure("trainer/1", 0, 127, "can't be started"), 0.0)
+    s.note_failure(Failure("trainer/1", 0, 127, "can't be started"), 0.0)
     assert s.decide(0.0) == [Signal(("trainer/0",), TERM)]
 
 
 def test_a_log_that_can_not_be_written_ends_its_process_in_order_too() -> None:
     s = job()
-    s.note_trouble(Failure("pserver/0", 0, codes.IO, "can't be written"), 0.0)
+    s.note_failure(Failure("pserver/0", 0, codes.IO, "can't be written"), 0.0)
     assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
     for key in ("trainer/0", "trainer/1"):
         s.note_exit(key, Exit(143, "SIGTERM", asked=True), 0.1)
