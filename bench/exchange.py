@@ -220,8 +220,8 @@ def _make_sparse_step(client: Client, case: Case, own: int) -> Step:
 
     def step() -> None:
         if case.what != "pull":
-            client.push_pull({}, {}, grads)
-        if case.apart:
+            client.push_pull({}, {}, grads, {name: (keys[name], rows[name]) for name in names})
+        elif case.apart:
             for name in names:
                 client.pull_rows(name, keys[name], rows[name])
         else:

@@ -52,7 +52,7 @@ def infer(
     values = {name: parameters.get_current(name) for name in network.params if name not in network.tables}
     inputs = Feeder(network.data_layers, feeding)(samples)
     try:
-        found = network.infer(inputs, len(samples), values, parameters.get_rows)
+        found = network.infer(network.prepare(inputs, len(samples)), values, parameters.get_rows)
     finally:
         network.close()
     return found if len(found) > 1 else found[0]

@@ -37,6 +37,20 @@ def do_nothing() -> None:
     """Do nothing between two layers."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchInput:
+    """Inputs of a batch by data layer, the number of its samples, and the table rows that it needs."""
+
+    inputs: Inputs
+    samples: int
+    rows: Mapping[str, Rows]
+
+    @property
+    def keys(self) -> dict[str, U64]:
+        """The keys of these rows."""
+        return {name: found.keys for name, found in self.rows.items()}
+
+
 @dataclass(kw_only=True, slots=True)
 class StepResult:
     """Sums over the samples of one batch; gradients are sums too, and empty without training.
@@ -130,50 +144,51 @@ class Network:
         """Names of the embedding tables."""
         return frozenset(self._lookups)
 
+    def prepare(self, inputs: Inputs, samples: int) -> BatchInput:
+        """Return the input of a batch."""
+        rows = {name: self._find_rows(nodes, inputs) for name, nodes in self._lookups.items()}
+        return BatchInput(inputs=inputs, samples=samples, rows=rows)
+
     def step(
         self,
-        inputs: Inputs,
-        samples: int,
+        batch: BatchInput,
         params: Mapping[str, F32],
         fetch: FetchRows,
         draw: Draw | None,
         between: Callable[[], None] = do_nothing,
     ) -> StepResult:
-        """Compute forward, and with `draw` backward, over a batch of `samples`.
+        """Compute forward, and with `draw` backward, over a batch.
 
         One thread calls `between` between two layers.
         params: the dense values by name. fetch(keys by table) returns their rows, [k, dim] each.
         """
-        rows = {name: self._find_rows(nodes, inputs) for name, nodes in self._lookups.items()}
-        tables = fetch({name: found.keys for name, found in rows.items()})
+        tables = fetch(batch.keys)
         row_grads = {
             name: np.empty((found.index.size, tables[name].shape[1]), dtype=np.float32)
-            for name, found in rows.items()
+            for name, found in batch.rows.items()
             if draw is not None
         }
-        tapes = self._make_tapes(inputs, samples, params, rows, tables, row_grads, draw)
+        tapes = self._make_tapes(batch, params, tables, row_grads, draw)
         self._run(tapes, between)
         result = StepResult(
-            samples=samples,
+            samples=batch.samples,
             cost=sum(float(tape.outs[-1].sum(dtype=np.float64)) for tape in tapes),
             errors=sum(tape.errors for tape in tapes),
         )
         if draw is not None:
             result.dense = _sum_threads(tapes)
             result.sparse = {
-                name: (found.keys, sum_rows(found, row_grads[name])) for name, found in rows.items()
+                name: (found.keys, sum_rows(found, row_grads[name])) for name, found in batch.rows.items()
             }
         return result
 
-    def infer(self, inputs: Inputs, samples: int, params: Mapping[str, F32], fetch: FetchRows) -> list[F32]:
+    def infer(self, batch: BatchInput, params: Mapping[str, F32], fetch: FetchRows) -> list[F32]:
         """Return each output's values, [samples, size], in a new array."""
-        rows = {name: self._find_rows(nodes, inputs) for name, nodes in self._lookups.items()}
-        tables = fetch({name: found.keys for name, found in rows.items()})
-        tapes = self._make_tapes(inputs, samples, params, rows, tables, {}, None)
+        tapes = self._make_tapes(batch, params, fetch(batch.keys), {}, None)
         self._run(tapes)
         places = [self.layers.index(one) for one in self._outputs]
         return [
-            np.concatenate([tape.outs[place] for tape in tapes]).reshape(samples, one.size)
+            np.concatenate([tape.outs[place] for tape in tapes]).reshape(batch.samples, one.size)
             for one, place in zip(self._outputs, places, strict=True)
         ]
 
@@ -189,18 +204,16 @@ class Network:
 
     def _make_tapes(
         self,
-        inputs: Inputs,
-        samples: int,
+        batch: BatchInput,
         params: Mapping[str, F32],
-        rows: Mapping[str, Rows],
         tables: Mapping[str, F32],
         row_grads: Mapping[str, F32],
         draw: Draw | None,
     ) -> list[Tape]:
         """Return a tape for each non-empty slice of the batch."""
-        bounds = [samples * i // self._threads for i in range(self._threads + 1)]
+        bounds = [batch.samples * i // self._threads for i in range(self._threads + 1)]
         return [
-            self._make_tape(thread, slice(low, high), inputs, samples, params, rows, tables, row_grads, draw)
+            self._make_tape(thread, slice(low, high), batch, params, tables, row_grads, draw)
             for thread, (low, high) in enumerate(itertools.pairwise(bounds))
             if low < high
         ]
@@ -209,10 +222,8 @@ class Network:
         self,
         thread: int,
         part: slice,
-        inputs: Inputs,
-        samples: int,
+        batch: BatchInput,
         params: Mapping[str, F32],
-        rows: Mapping[str, Rows],
         tables: Mapping[str, F32],
         row_grads: Mapping[str, F32],
         draw: Draw | None,
@@ -221,12 +232,12 @@ class Network:
         grads: dict[int, F32] = {}
         for name, nodes in self._lookups.items():
             for i, node in enumerate(nodes):
-                own = slice(i * samples + part.start, i * samples + part.stop)
-                places[node.index] = rows[name].index[own]
+                own = slice(i * batch.samples + part.start, i * batch.samples + part.stop)
+                places[node.index] = batch.rows[name].index[own]
                 if draw is not None:
                     grads[node.index] = row_grads[name][own]
         return Tape(
-            inputs={name: value[part] for name, value in inputs.items()},
+            inputs={name: value[part] for name, value in batch.inputs.items()},
             params=params,
             tables=tables,
             places=places,

@@ -6,19 +6,23 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import numpy as np
+
 from .arrays import F32, U64, split_keys
-from .client import Client, Init
+from .client import PULL_BYTES, Client, Init
 from .kernel_numbers import Optim
 from .optimizer import Optimizer
 from .param_config import ParamConfig
 from .parameters import LiveTables, Parameters
 from .settings import Settings
 from .strategy import Strategy
-from .updater import ParamRules, Scatter, Sparse
+from .updater import Keys, ParamRules, Scatter, Sparse
 
 
 class RemoteUpdater:
     """Trains with pservers through the client. Tables with sparse_update are stored only there."""
+
+    reads_ahead = True
 
     def __init__(
         self,
@@ -42,6 +46,7 @@ class RemoteUpdater:
         self._on_connected = on_connected
         self._guard = guard
         self._started = False
+        self._ahead: dict[str, tuple[U64, F32]] = {}  # keys and rows of the next step
 
     def start(self) -> None:
         if not self._started:
@@ -50,6 +55,7 @@ class RemoteUpdater:
             self._create()
             self._started = True
         self._client.pull(self._get_dense())
+        self._ahead = {}
         self._parameters.attach(LiveTables(frozenset(self._params.sparse), self._pull_rows))
 
     def _pull_rows(self, keys: Mapping[str, U64]) -> Mapping[str, F32]:
@@ -84,19 +90,33 @@ class RemoteUpdater:
     def _get_dense(self) -> dict[str, F32]:
         return {name: self._parameters.get_array(name) for name in self._params.dense}
 
-    def fetch(self, keys: Mapping[str, U64]) -> Mapping[str, F32]:
-        self._client.mark()  # rows read for tests and files do not count
-        rows = self._parameters.get_rows(keys)
+    def fetch(self, keys: Keys) -> Mapping[str, F32]:
+        ahead, self._ahead = self._ahead, {}
+        found = {name: rows for name, (own, rows) in ahead.items() if own is keys.get(name)}
+        if not found:
+            self._client.mark()  # rows read for tests and files do not count
+        rest = self._parameters.get_rows({name: own for name, own in keys.items() if name not in found})
         self._client.mark()
-        return rows
+        return {**found, **rest}
 
     def progress(self) -> None:
         pass
 
-    def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None:
-        """Push one step and take the new dense values; synchronous: those after the step of all trainers."""
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys) -> None:
+        """Push one step; take the new dense values and the rows of the next step, in one round trip.
+
+        Synchronous: those after the step of all trainers.
+        """
         grads = self._params.collect_dense_grads(dense, sparse, self._scatter)
-        self._client.push_pull(grads, self._get_dense(), {name: sparse[name] for name in self._params.sparse})
+        pushed = {name: sparse[name] for name in self._params.sparse}
+        self._ahead = {
+            name: (own, np.empty((len(own), self._parameters.get_shape(name)[1]), np.float32))
+            for name, own in ahead.items()
+            if name in pushed
+        }
+        if sum(rows.nbytes for _, rows in self._ahead.values()) > PULL_BYTES:
+            self._ahead = {}
+        self._client.push_pull(grads, self._get_dense(), pushed, self._ahead)
 
     def end_pass(self) -> None:
         """Wait until all trainers have ended the pass; others may have made further steps."""

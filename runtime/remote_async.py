@@ -11,7 +11,7 @@ import numpy as np
 from . import _core
 from .arrays import F32, U64, find_unique_rows, sum_rows
 from .remote import RemoteUpdater
-from .updater import Sparse
+from .updater import Keys, Sparse
 
 MOST_SUMMED = 20  # batches in one push
 
@@ -22,6 +22,8 @@ class AsyncUpdater(RemoteUpdater):
     The dense values are as old as these pushes, and change only between two batches.
     """
 
+    reads_ahead = False  # rows would be older by one push more
+
     def __init__(self, *args: Any, pending: int, **options: Any) -> None:
         super().__init__(*args, **options)
         self._pending = pending
@@ -30,7 +32,7 @@ class AsyncUpdater(RemoteUpdater):
         self._sparse: dict[str, tuple[U64, F32]] = {}
         self._summed = 0
 
-    def fetch(self, keys: Mapping[str, U64]) -> Mapping[str, F32]:
+    def fetch(self, keys: Keys) -> Mapping[str, F32]:
         if self._summed:  # a sum is as old as its first gradient
             return self._parameters.get_rows(keys)
         return super().fetch(keys)
@@ -39,7 +41,7 @@ class AsyncUpdater(RemoteUpdater):
         if self._calls:
             self._client.progress()
 
-    def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None:
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys) -> None:
         """Add gradients to the sum, and push it unless too many pushes are on their way."""
         self.progress()
         self._take_values()

@@ -17,7 +17,7 @@ from . import _core
 from .arrays import F32, U64, Index
 from .kernel_numbers import Optim
 from .remote import RemoteUpdater
-from .updater import Sparse
+from .updater import Keys, Sparse
 
 ADDS = Optim(method="sgd", learning_rate=1.0)
 
@@ -89,6 +89,8 @@ class _Exchange:
 class GeoUpdater(RemoteUpdater):
     """Applies gradients to its own copy, and exchanges it every `k_steps` steps and at the end of a pass."""
 
+    reads_ahead = False
+
     def __init__(self, *args: Any, k_steps: int, trainers: int, **options: Any) -> None:
         super().__init__(*args, **options)
         self._k_steps, self._trainers = k_steps, trainers
@@ -111,7 +113,7 @@ class GeoUpdater(RemoteUpdater):
         self._dense = {name: _Copy(own=own, base=own.copy()) for name, own in self._get_dense().items()}
         self._rows = {name: _Rows.make(self._parameters.get_shape(name)[1]) for name in self._params.sparse}
 
-    def fetch(self, keys: Mapping[str, U64]) -> Mapping[str, F32]:
+    def fetch(self, keys: Keys) -> Mapping[str, F32]:
         own = {name: used for name, used in keys.items() if name in self._rows}
         missing = {
             name: new for name, used in own.items() if (new := self._rows[name].find_missing(used)).size
@@ -128,7 +130,7 @@ class GeoUpdater(RemoteUpdater):
         if self._exchange is not None:
             self._client.progress()
 
-    def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None:
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys) -> None:
         """Apply one step to the own copy; begin an exchange if it is time."""
         self._steps += 1
         for name, grad in self._params.collect_dense_grads(dense, sparse, self._scatter).items():

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, TypeVar
 
 from . import event, publish
+from .arrays import F32
 from .feeder import Batch, Feeder, Feeding
 from .infolog import format_metrics
 from .layer import Layer
-from .network import COSTS, Network, StepResult
+from .network import COSTS, BatchInput, Network, StepResult
 from .ops import Draw
 from .optimizer import Optimizer
 from .parameters import Parameters
@@ -25,6 +26,7 @@ publish(__name__, __all__)
 
 BatchReader = Callable[[], Iterable[Batch]]
 Handler = Callable[[object], None]
+Item = TypeVar("Item")
 ERROR_METRIC = "classification_error_evaluator"
 
 
@@ -123,7 +125,8 @@ class SGD:
         feeder = Feeder(self._network.data_layers, feeding)
         totals = Totals(self.has_error_rate)
         for batch in reader():
-            totals.add(self.step(feeder, batch, training=False))
+            read = self._prepare(feeder, batch)
+            totals.add(self._network.step(read, self._get_values(), self._parameters.get_rows, None))
         return event.TestResult(totals.cost, totals.metrics)
 
     def save_parameter_to_tar(self, f: IO[bytes]) -> None:
@@ -143,18 +146,28 @@ class SGD:
         """Wait until all trainers have ended the pass."""
         self._updater.end_pass()
 
-    def step(self, feeder: Feeder, batch: Batch, *, training: bool) -> StepResult:
-        """Compute one batch forward; in training also backward, and update."""
-        settings, network, updater = self._settings, self._network, self._updater
-        values = {
-            name: self._parameters.get_array(name) for name in network.params if name not in network.tables
-        }
-        inputs, size = feeder(batch), len(batch)
-        if not training:
-            return network.step(inputs, size, values, self._parameters.get_rows, None)
+    def read_batches(
+        self, feeder: Feeder, reader: BatchReader
+    ) -> Iterator[tuple[BatchInput, BatchInput | None]]:
+        """Yield the input of each batch, with that of the next one if the updater can use it."""
+        batches = (self._prepare(feeder, batch) for batch in reader())
+        return look_ahead(batches) if self._updater.reads_ahead else ((batch, None) for batch in batches)
+
+    def _prepare(self, feeder: Feeder, batch: Batch) -> BatchInput:
+        return self._network.prepare(feeder(batch), len(batch))
+
+    def _get_values(self) -> dict[str, F32]:
+        """Return the dense values."""
+        tables = self._network.tables
+        return {name: self._parameters.get_array(name) for name in self._network.params if name not in tables}
+
+    def step(self, batch: BatchInput, following: BatchInput | None) -> StepResult:
+        """Compute one batch forward and backward, and update."""
+        settings, updater = self._settings, self._updater
         draw = Draw(seed=settings.seed, trainer=settings.trainer_id, step=self._steps)
-        result = network.step(inputs, size, values, updater.fetch, draw, updater.progress)
-        updater.update(result.dense, result.sparse)
+        values = self._get_values()
+        result = self._network.step(batch, values, updater.fetch, draw, updater.progress)
+        updater.update(result.dense, result.sparse, following.keys if following else {})
         self._steps += 1
         return result
 
@@ -186,9 +199,9 @@ class _Training:
         settings = self._run.settings
         last: tuple[int, StepResult] | None = None
         self._handler(event.BeginPass(pass_id))
-        for batch_id, batch in enumerate(reader()):
+        for batch_id, (batch, following) in enumerate(self._trainer.read_batches(self._feeder, reader)):
             self._handler(event.BeginIteration(pass_id, batch_id))
-            step = self._trainer.step(self._feeder, batch, training=True)
+            step = self._trainer.step(batch, following)
             total.add(step)
             recent.add(step)
             last = batch_id, step
@@ -249,6 +262,21 @@ class _Training:
         if self._test_reader is not None:
             result = self._trainer.test(self._test_reader, self._feeding)
             self._run.log.say(f"{where} Test: cost={result.cost:.6g} {format_metrics(result.metrics)}")
+
+
+def look_ahead(items: Iterator[Item]) -> Iterator[tuple[Item, Item | None]]:
+    """Yield each item with the next one, or None at the end. An error of an item is raised in its turn."""
+    error: Exception | None = None
+    item = next(items, None)
+    while item is not None:
+        try:
+            following = next(items, None)
+        except Exception as e:
+            following, error = None, e
+        yield item, following
+        if error is not None:
+            raise error
+        item = following
 
 
 def _describe_no_samples(pass_id: int, trainer_id: int) -> str:

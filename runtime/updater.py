@@ -15,21 +15,25 @@ from .param_config import ParamConfig
 from .parameters import Parameters
 
 Sparse = Mapping[str, tuple[U64, F32]]
+Keys = Mapping[str, U64]
 
 
 class Updater(Protocol):
     """Applies gradients to parameters.
 
     1. `start` before a training, `fetch` for the rows of a step, `update` after it. 2. Every trainer of the
-    job makes the same calls of start, end_pass and finish. `progress`, called often while a step is
-    computed, sends and receives without waiting. 3. After update and end_pass the arrays of the
-    dense parameters are current. 4. `finish` ends a successful training, `close` any.
+    job makes the same calls of start, end_pass and finish. 3. `progress`, called often while a step is
+    computed, sends and receives without waiting. 4. With `reads_ahead`, update gets the keys of the next
+    step too. 5. After update and end_pass the arrays of the dense parameters are current. 6. `finish` ends a
+    successful training, `close` any.
     """
 
+    reads_ahead: bool
+
     def start(self) -> None: ...
-    def fetch(self, keys: Mapping[str, U64]) -> Mapping[str, F32]: ...
+    def fetch(self, keys: Keys) -> Mapping[str, F32]: ...
     def progress(self) -> None: ...
-    def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None: ...
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys) -> None: ...
     def count_dropped(self) -> Mapping[str, int]: ...
     def end_pass(self) -> None: ...
     def finish(self) -> None: ...
@@ -80,6 +84,8 @@ class Scatter:
 class LocalUpdater:
     """Trains in this process, with the kernels that pservers use, in the same order: the same bits."""
 
+    reads_ahead = False
+
     def __init__(
         self,
         configs: Mapping[str, ParamConfig],
@@ -100,7 +106,7 @@ class LocalUpdater:
                 shape = (rule.state_floats, *self._parameters.get_shape(name))
                 self._slots[name] = np.zeros(shape, dtype=np.float32) if rule.state_floats else None
 
-    def fetch(self, keys: Mapping[str, U64]) -> Mapping[str, F32]:
+    def fetch(self, keys: Keys) -> Mapping[str, F32]:
         """Return rows [k, dim] of each table."""
         return self._parameters.get_rows(keys)
 
@@ -111,7 +117,7 @@ class LocalUpdater:
         """Return the gradients that came too late, by parameter: none here."""
         return {}
 
-    def update(self, dense: Mapping[str, F32], sparse: Sparse) -> None:
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys) -> None:
         """Apply one step."""
         self._step += 1
         for name, grad in self._params.collect_dense_grads(dense, sparse, self._scatter).items():

@@ -146,6 +146,33 @@ def test_tables_stay_on_the_pservers_to_the_end(tmp_path: Path) -> None:
     assert "same True\n" in first and "known 100\n" in first
 
 
+COUNT = """
+import pslaunch.runtime as paddle
+from pslaunch.runtime.client import Client
+from support.models import ngram_cost, ngrams
+
+calls = []
+for name in ("push_pull", "pull_tables"):
+    def note(self, *arguments, name=name, method=getattr(Client, name)):
+        calls.append(name)
+        return method(self, *arguments)
+    setattr(Client, name, note)
+
+paddle.init()
+cost = ngram_cost(sparse=True)
+trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD(), is_local=False)
+trainer.train(paddle.batch(ngrams(6 * 16), 16), 2)
+print("calls", calls.count("push_pull"), calls.count("pull_tables"))
+"""
+
+
+def test_a_step_is_one_call_that_brings_the_rows_of_the_next(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(COUNT)
+    (said,) = run_job(Cluster(), program, tmp_path)
+    assert "calls 12 2\n" in said
+
+
 FORK = """
 import os, sys
 import pslaunch.runtime as paddle

@@ -95,8 +95,7 @@ def test_gradient_equals_finite_differences(build: Callable[[object], Layer], ac
 
     def step() -> StepResult:
         return network.step(
-            inputs,
-            SAMPLES,
+            network.prepare(inputs, SAMPLES),
             params,
             lambda keys: {name: params[name][own] for name, own in keys.items()},
             DRAW,
@@ -126,7 +125,7 @@ def test_relu_passes_only_positive_values() -> None:
         "y": np.ones((2, 3), np.float32),
         "t": np.zeros((2, 2), np.float32),
     }
-    result = network.step(inputs, 2, params, lambda keys: params, DRAW)
+    result = network.step(network.prepare(inputs, 2), params, lambda keys: params, DRAW)
     # The first sample's units are 8, its outputs 5 * 8 + 1; the second one's units are off, its outputs 1.
     assert result.cost == 2 * 41**2 + 2 * 1**2
     np.testing.assert_array_equal(result.dense["_h.wbias"], np.full((1, 5), 2 * 41 * 2, np.float32))
@@ -145,7 +144,7 @@ def test_dropout_is_that_of_v2() -> None:
     inputs = {"x": np.zeros((1, 4), np.float32), "t": np.zeros((1, 4096), np.float32)}
 
     def cost(draw: Draw | None) -> float:
-        return network.step(inputs, 1, params, lambda keys: params, draw).cost
+        return network.step(network.prepare(inputs, 1), params, lambda keys: params, draw).cost
 
     assert cost(DRAW) == cost(DRAW) == pytest.approx(0.75 * 4096, rel=0.05)  # 1 where kept
     assert cost(DRAW) != cost(Draw(seed=1, trainer=1, step=3))
@@ -177,11 +176,11 @@ def test_a_library_that_flushes_small_numbers_changes_no_bit(threads: int) -> No
     inputs["t"] = np.zeros_like(inputs["t"])
     before = _core.set_floats(0x8040)
     try:
-        flushed = network.step(inputs, SAMPLES, params, lambda keys: {}, DRAW)
+        flushed = network.step(network.prepare(inputs, SAMPLES), params, lambda keys: {}, DRAW)
     finally:
         _core.set_floats(before)
     network.close()
-    plain = network.step(inputs, SAMPLES, params, lambda keys: {}, DRAW)
+    plain = network.step(network.prepare(inputs, SAMPLES), params, lambda keys: {}, DRAW)
     network.close()
     for name, grad in plain.dense.items():
         assert grad.tobytes() == flushed.dense[name].tobytes()

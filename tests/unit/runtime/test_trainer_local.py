@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pslaunch.runtime as paddle
 from pslaunch.runtime import progress, settings
 from pslaunch.runtime.parameters import Parameters
 from pslaunch.runtime.shared.env import EnvError
+from pslaunch.runtime.trainer import look_ahead
 from support.models import digest, ngram_cost, ngrams
 from support.progress import heard
 
@@ -63,6 +65,21 @@ def test_threads_change_rounding_at_most() -> None:
     one, three = train()[0], train(threads=3)[0]
     for name in one.names():
         np.testing.assert_allclose(one[name], three[name], rtol=1e-3, atol=1e-5)
+
+
+def test_a_batch_is_read_ahead_and_its_error_raised_in_its_turn() -> None:
+    def read(*items: int) -> Iterator[int]:
+        for item in items:
+            if item < 0:
+                raise ValueError("the reader fails")
+            yield item
+
+    assert list(look_ahead(read())) == []
+    assert list(look_ahead(read(1, 2, 3))) == [(1, 2), (2, 3), (3, None)]
+    pairs = look_ahead(read(1, 2, -1))
+    assert [next(pairs), next(pairs)] == [(1, 2), (2, None)]
+    with pytest.raises(ValueError, match="the reader fails"):
+        next(pairs)
 
 
 def test_events_come_in_order() -> None:
