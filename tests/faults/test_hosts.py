@@ -254,6 +254,21 @@ def test_nothing_is_left_on_any_host(
     )
 
 
+@pytest.mark.parametrize("place", ["fabric"], indirect=True)
+def test_launcher_waits_for_a_lost_host_within_the_grace_of_the_whole_end(
+    place: Place, hosts: Hosts, workspace: Path
+) -> None:
+    grace_s = EXTRA_S + SLACK_S + 1.0  # a second one would exceed the bound
+    (workspace / "train.py").write_text(STUBBORN)
+    options = (f"--grace={grace_s}", f"--lost_after={LOST_AFTER_S}", "--server_num=0", "--worker_num=3")
+    with running(place, workspace, *options) as job:
+        job.until_printed("hidden", [f"trainer/{i}" for i in range(3)])
+        struck_s = own_s()
+        hosts[2].crash()
+        assert job.launcher.wait() == codes.NODE_LOST, job.launcher.output()
+        assert own_s() - struck_s < LOST_AFTER_S + grace_s + EXTRA_S + SLACK_S
+
+
 def check_words(case: Case, this: Hit) -> None:
     """The launcher has said what happened, and where."""
     output = this.job.launcher.output()
