@@ -333,13 +333,13 @@ class Pserver:
 
     def _handle_refusal(self, u: _Unproven) -> None:
         """Let the peer read the reason before the connection is closed."""
+        if u.side.foreign:
+            self._handle_foreign(u)
         u.closing = True
         u.until_s = min(u.until_s, time.monotonic() + 1.0)
         with contextlib.suppress(OSError):
             u.sock.shutdown(socket.SHUT_WR)
         self._report_peer(u.addr, f"refused {u.addr}: {u.side.failure}", aloud=True)
-        if u.side.foreign:
-            self._handle_foreign(u)
 
     def _handle_foreign(self, u: _Unproven) -> None:
         """Handle a program with its own protocol: evidence if it is our user's, else a guess.
@@ -352,7 +352,9 @@ class Pserver:
             self._foreign = time.monotonic(), f"{speaks}: {why}"
         elif not self._met and not self._guessed and self._may_be_of_job(u.addr):
             self._guessed = True
-            self._say(f"{speaks}: if it is a program of this job, start the job with --server script")
+            guess = f"{speaks}: if it is a program of this job, start the job with --server script"
+            self._say(guess)
+            self._progress.report_reason(guess)
 
     def _may_be_of_job(self, addr: str) -> bool:
         host = addr.rpartition(":")[0].strip("[]")

@@ -237,28 +237,32 @@ def test_a_trainer_that_has_proved_itself_can_not_harm_others() -> None:
         found.processes[0].expect("refused trainer 1")
 
 
-GRPC = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-AS_NOBODY = f"""
+GRPC, BRPC = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"PRPC" + bytes(8)
+AS_NOBODY = """
 import encodings.idna, os, socket, sys  # all before another user may read nothing here
 os.setuid(65534)
 with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as sock:
-    sock.sendall({GRPC!r})
+    sock.sendall(bytes.fromhex(sys.argv[2]))
     while sock.recv(4096): pass
 """
 
 
+@pytest.mark.parametrize(("first_bytes", "protocol"), [(GRPC, "gRPC"), (BRPC, "brpc")], ids=["gRPC", "brpc"])
 @pytest.mark.parametrize("who", ["another user", "a closed connection"])
-def test_foreign_protocol_from_outside_the_job_is_reported_as_a_guess(who: str) -> None:
+def test_foreign_protocol_from_outside_the_job_is_reported_as_a_guess(
+    who: str, first_bytes: bytes, protocol: str
+) -> None:
     with cluster() as found:
         port = found.endpoints[0][1]
         if who == "another user":
             if os.geteuid() != 0:
                 pytest.skip("becomes another user")
-            subprocess.run([sys.executable, "-c", AS_NOBODY, str(port)], check=True)
+            argv = [sys.executable, "-c", AS_NOBODY, str(port), first_bytes.hex()]
+            subprocess.run(argv, check=True)
         else:
             with socket.create_connection(("127.0.0.1", port)) as sock:
-                sock.sendall(GRPC)
-        found.processes[0].expect("speaks gRPC, .*if it is a program of this job, .*--server script")
+                sock.sendall(first_bytes)
+        found.processes[0].expect(f"speaks {protocol}, .*if it is a program of this job, .*--server script")
         with found.client(0) as c:
             c.finish()
         assert found.codes() == [0]

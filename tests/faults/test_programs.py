@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pslaunch.node import codes
 from pslaunch.runtime import client
 from support.clock import own_s
 from support.faults import Control, Held, MemoryLimit, control, memory_limit
-from support.jobs import Job, Place, running
+from support.jobs import Job, Place, finished, running
 from support.trainings import TRAIN
 
 GRACE_S = 1.0
@@ -185,3 +186,30 @@ def test_stopped_pserver_is_named_by_the_waiting_trainer(place: Place, workspace
         this.job.launcher.proc.send_signal(signal.SIGTERM)
         this.control.until_gone(GRACE_S + EXTRA_S)
         assert this.job.launcher.wait() == codes.TERM
+
+
+OWN_PROTOCOL = """
+import os, signal, socket, sys
+if os.environ["PSLAUNCH_RANK"] == "0":
+    signal.pause()
+address = os.environ["PADDLE_INIT_PSERVERS"], int(os.environ["PADDLE_INIT_PORT"])
+with socket.create_connection(address) as sock:
+    sock.sendall(b"PRPC" + bytes(8))
+    while sock.recv(4096): pass
+sys.exit("no answer from the servers")
+"""
+
+
+@pytest.mark.parametrize("place", ["fabric_furnished"], indirect=True)
+def test_guess_about_a_program_on_another_machine_is_the_advice_once_its_trainer_fails(
+    place: Place, workspace: Path
+) -> None:
+    (workspace / "train.py").write_text(OWN_PROTOCOL)
+    options = ("--server=bundled", "--server_num=1", "--worker_num=2", "--grace=1")
+    code, job = finished(place, workspace, *options)
+    failure = job.end()["failure"]
+    assert code == 1 and failure["what"] == "trainer/1", job.launcher.output()
+    guess = (
+        "pserver/0: .* speaks brpc, .*: if it is a program of this job, start the job with --server script"
+    )
+    assert re.fullmatch(guess, failure["advice"]), failure

@@ -52,6 +52,11 @@ class Member:
         self.blames = ""  # the process blamed there
         self.exit: Exit | None = None
 
+    @property
+    def is_leaving(self) -> bool:
+        """True for a pserver that reports its failure; before a trainer has reached it, it may only guess."""
+        return bool(self.why and (self.state or self.blames))
+
 
 class Result(NamedTuple):
     """End of a job."""
@@ -88,8 +93,8 @@ class Supervisor:
         self.alive[key] = self.members[key].role
 
     def note_progress(self, key: str, state: str) -> None:
-        """Note the state that a process's runtime reports."""
-        self.members[key].state = state
+        """Note the state that a process's runtime reports; a guess before it is void."""
+        self.members[key].state, self.members[key].why = state, ""
         if key in self._trainers_left and state == "connected":
             self._connected.add(key)
         else:
@@ -207,6 +212,9 @@ class Supervisor:
             member = self.members.get(self.failure.what)
             if member and member.exit:  # the blamed process has ended since
                 self.failure = self.failure._replace(tail=member.exit.tail)
+            guesses = [f"{k}: {m.why}" for k, m in self.members.items() if m.role == PSERVER and m.why]
+            if guesses and member and member.role == TRAINER and self.has_unreached_pservers:
+                self.failure = self.failure._replace(advice=guesses[0])
             return Result(self.failure.code, self.failure.why, self.failure)
         if self._stopped_by:
             return Result(self._stopped_by, self.why)
@@ -289,7 +297,7 @@ class Supervisor:
 
     def _look_for_leaving(self) -> None:
         """Blame a pserver that still saves after reporting its failure, not the trainers that miss it."""
-        leaving = [k for k, role in self.alive.items() if role == PSERVER and self.members[k].why]
+        leaving = [k for k, role in self.alive.items() if role == PSERVER and self.members[k].is_leaving]
         if self.failure and self._rank(self.failure) == 3 and not self._ending_all and leaving:
             self.failure = self._make_failure(leaving[0], f"is ending: {self.members[leaving[0]].why}")
 

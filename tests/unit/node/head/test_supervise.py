@@ -223,6 +223,22 @@ def test_a_job_that_ends_already_needs_no_other_reason_to_end() -> None:
     assert [a.number for a in running.decide(2.0) if isinstance(a, Signal)] == [TERM]
 
 
+def test_guess_of_a_pserver_explains_trainers_that_never_reached_it() -> None:
+    guess = "10.0.0.2:4711 speaks brpc; start the job with --server script"
+    for reached, advice in ((False, f"pserver/0: {guess}"), (True, "")):
+        for code in (1, codes.SERVICE, codes.PEER):
+            s = job()
+            s.note_explanation("pserver/0", guess)
+            if reached:
+                s.note_progress("pserver/0", "connected")
+            s.note_exit("trainer/1", Exit(code), 1.0)
+            s.decide(2.5)
+            for key in list(s.alive):
+                s.note_exit(key, Exit(143, "SIGTERM", asked=True), 2.5)
+            s.decide(2.5)
+            assert s.failure is not None and (s.failure.what, s.failure.advice) == ("trainer/1", advice)
+
+
 def test_lost_node_outranks_a_failure_just_before() -> None:
     s = job(nodes=3, trainers=3)
     s.note_exit("trainer/0", Exit(1), 1.0)
