@@ -19,7 +19,7 @@ HOUSE = Path(str(pslaunch.__file__)).parent
 SOURCES = [*(HOUSE / "node").rglob("*.py"), *(HOUSE / "run").rglob("*.py"), HOUSE / "check/check.py"]
 TREES = [ast.parse(path.read_text()) for path in SOURCES if path.name != "messages.py"]
 NODES = [node for tree in TREES for node in ast.walk(tree)]
-HANDLERS = ("_order_", "_on_")
+HANDLERS = ("_order_", "_on_", "on_")
 
 
 def type_of(message: object) -> str:
@@ -47,7 +47,7 @@ def test_each_message_on_the_page_is_handled_and_each_handler_has_its_message() 
     named = {n.name for n in NODES if isinstance(n, ast.FunctionDef)}
     named |= {n.id for n in NODES if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     handled = {name.removeprefix(p) for name in named for p in HANDLERS if name.startswith(p)}
-    handled -= {"signal", "message", "output", "data", "lost", "slow"}  # callbacks that take something else
+    handled -= {"signal", "message", "output", "data", "lost", "slow", "node"}  # others with such a name
     asked: set[str] = set()  # where an answer is waited for, or told apart
     for node in NODES:
         words: Iterable[ast.AST] = ()
