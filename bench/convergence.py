@@ -150,7 +150,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=3, help="(%(default)s)")
-    parser.add_argument("--passes", type=int, default=3, help="(%(default)s)")
+    parser.add_argument("--passes", type=int, default=6, help="(%(default)s)")
     parser.add_argument("--samples", type=int, default=40_000, help="of a pass (%(default)s)")
     given = parser.parse_args()
     os.environ["OPENBLAS_NUM_THREADS"] = "1"

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from pslaunch.runtime.remote import RemoteUpdater
 from pslaunch.runtime.run import choose_updater
 from pslaunch.runtime.strategy import Strategy
 from support.cluster import Cluster, run_job
+from support.proxy import cutting
 from support.pservers import Cluster as ServedCluster
 from support.pservers import cluster, run_trainers
 
@@ -113,7 +115,7 @@ def test_a_push_does_not_wait_for_other_trainers() -> None:
 
 
 CONFIGS = {
-    "w": ParamConfig(name="w", rows=2, cols=8),
+    "w": ParamConfig(name="w", rows=100, cols=50),
     "e": ParamConfig(name="e", rows=64, cols=DIM, sparse=True),
 }
 PENDING = Strategy(mode="async", pending=1)
@@ -122,9 +124,11 @@ STRATEGIES = [Strategy(mode="half_async"), PENDING, Strategy(mode="async", pendi
 
 
 @contextmanager
-def update(found: ServedCluster, trainer: int, strategy: Strategy) -> Iterator[RemoteUpdater]:
-    """An updater of a trainer, with SGD and a learning rate of 1; close it after finish()."""
-    with found.client(trainer, mode=strategy.mode) as c:
+def update(
+    found: ServedCluster, trainer: int, strategy: Strategy, **overrides: Any
+) -> Iterator[RemoteUpdater]:
+    """An updater of a trainer, with SGD and a learning rate of 1."""
+    with found.client(trainer, mode=strategy.mode, **overrides) as c:
         made = choose_updater(strategy, found.trainers)(
             CONFIGS,
             frozenset({"e"}),
@@ -143,19 +147,25 @@ def take_step(updater: RemoteUpdater, keys: list[int], value: float) -> dict[str
     own = np.array(sorted(set(keys)), np.uint64)
     rows = updater.fetch({"e": own})
     updater.progress()
-    dense = {"w": np.full((2, 8), value, np.float32)}
+    dense = {"w": np.full((100, 50), value, np.float32)}
     updater.update(dense, {"e": (own, np.full((len(own), DIM), value, np.float32))}, {})
     return dict(rows)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-@pytest.mark.parametrize("passes", [1, 2])
-def test_every_gradient_is_in_the_final_values_once(strategy: Strategy, passes: int) -> None:
-    """With two trainers: geo applies the mean of what they did, the other modes its sum."""
-    steps = np.random.default_rng(1).integers(0, 64, (2, passes, 50, 5)).tolist()
+@pytest.mark.parametrize("strategy", [Strategy(), *STRATEGIES], ids=lambda s: f"{s.mode}{s.pending}")
+@pytest.mark.parametrize("cuts", [0, 60])
+def test_every_gradient_is_in_the_final_values_once(strategy: Strategy, cuts: int) -> None:
+    """Two trainers, two passes, connections that are cut at any byte, in both directions.
+
+    geo applies the mean of what the trainers did, the other modes its sum.
+    """
+    rng = np.random.default_rng(1)
+    steps = rng.integers(0, 64, (2, 2, 100, 5)).tolist()
+    at = (rng.integers(600, 60_000, cuts) * rng.choice([-1, 1], cuts)).tolist()
 
     def train(t: int) -> tuple[F32, F32]:
-        with update(found, t, strategy) as updater:
+        endpoints = [proxy.endpoint for proxy in proxies]
+        with update(found, t, strategy, endpoints=endpoints) as updater:
             updater.start()
             for own in steps[t]:
                 for i, keys in enumerate(own):
@@ -172,11 +182,12 @@ def test_every_gradient_is_in_the_final_values_once(strategy: Strategy, passes: 
             for i, keys in enumerate(own):
                 expected[0][sorted(set(keys))] -= share * (i % 4 + t)
                 expected = expected[0], expected[1] - share * (i % 4 + t)
-    with cluster(ports=2, trainers=2) as found:
+    with cluster(2, trainers=2) as found, cutting(found.endpoints, at) as proxies:
         for w, e in run_trainers(2, train):
             assert (w == expected[1]).all()
             np.testing.assert_array_equal(e, np.repeat(expected[0][:, None], DIM, axis=1))
-        assert found.codes() == [0]
+        assert found.codes() == [0, 0]
+        assert sum(proxy.cut for proxy in proxies) >= cuts
 
 
 @pytest.mark.parametrize(("strategy", "steps"), [(PENDING, 21), (GEO, 5)], ids=str)
@@ -185,7 +196,7 @@ def test_a_trainer_goes_on_while_a_push_is_on_its_way(strategy: Strategy, steps:
     with cluster() as found, update(found, 0, strategy) as updater:
         updater.start()
         rows = updater.fetch({"e": np.arange(4, dtype=np.uint64)})
-        grads = {"w": np.ones((2, 8), np.float32)}
+        grads = {"w": np.ones((100, 50), np.float32)}
         found.processes[0].proc.send_signal(signal.SIGSTOP)
         for _ in range(steps):
             updater.update(grads, {"e": (np.arange(4, dtype=np.uint64), np.ones_like(rows["e"]))}, {})
