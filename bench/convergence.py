@@ -1,9 +1,9 @@
 """The word2vec example in every mode, next to one process with as many samples: bench/convergence.py.
 
 The cost of the test text after the last pass: 2 and 4 trainers with 2 ports, several seeds. In sync the
-trainers share a batch, in the other modes each push has a batch. geo is next to one process with SGD, and has
-its learning rate times the number of trainers, since it takes the mean of what they did. The points are drawn
-in bench/convergence.svg.
+trainers share a batch, in the other modes each push has a batch. geo exchanges every 10 steps, is next to one
+process with SGD, and has its learning rate times the number of trainers, since it takes the mean of what they
+did. bench/convergence.svg shows each seed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MODES = {
     "sync": Strategy(),
     "half_async": Strategy(mode="half_async", discard_ratio=1.6),
     "async": Strategy(mode="async", pending=1),
-    "geo, k = 10": Strategy(mode="geo", k_steps=10),
+    "geo": Strategy(mode="geo", k_steps=10),
 }
 SPAWN = mp.get_context("spawn")
 
@@ -127,10 +127,11 @@ def draw(points: list[tuple[str, list[float], float]], path: Path) -> None:
         return left + width * (value - low) / (high - low)
 
     height = row * (len(points) + 2)
+    zero = find_x(0)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 20}" height="{height}" '
         'font-family="sans-serif" font-size="13">',
-        f'<line x1="{find_x(0)}" x2="{find_x(0)}" y1="8" y2="{height - 2 * row + 10}" stroke="#888"/>',
+        f'<path d="M{zero:.1f} 8V{height - 2 * row + 10}" stroke="#888"/>',
     ]
     for i, (name, values, limit) in enumerate(points):
         y = row * (i + 1)
@@ -149,10 +150,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("mode", nargs="*", help=f"of {', '.join(MODES)} (all)")
     parser.add_argument("--seeds", type=int, default=3, help="(%(default)s)")
-    parser.add_argument("--passes", type=int, default=6, help="(%(default)s)")
+    parser.add_argument("--passes", type=int, default=3, help="(%(default)s)")
     parser.add_argument("--samples", type=int, default=40_000, help="of a pass (%(default)s)")
     given = parser.parse_args()
+    modes = {name: MODES[name] for name in given.mode or MODES}
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     points = []
     with make_fresh_folder() as folder:
@@ -168,9 +171,10 @@ def main() -> None:
             ]
 
         table = Table("Convergence, cost of the test text", beside="one process with as many samples")
-        alone = {name: find_costs(name, 0) for name in ("sync", "geo, k = 10")}
-        for name, strategy in MODES.items():
-            beside = alone["geo, k = 10" if strategy.mode == "geo" else "sync"]
+        alone: dict[str, list[float]] = {}
+        for name, strategy in modes.items():
+            kind = "geo" if strategy.mode == "geo" else "sync"
+            beside = alone[kind] = alone.get(kind) or find_costs(kind, 0)
             limit = 1.05 if strategy.mode == "geo" else 1.03
             for trainers in (2, 4):
                 costs = find_costs(name, trainers)
@@ -180,7 +184,8 @@ def main() -> None:
                 points.append(
                     (f"{name}, {trainers} trainers", [100 * (r - 1) for r in ratios], 100 * (limit - 1))
                 )
-    draw(points, Path(__file__).with_suffix(".svg"))
+    if not given.mode:
+        draw(points, Path(__file__).with_suffix(".svg"))
 
 
 if __name__ == "__main__":
