@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
@@ -118,6 +119,21 @@ class Backend(Protocol):
     def close(self) -> None:
         """End everything left on this side. May be called twice, never raises."""
         ...
+
+
+class EndLimit:
+    """Time until which `close` of a backend waits for what it has started."""
+
+    def __init__(self) -> None:
+        self._grace_s, self._end_s = 0.0, float("inf")
+
+    def limit_end(self, limit_s: float) -> None:
+        self._end_s = min(self._end_s, time.monotonic() + limit_s + CLOSE_EXTRA_S)
+
+    def begin_close(self) -> float:
+        """Limit the wait to the grace; return the time of its end."""
+        self.limit_end(self._grace_s)
+        return max(self._end_s, time.monotonic() + LAST_WORDS_S)
 
 
 class BackendModule(Protocol):

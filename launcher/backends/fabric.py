@@ -24,7 +24,7 @@ from ..options.hosts import Host, find_host
 from ..ssh.channel import Channel
 from ..ssh.fleet import Fleet
 from ..ssh.prompt import Prompt
-from .base import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Backend, Dial, Ended, Line
+from .base import CLOSE_EXTRA_S, OF_ANOTHER, Backend, Dial, Ended, EndLimit, Line
 from .local import LocalBackend
 
 __all__ = ["FabricBackend", "from_data", "make_backend", "to_data"]
@@ -62,7 +62,7 @@ class OnNode0(LocalBackend):
         return super().ask(node, words)
 
 
-class FabricBackend:
+class FabricBackend(EndLimit):
     """Agents on hosts reached by SSH; a line closes with its connection, also if the launcher is killed."""
 
     name = "fabric"
@@ -74,7 +74,7 @@ class FabricBackend:
         ask = self._prompt.ask if on_terminal else None
         self._reach, self._fleet = reach, Fleet(reach, ask=ask, give_up=self._prompt.give_up)
         self._channels: list[Channel] = []
-        self._grace_s, self._end_s = 0.0, float("inf")
+        super().__init__()
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
         return list(zip(nodes, self._open(nodes, limits, "serve"), strict=True))
@@ -124,9 +124,6 @@ class FabricBackend:
     def cancel(self) -> None:
         self._fleet.cancel()
 
-    def limit_end(self, limit_s: float) -> None:
-        self._end_s = min(self._end_s, time.monotonic() + limit_s + CLOSE_EXTRA_S)
-
     def release(self) -> None:
         self._prompt.give_up()
         self._channels.clear()
@@ -135,8 +132,7 @@ class FabricBackend:
     def close(self) -> None:
         """Wait for agents that still end; the head has closed their lines already."""
         self._prompt.give_up()
-        self.limit_end(self._grace_s)
-        end_s = max(self._end_s, time.monotonic() + LAST_WORDS_S)
+        end_s = self.begin_close()
         for channel in self._channels:
             channel.wait(max(0.0, end_s - time.monotonic()))
         self._channels.clear()

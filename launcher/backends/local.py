@@ -18,7 +18,7 @@ from ..node import procs
 from ..node.job import Limits, Node
 from ..node.line.beats import keep_beating
 from ..node.line.wire import BEAT
-from .base import CLOSE_EXTRA_S, LAST_WORDS_S, Dial, Ended, Line
+from .base import Dial, Ended, EndLimit, Line
 
 # -P: neither the working directory nor the workspace may shadow a module of the agent.
 NODE = (sys.executable, "-P", "-m", "pslaunch.node")
@@ -41,7 +41,7 @@ def from_data(_data: object) -> None:
     """Return nothing: later shells are on this machine."""
 
 
-class LocalBackend:
+class LocalBackend(EndLimit):
     """Agents as children of the launcher; their lines are pipes, which close when the launcher dies."""
 
     name = "local"
@@ -49,7 +49,7 @@ class LocalBackend:
 
     def __init__(self) -> None:
         self._keepers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
-        self._grace_s, self._end_s = 0.0, float("inf")
+        super().__init__()
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
         lines: list[Line] = []
@@ -146,9 +146,6 @@ class LocalBackend:
     def cancel(self) -> None:
         """Do nothing: starting is fast here."""
 
-    def limit_end(self, limit_s: float) -> None:
-        self._end_s = min(self._end_s, time.monotonic() + limit_s + CLOSE_EXTRA_S)
-
     def release(self) -> None:
         for keeper, said in self._keepers:
             keeper.returncode = 0  # no longer waited for here
@@ -157,8 +154,7 @@ class LocalBackend:
 
     def close(self) -> None:
         """Wait for the keepers; the head has closed their lines already."""
-        self.limit_end(self._grace_s)
-        end_s = max(self._end_s, time.monotonic() + LAST_WORDS_S)
+        end_s = self.begin_close()
         for keeper, said in self._keepers:
             try:
                 keeper.wait(max(0.0, end_s - time.monotonic()))

@@ -41,7 +41,7 @@ from ..options.mpi_spec import MpiHost, MpiReach
 from ..ship.find_python import make_search
 from ..ship.zipapp import make_zipapp
 from . import mpirun
-from .base import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Dial, Ended, Line
+from .base import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Dial, Ended, EndLimit, Line
 from .leash import LEASH_S, Leashed
 
 __all__ = ["MpiBackend", "from_data", "make_backend", "to_data"]
@@ -105,17 +105,17 @@ def from_data(data: Any) -> MpiReach:
         raise SpecError(OF_ANOTHER) from None
 
 
-class MpiBackend:
+class MpiBackend(EndLimit):
     """Agents of mpirun's ranks, each with a line over TCP."""
 
     name = "mpi"
 
     def __init__(self, reach: MpiReach) -> None:
+        super().__init__()
         self._reach = reach
         self._mpirun: Leashed | None = None
         self._cancelled = threading.Event()
         self._folder = ""  # of mpirun's files
-        self._grace_s, self._end_s = 0.0, float("inf")
         self.ended: Ended | None = None
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
@@ -297,18 +297,14 @@ class MpiBackend:
         if self._mpirun:
             self._mpirun.end_now()
 
-    def limit_end(self, limit_s: float) -> None:
-        self._end_s = min(self._end_s, time.monotonic() + limit_s + CLOSE_EXTRA_S)
-
     def release(self) -> None:
         """Do nothing: every job ends with its launcher."""
 
     def close(self) -> None:
         """Wait for mpirun, which ends after its rank processes, and end it if it does not."""
-        self.limit_end(self._grace_s)
-        end_s = max(self._end_s - LEASH_S, time.monotonic() + LAST_WORDS_S)
+        left_s = self.begin_close() - LEASH_S - time.monotonic()
         if self._mpirun:
-            self._mpirun.wait(end_s - time.monotonic())
+            self._mpirun.wait(max(LAST_WORDS_S, left_s))
         self._close_mpirun()
 
     def _close_mpirun(self) -> None:

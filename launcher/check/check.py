@@ -158,7 +158,6 @@ def find_facts(spec: JobSpec, plan: Plan) -> tuple[Placed, Facts]:
 
 
 def _add_facts(plan: Plan, node: Node, one: Seen) -> Node:
-    """Return the node with the facts of its host."""
     facts = one.facts
     assert facts is not None
     workspace = str(facts["folders"]["workspace"]["path"])

@@ -238,6 +238,13 @@ def report_left(who: str, pids: Iterable[int], log: str) -> None:
             f.write(text)
 
 
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """Write all of `data`, whatever a single write takes. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
 def reap() -> dict[int, int]:
     """Return the wait status of each ended child, by pid."""
     ended = {}

@@ -44,7 +44,6 @@ def read_nic(given: Given) -> str:
 
 
 def _read_path(value: Value) -> str:
-    """Return a checked path on the hosts."""
     path = value.text
     if not path.startswith(("/", "~")) or not path.isprintable():
         raise SpecError(f"{value.shown} is no path on the hosts: expected an absolute path, or one from ~")

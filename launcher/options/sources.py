@@ -49,7 +49,6 @@ class Given:
         return option.default if value is None else option.kind.read(value.text, value.label)
 
     def is_set(self, name: str) -> bool:
-        """Return True if a flag is set."""
         return bool(self.read(name))
 
 
@@ -77,7 +76,6 @@ def gather(backend: str, split: Split, cwd: Path) -> Given:
 
 
 def _read_line(split: Split) -> SourceValues:
-    """Return the values of the command line."""
     layer: dict[str, list[Value]] = {}
     for word in split.ours:
         name, valued, text = word.removeprefix("--").partition("=")

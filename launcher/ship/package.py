@@ -148,7 +148,6 @@ class Listing:
                 self.manifest = manifest if compute_digest(manifest) == self.digest else b""
 
     def keep(self, manifest: bytes) -> None:
-        """Store the manifest."""
         write_beside(self._path, f"{self._fingerprint} {compute_digest(manifest)}\n".encode() + manifest)
 
 

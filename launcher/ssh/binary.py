@@ -15,6 +15,7 @@ import threading
 from collections.abc import Mapping
 
 from ..errors import HostError
+from ..node.procs import write_all
 from .askpass import Askpass
 from .attempt import RETRY_FIRST_S, RETRY_LAST_S, SLICE_S, Deadline, RefusedError, make_start_error
 from .boot import COMMAND, Boot, NoMarkerError, wait_for_marker
@@ -104,10 +105,8 @@ def _try_once(
 
 
 def _send(fd: int, data: bytes) -> None:
-    view = memoryview(data)
     with contextlib.suppress(OSError):
-        while view:
-            view = view[os.write(fd, view) :]
+        write_all(fd, data)
 
 
 def _read(fd: int, n: int, deadline: Deadline) -> bytes:

@@ -11,6 +11,8 @@ import threading
 from abc import ABC, abstractmethod
 from typing import IO, Any
 
+from ..node.procs import write_all
+
 TAIL_BYTES = 4000
 PIECE_BYTES = 64 * 1024
 SENT_BYTES = 4 * (32 * 1024 - 64)  # per write: full paramiko packets without a small remainder
@@ -83,7 +85,7 @@ class ParamikoChannel(Channel):
         session.settimeout(None)
         for fd in (self._inward, self._outward):
             with contextlib.suppress(OSError, AttributeError):
-                _widen(fd)
+                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         for work, name in ((self._send, "send"), (self._receive, "receive")):
             threading.Thread(target=work, name=f"ssh-{name}", daemon=True).start()
 
@@ -103,8 +105,11 @@ class ParamikoChannel(Channel):
                 self.tail.add(errors)
                 if not errors and not data:
                     break
-                if data and wanted:
-                    wanted = _write_all(self._inward, data)  # else discard, so that the sender does not block
+                if wanted:
+                    wanted = False  # later data is discarded, so that the sender does not block
+                    with contextlib.suppress(OSError):
+                        write_all(self._inward, data)
+                        wanted = True
         os.close(self._inward)
         self.status = _get_exit_code(self._session)
         self.over.set()
@@ -132,21 +137,6 @@ def _wait_for_bytes(session: Any) -> tuple[bytes, bytes]:
 def _get_exit_code(session: Any) -> int | None:
     status: int = session.recv_exit_status()  # -1: connection cut, or ended by a signal
     return status if status >= 0 else None
-
-
-def _write_all(fd: int, data: bytes) -> bool:
-    """Write all; return False if the reader is gone."""
-    view = memoryview(data)
-    try:
-        while view:
-            view = view[os.write(fd, view) :]
-    except OSError:
-        return False
-    return True
-
-
-def _widen(fd: int) -> None:
-    fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
 
 class BinaryChannel(Channel):

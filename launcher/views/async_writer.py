@@ -38,7 +38,6 @@ class Outlet(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override] # an attribute there
-        """Encoding of `out`."""
         return self._out.encoding or "utf-8"
 
     @property

@@ -82,7 +82,6 @@ class FromLauncher:
             self._fail(Refusal(int(m["code"]), str(m["text"])))
 
     def take(self, piece: Data) -> None:
-        """Take a piece of the package."""
         if self._receiver:
             self._receiver.take(piece)
 

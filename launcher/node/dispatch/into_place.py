@@ -121,7 +121,6 @@ class Store:
         os.rename(JOURNAL, MANIFEST, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
     def list_staged(self) -> set[str]:
-        """Return all staged names."""
         return set(os.listdir(self.staged_fd))
 
     def open_staged(self, name: str) -> int:

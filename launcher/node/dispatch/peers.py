@@ -62,7 +62,6 @@ class Serving:
             self._aside.do(sender.close)
 
     def close(self) -> None:
-        """Stop serving."""
         self._gate.close()
         for line in list(self._peers):
             self._drop(line)
@@ -117,7 +116,6 @@ class Fetching:
             self._receiver.ask_of(None, alone=True)
 
     def close(self) -> None:
-        """Close the line."""
         self._closed = True
         if self._line:
             self._line.close()

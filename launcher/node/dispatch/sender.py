@@ -85,7 +85,6 @@ class Source:
         return found
 
     def get_path(self, e: Entry) -> str:
-        """Return the path of a file."""
         top, _, rest = e.path.partition("/")
         if top in self._extras:
             return os.path.realpath(os.path.join(self._extras[top], rest))  # it may be a link to a file

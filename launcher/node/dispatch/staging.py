@@ -16,6 +16,7 @@ from .. import codes
 from ..codes import Refusal
 from ..line.wire import Data
 from ..listing import show_few
+from ..procs import write_all
 from . import unchanged
 from .into_place import HASHES, MANIFEST, Store, assign_stage_names, dress, put_in_place, survey
 from .manifest import (
@@ -206,7 +207,7 @@ class Incoming:
             return []
         if self._fd < 0:
             self._begin(e, want.offset)
-        _write(self._fd, data)
+        write_all(self._fd, data)
         self._hash.update(data)
         self._at += len(data)
         return self._end(e, want) if self._at == e.size else []
@@ -214,7 +215,7 @@ class Incoming:
     def _write_whole(self, e: Entry, name: str, data: bytes | memoryview) -> None:
         fd = os.open(name, _NEW | os.O_TRUNC, 0o600, dir_fd=self._store.staged_fd)
         try:
-            _write(fd, data)
+            write_all(fd, data)
             dress(fd, e)
         finally:
             os.close(fd)
@@ -317,7 +318,7 @@ class Incoming:
             try:
                 while data := f.read(1024 * 1024):
                     value.update(data)
-                    _write(fd, data)
+                    write_all(fd, data)
             finally:
                 os.close(fd)
         if value.hexdigest() != e.content:
@@ -339,19 +340,12 @@ class Incoming:
                 self._unchanged = True
 
     def close(self) -> None:
-        """Close the descriptors."""
         self._drop()
         self._store.close()
 
     def give_up(self) -> None:
         """End long work soon; called from another thread."""
         self._hashes.stop = True
-
-
-def _write(fd: int, data: bytes | memoryview) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def _describe_change(e: Entry) -> str:

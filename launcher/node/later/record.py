@@ -105,7 +105,6 @@ def read_all(path: str, tell: Callable[[str], None] = lambda _text: None) -> lis
 
 
 def _read(path: str, tell: Callable[[str], None] = lambda _text: None) -> list[JobRecord]:
-    """Return the record in a file, or []."""
     with contextlib.suppress(OSError):
         with open(path, "rb") as f:
             text = f.read()

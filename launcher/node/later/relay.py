@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Callable
 
 from .. import codes
 from ..listing import EARLIER, OWNER, list_folder, show_few
-from ..procs import complain
+from ..procs import complain, write_all
 from . import record
 
 PIECE_BYTES = 64 * 1024
@@ -69,13 +69,7 @@ def relay(path: str) -> int:
                 if key.fd == 0:
                     sock.sendall(data)
                 else:
-                    _write_all(data)
-
-
-def _write_all(data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(1, view) :]
+                    write_all(1, data)
 
 
 class AnswerWriter(io.RawIOBase):
@@ -88,12 +82,12 @@ class AnswerWriter(io.RawIOBase):
         view = memoryview(data).cast("B")
         for at in range(0, len(view), PIECE_BYTES):
             piece = bytes(view[at : at + PIECE_BYTES])
-            _write_all(LENGTH.pack(len(piece)) + piece)
+            write_all(1, LENGTH.pack(len(piece)) + piece)
         return len(view)
 
     def finish(self) -> None:
         """Mark the end of the answer."""
-        _write_all(LENGTH.pack(0))
+        write_all(1, LENGTH.pack(0))
 
 
 def read_pieces(answer: BinaryIO) -> Iterator[bytes]:
@@ -119,7 +113,6 @@ def write_records(answer: AnswerWriter) -> None:
 
 
 def write_file(answer: AnswerWriter, path: str, *whose: str) -> None:
-    """Write the contents of a file."""
     _check_owner(path, *whose)
     with open(os.path.expanduser(path), "rb") as f:
         while data := f.read(PIECE_BYTES):
