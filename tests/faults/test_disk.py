@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import subprocess
 import tempfile
@@ -13,9 +14,10 @@ import pytest
 
 from pslaunch.node import codes
 from support.faults import control
-from support.jobs import Job, Place, finished, running
+from support.jobs import FabricPlace, Job, Place, finished, running
 from support.process import started
 from support.trainings import TRAIN
+from testbed import Hosts
 
 TALKS = """
 import os, signal, sitecustomize
@@ -126,6 +128,19 @@ def test_a_full_disk_beside_that_of_the_job(workspace: Path, place: Place, varia
             assert code == 0, job.launcher.output()
 
 
+def test_full_tmpdir_of_a_host_is_named_with_its_path(hosts: Hosts, workspace: Path) -> None:
+    (workspace / "train.py").write_text("pass")
+    full = hosts[1]
+    full.small_disk(1 << 18, "/tmp")
+    full.run("sh", "-c", "cat /dev/zero > /tmp/ballast || true")
+    code, job = finished(FabricPlace(hosts), workspace, "--server_num=0")
+    said = job.launcher.output()
+    assert code == codes.IO, said
+    path = r"/tmp/pslaunch-\w+/secret: No space left on device; free some space there"
+    assert re.search(rf"\({full.name}\).*can't use {path}", job.end()["reason"]), said
+    assert "in order" not in said
+
+
 def test_logs_of_an_earlier_job_make_room_for_the_next_one(place: Place, workspace: Path) -> None:
     (workspace / "train.py").write_text("print('new')")
     with small_disk(workspace / "small") as disk:
@@ -137,19 +152,36 @@ def test_logs_of_an_earlier_job_make_room_for_the_next_one(place: Place, workspa
 
 
 SHOWS_LIMIT = "import resource; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+MANY = ("--server_num=0", "--worker_num=24", "--grace=1")
 
 
 @pytest.mark.parametrize("hard", [64, 1024])
 def test_open_files_are_limited_by_the_hard_limit_alone(place: Place, workspace: Path, hard: int) -> None:
     (workspace / "train.py").write_text(SHOWS_LIMIT)
-    argv = place.command(workspace, ("--server_num=0", "--worker_num=24", "--grace=1"), ())
+    argv = place.command(workspace, MANY, ())
     with started(["prlimit", f"--nofile=64:{hard}", *argv]) as launcher:
-        job, code = Job(launcher, place), launcher.wait()
-        if hard == 1024:
-            assert code == codes.OK, launcher.output()
-            assert [job.lines(f"trainer/{i}") for i in range(24)] == [["64 1024"]] * 24
-        else:
-            assert "Too many open files (of 64; raise the hard limit" in job.end()["failure"]["text"]
+        check_limit(Job(launcher, place), launcher.wait(), hard)
+
+
+@pytest.mark.parametrize("hard", [64, 1024])
+def test_open_files_on_a_host_are_limited_by_its_hard_limit_alone(
+    hosts: Hosts, workspace: Path, hard: int
+) -> None:
+    (workspace / "train.py").write_text(SHOWS_LIMIT)
+    python = hosts[0].root / "python"
+    python.write_text(f'#!/bin/sh\nulimit -Sn 64\nulimit -Hn {hard}\nexec python3 "$@"\n')
+    python.chmod(0o755)
+    place = FabricPlace(hosts, f"--agent_python={hosts.root_dir}/python", on=[hosts[0]])
+    code, job = finished(place, workspace, *MANY)
+    check_limit(job, code, hard)
+
+
+def check_limit(job: Job, code: int, hard: int) -> None:
+    if hard == 1024:
+        assert code == codes.OK, job.launcher.output()
+        assert [job.lines(f"trainer/{i}") for i in range(24)] == [["64 1024"]] * 24
+    else:
+        assert "Too many open files (of 64; raise the hard limit" in job.end()["failure"]["text"]
 
 
 def test_full_disk_keeps_written_files(place: Place, workspace: Path) -> None:
