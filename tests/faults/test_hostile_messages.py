@@ -5,23 +5,31 @@ from __future__ import annotations
 import contextlib
 import io
 import socket
+import tempfile
 from collections.abc import Sequence
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, cast, get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pslaunch.backends.base import Line
+from pslaunch.check.check import Inspection, reject_nonsense
+from pslaunch.check.findings import Seen, Wanted, choose_exit_code, find
+from pslaunch.check.report import tell
 from pslaunch.node import job, messages
+from pslaunch.node.dispatch.head_side import PASS_ON_BYTES
 from pslaunch.node.head.head import Head
-from pslaunch.node.job import Count, Limits, Node, Plan, Role
+from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.node.line import wire
 from pslaunch.node.line.wire import Message, encode_control
 from pslaunch.node.loop import Loop
 from pslaunch.run.observe import RemoteHead
+from pslaunch.ship.package import Folder
 from pslaunch.views.live import LiveView
 from pslaunch.views.view import Event, JsonView, PlainView, View
 from support.hostile import spoilt
+from support.spoilt import find_obeyed
 
 FAILURE = {
     "what": "trainer/0", "node": 0, "code": 3, "text": "", "signal": "", "log": "l", "tail": ["x"],
@@ -58,10 +66,25 @@ def usual(message: Message) -> Message:
 
 
 OF_NODE = st.one_of(*map(st.from_type, get_args(messages.OfAgent))).map(usual).flatmap(spoilt)
+FILLED = (*get_args(messages.OfPackage), messages.DispatchedMsg, messages.ServingMsg)
+OF_FILLED = st.one_of(*map(st.from_type, FILLED)).flatmap(spoilt)
+PREPARED: Message = {
+    "type": "prepared", "host": "h", "run_dir": "/r", "python": "python3", "cpu": "c", "addrs": ["::1"],
+    "shared": None, "workspace": "/ws", "log_dir": "/ws/log", "output_dir": "/ws/output",
+    "state_dir": "/ws/.pslaunch",
+}  # fmt: skip
 OVER = st.builds(lambda code: {"type": "over", "code": code}, st.sampled_from([0, 3, 256]))
 BUILT = (messages.EventsMsg, messages.OverMsg, messages.StatusMsg)
 ANSWERS = [st.from_type(m) for m in get_args(messages.ToObserver) if m not in BUILT]
 OF_HEAD = st.one_of(*ANSWERS, OVER, st.just(STATUS)).map(usual).flatmap(spoilt)
+
+
+OF_CHECKED = st.tuples(
+    *(
+        st.from_type(m).flatmap(spoilt)
+        for m in (messages.InspectedMsg, messages.OpenedMsg, messages.ReachedMsg)
+    )
+).map(list)
 
 
 def sent(messages: list[Message]) -> bytes:
@@ -71,30 +94,51 @@ def sent(messages: list[Message]) -> bytes:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(OF_NODE, min_size=1, max_size=6))
 def test_hostile_node_ends_the_head_only_with_a_message(said: list[Message]) -> None:
-    now_s = 0.0
-    nodes = (Node(0, "n0", "", "/ws", "/ws/log", "/ws/output", "/ws/.pslaunch"),)
-    plan = Plan(
+    run_head(make_plan(1), [said])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(OF_FILLED, max_size=5), min_size=2, max_size=2), st.booleans())
+def test_hostile_node_ends_a_dispatch_only_with_a_message(said: list[list[Message]], large: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        with Path(folder, "data").open("wb") as f:
+            f.truncate(PASS_ON_BYTES + 1 if large else 7)
+        plan = make_plan(2)._replace(package=Package(folder))
+        run_head(plan, [[PREPARED, *one] for one in said])
+
+
+def make_plan(count: int) -> Plan:
+    nodes = [Node(i, f"n{i}", "", "/ws", "/ws/log", "/ws/output", "/ws/.pslaunch") for i in range(count)]
+    return Plan(
         job_id="demo-1", name="demo", epoch=0, backend="local", server="bundled", why="given",
         roles=(Role("trainer", Count("per_node", 1), ("python", "train.py")),),
         port=None, ports_num=1, ports_num_for_sparse=0, trainer_count=1, use_gpu=False, added_env={},
-        flags={}, limits=Limits(5.0, 1000.0, 60.0, None, 60.0), nodes=nodes,
+        flags={}, limits=Limits(5.0, 1000.0, 60.0, None, 60.0),
+        nodes=tuple(node._replace(dispatched=count > 1) for node in nodes),
     )  # fmt: skip
-    with contextlib.closing(Loop(clock=lambda: now_s)) as loop:
-        head = Head(loop, job.place(plan, nodes), "5e" * 32, lambda: 0.0)
-        ours, theirs = socket.socketpair()
-        with theirs:
+
+
+def run_head(plan: Plan, said: Sequence[list[Message]]) -> None:
+    """Run a job to its end with nodes that send these messages and close their lines."""
+    now_s = 0.0
+    with contextlib.ExitStack() as stack:
+        loop = stack.enter_context(contextlib.closing(Loop(clock=lambda: now_s)))
+        supply = Folder(loop, plan.package, {}) if plan.package else None
+        head = Head(loop, job.place(plan, plan.nodes), "5e" * 32, lambda: 0.0, supply)
+        for node, messages_of_node in zip(plan.nodes, said, strict=True):
+            ours, theirs = socket.socketpair()
+            stack.enter_context(theirs)
             fd = ours.detach()
-            head.attach(nodes[0], fd, fd, lambda: "")
-            theirs.sendall(sent(said))
+            head.attach(node, fd, fd, lambda: "")
+            theirs.sendall(sent(messages_of_node))
             theirs.shutdown(socket.SHUT_WR)
-            while not head.done:
-                loop.run_once(0.0)
-                now_s += 0.5
-        failed = any(
-            e["event"] in ("process", "end") and e["code"] for e in head.list_events(0)[0] if "code" in e
-        )
+        while not head.done:
+            loop.run_once(0.01 if plan.package else 0.0)
+            now_s += 0.5
+        events = head.list_events(0)[0]
+        failed = any(e["event"] in ("process", "end") and e["code"] for e in events if "code" in e)
         assert head.code < 256 and not (failed and head.code == 0)
-        show(head.list_events(0)[0])
+        show(events)
         head.close()
 
 
@@ -136,3 +180,27 @@ def show(events: Sequence[Event]) -> None:
             view.show_event(e)
             view.tick(20.0 * n)
         view.close()
+
+
+@settings(max_examples=100, deadline=None)
+@given(OF_CHECKED, st.lists(OF_NODE, max_size=2))
+def test_hostile_host_is_a_finding_of_check(answers: list[Message], others: list[Message]) -> None:
+    with contextlib.closing(Loop()) as loop:
+        ours, theirs = socket.socketpair()
+        fd = ours.detach()
+        with theirs:
+            theirs.sendall(sent([*answers, *others]))
+            theirs.shutdown(socket.SHUT_WR)
+            inspection = Inspection(loop)
+            inspection.attach([(make_plan(1).nodes[0], Line(fd, fd))], 30.0)
+            inspection.ask_facts(lambda _node: cast(Any, {}))
+            inspection.try_network()
+            inspection.end()
+            inspection.close()
+    seen = [reject_nonsense(inspection.add_answers(Seen(host="n0"), 0), Wanted(), 0)]
+    findings = find(seen, Wanted(), [0])
+    assert findings and choose_exit_code(findings)  # its line is closed before it has answered all
+    for as_json in (False, True):
+        out = io.StringIO()
+        tell(seen, findings, out, as_json=as_json)
+        assert not find_obeyed(out.getvalue())
