@@ -161,7 +161,7 @@ def find_backend(name: str) -> BackendModule:
     """Return the module of a backend, imported only now; others add theirs as entry points."""
     if name in BUILT_IN:
         return cast(BackendModule, importlib.import_module(f".{name}", __package__))
-    from importlib.metadata import entry_points
+    from importlib.metadata import entry_points  # slow to import
 
     added = entry_points(group="pslaunch.backends")
     if name not in added.names:

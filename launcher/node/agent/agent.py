@@ -26,6 +26,7 @@ from .. import codes, logs, ports, procs
 from ..codes import Refusal, find_remedy
 from ..ending import Ending
 from ..line import reach
+from ..line.trace import Trace
 from ..line.wire import Data, Message, MessageLine
 from ..loop import Loop
 from ..procs import BEAT_S, KILL_LIMIT_S, complain, reap
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from .. import messages
     from ..dispatch.node_side import Filling
     from ..line.gate import Seals
-    from ..line.trace import Trace
     from .loan import Loan
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -111,7 +111,8 @@ class Agent:
     # --- orders ---
 
     def _obey(self, message: Message) -> None:
-        order = getattr(self, f"_order_{message['type']}", None)
+        name = f"order_{message['type']}"
+        order = getattr(self, name, None) or getattr(self._filling, name, None)
         if order is None:
             self.report_trouble("", codes.NODE_LOST, f"unknown order {message['type']!r}")
             return
@@ -131,15 +132,13 @@ class Agent:
         code, text = codes.explain_failure(e)
         self.line.send({"type": "refused", "code": code, "text": text})
 
-    def _order_hello(self, _m: messages.HelloMsg) -> None:
+    def order_hello(self, _m: messages.HelloMsg) -> None:
         """Do nothing: the wire has compared the versions."""
 
-    def _order_prepare(self, m: messages.PrepareMsg) -> None:
+    def order_prepare(self, m: messages.PrepareMsg) -> None:
         """Prepare folders, lock, node files and secret; answer with facts that only the node knows."""
         self._node = int(m["node"])
         if m["trace"]:
-            from ..line.trace import Trace
-
             self._trace = Trace(f"node {self._node}")
             self.line.trace = self._trace.make_note("head")
             self.line.trace("got", m)
@@ -195,7 +194,7 @@ class Agent:
             **premises.paths,
         })  # fmt: skip
 
-    def _order_furnish(self, m: messages.FurnishMsg) -> None:
+    def order_furnish(self, m: messages.FurnishMsg) -> None:
         """Run the installation and setup as a program; answer on its exit."""
         # Not the whole order: other users of this machine can read a program's arguments.
         words = {
@@ -226,23 +225,11 @@ class Agent:
             python = read_chosen_python(m["state_dir"])
             self.line.send({"type": "furnished", "python": python}, in_order=True)
 
-    def _order_dispatch(self, m: messages.DispatchMsg) -> None:
-        if self._filling:
-            self._filling.take_offer(m)
-
-    def _order_serve(self, m: messages.ServeMsg) -> None:
-        if self._filling:
-            self._filling.serve(m)
-
-    def _order_fetch(self, m: messages.FetchMsg) -> None:
-        if self._filling:
-            self._filling.fetch(m)
-
     def _take(self, piece: Data) -> None:
         if self._filling:
             self._filling.take(piece)
 
-    def _order_inspect(self, m: messages.InspectMsg) -> None:
+    def order_inspect(self, m: messages.InspectMsg) -> None:
         """Report facts of this node; only `door`, `shut` and `reach` follow."""
         from .inspect import inspect_node
 
@@ -254,17 +241,17 @@ class Agent:
             self._refuse,
         )
 
-    def _order_door(self, m: messages.DoorMsg) -> None:
+    def order_door(self, m: messages.DoorMsg) -> None:
         """Listen, at this port if it is free, so that other nodes can test our addresses."""
         self._door = reach.Door(self.loop, reach.make_word(self._secret, self._node), int(m["port"]))
         self.line.send({"type": "opened", "port": self._door.port})
 
-    def _order_shut(self, _m: messages.ShutMsg) -> None:
+    def order_shut(self, _m: messages.ShutMsg) -> None:
         """Close the door: its port is free for a program."""
         self._close_doors()
         self.line.send({"type": "shut"})
 
-    def _order_reach(self, m: messages.ReachMsg) -> None:
+    def order_reach(self, m: messages.ReachMsg) -> None:
         """Try the doors of other nodes, in a thread."""
 
         def try_doors() -> list[tuple[int, str]]:
@@ -275,7 +262,7 @@ class Agent:
             try_doors, lambda reached: self.line.send({"type": "reached", "reached": reached}), self._refuse
         )
 
-    def _order_ports(self, m: messages.PortsMsg) -> None:
+    def order_ports(self, m: messages.PortsMsg) -> None:
         """Bind all proposed ports of this node, or none."""
         ports.close_all({**self.held, "": self._marks})
         self.held, self._marks = {}, []
@@ -291,7 +278,7 @@ class Agent:
             return
         self.line.send({"type": "bound"})
 
-    def _order_begin(self, m: messages.BeginMsg) -> None:
+    def order_begin(self, m: messages.BeginMsg) -> None:
         """Write the list of nodes, keep the output numbers, close ports without a program."""
         self._close_doors()
         assert self._premises is not None
@@ -300,7 +287,7 @@ class Agent:
         self._numbers = dict(m["numbers"])
         ports.close_all({key: self.held.pop(key) for key in list(self.held) if key not in self._numbers})
 
-    def _order_start(self, m: messages.StartMsg) -> None:
+    def order_start(self, m: messages.StartMsg) -> None:
         """Start a program, or report the failure; after one failure start no more."""
         key = m["key"]
         if self._can_not_start:
@@ -317,7 +304,7 @@ class Agent:
         assert program.process is not None
         self.line.send({"type": "started", "key": key, "pid": program.process.pid})
 
-    def _order_signal(self, m: messages.SignalMsg) -> None:
+    def order_signal(self, m: messages.SignalMsg) -> None:
         if self._ending and m["number"] != signal.SIGKILL:
             return  # we have signalled all of them
         for key in m["keys"]:
@@ -325,7 +312,7 @@ class Agent:
             if program:
                 program.signal(m["number"])
 
-    def _order_finish(self, _m: messages.FinishMsg) -> None:
+    def order_finish(self, _m: messages.FinishMsg) -> None:
         """End the job here and leave nothing of it."""
         self._clean()
         left = [str(pid) for pid in self._left]

@@ -42,7 +42,7 @@ class Filling:
         self._receiver: Receiver | None = Receiver(loop, workspace, say=say, end=self._finish, tell=say)
         self._receiver.expect()
 
-    def take_offer(self, m: DispatchMsg) -> None:
+    def order_dispatch(self, m: DispatchMsg) -> None:
         """Take the offer of a package: request the lacking files, receive them, put them in place."""
         if self._receiver:
             self._receiver.take_offer(m)
@@ -63,7 +63,7 @@ class Filling:
         else:
             self._say({"type": "dispatched"})
 
-    def serve(self, m: ServeMsg) -> None:
+    def order_serve(self, m: ServeMsg) -> None:
         """Serve the package to other nodes."""
         from .into_place import read_entries
         from .peers import Serving
@@ -80,7 +80,7 @@ class Filling:
             self._refuse,
         )
 
-    def fetch(self, m: FetchMsg) -> None:
+    def order_fetch(self, m: FetchMsg) -> None:
         """Get the lacking files from another node."""
         from .peers import Fetching
 

@@ -22,13 +22,13 @@ from ..later import record
 from ..line import reach
 from ..line.gate import Gate, Seals
 from ..line.listener import Listening
+from ..line.trace import Trace
 from ..line.wire import NONSENSE, Data, Message, MessageLine
 from ..loop import Loop
 from .head import Head
 
 if TYPE_CHECKING:
     from .. import messages
-    from ..line.trace import Trace
 
 CHUNK = 200  # events in one message
 SAY_GOODBYE_S = 2.0  # for an observer to take the next piece of the last events
@@ -114,7 +114,7 @@ class Lead:
             self._own_fd = -1
 
     def _obey(self, observer: Observer, m: Message) -> None:
-        handler: Callable[[Observer, Message], None] | None = getattr(self, f"_order_{m['type']}", None)
+        handler: Callable[[Observer, Message], None] | None = getattr(self, f"order_{m['type']}", None)
         if handler is None:
             self._refuse(observer, f"unknown request {m['type']!r}")
         elif self._head is None and m["type"] not in ("hello", "lead"):
@@ -125,10 +125,10 @@ class Lead:
     def _refuse(self, observer: Observer, text: str, code: int = codes.NODE_LOST) -> None:
         observer.line.send({"type": "refused", "code": code, "text": text})
 
-    def _order_hello(self, _observer: Observer, _m: messages.HelloMsg) -> None:
+    def order_hello(self, _observer: Observer, _m: messages.HelloMsg) -> None:
         """Do nothing: the wire has compared the versions."""
 
-    def _order_lead(self, observer: Observer, m: messages.LeadMsg) -> None:
+    def order_lead(self, observer: Observer, m: messages.LeadMsg) -> None:
         """Lead the job; answer with the addresses for the agents of other nodes."""
         if observer is not self._launcher or self._head is not None:
             self._refuse(observer, "only the launcher begins a job, and once")
@@ -158,8 +158,6 @@ class Lead:
             self._refuse(observer, f"later shells could not find it: {why}", codes.IO)
             return
         if placed.plan.trace:
-            from ..line.trace import Trace
-
             self._trace = Trace("head")
             observer.line.trace = self._trace.make_note("launcher")
         self._head = Head(self._loop, placed, secret, time.time, self._supply, self._trace)
@@ -191,35 +189,35 @@ class Lead:
         assert self._head is not None
         return self._head.placed
 
-    def _order_dispatch(self, observer: Observer, m: messages.DispatchMsg | messages.NoPackageMsg) -> None:
+    def order_dispatch(self, observer: Observer, m: messages.DispatchMsg | messages.NoPackageMsg) -> None:
         if observer is self._launcher:
             self._supply.take_answer(m)
 
-    _order_no_package = _order_dispatch
+    order_no_package = order_dispatch
 
     def _take(self, observer: Observer, piece: Data) -> None:
         if observer is self._launcher:
             self._supply.take(piece)
 
-    def _order_expect(self, observer: Observer, m: messages.ExpectMsg) -> None:
+    def order_expect(self, observer: Observer, m: messages.ExpectMsg) -> None:
         """Expect the agents of the other nodes, which have got our address."""
         if observer is self._launcher and self._head and self._gate:
             self._head.expect(self._gate.port, float(m["limit_s"]))
 
-    def _order_free(self, observer: Observer, _m: messages.FreeMsg) -> None:
+    def order_free(self, observer: Observer, _m: messages.FreeMsg) -> None:
         """Continue without the launcher."""
         if observer is self._launcher:
             self._held = False
             observer.line.send({"type": "freed"})
 
-    def _order_follow(self, observer: Observer, m: messages.FollowMsg) -> None:
+    def order_follow(self, observer: Observer, m: messages.FollowMsg) -> None:
         observer.cursor = int(m["cursor"])
 
-    def _order_status(self, observer: Observer, _m: messages.StatusRequestMsg) -> None:
+    def order_status(self, observer: Observer, _m: messages.StatusRequestMsg) -> None:
         assert self._head is not None
         observer.line.send({"type": "status", **self._head.make_status()})
 
-    def _order_stop(self, observer: Observer, m: messages.StopMsg) -> None:
+    def order_stop(self, observer: Observer, m: messages.StopMsg) -> None:
         assert self._head is not None
         observer.line.send({"type": "stopping"})
         self._head.stop(int(m["number"]), str(m["reason"]), int(m["code"]))

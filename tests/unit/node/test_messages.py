@@ -19,7 +19,7 @@ HOUSE = Path(str(pslaunch.__file__)).parent
 SOURCES = [*(HOUSE / "node").rglob("*.py"), *(HOUSE / "run").rglob("*.py"), HOUSE / "check/check.py"]
 TREES = [ast.parse(path.read_text()) for path in SOURCES if path.name != "messages.py"]
 NODES = [node for tree in TREES for node in ast.walk(tree)]
-HANDLERS = ("_order_", "_on_", "on_")
+HANDLERS = ("order_", "on_")
 
 
 def type_of(message: object) -> str:
