@@ -386,7 +386,10 @@ class Client:
         [n] and row gradients [n, dim]; a table without an entry gets an empty push. rows: keys [n] and arrays
         [n, dim] for these rows as they are after the push.
         """
-        self.wait(self.begin_push_pull(grads, out, sparse, rows))
+        add = self._make_push(grads, out, sparse or {}, rows or {})
+        with self._hold_alone():
+            self._begun = True
+            self._complete(self._begin(add))
 
     def begin_push_pull(
         self,

@@ -13,7 +13,7 @@ from .kernel_numbers import Method, Optim
 from .param_config import ParamConfig
 from .strategy import RATIO, make_v2_strategy
 
-__all__ = ["SGD", "AdaGrad", "L2Regularization", "Momentum", "Optimizer"]
+__all__ = ["SGD", "AdaGrad", "Adam", "L2Regularization", "Momentum", "Optimizer"]
 publish(__name__, __all__)
 
 
@@ -29,10 +29,10 @@ class L2Regularization:
         self.rate = float(rate)
 
 
-_OPTIONS = ("learning_rate", "regularization", "is_async", RATIO, "batch_size")
+_CLIP = "gradient_clipping_threshold"
+_OPTIONS = ("learning_rate", "regularization", _CLIP, "is_async", RATIO, "batch_size")
 _ABSENT = (
     "model_average",
-    "gradient_clipping_threshold",
     "learning_rate_decay_a",
     "learning_rate_decay_b",
     "learning_rate_schedule",
@@ -43,6 +43,7 @@ _ABSENT = (
 class Optimizer:
     """Base of all optimizers: `learning_rate` (default 1e-3) and `regularization`.
 
+    `gradient_clipping_threshold`: greatest magnitude of a value of the gradient, summed over all trainers.
     `is_async`: pservers apply the gradients of each trainer as they come, and drop those that come later than
     `async_lagged_grad_discard_ratio` allows (docs/training.md).
     `batch_size` has no effect, as in v2. Options of v2 that the bundled runtime lacks are errors.
@@ -60,7 +61,10 @@ class Optimizer:
             )
         regularization = options.get("regularization")
         self.decay = regularization.rate if regularization is not None else 0.0
-        self.momentum = 0.0
+        self.momentum, self.numbers = 0.0, dict[str, float]()
+        self.clip = float(options.get(_CLIP) or 0.0)
+        if not 0.0 <= self.clip < float("inf"):
+            raise ValueError(f"{self._name}: {_CLIP}={self.clip} must be finite and not negative")
         self.strategy, self.warning = make_v2_strategy(
             options.get("is_async"), options.get(RATIO), self._name
         )
@@ -83,14 +87,16 @@ class Optimizer:
 
     def make_rule(self, config: ParamConfig) -> Optim:
         """Return this optimizer's rule for a parameter; raises ValueError for unsupported attributes."""
-        if config.momentum and self.method == "adagrad":
+        if config.momentum and self.method != "sgd":
             raise ValueError(f"parameter {config.name}: {self._name} does not support momentum")
         momentum = self.momentum if config.momentum is None else config.momentum
         return Optim(
-            method="momentum" if self.method != "adagrad" and momentum > 0.0 else self.method,
+            method="momentum" if self.method == "sgd" and momentum > 0.0 else self.method,
             learning_rate=self.learning_rate * config.learning_rate,
             momentum=momentum,
             decay=self.decay if config.decay is None else config.decay,
+            clip=self.clip,
+            **self.numbers,
         )
 
 
@@ -112,3 +118,21 @@ class AdaGrad(Optimizer):
     """h += g * g; p -= lr * g / sqrt(h + 1e-6)."""
 
     method: Method = "adagrad"
+
+
+class Adam(Optimizer):
+    """p -= lr * m / (sqrt(v) + epsilon), with the moments m and v of the gradient, their first bias removed.
+
+    For a table with sparse_update only the rows of a step; v2 has no such tables with Adam.
+    """
+
+    method: Method = "adam"
+
+    def __init__(
+        self, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.numbers = {"beta1": float(beta1), "beta2": float(beta2), "epsilon": float(epsilon)}
+        for name, value in self.numbers.items():
+            if not 0.0 <= value < 1.0:
+                raise ValueError(f"optimizer.Adam: {name}={value} must be at least 0 and below 1")

@@ -197,12 +197,12 @@ void ps_client_cancel(ps_client *c) {
 /* --- Building a call. --- */
 
 int ps_call_request(ps_client *c, uint32_t shard, ps_header head, uint16_t expect, size_t outs, ps_err *err) {
-    size_t n = c->iovs_n, bytes = n * sizeof(struct iovec);
-    ps_request *r = ps_call_stage(c, 1, sizeof *r);
-    struct iovec *iovs = ps_call_stage(c, n, sizeof *iovs);
+    size_t n = c->iovs_n;
+    ps_request *r = ps_call_stage(c, 1, sizeof *r + n * sizeof(struct iovec));
     c->iovs_n = 0;
-    if (r == NULL || iovs == NULL) return ps_call_no_memory(err);
-    if (n > 0) memcpy(iovs, c->iovs, bytes);
+    if (r == NULL) return ps_call_no_memory(err);
+    struct iovec *iovs = (struct iovec *)(r + 1);
+    if (n > 0) memcpy(iovs, c->iovs, n * sizeof *iovs);
     *r = (ps_request){.head = head, .call = c->building, .shard = shard, .expect = expect, .out_n = outs};
     r->in_n = n - outs;
     r->out = iovs;

@@ -11,6 +11,7 @@ import pytest
 
 from pslaunch.runtime import _core, reference
 from pslaunch.runtime.client import Client, Init, Optim
+from pslaunch.runtime.kernel_numbers import METHODS, Method
 from support.proxy import cutting
 from support.pservers import cluster, run_trainers
 
@@ -50,11 +51,11 @@ def create(c: Client, values: F32, optim: Optim = ADAGRAD) -> None:
     c.init_dense({"w": values, "b": np.zeros(3, np.float32)})
 
 
-def train(c: Client, trainer: int, steps: int) -> tuple[F32, F32]:
+def train(c: Client, trainer: int, steps: int, optim: Optim = ADAGRAD) -> tuple[F32, F32]:
     """Some steps, then the end of the pass; the final values."""
     w, b = start_values(), np.zeros(3, np.float32)
     with c:
-        create(c, w)
+        create(c, w, optim)
         for step in range(steps):
             c.push_pull(
                 {"w": gradient(trainer, step), "b": gradient(trainer, step, 3)},
@@ -68,10 +69,16 @@ def train(c: Client, trainer: int, steps: int) -> tuple[F32, F32]:
     return w, e
 
 
-def expected(steps: list[int]) -> tuple[F32, F32]:
+def make_oracle(optim: Optim) -> reference.Rule:
+    """Return the same rule for the oracle."""
+    method, lr, l1, l2, clip, *numbers = optim.pack()
+    return reference.Rule(method=method, lr=lr, l1=l1, l2=l2, clip=clip, numbers=tuple(numbers))
+
+
+def expected(steps: list[int], optim: Optim = ADAGRAD) -> tuple[F32, F32]:
     """The same in numpy: sums in trainer order, an ended trainer left out."""
-    rule = reference.Rule(method=reference.ADAGRAD, lr=0.1, l2=1e-3, numbers=(1e-6,))
-    w, slots = start_values(), np.zeros((1, SIZE), np.float32)
+    rule = make_oracle(optim)
+    w, slots = start_values(), np.zeros((optim.state_floats, SIZE), np.float32)
     table = reference.SparseTable(dim=DIM, rule=rule, table=reference.hash_name("e"), kind=0, std=0.1)
     for step in range(max(steps)):
         total = None
@@ -100,6 +107,15 @@ def test_bits_are_those_of_numpy_for_any_number_of_shards(pservers: int, ports: 
     for result in results:
         np.testing.assert_array_equal(result[0], w)
         np.testing.assert_array_equal(result[1], e)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_optimizer_has_the_bits_of_its_oracle_on_any_shards(method: Method) -> None:
+    optim = Optim(method=method, learning_rate=0.1, l1=0.01, decay=1e-3, clip=1.5, momentum=0.9)
+    with cluster(2, 2, 1, trainers=2) as found:
+        results = run_trainers(2, lambda t: train(found.client(t), t, 3, optim))
+        assert found.codes() == [0, 0]
+    assert {digest(*r) for r in results} == {digest(*expected([3, 3], optim))}
 
 
 def test_uneven_trainers_never_hang_and_keep_the_bits() -> None:

@@ -37,7 +37,7 @@ def test_momentum_follows_its_formula() -> None:
     [
         ({"learnin_rate": 1}, "no option learnin_rate; did you mean learning_rate"),
         ({"model_average": object()}, "model_average"),
-        ({"gradient_clipping_threshold": 25}, "gradient_clipping_threshold=25"),
+        ({"gradient_clipping_threshold": -1}, "gradient_clipping_threshold=-1"),
         ({"async_lagged_grad_discard_ratio": 1.6}, "has no effect without is_async"),
         ({"learning_rate": -1}, "learning_rate=-1"),
         ({"regularization": 0.1}, "expected L2Regularization"),
@@ -56,6 +56,15 @@ def test_the_published_optimizer_is_half_asynchronous() -> None:
         regularization=optimizer.L2Regularization(8e-4),
     )
     assert (made.strategy.mode, made.strategy.count_discard(4), made.warning) == ("half_async", 6, "")
+
+
+def test_adam_has_its_numbers_and_clips_the_sum() -> None:
+    adam = optimizer.Adam(beta1=0.8, learning_rate=0.5, gradient_clipping_threshold=25)
+    rule = adam.make_rule(config())
+    assert rule.pack() == (4, 0.5, 0.0, 0.0, 25.0, 0.8, 0.999, 1e-8)
+    assert rule.state_floats == 2
+    with pytest.raises(ValueError, match=r"optimizer\.Adam: beta2=1\.0 must be at least 0 and below 1"):
+        optimizer.Adam(beta2=1)
 
 
 def test_adagrad_has_no_momentum() -> None:

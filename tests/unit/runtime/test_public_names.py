@@ -18,7 +18,7 @@ MODULES = [name for name in dir(paddle) if name not in ("init", "batch", "infer"
         "evaluator",
         "image",
         "layer.lstmemory",
-        "optimizer.Adam",
+        "optimizer.AdaDelta",
         "data_type.sparse_binary_vector",
         "dataset.uci_housing",
         "activation.Exp",
