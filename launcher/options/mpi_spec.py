@@ -73,6 +73,8 @@ def make_mpi_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str
     name, folder, logs = read_folders(given, workspace, sent=package is not None)
     node = Node(0, "", "", dispatched=package is not None).place_in(folder, logs)
     mpirun, version = find_mpirun(given.read("mpirun"), cwd, environ)
+    if version[0] < 5 and any(":" in host.name for host in hosts):
+        raise SpecError("Open MPI 4 takes no IPv6 address as a host; give its name, as in /etc/hosts")
     reach = MpiReach(
         mpirun=mpirun,
         version=version,

@@ -22,13 +22,15 @@ NAMESPACES = ("--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "-
 BOOT_S = 10.0
 PLAIN = ("plain", 4711)  # a user without rights: name and id
 NOBODY = "02:00:00:00:ff:ff"  # a network card that no host has
-# Lines of a shell: another /usr/bin, from which things can be removed.
-WITHOUT_PYTHON = """
-for bin in /usr/bin /usr/local/bin; do
+# Lines of a shell: other folders in place of those given, without the programs of a pattern.
+WITHOUT = """
+pattern=$1
+shift
+for bin; do
     over=/run/over$bin
     mkdir -p $over/up $over/work
     mount -t overlay -o lowerdir=$bin,upperdir=$over/up,workdir=$over/work overlay $bin
-    rm -f $bin/python*
+    rm -f $bin/$pattern
 done
 """
 
@@ -273,6 +275,13 @@ class Host:
                 self.run("ip", family, "rule", "add", "priority", "10", "ipproto", "tcp", "sport", ports,
                          "dport", "32768-65534", "blackhole")  # fmt: skip
 
+    def block_port(self, port: int) -> None:
+        """Nothing that it sends to this port of others leaves it."""
+        self._changed = True
+        for family in ("-4", "-6"):
+            self.run("ip", family, "rule", "add", "priority", "10", "ipproto", "tcp", "dport", str(port),
+                     "prohibit")  # fmt: skip
+
     def change_key(self) -> None:
         """It was set up anew: another host key, which known_hosts does not have."""
         self._keep("host_key")
@@ -290,8 +299,12 @@ class Host:
 
     def no_python(self) -> None:
         """It has no Python, in none of the places where one looks."""
+        self.remove_programs("python*", "/usr/bin", "/usr/local/bin")
+
+    def remove_programs(self, pattern: str, *folders: str) -> None:
+        """Let it have no program of this pattern in these folders."""
         self._changed = True
-        self.run("sh", "-euc", WITHOUT_PYTHON)
+        self.run("sh", "-euc", WITHOUT, "sh", pattern, *folders)
 
     def small_disk(self, size_bytes: int, folder: str = "") -> None:
         """Put a disk of this size at a folder, by default ROOT_DIR; it is empty."""

@@ -70,7 +70,8 @@ def make(network: Network, *, reachable: bool) -> None:
     own = [f"addr add {network.address(HERE)}/24 dev {bridge}"]
     own += [f"addr add {network.address6(HERE)}/64 dev {bridge} nodad"]
     ip(
-        f"link add {bridge} type bridge",
+        # Without snooping: else hosts sometimes do not find each other by IPv6 after one of them has booted.
+        f"link add {bridge} type bridge mcast_snooping 0",
         *(own if reachable else [f"link set {bridge} addrgenmode none"]),
         f"link set {bridge} up",
     )

@@ -79,6 +79,13 @@ def test_hosts_without_ranks_get_no_slot(folder: Path) -> None:
     assert make_reach(folder, "-H", "a:2,b,c", "-n", "3").hosts == (("a", None, 2), ("b", None, 1))
 
 
+def test_ipv6_addresses_need_open_mpi_5(folder: Path) -> None:
+    assert make_reach(folder, "-H", "[fd00::2]:2").hosts == (MpiHost("fd00::2", None, 2),)
+    write_mpirun(folder, "mpirun (Open MPI) 4.1.4")
+    with pytest.raises(SpecError, match="Open MPI 4 takes no IPv6 address as a host; give its name"):
+        make(folder, "-H", "[fd00::2]:2")
+
+
 def test_without_hosts_ranks_are_on_this_machine(folder: Path) -> None:
     assert make_reach(folder, "-n", "2").hosts == (MpiHost("localhost", None, 2),)
 

@@ -1,0 +1,132 @@
+"""Failures of mpirun and its hosts: each has its code, its host, and a remedy; nothing is started."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node import codes
+from support.jobs import finished
+from support.openmpi import MpiPlace, get_prefix
+from testbed import Hosts
+
+THREE = ("--worker_num=3", "--grace=1", "--connect_timeout=2")
+ALONE = ("--server_num=0", *THREE)
+SHOW = """
+import os
+print(os.uname().nodename, os.environ["OMPI_COMM_WORLD_RANK"], os.environ["PADDLE_TRAINER_ID"])
+"""
+
+
+@pytest.fixture(params=[4, 5])
+def major(request: pytest.FixtureRequest) -> int:
+    """Return the version of Open MPI."""
+    return int(request.param)
+
+
+@pytest.fixture
+def package(workspace: Path) -> Path:
+    (workspace / "train.py").write_text(SHOW)
+    return workspace
+
+
+def test_ranks_are_trainers_on_their_hosts(hosts: Hosts, package: Path, major: int) -> None:
+    (package / "machines").write_text("node1 # first\n\nroot@node2 slots=2\n")
+    code, job = finished(MpiPlace(hosts, major), package, *ALONE, "-hostfile", str(package / "machines"))
+    assert code == 0, job.launcher.output()
+    said = [job.lines(f"trainer/{rank}") for rank in range(3)]
+    assert said == [["node1 0 0"], ["node2 1 1"], ["node2 2 2"]]
+
+
+def test_hosts_may_be_ipv6_addresses(hosts: Hosts, package: Path) -> None:
+    listed = ",".join(f"[{host.address6}]" for host in hosts)
+    code, job = finished(MpiPlace(hosts, 5), package, *ALONE, "-H", listed)
+    assert code == 0, job.launcher.output()
+    assert [job.lines(f"trainer/{rank}") for rank in range(3)] == [
+        [f"node{k} {k - 1} {k - 1}"] for k in (1, 2, 3)
+    ]
+
+
+def remove_daemon(hosts: Hosts) -> None:
+    hosts[1].remove_programs("orted", "/usr/bin")
+    if get_prefix(hosts).exists():
+        hosts[1].remove_programs("prted", str(get_prefix(hosts) / "bin"))
+
+
+def refuse_key(hosts: Hosts) -> None:
+    (hosts[1].home / ".ssh/authorized_keys").write_text("")
+
+
+def leave(_hosts: Hosts) -> None:
+    pass
+
+
+NO_KEYS = "-o BatchMode=yes -o UserKnownHostsFile=/dev/null"
+FAILURES: dict[str, tuple[Callable[[Hosts], None], list[str], int, str]] = {
+    "unknown host": (
+        leave, ["-H", "node1,node1x,node3"], codes.HOST,
+        "node1x: Could not resolve hostname .*; correct the hostfile, .* test with: ssh node1x true",
+    ),
+    "dead host": (
+        lambda hosts: hosts[1].crash(), [], codes.HOST, "node2: connect to host .*; test with: ssh node2 true"
+    ),
+    "changed key": (
+        lambda hosts: hosts[1].change_key(), [], codes.HOST, "node2: Host key for .* has changed"
+    ),
+    "unknown key": (
+        leave, ["--mca", "plm_rsh_args", NO_KEYS], codes.HOST,
+        "node[123].*: No ED25519 host key is known for .*; to see its key and accept it: ssh node",
+    ),
+    "refused key": (
+        refuse_key, [], codes.RIGHTS, "node2: Permission denied .*; add your public key: ssh-copy-id node2"
+    ),
+    "no daemon": (
+        remove_daemon, [], codes.PREFLIGHT,
+        "node2: (or|pr)ted of Open MPI can't be started there: .*--prefix DIR",
+    ),
+    "no Python": (
+        lambda hosts: hosts[1].no_python(), [], codes.PREFLIGHT,
+        "no Python 3.9 or later on node2: .*--agent_python",
+    ),
+    "launcher blocked": (
+        lambda hosts: hosts[1].block_port(7165), ["--port=7164"], codes.PREFLIGHT,
+        "node2.*port 7165 of .*Permission denied",
+    ),
+    "mapping": (leave, ["--map-by", "nodx"], codes.USAGE, "'nodx'; did you mean node"),
+    "option": (leave, ["--mpirun_args=--frobnicate"], codes.USAGE, "has no option --frobnicate"),
+    "slots": (
+        leave, ["-H", "node1:1,node2:1"], codes.USAGE,
+        "--worker_num=3 is more than the 2 slots of the hosts; add --oversubscribe",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_failure_names_host_and_remedy(hosts: Hosts, package: Path, major: int, failure: str) -> None:
+    spoil, options, code, words = FAILURES[failure]
+    place = MpiPlace(hosts, major)
+    spoil(hosts)
+    found, job = finished(place, package, *THREE, *options)
+    output = job.launcher.output()
+    assert found == code and re.search(words, output, re.DOTALL), (found, output)
+    assert not job.events(), "nothing was started"
+
+
+def test_root_needs_the_option(hosts: Hosts, package: Path, major: int) -> None:
+    place = MpiPlace(hosts, major)
+    place._options = tuple(option for option in place._options if option != "--allow-run-as-root")
+    found, job = finished(place, package, *THREE)
+    assert found == codes.USAGE and "add --allow-run-as-root" in job.launcher.output()
+
+
+def test_hosts_with_another_version_are_named(hosts: Hosts, package: Path) -> None:
+    place = MpiPlace(hosts, 5)
+    place._options = tuple(option for option in place._options if not option.startswith("--prefix"))
+    place._options += ("--prefix=/usr",)
+    found, job = finished(place, package, *THREE)
+    output = job.launcher.output()
+    assert found == codes.PREFLIGHT and "prted of Open MPI can't be started there" in output
+    assert "install Open MPI 5.0.11 there, or give its folder on the hosts: --prefix DIR" in output
