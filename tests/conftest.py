@@ -97,7 +97,7 @@ def pytest_make_collect_report(
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_left_by_the_run() -> Iterator[None]:
+def check_leftovers_of_the_run() -> Iterator[None]:
     """Fail the run if something is left when all fixtures are gone."""
     before = leaks.Leftovers.now()
     yield
@@ -106,7 +106,7 @@ def nothing_left_by_the_run() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind(nothing_left_by_the_run: None) -> Iterator[None]:
+def check_leftovers(check_leftovers_of_the_run: None) -> Iterator[None]:
     """Fail a test that leaves a process, a listening port or a file of ours behind."""
     before = leaks.Leftovers.now()
     leaks.begin_test(before)
@@ -194,7 +194,7 @@ def make_set(count: int, *, bastion: bool = False) -> Hosts:
 
 
 @pytest.fixture(scope="session")
-def standing_hosts(nothing_left_by_the_run: None) -> Iterator[Hosts]:
+def standing_hosts(check_leftovers_of_the_run: None) -> Iterator[Hosts]:
     """Three hosts for many tests, one after the other."""
     with make_set(3) as hosts:
         leaks.kept_hosts.add(hosts.id)
@@ -205,7 +205,7 @@ def standing_hosts(nothing_left_by_the_run: None) -> Iterator[Hosts]:
 @pytest.fixture
 def hosts(standing_hosts: Hosts) -> Iterator[Hosts]:
     """Three hosts as they were made; a test that leaves a process on one of them fails."""
-    standing_hosts.pristine()
+    standing_hosts.reset()
     yield standing_hosts
 
     def left() -> list[str]:
@@ -215,14 +215,14 @@ def hosts(standing_hosts: Hosts) -> Iterator[Hosts]:
 
 
 @pytest.fixture
-def make_hosts(nothing_left_behind: None) -> Iterator[Callable[..., Hosts]]:
+def make_hosts(check_leftovers: None) -> Iterator[Callable[..., Hosts]]:
     """Make sets of hosts of the test's own: arguments as of `make_set`."""
     with contextlib.ExitStack() as stack:
         yield lambda count, **options: stack.enter_context(make_set(count, **options))
 
 
 @pytest.fixture(scope="session")
-def standing_cluster(nothing_left_by_the_run: None) -> Iterator[Kube]:
+def standing_cluster(check_leftovers_of_the_run: None) -> Iterator[Kube]:
     """The run's Kubernetes cluster, for many tests."""
     from support import kube  # its library is slow to import
 

@@ -34,7 +34,7 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 
 @pytest.fixture(scope="session")
 def stranger(
-    tmp_path_factory: pytest.TempPathFactory, nothing_left_by_the_run: None
+    tmp_path_factory: pytest.TempPathFactory, check_leftovers_of_the_run: None
 ) -> Iterator[tuple[Job, Path]]:
     """Another job of this user, beside all jobs under test, with the same names of programs."""
     workspace = tmp_path_factory.mktemp("stranger")
@@ -47,7 +47,7 @@ def stranger(
 
 
 @pytest.fixture(autouse=True)
-def strangers_are_untouched(stranger: tuple[Job, Path]) -> Iterator[None]:
+def check_stranger(stranger: tuple[Job, Path]) -> Iterator[None]:
     """Fail a test in which the stranger noticed something."""
     job, workspace = stranger
     yield

@@ -131,7 +131,7 @@ def test_a_full_disk_beside_that_of_the_job(workspace: Path, place: Place, varia
 def test_full_tmpdir_of_a_host_is_named_with_its_path(hosts: Hosts, workspace: Path) -> None:
     (workspace / "train.py").write_text("pass")
     full = hosts[1]
-    full.small_disk(1 << 18, "/tmp")
+    full.mount_small_disk(1 << 18, "/tmp")
     full.run("sh", "-c", "cat /dev/zero > /tmp/ballast || true")
     code, job = finished(FabricPlace(hosts), workspace, "--server_num=0")
     said = job.launcher.output()

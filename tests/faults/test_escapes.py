@@ -180,7 +180,7 @@ def test_process_that_can_not_be_ended_is_named_also_by_the_keeper_of_a_lost_hos
     hosts: Hosts, workspace: Path, compile_program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     lost = hosts[1]
-    user = {host.plain_user() for host in hosts}.pop()
+    user = {host.add_plain_user() for host in hosts}.pop()
     for host in hosts:
         program = shutil.copy(compile_program("other_user"), host.root)
         Path(program).chmod(0o4755)

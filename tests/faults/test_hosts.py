@@ -31,7 +31,7 @@ GIVE_UP_S = 8.0  # a launcher waits so long for who does not answer its second r
 STUBBORN_SETUP = "trap '' TERM; setsid sleep 1000 & echo furnishing; while :; do sleep 1000; done"
 # Moments at which a process is held; furnishing and later report themselves.
 MOMENTS = {"reaching": "keeper start 1", "dispatching": "agent new 1"}
-POWER: dict[str, Callable[[Host], None]] = {"power": Host.crash, "cable": Host.link_down, "hang": Host.freeze}
+POWER: dict[str, Callable[[Host], None]] = {"power": Host.crash, "cable": Host.cut_link, "hang": Host.freeze}
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ PLACED += [
 
 @pytest.fixture(scope="session")
 def inhabited_hosts(
-    tmp_path_factory: pytest.TempPathFactory, nothing_left_by_the_run: None
+    tmp_path_factory: pytest.TempPathFactory, check_leftovers_of_the_run: None
 ) -> Iterator[Inhabited]:
     """Three hosts for all tests here, each with a job that must not notice them."""
     if reason := why_not():

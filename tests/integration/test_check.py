@@ -106,7 +106,7 @@ def test_unsendable_package_is_reported_before_the_job(
 def test_all_failed_hosts_are_reported_with_their_reasons(hosts: Hosts, plain: Path) -> None:
     hosts[0].crash()
     (hosts[1].home / ".ssh/authorized_keys").write_text("")
-    hosts[2].no_python()
+    hosts[2].remove_python()
     code, told = check(hosts, plain, "--connect_timeout=3")
     assert code == codes.PREFLIGHT
     problems = found(told)
@@ -129,8 +129,8 @@ def test_exit_codes_of_hosts_that_are_not_reached(hosts: Hosts, plain: Path) -> 
 
 def test_several_things_wrong_with_one_host(hosts: Hosts, plain: Path) -> None:
     (plain / "data").write_bytes(bytes(3 << 20))
-    hosts[1].small_disk(1 << 20)
-    hosts[2].small_disk(1 << 20)
+    hosts[1].mount_small_disk(1 << 20)
+    hosts[2].mount_small_disk(1 << 20)
     hosts[2].run("mount", "-o", "remount,ro", str(hosts.root_dir))
     wrong = ("--nics=eth1", "--python=/usr/bin/python9", "--link=corpus=/mnt/corpus")
     code, told = check(hosts, plain, *wrong)
@@ -233,7 +233,7 @@ def test_a_workspace_that_is_not_there(hosts: Hosts, plain: Path) -> None:
 
 
 def test_a_failed_start_shows_the_table(hosts: Hosts, plain: Path) -> None:
-    hosts[1].no_python()
+    hosts[1].remove_python()
     (hosts[2].home / ".ssh/authorized_keys").write_text("")
     done = run(hosts, *words_for(hosts, plain))
     assert done.returncode == codes.HOST
@@ -244,7 +244,7 @@ def test_a_failed_start_shows_the_table(hosts: Hosts, plain: Path) -> None:
 
 
 def test_a_start_that_fails_later_shows_it_too(hosts: Hosts, plain: Path) -> None:
-    hosts[0].small_disk(1 << 20)
+    hosts[0].mount_small_disk(1 << 20)
     (plain / "data").write_bytes(os.urandom(3 << 20))
     done = run(hosts, *words_for(hosts, plain))
     assert done.returncode == codes.IO
@@ -276,14 +276,14 @@ def test_a_log_folder_that_another_job_uses(hosts: Hosts, plain: Path) -> None:
 
 @pytest.mark.may_skip(NO_BULLSEYE)
 def test_a_host_with_python_39(hosts: Hosts, plain: Path) -> None:
-    hosts[0].old_python(bullseye_root())
+    hosts[0].install_old_python(bullseye_root())
     code, told = check(hosts, plain)
     assert (code, found(told)) == (codes.OK, {})
     assert told[0]["facts"]["programs"]["version"].startswith("3.9.")
     assert "other Python" in found(told, "warning")["node2"]
 
 
-@pytest.mark.parametrize("fault", [Host.freeze, Host.link_down])
+@pytest.mark.parametrize("fault", [Host.freeze, Host.cut_link])
 def test_ctrl_c_ends_it_while_a_host_is_waited_for(
     hosts: Hosts, plain: Path, fault: Callable[[Host], None]
 ) -> None:

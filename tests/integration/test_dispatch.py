@@ -125,7 +125,7 @@ def test_disk_without_room_is_reported_and_the_old_workspace_stays_intact(
     hosts: Hosts, workspace: Path
 ) -> None:
     place = FabricPlace(hosts)
-    hosts[1].small_disk(1_000_000)
+    hosts[1].mount_small_disk(1_000_000)
     fill(workspace)
     assert finished(place, workspace, *ALONE)[0] == 0
     (workspace / "data/a").write_text("changed")
@@ -208,7 +208,7 @@ def test_nodes_that_share_a_folder_get_it_once_and_have_their_own_logs(
     for host in (hosts[1], hosts[2]):
         host.share_root(hosts[0])
         if not locks:
-            host.own_locks(lock)
+            host.separate_locks(lock)
     fill(workspace)
     (workspace / "data/part-1").write_text("1")
     (workspace / "train.py").write_text(

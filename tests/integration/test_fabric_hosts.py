@@ -34,10 +34,10 @@ def test_hosts_of_all_kinds_in_one_job(hosts: Hosts, package: Path) -> None:
     for host, shell in zip(hosts, ("/bin/csh", "/usr/bin/fish", "/bin/bash"), strict=True):
         if not Path(shell).exists():
             pytest.skip(f"no {shell}; .ci/run installs it")
-        host.login_shell(shell)
-    hosts[2].old_python(bullseye_root())
+        host.set_login_shell(shell)
+    hosts[2].install_old_python(bullseye_root())
     for host in hosts:
-        host.chatter("last login: yesterday")
+        host.print_at_login("last login: yesterday")
     code, job = finished(FabricPlace(hosts), package, *ALONE)
     assert code == 0, job.launcher.output()
     said = [job.lines(f"trainer/{rank}")[0].split() for rank in range(3)]
@@ -64,7 +64,7 @@ def test_a_user_without_rights_has_the_same_guards(
 ) -> None:
     (workspace / "train.py").write_text(GUARDED)
     (workspace / "given").write_text("here")
-    user = {host.plain_user() for host in hosts}.pop()
+    user = {host.add_plain_user() for host in hosts}.pop()
     place = FabricPlace(hosts, f"--head={head}", user=user)
     with running(place, workspace, *ALONE) as job:
         job.until_printed(f"{PLAIN[1]} here", ["trainer/0", "trainer/1", "trainer/2"])
@@ -78,7 +78,7 @@ def test_a_user_without_rights_has_the_same_guards(
 
 def test_user_without_rights_learns_the_ports_that_need_them(hosts: Hosts, workspace: Path) -> None:
     (workspace / "train.py").write_text(SHOW)
-    user = {host.plain_user() for host in hosts}.pop()
+    user = {host.add_plain_user() for host in hosts}.pop()
     code, job = finished(FabricPlace(hosts, user=user, on=[hosts[0]]), workspace, "--port=80")
     failure = job.end()["failure"]
     assert code == codes.SERVICE and ":80: Permission denied: only root may" in failure["text"]
@@ -145,13 +145,13 @@ def test_a_firewall_with_the_given_port_open_is_enough(hosts: Hosts, workspace: 
 
 
 def full_disk(host: Host) -> None:
-    host.small_disk(1 << 18)
+    host.mount_small_disk(1 << 18)
     host.run("sh", "-c", f"cat /dev/zero > {host.site.root}/ballast || true")
 
 
 def nearly_full_disk(host: Host) -> None:
     """Nothing but a folder that an earlier job made."""
-    host.small_disk(1 << 18)
+    host.mount_small_disk(1 << 18)
     made = host.site.root / "my job's $HOME/.pslaunch"
     host.run("mkdir", "-p", str(made))
     host.run("touch", str(made / ".gitignore"))
@@ -159,14 +159,14 @@ def nearly_full_disk(host: Host) -> None:
 
 
 def disk_that_can_only_be_read(host: Host) -> None:
-    host.small_disk(1 << 20)
+    host.mount_small_disk(1 << 20)
     host.run("mount", "-o", "remount,ro", str(host.site.root))
 
 
 FAULTS: dict[str, tuple[Callable[[Host], None], int, tuple[str, ...]]] = {
-    "no python": (Host.no_python, codes.HOST, ("1 of 3 hosts", "node2", "Python 3.9")),
+    "no python": (Host.remove_python, codes.HOST, ("1 of 3 hosts", "node2", "Python 3.9")),
     "changed key": (Host.change_key, codes.HOST, ("1 of 3 hosts", "node2", "known_hosts:2")),
-    "small disk": (lambda host: host.small_disk(1 << 20), codes.IO, ("(node2)", "bytes free")),
+    "small disk": (lambda host: host.mount_small_disk(1 << 20), codes.IO, ("(node2)", "bytes free")),
     "full disk": (full_disk, codes.IO, ("(node2)", "/.pslaunch", "No space left on device")),
     "nearly full disk": (nearly_full_disk, codes.IO, ("(node2)", "/.pslaunch/lock: No space left on device")),
     "read-only": (disk_that_can_only_be_read, codes.RIGHTS, ("(node2)", "/log can't be made", "--root_dir")),

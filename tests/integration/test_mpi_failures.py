@@ -88,7 +88,7 @@ FAILURES: dict[str, tuple[Callable[[Hosts], None], list[str], int, str]] = {
         "node2: (or|pr)ted of Open MPI can't be started there: .*--prefix DIR",
     ),
     "no Python": (
-        lambda hosts: hosts[1].no_python(), [], codes.PREFLIGHT,
+        lambda hosts: hosts[1].remove_python(), [], codes.PREFLIGHT,
         "no Python 3.9 or later on node2: .*--agent_python",
     ),
     "launcher blocked": (

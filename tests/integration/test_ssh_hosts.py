@@ -50,8 +50,8 @@ def test_a_login_shell_that_talks(hosts: Hosts, fleet: Callable[..., Fleet], she
     path = shutil.which(shell)
     if not path:
         pytest.skip(f"no {shell} here; apt-get install {shell}")
-    hosts[0].login_shell(path)
-    hosts[0].chatter(NOISE)
+    hosts[0].set_login_shell(path)
+    hosts[0].print_at_login(NOISE)
     if shell != "sh":  # which has no login file for commands
         assert "has rules" in hosts.ssh("node1", "echo hello").stdout
     (channel,) = fleet(hosts).open([Host("node1")], [KEEPER])
@@ -59,7 +59,7 @@ def test_a_login_shell_that_talks(hosts: Hosts, fleet: Callable[..., Fleet], she
 
 
 def test_a_login_shell_that_lets_nobody_in(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:
-    hosts[0].login_shell("/usr/sbin/nologin")
+    hosts[0].set_login_shell("/usr/sbin/nologin")
     one, two = fleet(hosts).open([Host("node1"), Host("node2")], [KEEPER] * 2)
     assert "This account is currently not available" in refused(one, "start")
     greets(two)
@@ -75,13 +75,13 @@ def test_a_login_shell_that_has_ended_before_we_could_speak(
         sendall(session, data)
 
     monkeypatch.setattr(paramiko.Channel, "sendall", late)
-    hosts[0].login_shell("/usr/sbin/nologin")
+    hosts[0].set_login_shell("/usr/sbin/nologin")
     (one,) = fleet(hosts).open([Host("node1")], [KEEPER])
     assert "This account is currently not available" in refused(one, "start")
 
 
 def test_host_without_python_is_reported(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:
-    hosts[0].no_python()
+    hosts[0].remove_python()
     (channel,) = fleet(hosts).open([Host("node1")], [KEEPER])
     words = refused(channel, "python")
     assert "no Python 3.9 or later" in words
@@ -90,7 +90,7 @@ def test_host_without_python_is_reported(hosts: Hosts, fleet: Callable[..., Flee
 
 @pytest.mark.may_skip(NO_BULLSEYE)
 def test_python_39_is_enough(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:
-    hosts[0].old_python(bullseye_root())
+    hosts[0].install_old_python(bullseye_root())
     assert hosts.ssh("node1", "python3", "-V").stdout.startswith("Python 3.9.")
     (channel,) = fleet(hosts).open([Host("node1")], [KEEPER])
     greets(channel)
@@ -112,7 +112,7 @@ def test_changed_host_key_is_refused(hosts: Hosts, fleet: Callable[..., Fleet]) 
 
 
 def test_a_silent_network_has_a_limit_and_holds_up_nobody(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:
-    hosts[1].link_down()
+    hosts[1].cut_link()
     start_s = own_s()
     one, two, three = fleet(hosts, reaching(connect_timeout_s=2.0)).open(
         [Host("node1"), Host("node2"), Host("node3")], [KEEPER] * 3

@@ -63,7 +63,7 @@ def test_processes_are_found_wherever_they_hide(hosts: Hosts) -> None:
     (inside,) = hosts.ssh(host.name, "pgrep -x sleep").stdout.split()
     assert host.pid(int(inside)) == pid
     assert hosts[0].processes() == {}
-    hosts.pristine()
+    hosts.reset()
     assert host.processes() == {}
 
 
@@ -85,12 +85,12 @@ def test_a_link_that_is_down_is_silent_and_comes_back(hosts: Hosts) -> None:
         assert line.stdin and line.stdout
         line.stdin.write(b"before\n")
         assert line.stdout.readline() == b"before\n"
-        hosts[2].link_down()
+        hosts[2].cut_link()
         line.stdin.write(b"during\n")
         assert hosts.ssh("node2", "hostname").returncode == 0
         assert hosts.ssh("node3", "-o", "ConnectTimeout=1", "hostname").returncode == 255
         assert not select.select([line.stdout], [], [], 0)[0]
-        hosts[2].link_up()
+        hosts[2].restore_link()
         assert line.stdout.readline() == b"during\n"
         line.stdin.close()
 
@@ -107,32 +107,32 @@ def test_a_changed_key_is_refused(hosts: Hosts) -> None:
     hosts[1].change_key()
     refused = hosts.ssh("node2", "hostname")
     assert refused.returncode == 255 and "IDENTIFICATION HAS CHANGED" in refused.stderr
-    hosts.pristine()
+    hosts.reset()
     assert hosts.ssh("node2", "hostname").stdout == "node2\n"
 
 
 def test_a_host_without_python(hosts: Hosts) -> None:
-    hosts[0].no_python()
+    hosts[0].remove_python()
     look = "command -v python3 python3.11 python /usr/bin/python3"
     assert hosts.ssh("node1", look).returncode != 0
     assert hosts.ssh("node2", look).stdout
-    hosts.pristine()
+    hosts.reset()
     assert hosts.ssh("node1", look).stdout
 
 
 @pytest.mark.may_skip(NO_BULLSEYE)
 def test_a_host_with_an_old_python(hosts: Hosts) -> None:
-    hosts[0].old_python(bullseye_root())
+    hosts[0].install_old_python(bullseye_root())
     said = hosts.ssh("node1", f"python3 -V; pwd; touch {hosts.root_dir}/here; hostname; ssh-add -l")
     assert said.stdout.split()[1].startswith("3.9.") and said.stdout.split()[2:] == ["/root", "node1"]
     assert (hosts[0].root / "here").exists()
-    hosts.pristine()
+    hosts.reset()
     assert not (hosts[0].root / "here").exists()
     assert "Python 3.9" not in hosts.ssh("node1", "python3 -V").stdout
 
 
 def test_a_small_disk_is_full(hosts: Hosts) -> None:
-    hosts[2].small_disk(1 << 20)
+    hosts[2].mount_small_disk(1 << 20)
     full = hosts.ssh("node3", f"dd if=/dev/zero of={hosts.root_dir}/file bs=64k count=100")
     assert full.returncode == 1 and "No space left on device" in full.stderr
 
@@ -141,8 +141,8 @@ def test_a_small_disk_is_full(hosts: Hosts) -> None:
 def test_a_login_shell_and_files_that_talk(hosts: Hosts, shell: str) -> None:
     if not Path(shell).exists():
         pytest.skip(f"no {shell}; .ci/run installs it")
-    hosts[0].login_shell(shell)
-    hosts[0].chatter("who are you?")
+    hosts[0].set_login_shell(shell)
+    hosts[0].print_at_login("who are you?")
     said = hosts.ssh("node1", "ps -o comm= -p $$" if shell != "/usr/bin/fish" else "ps -o comm= -p $fish_pid")
     talks = [] if shell == "/bin/sh" else ["who are you?"]
     assert said.stdout.splitlines() == [*talks, Path(shell).name], said.stderr
@@ -167,7 +167,7 @@ def remains(set_id: str, folder: str | Path) -> list[str]:
 def test_sets_are_apart_and_leave_nothing(make_hosts: Callable[..., Hosts]) -> None:
     first, second = make_hosts(1), make_hosts(1)
     assert first.subnet != second.subnet
-    second[0].small_disk(1 << 16, "/opt")
+    second[0].mount_small_disk(1 << 16, "/opt")
     assert hosts_hear(first[0], second[0]) is False
     for hosts in (first, second):
         hosts.close()

@@ -35,7 +35,7 @@ class Beside:
         env = {name: value for name, value in os.environ.items() if name != leaks.MARK}
         self.job = Job(self._stack.enter_context(started(argv, env=env)), place)
 
-    def until_ready(self) -> None:
+    def wait_until_ready(self) -> None:
         self.job.until_printed("ready", ["trainer/0"])
         trainer = self.job.pid("trainer/0")
         agent = parent_of(trainer)
@@ -66,7 +66,7 @@ class Inhabited:
         """Put the hosts back as they were made, except for the jobs beside."""
         for host in self.hosts:
             if not host.as_made:
-                host.pristine()
+                host.reset()
             for entry in host.root.iterdir():
                 if entry.name != NAME:
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -74,7 +74,7 @@ class Inhabited:
         for host in new:
             self._beside[host.name] = Beside(self.hosts, host, self._package)
         for host in new:
-            self._beside[host.name].until_ready()
+            self._beside[host.name].wait_until_ready()
 
     def left(self) -> list[str]:
         """Return the processes that run on the hosts and are not of those jobs."""

@@ -131,7 +131,7 @@ class Host:
                 start_new_session=True,
             )
 
-    def cables(self) -> list[str]:
+    def connect(self) -> list[str]:
         """The second step: lines of `ip` that connect it."""
         assert self._outer and self._outer.stdout
         said = self._outer.stdout.readline()
@@ -146,7 +146,7 @@ class Host:
             lines.append(f"link set {link} master {network.bridge} up")
         return lines
 
-    def go(self) -> None:
+    def configure(self) -> None:
         """The third step: addresses, and sshd."""
         assert self._outer and self._outer.stdin and self._outer.stdout
         lines = ["link set lo up"]
@@ -157,7 +157,7 @@ class Host:
         with self._outer.stdin as stdin, self._outer.stdout:
             stdin.write("\n".join(["go", *lines, "", ""]).encode())
 
-    def until_ready(self) -> None:
+    def wait_until_ready(self) -> None:
         """The last step: it listens."""
 
         def listens() -> bool:
@@ -172,9 +172,9 @@ class Host:
         """Power failure: everything on it ends at once, and nobody on the network hears of it."""
         self._changed = True
         ip(*(f"link del {link}" for link in self._links), check=False)
-        self.ended()
+        self.end()
 
-    def ended(self) -> None:
+    def end(self) -> None:
         """End what is left of it, and wait for it. May be called twice."""
         if self._outer is not None:
             self._outer.kill()
@@ -195,7 +195,7 @@ class Host:
         """Return True if the host is on, and no fault has befallen it since it was switched on."""
         return not self._changed and self._outer is not None and self._outer.poll() is None
 
-    def pristine(self) -> None:
+    def reset(self) -> None:
         """Put the host back as it was made: only sshd runs, and no file of any test is there."""
         if not self.as_made:
             if self._outer is not None:
@@ -239,12 +239,12 @@ class Host:
 
     # -- faults; pristine() undoes all of them
 
-    def link_down(self) -> None:
+    def cut_link(self) -> None:
         """Cut its cable: silence, in both directions."""
         self._changed = True
         ip(*(f"link set {link} down" for link in self._links))
 
-    def link_up(self) -> None:
+    def restore_link(self) -> None:
         """Mend the cable."""
         ip(*(f"link set {link} up" for link in self._links))
 
@@ -291,13 +291,13 @@ class Host:
         subprocess.run(new, check=True)
         self._reboot()
 
-    def old_python(self, system: Path) -> None:
+    def install_old_python(self, system: Path) -> None:
         """Its users see another system, which has an older Python: all of it below this folder."""
         self._chroot = str(system.resolve())
         (self.folder / "sshd_config").write_text(self._sshd_config())
         self._reboot()
 
-    def no_python(self) -> None:
+    def remove_python(self) -> None:
         """It has no Python, in none of the places where one looks."""
         self.remove_programs("python*", "/usr/bin", "/usr/local/bin")
 
@@ -306,7 +306,7 @@ class Host:
         self._changed = True
         self.run("sh", "-euc", WITHOUT, "sh", pattern, *folders)
 
-    def small_disk(self, size_bytes: int, folder: str = "") -> None:
+    def mount_small_disk(self, size_bytes: int, folder: str = "") -> None:
         """Put a disk of this size at a folder, by default ROOT_DIR; it is empty."""
         self._changed = True
         size = f"size={size_bytes},mode=755"
@@ -317,14 +317,14 @@ class Host:
         self._changed = True
         self.run("mount", "--bind", str(other.root), str(self.site.root))
 
-    def own_locks(self, path: Path) -> None:
+    def separate_locks(self, path: Path) -> None:
         """Locks of a file that it shares do not reach other hosts, as on an NFS mount with `nolock`."""
         own = self.folder / "own-lock"
         own.write_text("")
         own.chmod(0o666)
         self.run("mount", "--bind", str(own), str(self.site.root / path))
 
-    def login_shell(self, shell: str) -> None:
+    def set_login_shell(self, shell: str) -> None:
         """Its user logs in with this shell."""
         self._changed = True
         self._keep("passwd")
@@ -332,7 +332,7 @@ class Host:
         lines = [":".join([*first.split(":")[:6], shell]), *rest, ""]
         (self.folder / "passwd").write_text("\n".join(lines))  # in place: it is mounted
 
-    def plain_user(self) -> str:
+    def add_plain_user(self) -> str:
         """It has a user without rights, whose home and ROOT_DIR these are; the name."""
         self._changed = True
         name, uid = PLAIN
@@ -348,7 +348,7 @@ class Host:
                 os.chown(path, uid, uid)
         return name
 
-    def chatter(self, text: str) -> None:
+    def print_at_login(self, text: str) -> None:
         """Its user's login files print this, also for commands by SSH, whichever of these shells it is."""
         fish = self.home / ".config/fish"
         fish.mkdir(parents=True, exist_ok=True)
@@ -455,10 +455,10 @@ def empty(folder: Path) -> None:
 
 def boot(hosts: Sequence[Host]) -> None:
     """Switch hosts on, all at once."""
-    steps: list[Callable[[Host], None]] = [Host.go, Host.until_ready]
+    steps: list[Callable[[Host], None]] = [Host.configure, Host.wait_until_ready]
     for host in hosts:
         host.start()
-    ip(*(line for host in hosts for line in host.cables()))
+    ip(*(line for host in hosts for line in host.connect()))
     for step in steps:
         for host in hosts:
             step(host)

@@ -195,10 +195,10 @@ class Hosts:
         bind = f'mount --bind {self.config} /etc/ssh/ssh_config && exec "$@"'
         return ["unshare", "--mount", "sh", "-c", bind, "sh", *argv]
 
-    def pristine(self) -> None:
+    def reset(self) -> None:
         """Put all hosts back as they were made."""
         for host in self._all:
-            host.pristine()
+            host.reset()
 
     def close(self) -> None:
         """Remove all of it. May be called twice."""
@@ -212,7 +212,7 @@ class Hosts:
         if failed:
             sweep.sweep(self.id, str(self.folder))
         for host in self._all:
-            host.ended()
+            host.end()
         for network in self._claims:
             network.claim.close()
 
