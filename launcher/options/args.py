@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, EnvError, parse_bool
+from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, parse_bool
 
 from ..errors import SpecError
+from .kinds import parse_argument
 
 NEAR: Final = 0.7  # difflib's ratio from which a foreign option is a near miss: --workers, --worker_number
 NEVER_NEAR: Final = frozenset({"config"})  # v1's own option, no near miss of --conf
@@ -65,13 +66,6 @@ def find_nearest(name: str, known: Iterable[str], cutoff: float = NEAR) -> str |
     """Return the known name most similar to `name`, or None."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return found[0] if found else None
-
-
-def _read_truth(text: str, label: str) -> bool:
-    try:
-        return parse_bool(text, label)
-    except EnvError as e:
-        raise SpecError(str(e)) from e
 
 
 class _Splitter:
@@ -153,7 +147,7 @@ class _Splitter:
         if values:
             value = self._take_values(name, values, [] if value is None else [value])
         elif value is not None:
-            value = None if _read_truth(value, f"--{name}") else "False"
+            value = None if parse_argument(parse_bool, value, f"--{name}") else "False"
         self.ours.append(f"--{name}" if value is None else f"--{name}={value}")
 
     def _take_flag(self, key: str, value: str | None) -> None:
@@ -162,10 +156,7 @@ class _Splitter:
             value = "True"
         elif value is None:
             value = self._take_value(key)
-        try:
-            INIT_ARGS[key].parse(value, f"--{key}")
-        except EnvError as e:
-            raise SpecError(str(e)) from e
+        parse_argument(INIT_ARGS[key].parse, value, f"--{key}")
         self.flags[key] = value
 
     def _refuse_repeated(self, key: str, name: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pslaunch.runtime.shared.env import EnvError, parse_bool
 
 from ..errors import SpecError
+
+T = TypeVar("T")
 
 
 class Value(NamedTuple):
@@ -146,16 +148,21 @@ class Choice(NamedTuple):
         return value if isinstance(value, str) else None
 
 
+def parse_argument(parse: Callable[[str, str], T], text: str, label: str) -> T:
+    """Return the value that `parse`, of an argument of init(), reads. Raises SpecError."""
+    try:
+        return parse(text, label)
+    except EnvError as e:
+        raise SpecError(str(e)) from e
+
+
 class Truth:
     """True or false, with a value, as in v2."""
 
     meant = "true or false"
 
     def read(self, text: str, label: str) -> bool:
-        try:
-            return parse_bool(text, label)
-        except EnvError as e:
-            raise SpecError(str(e)) from e
+        return parse_argument(parse_bool, text, label)
 
     def check(self, value: bool, label: str) -> None:
         pass

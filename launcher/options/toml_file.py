@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, EnvError
+from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS
 
 from ..errors import SpecError
 from .args import find_nearest
-from .kinds import SourceValues, Value, format_value, to_plain_text
+from .kinds import SourceValues, Value, format_value, parse_argument, to_plain_text
 from .options import BACKENDS, OPTIONS, PLANNED, Option, get_options
 
 SECTIONS: Final = (*BACKENDS, *PLANNED)
@@ -98,10 +98,7 @@ def read_trainer_flag(name: str, value: object, label: str) -> str:
     text = to_plain_text(value)
     if text is None:
         raise SpecError(f"{label}={format_value(value)}: expected text, a number, or true or false")
-    try:
-        INIT_ARGS[name].parse(text, label)
-    except EnvError as e:
-        raise SpecError(str(e)) from e
+    parse_argument(INIT_ARGS[name].parse, text, label)
     return text
 
 

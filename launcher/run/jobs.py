@@ -128,13 +128,9 @@ def _note(pointer: Record, news: Record) -> None:
     record.Record(pointer["path"], fixed).write({"reach": pointer.get("reach")})
 
 
-def _make_backend(r: Record) -> Backend:
-    return find_backend(r["backend"]).make_backend(r.get("reach"))
-
-
 @contextlib.contextmanager
 def _open_backend(r: Record) -> Iterator[Backend]:
-    backend = _make_backend(r)
+    backend = find_backend(r["backend"]).make_backend(r.get("reach"))
     try:
         yield backend
     finally:
@@ -196,35 +192,19 @@ def _find_ended(r: Record, elsewhere: Elsewhere | None, why: NodeLostError) -> R
     return again
 
 
-class _HeadConnection:
-    """Context with a line to the head of a running job. Raises NodeLostError if the line is lost."""
-
-    def __init__(self, r: Record) -> None:
-        self.loop = Loop()
-        self._backend = _make_backend(r)
+@contextlib.contextmanager
+def _connect(r: Record) -> Iterator[tuple[RemoteHead, Loop]]:
+    """Open a line to the head of a running job. Raises NodeLostError if the line is lost."""
+    with contextlib.closing(Loop()) as loop, _open_backend(r) as backend:
         try:
-            line = self._backend.open_head_line(r)
+            line = backend.open_head_line(r)
         except OSError as e:
-            self._end()
             raise _NoAnswerError(f"job {r['job']}: its head does not answer: {e.strerror}") from e
-        except PslaunchError:
-            self._end()
-            raise
-        name = f"the head of job {r['job']}"
-        self.head = RemoteHead(self.loop, line, name=name, lost_after_s=LOST_AFTER_S)
-
-    def _end(self) -> None:
-        self._backend.release()
-        self.loop.close()
-
-    def __enter__(self) -> RemoteHead:
-        return self.head
-
-    def __exit__(self, failed: object, *_: object) -> None:
-        self.head.close()
-        self._end()
-        if self.head.lost and not failed:
-            raise (NodeLostError if self.head.told else _NoAnswerError)(self.head.lost)
+        head = RemoteHead(loop, line, name=f"the head of job {r['job']}", lost_after_s=LOST_AFTER_S)
+        with contextlib.closing(head):
+            yield head, loop
+        if head.lost:
+            raise (NodeLostError if head.told else _NoAnswerError)(head.lost)
 
 
 def show_jobs(out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None) -> None:
@@ -264,7 +244,7 @@ def _add_status(r: Record, elsewhere: Elsewhere | None) -> Record:
     if r["state"] != "running":
         return r
     try:
-        with _HeadConnection(r) as head:
+        with _connect(r) as (head, _):
             told: Mapping[str, Any] = head.get_status() or {}
     except NodeLostError as e:
         return _find_ended(r, elsewhere, e)
@@ -329,8 +309,7 @@ def show_logs(
 
 def _follow_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> int:
     """Print the lines from a head until the job ends; returns the job's exit code."""
-    session = _HeadConnection(r)
-    with session as head:
+    with _connect(r) as (head, loop):
         head.follow()
         cursor = 0
         while True:
@@ -340,13 +319,12 @@ def _follow_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) 
             out.flush()
             if head.done:
                 return head.code
-            session.loop.run_once()
+            loop.run_once()
 
 
 def _print_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> bool:
     """Print all lines from a head; if some are missing there, print nothing and return False."""
-    session = _HeadConnection(r)
-    with session as head:
+    with _connect(r) as (head, loop):
         head.follow()
         status = head.get_status()
         cursor, upto = 0, status["events"] if status else 0
@@ -354,7 +332,7 @@ def _print_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -
             told, cursor = head.list_events(0)  # the head drops the oldest, which are then missing
             if head.done or cursor >= upto:
                 break
-            session.loop.run_once()
+            loop.run_once()
     if any(_is_missing(event, process) for event in told):
         return False
     for event in told:
@@ -479,12 +457,11 @@ def stop(
 def _stop_running(r: Record, elsewhere: Elsewhere | None, *, kill: bool) -> Record:
     """End a running job. Raises NodeLostError if its end is not known."""
     try:
-        session = _HeadConnection(r)
-        with session as head:
+        with _connect(r) as (head, loop):
             head.follow()
             for _ in range(2 if kill else 1):
                 head.stop(signal.SIGTERM, "pslaunch stop")
-            session.loop.run(lambda: head.done)
+            loop.run(lambda: head.done)
             events, _ = head.list_events(0)
     except NodeLostError as e:
         over = _find_ended(r, elsewhere, NodeLostError(f"{e}; it is not known if the job ends"))

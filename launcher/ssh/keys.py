@@ -6,6 +6,7 @@ import base64
 import binascii
 import struct
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 _MAGIC = b"openssh-key-v1\0"
@@ -70,13 +71,9 @@ def _parse_private(data: bytes) -> bytes | None:
     if body is None:
         return None
     body = body[len(_MAGIC) :]
-    head = [*_take(_split_strings(body), 3)]  # cipher, KDF, KDF options
+    head = islice(_split_strings(body), 3)  # cipher, KDF, KDF options
     after = sum(len(field) + 4 for field in head) + 4  # and the number of keys
     return next(_split_strings(body[after:]), None)
-
-
-def _take(strings: Iterable[bytes], count: int) -> list[bytes]:
-    return [field for field, _ in zip(strings, range(count), strict=False)]
 
 
 def _split_strings(data: bytes) -> Iterator[bytes]:
@@ -92,8 +89,5 @@ def _split_strings(data: bytes) -> Iterator[bytes]:
 
 def certifies(certificate: bytes, plain: bytes) -> bool:
     """Check for a certificate of this key: it has the same numbers after a nonce."""
-    return b"".join(_pack(_split_strings(plain), 1)) in certificate
-
-
-def _pack(fields: Iterable[bytes], skip: int) -> list[bytes]:
-    return [struct.pack(">I", len(field)) + field for i, field in enumerate(fields) if i >= skip]
+    numbers = islice(_split_strings(plain), 1, None)
+    return b"".join(struct.pack(">I", len(field)) + field for field in numbers) in certificate
