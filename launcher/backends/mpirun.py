@@ -122,7 +122,7 @@ _NO_DAEMON: Final = (
 )
 _TEST: Final = "test with: ssh {host} true"
 # The first that is found is the cause: words of a host come before the conclusions of mpirun.
-_PATTERNS: Final = tuple(
+PATTERNS: Final = tuple(
     _Pattern(*row)
     for row in (
         (r"pslaunch: (\S+ can't reach the launcher [^\n]+)", codes.PREFLIGHT,
@@ -174,7 +174,7 @@ _NOISE: Final = re.compile(
 
 def find_cause(output: str, reach: MpiReach) -> Cause:
     """Return the cause of a failure in mpirun's output, else its last lines."""
-    for pattern in _PATTERNS:
+    for pattern in PATTERNS:
         if match := re.search(pattern.words, output):
             hosts, found = _list_failed_hosts(output), [text.rstrip(".") for text in match.groups("")]
             text = pattern.text.format(*found, **_name_parts(output, reach, hosts, found))
