@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
 import select
 import socket
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import codes, procs
+from ..line.beats import keep_beating
 from ..loop import Loop
 from ..silence import Silence
 from .agent import END_SIGNALS, Agent, describe_end_signal
@@ -57,7 +56,9 @@ def main(
         _take_wheel(os.path.join(folder, beginning.WHEEL), run_dir)
         if node:
             where = {"addrs": [begun.head], "port": begun.port, "secret": secret.hex(), "node": node}
-            with _beating(keeper_fd):
+            # From a thread: the search for a name can't be interrupted.
+            with keep_beating(b".") as beaten:
+                beaten(keeper_fd)
                 fds, seals, secret = _dial(*fds, where, begun.wait_timeout_s, listens=False)
         else:
             ours, heads = socket.socketpair()
@@ -107,25 +108,6 @@ def _take_wheel(folder: str, run_dir: str) -> None:
                 wheel.extractall(there)
             others = os.environ.get("PYTHONPATH")
             os.environ["PYTHONPATH"] = f"{there}:{others}" if others else there
-
-
-@contextlib.contextmanager
-def _beating(keeper_fd: int) -> Iterator[None]:
-    """Keep the keeper content from a thread: the search for a name can't be interrupted."""
-    over = threading.Event()
-
-    def beat() -> None:
-        while not over.wait(procs.BEAT_S):
-            with contextlib.suppress(OSError):  # its keeper has ended: the agent notices
-                os.write(keeper_fd, b".")
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _end_job(lead: Lead, agent: Agent, number: int) -> None:
