@@ -1,9 +1,8 @@
 """The word2vec example in every mode, next to one process with as many samples: bench/convergence.py.
 
-The cost of the test text after the last pass: 2 and 4 trainers with 2 ports, several seeds. In sync the
-trainers share a batch, in the other modes each push has a batch. geo exchanges every 10 steps, is next to one
-process with SGD, and has its learning rate times the number of trainers, since it takes the mean of what they
-did. bench/convergence.svg shows each seed.
+The cost of the test text after the last pass: 2 and 4 trainers with 2 ports, several seeds. The trainers
+share a batch. geo exchanges every 10 steps, is next to one process with SGD, and has its learning rate times
+the number of trainers, since it takes the mean of what they did. bench/convergence.svg shows each seed.
 """
 
 from __future__ import annotations
@@ -89,8 +88,7 @@ def run_trainer(plan: Plan, own: int, address: Address | None, folder: Path, ans
     cost = train.build_network(len(pickle.loads((plan.workspace / "word_dict.pickle").read_bytes())))
     parameters = paddle.parameters.create(cost)
     trainer = paddle.trainer.SGD(cost, parameters, make_optimizer(plan), is_local=address is None)
-    batch = BATCH // count if plan.mode == "sync" else BATCH
-    trainer.train(paddle.batch(make_reader(plan, "train", own, count), batch), plan.passes)
+    trainer.train(paddle.batch(make_reader(plan, "train", own, count), BATCH // count), plan.passes)
     if own == 0:
         answer.send(trainer.test(paddle.batch(make_reader(plan, "test", 0, 1), BATCH)).cost)
 

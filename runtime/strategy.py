@@ -24,6 +24,18 @@ class Strategy:
     pending: int = 1  # async: pushes on their way while the trainer goes on
     k_steps: int = 0  # geo: steps between two exchanges
 
+    def __post_init__(self) -> None:
+        if self.pending < 1 or (self.pending > 1 and self.mode != "async"):
+            raise ValueError(
+                f"Strategy(pending={self.pending}): expected at least 1, and 1 unless mode is async"
+            )
+        if self.k_steps < (self.mode == "geo") or (self.k_steps and self.mode != "geo"):
+            raise ValueError(f"Strategy(k_steps={self.k_steps}): expected at least 1 in geo, else 0")
+        if self.discard_ratio is not None and self.mode not in ("half_async", "async"):
+            raise ValueError(
+                f"Strategy(discard_ratio={self.discard_ratio}) has no effect in mode {self.mode}"
+            )
+
     def count_discard(self, trainers: int) -> int:
         """Return the updates since its values were read that make a push late; 0: none do."""
         if self.discard_ratio is None:

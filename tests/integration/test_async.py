@@ -222,6 +222,28 @@ def test_a_geo_trainer_reads_its_own_changes_at_once() -> None:
         assert run_trainers(2, train) == [[0.0, -1.0, -2.0, -3.0]] * 2
 
 
+def test_an_exchange_every_tenth_step_saves_most_bytes(tmp_path: Path) -> None:
+    def count_bytes(strategy: Strategy) -> int:
+        """The bytes that a pserver gets in 40 steps."""
+        folder = tmp_path / strategy.mode
+        with (
+            cluster(options=[f"--log_dir={folder}"]) as found,
+            update(found, 0, strategy) as updater,
+        ):
+            updater.start()
+            for _ in range(40):
+                take_step(updater, list(range(64)), 1.0)
+            updater.end_pass()
+            updater.finish()
+            assert found.codes() == [0]
+        (log,) = folder.glob("paddle_pserver2*.INFO")
+        told = re.search(r"\bsteps=.* in_bytes=(\d+)", log.read_text())
+        assert told
+        return int(told[1])
+
+    assert count_bytes(Strategy(mode="geo", k_steps=10)) < 0.2 * count_bytes(Strategy())
+
+
 def test_geo_trains_with_sgd_alone() -> None:
     made = optimizer.AdaGrad()
     with pytest.raises(ValueError, match="parameter w: geo trains with SGD, not with adagrad"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -43,6 +44,23 @@ def test_ratio_without_is_async_is_an_error() -> None:
         ValueError, match=r"o: async_lagged_grad_discard_ratio=1\.6 has no effect without is_async"
     ):
         make_v2_strategy(False, 1.6, "o")
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"mode": "async", "pending": 0},
+        {"mode": "half_async", "pending": 2},
+        {"mode": "geo"},
+        {"mode": "geo", "k_steps": -1},
+        {"mode": "sync", "k_steps": 3},
+        {"mode": "geo", "k_steps": 3, "discard_ratio": 1.6},
+        {"mode": "sync", "discard_ratio": 1.6},
+    ],
+)
+def test_numbers_without_effect_are_errors(numbers: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"^Strategy\("):
+        Strategy(**numbers)
 
 
 @given(st.integers(101, 9999), st.integers(1, 4096))
