@@ -75,13 +75,20 @@ class AsyncUpdater(RemoteUpdater):
             for name, values in fresh.items():
                 np.copyto(self._parameters.get_array(name), values)
 
+    def start(self) -> None:
+        self._push_rest()  # of a training that was interrupted
+        super().start()
+
     def end_pass(self) -> None:
+        self._push_rest()
+        super().end_pass()
+
+    def _push_rest(self) -> None:
         if self._summed:
             self._push()
         while self._calls:
             self._client.wait(self._calls[0][0])
             self._take_values()
-        super().end_pass()
 
 
 def _merge(first: tuple[U64, F32], second: tuple[U64, F32]) -> tuple[U64, F32]:

@@ -106,6 +106,9 @@ class GeoUpdater(RemoteUpdater):
         return ADDS
 
     def start(self) -> None:
+        if self._exchange is not None:  # of a training that was interrupted
+            self._client.wait(self._exchange.call)
+            self._exchange = None
         super().start()
         self._begin_pass()
 

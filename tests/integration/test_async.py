@@ -208,6 +208,31 @@ def test_a_trainer_goes_on_while_a_push_is_on_its_way(strategy: Strategy, steps:
         assert found.codes() == [0]
 
 
+@pytest.mark.parametrize(("strategy", "share"), [(PENDING, 1.0), (GEO, 0.5)], ids=["async", "geo"])
+def test_a_training_begins_again_after_an_interruption(strategy: Strategy, share: float) -> None:
+    """An exchange of three steps, or a push, is on its way then. The other trainer has no data."""
+
+    def train(t: int) -> tuple[F32, F32]:
+        with update(found, t, strategy) as updater:
+            updater.start()
+            if t == 0:
+                for _ in range(3):
+                    take_step(updater, [1, 2], 1.0)
+                updater.start()
+                for _ in range(5):
+                    take_step(updater, [2, 3], 1.0)
+            updater.end_pass()
+            values = updater._parameters.get("w"), updater._parameters.get("e")
+            updater.finish()
+            return values
+
+    with cluster(trainers=2) as found:
+        for w, e in run_trainers(2, train):
+            assert (w == -share * 8).all()
+            assert e[1:4, 0].tolist() == [-share * 3, -share * 8, -share * 5]
+        assert found.codes() == [0]
+
+
 def test_a_geo_trainer_reads_its_own_changes_at_once() -> None:
     with cluster(trainers=2) as found:
 
