@@ -120,7 +120,7 @@ def inhabited_hosts(
 @pytest.fixture
 def hosts(inhabited_hosts: Inhabited) -> Iterator[Hosts]:
     """The hosts, ready for a test; afterwards only those jobs run there, and they have noticed nothing."""
-    inhabited_hosts.ready()
+    inhabited_hosts.make_ready()
     yield inhabited_hosts.hosts
     inhabited_hosts.check()
 

@@ -57,7 +57,7 @@ def found(told: Sequence[dict[str, Any]], level: str = "problem") -> dict[str, d
 def test_the_network_is_tried_at_the_port_that_was_given(hosts: Hosts, plain: Path) -> None:
     """Also where no pserver is: the job has its doors there."""
     for host in hosts:
-        host.firewall(7301, 7301)
+        host.restrict_ports(7301, 7301)
     words = ("--server=script", "--server_num=1")
     code, told = check(hosts, plain, *words, f"--port={PORT}")
     assert (code, found(told)) == (codes.OK, {})

@@ -134,7 +134,7 @@ def test_a_firewall_with_the_given_port_open_is_enough(hosts: Hosts, workspace: 
     """And with the next one, where node 0 leads."""
     (workspace / "train.py").write_text(MEET)
     for host in hosts:
-        host.firewall(7301, 7302 if head == "node" else 7301)
+        host.restrict_ports(7301, 7302 if head == "node" else 7301)
     place, words = FabricPlace(hosts, f"--head={head}"), ("--server=script", "--worker_num=3")
     code, job = finished(place, workspace, *words, "--port=7301")
     assert code == codes.OK, job.launcher.output()

@@ -62,7 +62,7 @@ class Inhabited:
         self.hosts, self._package = hosts, package
         self._beside: dict[str, Beside] = {}
 
-    def ready(self) -> None:
+    def make_ready(self) -> None:
         """Put the hosts back as they were made, except for the jobs beside."""
         for host in self.hosts:
             if not host.as_made:

@@ -267,7 +267,7 @@ class Host:
         for address in addresses:
             self.run("ip", "neigh", "replace", address, "lladdr", NOBODY, "nud", "permanent", "dev", "eth0")
 
-    def firewall(self, first: int, last: int) -> None:
+    def restrict_ports(self, first: int, last: int) -> None:
         """Nobody gets an answer from it but at these ports and those below 1024."""
         self._changed = True
         for ports in (f"1024-{first - 1}", f"{last + 1}-65534"):
