@@ -89,7 +89,8 @@ def list_options(command: str) -> list[tuple[str, str, str, str]]:
         actions = [a for a in pserver_options._make_parser({})._actions if a.dest != "help"]
         found = [(a.dest, str(a.metavar), a.help or "") for a in actions]
     else:
-        options = [p for p in COMMANDS[command].params if p.param_type_name == "option"]
+        one = getattr(COMMANDS[command], "commands", {}).get("render", COMMANDS[command])
+        options = [p for p in one.params if p.param_type_name == "option"]
         found = [
             (p.opts[0][2:], "" if p.is_flag else p.metavar, _list_aliases(p.opts) + p.help) for p in options
         ]

@@ -18,7 +18,6 @@ import typer
 from .errors import PslaunchError
 from .node import codes
 from .node.logs import clean_lines
-from .options.options import PLANNED
 from .options.typer_glue import (
     HELP_NAMES,
     Commands,
@@ -41,28 +40,18 @@ CANT_WRITE: Final = "can't write to standard output"
 WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
-class JobCommands(Commands):
-    """`pslaunch`."""
-
-    absent: ClassVar = {
-        name: f"{name} ({what}) is not available yet; use pslaunch local on one machine, "
-        "pslaunch fabric on hosts by SSH, or pslaunch mpi with Open MPI"
-        for name, what in PLANNED.items()
-    }
-
-
 class CheckCommands(Commands):
     """`pslaunch check`."""
 
     absent: ClassVar = {
-        **JobCommands.absent,
+        "k8s": "pslaunch check k8s is not available yet; kubectl apply --dry-run=server checks manifests",
         "local": "pslaunch local has no hosts to check; pslaunch local --dry_run prints its plan, "
         "and pslaunch check fabric checks hosts by SSH",
     }
 
 
 app = typer.Typer(
-    cls=JobCommands, context_settings={"help_option_names": list(HELP_NAMES)},
+    cls=Commands, context_settings={"help_option_names": list(HELP_NAMES)},
     add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
     help="Parameter-server training jobs: one command, any cluster, the same result.",
 )  # fmt: skip
@@ -123,6 +112,37 @@ def mpi(ctx: typer.Context, **_options: Any) -> None:
     from .options.mpi_spec import make_mpi_spec
 
     _run_job(ctx, make_mpi_spec)
+
+
+k8s = typer.Typer(
+    cls=Commands,
+    rich_markup_mode=None,
+    help="Print manifests of jobs for Kubernetes.",
+)
+app.add_typer(k8s, name="k8s")
+
+
+@_add_job_command(k8s, "render", backend="k8s")
+def render_k8s(ctx: typer.Context, **_options: Any) -> None:
+    """Print the manifests of one job, for `kubectl apply --server-side -f -`.
+
+    Each pod is a node with a pserver and a trainer, and the program's folder travels along. The cluster needs
+    no operator. The same job gives the same text; its secret is in none of it: a command that makes it is
+    printed on standard error. Words before and after PROGRAM are handled as by `pslaunch local`.
+    """
+    from .options.k8s_spec import make_k8s_spec
+
+    spec, given = _read_job(ctx, make_k8s_spec)
+    from .backends import k8s_manifests as manifests
+    from .plan import make_plan
+
+    rendered = manifests.render(make_plan(spec, spec.job_name), spec.site.reach, os.environ)
+    folder = given.read("output_dir")
+    if folder is None:
+        typer.echo("---\n".join(rendered.values()), nl=False)
+    else:
+        manifests.write(rendered, folder)
+    _tell(ctx, [f"before it is applied: {manifests.make_secret_command(spec.site.reach)}"])
 
 
 checks = typer.Typer(

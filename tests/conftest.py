@@ -235,9 +235,4 @@ def cluster(standing_cluster: Kube) -> Iterator[Kube]:
     """The run's Kubernetes cluster; a test that leaves an object in the namespace fails."""
     before = standing_cluster.list_names()
     yield standing_cluster
-    poll_until(
-        lambda: standing_cluster.list_names() <= before,
-        describe=lambda: f"left: {standing_cluster.list_names() - before}",
-        timeout_s=30.0,
-        every_s=0.2,
-    )
+    standing_cluster.wait_until_gone(before)

@@ -12,8 +12,7 @@ from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_TIMEOUT_S
 
 from .kinds import Choice, Flag, Number, OptionKind, Seconds, Text, Truth
 
-BACKENDS: Final = ("local", "fabric", "mpi")
-PLANNED: Final = {"k8s": "Kubernetes"}
+BACKENDS: Final = ("local", "fabric", "mpi", "k8s")
 MAX_PROCESSES: Final = 4096  # of one role
 MAX_THREADS: Final = 1024
 MAX_PORTS: Final = 1024  # of one kind, of one pserver
@@ -67,7 +66,9 @@ class Option(NamedTuple):
 LOCAL: Final = ("local",)
 FABRIC: Final = ("fabric",)
 MPI: Final = ("mpi",)
+K8S: Final = ("k8s",)
 REMOTE: Final = (*FABRIC, *MPI)
+STARTED: Final = (*LOCAL, *REMOTE)  # by their commands, which wait for the end
 SERVERS: Final = ("auto", "bundled", "script")
 HEADS: Final = ("launcher", "node")
 HOST_KEY_POLICIES: Final = ("ask", "accept_new", "reject")
@@ -180,6 +181,63 @@ OPTIONS: Final[Sequence[Option]] = (
         help="Number of trainers: ranks of MPI. More than the lines of a hostfile are dealt in turn.",
     ),
     Option(
+        name="server_num", metavar="N", kind=_COUNT_OF_SERVERS, says="one in each pod", backends=K8S,
+        help="Total number of parameter servers; with 0 each trainer trains alone.",
+    ),
+    Option(
+        name="worker_num", metavar="N", kind=_COUNT, says="one in each pod", backends=K8S,
+        help="Total number of trainers.",
+    ),
+    Option(
+        name="nodes", metavar="N", kind=_COUNT, backends=K8S,
+        says="the larger of --server_num and --worker_num, else 1", help="Number of pods.",
+    ),
+    Option(
+        name="image", metavar="NAME", kind=Text(), says="PSLAUNCH_IMAGE", backends=K8S,
+        help="Image of the pods, with Python 3.9 or later.",
+    ),
+    Option(
+        name="cpu", metavar="QUANTITY", kind=Text(), says="none asked for", backends=K8S,
+        help="Processors of each pod, such as 2 or 500m.",
+    ),
+    Option(
+        name="memory", metavar="QUANTITY", kind=Text(), says="none asked for", backends=K8S,
+        help="Memory of each pod, such as 4Gi.",
+    ),
+    Option(
+        name="gpu", metavar="N", kind=Number(0, MAX_THREADS), default=0, backends=K8S,
+        help="GPUs of each pod (nvidia.com/gpu).",
+    ),
+    Option(
+        name="shm", metavar="QUANTITY", kind=Text(), says="that of the container runtime", backends=K8S,
+        help="Shared memory of each pod, such as 1Gi.",
+    ),
+    Option(
+        name="node_selector", metavar="NAME=VALUE", kind=Text(repeatable=True), says="any nodes",
+        backends=K8S,
+        help="Label of the cluster's nodes for the pods; may be repeated.",
+    ),
+    Option(
+        name="pvc", metavar="NAME:PATH", kind=Text(repeatable=True), says="none", backends=K8S,
+        help="Volume claim, and the path at which each pod has it; may be repeated.",
+    ),
+    Option(
+        name="image_pull_secret", metavar="NAME", kind=Text(), says="none", backends=K8S,
+        help="Secret for pulling the image.",
+    ),
+    Option(
+        name="service_account", metavar="NAME", kind=Text(), says="the namespace's", backends=K8S,
+        help="Service account of the pods, which get none of its tokens.",
+    ),
+    Option(
+        name="ttl", metavar="SECONDS", kind=Seconds(1.0), default=3600.0, backends=K8S,
+        help="Seconds until a finished job is removed.",
+    ),
+    Option(
+        name="wait_timeout", metavar="SECONDS", kind=Seconds(1.0), default=600.0, backends=K8S,
+        help="Seconds for all pods to come.",
+    ),
+    Option(
         name="server", metavar="HOW", kind=Choice(SERVERS), default="auto",
         help="Kind of pservers: bundled runs `pslaunch pserver`, script runs the "
         "program in both roles, auto chooses by the program's text.",
@@ -201,6 +259,10 @@ OPTIONS: Final[Sequence[Option]] = (
         help="Folder to send to the hosts, where the programs run in it.",
     ),
     Option(
+        name="job_dispatch_package", metavar="DIR", kind=Text(), says="the program's folder", backends=K8S,
+        help="Folder for the pods, where the programs run in it: at most 900 KiB when compressed.",
+    ),
+    Option(
         name="job_workspace", metavar="DIR", kind=Text(), backends=REMOTE,
         help="Working folder of the programs on the hosts; nothing is sent.",
     ),
@@ -208,7 +270,7 @@ OPTIONS: Final[Sequence[Option]] = (
         name="job_name", metavar="NAME", kind=Text(), says="the workspace's name", help="Name of the job.",
     ),
     Option(
-        name="shard", metavar="PATTERN", kind=Text(repeatable=True), backends=REMOTE,
+        name="shard", metavar="PATTERN", kind=Text(repeatable=True), backends=(*REMOTE, *K8S),
         help="Files by number: trainer t gets each i mod trainers = t: 'data/*-{:05d}'; may be repeated.",
     ),
     Option(
@@ -241,7 +303,7 @@ OPTIONS: Final[Sequence[Option]] = (
         help="Ports of each pserver for sparse tables; 0: the dense ones.",
     ),
     Option(
-        name="env", metavar="NAME[=VALUE]", kind=Text(repeatable=True), backends=(*LOCAL, *FABRIC),
+        name="env", metavar="NAME[=VALUE]", kind=Text(repeatable=True), backends=(*LOCAL, *FABRIC, *K8S),
         help=_ENV_HELP,
     ),
     Option(
@@ -253,11 +315,11 @@ OPTIONS: Final[Sequence[Option]] = (
         help="Interpreter of .py programs.",
     ),
     Option(
-        name="python", metavar="FILE", kind=Text(), says="the host's own", backends=REMOTE,
+        name="python", metavar="FILE", kind=Text(), says="the node's own", backends=(*REMOTE, *K8S),
         help="Interpreter of bundled pservers and .py programs on the hosts.",
     ),
     Option(
-        name="log_dir", metavar="DIR", kind=Text(), says="log/ of the workspace",
+        name="log_dir", metavar="DIR", kind=Text(), says="log/ of the workspace", backends=STARTED,
         help="Folder of the logs; output/ is beside it.",
     ),
     _make_flag("install", "Make a virtual environment of the job on each host, with pslaunch in it.", REMOTE),
@@ -294,7 +356,7 @@ OPTIONS: Final[Sequence[Option]] = (
         help="Seconds without a trainer until its pservers end the job.",
     ),
     Option(
-        name="agent_python", metavar="FILE", kind=Text(), says="searched for", backends=REMOTE,
+        name="agent_python", metavar="FILE", kind=Text(), says="searched for", backends=(*REMOTE, *K8S),
         help="Python 3.9 or later on the hosts, for pslaunch's own processes.",
     ),
     Option(
@@ -332,15 +394,19 @@ OPTIONS: Final[Sequence[Option]] = (
         help="A conf.py; its ports, job name and variables are used, not its hosts.",
     ),
     Option(
-        name="trace", metavar="FILE", kind=Text(), says="PSLAUNCH_TRACE, else none",
+        name="trace", metavar="FILE", kind=Text(), says="PSLAUNCH_TRACE, else none", backends=STARTED,
         help="File for each control message, without secrets; nodes write theirs beside their logs.",
     ),
     _make_flag(
         "detach", "Return as soon as the programs run; the job continues by itself.", (*LOCAL, *FABRIC)
     ),
-    _make_flag("dry_run", "Print the plan and start nothing."),
+    _make_flag("dry_run", "Print the plan and start nothing.", STARTED),
     _make_flag("connect", "With --dry_run: contact the hosts to complete the plan.", FABRIC),
-    _make_flag("json", "Print JSON: one object a line."),
+    _make_flag("json", "Print JSON: one object a line.", STARTED),
+    Option(
+        name="output_dir", metavar="DIR", kind=Text(), says="standard output", backends=K8S, aliases=("-o",),
+        help="Folder for the manifests, one file for each kind.",
+    ),
 )  # fmt: skip
 
 

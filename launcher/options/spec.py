@@ -197,7 +197,7 @@ def read_common_options(given: Given, environ: Mapping[str, str]) -> dict[str, A
     }
     values["env"] = _read_env(given.get_all("env"), environ)
     values["head"] = _choose_head(given)
-    trace = given.read("trace") or environ.get("PSLAUNCH_TRACE")
+    trace = "trace" in given.options and (given.read("trace") or environ.get("PSLAUNCH_TRACE"))
     values["trace"] = Path(trace) if trace else None
     return values
 
@@ -230,7 +230,7 @@ def _choose_head(given: Given) -> Literal["launcher", "node"]:
 
 def check_spec(spec: JobSpec, given: Given) -> None:
     """Raise SpecError if a value is not allowed, or an option of the command line has no effect."""
-    if given.is_set("dry_run"):
+    if "dry_run" in given.options and given.is_set("dry_run"):
         refuse_without_effect(given, "trace", "with --dry_run")
     port = given.get("port")
     check_values(spec, port.label if port else "--port")

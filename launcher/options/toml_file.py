@@ -15,9 +15,9 @@ from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS
 from ..errors import SpecError
 from .args import find_nearest
 from .kinds import SourceValues, Value, format_value, parse_argument, to_plain_text
-from .options import BACKENDS, OPTIONS, PLANNED, Option, get_options
+from .options import BACKENDS, OPTIONS, Option, get_options
 
-SECTIONS: Final = (*BACKENDS, *PLANNED)
+SECTIONS: Final = BACKENDS
 OPTION_OF: Final = {option.name: option for option in OPTIONS}
 Read = tuple[dict[str, list[Value]], dict[str, str]]  # values of options, and the trainer's flags
 

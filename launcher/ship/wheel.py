@@ -53,7 +53,7 @@ def keep_wheel(given: Path | None, environ: Mapping[str, str]) -> Path:
 
     Removes wheels that were not used for a month. Raises OSError, PreflightError.
     """
-    name, data = (given.name, given.read_bytes()) if given else (make_wheel_name(), _make_wheel())
+    name, data = (given.name, given.read_bytes()) if given else (make_wheel_name(), make_wheel())
     kept = find_caches(environ) / "wheels"
     folder = kept / hashlib.sha256(data).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def keep_wheel(given: Path | None, environ: Mapping[str, str]) -> Path:
     return folder
 
 
-def _make_wheel() -> bytes:
+def make_wheel() -> bytes:
     files = _read_files()
     if not any(name.endswith(".so") for name in files):
         raise PreflightError(

@@ -83,22 +83,11 @@ class Kube:
             ]
         )
 
-    def clear(self) -> None:
-        """Delete all that tests have left in the namespace, and wait until it is gone."""
-        self.batch.delete_collection_namespaced_job(NAMESPACE, propagation_policy="Foreground")
-        for kind, name in (line.split() for line in self.list_names()):
-            with contextlib.suppress(client.ApiException):
-                delete = {
-                    "service": self.core.delete_namespaced_service,
-                    "configmap": self.core.delete_namespaced_config_map,
-                    "secret": self.core.delete_namespaced_secret,
-                    "pod": self.core.delete_namespaced_pod,
-                }.get(kind)
-                if delete:
-                    delete(name, NAMESPACE)
+    def wait_until_gone(self, before: set[str]) -> None:
+        """Wait until the namespace has only the objects of `before`."""
         poll_until(
-            lambda: not self.list_names(),
-            describe=lambda: f"left: {self.list_names()}",
+            lambda: self.list_names() <= before,
+            describe=lambda: f"left: {self.list_names() - before}",
             timeout_s=GONE_S,
             every_s=0.2,
         )

@@ -10,7 +10,6 @@ import pytest
 from typer.main import get_command
 
 from pslaunch import cli, runtime
-from pslaunch.options.options import PLANNED
 from pslaunch.runtime.pserver import pserver_options
 
 TEXT = (Path(__file__).parents[3] / "README.md").read_text()
@@ -31,7 +30,7 @@ def test_the_commands_are_there() -> None:
     commands = set(vars(get_command(cli.app))["commands"])
     inline = set(re.findall(r"`pslaunch (\w+)", TEXT))
     blocks = set(re.findall(r"^pslaunch (\w+) ", "\n".join(TEXT.split("```")[1::2]), re.MULTILINE))
-    assert inline <= commands | set(PLANNED)
+    assert inline <= commands
     assert inline | blocks >= commands - {"version"}
 
 

@@ -49,7 +49,7 @@ def test_flag_then_section_then_top_then_conf_then_default(tmp_path: Path) -> No
 
 
 def test_options_of_another_backend_are_ignored(tmp_path: Path) -> None:
-    toml = "root_dir = '/r'\ngrace = 1\n[fabric]\ngrace = 2\nworker_num = 7\n[k8s]\nlater = true\n"
+    toml = "root_dir = '/r'\ngrace = 1\n[fabric]\ngrace = 2\nworker_num = 7\n[k8s]\nnodes = 3\n"
     local = gathered(tmp_path, toml)
     assert (local.get("root_dir"), local.read("grace"), local.read("worker_num")) == (None, 1.0, 1)
     fabric = gathered(tmp_path, toml, backend="fabric")

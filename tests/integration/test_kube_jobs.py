@@ -1,0 +1,151 @@
+"""Rendered jobs on a real cluster, applied by hand: nobody of ours runs outside of their pods."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes import client, utils
+
+from integration.test_contract_training import TRAIN
+from support.jobs import PSLAUNCH, LocalPlace, finished
+from support.kube import Kube
+from testbed.kube import NAMESPACE
+from testbed.kube.cluster import PYTHON
+
+NAME = "rendered"
+# Trainers print what they have learned.
+LEARN = (
+    TRAIN.replace("HOOK", "pass")
+    .replace("LOCAL", "False")
+    .replace("paddle.parameters.create(cost)", "made")
+    .replace("adagrad =", "made = paddle.parameters.create(cost)\nadagrad =")
+    + """
+import hashlib, io
+learned = io.BytesIO()
+made.to_tar(learned)
+print("sha256", hashlib.sha256(learned.getvalue()).hexdigest(), flush=True)
+"""
+)
+FAIL = """
+import os, sys
+assert os.getuid() > 0
+sys.exit(5 * int(os.environ["PADDLE_TRAINER_ID"]))
+"""
+
+
+def render(workspace: Path, *options: str) -> list[dict[str, Any]]:
+    """Return the objects that `pslaunch k8s render` prints."""
+    argv = [*PSLAUNCH, "k8s", "render", f"--image={PYTHON}", f"--job_name={NAME}", *options]
+    done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"kubectl create secret generic {NAME}-secret" in done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+class Applied:
+    """The rendered job, applied as the limited user."""
+
+    def __init__(self, cluster: Kube) -> None:
+        self._cluster = cluster
+
+    def apply(self, workspace: Path, *options: str) -> None:
+        secret = {
+            "metadata": {"name": f"{NAME}-secret", "labels": {"app.kubernetes.io/instance": NAME}},
+            "stringData": {"secret": os.urandom(32).hex()},
+        }
+        self._cluster.core.create_namespaced_secret(NAMESPACE, secret)
+        for thing in render(workspace, *options):
+            utils.create_from_dict(self._cluster.core.api_client, thing, namespace=NAMESPACE)
+
+    def run(self, workspace: Path, *options: str) -> tuple[int, dict[str, Any], str]:
+        """Apply it and wait; return pod 0's exit code, its last message and its log."""
+        self.apply(workspace, *options)
+        self._cluster.wait_for_end(NAME)
+        first = self._cluster.list_pods(NAME)[0]
+        ended = first.status.container_statuses[0].state.terminated
+        assert ended is not None, self._cluster.describe(NAME)
+        return ended.exit_code, json.loads(ended.message), self._cluster.read_log(first.metadata.name)
+
+    def delete(self) -> None:
+        """Delete all by its label, as `kubectl delete -l` does."""
+        core, batch, label = self._cluster.core, self._cluster.batch, f"app.kubernetes.io/instance={NAME}"
+        for job in batch.list_namespaced_job(NAMESPACE, label_selector=label).items:
+            batch.delete_namespaced_job(job.metadata.name, NAMESPACE, propagation_policy="Background")
+        for kind in ("service", "config_map", "secret"):
+            found = getattr(core, f"list_namespaced_{kind}")(NAMESPACE, label_selector=label)
+            for item in found.items:
+                getattr(core, f"delete_namespaced_{kind}")(item.metadata.name, NAMESPACE)
+
+
+@pytest.fixture
+def applied(cluster: Kube) -> Iterator[Applied]:
+    """A job whose objects are deleted by their label at the end; any other would fail the test."""
+    job = Applied(cluster)
+    yield job
+    job.delete()
+
+
+def find_hashes(lines: Sequence[str]) -> set[str]:
+    return {line.rpartition("sha256 ")[2] for line in lines if "sha256 " in line}
+
+
+def test_training_ends_with_the_bits_of_local(applied: Applied, cluster: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text(LEARN)
+    code, job = finished(LocalPlace(1), workspace, "--server_num=2", "--worker_num=2")
+    assert code == 0, job.launcher.output()
+    here = find_hashes(job.launcher.output().replace('"', "\n").splitlines())
+    assert len(here) == 1
+    code, end, log = applied.run(workspace, "--nodes=2")
+    assert (code, end["code"], end["failure"]) == (0, 0, None), log
+    assert find_hashes(log.splitlines()) == here
+    assert "trainer/0 | sha256" in log and "trainer/1 | sha256" in log
+    assert {pod.status.phase for pod in cluster.list_pods(NAME)} == {"Succeeded"}
+
+
+def test_failure_is_the_code_and_the_last_message_of_pod_0(applied: Applied, workspace: Path) -> None:
+    (workspace / "train.py").write_text(FAIL)
+    code, end, log = applied.run(workspace, "--nodes=2", "--server_num=0", "--memory=200Mi", "--cpu=1")
+    assert (code, end["code"], end["failure"]["what"]) == (5, 5, "trainer/1"), log
+
+
+def test_every_object_is_valid_for_the_server(cluster: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text("")
+    more = ("--nodes=3", "--shm=64Mi", "--node_selector=disk=ssd", "--image_pull_secret=s",
+            "--service_account=default", "--gpu=1", "--pvc=data:/data", "--pvc=more:/more")  # fmt: skip
+    create = {
+        "Service": cluster.core.create_namespaced_service,
+        "ConfigMap": cluster.core.create_namespaced_config_map,
+        "Job": cluster.batch.create_namespaced_job,
+    }
+    for thing in render(workspace, *more):
+        create[thing["kind"]](NAMESPACE, thing, dry_run="All", field_validation="Strict")
+
+
+@pytest.mark.slow
+def test_no_start_waits_for_a_cached_missing_name(applied: Applied, cluster: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text("")
+    for _ in range(3):
+        _, end, log = applied.run(workspace, "--nodes=2", "--server_num=0")
+        assert end["code"] == 0 and end["elapsed_s"] < 25, log
+        applied.delete()
+        cluster.wait_until_gone(set())
+
+
+def test_job_whose_secret_is_missing_waits_for_it(applied: Applied, cluster: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text("")
+    for thing in render(workspace):
+        utils.create_from_dict(cluster.core.api_client, thing, namespace=NAMESPACE)
+    with pytest.raises(client.ApiException) as missing:
+        cluster.core.read_namespaced_secret(f"{NAME}-secret", NAMESPACE)
+    assert missing.value.status == 404
+    secret = {"metadata": {"name": f"{NAME}-secret", "labels": {"app.kubernetes.io/instance": NAME}},
+              "stringData": {"secret": "ab" * 32}}  # fmt: skip
+    cluster.core.create_namespaced_secret(NAMESPACE, secret)
+    assert cluster.wait_for_end(NAME).status.succeeded == 1

@@ -1,0 +1,140 @@
+"""Manifests of `pslaunch k8s render`: golden files, size, order, and nothing secret in them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pslaunch.backends import k8s_manifests as manifests
+from pslaunch.errors import FileError, SpecError
+from pslaunch.node import beginning, job
+from pslaunch.node.job import Count, Node, Package, Plan, Role
+from pslaunch.options.k8s_spec import K8sReach
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+MOST_BYTES = 1024 * 1024  # of a ConfigMap
+REACH = K8sReach("word2vec", "example/image:1")
+FULL = K8sReach(
+    "word2vec", "example/image:1", cpu="2", memory="4Gi", gpu=1, shm="1Gi", node_selector={"disk": "ssd"},
+    claims=(("data", "/data"),), image_pull_secret="pull", service_account="runner",
+)  # fmt: skip
+
+
+def make_plan(nodes: int, folder: str = "/ws") -> Plan:
+    limits = job.Limits(5.0, 30.0, 60.0, None, 60.0)
+    named = [Node(i, f"word2vec-{i}", "", dispatched=True) for i in range(nodes)]
+    one = Count("per_node", 1)
+    return Plan(
+        job_id="word2vec", name="word2vec", epoch=0, backend="k8s", server="bundled", why="asked",
+        roles=(Role("pserver", one, ("{python}", "-m", "x")), Role("trainer", one, ("{python}", "train.py"))),
+        port=7164, ports_num=1, ports_num_for_sparse=0, trainer_count=1, use_gpu=False, added_env={},
+        flags={},
+        limits=limits, nodes=tuple(n.place_in("/workspace/word2vec") for n in named), package=Package(folder),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    folder = tmp_path / "ws"
+    folder.mkdir()
+    (folder / "train.py").write_text("print(1)\n")
+    return folder
+
+
+def render(plan: Plan, reach: K8sReach, tmp_path: Path) -> dict[str, str]:
+    return manifests.render(plan, reach, {"XDG_CACHE_HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize(("name", "reach"), [("k8s-default", REACH), ("k8s-full", FULL)])
+def test_job_and_services_equal_their_golden_files(
+    name: str, reach: K8sReach, package: Path, tmp_path: Path
+) -> None:
+    rendered = render(make_plan(2, str(package)), reach, tmp_path)
+    text = rendered["services.yaml"] + "---\n" + rendered["job.yaml"]
+    golden = GOLDEN / f"{name}.yaml"
+    if os.environ.get("WRITE_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+def test_equal_jobs_give_equal_text_in_order(package: Path, tmp_path: Path) -> None:
+    plan = make_plan(2, str(package))
+    one, two = (render(plan, FULL, tmp_path) for _ in range(2))
+    assert one == two
+    assert [*one] == ["services.yaml", "programs.yaml", "plan.yaml", "package.yaml", "job.yaml"]
+
+
+def test_objects_of_1000_pods_are_small_and_named_apart(package: Path, tmp_path: Path) -> None:
+    rendered = render(make_plan(1000, str(package)), REACH, tmp_path)
+    objects = [thing for text in rendered.values() for thing in yaml.safe_load_all(text)]
+    for thing in objects:
+        data = thing.get("binaryData", {})
+        assert sum(len(base64.b64decode(value)) for value in data.values()) < MOST_BYTES, thing["metadata"]
+        assert thing["metadata"]["labels"]["app.kubernetes.io/instance"] == "word2vec"
+    names = [(thing["kind"], thing["metadata"]["name"]) for thing in objects]
+    assert len(set(names)) == len(names)
+
+
+def test_plan_survives_the_way_to_the_pods(package: Path, tmp_path: Path) -> None:
+    plan = make_plan(3, str(package))
+    (thing,) = yaml.safe_load_all(render(plan, REACH, tmp_path)["plan.yaml"])
+    (tmp_path / "job").mkdir()
+    (tmp_path / beginning.JOB).write_bytes(base64.b64decode(thing["binaryData"]["job.json.gz"]))
+    begun = beginning.read(str(tmp_path))
+    assert begun.plan == plan
+    assert (begun.head, begun.port, begun.wait_timeout_s) == ("word2vec-head", 7167, 600.0)
+
+
+def test_secret_is_only_in_the_printed_command(package: Path, tmp_path: Path) -> None:
+    rendered = render(make_plan(1, str(package)), REACH, tmp_path)
+    kinds = [thing["kind"] for text in rendered.values() for thing in yaml.safe_load_all(text)]
+    assert sorted(set(kinds)) == ["ConfigMap", "Job", "Service"]
+    page = (GOLDEN.parents[1] / "docs/kubernetes.md").read_text()
+    assert manifests.make_secret_command(REACH) in page
+
+
+def test_package_that_is_too_large_is_refused(package: Path, tmp_path: Path) -> None:
+    overhead = len(manifests._pack(make_plan(1, str(package)), {"XDG_CACHE_HOME": str(tmp_path)}))
+    (package / "data").write_bytes(os.urandom(manifests.MAX_PACKAGE_BYTES - overhead - 1000))
+    render(make_plan(1, str(package)), REACH, tmp_path)
+    (package / "data").write_bytes(os.urandom(manifests.MAX_PACKAGE_BYTES))
+    with pytest.raises(SpecError, match=r"ws is [0-9,]+ bytes when compressed.*\.pslaunchignore"):
+        render(make_plan(1, str(package)), REACH, tmp_path)
+
+
+def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match="--output_dir"):
+        manifests.write({"job.yaml": ""}, str(tmp_path / "file"))
+    manifests.write({"job.yaml": "x"}, str(tmp_path / "new/folder"))
+    assert (tmp_path / "new/folder/job.yaml").read_text() == "x"
+
+
+@settings(max_examples=200)
+@example("\\ud83d\\ude00", "\\\U0001f600")
+@given(st.text(min_size=1), st.text())
+def test_any_text_is_one_value_of_the_manifest(image: str, path: str) -> None:
+    assert yaml.safe_load(f"value: {manifests._quote([image, path])}") == {"value": [image, path]}
+
+
+def test_help_loads_no_templates() -> None:
+    code = "import pslaunch.cli, sys; print('jinja2' in sys.modules, 'kubernetes' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_command_keeps_its_words() -> None:
+    values: dict[str, Any] = manifests.make_values(make_plan(1), REACH, b"")
+    shell, flag, search = values["command"]
+    assert (shell, flag) == ("/bin/sh", "-c") and "JOB_COMPLETION_INDEX" in search
+    assert json.loads(manifests._quote(values["command"])) == values["command"]
