@@ -48,7 +48,7 @@ faults: dev ## every ending, N times (default 1), each time with another seed
 	    $(PYTEST) -q --seed=$$seed tests/faults $(PYTEST_ARGS) || exit 1; done
 
 hosts: N = 3
-hosts: dev ## N hosts (default 3) with sshd on this machine, to try `pslaunch fabric`; needs root, Linux, openssh-server
+hosts: dev ## N hosts (default 3) with sshd on this machine, to try `pslaunch fabric` and `mpi`; needs root, Linux, openssh-server
 	@PYTHONPATH=tests $(BIN)/python -m testbed up -- "$(N)" build/hosts
 
 hosts-down: ## remove them, and all that is theirs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from pslaunch.node import codes
 from support.jobs import finished
 from support.openmpi import MpiPlace, get_prefix
+from support.process import started
 from testbed import Hosts
 
 THREE = ("--worker_num=3", "--grace=1", "--connect_timeout=2")
@@ -130,3 +132,31 @@ def test_hosts_with_another_version_are_named(hosts: Hosts, package: Path) -> No
     output = job.launcher.output()
     assert found == codes.PREFLIGHT and "prted of Open MPI can't be started there" in output
     assert "install Open MPI 5.0.11 there, or give its folder on the hosts: --prefix DIR" in output
+
+
+def check(hosts: Hosts, package: Path, major: int, *options: str) -> tuple[int, str]:
+    """Run `pslaunch check mpi`; return its exit code and output."""
+    argv = MpiPlace(hosts, major).command(package, [*THREE, *options], [])
+    argv.insert(argv.index("mpi"), "check")
+    with started(argv) as checking:
+        return checking.wait(), checking.output()
+
+
+def test_check_reports_every_host_and_starts_nothing(hosts: Hosts, package: Path, major: int) -> None:
+    code, output = check(hosts, package, major, "--server_num=0")
+    found = [json.loads(line) for line in output.splitlines()]
+    assert code == 0 and [(one["host"], one["ok"]) for one in found] == [
+        ("node1", True), ("node2", True), ("node3", True),
+    ]  # fmt: skip
+    assert not any((host.root / package.name).exists() for host in hosts)
+
+
+def test_check_names_missing_modules_of_each_host(hosts: Hosts, package: Path, major: int) -> None:
+    code, output = check(hosts, package, major)
+    assert code == codes.PREFLIGHT and output.count("missing modules") == 3
+
+
+def test_check_names_a_host_that_is_not_reached(hosts: Hosts, package: Path, major: int) -> None:
+    refuse_key(hosts)
+    code, output = check(hosts, package, major)
+    assert code == codes.RIGHTS and "node2: Permission denied" in output

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support import leaks
+from support import leaks, others
 from support.others import NO_BULLSEYE, ROOT, bullseye_root
 from support.process import poll_until, started
 from testbed import Host, Hosts, sweep
@@ -223,6 +223,8 @@ def test_hosts_to_try_things_out(make_hosts: Callable[..., Hosts], tmp_path: Pat
     assert first.startswith(f"removed 2 hosts (node1, node2), {tmp_path / 'try'}, ")
     assert second == f"nothing to remove: no hosts in {tmp_path / 'try'}"
     assert "make hosts-down" in told and "--conf" in told
+    others.mpirun(4)
+    assert "pslaunch mpi -hostfile " in told
     assert seen.split()[:3] == ["node2", "node1", "node2"] and "are up: make hosts-down" in seen
     assert left == ""
 

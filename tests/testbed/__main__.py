@@ -119,13 +119,19 @@ def tell(hosts: Hosts, folder: Path) -> None:
     print(
         "They run as user",
         first.user,
-        f"and have nothing of this checkout. {where}/machines is for MPI. A job:",
+        "and have nothing of this checkout. A job:",
     )
     if not (EXAMPLE / "ws").exists():
         print(f"    python {EXAMPLE}/prepare.py {EXAMPLE}/ws")
-    for what in ("check fabric", "fabric"):
-        print(f"    pslaunch {what} --conf {where}/conf.py --job_dispatch_package {EXAMPLE}/ws \\")
-        print(f"        --install --wheelhouse {where}/wheelhouse train.py")
+    root = " --allow-run-as-root" if first.user == "root" else ""
+    lines = {"fabric": f"--conf {where}/conf.py", "mpi": f"-hostfile {where}/machines -n {len(hosts)}{root}"}
+    for backend, options in lines.items():
+        if backend == "mpi" and not shutil.which("mpirun"):
+            print("For pslaunch mpi, install Open MPI: apt-get install openmpi-bin")
+            continue
+        for what in (f"check {backend}", backend):
+            print(f"    pslaunch {what} {options} --job_dispatch_package {EXAMPLE}/ws \\")
+            print(f"        --install --wheelhouse {where}/wheelhouse train.py")
     print("To remove all of it: make hosts-down", flush=True)
 
 
