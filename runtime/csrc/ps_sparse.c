@@ -7,15 +7,31 @@
 #define SLAB_BYTES (1U << 20) /* approximately; a slab has at least one row. Untouched pages cost nothing */
 #define LINE 64               /* bytes of a cache line */
 
+enum { PARTS = 256, FIRST_CAP = 16 };
+
 /* Keys that were dealt over shards by ps_mix64() must still scatter here. */
 #define SALT UINT64_C(0x5851f42d4c957f2d)
 
-/* A place of the hash table. `sum` may be outdated: it counts only if sum_row[sum] is `row`. */
+/* A place of the index. The tag is the lower half of the key's hash: it gives the home of the entry, so that
+ * a part grows without a look at keys. */
 typedef struct entry {
-    uint64_t key;
+    uint32_t tag;
     uint32_t row; /* 1 + number of the row; 0: free */
-    uint32_t sum; /* index of this row in the step's sum */
 } entry;
+
+/* One of PARTS parts of the index, chosen by the upper bits of the hash. Each grows alone, so that no push
+ * waits for more than a part. */
+typedef struct part {
+    entry *entries; /* [cap], open addressing with linear probing */
+    uint32_t cap;   /* a power of two */
+    uint32_t used;
+} part;
+
+/* What a row has beside its values. `sum` may be outdated: it counts only if sum_row[sum] is the row. */
+typedef struct head {
+    uint32_t key[2]; /* lower and upper half: 12 bytes in all */
+    uint32_t sum;    /* index of this row in the step's sum */
+} head;
 
 struct ps_sparse {
     uint32_t dim;
@@ -23,11 +39,13 @@ struct ps_sparse {
     ps_optim optim;
     ps_init init;
 
-    entry *entries; /* [cap], open addressing with linear probing, at most 3/4 full */
-    size_t cap;     /* a power of two */
-    size_t rows;
+    part parts[PARTS];
+    size_t next_part; /* the next one that is looked at for growth */
+    uint64_t *hashes; /* [hashes_cap], of the keys of a push */
+    size_t hashes_cap;
+    size_t rows; /* numbered in the order of their creation */
 
-    float **slabs; /* [slabs_n]: 2^shift rows of `stride` floats each; rows never move */
+    float **slabs; /* [slabs_n]: 2^shift rows of `stride` floats each, then their heads; rows never move */
     size_t slabs_n, slabs_cap;
     unsigned shift;
 
@@ -36,15 +54,28 @@ struct ps_sparse {
     size_t sum_n, sum_cap;
 };
 
-static size_t home(const ps_sparse *t, uint64_t key) {
-    return (size_t)ps_mix64(key ^ SALT) & (t->cap - 1);
+static uint64_t hash_key(uint64_t key) {
+    return ps_mix64(key ^ SALT);
 }
 
-/* Return the entry of `key`, or the free one for it. */
-static entry *probe(const ps_sparse *t, uint64_t key) {
-    size_t i = home(t, key);
-    while (t->entries[i].row != 0 && t->entries[i].key != key) i = (i + 1) & (t->cap - 1);
-    return &t->entries[i];
+static const part *part_of(const ps_sparse *t, uint64_t hash) {
+    return &t->parts[hash >> 56];
+}
+
+static const entry *home(const ps_sparse *t, uint64_t hash) {
+    const part *p = part_of(t, hash);
+    return &p->entries[(uint32_t)hash & (p->cap - 1)];
+}
+
+/* Return the entries that fit into a part. */
+static size_t most_in(const part *p) {
+    return (size_t)p->cap / 8 * 7;
+}
+
+/* Return the entries from which a part of this number grows: parts have different ones, a half to three
+ * quarters, so that they do not all grow at the same time. */
+static size_t grows_from(const part *p, size_t number) {
+    return (size_t)p->cap / 2 + (size_t)p->cap * number / (4 * PARTS);
 }
 
 /* row: 1 + its number. */
@@ -53,9 +84,37 @@ static float *row_at(const ps_sparse *t, uint32_t row) {
     return t->slabs[at >> t->shift] + (at & (((size_t)1 << t->shift) - 1)) * t->stride;
 }
 
+static head *head_at(const ps_sparse *t, uint32_t row) {
+    size_t at = row - 1, per_slab = (size_t)1 << t->shift;
+    head *heads = (head *)(void *)(t->slabs[at >> t->shift] + per_slab * t->stride);
+    return &heads[at & (per_slab - 1)];
+}
+
+static bool has_key(const head *h, uint64_t key) {
+    return memcmp(h->key, (const uint32_t[2]){(uint32_t)key, (uint32_t)(key >> 32)}, sizeof h->key) == 0;
+}
+
 static size_t slab_bytes(const ps_sparse *t) {
-    size_t bytes = ((size_t)t->stride * sizeof(float)) << t->shift;
+    size_t bytes = (t->stride * sizeof(float) + sizeof(head)) << t->shift;
     return (bytes + LINE - 1) / LINE * LINE;
+}
+
+/* Return the entry of `key`, or the free one for it. */
+static entry *probe(const ps_sparse *t, uint64_t key, uint64_t hash) {
+    const part *p = part_of(t, hash);
+    uint32_t tag = (uint32_t)hash, i = tag & (p->cap - 1);
+    while (p->entries[i].row != 0 &&
+           (p->entries[i].tag != tag || !has_key(head_at(t, p->entries[i].row), key)))
+        i = (i + 1) & (p->cap - 1);
+    return &p->entries[i];
+}
+
+/* Return the row that the tag leads to: nearly always that of the key, which is not looked at; 0: none. */
+static uint32_t guess_row(const ps_sparse *t, uint64_t hash) {
+    const part *p = part_of(t, hash);
+    uint32_t tag = (uint32_t)hash, i = tag & (p->cap - 1);
+    while (p->entries[i].row != 0 && p->entries[i].tag != tag) i = (i + 1) & (p->cap - 1);
+    return p->entries[i].row;
 }
 
 int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps_init *init, ps_err *err) {
@@ -71,9 +130,11 @@ int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps
     *t = (ps_sparse){
         .dim = dim, .stride = dim * (1 + ps_optim_slots(optim->method)), .optim = *optim, .init = *init};
     while (slab_bytes(t) * 2 <= SLAB_BYTES) t->shift++;
-    t->cap = 64;
-    t->entries = calloc(t->cap, sizeof *t->entries);
-    if (t->entries == NULL) goto oom;
+    for (part *p = t->parts; p < t->parts + PARTS; p++) {
+        p->entries = calloc(FIRST_CAP, sizeof *p->entries);
+        if (p->entries == NULL) goto oom;
+        p->cap = FIRST_CAP;
+    }
     *out = t;
     return PS_OK;
 oom:
@@ -85,27 +146,47 @@ void ps_sparse_free(ps_sparse *t) {
     if (t == NULL) return;
     for (size_t i = 0; i < t->slabs_n; i++) free(t->slabs[i]);
     free(t->slabs);
-    free(t->entries);
+    for (size_t i = 0; i < PARTS; i++) free(t->parts[i].entries);
+    free(t->hashes);
     free(t->sum);
     free(t->sum_row);
     free(t);
 }
 
-/* Make room in the hash table for `rows` rows. */
-static int reserve_entries(ps_sparse *t, size_t rows, ps_err *err) {
-    size_t cap = t->cap;
-    while (cap / 4 * 3 < rows) cap *= 2; /* ends: rows <= PS_SPARSE_MAX_ROWS */
-    if (cap == t->cap) return PS_OK;
-    entry *fresh = calloc(cap, sizeof *fresh);
-    if (fresh == NULL) return ps_fail(err, PS_ENOMEM, 0, "sparse table: index of %zu places", cap);
-
-    entry *old = t->entries, *end = old + t->cap;
-    t->entries = fresh;
-    t->cap = cap;
-    for (const entry *e = old; e < end; e++)
-        if (e->row != 0) *probe(t, e->key) = *e;
+/* Double a part. */
+static int grow_part(part *p, ps_err *err) {
+    uint32_t cap = 2 * p->cap;
+    entry *fresh = calloc(cap, sizeof *fresh), *old = p->entries;
+    if (fresh == NULL) return ps_fail(err, PS_ENOMEM, 0, "sparse table: a part of %u places", cap);
+    for (const entry *e = old; e < old + p->cap; e++) {
+        if (e->row == 0) continue;
+        uint32_t i = e->tag & (cap - 1);
+        while (fresh[i].row != 0) i = (i + 1) & (cap - 1);
+        fresh[i] = *e;
+    }
+    p->entries = fresh;
+    p->cap = cap;
     free(old);
     return PS_OK;
+}
+
+/* Make room for more[p] entries in each part p. */
+static int reserve_parts(ps_sparse *t, const uint32_t *more, ps_err *err) {
+    int rc = PS_OK;
+    for (part *p = t->parts; p < t->parts + PARTS; p++, more++)
+        while (rc == PS_OK && (size_t)p->used + *more > most_in(p)) rc = grow_part(p, err);
+    return rc;
+}
+
+/* Grow a part that has many entries, of as many as n keys pay for: while memory lasts, long before one is
+ * full. */
+static void grow_ahead(ps_sparse *t, size_t n) {
+    for (size_t looks = n / 8 + 1; looks > 0; looks--) {
+        size_t number = t->next_part++ % PARTS;
+        if (t->parts[number].used <= grows_from(&t->parts[number], number)) continue;
+        (void)grow_part(&t->parts[number], NULL);
+        return;
+    }
 }
 
 /* Allocate memory for `rows` rows. Slabs left behind by a failure are used by the next call. */
@@ -150,60 +231,91 @@ static size_t batch(size_t left) {
     return left < BATCH ? left : BATCH;
 }
 
-static void prefetch_homes(const ps_sparse *t, const uint64_t *keys, size_t n) {
-    for (size_t i = 0; i < n; i++) ps_prefetch(&t->entries[home(t, keys[i])]);
-}
-
-/* Count keys of keys[0..n) without a row; repeated ones count each time. */
-static size_t count_missing(const ps_sparse *t, const uint64_t *keys, size_t n) {
-    size_t missing = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (i % BATCH == 0) prefetch_homes(t, keys + i, batch(n - i));
-        missing += probe(t, keys[i])->row == 0;
+/* Hash n keys into t->hashes. */
+static int hash_keys(ps_sparse *t, const uint64_t *keys, size_t n, ps_err *err) {
+    if (n > t->hashes_cap) {
+        size_t cap = n + n / 2;
+        uint64_t *hashes = realloc(t->hashes, cap * sizeof *hashes);
+        if (hashes == NULL) return ps_fail(err, PS_ENOMEM, 0, "sparse table: %zu keys at once", n);
+        t->hashes = hashes;
+        t->hashes_cap = cap;
     }
-    return missing;
+    for (size_t i = 0; i < n; i++) t->hashes[i] = hash_key(keys[i]);
+    return PS_OK;
 }
 
-/* Make room for the rows of n keys: all that can fail fails here, before any change. Counts new keys only
- * if all keys being new would need more memory. */
+static void prefetch_homes(const ps_sparse *t, const uint64_t *hashes, size_t n) {
+    for (size_t i = 0; i < n; i++) ps_prefetch(home(t, hashes[i]));
+}
+
+/* Count the keys of keys[0..n), which are hashed, by part, or only those without a row; repeated ones count
+ * each time. Returns the number of all. */
+static size_t count_keys(const ps_sparse *t, const uint64_t *keys, size_t n, bool missing, uint32_t *more) {
+    size_t all = 0;
+    memset(more, 0, PARTS * sizeof *more);
+    for (size_t i = 0; i < n; i++) {
+        if (missing && i % BATCH == 0) prefetch_homes(t, t->hashes + i, batch(n - i));
+        uint32_t counts = !missing || probe(t, keys[i], t->hashes[i])->row == 0;
+        more[t->hashes[i] >> 56] += counts;
+        all += counts;
+    }
+    return all;
+}
+
+/* Hash n keys and make room for their rows: all that can fail fails here, before any change. Looks for new
+ * keys only if rows for all would need more memory; the index has room for all. */
 static int reserve_rows(ps_sparse *t, const uint64_t *keys, size_t n, ps_err *err) {
+    uint32_t more[PARTS];
     if (n > PS_SPARSE_MAX_ROWS)
         return ps_fail(err, PS_ELIMIT, 0, "sparse table: %zu keys at once, limit %u", n, PS_SPARSE_MAX_ROWS);
-    size_t rows = t->rows + n;
-    if (rows <= t->cap / 4 * 3 && rows <= t->slabs_n << t->shift) return PS_OK;
-    rows = t->rows + count_missing(t, keys, n);
+    int rc = hash_keys(t, keys, n, err);
+    if (rc != PS_OK) return rc;
+    size_t rows = t->rows + count_keys(t, keys, n, t->rows + n > t->slabs_n << t->shift, more);
     if (rows > PS_SPARSE_MAX_ROWS)
         return ps_fail(err, PS_ELIMIT, 0, "sparse table: more than %u rows", PS_SPARSE_MAX_ROWS);
-    int rc = reserve_entries(t, rows, err);
+    grow_ahead(t, n);
+    rc = reserve_parts(t, more, err);
     return rc == PS_OK ? reserve_slabs(t, rows, err) : rc;
 }
 
-/* Return the entry of `key`, with a row, made if necessary; there is room. */
-static entry *touch(ps_sparse *t, uint64_t key) {
-    entry *e = probe(t, key);
+/* Return the row of `key`, made if necessary; there is room. */
+static uint32_t touch(ps_sparse *t, uint64_t key, uint64_t hash) {
+    entry *e = probe(t, key, hash);
     if (e->row == 0) {
-        *e = (entry){.key = key, .row = (uint32_t)++t->rows};
+        *e = (entry){.tag = (uint32_t)hash, .row = (uint32_t)++t->rows};
+        t->parts[hash >> 56].used++;
+        *head_at(t, e->row) = (head){.key = {(uint32_t)key, (uint32_t)(key >> 32)}};
         float *row = row_at(t, e->row);
         ps_init_row(&t->init, key, row, t->dim);
         memset(row + t->dim, 0, (t->stride - t->dim) * sizeof *row);
     }
-    return e;
+    return e->row;
 }
 
 static void prefetch_floats(const float *p, size_t n) {
     for (size_t i = 0; i < n && i < 4 * LINE; i += LINE / sizeof *p) ps_prefetch(p + i);
 }
 
-/* ps_sparse_read() of at most BATCH keys: first all index lines, then all rows, then the copies. */
+/* ps_sparse_read() of at most BATCH keys: first all index lines, then all heads and rows, then the copies. */
 static void read_batch(const ps_sparse *t, const uint64_t *keys, size_t n, float *out) {
+    uint64_t hashes[BATCH] = {0};
     const float *from[BATCH];
-    prefetch_homes(t, keys, n);
+    const head *heads[BATCH];
+    for (size_t i = 0; i < n; i++) hashes[i] = hash_key(keys[i]);
+    prefetch_homes(t, hashes, n);
     for (size_t i = 0; i < n; i++) {
-        uint32_t row = probe(t, keys[i])->row;
+        uint32_t row = guess_row(t, hashes[i]);
         from[i] = row == 0 ? NULL : row_at(t, row);
-        if (row != 0) prefetch_floats(from[i], t->dim);
+        if (row == 0) continue;
+        heads[i] = head_at(t, row);
+        ps_prefetch(heads[i]);
+        prefetch_floats(from[i], t->dim);
     }
     for (size_t i = 0; i < n; i++, out += t->dim) {
+        if (from[i] != NULL && !has_key(heads[i], keys[i])) {
+            uint32_t row = probe(t, keys[i], hashes[i])->row;
+            from[i] = row == 0 ? NULL : row_at(t, row);
+        }
         if (from[i] == NULL) ps_init_row(&t->init, keys[i], out, t->dim);
         else memcpy(out, from[i], t->dim * sizeof *out);
     }
@@ -213,26 +325,43 @@ void ps_sparse_read(const ps_sparse *t, const uint64_t *keys, size_t n, float *o
     for (size_t i = 0; i < n; i += BATCH) read_batch(t, keys + i, batch(n - i), out + i * t->dim);
 }
 
-static void add_one(ps_sparse *t, uint64_t key, const float *grad) {
-    entry *e = touch(t, key);
-    if (e->sum < t->sum_n && t->sum_row[e->sum] == e->row) {
-        ps_add(t->sum + (size_t)e->sum * t->dim, grad, t->dim);
+static void add_one(ps_sparse *t, uint32_t row, head *h, const float *grad) {
+    if (h->sum < t->sum_n && t->sum_row[h->sum] == row) {
+        ps_add(t->sum + (size_t)h->sum * t->dim, grad, t->dim);
         return;
     }
-    e->sum = (uint32_t)t->sum_n++;
-    t->sum_row[e->sum] = e->row;
-    memcpy(t->sum + (size_t)e->sum * t->dim, grad, t->dim * sizeof *grad);
+    h->sum = (uint32_t)t->sum_n++;
+    t->sum_row[h->sum] = row;
+    memcpy(t->sum + (size_t)h->sum * t->dim, grad, t->dim * sizeof *grad);
+}
+
+/* ps_sparse_add() of at most BATCH keys, for which there is room. */
+static void add_batch(ps_sparse *t, const uint64_t *keys, const uint64_t *hashes, const float *grads,
+                      size_t n) {
+    uint32_t rows[BATCH];
+    head *heads[BATCH];
+    prefetch_homes(t, hashes, n);
+    for (size_t i = 0; i < n; i++) {
+        rows[i] = guess_row(t, hashes[i]);
+        if (rows[i] == 0) continue;
+        heads[i] = head_at(t, rows[i]);
+        ps_prefetch(heads[i]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (rows[i] == 0 || !has_key(heads[i], keys[i])) {
+            rows[i] = touch(t, keys[i], hashes[i]);
+            heads[i] = head_at(t, rows[i]);
+        }
+        add_one(t, rows[i], heads[i], grads + i * t->dim);
+    }
 }
 
 int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t n, ps_err *err) {
     int rc = reserve_rows(t, keys, n, err);
     if (rc == PS_OK) rc = reserve_sum(t, t->sum_n + n, err); /* no overflow: both are below 2^32 */
-    if (rc != PS_OK) return rc;
-    for (size_t i = 0; i < n; i++) {
-        if (i % BATCH == 0) prefetch_homes(t, keys + i, batch(n - i));
-        add_one(t, keys[i], grads + i * t->dim);
-    }
-    return PS_OK;
+    for (size_t i = 0; rc == PS_OK && i < n; i += BATCH)
+        add_batch(t, keys + i, t->hashes + i, grads + i * t->dim, batch(n - i));
+    return rc;
 }
 
 void ps_sparse_commit(ps_sparse *t, uint64_t step) {
@@ -248,20 +377,19 @@ void ps_sparse_commit(ps_sparse *t, uint64_t step) {
 
 int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err) {
     int rc = reserve_rows(t, keys, n, err);
-    if (rc != PS_OK) return rc;
-    for (size_t i = 0; i < n; i++) {
-        if (i % BATCH == 0) prefetch_homes(t, keys + i, batch(n - i));
-        memcpy(row_at(t, touch(t, keys[i])->row), values + i * t->dim, t->dim * sizeof *values);
+    for (size_t i = 0; rc == PS_OK && i < n; i++) {
+        if (i % BATCH == 0) prefetch_homes(t, t->hashes + i, batch(n - i));
+        memcpy(row_at(t, touch(t, keys[i], t->hashes[i])), values + i * t->dim, t->dim * sizeof *values);
     }
-    return PS_OK;
+    return rc;
 }
 
 bool ps_sparse_next(const ps_sparse *t, size_t *at, uint64_t *key, const float **row) {
-    while (*at < t->cap && t->entries[*at].row == 0) ++*at;
-    if (*at == t->cap) return false;
-    const entry *e = &t->entries[(*at)++];
-    *key = e->key;
-    *row = row_at(t, e->row);
+    if (*at >= t->rows) return false;
+    uint32_t number = (uint32_t)++*at;
+    const head *h = head_at(t, number);
+    *key = h->key[0] | (uint64_t)h->key[1] << 32;
+    *row = row_at(t, number);
     return true;
 }
 
@@ -276,5 +404,7 @@ size_t ps_sparse_rows(const ps_sparse *t) {
 size_t ps_sparse_bytes(const ps_sparse *t) {
     size_t slabs = t->slabs_n * slab_bytes(t) + t->slabs_cap * sizeof *t->slabs;
     size_t sum = t->sum_cap * (t->dim * sizeof *t->sum + sizeof *t->sum_row);
-    return sizeof *t + t->cap * sizeof *t->entries + slabs + sum;
+    size_t index = 0;
+    for (size_t i = 0; i < PARTS; i++) index += t->parts[i].cap * sizeof(entry);
+    return sizeof *t + index + t->hashes_cap * sizeof *t->hashes + slabs + sum;
 }

@@ -168,3 +168,50 @@ TEST(sparse_nothing_to_do) {
     CHECK(ps_sparse_rows(t) == 0 && ps_sparse_bytes(t) > 0);
     ps_sparse_free(t);
 }
+
+/* The key whose hash in ps_sparse.c is this: the inverse of ps_mix64(), and its salt. */
+static uint64_t key_of_hash(uint64_t x) {
+    x = (x ^ x >> 31 ^ x >> 62) * UINT64_C(0x319642b2d24d8ec3);
+    x = (x ^ x >> 27 ^ x >> 54) * UINT64_C(0x96de1b173f119089);
+    return (x ^ x >> 30 ^ x >> 60) ^ UINT64_C(0x5851f42d4c957f2d);
+}
+
+TEST(sparse_keys_with_the_same_part_and_tag_are_told_apart) {
+    ps_sparse *t = new_table(DIM);
+    uint64_t some[KEYS];
+    float values[KEYS * DIM], got[KEYS * DIM];
+    for (uint64_t i = 0; i < KEYS; i++) some[i] = key_of_hash(UINT64_C(0xab00000012345678) | i << 32);
+    for (size_t i = 0; i < KEYS * DIM; i++) values[i] = (float)i;
+    CHECK(ps_mix64(some[7] ^ UINT64_C(0x5851f42d4c957f2d)) ==
+          (UINT64_C(0xab00000012345678) | UINT64_C(7) << 32));
+    CHECK(ps_sparse_set(t, some, values, KEYS, NULL) == PS_OK && ps_sparse_rows(t) == KEYS);
+    ps_sparse_read(t, some, KEYS, got);
+    CHECK(memcmp(got, values, sizeof got) == 0);
+    CHECK(ps_sparse_add(t, some, values, KEYS, NULL) == PS_OK && ps_sparse_rows(t) == KEYS);
+    ps_sparse_free(t);
+}
+
+TEST(sparse_tables_grow_part_by_part) {
+    enum { PUSH = 1000, ROWS = 400000, SLAB = 1 << 20 };
+    ps_sparse *t;
+    ps_optim plain = {.method = PS_SGD, .learning_rate = 1};
+    static uint64_t some[PUSH];
+    static float values[PUSH];
+    size_t before, most = 0;
+    CHECK(ps_sparse_new(&t, 1, &plain, &normal, NULL) == PS_OK);
+    for (uint64_t at = 0; at < ROWS; at += PUSH) {
+        before = ps_sparse_bytes(t);
+        for (uint64_t i = 0; i < PUSH; i++) some[i] = at + i;
+        CHECK(ps_sparse_add(t, some, values, PUSH, NULL) == PS_OK);
+        ps_sparse_commit(t, 1);
+        if (ps_sparse_bytes(t) - before > most) most = ps_sparse_bytes(t) - before;
+    }
+    CHECK(most < SLAB + (64 << 10)); /* a slab of rows and a few parts; all at once would be 4 MiB */
+    CHECK(ps_sparse_bytes(t) < ROWS * (4 + 24) / 4 * 5 + SLAB);
+    uint64_t key, found = 0;
+    const float *row;
+    for (size_t at = 0; ps_sparse_next(t, &at, &key, &row);)
+        found += key == at - 1; /* in the order of creation */
+    CHECK(found == ROWS);
+    ps_sparse_free(t);
+}
