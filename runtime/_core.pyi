@@ -61,6 +61,26 @@ def init_rows(
 def hash_name(name: str, /) -> int: ...
 def get_features() -> _Features: ...
 
+# -- kernels of layers: py_compute.c; the same bits for any number of threads and in every build
+
+def matmul(
+    a: _F32,  # [m, k], any strides
+    b: _F32,  # [k, n], any strides
+    out: _F32,  # [m, n]
+    start: _F32 | None = None,  # first link of each chain: [1, n], or `out` itself; None: zero
+    threads: int = 1,
+) -> None: ...
+def activate(act: str, x: _F32, threads: int, /) -> None: ...  # in place; sigmoid, tanh, relu, softmax
+def undo_activation(act: str, y: _F32, grad: _F32, out: _F32, threads: int, /) -> None: ...
+def cross_entropy(  # scores [n, classes] become their softmax; returns the number of wrong answers
+    scores: _F32, labels: npt.NDArray[np.int64], cost: _F32, threads: int, /
+) -> int: ...
+def sum_columns(x: _F32, out: _F32, threads: int, /) -> None: ...  # [n, size] to [1, size]
+def dot_rows(x: _F32, y: _F32, out: _F32, threads: int, /) -> None: ...  # twice [n, size] to [n]
+def take_logs(x: _F32, threads: int, /) -> None: ...  # [n], in place
+def choose_build(isa: int, /) -> None: ...  # for tests: 0 best, 1 baseline, up to 2 AVX2, 3 AVX-512
+def get_build() -> str: ...  # "AVX-512", "AVX2", "NEON" or "plain C"
+
 # -- shards and frames: py_shard.c, documented in csrc/ps_shard.h and ps_frame.h
 
 def run_shard(trainers: int, epoch: int, mailbox_fd: int, event_fd: int, stall_after_s: float) -> None: ...

@@ -20,6 +20,8 @@ typedef enum ps_isa {
     PS_ISA_BEST = 0, /* the fastest on this machine */
     PS_ISA_BASE = 1, /* for every machine of this architecture */
     PS_ISA_AVX2 = 2, /* x86-64 with AVX2; same as PS_ISA_BASE without it */
+    PS_ISA_AVX512 =
+        3, /* x86-64 with AVX-512; same as PS_ISA_AVX2 without it, and for kernels that have no such build */
 } ps_isa;
 
 /* These let a compiler reorder sums and assume that there is no NaN: other bits. */
@@ -33,6 +35,8 @@ typedef enum ps_isa {
 #if defined(__x86_64__)
 #define PS_HAVE_AVX2 1
 #define PS_TARGET_AVX2 __attribute__((target("avx2")))
+#define PS_TARGET_FMA __attribute__((target("avx2,fma")))
+#define PS_TARGET_AVX512 __attribute__((target("avx512f")))
 #define PS_HAVE_SHA 1
 #define PS_TARGET_SHA __attribute__((target("sha,sse4.1")))
 #elif defined(__aarch64__)
@@ -63,6 +67,33 @@ static inline bool ps_cpu_sha(void) {
     return (getauxval(AT_HWCAP) >> 6 & 1) != 0; /* HWCAP_SHA2 */
 #else
     return false;
+#endif
+}
+
+/* Return true if this machine has vectors of 8 floats with fused multiply-adds. */
+static inline bool ps_cpu_fma(void) {
+#if PS_HAVE_AVX2
+    return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+#else
+    return false;
+#endif
+}
+
+/* Return true if this machine has vectors of 16 floats with fused multiply-adds. */
+static inline bool ps_cpu_avx512(void) {
+#if PS_HAVE_AVX2
+    return __builtin_cpu_supports("avx512f") != 0;
+#else
+    return false;
+#endif
+}
+
+/* Let a thread that polls give way for some cycles. */
+static inline void ps_pause(void) {
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
 #endif
 }
 

@@ -14,13 +14,12 @@ static bool is_item(const Py_buffer *view, py_item item) {
     return (*format == letters[0] || *format == letters[1]) && view->itemsize == 8;
 }
 
-int py_array(PyObject *obj, Py_buffer *view, py_item item, bool writable, const char *name) {
+static int get_buffer(PyObject *obj, Py_buffer *view, py_item item, int flags, const char *name) {
     if (!PyObject_CheckBuffer(obj)) {
         PyErr_Format(PyExc_TypeError, "%s: expected an array of %s", name, item_names[item]);
         return -1;
     }
-    int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
-    if (PyObject_GetBuffer(obj, view, flags) < 0) return -1;
+    if (PyObject_GetBuffer(obj, view, flags | PyBUF_FORMAT) < 0) return -1;
     if (!is_item(view, item)) {
         PyErr_Format(PyExc_TypeError, "%s: expected items of %s, got the format '%s'", name, item_names[item],
                      view->format == NULL ? "B" : view->format);
@@ -28,6 +27,20 @@ int py_array(PyObject *obj, Py_buffer *view, py_item item, bool writable, const 
         PyErr_Format(PyExc_ValueError, "%s: the array is not aligned to its items", name);
     } else {
         return 0;
+    }
+    PyBuffer_Release(view);
+    return -1;
+}
+
+int py_array(PyObject *obj, Py_buffer *view, py_item item, bool writable, const char *name) {
+    return get_buffer(obj, view, item, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0), name);
+}
+
+int py_matrix(PyObject *obj, Py_buffer *view, const char *name) {
+    if (get_buffer(obj, view, PY_F32, PyBUF_STRIDES, name) < 0) return -1;
+    if (py_need_ndim(view, 2, name) == 0) {
+        if (view->strides[0] % 4 == 0 && view->strides[1] % 4 == 0) return 0;
+        PyErr_Format(PyExc_ValueError, "%s: the array is not aligned to its items", name);
     }
     PyBuffer_Release(view);
     return -1;
@@ -49,9 +62,22 @@ int py_need_items(const Py_buffer *view, size_t n, const char *name, const char 
     return -1;
 }
 
+/* Bounds of an array's memory: [*begin, *end). */
+static void get_bounds(const Py_buffer *view, uintptr_t *begin, uintptr_t *end) {
+    *begin = (uintptr_t)view->buf, *end = *begin + (size_t)view->itemsize;
+    for (int i = 0; i < view->ndim; i++) {
+        Py_ssize_t way = (view->shape[i] - 1) * view->strides[i];
+        if (way < 0) *begin -= (size_t)-way;
+        else *end += (size_t)way;
+    }
+}
+
 static bool overlap(const Py_buffer *a, const Py_buffer *b) {
-    uintptr_t x = (uintptr_t)a->buf, y = (uintptr_t)b->buf;
-    return a->len > 0 && b->len > 0 && x < y + (size_t)b->len && y < x + (size_t)a->len;
+    if (a->len == 0 || b->len == 0) return false;
+    uintptr_t from[2], to[2];
+    get_bounds(a, &from[0], &to[0]);
+    get_bounds(b, &from[1], &to[1]);
+    return from[0] < to[1] && from[1] < to[0];
 }
 
 int py_need_apart(const Py_buffer *views, const char *const *names, int n) {

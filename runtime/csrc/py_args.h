@@ -16,6 +16,9 @@ typedef enum py_item { PY_F32, PY_U64, PY_I64 } py_item;
  * not a buffer), ValueError (misaligned), or the object's own exception (read-only, strided). */
 int py_array(PyObject *obj, Py_buffer *view, py_item item, bool writable, const char *name);
 
+/* Borrow a matrix of float32 with any strides, in the same way. */
+int py_matrix(PyObject *obj, Py_buffer *view, const char *name);
+
 /* Return the number of items. Can't fail. */
 size_t py_items(const Py_buffer *view);
 

@@ -12,10 +12,13 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 CSRC = ROOT / "runtime" / "csrc"
-SOURCES = [*(CSRC / f"{name}.c" for name in ("ps_err", "ps_init", "ps_optim", "ps_sparse"))]
+KERNELS = ("ps_act", "ps_compute", "ps_err", "ps_init", "ps_matmul", "ps_optim", "ps_sparse", "ps_tiles")
+SOURCES = [CSRC / f"{name}.c" for name in KERNELS]
 PROGRAM = ROOT / "tests" / "c" / "bits" / "bits.c"
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wconversion", "-Werror")
+LIBRARIES = ("-lm", "-lpthread")
 METHODS = 5  # optimizers
+LAYERS = 6  # trainings with each build of the kernels that the program holds, and 1 and 3 threads
 ARM64 = "aarch64-linux-gnu-gcc"
 BUILDS = {
     "gcc -O0": ("gcc", "-O0"),
@@ -43,7 +46,18 @@ def bits(build: str, folder: Path) -> list[str]:
     emulator = [have("qemu-aarch64")] if compiler == ARM64 else []
     target = folder / "bits"
     files = [str(path) for path in (*SOURCES, PROGRAM)]
-    argv = [have(compiler), *FLAGS, *WARNINGS, *options, f"-I{CSRC}", *files, "-lm", "-o", str(target)]
+    argv = [
+        have(compiler),
+        *FLAGS,
+        *WARNINGS,
+        *options,
+        f"-I{CSRC}",
+        *files,
+        "-lm",
+        "-lpthread",
+        "-o",
+        str(target),
+    ]
     subprocess.run(argv, check=True)
     done = subprocess.run([*emulator, str(target)], check=True, capture_output=True, text=True, timeout=60)
     return done.stdout.splitlines()
@@ -70,8 +84,9 @@ def test_every_kernel_is_in_it_and_gives_something_of_its_own(plain: list[str]) 
         ),
         *(f"init {kind} tame" for kind in range(2)),
         *(f"sparse {method} tame" for method in range(METHODS)),
+        *["layer 0 tame"] * LAYERS,
     ]
-    assert len({line.split()[-1] for line in plain}) == len(plain)
+    assert len({line.split()[-1] for line in plain}) == len(plain) - LAYERS + 1
 
 
 @pytest.mark.parametrize("flag", ["-ffast-math", "-ffinite-math-only"])

@@ -1,0 +1,96 @@
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness.h"
+#include "ps_act.h"
+#include "ps_exp.h"
+
+enum { ROWS = 37, COLS = 53, N = ROWS * COLS };
+
+static float x[N], y[N];
+static int64_t labels[ROWS];
+
+static void fill(float *p, size_t n, float size) {
+    for (size_t i = 0; i < n; i++) p[i] = ((float)(int)(harness_random() % 2001) / 1000 - 1) * size;
+}
+
+/* All kernels one after the other: a change of one changes what follows. */
+static void run_all(ps_isa isa, unsigned threads, float *out) {
+    size_t errors;
+    float *back = out + N, *rows = back + N, *cols = rows + ROWS;
+    ps_build_choose(isa);
+    for (ps_act act = 0; act < PS_ACTS; act++) {
+        memcpy(out, x, sizeof x);
+        CHECK(ps_act_apply(act, out, ROWS, COLS, threads, NULL) == PS_OK);
+        CHECK(ps_act_undo(act, out, y, back, ROWS, COLS, threads, NULL) == PS_OK);
+        out = back + N, back = out + N, rows = back + N, cols = rows + ROWS;
+    }
+    memcpy(out, x, sizeof x);
+    CHECK(ps_cross_entropy(out, labels, rows, ROWS, COLS, &errors, threads, NULL) == PS_OK);
+    CHECK(ps_sum_columns(x, cols, ROWS, COLS, threads, NULL) == PS_OK);
+    CHECK(ps_dot_rows(x, y, back, ROWS, COLS, threads, NULL) == PS_OK);
+    CHECK(ps_take_logs(out, N, threads, NULL) == PS_OK);
+    out[0] = (float)errors;
+    ps_build_choose(PS_ISA_BEST);
+}
+
+TEST(act_has_the_same_bits_in_every_build_and_for_any_number_of_threads) {
+    enum { ALL = 11 * N };
+    float *first = calloc(ALL, sizeof *first), *other = calloc(ALL, sizeof *other);
+    for (float size = 1; size < 1000; size *= 30) {
+        fill(x, N, size), fill(y, N, size);
+        for (size_t i = 0; i < ROWS; i++) labels[i] = (int64_t)(harness_random() % COLS);
+        run_all(PS_ISA_BASE, 1, first);
+        for (unsigned threads = 1; threads < 4; threads++) {
+            run_all(PS_ISA_AVX2, threads, other);
+            CHECK(memcmp(first, other, ALL * sizeof *first) == 0);
+        }
+    }
+    free(first), free(other);
+}
+
+static double off_by(float found, double expected) {
+    if ((float)expected == found) return 0;
+    int exponent = fabs(expected) < 0x1p-126 ? -126 : ilogbf((float)expected);
+    return fabs((double)found - expected) / ldexp(1, exponent - 23);
+}
+
+TEST(functions_are_within_3_units_of_the_last_place) {
+    for (uint64_t bits = 0; bits < UINT32_MAX; bits += 40009) {
+        float v = ps_float_of((uint32_t)bits);
+        if (v != v) continue;
+        CHECK(off_by(ps_exp(v), exp((double)v)) < 3);
+        CHECK(off_by(ps_tanh(v), tanh((double)v)) < 3);
+        if (v > -80) CHECK(off_by(ps_sigmoid(v), 1 / (1 + exp(-(double)v))) < 3);
+        if (v > 0) CHECK(off_by(ps_log(v), log((double)v)) < 3);
+    }
+}
+
+TEST(functions_keep_to_their_ends) {
+    float nan = NAN;
+    CHECK(ps_exp(INFINITY) == INFINITY && ps_exp(-INFINITY) == 0 && ps_exp(0) == 1 &&
+          ps_exp(nan) != ps_exp(nan));
+    CHECK(ps_exp(88.7F) < INFINITY && ps_exp(88.8F) == INFINITY && ps_exp(-103.9F) > 0);
+    CHECK(ps_tanh(INFINITY) == 1 && ps_tanh(-INFINITY) == -1 && ps_tanh(nan) != ps_tanh(nan));
+    CHECK(signbit(ps_tanh(-0.0F)) && ps_sigmoid(INFINITY) == 1 && ps_sigmoid(-INFINITY) == 0);
+    CHECK(ps_log(0) == -INFINITY && ps_log(1) == 0 && ps_log(INFINITY) == INFINITY);
+    CHECK(ps_log(-1) != ps_log(-1) && ps_log(nan) != ps_log(nan));
+}
+
+TEST(cross_entropy_by_hand) {
+    float scores[] = {0, 0, 1000, 0, NAN, 1}, cost[3];
+    int64_t label[] = {0, 1, 1};
+    size_t errors;
+    CHECK(ps_cross_entropy(scores, label, cost, 3, 2, &errors, 1, NULL) == PS_OK);
+    CHECK(fabsf(cost[0] - 0.6931472F) < 1e-6F && cost[1] == 1000 && cost[2] != cost[2]);
+    CHECK(scores[0] == 0.5F && scores[1] == 0.5F && scores[2] == 1 && scores[3] == 0);
+    CHECK(errors == 2); /* a tie is right, NaN is wrong */
+}
+
+TEST(sums_by_hand) {
+    float values[] = {1, 2, 3, 4, 5, 6}, out[3];
+    CHECK(ps_sum_columns(values, out, 2, 3, 1, NULL) == PS_OK && out[0] == 5 && out[1] == 7 && out[2] == 9);
+    CHECK(ps_dot_rows(values, values, out, 2, 3, 1, NULL) == PS_OK && out[0] == 14 && out[1] == 77);
+    CHECK(ps_sum_columns(values, out, 0, 3, 2, NULL) == PS_OK && out[0] == 0 && out[2] == 0);
+}
