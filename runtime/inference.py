@@ -51,8 +51,5 @@ def infer(
     parameters.check("infer", network.params)
     values = {name: parameters.get_current(name) for name in network.params if name not in network.tables}
     inputs = Feeder(network.data_layers, feeding)(samples)
-    try:
-        found = network.infer(network.prepare(inputs, len(samples)), values, parameters.get_rows)
-    finally:
-        network.close()
+    found = network.infer(network.prepare(inputs, len(samples)), values, parameters.get_rows)
     return found if len(found) > 1 else found[0]

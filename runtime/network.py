@@ -5,15 +5,13 @@ It holds no parameter values: the caller gives the dense ones, and a function th
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from . import _core
-from .arrays import F32, U64, Ids, Index, Rows, find_unique_rows, sum_rows
+from .arrays import F32, U64, Ids, Rows, find_unique_rows, sum_rows
 from .layer import Layer
 from .ops import (
     ConcatNode,
@@ -110,7 +108,7 @@ def _check_names(layers: Sequence[Layer]) -> None:
 class Network:
     """Compiled layers below one output, a cost for steps, or below several outputs.
 
-    `threads`: number of slices of a batch.
+    `threads`: most that compute one operation; the results do not depend on their number.
     """
 
     def __init__(self, output: Layer, *others: Layer, threads: int = 1) -> None:
@@ -136,8 +134,7 @@ class Network:
                     f"parameter {config.name}: an embedding's table can't be the weight of another layer"
                 )
         self._threads = threads
-        self._pool: ThreadPoolExecutor | None = None
-        self._buffers: list[dict[tuple[str, int], F32]] = [{} for _ in range(threads)]
+        self._buffers: dict[tuple[str, int], F32] = {}
 
     @property
     def tables(self) -> frozenset[str]:
@@ -159,7 +156,7 @@ class Network:
     ) -> StepResult:
         """Compute forward, and with `draw` backward, over a batch.
 
-        One thread calls `between` between two layers.
+        Calls `between` between two layers.
         params: the dense values by name. fetch(keys by table) returns their rows, [k, dim] each.
         """
         tables = fetch(batch.keys)
@@ -168,15 +165,13 @@ class Network:
             for name, found in batch.rows.items()
             if draw is not None
         }
-        tapes = self._make_tapes(batch, params, tables, row_grads, draw)
-        self._run(tapes, between)
-        result = StepResult(
-            samples=batch.samples,
-            cost=sum(float(tape.outs[-1].sum(dtype=np.float64)) for tape in tapes),
-            errors=sum(tape.errors for tape in tapes),
-        )
+        tape = self._make_tape(batch, params, tables, row_grads, draw)
+        self._run(tape, between)
+        # In the order of the samples: other sums of numpy depend on the processor.
+        cost = np.cumsum(tape.outs[-1], dtype=np.float64)
+        result = StepResult(samples=batch.samples, cost=float(cost[-1]), errors=tape.errors)
         if draw is not None:
-            result.dense = _sum_threads(tapes)
+            result.dense = tape.param_grads
             result.sparse = {
                 name: (found.keys, sum_rows(found, row_grads[name])) for name, found in batch.rows.items()
             }
@@ -184,81 +179,45 @@ class Network:
 
     def infer(self, batch: BatchInput, params: Mapping[str, F32], fetch: FetchRows) -> list[F32]:
         """Return each output's values, [samples, size], in a new array."""
-        tapes = self._make_tapes(batch, params, fetch(batch.keys), {}, None)
-        self._run(tapes)
+        tape = self._make_tape(batch, params, fetch(batch.keys), {}, None)
+        self._run(tape)
         places = [self.layers.index(one) for one in self._outputs]
         return [
-            np.concatenate([tape.outs[place] for tape in tapes]).reshape(batch.samples, one.size)
+            tape.outs[place].reshape(batch.samples, one.size).copy()
             for one, place in zip(self._outputs, places, strict=True)
         ]
-
-    def close(self) -> None:
-        """End the compute threads; the next step starts them again."""
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
 
     def _find_rows(self, nodes: Sequence[LayerNode], inputs: Inputs) -> Rows:
         ids = [inputs[node.layer.inputs[0].name] for node in nodes]
         return find_unique_rows(np.concatenate(ids).astype(np.int64, copy=False))
 
-    def _make_tapes(
-        self,
-        batch: BatchInput,
-        params: Mapping[str, F32],
-        tables: Mapping[str, F32],
-        row_grads: Mapping[str, F32],
-        draw: Draw | None,
-    ) -> list[Tape]:
-        """Return a tape for each non-empty slice of the batch."""
-        bounds = [batch.samples * i // self._threads for i in range(self._threads + 1)]
-        return [
-            self._make_tape(thread, slice(low, high), batch, params, tables, row_grads, draw)
-            for thread, (low, high) in enumerate(itertools.pairwise(bounds))
-            if low < high
-        ]
-
     def _make_tape(
         self,
-        thread: int,
-        part: slice,
         batch: BatchInput,
         params: Mapping[str, F32],
         tables: Mapping[str, F32],
         row_grads: Mapping[str, F32],
         draw: Draw | None,
     ) -> Tape:
-        places: dict[int, Index] = {}
-        grads: dict[int, F32] = {}
-        for name, nodes in self._lookups.items():
-            for i, node in enumerate(nodes):
-                own = slice(i * batch.samples + part.start, i * batch.samples + part.stop)
-                places[node.index] = batch.rows[name].index[own]
-                if draw is not None:
-                    grads[node.index] = row_grads[name][own]
+        parts = {
+            node.index: (name, slice(i * batch.samples, (i + 1) * batch.samples))
+            for name, nodes in self._lookups.items()
+            for i, node in enumerate(nodes)
+        }
         return Tape(
-            inputs={name: value[part] for name, value in batch.inputs.items()},
+            inputs=batch.inputs,
             params=params,
             tables=tables,
-            places=places,
-            row_grads=grads,
+            places={node: batch.rows[name].index[part] for node, (name, part) in parts.items()},
+            row_grads={node: row_grads[name][part] for node, (name, part) in parts.items() if row_grads},
             outs=[_NOTHING] * len(self._nodes),
             grads=[None] * len(self._nodes),
             draw=draw,
-            thread=thread,
-            buffers=self._buffers[thread],
+            threads=self._threads,
+            buffers=self._buffers,
         )
 
-    def _run(self, tapes: Sequence[Tape], between: Callable[[], None] = do_nothing) -> None:
-        if len(tapes) == 1:
-            self._run_tape(tapes[0], between)
-            return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, "compute")
-        calls = [between] + [do_nothing] * (len(tapes) - 1)
-        list(self._pool.map(self._run_tape, tapes, calls))
-
-    def _run_tape(self, tape: Tape, between: Callable[[], None]) -> None:
+    def _run(self, tape: Tape, between: Callable[[], None] = do_nothing) -> None:
         before = _core.set_floats()  # a library may have set this thread's floats for its own speed
         try:
             self._compute(tape, between)
@@ -280,15 +239,6 @@ class Network:
 
 
 _NOTHING: F32 = np.empty((0, 0), dtype=np.float32)
-
-
-def _sum_threads(tapes: Sequence[Tape]) -> dict[str, F32]:
-    """Sum dense gradients in the order of threads, into the first tape's arrays."""
-    total = tapes[0].param_grads
-    for tape in tapes[1:]:
-        for name, grad in tape.param_grads.items():
-            _core.add(total[name], grad)
-    return total
 
 
 def _compile(layers: Sequence[Layer], outputs: Sequence[Layer]) -> list[LayerNode]:

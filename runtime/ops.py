@@ -1,5 +1,7 @@
-"""Operations of the layers: forward and backward over one slice of a batch.
+"""Operations of the layers: forward and backward over one batch.
 
+Products, sums over many values and functions are kernels of the core, with the same bits on every processor
+and for any number of threads. Of numpy's operations only those are used that IEEE defines exactly.
 Gradients are sums over the samples, not means, as in v2: published programs choose learning rates for sums.
 """
 
@@ -12,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from . import _core
 from .arrays import F32, Ids, Index
 from .layer import Layer
 from .param_config import ParamConfig
@@ -28,11 +31,12 @@ class Draw:
 
 @dataclass(kw_only=True, slots=True)
 class Tape:
-    """State of one slice of a batch on its way through the network; owned by one thread.
+    """State of one batch on its way through the network.
 
     outs, grads: one per node. params: dense values. tables: the requested rows of each embedding
     table. places: for each embedding node its [b] positions in them. row_grads: for each embedding node
     its [b, dim], written by backward. param_grads: written by backward. buffers: kept between steps.
+    threads: most of a kernel.
     """
 
     inputs: Mapping[str, F32 | Ids]
@@ -43,7 +47,7 @@ class Tape:
     outs: list[F32]
     grads: list[F32 | None]
     draw: Draw | None  # None: no training step, no dropout
-    thread: int
+    threads: int
     buffers: dict[tuple[str, int], F32]
     param_grads: dict[str, F32] = field(default_factory=dict)
     errors: int = 0  # samples classified wrongly
@@ -138,13 +142,10 @@ class FcNode:
     def forward(self, tape: Tape) -> None:
         layer = self.layer
         out = tape.get_buffer("out", self.index, (len(tape.outs[self.inputs[0]]), layer.size))
-        for i, (node, weight) in enumerate(zip(self.inputs, layer.weights, strict=True)):
-            if i == 0:
-                np.matmul(tape.outs[node], tape.params[weight.name], out=out)
-            else:
-                out += tape.outs[node] @ tape.params[weight.name]
-        if layer.bias is not None:
-            out += tape.params[layer.bias.name]
+        start = None if layer.bias is None else tape.params[layer.bias.name]
+        for node, weight in zip(self.inputs, layer.weights, strict=True):
+            _core.matmul(tape.outs[node], tape.params[weight.name], out, start, tape.threads)
+            start = out
         tape.outs[self.index] = out if self.fused else _finish(tape, self, out)
 
     def backward(self, tape: Tape, grad: F32) -> None:
@@ -153,7 +154,9 @@ class FcNode:
         for node, weight, needs in zip(self.inputs, self.layer.weights, self.needs, strict=True):
             _add_param_grad(tape, self.index, weight, tape.outs[node], grad)
             if needs:
-                tape.add_grad(node, grad @ tape.params[weight.name].T)
+                back = np.empty((len(grad), weight.shape[0]), dtype=np.float32)
+                _core.matmul(grad, tape.params[weight.name].T, back, None, tape.threads)
+                tape.add_grad(node, back)
         if self.layer.bias is not None:
             _add_param_grad(tape, self.index, self.layer.bias, None, grad)
 
@@ -169,17 +172,18 @@ class CrossEntropyNode:
 
     def forward(self, tape: Tape) -> None:
         scores, label = tape.outs[self.input], tape.inputs[self.layer.inputs[1].name]
-        picked = scores[np.arange(len(scores)), label]
-        highest = scores.max(axis=1)
-        # NaN never counts as the right answer.
-        tape.errors += int(np.count_nonzero(~(picked >= highest)))
-        if not self.fused:
-            tape.outs[self.index] = -np.log(np.maximum(picked, np.float32(1e-30)))
+        if self.fused:
+            cost = np.empty(len(scores), dtype=np.float32)
+            labels = np.ascontiguousarray(label, dtype=np.int64)
+            tape.errors += _core.cross_entropy(scores, labels, cost, tape.threads)
+            tape.outs[self.index] = cost
             return
-        total = _exponentiate_rows(scores, highest)  # from here `scores` holds exponentials
-        tape.outs[self.index] = np.log(total) - (picked - highest)
-        if tape.draw is not None:
-            scores *= (np.float32(1.0) / total)[:, None]
+        picked = scores[np.arange(len(scores)), label]
+        # NaN never counts as the right answer.
+        tape.errors += int(np.count_nonzero(~(picked >= scores.max(axis=1))))
+        logs = np.maximum(picked, np.float32(1e-30))
+        _core.take_logs(logs, tape.threads)
+        tape.outs[self.index] = -logs
 
     def backward(self, tape: Tape, grad: F32) -> None:
         probability, label = tape.outs[self.input], tape.inputs[self.layer.inputs[1].name]
@@ -203,7 +207,8 @@ class SquareErrorNode:
 
     def forward(self, tape: Tape) -> None:
         difference = tape.outs[self.input] - tape.inputs[self.layer.inputs[1].name]
-        tape.outs[self.index] = np.einsum("ij,ij->i", difference, difference)
+        tape.outs[self.index] = np.empty(len(difference), dtype=np.float32)
+        _core.dot_rows(difference, difference, tape.outs[self.index], tape.threads)
 
     def backward(self, tape: Tape, grad: F32) -> None:
         difference = tape.outs[self.input] - tape.inputs[self.layer.inputs[1].name]
@@ -213,39 +218,22 @@ class SquareErrorNode:
 def _add_param_grad(tape: Tape, node: int, param: ParamConfig, x: F32 | None, grad: F32) -> None:
     """Add the gradient of a weight, x^T grad; for a bias x is None: the sum over the samples."""
     known = tape.param_grads.get(param.name)
-    use = "grad" if known is None else "more"
-    out = tape.get_buffer(f"{use} {param.name}", node, param.shape)
-    if x is None:
-        np.add.reduce(grad, axis=0, out=out[0])
+    if x is not None:
+        out = tape.get_buffer(f"grad {param.name}", node, param.shape) if known is None else known
+        _core.matmul(x.T, grad, out, known, tape.threads)
     else:
-        np.matmul(x.T, grad, out=out)
-    if known is None:
-        tape.param_grads[param.name] = out
-    else:
-        known += out
-
-
-def _exponentiate_rows(scores: F32, highest: F32) -> F32:
-    """Compute exp(scores - highest of its row) in place; return the sum of each row."""
-    scores -= highest[:, None]
-    np.exp(scores, out=scores)
-    return np.asarray(scores.sum(axis=1), dtype=np.float32)
+        use = "grad" if known is None else "more"
+        out = tape.get_buffer(f"{use} {param.name}", node, param.shape)
+        _core.sum_columns(np.ascontiguousarray(grad), out, tape.threads)
+        if known is not None:
+            out += known
+    tape.param_grads[param.name] = out
 
 
 def _finish(tape: Tape, node: LayerNode, out: F32) -> F32:
     """Apply activation and dropout in place."""
-    act = node.layer.act
-    if act == "sigmoid":  # by tanh, which can't overflow
-        out *= np.float32(0.5)
-        np.tanh(out, out=out)
-        out *= np.float32(0.5)
-        out += np.float32(0.5)
-    elif act == "tanh":
-        np.tanh(out, out=out)
-    elif act == "relu":
-        np.maximum(out, np.float32(0.0), out=out)
-    elif act == "softmax":
-        out /= _exponentiate_rows(out, out.max(axis=1))[:, None]
+    if node.layer.act != "linear":
+        _core.activate(node.layer.act, out, tape.threads)
     if node.layer.drop_rate > 0.0:
         _drop(tape, node, out)
     return out
@@ -259,17 +247,12 @@ def _undo_finish(tape: Tape, node: LayerNode, grad: F32) -> F32:
     """
     out, act = tape.outs[node.index], node.layer.act
     if node.layer.drop_rate > 0.0 and tape.draw is not None:
-        grad = grad * _draw_kept(node.layer, tape.draw, tape.thread, grad.shape)
-    if act == "sigmoid":
-        return grad * (out - out * out)
-    if act == "tanh":
-        return grad * (np.float32(1.0) - out * out)
-    if act == "relu":
-        return grad * (out > 0)
-    if act == "softmax":
-        inner: F32 = np.einsum("ij,ij->i", grad, out)
-        return out * (grad - inner[:, None])
-    return grad
+        grad = grad * _draw_kept(node.layer, tape.draw, grad.shape)
+    if act == "linear":
+        return grad
+    back = np.empty_like(out)
+    _core.undo_activation(act, out, np.ascontiguousarray(grad), back, tape.threads)
+    return back
 
 
 def _drop(tape: Tape, node: LayerNode, out: F32) -> None:
@@ -277,12 +260,12 @@ def _drop(tape: Tape, node: LayerNode, out: F32) -> None:
     if tape.draw is None:
         out *= np.float32(1.0 - node.layer.drop_rate)
     else:
-        out *= _draw_kept(node.layer, tape.draw, tape.thread, out.shape)
+        out *= _draw_kept(node.layer, tape.draw, out.shape)
 
 
-def _draw_kept(layer: Layer, draw: Draw, thread: int, shape: tuple[int, ...]) -> F32:
-    """Return 1 for kept outputs and 0 for dropped ones, from (seed, layer, trainer, step, thread) alone."""
-    label = f"{draw.seed}/{draw.trainer}/{draw.step}/{thread}/{layer.name}"
+def _draw_kept(layer: Layer, draw: Draw, shape: tuple[int, ...]) -> F32:
+    """Return 1 for kept outputs and 0 for dropped ones, from (seed, trainer, step, layer, sample) alone."""
+    label = f"{draw.seed}/{draw.trainer}/{draw.step}/{layer.name}"
     key = int.from_bytes(hashlib.blake2b(label.encode(), digest_size=16).digest(), "little")
     count = shape[0] * shape[1]
     raw = np.random.Philox(key=key).random_raw((count + 3) // 4)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar
 
+from . import _core
 from .client import ClientError, NotReached, PeerVanished
 from .infolog import InfoLog, get_log_path
 from .network import Network
@@ -31,6 +32,10 @@ VANISHED_CODE = 75  # os.EX_TEMPFAIL: a peer vanished; the launcher looks for th
 NOT_SAVED_CODE = 74  # os.EX_IOERR
 NOT_REACHED_CODE = 69  # os.EX_UNAVAILABLE
 REFUSED_CODE = 78  # os.EX_CONFIG: trainer and pserver disagree
+SLOW = (
+    "this processor lacks AVX2 or FMA, or pslaunch was built without them: layers are computed by plain C, "
+    "10 to 100 times slower; the results are the same"
+)
 NOT_SAVED = (
     "training finished without saving the parameters: set PADDLE_INIT_SAVE_DIR=DIR "
     "(pslaunch: --save_dir=DIR), or call parameters.to_tar(file)"
@@ -87,7 +92,7 @@ class Run:
     def __init__(self, settings: Settings, *, is_local: bool) -> None:
         self.settings = settings
         self.alone, note = decide_alone(settings, is_local=is_local)
-        self._notes = [note]
+        self._notes = [note, SLOW if _core.get_build() == "plain C" else ""]
         self.progress = Progress(settings.job.progress)
         self._log: InfoLog | None = None
         self._aborted = False  # a training began and did not end successfully

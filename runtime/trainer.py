@@ -118,7 +118,6 @@ class SGD:
             for pass_id in range(passes):
                 loop.run_pass(pass_id, reader)
                 self._run.save_pass(self._parameters, pass_id, last=pass_id == passes - 1)
-        self._network.close()
 
     def test(self, reader: BatchReader, feeding: Feeding = None) -> event.TestResult:
         """Return cost and metrics over all batches of `reader()`, with the current parameters."""

@@ -1,0 +1,113 @@
+"""The kernels of layers next to numpy's, on the shapes of the word2vec example: `python bench/kernels.py`.
+
+Forward, gradient of the weights and of the input of both layers, for several batches; then softmax with its
+cost. One thread on both sides; a turn is the fastest of some calls. `OPENBLAS_CORETYPE=Haswell` compares the
+kernels for AVX2 of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
+
+from ngram import CONTEXT, EMBEDDING, HIDDEN, WORDS
+from pslaunch.runtime import _core
+from turns import Table, compute_ratio, take_turns
+
+BATCHES = (32, 256, 512)
+LAYERS = {"hidden": (CONTEXT * EMBEDDING, HIDDEN), "words": (HIDDEN, WORDS)}
+CALLS = 5  # of a turn
+AVX2 = 2  # for choose_build
+F32 = npt.NDArray[np.float32]
+
+
+def find_fastest(call: Callable[[], object]) -> float:
+    """Seconds of the fastest of some calls."""
+    times = []
+    for _ in range(CALLS):
+        begin_s = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin_s)
+    return min(times)
+
+
+def make_products(batch: int) -> dict[str, tuple[F32, F32]]:
+    """The factors of each product of a step, by name, with the strides that they have there."""
+    rng = np.random.default_rng(1)
+    found = {}
+    for name, (inputs, outputs) in LAYERS.items():
+        x = rng.standard_normal((batch, inputs)).astype(np.float32)
+        w = rng.standard_normal((inputs, outputs)).astype(np.float32)
+        grad = rng.standard_normal((batch, outputs)).astype(np.float32)
+        found[f"{name}, batch {batch}: forward"] = (x, w)
+        found[f"{name}, batch {batch}: gradient of the weights"] = (x.T, grad)
+        found[f"{name}, batch {batch}: gradient of the input"] = (grad, w.T)
+    return found
+
+
+def add_row(
+    table: Table, name: str, ours: Callable[[], object], numpy: Callable[[], object], turns: int
+) -> None:
+    """Measure both sides in turns."""
+    ours(), numpy()
+    times = take_turns({"ours": lambda: find_fastest(ours), "numpy": lambda: find_fastest(numpy)}, turns)
+    found, beside = (f"{statistics.median(times[side]) * 1e6:,.0f} µs" for side in ("ours", "numpy"))
+    table.add_row(name, found, beside, compute_ratio(times["numpy"], times["ours"]), ">= 0.9")
+
+
+def compute_softmax(scores: F32) -> F32:
+    """In place; returns the sums of the rows."""
+    scores -= scores.max(axis=1)[:, None]
+    np.exp(scores, out=scores)
+    total: F32 = scores.sum(axis=1)
+    scores *= (np.float32(1) / total)[:, None]
+    return np.log(total)
+
+
+def measure(turns: int) -> None:
+    """Print one table for the build in use."""
+    table = Table(f"Kernels, {_core.get_build()}, speed", beside=f"numpy {np.__version__}")
+    for batch in BATCHES:
+        for name, (a, b) in make_products(batch).items():
+            out, other = (np.zeros((len(a), b.shape[1]), np.float32) for _ in range(2))
+            add_row(
+                table,
+                name,
+                lambda a=a, b=b, out=out: _core.matmul(a, b, out),  # type: ignore[misc]
+                lambda a=a, b=b, out=other: np.matmul(a, b, out=out),  # type: ignore[misc]
+                turns,
+            )
+    rng = np.random.default_rng(1)
+    scores = rng.standard_normal((512, WORDS)).astype(np.float32)
+    labels, cost = rng.integers(0, WORDS, 512), np.empty(512, np.float32)
+    add_row(
+        table,
+        "softmax with cost, 512 x 2,073",
+        lambda: _core.cross_entropy(scores, labels, cost, 1),
+        lambda: compute_softmax(scores),
+        turns,
+    )
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--turns", type=int, default=9, help="of each contender (%(default)s)")
+    turns = parser.parse_args().turns
+    if os.environ.get("OPENBLAS_CORETYPE") == "Haswell":
+        _core.choose_build(AVX2)
+    with threadpool_limits(limits=1):
+        measure(turns)
+
+
+if __name__ == "__main__":
+    main()
