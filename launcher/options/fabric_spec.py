@@ -15,7 +15,7 @@ from .args import Split
 from .hosts import Host, choose, parse_hosts, split_list
 from .locate import find_folder, find_program
 from .options import DEFAULT
-from .remote_spec import check_remote_effects, read_folders, read_nic, read_package, read_preparation
+from .remote_spec import check_remote_effects, read_folders, read_nic, read_package, read_programs
 from .sources import Given, gather
 from .spec import (
     Elsewhere,
@@ -63,11 +63,7 @@ def make_fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[
             reach=reach,
         ),
         program=program,
-        program_args=(*split.forwarded, *split.program_args),
-        trainer_flags=given.trainer_flags,
-        python=None if options["install"] else given.read("python"),
-        log_dir=Path(logs) if logs else None,
-        **read_preparation(given, cwd),
+        **read_programs(given, split, logs, cwd),
         **options,
     )
     check_spec(spec, given)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from ..errors import SpecError
 from .args import find_nearest
-from .hosts import MAX_HOSTS, Host, parse_hosts, split_list
+from .hosts import MAX_HOSTS, Host, check_user, parse_hosts, split_list
 
 # mpirun's words for both numbers; it takes `-` for `_`.
 WORDS: Final = {"slots": "slots", "cpu": "slots", "count": "slots",
@@ -105,11 +105,7 @@ def _merge(lines: Sequence[SlotHost]) -> list[SlotHost]:
         known = found.setdefault(line.host.address, line)
         if known is line:
             continue
-        if known.host.user != line.host.user:
-            raise SpecError(
-                f"{line.host.where}: {line.host.text!r} was named as {known.host.text!r} before "
-                f"({known.host.where}); a host is one node, with one user"
-            )
+        check_user(known.host, line.host, line.host.where)
         given = known.slots is not None or line.slots is not None
         found[line.host.address] = SlotHost(
             known.host._replace(times=known.host.times + 1),

@@ -68,14 +68,19 @@ def parse_hosts(words: Sequence[str], where: str | Sequence[str]) -> list[Host]:
             known = found.get(host.address)
             if known is None:
                 found[host.address] = host
-            elif known.user != host.user:
-                raise SpecError(
-                    f"{place}: {host.text!r} was named as {known.text!r} before ({known.where}); "
-                    "a host is one node, with one user"
-                )
             else:
+                check_user(known, host, place)
                 found[host.address] = known._replace(times=known.times + 1)
     return list(found.values())
+
+
+def check_user(known: Host, again: Host, place: str) -> None:
+    """Raise SpecError if a host is named again with another user."""
+    if known.user != again.user:
+        raise SpecError(
+            f"{place}: {again.text!r} was named as {known.text!r} before ({known.where}); "
+            "a host is one node, with one user"
+        )
 
 
 def split_list(text: str, separators: str = ",") -> list[str]:

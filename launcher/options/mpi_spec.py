@@ -21,7 +21,7 @@ from .args import Split
 from .hostfile import deal_ranks, parse_host_list, parse_hostfile
 from .locate import locate
 from .options import DEFAULT, MAX_PROCESSES, REFUSED
-from .remote_spec import check_remote_effects, read_folders, read_nic, read_package, read_preparation
+from .remote_spec import check_remote_effects, read_folders, read_nic, read_package, read_programs
 from .sources import Given
 from .spec import JobSpec, Site, check_spec, read_common_options
 
@@ -101,11 +101,7 @@ def make_mpi_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str
             expected=_list_expected(reach),
         ),
         program=program,
-        program_args=(*split.forwarded, *split.program_args),
-        trainer_flags=given.trainer_flags,
-        python=None if options["install"] else given.read("python"),
-        log_dir=Path(logs) if logs else None,
-        **read_preparation(given, cwd),
+        **read_programs(given, split, logs, cwd),
         **{**options, "worker_num": ranks},
     )
     check_spec(spec, given)

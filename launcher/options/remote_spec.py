@@ -121,10 +121,14 @@ def _check_inside(name: str, value: Value) -> None:
         raise SpecError(f"{value.shown}: {path.partition('/')[0]} in the workspace is pslaunch's own")
 
 
-def read_preparation(given: Given, cwd: Path) -> dict[str, Any]:
-    """Return the fields for the steps before the start and after the end."""
+def read_programs(given: Given, split: Split, log_dir: str | None, cwd: Path) -> dict[str, Any]:
+    """Return the fields for the programs, and for the steps before the start and after the end."""
     wheel, wheelhouse = given.get("wheel"), given.get("wheelhouse")
     return {
+        "program_args": (*split.forwarded, *split.program_args),
+        "trainer_flags": given.trainer_flags,
+        "python": None if given.is_set("install") else given.read("python"),
+        "log_dir": Path(log_dir) if log_dir else None,
         "wheel": _find_wheel(wheel, cwd) if wheel else None,
         "wheelhouse": find_folder(wheelhouse, cwd) if wheelhouse else None,
         "setup": tuple(given.options["setup"].kind.read(v.text, v.label) for v in given.get_all("setup")),

@@ -32,12 +32,9 @@ from ..node.listing import make_own_folder, show_few
 from ..node.loop import Loop
 
 if TYPE_CHECKING:
-    from ..node.dispatch.head_side import Parts
-    from ..node.messages import FillingMsg
+    from ..node.dispatch.head_side import Fail, Parts, Tell, Then
 
 IGNORE = ".pslaunchignore"
-Then = Callable[[Source], None]
-Fail = Callable[[Exception], None]
 
 
 class Folder:
@@ -54,14 +51,8 @@ class Folder:
             lambda failure: self._finish_listing(lambda _then, fail: fail(failure)),
         )
 
-    def get(
-        self,
-        then: Then,
-        fail: Fail,
-        mine: Parts | None = None,
-        tell: Callable[[FillingMsg], None] | None = None,  # unused: nothing is received
-    ) -> None:
-        """Call `then` with the whole package, or `fail` with the error."""
+    def get(self, then: Then, fail: Fail, mine: Parts | None = None, tell: Tell | None = None) -> None:
+        """Call `then` with the whole package, or `fail` with the error; nothing is received to tell of."""
         if self._answer:
             self._answer(then, fail)
         else:

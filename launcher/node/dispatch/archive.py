@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import zipfile
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..loop import Loop
@@ -13,8 +12,7 @@ from .manifest import decode
 from .sender import Source
 
 if TYPE_CHECKING:
-    from ..messages import FillingMsg
-    from .head_side import Parts
+    from .head_side import Fail, Parts, Tell, Then
 
 MANIFEST = "manifest"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip file
@@ -43,13 +41,7 @@ class Archive:
     def __init__(self, loop: Loop, path: str, folder: str) -> None:
         self._loop, self._path, self._folder = loop, path, folder
 
-    def get(
-        self,
-        then: Callable[[Source], None],
-        fail: Callable[[Exception], None],
-        mine: Parts | None,
-        tell: Callable[[FillingMsg], None],
-    ) -> None:
+    def get(self, then: Then, fail: Fail, mine: Parts | None, tell: Tell) -> None:
         """Unpack the file in a thread; then call `then`, or `fail`."""
         self._loop.do_aside(self._unpack, then, fail)
 

@@ -15,8 +15,8 @@ from .receiver import Receiver
 from .sender import Source
 
 if TYPE_CHECKING:
-    from ..messages import DispatchMsg, FillingMsg, NoPackageMsg, OfPackage, WantsMsg
-    from .head_side import Parts
+    from ..messages import DispatchMsg, NoPackageMsg, OfPackage, WantsMsg
+    from .head_side import Fail, Parts, Tell, Then
 
 
 class FromLauncher:
@@ -32,13 +32,7 @@ class FromLauncher:
         self._receiver: Receiver | None = None
         self._fail: Callable[[Exception], None] = lambda _why: None
 
-    def get(
-        self,
-        then: Callable[[Source], None],
-        fail: Callable[[Exception], None],
-        mine: Parts | None,
-        tell: Callable[[FillingMsg], None],
-    ) -> None:
+    def get(self, then: Then, fail: Fail, mine: Parts | None, tell: Tell) -> None:
         """Ask the launcher for the package."""
         first = self._placed().nodes[0]
 

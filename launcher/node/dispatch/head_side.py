@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     # From all entries to those of each node.
     Parts = Callable[[Sequence[Entry]], Callable[[int], list[Entry]]]
+    Then = Callable[[Source], None]
+    Fail = Callable[[Exception], None]
+    Tell = Callable[[FillingMsg], None]
 
 PASS_ON_BYTES = 4 * 1024 * 1024
 
@@ -33,13 +36,7 @@ class Supply(Protocol):
 
     filled: frozenset[int]  # nodes that have it before others get it
 
-    def get(
-        self,
-        then: Callable[[Source], None],
-        fail: Callable[[Exception], None],
-        mine: Parts | None,
-        tell: Callable[[FillingMsg], None],
-    ) -> None:
+    def get(self, then: Then, fail: Fail, mine: Parts | None, tell: Tell) -> None:
         """Call `then` or `fail` once the folder is listed, or filled itself.
 
         `mine` selects each node's entries; `tell` gets the progress of filling it.
