@@ -23,8 +23,9 @@ from collections.abc import Mapping, Sequence
 from ..node import procs
 
 TERM_S = 0.5  # from TERM to KILL
-KILLED_S = 0.5  # for the kernel to end what was killed
-LEASH_S = TERM_S + KILLED_S + 0.25  # for a leash after `end_now`
+SETTLE_S = 0.5  # after the command's end, for clients that end with their daemons on other machines
+KILLED_S = 0.25  # for the kernel to end what was killed
+LEASH_S = TERM_S + SETTLE_S + KILLED_S + 0.25  # for a leash after `end_now`
 _SHOWN_BYTES = 4000
 
 
@@ -154,10 +155,13 @@ def _send(pidfd: int, number: int) -> None:
 
 
 def _end_session() -> None:
-    """Kill the other processes of this session, repeatedly until none is left."""
-    end_s = time.monotonic() + KILLED_S
-    while (found := _list_session()) and time.monotonic() < end_s:
-        for proc in found:
+    """Kill the other processes of this session that do not end by themselves, repeatedly until none is left.
+
+    Daemons of Open MPI 5 end with their mpirun, but some would stay if the ssh clients were killed before.
+    """
+    kill_s = time.monotonic() + SETTLE_S
+    while (found := _list_session()) and (now_s := time.monotonic()) < kill_s + KILLED_S:
+        for proc in found if now_s >= kill_s else ():
             procs.send(proc, signal.SIGKILL)
         time.sleep(0.01)  # no event when a process ends that is not our child
 

@@ -413,7 +413,8 @@ class Agent:
         for key, loan in self.lent.items():
             borrower = self._programs.get(key)
             process = borrower and borrower.process
-            loan.dismiss(process.returncode if process else codes.NODE_LOST)
+            code = process.returncode if process else codes.NODE_LOST
+            loan.dismiss(code, alone=self._ending is not None)
         self._close_doors()
         ports.close_all({**self.held, "": self._marks})
         if self._premises:

@@ -15,7 +15,7 @@ from pslaunch.runtime.shared import env
 from .. import procs
 from ..loop import Loop
 
-CODE = struct.Struct("<i")  # of the trainer, for the lender
+WORD = struct.Struct("<i?")  # for the lender: its exit code; True if it has to end its own parent, too
 
 
 class Loan:
@@ -52,11 +52,14 @@ class Loan:
         self._loop = loop
         loop.watch(self._sock.fileno(), read=report)
 
-    def dismiss(self, code: int) -> None:
-        """Let the lender end with this exit code, also if it was stopped."""
+    def dismiss(self, code: int, *, alone: bool = False) -> None:
+        """Let the lender end with this exit code, also if it was stopped.
+
+        alone: nobody else can end what has started it, since no head is reached.
+        """
         if self._loop and self._sock.fileno() >= 0:
             self._loop.watch(self._sock.fileno())
         with suppress(OSError):
-            self._sock.sendall(CODE.pack(code))
+            self._sock.sendall(WORD.pack(code, alone))
         self._sock.close()
         procs.send(self._lender, signal.SIGCONT)

@@ -23,7 +23,7 @@ from typing import Any
 from pslaunch.runtime.shared import env
 
 from .. import codes, procs
-from .loan import CODE, Loan
+from .loan import WORD, Loan
 
 SECRET = "PSLAUNCH_MPI_SECRET"  # the only variable that mpirun carries for us
 RANK, SIZE, LOCAL_SIZE = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
@@ -53,10 +53,11 @@ def main(argv: Sequence[str]) -> int:
         cpus = sorted(os.sched_getaffinity(0))
         loan = json.dumps({"environ": dict(os.environ), "cpus": cpus}).encode()
         agent.sendall(_LENGTH.pack(len(loan)) + loan)
-        code = _wait(agent, parent)
-    if os.getppid() == parent:  # a stopped daemon could not end after us
-        with suppress(PermissionError):
-            os.kill(parent, signal.SIGCONT)
+        code, alone = _wait(agent, parent)
+    # A stopped daemon could not end after us; a daemon that is cut off would wait for minutes.
+    for number in (signal.SIGCONT, signal.SIGTERM) if alone else (signal.SIGCONT,):
+        if os.getppid() == parent:
+            os.kill(parent, number)
     return code
 
 
@@ -88,22 +89,23 @@ def _connect(address: str) -> socket.socket:
     return agent
 
 
-def _wait(agent: socket.socket, parent: int) -> int:
-    """Wait for the trainer's exit code, at most as long as mpirun's daemon lives."""
+def _wait(agent: socket.socket, parent: int) -> tuple[int, bool]:
+    """Return the agent's word, which it says after the trainer's end, at most while mpirun's daemon lives."""
     said = b""
     while os.getppid() == parent:
         if not select.select([agent], [], [], PARENT_EVERY_S)[0]:
             continue
         try:
-            data = agent.recv(CODE.size - len(said))
+            data = agent.recv(WORD.size - len(said))
         except OSError:
             data = b""
         said += data
-        if len(said) == CODE.size:
-            return int(CODE.unpack(said)[0])
+        if len(said) == WORD.size:
+            code, alone = WORD.unpack(said)
+            return code, alone
         if not data:
             break
-    return codes.NODE_LOST
+    return codes.NODE_LOST, False
 
 
 def _fork_keeper(listener: socket.socket, order: Mapping[str, Any], secret: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from pslaunch.node import procs
-from pslaunch.node.agent.loan import CODE, Loan
+from pslaunch.node.agent.loan import WORD, Loan
 from pslaunch.node.agent.program import Program
 from pslaunch.node.line.wire import MessageLine, Output
 from pslaunch.node.loop import Loop
@@ -122,7 +122,7 @@ def test_borrower_has_its_lenders_environment_and_processors_and_gives_back_its_
             assert program.process is not None
             program.process.wait()
         loan.dismiss(7)
-        assert CODE.unpack(theirs.recv(CODE.size)) == (7,)
+        assert WORD.unpack(theirs.recv(WORD.size)) == (7, False)
     assert (tmp_path / "log").read_text().splitlines() == [
         f"OMPI_ARGV=-c {show}",
         "OMPI_COMMAND=sh",
