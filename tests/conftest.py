@@ -15,7 +15,8 @@ import hypothesis
 import pytest
 
 from support import furnished, guard, leaks
-from support.jobs import PLACES, FabricPlace, LocalPlace, Place
+from support.jobs import PLACES, SEAM_PLACES, FabricPlace, LocalPlace, Place
+from support.openmpi import MpiPlace
 from support.process import poll_until
 from support.wheelhouse import make_wheelhouse
 from testbed import Hosts, why_not
@@ -115,7 +116,18 @@ def check_leftovers(check_leftovers_of_the_run: None) -> Iterator[None]:
     assert not left, "the test left behind:\n" + "\n".join(left)
 
 
-@pytest.fixture(params=PLACES)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out tests without the mark `seam` in further placements of backends."""
+    items[:] = [item for item in items if item.get_closest_marker("seam") or not _is_further(item)]
+
+
+def _is_further(item: pytest.Item) -> bool:
+    return isinstance(item, pytest.Function) and (
+        hasattr(item, "callspec") and item.callspec.params.get("place") in SEAM_PLACES
+    )
+
+
+@pytest.fixture(params=[*PLACES, *SEAM_PLACES])
 def place(request: pytest.FixtureRequest) -> Place:
     """Return the place where the contract is tested: a backend joins by its own fixture, named in PLACES."""
     return request.getfixturevalue(f"{request.param}_place")  # type: ignore[no-any-return] # by name
@@ -149,6 +161,16 @@ def fabric_place(hosts: Hosts) -> Place:
 @pytest.fixture
 def fabric_led_place(hosts: Hosts) -> Place:
     return FabricPlace(hosts, "--head=node")
+
+
+@pytest.fixture
+def mpi_place(hosts: Hosts) -> Place:
+    return MpiPlace(hosts, 5)
+
+
+@pytest.fixture
+def mpi4_place(hosts: Hosts) -> Place:
+    return MpiPlace(hosts, 4)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,212 @@
+"""Every ending under mpirun: whoever is hit, the job ends with its code in time, and leaves nothing.
+
+mpirun, its daemons and the rank processes only bring the agents, so a job does not notice that one of them
+was stopped. Guards and the launcher themselves are hit in the contract suite.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node import codes
+from support import leaks, others
+from support.jobs import Job, finished, parent_of, running, until_nothing_runs
+from support.openmpi import MpiPlace, get_prefix
+from support.trainings import STUBBORN
+from testbed import Host, Hosts
+
+GRACE_S, LOST_AFTER_S, EXTRA_S, SLACK_S = 1.0, 3.0, 2.0, 1.5
+SECONDARY_S = 1.0  # in which a program's own end explains the loss
+TIMES = (f"--grace={GRACE_S:g}", f"--lost_after={LOST_AFTER_S:g}")
+ALONE = ("--server_num=0", "--worker_num=3")
+TRAINERS = ("trainer/0", "trainer/1", "trainer/2")
+SAVING = """
+import os, signal, sys, time
+def save(*_):
+    if os.environ["TRAINING_ROLE"] == "PSERVER":
+        time.sleep(3)
+        open(os.path.join(os.environ["PSLAUNCH_OUTPUT_DIR"], "saved"), "w").close()
+    sys.exit(0)
+here, there = os.pipe()
+os.set_blocking(there, False)
+signal.set_wakeup_fd(there)
+signal.signal(signal.SIGTERM, save)
+os.write(1, b"ready\\n")
+while True:
+    os.read(here, 1)
+"""
+
+
+@pytest.fixture(params=[4, 5])
+def major(request: pytest.FixtureRequest) -> int:
+    """Return the version of Open MPI."""
+    return int(request.param)
+
+
+def list_children(pid: int) -> list[int]:
+    return [child for child in leaks.marked_processes() if parent_of(child) == pid]
+
+
+def find_host(pid: int) -> Path:
+    """Return the namespace of processes that is a host of the tests."""
+    return Path(f"/proc/{pid}/ns/pid").readlink()
+
+
+def find_cast(job: Job, of: str = "trainer/1") -> dict[str, int]:
+    """Return the pids of all who brought this trainer: launcher, leash, mpirun, daemon, rank."""
+    launcher = job.launcher.proc.pid
+    (leash,) = (pid for pid in list_children(launcher))
+    (mpirun,) = list_children(leash)
+    _, agent = job.guards(of)
+    host = find_host(agent)
+    (rank,) = (
+        pid
+        for pid, words in leaks.marked_processes().items()
+        if " rank {" in words and pid != agent and find_host(pid) == host
+    )
+    return {"launcher": launcher, "leash": leash, "mpirun": mpirun, "daemon": parent_of(rank), "rank": rank}
+
+
+LOST = {
+    "mpirun": "mpirun was lost: it was killed by SIGKILL",
+    "leash": "mpirun was lost: its leash was killed",
+    # mpirun ends the others when one has ended: their loss may be reported first.
+    "rank": "trainer/. lost the process that its scheduler had started for it",
+    "daemon": "trainer/. lost the process|mpirun was lost: it ended with",
+}
+
+
+@pytest.mark.parametrize("how", ["KILL", "TERM"])
+@pytest.mark.parametrize("who", LOST)
+def test_job_ends_without_those_who_brought_its_agents(
+    hosts: Hosts, workspace: Path, major: int, who: str, how: str
+) -> None:
+    (workspace / "train.py").write_text(STUBBORN)
+    with running(MpiPlace(hosts, major), workspace, *ALONE, *TIMES) as job:
+        for words in ("ready", "hidden"):
+            job.until_printed(words, TRAINERS)
+        os.kill(find_cast(job)[who], signal.Signals[f"SIG{how}"])
+        bound_s = SECONDARY_S + GRACE_S + EXTRA_S + SLACK_S
+        until_nothing_runs(bound_s)
+        assert job.launcher.wait() == codes.NODE_LOST == job.end()["code"]
+        words = LOST[who] if how == "KILL" or who != "mpirun" else "lost"
+        assert re.search(words, job.end()["reason"]), job.launcher.output()
+
+
+@pytest.mark.parametrize("who", LOST)
+def test_job_ends_in_order_although_one_who_brought_its_agents_was_stopped(
+    hosts: Hosts, workspace: Path, major: int, who: str
+) -> None:
+    (workspace / "train.py").write_text(STUBBORN)
+    with running(MpiPlace(hosts, major), workspace, *ALONE, *TIMES) as job:
+        for words in ("ready", "hidden"):
+            job.until_printed(words, TRAINERS)
+        os.kill(find_cast(job)[who], signal.SIGSTOP)
+        job.launcher.proc.send_signal(signal.SIGINT)
+        until_nothing_runs(GRACE_S + EXTRA_S + SLACK_S)
+        assert job.launcher.wait() == codes.INT == job.end()["code"]
+
+
+@pytest.mark.parametrize("lose", [Host.crash, Host.cut_link])
+def test_lost_host_ends_the_job(
+    hosts: Hosts, workspace: Path, major: int, lose: Callable[[Host], None]
+) -> None:
+    (workspace / "train.py").write_text(STUBBORN)
+    with running(MpiPlace(hosts, major), workspace, *ALONE, *TIMES) as job:
+        job.until_printed("ready", TRAINERS)
+        lose(hosts[2])
+        assert job.launcher.wait(timeout_s=LOST_AFTER_S + GRACE_S + EXTRA_S + SLACK_S) == codes.NODE_LOST
+        assert "node 2 (node3) was lost" in job.end()["reason"]
+        until_nothing_runs(LOST_AFTER_S + GRACE_S + EXTRA_S + SLACK_S)
+
+
+@pytest.mark.parametrize(("how", "code"), [("KILL", 137), ("INT", codes.INT), ("TERM", codes.TERM)])
+def test_ended_launcher_ends_an_mpirun_that_waits_for_a_hanging_host(
+    hosts: Hosts, workspace: Path, major: int, how: str, code: int
+) -> None:
+    (workspace / "train.py").write_text("")
+    # Daemons of Open MPI 5 on other hosts may go on for a minute, since they have no rank yet.
+    place = MpiPlace(hosts, major, on=[*hosts] if major == 4 else [hosts[1]])
+    hosts[1].freeze()
+    numbers = ("--server_num=0", f"--worker_num={place.nodes}")
+    with running(place, workspace, *numbers, *TIMES, "--connect_timeout=60") as job:
+
+        def find_client() -> list[int]:
+            return [pid for pid, words in leaks.marked_processes().items() if re.match("ssh .*node2", words)]
+
+        while not find_client():
+            assert job.launcher.proc.poll() is None, job.launcher.output()
+        job.launcher.proc.send_signal(signal.Signals[f"SIG{how}"])
+        assert job.launcher.wait(timeout_s=EXTRA_S + SLACK_S) == code
+        until_nothing_runs((GRACE_S if how == "KILL" else 0.0) + EXTRA_S + SLACK_S)
+
+
+# --- programs of MPI ---
+
+
+def find_library(hosts: Hosts, major: int) -> str:
+    """Return the library of MPI on the hosts."""
+    if major == 5:
+        return str(get_prefix(hosts) / "lib/libmpi.so.40")
+    return str(next(others.mpirun(4).resolve().parents[1].glob("lib/*/libmpi.so.40")))
+
+
+@pytest.mark.parametrize(("words", "code"), [("end", 0), ("abort", 7), ("raise", 1)])
+@pytest.mark.parametrize("servers", [0, 1])
+def test_trainers_are_ranks_of_one_mpi_job(
+    hosts: Hosts, workspace: Path, major: int, words: str, code: int, servers: int
+) -> None:
+    shutil.copy(Path(__file__).parents[1] / "programs/mpi_train.py", workspace)
+    place = MpiPlace(hosts, major)
+    program = ["mpi_train.py", words, find_library(hosts, major)]
+    if servers:  # beside a pserver, which must see nothing of mpirun
+        program = ["both.py", *program]
+        (workspace / "both.py").write_text(
+            "import os, runpy, signal, sys\n"
+            "if os.environ['TRAINING_ROLE'] == 'PSERVER':\n"
+            "    print(*[name for name in os.environ if name.startswith(('OMPI_', 'PMIX_', 'PRTE_'))])\n"
+            "    sys.stdout.flush()\n"
+            "    signal.pause()\n"
+            "sys.argv[:] = sys.argv[1:]\n"
+            "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        )
+    numbers = ("--server=script", "--server_num=1", "--worker_num=3") if servers else ALONE
+    found, job = finished(place, workspace, *numbers, *TIMES, program=program)
+    assert found == code, job.launcher.output()
+    finished_first = TRAINERS if code == 0 else TRAINERS[1:2]
+    assert all("sum 6" in job.lines(trainer) for trainer in finished_first)
+    if code:
+        assert job.end()["failure"]["what"] == "trainer/1"
+    if servers:
+        assert job.lines("pserver/0") == [""]
+
+
+@pytest.mark.parametrize("how", ["INT", "TERM", "mpirun"])
+def test_pserver_has_its_time_to_save(hosts: Hosts, workspace: Path, major: int, how: str) -> None:
+    (workspace / "train.py").write_text(SAVING)
+    numbers = ("--server=script", "--server_num=1", "--worker_num=3", "--grace=8")
+    with running(MpiPlace(hosts, major), workspace, *numbers) as job:
+        job.until_printed("ready", [*TRAINERS, "pserver/0"])
+        if how == "mpirun":
+            os.kill(find_cast(job)["mpirun"], signal.SIGKILL)
+        else:
+            job.launcher.proc.send_signal(signal.Signals[f"SIG{how}"])
+        expected = {"INT": codes.INT, "TERM": codes.TERM, "mpirun": codes.NODE_LOST}
+        assert job.launcher.wait(timeout_s=8 + EXTRA_S + SLACK_S) == expected[how]
+    assert (hosts[0].root / workspace.name / "output/saved").exists()
+
+
+def test_arguments_and_variables_may_be_long(hosts: Hosts, workspace: Path, major: int) -> None:
+    (workspace / "train.py").write_text("import os, sys\nprint(len(sys.argv[1]), len(os.environ['LONG']))")
+    program = ["train.py", "a" * 100_000]
+    place = MpiPlace(hosts, major)
+    code, job = finished(place, workspace, *ALONE, f"--env=LONG={'b' * 100_000}", program=program)
+    assert code == 0, job.launcher.output()
+    assert [job.lines(trainer) for trainer in TRAINERS] == [["100000 100000"]] * 3
