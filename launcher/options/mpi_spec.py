@@ -132,7 +132,7 @@ def _check_program_words(split: Split) -> None:
 
 
 def _read_hosts(given: Given, cwd: Path, environ: Mapping[str, str]) -> tuple[tuple[MpiHost, ...], int]:
-    """Return the hosts with their ranks, none in an allocation, and the number of all ranks."""
+    """Return the hosts with their ranks, none in an allocation of Slurm, and the number of all ranks."""
     file, listed, number = given.get("hostfile"), given.get("host"), given.get("worker_num")
     if file and listed and file.on_line == listed.on_line:
         raise SpecError(f"{file.label}={file.text} and {listed.label}={listed.text} are both given: give one")
@@ -141,8 +141,11 @@ def _read_hosts(given: Given, cwd: Path, environ: Mapping[str, str]) -> tuple[tu
         found = parse_hostfile(_read_file(cwd / file.text, file.shown), file.text)
     elif listed:
         found = parse_host_list(listed.text, listed.label)
-    elif (allocated := _count_allocated(environ)) is not None:
-        return (), ranks or allocated
+    elif "SLURM_JOB_ID" in environ:
+        return (), ranks or _count_tasks(environ)
+    elif "PBS_JOBID" in environ and "PBS_NODEFILE" in environ:  # which not every mpirun reads by itself
+        name = environ["PBS_NODEFILE"]
+        found = parse_hostfile(_read_file(Path(name), f"PBS_NODEFILE={name!r}"), name)
     else:
         return (MpiHost("localhost", None, ranks or 1),), ranks or 1
     label = number.label if number else "-n"
@@ -166,17 +169,12 @@ def _read_file(path: Path, shown: str) -> str:
         raise SpecError(f"{shown} can't be read: {getattr(e, 'strerror', '') or e}") from None
 
 
-def _count_allocated(environ: Mapping[str, str]) -> int | None:
-    """Return the number of tasks in an allocation of Slurm or PBS, None outside. Raises SpecError."""
-    if "SLURM_JOB_ID" in environ:
-        tasks = environ.get("SLURM_NTASKS") or environ.get("SLURM_JOB_NUM_NODES", "")
-        if not re.fullmatch(r"[1-9][0-9]{0,5}", tasks):
-            raise SpecError("this allocation of Slurm does not tell its number of tasks; give -n N")
-        return int(tasks)
-    if "PBS_JOBID" in environ and "PBS_NODEFILE" in environ:
-        text = _read_file(Path(environ["PBS_NODEFILE"]), f"PBS_NODEFILE={environ['PBS_NODEFILE']!r}")
-        return max(len(text.split()), 1)
-    return None
+def _count_tasks(environ: Mapping[str, str]) -> int:
+    """Return the number of tasks of an allocation of Slurm. Raises SpecError."""
+    tasks = environ.get("SLURM_NTASKS") or environ.get("SLURM_JOB_NUM_NODES", "")
+    if not re.fullmatch(r"[1-9][0-9]{0,5}", tasks):
+        raise SpecError("this allocation of Slurm does not tell its number of tasks; give -n N")
+    return int(tasks)
 
 
 def _choose_port(options: Mapping[str, object], hosts: Sequence[MpiHost], ranks: int) -> int:

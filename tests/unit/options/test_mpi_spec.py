@@ -95,7 +95,8 @@ def test_number_of_ranks_is_read_from_an_allocation(folder: Path) -> None:
     assert (reach.hosts, reach.ranks) == ((), 4)
     (folder / "nodes").write_text("a\na\nb\n")
     pbs = {"PBS_JOBID": "7", "PBS_NODEFILE": str(folder / "nodes")}
-    assert make_reach(folder, **pbs).ranks == 3 and make_reach(folder, "-n", "2", **pbs).ranks == 2
+    assert make_reach(folder, **pbs).hosts == (("a", None, 2), ("b", None, 1))
+    assert make_reach(folder, "-n", "2", **pbs).hosts == (("a", None, 2),)
     assert make_reach(folder, "-hostfile", "machines", **pbs).hosts
 
 
