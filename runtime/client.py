@@ -252,10 +252,15 @@ class Client:
     def _call(self, add: Callable[[], object]) -> None:
         """Let `add` add requests, and carry them out after those of an interrupted call."""
         with self._hold_alone():
-            self._complete(self._begin(add))
+            self._carry_out(add)
 
-    def _begin(self, add: Callable[[], object]) -> int:
-        """Let `add` add requests; return the number of their call."""
+    def _carry_out(self, add: Callable[[], object]) -> None:
+        self._build(add)
+        self._interrupted = True  # from here on pservers may know a part
+        self._complete(self._core.begin())
+
+    def _build(self, add: Callable[[], object]) -> None:
+        """Let `add` add requests, after an interrupted call is complete."""
         if self._interrupted:
             self._complete()
         try:
@@ -263,7 +268,6 @@ class Client:
         except BaseException:
             self._core.cancel()
             raise
-        return self._core.begin()
 
     def _complete(self, call: int = 0) -> None:
         """Carry out a call, 0: all. If a signal's handler raises meanwhile, the next call goes on with it."""
@@ -389,7 +393,7 @@ class Client:
         add = self._make_push(grads, out, sparse or {}, rows or {})
         with self._hold_alone():
             self._begun = True
-            self._complete(self._begin(add))
+            self._carry_out(add)
 
     def begin_push_pull(
         self,
@@ -405,7 +409,8 @@ class Client:
         add = self._make_push(grads, out, sparse or {}, rows or {})
         with self._hold_alone():
             self._begun = True
-            return self._begin(add)
+            self._build(add)
+            return self._core.begin()
 
     def progress(self) -> None:
         """Send what the connections take at once and receive what is there, for all calls that have begun."""
