@@ -1,0 +1,101 @@
+"""`pslaunch mpi` on hosts: what only mpirun's ranks have, and what comes back from their hosts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node import codes
+from support import leaks
+from support.jobs import finished, running
+from support.openmpi import MpiPlace
+from testbed import Hosts
+
+THREE = ("--server_num=0", "--worker_num=3", "--grace=1")
+TRAINERS = ("trainer/0", "trainer/1", "trainer/2")
+LOADER_BYTES = 8 * 1024  # with all addresses of the launcher
+RANK_BYTES = 12 * 1024 * 1024
+WAIT = "import os, signal\nos.write(1, b'ready\\n')\nsignal.pause()"
+CPUS = "import os\nprint(len(os.sched_getaffinity(0)), len(os.sched_getaffinity(os.getppid())))"
+
+
+@pytest.fixture(params=[4, 5])
+def major(request: pytest.FixtureRequest) -> int:
+    """Return the version of Open MPI."""
+    return int(request.param)
+
+
+def list_ranks() -> list[int]:
+    """Return rank processes, and keepers and agents that they have forked."""
+    return [pid for pid, words in leaks.marked_processes().items() if " rank {" in words]
+
+
+def test_output_and_logs_come_back(hosts: Hosts, workspace: Path, tmp_path: Path, major: int) -> None:
+    (workspace / "train.py").write_text(
+        "import os\nprint('rank', os.environ['RANK'])\n"
+        "open(os.environ['PSLAUNCH_OUTPUT_DIR'] + '/model', 'wb').write(bytes(range(256)) * 1000)\n"
+    )
+    fetch = (f"--fetch_output={tmp_path / 'output'}", f"--fetch_logs={tmp_path / 'logs'}")
+    code, job = finished(MpiPlace(hosts, major), workspace, *THREE, *fetch)
+    assert code == 0, job.launcher.output()
+    assert (tmp_path / "output/model").read_bytes() == bytes(range(256)) * 1000
+    for i, host in enumerate(hosts):
+        assert (tmp_path / f"logs/{i}-{host.name}/train.log").read_text() == f"rank {i}\n"
+
+
+def test_check_inspects_all_hosts_and_starts_nothing(hosts: Hosts, workspace: Path, major: int) -> None:
+    (workspace / "train.py").write_text("import absent_module")
+    argv = MpiPlace(hosts, major).command(workspace, THREE, ())
+    argv.insert(argv.index("mpi"), "check")
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == codes.PREFLIGHT, done.stderr
+    assert [one["host"] for one in found] == [host.name for host in hosts]
+    assert all("absent_module" in json.dumps(one["findings"]) for one in found)
+
+
+def test_secret_is_on_no_command_line_and_in_no_program(hosts: Hosts, workspace: Path, major: int) -> None:
+    (workspace / "train.py").write_text(WAIT)
+    with running(MpiPlace(hosts, major), workspace, *THREE) as job:
+        job.until_printed("ready", TRAINERS)
+        environ = Path(f"/proc/{list_ranks()[0]}/environ").read_bytes().split(b"\0")
+        (secret,) = (word.partition(b"=")[2] for word in environ if word.startswith(b"PSLAUNCH_MPI_SECRET="))
+        assert len(secret) == 64
+        assert not [words for words in leaks.marked_processes().values() if secret.decode() in words]
+        for trainer in TRAINERS:
+            assert secret not in Path(f"/proc/{job.pid(trainer)}/environ").read_bytes()
+
+
+def test_rank_processes_are_small(hosts: Hosts, workspace: Path, major: int) -> None:
+    (workspace / "train.py").write_text(WAIT)
+    with running(MpiPlace(hosts, major), workspace, *THREE) as job:
+        job.until_printed("ready", TRAINERS)
+        guards = {pid for trainer in TRAINERS for pid in job.guards(trainer)}
+        ranks = set(list_ranks()) - guards
+        assert len(ranks) == 3
+        for pid in ranks:
+            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().split()
+            assert int(rollup[rollup.index("Pss:") + 1]) * 1024 <= RANK_BYTES
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a binding shows on several processors alone")
+def test_only_trainers_are_bound_to_processors(hosts: Hosts, workspace: Path, major: int) -> None:
+    (workspace / "train.py").write_text(CPUS)
+    cpus, place = len(os.sched_getaffinity(0)), MpiPlace(hosts, major)
+    for options, bound in (((), cpus), (("--bind-to", "core"), 1)):
+        code, job = finished(place, workspace, *THREE, *options)
+        assert code == 0, job.launcher.output()
+        assert [job.lines(trainer) for trainer in TRAINERS] == [[f"{bound} {cpus}"]] * 3
+
+
+def test_words_of_mpirun_have_room_in_one_variable(hosts: Hosts, workspace: Path, major: int) -> None:
+    (workspace / "train.py").write_text(WAIT)
+    with running(MpiPlace(hosts, major), workspace, *THREE) as job:
+        job.until_printed("ready", TRAINERS)
+        environ = Path(f"/proc/{list_ranks()[0]}/environ").read_bytes().split(b"\0")
+        (argv,) = (word for word in environ if word.startswith(b"OMPI_ARGV="))
+        assert len(argv) < LOADER_BYTES
