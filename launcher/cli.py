@@ -206,7 +206,7 @@ def _read_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> tuple[Jo
     with report_usage_errors(ctx):
         given = gather(ctx.meta["backend"], split, Path.cwd())
         spec = make_spec(given, split, cwd=Path.cwd(), environ=os.environ)
-    _tell(ctx, list_notes(spec, given, split, os.environ))
+    _tell(ctx, list_notes(spec, given, split))
     return spec, given
 
 

@@ -150,8 +150,8 @@ KINDS: Final[Mapping[str, FindingKind]] = {
     ),
     "other numpy": FindingKind(
         "imports", "warning",
-        "results may differ in their last bits from those of equal hosts: install the same numpy "
-        "everywhere",
+        "programs that compute with libraries of their own may get other bits than on equal hosts: "
+        "install the same numpy everywhere",
     ),
     "other Python": FindingKind(
         "python", "warning",
@@ -159,7 +159,8 @@ KINDS: Final[Mapping[str, FindingKind]] = {
     ),
     "other processor": FindingKind(
         "system", "warning",
-        "results may differ in their last bits from those of equal hosts: use hosts of one kind",
+        "programs that compute with libraries of their own may get other bits than on equal hosts: "
+        "use hosts of one kind",
     ),
 }  # fmt: skip
 

@@ -23,13 +23,6 @@ PYTHON = "{python}"  # first word of an argv: the Python of the node
 FIRST_PORT = 7164  # v2's default; without a given port, the search for free ones begins here
 
 
-# The same kernels of OpenBLAS and numpy on every processor with AVX2.
-SAME_KERNELS: Mapping[str, str] = {
-    "OPENBLAS_CORETYPE": "Haswell",
-    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
-}
-
-
 class Count(NamedTuple):
     """Number of processes of a role: `n` in all, on each node, or for each rank of a node."""
 
@@ -62,7 +55,6 @@ class Node(NamedTuple):
     ranks: int = 1
     dispatched: bool = False  # its workspace is filled from the package
     python: str = ""  # replaces PYTHON there; empty until its agent has reported it
-    cpu: str = ""  # words on its processor, likewise
     roles: tuple[str, ...] = (PSERVER, TRAINER)  # of the processes allowed on it
     trainers: tuple[int, ...] = ()  # ranks counted by the scheduler that started its agent; none: dealt out
 
@@ -343,34 +335,13 @@ def _get_address(placed: Placed, node: int) -> str:
 def bind(placed: Placed, facts: Facts) -> Bound:
     """Return the job with literal argv and environment of every process."""
     trainers = placed.list_processes(TRAINER)
-    kernels, _ = choose_kernels(placed)
     peers = _Peers(
         tuple(_make_endpoint(facts, p.key, p.node) for p in placed.list_processes(PSERVER)),
         tuple(_make_endpoint(facts, p.key, p.node) for p in trainers if placed.plan.server != "bundled"),
         len(trainers),
         Counter(p.node for p in trainers),
-        kernels,
     )
     return Bound(placed, facts.addrs, tuple(_make_start(placed, facts, peers, p) for p in placed.processes))
-
-
-def choose_kernels(placed: Placed) -> tuple[Mapping[str, str], str]:
-    """Return variables by which trainers on different processors compute the same bits, and a note on them.
-
-    Only for the bundled runtime, which promises these bits; values of the user win.
-    """
-    cpus = {p.node: placed.nodes[p.node].cpu for p in placed.list_processes(TRAINER)}
-    added = {name: value for name, value in SAME_KERNELS.items() if name not in placed.plan.added_env}
-    if placed.plan.server != "bundled" or len(set(cpus.values())) < 2 or not added:
-        return {}, ""
-    older = [node for node, cpu in sorted(cpus.items()) if not {"avx2", "fma"} <= set(cpu.split())]
-    if older:
-        return {}, (
-            f"the nodes' processors differ, and that of node {older[0]} lacks AVX2: the bits of the "
-            "parameters depend on the placement of trainers"
-        )
-    shown = " ".join(f"{name}={value!r}" for name, value in added.items())
-    return added, f"the nodes' processors differ; for the same bits on all of them trainers get {shown}"
 
 
 class _Peers(NamedTuple):
@@ -380,7 +351,6 @@ class _Peers(NamedTuple):
     trainers: tuple[Endpoint, ...]  # only those that listen
     trainers_num: int
     trainers_of_node: Counter[int]
-    kernels: Mapping[str, str]
 
 
 def _make_endpoint(facts: Facts, key: str, node: int) -> Endpoint:
@@ -433,7 +403,7 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
         role=process.role,
         argv=argv,
         cwd=node.workspace,
-        added_env={**peers.kernels, **plan.added_env} if process.role == TRAINER else plan.added_env,
+        added_env=plan.added_env,
         contract=written,
         log=process.log,
         keep_ports=bundled,

@@ -55,7 +55,6 @@ class PreparedMsg(Folders):
     host: str
     run_dir: str
     python: str
-    cpu: str
     addrs: list[str]
     shared: int | None
 

@@ -157,12 +157,12 @@ def _check_ports(spec: JobSpec, label: str) -> None:
 # --- From options. ---
 
 
-def list_notes(spec: JobSpec, given: Given, split: Split, environ: Mapping[str, str]) -> list[str]:
-    """Return notes about effects of command line, files and shell that are easy to miss."""
+def list_notes(spec: JobSpec, given: Given, split: Split) -> list[str]:
+    """Return notes about effects of command line and files that are easy to miss."""
     program = spec.program or DEFAULT_PROGRAM
     said = [f"options also from {' and '.join(given.files)}"] if given.files else []
     said += [f"{', '.join(split.forwarded)} goes to {program}"] if split.forwarded else []
-    return [*said, *given.left_out, *_list_unfetched(spec, given), *_list_unsent(spec, environ)]
+    return [*said, *given.left_out, *_list_unfetched(spec, given)]
 
 
 def _list_unfetched(spec: JobSpec, given: Given) -> list[str]:
@@ -174,17 +174,6 @@ def _list_unfetched(spec: JobSpec, given: Given) -> list[str]:
         f"{value.label}={value.text} has no effect with --detach; after the job's end, "
         f"pslaunch fetch JOB {value.text} brings its output and logs"
         for value in values
-    ]
-
-
-def _list_unsent(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:
-    """Return a note about variables that choose the arithmetic here but are not sent to the hosts."""
-    names = [name for name in sorted(environ) if name.startswith("OPENBLAS_") and name not in spec.env]
-    if not spec.site.remote or not names:
-        return []
-    return [
-        f"{', '.join(names)} of this shell is not sent to the hosts, so results may differ in bits from "
-        f"those here; to send it: {' '.join(f'--env {name}' for name in names)}"
     ]
 
 

@@ -69,7 +69,7 @@ OF_NODE = st.one_of(*map(st.from_type, get_args(messages.OfAgent))).map(usual).f
 FILLED = (*get_args(messages.OfPackage), messages.DispatchedMsg, messages.ServingMsg)
 OF_FILLED = st.one_of(*map(st.from_type, FILLED)).flatmap(spoilt)
 PREPARED: Message = {
-    "type": "prepared", "host": "h", "run_dir": "/r", "python": "python3", "cpu": "c", "addrs": ["::1"],
+    "type": "prepared", "host": "h", "run_dir": "/r", "python": "python3", "addrs": ["::1"],
     "shared": None, "workspace": "/ws", "log_dir": "/ws/log", "output_dir": "/ws/output",
     "state_dir": "/ws/.pslaunch",
 }  # fmt: skip

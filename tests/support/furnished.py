@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,9 +16,8 @@ KEPT = (".pslaunch/venv-*", ".pslaunch-wheel", ".pslaunch-wheelhouse")
 
 
 def options(wheelhouse: Path) -> tuple[str, ...]:
-    """Of a job whose hosts are to have the same as this machine; also the same kernels of BLAS."""
-    blas = [f"--env={name}" for name in os.environ if name.startswith("OPENBLAS_")]
-    return ("--install", f"--wheelhouse={wheelhouse}", *blas)
+    """Of a job whose hosts are to have the same as this machine."""
+    return ("--install", f"--wheelhouse={wheelhouse}")
 
 
 def need_same_python() -> None:

@@ -31,7 +31,6 @@ from ..line.wire import Data, Message, MessageLine
 from ..loop import Loop
 from ..procs import BEAT_S, KILL_LIMIT_S, complain, reap
 from ..silence import Silence
-from .cpu import read_cpu
 from .folders import Premises, write
 from .program import Program
 
@@ -190,8 +189,7 @@ class Agent:
         write(os.path.join(self._run_dir, "secret"), self._secret.hex(), 0o600)
         self.line.send({
             "type": "prepared", "host": socket.gethostname(), "run_dir": self._run_dir,
-            "python": sys.executable, "cpu": read_cpu(), "addrs": addrs, "shared": premises.shared,
-            **premises.paths,
+            "python": sys.executable, "addrs": addrs, "shared": premises.shared, **premises.paths,
         })  # fmt: skip
 
     def order_furnish(self, m: messages.FurnishMsg) -> None:

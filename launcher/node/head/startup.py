@@ -96,7 +96,6 @@ class Opening:
             output_dir=str(m["output_dir"]),
             state_dir=str(m["state_dir"]),
             python=link.node.python or str(m["python"]),
-            cpu=str(m["cpu"]),
         )
         self._take_answer(link)
 
@@ -254,9 +253,6 @@ class Opening:
             self._propose_ports()
             return
         placed, links = self._desk.placed, self._desk.links
-        _, note = job.choose_kernels(placed)
-        if note:
-            self._desk.tell("note", level="info", text=note)
         facts = job.Facts(
             tuple(n.addr for n in placed.nodes),
             tuple(links[n.id].run_dir for n in placed.nodes),

@@ -1,6 +1,5 @@
 """docs/environment.md and runtime/shared/env.py say the same."""
 
-from pslaunch.node import job
 from pslaunch.runtime.shared import env
 from support import pages
 from support.pages import words as names
@@ -30,11 +29,6 @@ def test_removed_and_inherited_variables_are_documented() -> None:
     assert {name for name, words in found.items() if words.startswith("removed")} == env.PROXIES
     kept = {name: names(words)[0] for name, words in found.items() if not words.startswith("removed")}
     assert kept == dict(env.DEFAULTS)
-
-
-def test_documented_kernels_are_those_of_the_code() -> None:
-    found = {names(row[0])[0]: row[1].strip("`") for row in rows("Different processors")}
-    assert found == dict(job.SAME_KERNELS)
 
 
 def test_documented_files_are_those_of_the_code() -> None:

@@ -12,8 +12,6 @@ from pslaunch.node import job
 from pslaunch.node.job import Count, Facts, Limits, Node, Plan, Role
 from pslaunch.runtime.shared import env
 
-OLD, NEW, NEWER = "GenuineIntel 6 58 avx", "GenuineIntel 6 85 avx avx2 fma", "AuthenticAMD 25 1 avx avx2 fma"
-
 
 def node(i: int, addr: str = "127.0.0.1", ranks: int = 1) -> Node:
     return Node(i, f"n{i}", addr, f"/ws{i}", f"/ws{i}/log", f"/ws{i}/output", f"/ws{i}/.pslaunch", ranks)
@@ -235,42 +233,3 @@ def test_pservers_are_started_as_the_mode_says(server: str) -> None:
     assert start.keep_ports == (server == "bundled")
     assert (start.argv == ("serve",)) == (server == "script")
     assert bool(start.contract["PADDLE_TRAINER_ENDPOINTS"]) == (server == "script")
-
-
-def choose_kernels(
-    cpus: list[str], server: str = "bundled", **added: str
-) -> tuple[list[dict[str, str]], str]:
-    """The variables beside the contract of each process, and the note; node 0 has the only pserver."""
-    n = len(cpus)
-    p = plan(server=server, pservers=Count("total", 1), trainers=Count("total", n), nodes=n)
-    nodes = [node(i)._replace(cpu=cpu) for i, cpu in enumerate(cpus)]
-    found = job.place(p._replace(added_env=added), nodes)
-    starts = job.bind(found, Facts.make_symbolic(found)).starts
-    return [dict(start.added_env) for start in starts], job.choose_kernels(found)[1]
-
-
-def test_trainers_on_different_processors_use_the_same_kernels() -> None:
-    (pserver, *trainers), note = choose_kernels([NEW, NEWER])
-    assert pserver == {}
-    assert trainers == [dict(job.SAME_KERNELS)] * 2
-    assert "OPENBLAS_CORETYPE='Haswell' NPY_DISABLE_CPU_FEATURES='X86_V4 AVX512_ICL AVX512_SPR'" in note
-
-
-def test_values_of_the_user_choose_the_kernels() -> None:
-    (_, *trainers), note = choose_kernels([NEW, NEWER], OPENBLAS_CORETYPE="Zen")
-    assert trainers == [{**job.SAME_KERNELS, "OPENBLAS_CORETYPE": "Zen"}] * 2
-    assert "OPENBLAS" not in note
-    assert choose_kernels([NEW, NEWER], **dict.fromkeys(job.SAME_KERNELS, ""))[1] == ""
-
-
-@pytest.mark.parametrize(
-    ("cpus", "server"), [([NEW, NEW], "bundled"), (["", ""], "bundled"), ([NEW, NEWER], "script")]
-)
-def test_equal_processors_and_scripts_keep_their_kernels(cpus: list[str], server: str) -> None:
-    assert choose_kernels(cpus, server) == ([{}] * 3, "")
-
-
-def test_a_processor_without_avx2_is_named_and_nothing_is_set() -> None:
-    added, note = choose_kernels([NEW, OLD])
-    assert added == [{}] * 3
-    assert "node 1 lacks AVX2" in note

@@ -9,12 +9,12 @@ import pytest
 
 from pslaunch.errors import SpecError
 from pslaunch.node.job import Count, Node, Package
-from pslaunch.options.args import Split, split_command_line
+from pslaunch.options.args import split_command_line
 from pslaunch.options.fabric_spec import Reach, make_fabric_spec
 from pslaunch.options.hosts import Host
 from pslaunch.options.kinds import Seconds
 from pslaunch.options.options import OPTIONS, get_options
-from pslaunch.options.sources import Given, gather
+from pslaunch.options.sources import gather
 from pslaunch.options.spec import JobSpec, Site, list_notes
 
 CONF = """
@@ -76,7 +76,7 @@ def told_of(here: Path, *line: str) -> list[str]:
     ours = get_options("fabric")
     split = split_command_line(line, {n: o.valued for n, o in ours.items()}, {"env"})
     given = gather("fabric", split, here)
-    return list_notes(make_fabric_spec(given, split, cwd=here, environ={}), given, split, {})
+    return list_notes(make_fabric_spec(given, split, cwd=here, environ={}), given, split)
 
 
 def test_fetch_options_of_a_file_for_a_detached_job_are_noted(here: Path) -> None:
@@ -85,14 +85,6 @@ def test_fetch_options_of_a_file_for_a_detached_job_are_noted(here: Path) -> Non
     assert [s for s in said if s.startswith("pslaunch.toml: fetch_output=model has no effect with --detach")]
     assert [s for s in said if s.startswith("pslaunch.toml: fetch_logs=logs") and "fetch JOB logs" in s]
     assert not [s for s in told_of(here, WS, "--hosts=a") if "fetch" in s]
-
-
-@pytest.mark.parametrize("options", [[], ["--env=OPENBLAS_CORETYPE=Haswell"]])
-def test_unsent_arithmetic_variables_are_reported(here: Path, options: list[str]) -> None:
-    spec = make(here, WS, "--hosts=a", *options)
-    environ = {"HOME": "/h", "OPENBLAS_CORETYPE": "Haswell"}
-    told = list_notes(spec, Given({}, {}, {}), Split(), environ)
-    assert [t.partition(" ")[0] for t in told] == ([] if options else ["OPENBLAS_CORETYPE"])
 
 
 def test_defaults_without_a_conf(here: Path) -> None:

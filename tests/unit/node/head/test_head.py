@@ -23,7 +23,6 @@ PREPARED: Message = {
     "host": "n0",
     "run_dir": "/run",
     "python": "python",
-    "cpu": "",
     "workspace": "/ws",
     "log_dir": "/ws/log",
     "output_dir": "/ws/output",
