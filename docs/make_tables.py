@@ -12,6 +12,7 @@ import typer
 from pslaunch import cli
 from pslaunch.options.conf_py import KEYS
 from pslaunch.options.options import get_options
+from pslaunch.options.typer_glue import JobCommand, make_options
 from pslaunch.runtime.pserver import pserver_options
 from pslaunch.runtime.shared import env
 
@@ -90,7 +91,8 @@ def list_options(command: str) -> list[tuple[str, str, str, str]]:
         found = [(a.dest, str(a.metavar), a.help or "") for a in actions]
     else:
         one = getattr(COMMANDS[command], "commands", {}).get("render", COMMANDS[command])
-        options = [p for p in one.params if p.param_type_name == "option"]
+        params = make_options(one.backend) if isinstance(one, JobCommand) else one.params
+        options = [p for p in params if p.param_type_name == "option"]
         found = [
             (p.opts[0][2:], "" if p.is_flag else p.metavar, _list_aliases(p.opts) + p.help) for p in options
         ]

@@ -25,7 +25,6 @@ from .options.typer_glue import (
     PassCommand,
     PlainCommand,
     UsageError,
-    add_options,
     make_flag_option,
     report_usage_errors,
 )
@@ -65,17 +64,12 @@ def _add_job_command(
     group: typer.Typer, name: str, backend: str
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a command with the options of a backend."""
-
-    def add(run: Callable[..., None]) -> Callable[..., None]:
-        cls = type("BackendCommand", (JobCommand,), {"backend": backend})
-        command = group.command(name, cls=cls, options_metavar="[OPTIONS] [PROGRAM [ARGS]...]")
-        return command(add_options(backend)(run))
-
-    return add
+    cls = type("BackendCommand", (JobCommand,), {"backend": backend})
+    return group.command(name, cls=cls, options_metavar="[OPTIONS] [PROGRAM [ARGS]...]")
 
 
 @_add_job_command(app, "local", backend="local")
-def local(ctx: typer.Context, **_options: Any) -> None:
+def local(ctx: typer.Context) -> None:
     """Run one job on this machine: its pservers and trainers.
 
     PROGRAM is train.py unless given. All words after it are its own; `--` ends our options too. Unknown
@@ -89,7 +83,7 @@ def local(ctx: typer.Context, **_options: Any) -> None:
 
 
 @_add_job_command(app, "fabric", backend="fabric")
-def fabric(ctx: typer.Context, **_options: Any) -> None:
+def fabric(ctx: typer.Context) -> None:
     """Run one job on the hosts of conf.py, by SSH.
 
     The folder of --job_dispatch_package is sent to every host, and PROGRAM (train.py unless given) runs in
@@ -102,7 +96,7 @@ def fabric(ctx: typer.Context, **_options: Any) -> None:
 
 
 @_add_job_command(app, "mpi", backend="mpi")
-def mpi(ctx: typer.Context, **_options: Any) -> None:
+def mpi(ctx: typer.Context) -> None:
     """Run one job under mpirun of Open MPI 4 or 5.
 
     Each rank is a trainer, and each host has a pserver. The program's folder is sent to every host. The hosts
@@ -123,7 +117,7 @@ app.add_typer(k8s, name="k8s")
 
 
 @_add_job_command(k8s, "render", backend="k8s")
-def render_k8s(ctx: typer.Context, **_options: Any) -> None:
+def render_k8s(ctx: typer.Context) -> None:
     """Print the manifests of one job, for `kubectl apply --server-side -f -`.
 
     Each pod is a node with a pserver and a trainer, and the program's folder travels along. The cluster needs
@@ -152,7 +146,7 @@ app.add_typer(checks, name="check")
 
 
 @_add_job_command(checks, "fabric", backend="fabric")
-def check_fabric(ctx: typer.Context, **_options: Any) -> None:
+def check_fabric(ctx: typer.Context) -> None:
     """Check all hosts of a job and report everything that would prevent it from running.
 
     Takes the command line of `pslaunch fabric` unchanged. Nothing is sent to the hosts or started there.
@@ -164,7 +158,7 @@ def check_fabric(ctx: typer.Context, **_options: Any) -> None:
 
 
 @_add_job_command(checks, "mpi", backend="mpi")
-def check_mpi(ctx: typer.Context, **_options: Any) -> None:
+def check_mpi(ctx: typer.Context) -> None:
     """Check all hosts of a job through mpirun, and report everything that would prevent it from running.
 
     Takes the command line of `pslaunch mpi` unchanged. No program is started. With --json: one object a host.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final
 
 import typer
@@ -84,6 +84,10 @@ class JobCommand(TyperCommand):
         ctx.meta["split"], ctx.meta["backend"] = split, self.backend
         return []
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options for its help; only there, since to make them takes 5 ms for each command."""
+        return [*make_options(self.backend), *super().get_params(ctx)]
+
 
 class PlainCommand(TyperCommand):
     """A command with the names of its arguments unchanged in its usage line."""
@@ -106,16 +110,17 @@ def make_flag_option(name: str, text: str) -> Any:
     return typer.Option(f"--{name}", help=f"{text} [default: off]", show_default=False)
 
 
-def add_options(backend: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add a backend's options to a command: typer reads a function's signature."""
+def make_options(backend: str) -> list[Any]:
+    """Return the options of a backend's command as typer makes them of a function's signature."""
 
-    def give(command: Callable[..., None]) -> Callable[..., None]:
-        context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        options = [_make_parameter(option) for option in get_options(backend).values()]
-        vars(command)["__signature__"] = inspect.Signature([context, *options])
-        return command
+    def command() -> None:
+        pass
 
-    return give
+    options = [_make_parameter(option) for option in get_options(backend).values()]
+    vars(command)["__signature__"] = inspect.Signature(options)
+    alone = typer.Typer(add_completion=False)
+    alone.command()(command)
+    return list(typer.main.get_command(alone).params)
 
 
 def _make_parameter(option: Option) -> inspect.Parameter:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
 from pslaunch import __version__
-from pslaunch.cli import app, main
+from pslaunch.cli import main
 from pslaunch.node import codes
 from pslaunch.node.job import Node
 from pslaunch.options.spec import JobSpec
+from pslaunch.options.typer_glue import make_options
 from pslaunch.run import session
 
 PSLAUNCH = [sys.executable, "-m", "pslaunch"]
@@ -125,8 +125,7 @@ def test_the_list_of_commands_has_whole_sentences(
 
 def test_every_option_has_help_and_a_default_or_explains_its_absence() -> None:
     absent = ("env", "job_dispatch_package", "job_workspace", "conf", "shard", "link", "setup")
-    commands = get_command(app).commands  # type: ignore[attr-defined]  # a group has commands
-    for param in [*commands["local"].params, *commands["fabric"].params]:
+    for param in [*make_options("local"), *make_options("fabric")]:
         words = param.help
         assert words and words[0].isupper(), param.name
         assert "[default: " in words or param.name in absent, param.name
