@@ -8,6 +8,7 @@ ends by itself once its rank processes have ended.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -116,6 +117,7 @@ class MpiBackend(EndLimit):
         self._mpirun: Leashed | None = None
         self._cancelled = threading.Event()
         self._folder = ""  # of mpirun's files
+        self._asking: set[Leashed] = set()  # small mpiruns of `ask`
         self.ended: Ended | None = None
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
@@ -280,7 +282,9 @@ class MpiBackend(EndLimit):
                 run = self._run(reach, program, secret, write_fd)
             finally:
                 os.close(write_fd)
+            self._asking.add(run)
             at_end.callback(run.close)
+            at_end.callback(self._asking.discard, run)
             at_end.enter_context(_serve_aside(loop))
             try:
                 yield from relay.read_pieces(cast(BinaryIO, answer))
@@ -298,7 +302,9 @@ class MpiBackend(EndLimit):
             self._mpirun.end_now()
 
     def release(self) -> None:
-        """Do nothing: every job ends with its launcher."""
+        """End what is asked: every job ends with its launcher."""
+        for run in [*self._asking]:
+            run.end_now()
 
     def close(self) -> None:
         """Wait for mpirun, which ends after its rank processes, and end it if it does not."""
@@ -360,19 +366,23 @@ class _Arrival:
         """Return True if this is the name, or an address, of its host."""
         if name.partition(".")[0] == self.host.partition(".")[0]:
             return True
-        with contextlib.suppress(OSError, UnicodeError):
-            found = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
-            here = self.host == socket.gethostname() and any(
-                a.startswith("127.") or a == "::1" for a in found
-            )
-            return here or bool(found & self._own)
-        return False
+        found = _resolve(name)
+        looped = any(addr.startswith("127.") or addr == "::1" for addr in found)
+        return bool(found & self._own) or (looped and self.host == socket.gethostname())
 
     def beat(self) -> None:
         """Send a heartbeat; a lost line is noticed later."""
         assert self.line.seals is not None
         with contextlib.suppress(OSError):
             os.write(self.line.write_fd, wire.BEAT + self.line.seals[0].compute_mac(wire.BEAT))
+
+
+@functools.cache
+def _resolve(name: str) -> frozenset[str]:
+    """Return the addresses of a host, none where only ssh knows it."""
+    with contextlib.suppress(OSError, UnicodeError):
+        return frozenset(str(info[4][0]) for info in socket.getaddrinfo(name, None))
+    return frozenset()
 
 
 def _check_arrival(text: bytes, known: set[int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import pytest
 
 from pslaunch.node import codes
 from support import leaks
-from support.jobs import finished, running
+from support.jobs import finished, parse_events, running
 from support.openmpi import MpiPlace
+from support.process import poll_until
 from testbed import Hosts
 
 THREE = ("--server_num=0", "--worker_num=3", "--grace=1")
@@ -45,6 +47,23 @@ def test_output_and_logs_come_back(hosts: Hosts, workspace: Path, tmp_path: Path
     assert (tmp_path / "output/model").read_bytes() == bytes(range(256)) * 1000
     for i, host in enumerate(hosts):
         assert (tmp_path / f"logs/{i}-{host.name}/train.log").read_text() == f"rank {i}\n"
+
+
+def test_interrupted_fetch_ends_soon(hosts: Hosts, workspace: Path, tmp_path: Path, major: int) -> None:
+    (workspace / "train.py").write_text(
+        "import os\nwith open(os.environ['PSLAUNCH_OUTPUT_DIR'] + '/model', 'wb') as f:\n"
+        "    f.truncate(8 << 30)\n"
+    )
+    fetch = f"--fetch_output={tmp_path / 'output'}"
+    with running(MpiPlace(hosts, major), workspace, *THREE, fetch) as job:
+        job.launcher.until(lambda text: any(e["event"] == "end" for e in parse_events(text)), "no end")
+
+        def is_sent() -> bool:
+            return any(" results " in words for words in leaks.marked_processes().values())
+
+        poll_until(is_sent, describe="nothing is fetched")
+        job.launcher.proc.send_signal(signal.SIGINT)
+        assert job.launcher.wait(timeout_s=3.5) == codes.INT
 
 
 def test_check_inspects_all_hosts_and_starts_nothing(hosts: Hosts, workspace: Path, major: int) -> None:
