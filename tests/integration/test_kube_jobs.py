@@ -16,10 +16,8 @@ from kubernetes import client, utils
 from integration.test_contract_training import TRAIN
 from support.jobs import PSLAUNCH, LocalPlace, finished
 from support.kube import Kube
-from testbed.kube import NAMESPACE
 from testbed.kube.cluster import PYTHON
 
-NAME = "rendered"
 # Trainers print what they have learned.
 LEARN = (
     TRAIN.replace("HOOK", "pass")
@@ -40,48 +38,53 @@ sys.exit(5 * int(os.environ["PADDLE_TRAINER_ID"]))
 """
 
 
-def render(workspace: Path, *options: str) -> list[dict[str, Any]]:
-    """Return the objects that `pslaunch k8s render` prints."""
-    argv = [*PSLAUNCH, "k8s", "render", f"--image={PYTHON}", f"--job_name={NAME}", *options]
-    done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert f"kubectl create secret generic {NAME}-secret" in done.stderr
-    return list(yaml.safe_load_all(done.stdout))
-
-
 class Applied:
-    """The rendered job, applied as the limited user."""
+    """A rendered job, applied as the limited user. Its name is new: name servers remember addresses."""
 
     def __init__(self, cluster: Kube) -> None:
-        self._cluster = cluster
+        self._cluster, self.name = cluster, f"rendered-{os.urandom(3).hex()}"
 
-    def apply(self, workspace: Path, *options: str) -> None:
+    def render(self, workspace: Path, *options: str) -> list[dict[str, Any]]:
+        """Return the objects that `pslaunch k8s render` prints."""
+        argv = [*PSLAUNCH, "k8s", "render", f"--image={PYTHON}", f"--job_name={self.name}", *options]
+        done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert f"kubectl create secret generic {self.name}-secret" in done.stderr
+        return list(yaml.safe_load_all(done.stdout))
+
+    def create(self, workspace: Path, *options: str) -> None:
+        """Create the objects, all but the secret."""
+        api = self._cluster.core.api_client
+        for thing in self.render(workspace, *options):
+            utils.create_from_dict(api, thing, namespace=self._cluster.namespace)
+
+    def create_secret(self) -> None:
+        labels = {"app.kubernetes.io/instance": self.name}
         secret = {
-            "metadata": {"name": f"{NAME}-secret", "labels": {"app.kubernetes.io/instance": NAME}},
+            "metadata": {"name": f"{self.name}-secret", "labels": labels},
             "stringData": {"secret": os.urandom(32).hex()},
         }
-        self._cluster.core.create_namespaced_secret(NAMESPACE, secret)
-        for thing in render(workspace, *options):
-            utils.create_from_dict(self._cluster.core.api_client, thing, namespace=NAMESPACE)
+        self._cluster.core.create_namespaced_secret(self._cluster.namespace, secret)
 
     def run(self, workspace: Path, *options: str) -> tuple[int, dict[str, Any], str]:
         """Apply it and wait; return pod 0's exit code, its last message and its log."""
-        self.apply(workspace, *options)
-        self._cluster.wait_for_end(NAME)
-        first = self._cluster.list_pods(NAME)[0]
+        self.create_secret()
+        self.create(workspace, *options)
+        self._cluster.wait_for_end(self.name)
+        first = self._cluster.list_pods(self.name)[0]
         ended = first.status.container_statuses[0].state.terminated
-        assert ended is not None, self._cluster.describe(NAME)
+        assert ended is not None, self._cluster.describe(self.name)
         return ended.exit_code, json.loads(ended.message), self._cluster.read_log(first.metadata.name)
 
     def delete(self) -> None:
         """Delete all by its label, as `kubectl delete -l` does."""
-        core, batch, label = self._cluster.core, self._cluster.batch, f"app.kubernetes.io/instance={NAME}"
-        for job in batch.list_namespaced_job(NAMESPACE, label_selector=label).items:
-            batch.delete_namespaced_job(job.metadata.name, NAMESPACE, propagation_policy="Background")
+        core, batch, place = self._cluster.core, self._cluster.batch, self._cluster.namespace
+        label = f"app.kubernetes.io/instance={self.name}"
+        for job in batch.list_namespaced_job(place, label_selector=label).items:
+            batch.delete_namespaced_job(job.metadata.name, place, propagation_policy="Background")
         for kind in ("service", "config_map", "secret"):
-            found = getattr(core, f"list_namespaced_{kind}")(NAMESPACE, label_selector=label)
-            for item in found.items:
-                getattr(core, f"delete_namespaced_{kind}")(item.metadata.name, NAMESPACE)
+            for item in getattr(core, f"list_namespaced_{kind}")(place, label_selector=label).items:
+                getattr(core, f"delete_namespaced_{kind}")(item.metadata.name, place)
 
 
 @pytest.fixture
@@ -106,7 +109,7 @@ def test_training_ends_with_the_bits_of_local(applied: Applied, cluster: Kube, w
     assert (code, end["code"], end["failure"]) == (0, 0, None), log
     assert find_hashes(log.splitlines()) == here
     assert "trainer/0 | sha256" in log and "trainer/1 | sha256" in log
-    assert {pod.status.phase for pod in cluster.list_pods(NAME)} == {"Succeeded"}
+    assert {pod.status.phase for pod in cluster.list_pods(applied.name)} == {"Succeeded"}
 
 
 def test_failure_is_the_code_and_the_last_message_of_pod_0(applied: Applied, workspace: Path) -> None:
@@ -115,7 +118,7 @@ def test_failure_is_the_code_and_the_last_message_of_pod_0(applied: Applied, wor
     assert (code, end["code"], end["failure"]["what"]) == (5, 5, "trainer/1"), log
 
 
-def test_every_object_is_valid_for_the_server(cluster: Kube, workspace: Path) -> None:
+def test_every_object_is_valid_for_the_server(applied: Applied, cluster: Kube, workspace: Path) -> None:
     (workspace / "train.py").write_text("")
     more = ("--nodes=3", "--shm=64Mi", "--node_selector=disk=ssd", "--image_pull_secret=s",
             "--service_account=default", "--gpu=1", "--pvc=data:/data", "--pvc=more:/more")  # fmt: skip
@@ -124,28 +127,27 @@ def test_every_object_is_valid_for_the_server(cluster: Kube, workspace: Path) ->
         "ConfigMap": cluster.core.create_namespaced_config_map,
         "Job": cluster.batch.create_namespaced_job,
     }
-    for thing in render(workspace, *more):
-        create[thing["kind"]](NAMESPACE, thing, dry_run="All", field_validation="Strict")
+    for thing in applied.render(workspace, *more):
+        create[thing["kind"]](cluster.namespace, thing, dry_run="All", field_validation="Strict")
 
 
 @pytest.mark.slow
-def test_no_start_waits_for_a_cached_missing_name(applied: Applied, cluster: Kube, workspace: Path) -> None:
+def test_no_start_waits_for_a_cached_missing_name(cluster: Kube, workspace: Path) -> None:
     (workspace / "train.py").write_text("")
-    for _ in range(3):
-        _, end, log = applied.run(workspace, "--nodes=2", "--server_num=0")
+    for _ in range(4):
+        job = Applied(cluster)
+        try:
+            _, end, log = job.run(workspace, "--nodes=2", "--server_num=0")
+        finally:
+            job.delete()
         assert end["code"] == 0 and end["elapsed_s"] < 25, log
-        applied.delete()
-        cluster.wait_until_gone(set())
 
 
 def test_job_whose_secret_is_missing_waits_for_it(applied: Applied, cluster: Kube, workspace: Path) -> None:
     (workspace / "train.py").write_text("")
-    for thing in render(workspace):
-        utils.create_from_dict(cluster.core.api_client, thing, namespace=NAMESPACE)
+    applied.create(workspace)
     with pytest.raises(client.ApiException) as missing:
-        cluster.core.read_namespaced_secret(f"{NAME}-secret", NAMESPACE)
+        cluster.core.read_namespaced_secret(f"{applied.name}-secret", cluster.namespace)
     assert missing.value.status == 404
-    secret = {"metadata": {"name": f"{NAME}-secret", "labels": {"app.kubernetes.io/instance": NAME}},
-              "stringData": {"secret": "ab" * 32}}  # fmt: skip
-    cluster.core.create_namespaced_secret(NAMESPACE, secret)
-    assert cluster.wait_for_end(NAME).status.succeeded == 1
+    applied.create_secret()
+    assert cluster.wait_for_end(applied.name).status.succeeded == 1

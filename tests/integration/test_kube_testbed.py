@@ -16,7 +16,7 @@ from kubernetes import client
 from support.kube import Kube
 from support.process import poll_until, started
 from testbed import sweep
-from testbed.kube import NAMESPACE, Cluster, why_not
+from testbed.kube import Cluster, why_not
 from testbed.kube.cluster import PYTHON
 
 SECURE = {
@@ -74,17 +74,18 @@ def make_job(name: str, program: str, pods: int) -> dict[str, Any]:
 def job(cluster: Kube) -> Iterator[str]:
     """The name of a job that is deleted at the end."""
     yield "talk"
-    cluster.batch.delete_namespaced_job("talk", NAMESPACE, propagation_policy="Foreground")
-    cluster.core.delete_namespaced_service("talk-head", NAMESPACE)
+    cluster.batch.delete_namespaced_job("talk", cluster.namespace, propagation_policy="Foreground")
+    cluster.core.delete_namespaced_service("talk-head", cluster.namespace)
 
 
 def test_pods_of_two_nodes_reach_each_other_by_the_name_of_a_service(cluster: Kube, job: str) -> None:
     selector = {"app": job, "batch.kubernetes.io/job-completion-index": "0"}
     ports = [{"port": 7163}]
     cluster.core.create_namespaced_service(
-        NAMESPACE, {"metadata": {"name": f"{job}-head"}, "spec": {"selector": selector, "ports": ports}}
+        cluster.namespace,
+        {"metadata": {"name": f"{job}-head"}, "spec": {"selector": selector, "ports": ports}},
     )
-    cluster.batch.create_namespaced_job(NAMESPACE, make_job(job, TALK, 2))
+    cluster.batch.create_namespaced_job(cluster.namespace, make_job(job, TALK, 2))
     ended = cluster.wait_for_end(job)
     assert ended.status.succeeded == 2, cluster.describe(job)
     pods = cluster.list_pods(job)
@@ -104,7 +105,7 @@ def test_the_user_has_only_the_documented_rights(cluster: Kube) -> None:
 def test_a_pod_that_is_not_restricted_is_refused(cluster: Kube) -> None:
     pod = {"metadata": {"name": "root"}, "spec": {"containers": [{"name": "main", "image": PYTHON}]}}
     with pytest.raises(client.ApiException) as refused:
-        cluster.admin.create_namespaced_pod(NAMESPACE, pod)
+        cluster.admin.create_namespaced_pod(cluster.namespace, pod)
     assert "violates PodSecurity" in refused.value.body
 
 

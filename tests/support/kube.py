@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from kubernetes import client, config
 
 from support.process import poll_until
 from testbed.kube import NAMESPACE, of_run, why_not
+from testbed.kube.cluster import RESTRICTED, ROLE, make_binding
 
 GONE_S = 30.0
 
@@ -27,6 +30,24 @@ class Kube:
         self._clients = (api, admin)
         self.core, self.batch = client.CoreV1Api(api), client.BatchV1Api(api)
         self.admin = client.CoreV1Api(admin)
+        # Of this worker alone: others' objects come and go meanwhile.
+        self.namespace = f"{NAMESPACE}-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
+        self._make_namespace(admin)
+
+    def _make_namespace(self, admin: Any) -> None:
+        """Make the namespace, if it is missing, with the user's rights as they are documented."""
+        labelled = {"metadata": {"name": self.namespace, "labels": RESTRICTED}}
+        with contextlib.suppress(client.ApiException):  # it stands since an earlier run
+            self.admin.create_namespace(labelled)
+            rights, role = client.RbacAuthorizationV1Api(admin), yaml.safe_load(ROLE.read_text())
+            rights.create_namespaced_role(self.namespace, role)
+            rights.create_namespaced_role_binding(self.namespace, make_binding(role["metadata"]["name"]))
+
+        def has_account() -> bool:  # without it no pod is admitted
+            found = self.admin.list_namespaced_service_account(self.namespace).items
+            return "default" in {account.metadata.name for account in found}
+
+        poll_until(has_account, describe=f"no account in {self.namespace}")
 
     def list_names(self) -> set[str]:
         """Name all objects in the namespace that a job may have made."""
@@ -38,13 +59,17 @@ class Kube:
             "secret": self.core.list_namespaced_secret,
         }
         found = {
-            f"{kind} {item.metadata.name}" for kind, ask in lists.items() for item in ask(NAMESPACE).items
+            f"{kind} {item.metadata.name}"
+            for kind, ask in lists.items()
+            for item in ask(self.namespace).items
         }
         return found - {"configmap kube-root-ca.crt"}
 
     def list_pods(self, job: str) -> list[Any]:
         """Return the pods of a job, in order of their indexes."""
-        found = self.core.list_namespaced_pod(NAMESPACE, label_selector=f"batch.kubernetes.io/job-name={job}")
+        found = self.core.list_namespaced_pod(
+            self.namespace, label_selector=f"batch.kubernetes.io/job-name={job}"
+        )
         return sorted(
             found.items, key=lambda pod: int(pod.metadata.labels["batch.kubernetes.io/job-completion-index"])
         )
@@ -53,22 +78,22 @@ class Kube:
         """Wait until a job has ended, and return it."""
 
         def has_ended() -> bool:
-            conditions = self.batch.read_namespaced_job(job, NAMESPACE).status.conditions or ()
+            conditions = self.batch.read_namespaced_job(job, self.namespace).status.conditions or ()
             return any(c.type in ("Complete", "Failed") and c.status == "True" for c in conditions)
 
         poll_until(has_ended, describe=lambda: self.describe(job), timeout_s=timeout_s, every_s=0.2)
-        return self.batch.read_namespaced_job(job, NAMESPACE)
+        return self.batch.read_namespaced_job(job, self.namespace)
 
     def read_log(self, pod: str) -> str:
         """Return the log of a pod so far."""
         try:
-            return str(self.core.read_namespaced_pod_log(pod, NAMESPACE))
+            return str(self.core.read_namespaced_pod_log(pod, self.namespace))
         except client.ApiException as e:
             return f"no log: {e.status}"
 
     def describe(self, job: str) -> str:
         """Return all that is known of a job, for a message."""
-        events = self.core.list_namespaced_event(NAMESPACE).items
+        events = self.core.list_namespaced_event(self.namespace).items
         return "\n".join(
             [
                 *(

@@ -78,7 +78,9 @@ def hold(folder: Path, owner: int) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.close(null)
-        select.select([wake_r] if owned < 0 else [wake_r, owned], [], [])
+        gone, _, _ = select.select([wake_r] if owned < 0 else [wake_r, owned], [], [])
+    if owned in gone:  # nobody else removes it
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def describe(folder: Path) -> str:

@@ -66,6 +66,16 @@ COREFILE = """. {{
 """
 
 
+def make_binding(role: str) -> dict[str, Any]:
+    """Return the object that gives the user the rights of a Role in its namespace."""
+    group = "rbac.authorization.k8s.io"
+    return {
+        "apiVersion": f"{group}/v1", "kind": "RoleBinding", "metadata": {"name": role},
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": role},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": USER}],
+    }  # fmt: skip
+
+
 def why_not() -> str:
     """Return the reason why no cluster can be made here; empty if one can."""
     if reason := hosts.why_not():
@@ -286,12 +296,7 @@ class Cluster:
         roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
         role = yaml.safe_load(ROLE.read_text())
         self.ask(f"{roles}/roles", role)
-        name = role["metadata"]["name"]
-        self.ask(f"{roles}/rolebindings", {
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": name},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}],
-        })  # fmt: skip
+        self.ask(f"{roles}/rolebindings", make_binding(role["metadata"]["name"]))
         account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"  # without it no pod is admitted
         self._wait("the namespace", lambda: self._has(account))
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
-import tempfile
+import uuid
 from pathlib import Path
 
 import pytest
@@ -22,14 +21,11 @@ def begin_run(pytest_config: pytest.Config) -> None:
     """Choose the folder for the whole run, in the parent of its workers; remove the cluster at its end."""
     if FOLDER in os.environ:
         return
-    folder = Path(tempfile.mkdtemp(prefix="pslt-kube-", dir=STATE))
+    folder = STATE / f"pslt-kube-{uuid.uuid4().hex[:8]}"  # made when it is needed
     os.environ[FOLDER] = str(folder)
 
     def end() -> None:
-        if holder(folder) is None:
-            shutil.rmtree(folder)
-        else:
-            down(folder)
+        down(folder)
 
     pytest_config.add_cleanup(end)
     # For workers: the process at whose end the cluster ends too, however it ends.
@@ -39,6 +35,7 @@ def begin_run(pytest_config: pytest.Config) -> None:
 def find() -> Path:
     """Return the folder of the run's cluster; the first worker that asks makes it."""
     folder = Path(os.environ[FOLDER])
+    folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (there := holder(folder)) is None:
