@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
-from .errors import PslaunchError
+from .errors import FileError, PslaunchError
 from .node import codes
 from .node.logs import clean_lines
 from .options.typer_glue import (
@@ -105,7 +105,30 @@ def mpi(ctx: typer.Context) -> None:
     """
     from .options.mpi_spec import make_mpi_spec
 
-    _run_job(ctx, make_mpi_spec)
+    spec, given = _read_job(ctx, make_mpi_spec)
+    if given.get("script") is None:
+        _start_job(spec, given)
+        return
+    from .backends.mpi_script import render_plain_script
+
+    hostfile = given.get("hostfile")
+    with report_usage_errors(ctx):
+        text = render_plain_script(spec, hostfile.text if hostfile else "")
+    _write_script(text, given.read("output"))
+
+
+def _write_script(text: str, path: str | None) -> None:
+    """Write a script to an executable file, or to standard output."""
+    if path is None:
+        typer.echo(text, nl=False)
+        return
+    from pathlib import Path
+
+    try:
+        Path(path).write_text(text)
+        Path(path).chmod(0o755)
+    except OSError as e:
+        raise FileError.from_os(e, "write the script") from e
 
 
 k8s = typer.Typer(
@@ -178,7 +201,10 @@ def _check_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> None:
 
 
 def _run_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> None:
-    spec, given = _read_job(ctx, make_spec)
+    _start_job(*_read_job(ctx, make_spec))
+
+
+def _start_job(spec: JobSpec, given: Given) -> None:
     as_json = given.is_set("json")
     from .run import session
 

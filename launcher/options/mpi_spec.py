@@ -23,7 +23,7 @@ from .locate import locate
 from .options import DEFAULT, MAX_PROCESSES, REFUSED
 from .remote_spec import check_remote_effects, read_folders, read_nic, read_package, read_programs
 from .sources import Given
-from .spec import JobSpec, Site, check_spec, read_common_options
+from .spec import JobSpec, Site, check_spec, read_common_options, refuse_without_effect
 
 VERSIONS: Final = (4, 5)  # of Open MPI
 ASK_S: Final = 10.0  # limit of `mpirun --version`
@@ -106,6 +106,8 @@ def make_mpi_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str
     )
     check_spec(spec, given)
     check_remote_effects(spec, given)
+    if given.get("script") is None:
+        refuse_without_effect(given, "output", "without --script")
     return spec
 
 

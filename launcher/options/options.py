@@ -130,6 +130,14 @@ OPTIONS: Final[Sequence[Option]] = (
     _make_flag("oversubscribe", "Allow more trainers than slots.", MPI, ("-oversubscribe",)),
     _make_flag("allow_run_as_root", "Let mpirun run as root.", MPI, ("-allow-run-as-root",)),
     Option(
+        name="script", metavar="KIND", kind=Choice(("plain",)), backends=MPI,
+        help="Print a script that mpirun runs without pslaunch, in place of starting the job: plain.",
+    ),
+    Option(
+        name="output", metavar="FILE", kind=Text(), says="standard output", backends=MPI, aliases=("-o",),
+        help="File for --script.",
+    ),
+    Option(
         name="mpirun_args", metavar="TEXT", kind=Text(), backends=MPI,
         help="Further words for mpirun, as in a shell.",
     ),
