@@ -78,7 +78,7 @@ class Keeper:
                     silence.hear(time.monotonic())
                 else:
                     watched.remove(beat_fd)  # closed: it is ending; SIGCHLD follows
-            if self._wake_r in ready and not _END_SIGNALS.isdisjoint(self._read(self._wake_r)):
+            if self._wake_r in ready and not _END_SIGNALS.isdisjoint(os.read(self._wake_r, 4096)):
                 os.kill(self._agent, signal.SIGTERM)  # not reaped yet: the pid was not reused
             status = procs.reap().get(self._agent)
             if status is not None:
@@ -102,15 +102,6 @@ class Keeper:
         if fds:
             self.log = os.fsdecode(data.lstrip(b"."))  # after earlier heartbeats
         return data
-
-    @staticmethod
-    def _read(fd: int) -> bytes:
-        try:
-            return os.read(fd, 4096)
-        except BlockingIOError:
-            return b"."
-        except OSError:
-            return b""
 
 
 def main(argv: Sequence[str], lent: Mapping[str, Loan] | None = None) -> int:
