@@ -118,3 +118,19 @@ def test_words_of_mpirun_have_room_in_one_variable(hosts: Hosts, workspace: Path
         environ = Path(f"/proc/{list_ranks()[0]}/environ").read_bytes().split(b"\0")
         (argv,) = (word for word in environ if word.startswith(b"OMPI_ARGV="))
         assert len(argv) < LOADER_BYTES
+
+
+def test_trainers_follow_the_mapping_of_mpirun(hosts: Hosts, workspace: Path, major: int) -> None:
+    (workspace / "train.py").write_text(
+        "import os, signal\n"
+        "print(os.environ['PSLAUNCH_NODE_ID'], os.environ['PSLAUNCH_LOCAL_RANK'], flush=True)\n"
+        "if os.environ['TRAINING_ROLE'] == 'PSERVER':\n"
+        "    signal.pause()\n"
+    )
+    numbers = ("--server=script", "--server_num=2", "--worker_num=4", "--grace=1")
+    place = MpiPlace(hosts, major)
+    code, job = finished(place, workspace, *numbers, "-H", "node1:2,node2:2", "--map-by", "node")
+    assert code == 0, job.launcher.output()
+    said = [job.lines(f"trainer/{rank}") for rank in range(4)]
+    assert said == [["0 0"], ["1 0"], ["0 1"], ["1 1"]]
+    assert [job.node_of(f"pserver/{i}") for i in (0, 1)] == [0, 1]
