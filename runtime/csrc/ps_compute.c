@@ -7,19 +7,18 @@
 
 enum { SPINS = 1000 }; /* about 50 microseconds: a layer begins soon after the one before */
 
-/* Who is to run, in one word: the number of the round, and its parts. */
-enum { PARTS_BITS = 16 };
+/* Parts of a computation and those that are taken, in one word. */
+enum { PARTS_SHIFT = 16, TAKEN = (1 << PARTS_SHIFT) - 1 };
 
 static struct {
     pthread_mutex_t turn; /* held while a computation runs */
     pthread_mutex_t lock; /* for the conditions */
     pthread_cond_t begun, done;
-    atomic_ullong round; /* number << PARTS_BITS | parts */
-    atomic_uint left;    /* threads that have not finished their part */
+    atomic_uint word;
+    atomic_uint left; /* parts that are not finished */
     ps_task task;
     const void *job;
-    unsigned threads;                         /* with the caller's: 1 + those started */
-    unsigned long long start[PS_MAX_THREADS]; /* round at which a thread was started */
+    unsigned threads; /* with the caller's: 1 + those started */
     float *scratch[PS_MAX_THREADS];
     size_t floats[PS_MAX_THREADS];
 } team = {.turn = PTHREAD_MUTEX_INITIALIZER,
@@ -28,17 +27,36 @@ static struct {
           .done = PTHREAD_COND_INITIALIZER,
           .threads = 1};
 
-static unsigned long long await_round(unsigned long long seen) {
-    unsigned long long round = atomic_load(&team.round);
-    for (int i = 0; i < SPINS && round == seen; i++, round = atomic_load(&team.round)) ps_pause();
-    if (round != seen) return round;
-    pthread_mutex_lock(&team.lock);
-    while ((round = atomic_load(&team.round)) == seen) pthread_cond_wait(&team.begun, &team.lock);
-    pthread_mutex_unlock(&team.lock);
-    return round;
+static bool has_part(unsigned word) {
+    return (word & TAKEN) < word >> PARTS_SHIFT;
 }
 
-static void await_others(void) {
+/* Run parts until all are taken. Who has taken one may read the job: its computation ends after that part. */
+static void run_parts(float *const *scratch) {
+    unsigned word = atomic_load(&team.word);
+    while (has_part(word)) {
+        if (!atomic_compare_exchange_weak(&team.word, &word, word + 1)) continue;
+        team.task(team.job, word & TAKEN, word >> PARTS_SHIFT, *scratch);
+        if (atomic_fetch_sub(&team.left, 1) == 1) {
+            pthread_mutex_lock(&team.lock);
+            pthread_cond_signal(&team.done);
+            pthread_mutex_unlock(&team.lock);
+        }
+        word = atomic_load(&team.word);
+    }
+}
+
+static void await_parts(void) {
+    for (int i = 0; i < SPINS; i++) {
+        if (has_part(atomic_load(&team.word))) return;
+        ps_pause();
+    }
+    pthread_mutex_lock(&team.lock);
+    while (!has_part(atomic_load(&team.word))) pthread_cond_wait(&team.begun, &team.lock);
+    pthread_mutex_unlock(&team.lock);
+}
+
+static void await_end(void) {
     for (int i = 0; i < SPINS && atomic_load(&team.left) > 0; i++) ps_pause();
     if (atomic_load(&team.left) == 0) return;
     pthread_mutex_lock(&team.lock);
@@ -46,18 +64,11 @@ static void await_others(void) {
     pthread_mutex_unlock(&team.lock);
 }
 
-static void *work(void *arg) {
-    unsigned part = (unsigned)(uintptr_t)arg;
+static void *work(void *scratch) {
     ps_floats_set(PS_FLOATS_IEEE);
-    for (unsigned long long round = team.start[part];;) {
-        round = await_round(round);
-        unsigned parts = (unsigned)(round & ((1U << PARTS_BITS) - 1));
-        if (part >= parts) continue;
-        team.task(team.job, part, parts, team.scratch[part]);
-        if (atomic_fetch_sub(&team.left, 1) > 1) continue;
-        pthread_mutex_lock(&team.lock);
-        pthread_cond_signal(&team.done);
-        pthread_mutex_unlock(&team.lock);
+    for (;;) {
+        await_parts();
+        run_parts(scratch);
     }
     return NULL;
 }
@@ -68,7 +79,7 @@ static void forget_threads(void) {
     pthread_mutex_init(&team.lock, NULL);
     pthread_cond_init(&team.begun, NULL);
     pthread_cond_init(&team.done, NULL);
-    atomic_store(&team.left, 0);
+    atomic_store(&team.word, 0);
     team.threads = 1;
 }
 
@@ -86,8 +97,7 @@ static void start_threads(unsigned parts) {
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (pthread_t thread; team.threads < parts; team.threads++) {
-        team.start[team.threads] = atomic_load(&team.round);
-        if (pthread_create(&thread, NULL, work, (void *)(uintptr_t)team.threads) != 0) break;
+        if (pthread_create(&thread, NULL, work, &team.scratch[team.threads]) != 0) break;
         pthread_detach(thread);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -105,27 +115,27 @@ static int get_scratch(unsigned threads, size_t floats, ps_err *err) {
     return PS_OK;
 }
 
+/* A thread that comes late finds its part taken: nobody waits for one that has no processor. */
 static void run(unsigned parts, ps_task task, const void *job) {
-    unsigned others = (parts < team.threads ? parts : team.threads) - 1;
-    if (others > 0) {
-        team.task = task, team.job = job;
-        atomic_store(&team.left, others);
-        pthread_mutex_lock(&team.lock);
-        unsigned long long number = atomic_load(&team.round) >> PARTS_BITS;
-        atomic_store(&team.round, (number + 1) << PARTS_BITS | parts);
-        pthread_cond_broadcast(&team.begun);
-        pthread_mutex_unlock(&team.lock);
+    if (parts == 1) {
+        task(job, 0, 1, team.scratch[0]);
+        return;
     }
-    task(job, 0, parts, team.scratch[0]);
-    for (unsigned part = others + 1; part < parts; part++) task(job, part, parts, team.scratch[0]);
-    if (others > 0) await_others();
+    team.task = task, team.job = job;
+    atomic_store(&team.left, parts);
+    pthread_mutex_lock(&team.lock);
+    atomic_store(&team.word, parts << PARTS_SHIFT);
+    pthread_cond_broadcast(&team.begun);
+    pthread_mutex_unlock(&team.lock);
+    run_parts(&team.scratch[0]);
+    await_end();
 }
 
 int ps_compute(unsigned parts, size_t scratch, ps_task task, const void *job, ps_err *err) {
     if (parts > PS_MAX_THREADS) parts = PS_MAX_THREADS;
     pthread_mutex_lock(&team.turn);
     start_threads(parts);
-    int rc = get_scratch(parts < team.threads ? parts : team.threads, scratch, err);
+    int rc = get_scratch(parts > 1 ? team.threads : 1, scratch, err);
     if (rc == PS_OK) {
         unsigned before = ps_floats_set(PS_FLOATS_IEEE);
         run(parts, task, job);

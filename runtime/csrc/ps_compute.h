@@ -13,8 +13,8 @@ enum { PS_MAX_THREADS = 1024 };
 typedef void (*ps_task)(const void *job, unsigned part, unsigned parts, float *scratch);
 
 /* Run every part of `task` on up to PS_MAX_THREADS threads, this one among them, in IEEE mode, and wait for
- * all. The threads are kept for the next computation; where one can't be had, this thread runs its part.
- * scratch: floats for each thread. Returns PS_OK, or PS_ENOMEM; then nothing has run. */
+ * all. The threads are kept for the next computation; what one that is late or can't be had would do, others
+ * do. scratch: floats for each thread. Returns PS_OK, or PS_ENOMEM; then nothing has run. */
 int ps_compute(unsigned parts, size_t scratch, ps_task task, const void *job, ps_err *err);
 
 /* Return the number of parts for `items` of equal size with at least `least` of them in each. 1 to `threads`.
