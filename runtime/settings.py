@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
-
 from .shared import env
 
 
@@ -75,7 +73,7 @@ def resolve(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Sett
 def _check(settings: Settings) -> None:
     if settings.use_gpu:
         raise env.EnvError(
-            "use_gpu=True: this build has no GPU (with_gpu OFF), it computes with numpy on the CPU; set "
+            "use_gpu=True: this build has no GPU (with_gpu OFF), it computes on the CPU; set "
             "use_gpu=False, or use a framework with GPU support"
         )
     if settings.trainer_id >= settings.num_gradient_servers:
@@ -87,7 +85,6 @@ def _check(settings: Settings) -> None:
 
 
 _current: Settings | None = None
-_blas: object = None
 
 
 def init(**arguments: object) -> None:
@@ -103,7 +100,6 @@ def init(**arguments: object) -> None:
     settings = resolve(arguments, os.environ)
     if os.environ.get("TRAINING_ROLE", "").upper() == "PSERVER":
         _become_pserver(build_pserver_argv(settings, os.environ))
-    _pin_blas()
     _current = settings
 
 
@@ -113,15 +109,6 @@ def get_settings() -> Settings:
         init()
     assert _current is not None
     return _current
-
-
-def _pin_blas() -> None:
-    """Limit BLAS to one thread: bits must not depend on the number of cores; trainer_count sets threads."""
-    global _blas
-    if _blas is None:
-        import numpy  # noqa: F401 - the limit reaches only libraries that are loaded by now
-
-        _blas = threadpool_limits(limits=1)
 
 
 def build_pserver_argv(settings: Settings, environ: Mapping[str, str]) -> list[str]:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 STAGE_LIMIT_S: Final = 45.0  # longer than the slowest answer of a node takes
 OURS: Final = "pslaunch"
-RUNTIME: Final = ("pslaunch.runtime", "numpy", "threadpoolctl")
+RUNTIME: Final = ("pslaunch.runtime", "numpy")
 FOR_VENV: Final = ("venv", "ensurepip")
 PACKAGES: Final = (OURS, "numpy")  # whose versions matter
 TOP_PORT: Final = 65535

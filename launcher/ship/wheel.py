@@ -27,7 +27,7 @@ from ..errors import PreflightError
 from .package import find_caches
 
 # Dependencies of the runtime; all others are the launcher's.
-RUNTIME_NEEDS: Final = ("numpy", "threadpoolctl")
+RUNTIME_NEEDS: Final = ("numpy",)
 UNWANTED_S: Final = 30 * 86400.0
 _SUFFIXES: Final = (".py", ".pyi", ".typed", ".so", ".yaml", ".j2")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip file

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 import sys
@@ -97,13 +96,3 @@ def test_misspelt_variable_of_init_is_reported() -> None:
     done = subprocess.run(argv, capture_output=True, text=True, check=True, env=environ)
     told = "the variable PADDLE_INIT_TRAINER_COUN has no effect; did you mean PADDLE_INIT_TRAINER_COUNT?\n"
     assert done.stderr == told
-
-
-def test_init_pins_blas_to_one_thread() -> None:
-    code = (
-        "import pslaunch.runtime as paddle; paddle.init(); import threadpoolctl; "
-        "print([pool['num_threads'] for pool in threadpoolctl.threadpool_info()])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    pools = ast.literal_eval(done.stdout)
-    assert pools and set(pools) == {1}
