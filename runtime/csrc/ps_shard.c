@@ -229,8 +229,11 @@ static void watch_stall(ps_shard *s) {
 static bool read_hungry(ps_shard *s) {
     bool more = false;
     for (uint32_t t = 0; t < s->config.trainers; t++) {
-        if (s->peers[t].hungry) on_peer(s, &s->peers[t], EPOLLIN);
-        more |= s->peers[t].hungry;
+        ps_peer *p = &s->peers[t];
+        if (!p->hungry) continue;
+        p->hungry = false; /* one that waits for its turn, or has answers to take, is woken by that */
+        on_peer(s, p, EPOLLIN);
+        more |= p->hungry;
     }
     return more;
 }
