@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pslaunch import cli
 from pslaunch.errors import PreflightError, SpecError
@@ -174,9 +176,30 @@ def test_rejected_words_have_reason_and_remedy(folder: Path, words: list[str], m
 
 
 def test_second_program_after_a_colon_is_refused(folder: Path) -> None:
-    given = split_command_line(["ws/train.py", ":", "-n", "2", "b.py"], {})
+    split = split_command_line(["ws/train.py", ":", "-n", "2", "b.py"], {})
     with pytest.raises(SpecError, match="a colon between programs is not supported"):
-        make_mpi_spec(gather("mpi", given, folder), given, cwd=folder, environ={})
+        make_mpi_spec(gather("mpi", split, folder), split, cwd=folder, environ={})
+
+
+LINE = st.lists(
+    st.sampled_from(
+        ["-n", "-np", "2", "-H", "a:2,b", "-hostfile", "machines", "--mca", "btl", "self", "-x", "A=b",
+         ":", "--map-by", "node", "--bind-to", "core", "--oversubscribe", "--allow-run-as-root", "--prefix",
+         "/opt", "--app", "-wdir", "--timeout=1", "--mpirun_args", "--display x", "-q", "--"]
+    ),
+    max_size=8,
+)  # fmt: skip
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(words=LINE)
+def test_any_line_of_mpirun_is_a_job_or_refused_in_words(folder: Path, words: list[str]) -> None:
+    try:
+        reach = make_reach(folder, *words)
+    except SpecError as e:
+        assert str(e)
+        return
+    assert sum(host.slots for host in reach.hosts) == reach.ranks >= 1
 
 
 def test_wrong_hostfile_has_code_2_and_its_line(
