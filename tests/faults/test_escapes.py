@@ -171,7 +171,6 @@ LEFT = "can't be ended: it waits in the kernel, is another user's, or forks fast
 OTHER_USER = """
 import os, signal, subprocess
 child = subprocess.Popen([os.environ["PROGRAM"]])
-print("started", flush=True)
 signal.pause()
 """
 
