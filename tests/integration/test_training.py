@@ -135,7 +135,7 @@ if rank == 0:
 """
 
 
-def test_tables_stay_on_the_pservers_to_the_end(tmp_path: Path) -> None:
+def test_tables_take_no_memory_of_trainers_to_the_end(tmp_path: Path) -> None:
     """The table has 98 MiB; before, a trainer had it in memory once, and once more while it was saved."""
     program = tmp_path / "train.py"
     program.write_text(TABLE)
