@@ -6,6 +6,7 @@ import contextlib
 import io
 import socket
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -120,7 +121,7 @@ def make_plan(count: int) -> Plan:
 
 def run_head(plan: Plan, said: Sequence[list[Message]]) -> None:
     """Run a job to its end with nodes that send these messages and close their lines."""
-    now_s = 0.0
+    now_s, before = 0.0, set(threading.enumerate())
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(contextlib.closing(Loop(clock=lambda: now_s)))
         supply = Folder(loop, plan.package, {}) if plan.package else None
@@ -140,6 +141,8 @@ def run_head(plan: Plan, said: Sequence[list[Message]]) -> None:
         assert head.code < 256 and not (failed and head.code == 0)
         show(events)
         head.close()
+    for thread in set(threading.enumerate()) - before:  # which may still note what the folder holds
+        thread.join()
 
 
 @settings(max_examples=100, deadline=None)
