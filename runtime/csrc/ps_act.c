@@ -90,12 +90,14 @@ PS_INLINE void undo_row(ps_act act, const float *restrict y, const float *restri
     }
 }
 
-/* Exact near probabilities of 0 and 1: from scores, not from the logarithm of a rounded probability. */
+/* Exact near probabilities of 0 and 1: from scores, not from the logarithm of a rounded probability.
+ * A label out of range costs infinity: another thread of the program may change labels after their check. */
 PS_INLINE bool cross_entropy_row(float *x, size_t n, size_t label, float *cost) {
-    float highest = find_highest(x, n), picked = x[label], total = exponentiate(x, n, highest);
+    float highest = find_highest(x, n), picked = label < n ? x[label] : -INFINITY;
+    float total = exponentiate(x, n, highest);
     *cost = ps_log(total) - (picked - highest);
     scale(x, n, 1.0F / total);
-    return picked >= highest && total == total;
+    return label < n && picked >= highest && total == total;
 }
 
 PS_INLINE size_t cross_entropy(const op *o, size_t begin, size_t end) {

@@ -109,8 +109,9 @@ static int get_scratch(unsigned threads, size_t floats, ps_err *err) {
         float *more = aligned_alloc(64, (floats * sizeof *more + 63) / 64 * 64);
         if (more == NULL)
             return ps_fail(err, PS_ENOMEM, 0, "%zu floats for thread %u of a computation", floats, i);
-        free(team.scratch[i]);
-        team.scratch[i] = more, team.floats[i] = floats;
+        float *old = team.scratch[i];
+        team.scratch[i] = more, team.floats[i] = floats; /* first: a child of a fork frees it again */
+        free(old);
     }
     return PS_OK;
 }

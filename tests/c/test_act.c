@@ -88,6 +88,14 @@ TEST(cross_entropy_by_hand) {
     CHECK(errors == 2); /* a tie is right, NaN is wrong */
 }
 
+TEST(label_out_of_range_is_an_error_and_costs_infinity) {
+    float scores[] = {0, 1, 2, 3}, cost[2];
+    int64_t label[] = {2, -1};
+    size_t errors;
+    CHECK(ps_cross_entropy(scores, label, cost, 2, 2, &errors, 1, NULL) == PS_OK);
+    CHECK(errors == 2 && cost[0] == INFINITY && cost[1] == INFINITY);
+}
+
 TEST(sums_by_hand) {
     float values[] = {1, 2, 3, 4, 5, 6}, out[3];
     CHECK(ps_sum_columns(values, out, 2, 3, 1, NULL) == PS_OK && out[0] == 5 && out[1] == 7 && out[2] == 9);
