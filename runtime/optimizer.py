@@ -11,7 +11,7 @@ from typing import Any
 from . import publish
 from .kernel_numbers import Method, Optim
 from .param_config import ParamConfig
-from .strategy import RATIO, make_v2_strategy
+from .strategy import RATIO, Strategy, make_v2_strategy
 
 __all__ = ["SGD", "AdaGrad", "Adam", "L2Regularization", "Momentum", "Optimizer"]
 publish(__name__, __all__)
@@ -49,6 +49,7 @@ class Optimizer:
     `batch_size` has no effect, as in v2. Options of v2 that the bundled runtime lacks are errors.
     """
 
+    __slots__ = ("_is_async", "_strategy", "clip", "decay", "learning_rate", "momentum", "numbers", "warning")
     method: Method = "sgd"
 
     def __init__(self, **options: Any) -> None:
@@ -65,9 +66,25 @@ class Optimizer:
         self.clip = float(options.get(_CLIP) or 0.0)
         if not 0.0 <= self.clip < float("inf"):
             raise ValueError(f"{self._name}: {_CLIP}={self.clip} must be finite and not negative")
-        self.strategy, self.warning = make_v2_strategy(
-            options.get("is_async"), options.get(RATIO), self._name
-        )
+        self._is_async = bool(options.get("is_async"))
+        self._strategy, self.warning = make_v2_strategy(self._is_async, options.get(RATIO), self._name)
+
+    @property
+    def strategy(self) -> Strategy:
+        """Mode of the training with pservers (docs/training.md); an error if is_async has chosen it."""
+        return self._strategy
+
+    @strategy.setter
+    def strategy(self, value: Strategy) -> None:
+        if not isinstance(value, Strategy):
+            raise TypeError(
+                f'{self._name}: strategy={value!r}, expected a Strategy, as Strategy(mode="async")'
+            )
+        if self._is_async:
+            raise ValueError(
+                f"{self._name}: is_async=True and strategy (now {value}) both choose the mode; remove one"
+            )
+        self._strategy = value
 
     @property
     def _name(self) -> str:
@@ -103,9 +120,13 @@ class Optimizer:
 class SGD(Optimizer):
     """p -= lr * g."""
 
+    __slots__ = ()
+
 
 class Momentum(Optimizer):
     """m = momentum * m - lr * g; p += m. Without `momentum`, or with 0, the same as SGD."""
+
+    __slots__ = ()
 
     def __init__(self, momentum: float | None = None, **options: Any) -> None:
         super().__init__(**options)
@@ -117,6 +138,7 @@ class Momentum(Optimizer):
 class AdaGrad(Optimizer):
     """h += g * g; p -= lr * g / sqrt(h + 1e-6)."""
 
+    __slots__ = ()
     method: Method = "adagrad"
 
 
@@ -126,6 +148,7 @@ class Adam(Optimizer):
     For a table with sparse_update only the rows of a step; v2 has no such tables with Adam.
     """
 
+    __slots__ = ()
     method: Method = "adam"
 
     def __init__(

@@ -35,6 +35,7 @@ class AsyncUpdater(RemoteUpdater):
     def fetch(self, keys: Keys) -> Mapping[str, F32]:
         if self._summed:  # a sum is as old as its first gradient
             return self._parameters.get_rows(keys)
+        self._take_values()  # the mark is of the values read last, which may have come with the push
         return super().fetch(keys)
 
     def progress(self) -> None:

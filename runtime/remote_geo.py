@@ -100,7 +100,8 @@ class GeoUpdater(RemoteUpdater):
         self._exchange: _Exchange | None = None
         for name, rule in self._params.rules.items():
             if rule.method != "sgd":
-                raise ValueError(f"parameter {name}: geo trains with SGD, not with {rule.method}")
+                remedy = ": use Momentum(momentum=0)" if rule.method == "momentum" else ""
+                raise ValueError(f"parameter {name}: geo trains with SGD, not with {rule.method}{remedy}")
 
     def _get_server_rule(self, name: str) -> Optim:
         return ADDS

@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import get_args
 
 from .kernel_numbers import Mode
 
 DISCARD_RATIO = 1.5  # v2's, where is_async gives none above 1
 RATIO = "async_lagged_grad_discard_ratio"
+MOST_UPDATES = 2**32 - 1  # the core counts in 32 bits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,22 +27,44 @@ class Strategy:
     k_steps: int = 0  # geo: steps between two exchanges
 
     def __post_init__(self) -> None:
-        if self.pending < 1 or (self.pending > 1 and self.mode != "async"):
-            raise ValueError(
-                f"Strategy(pending={self.pending}): expected at least 1, and 1 unless mode is async"
-            )
-        if self.k_steps < (self.mode == "geo") or (self.k_steps and self.mode != "geo"):
-            raise ValueError(f"Strategy(k_steps={self.k_steps}): expected at least 1 in geo, else 0")
-        if self.discard_ratio is not None and self.mode not in ("half_async", "async"):
-            raise ValueError(
-                f"Strategy(discard_ratio={self.discard_ratio}) has no effect in mode {self.mode}"
-            )
+        mode, ratio = self.mode, self.discard_ratio
+        if mode not in get_args(Mode):
+            raise ValueError(f"Strategy(mode={mode!r}): expected sync, half_async, async or geo")
+        for name, value in (("pending", self.pending), ("k_steps", self.k_steps)):
+            if not isinstance(value, int):
+                raise TypeError(f"Strategy({name}={value!r}): expected a whole number")
+        if self.pending < 1:
+            raise ValueError(f"Strategy(pending={self.pending}): expected at least 1")
+        if mode == "geo" and self.k_steps < 1:
+            raise ValueError(f'Strategy(k_steps={self.k_steps}): mode="geo" needs k_steps of at least 1')
+        if ratio is not None and (not isinstance(ratio, int | float) or not 0.0 < ratio < math.inf):
+            raise ValueError(f"Strategy(discard_ratio={ratio!r}): expected a finite number above 0")
+        for name, value, default, modes in (
+            ("pending", self.pending, 1, ("async",)),
+            ("k_steps", self.k_steps, 0, ("geo",)),
+            ("discard_ratio", ratio, None, ("half_async", "async")),
+        ):
+            if value != default and mode not in modes:
+                raise ValueError(f"Strategy({name}={value}): {name} has no effect in mode {mode}")
+
+    def __str__(self) -> str:
+        """Return the mode and the numbers of a training, for its log."""
+        numbers = {"discard_ratio": self.discard_ratio}
+        if self.mode == "async":
+            numbers = {"pending": self.pending, **numbers}
+        elif self.mode == "geo":
+            numbers = {"k_steps": self.k_steps}
+        shown = (f"{name} {value}" for name, value in numbers.items() if value is not None)
+        return ", ".join([f"mode {self.mode}", *shown])
 
     def count_discard(self, trainers: int) -> int:
         """Return the updates since its values were read that make a push late; 0: none do."""
         if self.discard_ratio is None:
             return 0
-        return math.floor(Fraction(repr(self.discard_ratio)) * trainers)  # 2.3 * 10 is 22.99... as floats
+        exact = math.floor(
+            Fraction(repr(float(self.discard_ratio))) * trainers
+        )  # 2.3 * 10 is 22.99... as floats
+        return min(max(exact, 1), MOST_UPDATES)
 
 
 def make_v2_strategy(is_async: object, ratio: object, where: str) -> tuple[Strategy, str]:

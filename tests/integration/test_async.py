@@ -20,6 +20,7 @@ from pslaunch.runtime.client import Client, ClientError, Init, Optim
 from pslaunch.runtime.param_config import ParamConfig
 from pslaunch.runtime.parameters import Parameters
 from pslaunch.runtime.remote import RemoteUpdater
+from pslaunch.runtime.remote_async import AsyncUpdater
 from pslaunch.runtime.run import choose_updater
 from pslaunch.runtime.strategy import Strategy
 from support.cluster import Cluster, run_job
@@ -208,6 +209,18 @@ def test_a_trainer_goes_on_while_a_push_is_on_its_way(strategy: Strategy, steps:
         assert found.codes() == [0]
 
 
+def test_a_gradient_is_computed_from_the_values_that_its_version_says() -> None:
+    with cluster() as found, update(found, 0, PENDING) as updater:
+        assert isinstance(updater, AsyncUpdater)
+        updater.start()
+        take_step(updater, [1], 1.0)
+        updater._client.wait(updater._calls[0][0])
+        updater.fetch({"e": np.array([1], np.uint64)})
+        assert (updater._parameters.get("w") == -1).all()
+        updater.end_pass()
+        updater.finish()
+
+
 @pytest.mark.parametrize(("strategy", "share"), [(PENDING, 1.0), (GEO, 0.5)], ids=["async", "geo"])
 def test_a_training_begins_again_after_an_interruption(strategy: Strategy, share: float) -> None:
     """An exchange of three steps, or a push, is on its way then. The other trainer has no data."""
@@ -269,9 +282,16 @@ def test_an_exchange_every_tenth_step_saves_most_bytes(tmp_path: Path) -> None:
     assert count_bytes(Strategy(mode="geo", k_steps=10)) < 0.2 * count_bytes(Strategy())
 
 
-def test_geo_trains_with_sgd_alone() -> None:
-    made = optimizer.AdaGrad()
-    with pytest.raises(ValueError, match="parameter w: geo trains with SGD, not with adagrad"):
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (optimizer.AdaGrad(), "adagrad$"),
+        (optimizer.Momentum(momentum=0.9), r"momentum: use Momentum\(momentum=0\)"),
+    ],
+    ids=["adagrad", "momentum"],
+)
+def test_geo_trains_with_sgd_alone(made: optimizer.Optimizer, text: str) -> None:
+    with pytest.raises(ValueError, match=f"parameter w: geo trains with SGD, not with {text}"):
         choose_updater(GEO, 2)(
             CONFIGS,
             frozenset({"e"}),

@@ -6,6 +6,7 @@ import pytest
 
 from pslaunch.runtime import optimizer
 from pslaunch.runtime.param_config import ParamConfig
+from pslaunch.runtime.strategy import Strategy
 
 pytestmark = pytest.mark.asan
 
@@ -56,6 +57,28 @@ def test_the_published_optimizer_is_half_asynchronous() -> None:
         regularization=optimizer.L2Regularization(8e-4),
     )
     assert (made.strategy.mode, made.strategy.count_discard(4), made.warning) == ("half_async", 6, "")
+
+
+def test_an_optimizer_takes_strategies_alone() -> None:
+    made = optimizer.Momentum(momentum=0)
+    with pytest.raises(TypeError, match=r"optimizer\.Momentum: strategy='geo', expected a Strategy"):
+        made.strategy = "geo"  # type: ignore[assignment]
+    made.strategy = Strategy(mode="geo", k_steps=10)
+    assert made.strategy.k_steps == 10
+
+
+def test_is_async_and_a_strategy_exclude_each_other() -> None:
+    made = optimizer.AdaGrad(is_async=True)
+    with pytest.raises(
+        ValueError, match=r"AdaGrad: is_async=True and strategy \(now mode async, pending 1\)"
+    ):
+        made.strategy = Strategy(mode="async")
+
+
+@pytest.mark.parametrize("name", ["SGD", "Momentum", "AdaGrad", "Adam"])
+def test_a_misspelt_attribute_is_an_error(name: str) -> None:
+    with pytest.raises(AttributeError, match="stratgy"):
+        getattr(optimizer, name)().stratgy = Strategy(mode="async")
 
 
 def test_adam_has_its_numbers_and_clips_the_sum() -> None:

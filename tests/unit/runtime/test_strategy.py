@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
 from typing import Any
 
@@ -58,9 +59,47 @@ def test_ratio_without_is_async_is_an_error() -> None:
         {"mode": "sync", "discard_ratio": 1.6},
     ],
 )
-def test_numbers_without_effect_are_errors(numbers: dict[str, Any]) -> None:
+def test_impossible_numbers_are_errors(numbers: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"^Strategy\("):
         Strategy(**numbers)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"mode": "gio"}, "Strategy(mode='gio'): expected sync, half_async, async or geo"),
+        ({"mode": "geo"}, 'Strategy(k_steps=0): mode="geo" needs k_steps of at least 1'),
+        ({"mode": "async", "k_steps": 3}, "Strategy(k_steps=3): k_steps has no effect in mode async"),
+        ({"mode": "geo", "k_steps": 2.5}, "Strategy(k_steps=2.5): expected a whole number"),
+        ({"mode": "async", "discard_ratio": 0}, "discard_ratio=0): expected a finite number above 0"),
+        ({"mode": "async", "discard_ratio": math.inf}, "expected a finite number above 0"),
+        ({"mode": "async", "discard_ratio": "2"}, "discard_ratio='2'): expected a finite number above 0"),
+    ],
+)
+def test_errors_name_the_remedy(options: dict[str, Any], text: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(text)):
+        Strategy(**options)
+
+
+@pytest.mark.parametrize(("ratio", "count"), [(0.1, 1), (1e300, 2**32 - 1)])
+def test_extreme_ratios_keep_their_meaning_in_the_core(ratio: float, count: int) -> None:
+    """0 would be "never", and greater counts do not fit into 32 bits."""
+    assert Strategy(mode="async", discard_ratio=ratio).count_discard(2) == count
+
+
+def test_a_strategy_shows_its_mode_and_the_numbers_of_this_mode() -> None:
+    strategies = [
+        Strategy(),
+        Strategy(mode="half_async", discard_ratio=1.5),
+        Strategy(mode="async"),
+        Strategy(mode="geo", k_steps=10),
+    ]
+    assert [str(one) for one in strategies] == [
+        "mode sync",
+        "mode half_async, discard_ratio 1.5",
+        "mode async, pending 1",
+        "mode geo, k_steps 10",
+    ]
 
 
 @given(st.integers(101, 9999), st.integers(1, 4096))
