@@ -188,7 +188,7 @@ class GeoUpdater(RemoteUpdater):
         self._exchange = None
 
     def end_pass(self) -> None:
-        """Exchange the rest; after it all trainers have the same values."""
+        """Exchange the rest; all trainers read the values anew."""
         self._begin_exchange()
         self._end_exchange()
         super().end_pass()

@@ -108,7 +108,7 @@ class Run:
         """Return the updater of this run."""
         if self.alone:
             if optimizer.strategy.mode != "sync":
-                self._notes.append("is_async has no effect: this trainer trains alone")
+                self._notes.append(f"mode {optimizer.strategy.mode} has no effect: this trainer trains alone")
             return LocalUpdater(network.params, network.tables, parameters, optimizer)
         self._notes.append(optimizer.warning)
         remote: RemoteUpdater = choose_updater(optimizer.strategy, self.settings.num_gradient_servers)(
@@ -118,12 +118,14 @@ class Run:
             optimizer,
             make_client(self.settings, optimizer.strategy, lambda text: self.log.say(text)),
             first=self.settings.trainer_id == 0,
-            on_connected=lambda: self._note_connected(remote),
+            on_connected=lambda: self._note_connected(remote, optimizer.strategy),
             guard=self.guard,
         )
         return remote
 
-    def _note_connected(self, remote: RemoteUpdater) -> None:
+    def _note_connected(self, remote: RemoteUpdater, strategy: Strategy) -> None:
+        if strategy.mode != "sync":
+            self.log.say(f"{strategy} (docs/training.md)")
         self.progress.report_state("connected")
         _Crash.watch()
         atexit.register(self._end, remote, os.getpid())

@@ -27,10 +27,12 @@ class Strategy:
     k_steps: int = 0  # geo: steps between two exchanges
 
     def __post_init__(self) -> None:
-        mode, ratio = self.mode, self.discard_ratio
+        mode = self.mode
+        ratio: object = self.discard_ratio
         if mode not in get_args(Mode):
             raise ValueError(f"Strategy(mode={mode!r}): expected sync, half_async, async or geo")
-        for name, value in (("pending", self.pending), ("k_steps", self.k_steps)):
+        for name in ("pending", "k_steps"):
+            value: object = getattr(self, name)
             if not isinstance(value, int):
                 raise TypeError(f"Strategy({name}={value!r}): expected a whole number")
         if self.pending < 1:
@@ -39,13 +41,13 @@ class Strategy:
             raise ValueError(f'Strategy(k_steps={self.k_steps}): mode="geo" needs k_steps of at least 1')
         if ratio is not None and (not isinstance(ratio, int | float) or not 0.0 < ratio < math.inf):
             raise ValueError(f"Strategy(discard_ratio={ratio!r}): expected a finite number above 0")
-        for name, value, default, modes in (
+        for name, given, default, modes in (
             ("pending", self.pending, 1, ("async",)),
             ("k_steps", self.k_steps, 0, ("geo",)),
             ("discard_ratio", ratio, None, ("half_async", "async")),
         ):
-            if value != default and mode not in modes:
-                raise ValueError(f"Strategy({name}={value}): {name} has no effect in mode {mode}")
+            if given != default and mode not in modes:
+                raise ValueError(f"Strategy({name}={given}): {name} has no effect in mode {mode}")
 
     def __str__(self) -> str:
         """Return the mode and the numbers of a training, for its log."""

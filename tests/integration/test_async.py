@@ -358,3 +358,4 @@ def test_the_published_optimizer_learns_with_four_trainers(program: Path) -> Non
 def test_a_missing_ratio_is_warned_of_once(program: Path) -> None:
     (said,) = run_job(Cluster(), program, program.parent, {"async": {"is_async": True}})
     assert said.count("async_lagged_grad_discard_ratio is not given; 1.5 is used, as in v2") == 1
+    assert said.count("mode half_async, discard_ratio 1.5") == 1
