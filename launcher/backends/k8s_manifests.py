@@ -65,12 +65,9 @@ def write(rendered: Mapping[str, str], folder: str) -> None:
 
 
 def make_secret_command(reach: K8sReach) -> str:
-    """Return the command that makes the job's secret, which is in no manifest."""
-    name = f"{reach.name}-secret"
-    return (
-        f'kubectl create secret generic {name} --from-literal=secret="$(openssl rand -hex 32)" && '
-        f"kubectl label secret {name} app.kubernetes.io/instance={reach.name}"
-    )
+    """Return the command that makes the job's secret, which is in no manifest and on no command line."""
+    create = f"kubectl create secret generic {reach.name}-secret --from-file=secret=/dev/stdin"
+    return f"openssl rand -hex 32 | {create}"
 
 
 def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:

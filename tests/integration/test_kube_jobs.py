@@ -59,9 +59,8 @@ class Applied:
             utils.create_from_dict(api, thing, namespace=self._cluster.namespace)
 
     def create_secret(self) -> None:
-        labels = {"app.kubernetes.io/instance": self.name}
         secret = {
-            "metadata": {"name": f"{self.name}-secret", "labels": labels},
+            "metadata": {"name": f"{self.name}-secret"},
             "stringData": {"secret": os.urandom(32).hex()},
         }
         self._cluster.core.create_namespaced_secret(self._cluster.namespace, secret)
@@ -77,14 +76,19 @@ class Applied:
         return ended.exit_code, json.loads(ended.message), self._cluster.read_log(first.metadata.name)
 
     def delete(self) -> None:
-        """Delete all by its label, as `kubectl delete -l` does."""
+        """Delete all by its label, as `kubectl delete -l` does, and the secret by its name if it is there."""
         core, batch, place = self._cluster.core, self._cluster.batch, self._cluster.namespace
         label = f"app.kubernetes.io/instance={self.name}"
         for job in batch.list_namespaced_job(place, label_selector=label).items:
             batch.delete_namespaced_job(job.metadata.name, place, propagation_policy="Background")
-        for kind in ("service", "config_map", "secret"):
+        for kind in ("service", "config_map"):
             for item in getattr(core, f"list_namespaced_{kind}")(place, label_selector=label).items:
                 getattr(core, f"delete_namespaced_{kind}")(item.metadata.name, place)
+        try:
+            core.delete_namespaced_secret(f"{self.name}-secret", place)
+        except client.ApiException as e:
+            if e.status != 404:
+                raise
 
 
 @pytest.fixture
@@ -147,7 +151,7 @@ def test_job_whose_secret_is_missing_waits_for_it(applied: Applied, cluster: Kub
     (workspace / "train.py").write_text("")
     applied.create(workspace)
     with pytest.raises(client.ApiException) as missing:
-        cluster.core.read_namespaced_secret(f"{applied.name}-secret", cluster.namespace)
+        cluster.admin.read_namespaced_secret(f"{applied.name}-secret", cluster.namespace)
     assert missing.value.status == 404
     applied.create_secret()
     assert cluster.wait_for_end(applied.name).status.succeeded == 1

@@ -100,6 +100,9 @@ def test_the_user_has_only_the_documented_rights(cluster: Kube) -> None:
     with pytest.raises(client.ApiException) as refused:
         cluster.batch.list_namespaced_job("default")
     assert refused.value.status == 403
+    with pytest.raises(client.ApiException) as refused:
+        cluster.core.list_namespaced_secret(cluster.namespace)
+    assert refused.value.status == 403
 
 
 def test_a_pod_that_is_not_restricted_is_refused(cluster: Kube) -> None:

@@ -56,7 +56,7 @@ class Kube:
             "pod": self.core.list_namespaced_pod,
             "service": self.core.list_namespaced_service,
             "configmap": self.core.list_namespaced_config_map,
-            "secret": self.core.list_namespaced_secret,
+            "secret": self.admin.list_namespaced_secret,  # no right of the user
         }
         found = {
             f"{kind} {item.metadata.name}"

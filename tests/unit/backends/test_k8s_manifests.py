@@ -103,6 +103,13 @@ def test_secret_is_only_in_the_printed_command(package: Path, tmp_path: Path) ->
     assert manifests.make_secret_command(REACH) in page
 
 
+def test_secret_may_end_with_a_newline(tmp_path: Path) -> None:
+    secret = tmp_path / beginning.SECRET
+    secret.parent.mkdir()
+    secret.write_text(f"{'ab' * 32}\n")  # as of openssl
+    assert beginning.read_secret(str(tmp_path)) == b"\xab" * 32
+
+
 def test_package_that_is_too_large_is_refused(package: Path, tmp_path: Path) -> None:
     overhead = len(manifests._pack(make_plan(1, str(package)), {"XDG_CACHE_HOME": str(tmp_path)}))
     (package / "data").write_bytes(os.urandom(manifests.MAX_PACKAGE_BYTES - overhead - 1000))
