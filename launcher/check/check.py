@@ -314,7 +314,7 @@ class Inspection:
     def __init__(self, loop: Loop, trace: Trace | None = None) -> None:
         self._loop, self._trace = loop, trace
         self._hosts: list[ReachedHost] = []
-        self._round, self._answer = Round(), ""
+        self._round, self._answer = Round(answers=[""]), ""
         self._chosen: dict[int, str] = {}
         self._cut_off: dict[int, str] = {}
         self._stopped_by = 0
@@ -396,7 +396,7 @@ class Inspection:
     def _ask(self, message: Callable[[ReachedHost], messages.OfCheck], answer: str) -> None:
         """Ask all hosts and wait for their answers; a host silent until the limit is lost."""
         waited, self._answer = self._find_answering(), answer
-        self._round.ask([(one.node, one.send, message(one)) for one in waited], lambda: None)
+        self._round.ask([(one.node, one.send, message(one)) for one in waited], [answer], lambda: None)
         for one in waited:
             self._hear(one)
         end_s = self._loop.now() + STAGE_LIMIT_S
@@ -409,7 +409,7 @@ class Inspection:
 
     def _hear(self, one: ReachedHost) -> None:
         if one.lost or self._answer in one.answers:
-            self._round.take_answer(one.node)
+            self._round.take_answer(one.node, self._answer)
 
     def _run(self, until: Callable[[], bool]) -> None:
         def is_over() -> bool:

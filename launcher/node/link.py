@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -59,23 +59,32 @@ class Round:
     def __init__(
         self,
         missing: Iterable[int] = (),
+        answers: Collection[str] = (),
         then: Callable[[], None] = lambda: None,
         *,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_over` returns True when nothing may follow any more."""
+        """`answers`: types of messages that answer it; `is_over` returns True when nothing may follow."""
         self.missing = set(missing)  # nodes that have not answered
+        self._answers = answers
         self._then, self._is_over = then, is_over
 
-    def ask(self, asked: Sequence[tuple[int, Callable[[Sent], Any], Sent]], then: Callable[[], None]) -> None:
+    def ask(
+        self,
+        asked: Sequence[tuple[int, Callable[[Sent], Any], Sent]],
+        answers: Collection[str],
+        then: Callable[[], None],
+    ) -> None:
         """Send each node its message; call `then` once all have answered."""
-        self.missing, self._then = {node for node, _, _ in asked}, then
+        self.missing, self._answers, self._then = {node for node, _, _ in asked}, answers, then
         for _, send, message in asked:
             send(message)
         self._go_on()
 
-    def take_answer(self, node: int) -> None:
-        """Note that a node has answered, or never will."""
+    def take_answer(self, node: int, answer: str) -> None:
+        """Note that a node has answered, or never will. Raises ValueError for an unasked answer."""
+        if answer not in self._answers:
+            raise ValueError(f"{answer!r} was not asked for")
         self.missing.discard(node)
         self._go_on()
 

@@ -45,9 +45,9 @@ def clean_lines(text: str, encoding: str = "utf-8") -> str:
 
 
 def clean_all(value: Any) -> Any:
-    """Return data with all its texts cleaned."""
+    """Return data with all its texts cleaned, and cut to a line that can be shown."""
     if isinstance(value, str):
-        return clean(value)
+        return clean(value)[:MAX_LINE_CHARS]
     if isinstance(value, dict):
         return {clean_all(name): clean_all(v) for name, v in value.items()}
     return [clean_all(v) for v in value] if isinstance(value, (list, tuple)) else value

@@ -11,12 +11,18 @@ from collections.abc import Mapping
 from typing import Any
 
 MOST = 2**64  # of a number's absolute value
+MOST_COUNTED = 2**50
 NAME_CHARS = 200
 
 
 def is_number(value: Any) -> bool:
     """Return True for a finite number of reasonable size."""
     return type(value) in (int, float) and math.isfinite(value) and -MOST <= value <= MOST
+
+
+def is_count(value: Any) -> bool:
+    """Return True for a number of files or bytes of a node; the sum of all nodes' is below MOST too."""
+    return type(value) is int and 0 <= value <= MOST_COUNTED
 
 
 def is_name(value: Any) -> bool:

@@ -34,6 +34,7 @@ class StandIn:
         self.code: int | None = None
         os.set_blocking(out_fd, False)
         self._left_out = 0  # lines that nobody took in time
+        self._rest = b""  # of a line whose beginning was taken
         self._line: MessageLine[messages.OfObserver] = MessageLine(
             loop,
             fd,
@@ -89,10 +90,15 @@ class StandIn:
     def _write(self, line: str) -> None:
         """Write a line, unless its reader is slow: the job never waits for it."""
         said = f"pslaunch | {self._left_out} lines are left out here\n" if self._left_out else ""
+        data = self._rest + f"{said}{line}\n".encode("utf-8", "backslashreplace")
         try:
-            os.write(self._out_fd, f"{said}{line}\n".encode("utf-8", "backslashreplace"))
-            self._left_out = 0
+            taken = os.write(self._out_fd, data)
         except OSError:
+            taken = 0
+        if taken > len(self._rest):
+            self._rest, self._left_out = data[taken:], 0
+        else:
+            self._rest = self._rest[taken:]
             self._left_out += 1
 
     def _report(self, end: dict[str, Any]) -> None:

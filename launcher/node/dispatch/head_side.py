@@ -12,7 +12,7 @@ from ..line.wire import NONSENSE
 from ..link import Failure
 from ..listing import show_few
 from ..loop import Aside, Loop
-from ..shapes import check, is_port
+from ..shapes import check, is_count, is_port
 from .data_shards import DataShards
 from .manifest import MAX_NAMED
 from .sender import Sender, Source
@@ -57,7 +57,7 @@ class Dispatch:
         self._want_source: dict[int, LacksMsg] = {}  # nodes that wait for a sender, with their requests
         self._head_sends = False  # to one of them
         self._holders: list[Link] = []  # nodes with the package that do not listen
-        self._asked_to_serve = 0  # nodes ordered to listen that have not answered
+        self._asked_to_serve: set[int] = set()  # nodes ordered to listen that have not answered
         self._idle_servers: dict[int, int] = {}  # listening nodes that serve none, and their ports
         self._fetching: dict[int, tuple[int, int]] = {}  # node: its serving node and port
 
@@ -152,15 +152,17 @@ class Dispatch:
                 self._head_sends = True
                 self._senders[node].send_lacking(m)
         # Also for a node that asks after all others are filled.
-        while self._holders and self._asked_to_serve < len(self._want_source):
+        while self._holders and len(self._asked_to_serve) < len(self._want_source):
             link = self._holders.pop()
-            self._asked_to_serve += 1
+            self._asked_to_serve.add(link.node.id)
             link.line.send({"type": "serve", "addr": link.node.addr})
 
     def on_serving(self, link: Link, m: ServingMsg) -> None:
         """Use a node that has the package and listens."""
         check(m["port"], is_port, "port")
-        self._asked_to_serve -= 1
+        if link.node.id not in self._asked_to_serve:
+            raise ValueError("it was not asked to serve")
+        self._asked_to_serve.remove(link.node.id)
         self._idle_servers[link.node.id] = m["port"]
         self._assign_sources()
 
@@ -179,11 +181,8 @@ class Dispatch:
     def on_filling(self, link: Link, m: FillingMsg) -> None:
         """Report the progress of a node, from any source."""
         node = link.node.id
-        self._progress[node] = {
-            "files": int(m["files"]),
-            "bytes": int(m["bytes"]),
-            "received": int(m["received"]),
-        }
+        check(m, {"files": is_count, "bytes": is_count, "received": is_count}, "filling")
+        self._progress[node] = {"files": m["files"], "bytes": m["bytes"], "received": m["received"]}
         state = "waiting" if node in self._want_source else str(m["state"])
         source, _ = self._fetching.get(node, (None, 0))
         self._desk.tell("dispatch", node=node, state=state, source=source, **self._progress[node])
@@ -195,7 +194,9 @@ class Dispatch:
 
     def on_dispatched(self, link: Link, _m: DispatchedMsg) -> None:
         """Count a node as filled; end if it was the last."""
-        self._unfilled.discard(link.node.id)
+        if link.node.id not in self._unfilled or link.node.id not in self._senders:
+            raise ValueError("nothing was dispatched to it")
+        self._unfilled.remove(link.node.id)
         self._pass_on(link)
         self._end_if_filled()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from collections import deque
-from collections.abc import Iterable
 from typing import Any
 
 from ..logs import clean_all
@@ -73,8 +73,8 @@ class Recent:
         self._events: deque[tuple[Event, int]] = deque()
         self._bytes = 0
 
-    def add(self, event: Event) -> None:
-        """Keep a cleaned event; drop the oldest beyond the limits, never the last. Raises ValueError."""
+    def add(self, event: Event) -> Event:
+        """Keep and return a cleaned event; drop the oldest beyond the limits, never it. Raises ValueError."""
         check_event(event)
         event = clean_all(event)
         size = estimate_size(event)
@@ -82,12 +82,16 @@ class Recent:
         self._bytes += size
         while len(self._events) > self._most or (self._bytes > self._most_bytes and len(self._events) > 1):
             self._bytes -= self._events.popleft()[1]
+        return event
 
-    def list_since(self, cursor: int, limit: int | None = None) -> list[Event]:
-        """Return the events from number `cursor` on, at most `limit`."""
-        new: Iterable[tuple[Event, int]] = itertools.takewhile(
-            lambda kept: kept[0]["n"] >= cursor, reversed(self._events)
-        )
-        found = [event for event, _ in new]
-        found.reverse()
-        return found[:limit]
+    def list_since(self, cursor: int, limit: int | None = None, limit_bytes: float = math.inf) -> list[Event]:
+        """Return the events from number `cursor` on: at most `limit`, none after `limit_bytes` of memory."""
+        new = list(itertools.takewhile(lambda kept: kept[0]["n"] >= cursor, reversed(self._events)))
+        new.reverse()
+        found: list[Event] = []
+        for event, size in new[:limit]:
+            if limit_bytes <= 0:
+                break
+            limit_bytes -= size
+            found.append(event)
+        return found

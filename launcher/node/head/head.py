@@ -6,6 +6,7 @@ only its interface: `events` from a cursor, and requests.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -83,9 +84,11 @@ class Head:
 
     # --- the interface of observers ---
 
-    def list_events(self, cursor: int, limit: int | None = None) -> tuple[list[Event], int]:
-        """Return the events still kept from number `cursor` on, at most `limit`, and the next cursor."""
-        found = self._events.list_since(cursor, limit)
+    def list_events(
+        self, cursor: int, limit: int | None = None, limit_bytes: float = math.inf
+    ) -> tuple[list[Event], int]:
+        """Return the events still kept from number `cursor` on, at most as many, and the next cursor."""
+        found = self._events.list_since(cursor, limit, limit_bytes)
         return found, found[-1]["n"] + 1 if found else self._next_event
 
     def make_status(self) -> messages.JobStatus:
@@ -399,13 +402,14 @@ class Head:
         self.tell("note", level=level, text=text)
 
     def tell(self, event: str, **fields: Any) -> None:
-        if event in ("process", "progress"):
-            news = {k: v for k, v in fields.items() if k not in ("process", "node") and v is not None}
-            if event == "progress" and "state" in news:
-                news["said"] = news.pop("state")
-            self._states[fields["process"]].update(news)
-        self._events.add({"n": self._next_event, "time": round(self._wall(), 3), "event": event, **fields})
+        state = self._states[fields["process"]] if event in ("process", "progress") else {}
+        time = round(self._wall(), 3)
+        kept = self._events.add({"n": self._next_event, "time": time, "event": event, **fields})
         self._next_event += 1
+        news = {k: kept[k] for k in fields if k not in ("process", "node") and kept[k] is not None}
+        if event == "progress" and "state" in news:
+            news["said"] = news.pop("state")
+        state.update(news)
 
     def _tell_job(self) -> None:
         placed, plan = self.placed, self.placed.plan

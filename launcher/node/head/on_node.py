@@ -30,7 +30,7 @@ from .head import Head
 if TYPE_CHECKING:
     from .. import messages
 
-CHUNK = 200  # events in one message
+CHUNK, CHUNK_BYTES = 200, 1024 * 1024  # of events in one message: as JSON at most six times as large
 SAY_GOODBYE_S = 2.0  # for an observer to take the next piece of the last events
 
 
@@ -231,7 +231,7 @@ class Lead:
             self._close()
         for observer in list(self._observers):  # an observer with a broken line is removed meanwhile
             while observer.cursor is not None and observer.line.open and observer.line.is_idle:
-                events, following = self._head.list_events(observer.cursor, CHUNK)
+                events, following = self._head.list_events(observer.cursor, CHUNK, CHUNK_BYTES)
                 if events:
                     observer.cursor = following
                     observer.line.send({"type": "events", "events": events})

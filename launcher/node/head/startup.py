@@ -38,27 +38,35 @@ class Opening:
         self._desk, self._secret, self._package = desk, secret, package
         plan = desk.placed.plan
         nodes = [n.id for n in desk.placed.nodes]
-        self._round = Round(nodes, self._prepare, is_over=lambda: desk.is_ending)
+        self._round = Round(nodes, ["hello"], self._prepare, is_over=lambda: desk.is_ending)
         self._port, self._other_port, self._port_tries = plan.port or job.FIRST_PORT, job.FIRST_PORT, 0
         self._bound_ports: dict[str, tuple[int, ...]] = {}
         self._refused_ports = False
 
-    def _ask_all(self, question: Callable[[Link], messages.ToAgent | None], then: Callable[[], None]) -> None:
-        """Ask every node for which `question` returns a message; call `then` once all have answered."""
+    def _ask_all(
+        self,
+        question: Callable[[Link], messages.ToAgent | None],
+        then: Callable[[], None],
+        *answers: str,
+    ) -> None:
+        """Ask every node for which `question` returns a message; call `then` once all have answered.
+
+        `answers`: types of messages that are an answer.
+        """
         links = self._desk.links.values()
         asked = [(x.node.id, x.line.send, message) for x in links if (message := question(x))]
-        self._round.ask(asked, then)
+        self._round.ask(asked, answers, then)
 
-    def _take_answer(self, link: Link, _m: object = None) -> None:
-        self._round.take_answer(link.node.id)
+    def _take_answer(self, link: Link, m: messages.HelloMsg | messages.OfAgent) -> None:
+        self._round.take_answer(link.node.id, m["type"])
 
     on_bound = on_shut = _take_answer
 
     # --- the stages ---
 
-    def on_hello(self, link: Link, _m: messages.HelloMsg) -> None:
+    def on_hello(self, link: Link, m: messages.HelloMsg) -> None:
         self._desk.tell("node", node=link.node.id, state="connected", text="")
-        self._take_answer(link)
+        self._take_answer(link, m)
 
     def _prepare(self) -> None:
         plan = self._desk.placed.plan
@@ -84,7 +92,7 @@ class Opening:
                 "trace": plan.trace,
             }
 
-        self._ask_all(make_order, self._settle_paths)
+        self._ask_all(make_order, self._settle_paths, "prepared")
 
     def on_prepared(self, link: Link, m: messages.PreparedMsg) -> None:
         link.host, link.run_dir = link.node.name or str(m["host"]), str(m["run_dir"])
@@ -97,7 +105,7 @@ class Opening:
             state_dir=str(m["state_dir"]),
             python=link.node.python or str(m["python"]),
         )
-        self._take_answer(link)
+        self._take_answer(link, m)
 
     def _settle_paths(self) -> None:
         self._settle()
@@ -122,7 +130,7 @@ class Opening:
                 "added_env": dict(plan.added_env),
             }
 
-        self._ask_all(make_order, self._find_addrs)
+        self._ask_all(make_order, self._find_addrs, "furnished")
 
     def end_furnishing(self, link: Link, how: Exit) -> None:
         """Note the end of a node's setup; fail unless it succeeded."""
@@ -138,7 +146,7 @@ class Opening:
 
     def on_furnished(self, link: Link, m: messages.FurnishedMsg) -> None:
         link.node = link.node._replace(python=str(m["python"]) or link.node.python)
-        self._take_answer(link)
+        self._take_answer(link, m)
 
     def _find_addrs(self) -> None:
         self._settle()
@@ -149,7 +157,7 @@ class Opening:
             self._settle_addrs([self._desk.links[nodes[0].id].addrs[0]])
         else:
             port = self._desk.placed.plan.port or 0
-            self._ask_all(lambda _link: {"type": "door", "port": port}, self._ask_to_reach)
+            self._ask_all(lambda _link: {"type": "door", "port": port}, self._ask_to_reach, "opened")
 
     def _settle(self) -> None:
         self._desk.settle([self._desk.links[n.id].node for n in self._desk.placed.nodes])
@@ -161,7 +169,7 @@ class Opening:
     def on_opened(self, link: Link, m: messages.OpenedMsg) -> None:
         check(m["port"], is_port, "port")
         link.door = m["port"]
-        self._take_answer(link)
+        self._take_answer(link, m)
 
     def _ask_to_reach(self) -> None:
         self._try_doors(1, reach.FIRST_S)
@@ -175,11 +183,11 @@ class Opening:
             tried = [(x.node.id, a, port) for x, port in doors for a in x.addrs[:addrs]]
             return {"type": "reach", "doors": tried, "limit_s": limit_s}
 
-        self._ask_all(make_order, lambda: self._choose_addrs(addrs))
+        self._ask_all(make_order, lambda: self._choose_addrs(addrs), "reached")
 
     def on_reached(self, link: Link, m: messages.ReachedMsg) -> None:
         link.reached = [(int(node), str(addr)) for node, addr in m["reached"]]
-        self._take_answer(link)
+        self._take_answer(link, m)
 
     def _choose_addrs(self, tried: int | None) -> None:
         links = [self._desk.links[n.id] for n in self._desk.placed.nodes]
@@ -196,7 +204,7 @@ class Opening:
             self._desk.fail(Failure("the nodes", 0, codes.PREFLIGHT, str(e.args[0]), advice=advice))
             return
         if self._desk.placed.plan.port:
-            self._ask_all(lambda _link: {"type": "shut"}, lambda: self._settle_addrs(addrs))
+            self._ask_all(lambda _link: {"type": "shut"}, lambda: self._settle_addrs(addrs), "shut")
         else:
             self._settle_addrs(addrs)
 
@@ -227,7 +235,7 @@ class Opening:
             own = wanted.get(link.node.id)
             return {"type": "ports", "addr": link.node.addr, "ports": own, "last": last} if own else None
 
-        self._ask_all(make_order, self._start_or_propose)
+        self._ask_all(make_order, self._start_or_propose, "bound", "busy")
 
     def on_busy(self, link: Link, m: messages.BusyMsg) -> None:
         check(m["port"], is_port, "port")
@@ -246,7 +254,7 @@ class Opening:
         else:
             self._other_port = max(self._other_port, int(m["port"]) + 1)
         self._refused_ports = True
-        self._take_answer(link)
+        self._take_answer(link, m)
 
     def _start_or_propose(self) -> None:
         if self._refused_ports:

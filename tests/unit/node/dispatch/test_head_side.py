@@ -218,6 +218,23 @@ def test_node_filled_by_the_head_asks_it_again(desk: Desk) -> None:
     assert "fetch" not in desk.told[0] and not desk.failed
 
 
+def test_node_that_was_not_asked_is_refused(desk: Desk) -> None:
+    with pytest.raises(ValueError, match="not asked to serve"):
+        desk.dispatch.on_serving(desk.links[0], {"type": "serving", "port": 4000})
+    early = Dispatch(desk.loop, desk, None)
+    with pytest.raises(ValueError, match="nothing was dispatched"):
+        early.on_dispatched(desk.links[0], {"type": "dispatched"})
+
+
+@pytest.mark.parametrize("name", ["files", "bytes", "received"])
+@pytest.mark.parametrize("count", [-1, 2**64, 0.5])
+def test_progress_beyond_counting_is_refused(desk: Desk, name: str, count: Any) -> None:
+    wrong: Any = {**FILLING, name: count}
+    with pytest.raises(ValueError, match=name):
+        desk.dispatch.on_filling(desk.links[0], wrong)
+    assert not desk.events
+
+
 @pytest.mark.parametrize("files", [[0, 2], [0, 1, -1, 1], [-1, 1], [0, 0], [0, 1] + [-1, 1] * 2])
 def test_request_for_missing_files_ends_the_job(desk: Desk, files: list[int]) -> None:
     desk.dispatch.on_lacks(desk.links[0], {**LACKS, "files": files, "alone": True})

@@ -34,8 +34,8 @@ def test_oldest_events_beyond_the_limit_are_dropped() -> None:
 
 
 def test_event_over_the_limit_is_kept_alone() -> None:
-    recent = Recent(most_bytes=10_000)
-    for n, length in enumerate((10, 10, 20_000)):
+    recent = Recent(most_bytes=5_000)
+    for n, length in enumerate((10, 10, 8_000)):
         recent.add(line(n, "x" * length))
     assert numbers(recent, 0) == [2]
     recent.add(line(3, "x"))

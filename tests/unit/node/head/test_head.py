@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from pslaunch.node import codes, job
-from pslaunch.node.head import head
+from pslaunch.node.head import head, on_node
 from pslaunch.node.head.head import Head
 from pslaunch.node.job import Count, Limits, Node, Plan, Role
 from pslaunch.node.line import wire
 from pslaunch.node.line.wire import Decoder, Message, Output, encode_control, encode_output
+from pslaunch.node.logs import MAX_LINE_CHARS
 from pslaunch.node.loop import Loop
 
 PREPARED: Message = {
@@ -154,6 +155,36 @@ def test_node_reports_only_its_own_processes(said: bytes) -> None:
         led.say(said)
         led.loop.run(lambda: led.head.done)
         assert "trainer/1 belongs to another node" in led.events("node")[-1]["text"]
+
+
+@pytest.mark.parametrize("kind", ["bound", "shut", "furnished", "reached"])
+def test_answer_to_another_question_loses_its_node(led: Led, kind: str) -> None:
+    led.say(b"".join(encode_control({"type": kind, "python": "", "reached": []})))
+    led.loop.run(lambda: led.head.done)
+    assert f"{kind!r} was not asked for" in led.events("node")[-1]["text"]
+
+
+def test_status_has_no_value_that_events_refuse(led: Led) -> None:
+    led.say(b"".join(encode_control({"type": "started", "key": "trainer/0", "pid": {"a": 7}})))
+    led.loop.run(lambda: led.head.done)
+    assert led.head.make_status()["processes"] == [{"process": "trainer/0", "node": 0, "state": "waiting"}]
+
+
+def test_long_text_of_a_node_is_cut(led: Led) -> None:
+    led.say(b"".join(encode_control({**TROUBLE, "text": "x" * 100_000})))
+    led.loop.run(lambda: led.head.is_ending)
+    assert max(len(e["why"]) for e in led.events("ending")) == MAX_LINE_CHARS
+
+
+def test_events_for_an_observer_fit_a_message(led: Led) -> None:
+    for text in ("\N{GRINNING FACE}", "\N{LATIN SMALL LETTER E WITH ACUTE}", '"'):
+        first = led.head.list_events(0)[1]
+        for _ in range(on_node.CHUNK):
+            led.head.tell("line", process="trainer/0", text=text * MAX_LINE_CHARS)
+        cursor = first
+        while cursor < first + on_node.CHUNK:
+            events, cursor = led.head.list_events(cursor, on_node.CHUNK, on_node.CHUNK_BYTES)
+            assert events and encode_control({"type": "events", "events": events})
 
 
 def test_a_number_beyond_counting_in_a_report_is_left_out(led: Led) -> None:
