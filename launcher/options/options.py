@@ -413,7 +413,7 @@ OPTIONS: Final[Sequence[Option]] = (
     _make_flag("json", "Print JSON: one object a line.", STARTED),
     Option(
         name="output_dir", metavar="DIR", kind=Text(), says="standard output", backends=K8S, aliases=("-o",),
-        help="Folder for the manifests, one file for each kind.",
+        help="Folder for the manifests, in several files.",
     ),
 )  # fmt: skip
 
