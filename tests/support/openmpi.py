@@ -15,15 +15,15 @@ def make_options(hosts: Hosts, major: int) -> tuple[str, ...]:
     """Return options of `pslaunch mpi` for these hosts, and copy Open MPI 5 to them if it is wanted."""
     mpirun, network = str(others.mpirun(major)), ("btl_tcp_if_include", "oob_tcp_if_include")
     mca = tuple(word for name in network for word in ("--mca", name, hosts.subnet))
-    own = (*mca, "--allow-run-as-root", f"--root_dir={hosts.root_dir}")
+    # A host that was booted anew is sometimes late to find others by IPv6, for which Open MPI waits.
+    ipv4 = ("--prtemca" if major == 5 else "--mca", "oob_tcp_disable_ipv6_family", "1")
+    own = (*mca, *ipv4, "--allow-run-as-root", f"--root_dir={hosts.root_dir}")
     if major == 4:
         return own
     prefix = get_prefix(hosts)
     if not prefix.exists():
         shutil.copytree(Path(mpirun).parents[1], prefix)
-    # A host that was booted anew is sometimes late to find others by IPv6, for which Open MPI waits.
-    ipv4 = ("--prtemca", "oob_tcp_disable_ipv6_family", "1")
-    return (*own, *ipv4, f"--mpirun={mpirun}", f"--prefix={prefix}")
+    return (*own, f"--mpirun={mpirun}", f"--prefix={prefix}")
 
 
 def get_prefix(hosts: Hosts) -> Path:
