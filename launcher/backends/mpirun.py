@@ -89,6 +89,8 @@ def make_environ(
         limit_s = math.ceil(reach.connect_timeout_s)
         found.setdefault(f"{ours}args", f"-o BatchMode=yes -o ConnectTimeout={limit_s}")
         found[f"{ours}no_tree_spawn"] = "1"  # else each host needs ssh to others
+    if reach.hosts and not five:  # else names are cut at their first dot
+        found.setdefault("OMPI_MCA_orte_keep_fqdn_hostnames", "1")
     if len(reach.hosts) >= MANY_HOSTS:
         found.setdefault(f"{ours}num_concurrent", str(MANY_HOSTS))
     if in_container:  # where the kernel forbids to read another process's memory

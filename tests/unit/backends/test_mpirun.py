@@ -125,8 +125,11 @@ def test_settings_have_the_names_of_the_version() -> None:
     word = ("--prtemca", "plm_ssh_args", "-v")
     assert make_argv(make_reach(4, word), [], "")[-3:] == ["--mca", "plm_rsh_args", "-v"]
     assert make_argv(make_reach(5, word), [], "")[-3:] == [*word]
-    at_once = {"OMPI_MCA_odls_base_sigkill_timeout": "0"}  # rank processes need no time to end
-    for version, name, own in ((4, "OMPI_MCA_plm_rsh_", at_once), (5, "PRTE_MCA_plm_ssh_", {})):
+    of_4 = {
+        "OMPI_MCA_odls_base_sigkill_timeout": "0",  # rank processes need no time to end
+        "OMPI_MCA_orte_keep_fqdn_hostnames": "1",  # else ssh gets half a name
+    }
+    for version, name, own in ((4, "OMPI_MCA_plm_rsh_", of_4), (5, "PRTE_MCA_plm_ssh_", {})):
         assert make_environ(make_reach(version), {}, "/run/j", in_container=False) == {
             **own,
             f"{name}agent": "/bin/sh /run/j/ssh",
