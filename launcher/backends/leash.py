@@ -48,7 +48,9 @@ class Leashed:
         self._said = os.fdopen(os.memfd_create("said"), "w+b")
         self._sock, theirs = socket.socketpair()
         words = [sys.executable, "-P", "-m", __name__, str(grace_s), folder, *argv]
-        with theirs:
+        with contextlib.ExitStack() as on_error, theirs:
+            on_error.enter_context(self._said)
+            on_error.enter_context(self._sock)
             self._leash = subprocess.Popen(
                 words,
                 stdin=theirs.fileno(),
@@ -57,6 +59,7 @@ class Leashed:
                 env=env,
                 start_new_session=True,
             )
+            on_error.pop_all()
         self._status: int | None = None
 
     @property
@@ -76,9 +79,13 @@ class Leashed:
     def describe(self) -> tuple[str, bool]:
         """Return the end in words, and True for one by a signal."""
         if self._status is None:
-            with contextlib.suppress(OSError):
-                said = self._sock.recv(16)
+            try:
+                said = self._sock.recv(16, socket.MSG_DONTWAIT)
                 self._status = int(said) if said else None
+            except BlockingIOError:
+                return "it has not ended", False
+            except OSError:
+                pass
         if self._status is None:
             return "its leash was killed", True
         code, name = procs.describe_exit(self._status)

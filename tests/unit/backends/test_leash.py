@@ -94,6 +94,19 @@ def test_end_of_the_command_is_described(script: str, end: tuple[str, bool]) -> 
         assert one.describe() == end == one.describe()
 
 
+def test_running_command_is_described_at_once() -> None:
+    with leashed("echo; exec sleep 1000") as (one, _):
+        assert one.describe() == ("it has not ended", False)
+
+
+def test_leash_that_does_not_start_leaves_no_descriptor() -> None:
+    folder = Path("/proc/self/fd")
+    before = len([*folder.iterdir()])
+    with pytest.raises(OSError, match="too long"):
+        Leashed(["true", "x" * 10_000_000], os.environ, 1.0)
+    assert len([*folder.iterdir()]) == before
+
+
 def test_left_over_processes_of_the_session_end_with_the_command() -> None:
     with leashed("sleep 1000 & echo $!; kill -KILL $$") as (one, pids):
         assert one.wait(10)
