@@ -43,6 +43,7 @@ def main(argv: Sequence[str]) -> int:
     ORDER is JSON: name (of the job, for the socket), addrs, port, lost_after, grace.
     """
     order, parent = json.loads(argv[0]), os.getppid()
+    daemon = _find_daemon(parent)
     secret = os.environ.pop(SECRET, "")
     address = "\0pslaunch-ranks-" + order["name"]
     with socket.socket(socket.AF_UNIX) as listener:
@@ -56,9 +57,17 @@ def main(argv: Sequence[str]) -> int:
         code, alone = _wait(agent, parent)
     # A stopped daemon could not end after us; a daemon that is cut off would wait for minutes.
     for number in (signal.SIGCONT, signal.SIGTERM) if alone else (signal.SIGCONT,):
-        if os.getppid() == parent:
-            os.kill(parent, number)
+        if daemon and os.getppid() == parent:
+            procs.send(daemon, number)
     return code
+
+
+def _find_daemon(parent: int) -> procs.Proc | None:
+    """Return mpirun's daemon; None if it has ended already, so that our parent is a stranger."""
+    with suppress(OSError):
+        if os.getsid(parent) == os.getsid(0):  # the daemon starts us in its own session
+            return procs.read_proc(parent)
+    return None
 
 
 def _is_first(listener: socket.socket, address: str) -> bool:
