@@ -12,6 +12,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -38,7 +39,8 @@ from ..node.line import reach, wire
 from ..node.line.gate import Gate, Seals
 from ..node.line.handout import Handout
 from ..node.loop import Loop
-from ..options.mpi_spec import MpiHost, MpiReach
+from ..options.hosts import NAME
+from ..options.mpi_spec import MpiHost, MpiReach, list_expected
 from ..ship.find_python import make_search
 from ..ship.zipapp import make_zipapp
 from . import mpirun
@@ -48,6 +50,7 @@ from .leash import LEASH_S, Leashed
 __all__ = ["MpiBackend", "from_data", "make_backend", "to_data"]
 
 MAX_ARGUMENT_BYTES: Final = 131_000  # Open MPI exports all arguments of a program, joined, as one variable
+MAX_SHOWN: Final = 64  # characters of a host name that is none
 START_S: Final = 30.0  # for Python on all hosts, once they were reached
 
 # Fetches the zip of all that runs on nodes, keeps it in memory, and executes Python on it.
@@ -187,7 +190,9 @@ class MpiBackend(EndLimit):
     ) -> Leashed:
         """Start mpirun. Raises ServiceError."""
         try:
-            self._folder = tempfile.mkdtemp(prefix="pslaunch-mpirun-")
+            # mpirun splits the words of its agent's command at blanks and colons.
+            plain = re.fullmatch(r"[\w/.+-]+", tempfile.gettempdir())
+            self._folder = tempfile.mkdtemp(prefix="pslaunch-mpirun-", dir=None if plain else "/tmp")
             for name, text in mpirun.make_files(reach).items():
                 Path(self._folder, name).write_text(text)
             argv = mpirun.make_argv(reach, program, self._folder, [SECRET])
@@ -234,7 +239,10 @@ class MpiBackend(EndLimit):
         if killed:
             return NodeLostError(f"{text}; mpirun was lost: {how}")
         cause = mpirun.find_cause(run.read_said(), self._reach)
-        return PreflightError(f"{text}: {cause.text}", cause.code)
+        # A wrong command line is no fault of a host.
+        return PreflightError(
+            cause.text if cause.code == codes.USAGE else f"{text}: {cause.text}", cause.code
+        )
 
     def _list_missing(self, came: Sequence[_Arrival]) -> list[str]:
         """Return the names of hosts without an agent."""
@@ -243,8 +251,14 @@ class MpiBackend(EndLimit):
 
     def _find_host(self, one: _Arrival) -> MpiHost | None:
         """Return the host of an agent, as the user named it."""
-        found = [host for host in self._reach.hosts if one.has_name(host.name)]
-        return found[0] if found else None
+        for host in self._reach.hosts:
+            if one.has_name(host.name):
+                return host
+        # A name that only ssh's configuration knows: its ranks are those planned for it.
+        for node, host in zip(list_expected(self._reach), self._reach.hosts, strict=False):
+            if (node.name, node.trainers) == (host.name, one.trainers):
+                return host
+        return None
 
     def _make_node(self, number: int, one: _Arrival) -> Node:
         host = self._find_host(one)
@@ -269,7 +283,10 @@ class MpiBackend(EndLimit):
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         """Return the answer of a small mpirun to the node's host."""
-        host = next((h for h in self._reach.hosts if h.name == node.name), MpiHost(node.name, None, 1))
+        host = next((h for h in self._reach.hosts if h.name == node.name), None)
+        if self._reach.hosts and not host:
+            raise NodeLostError(f"{node.name} is the name of no given host; give it as `hostname` prints it")
+        host = host or MpiHost(node.name, None, 1)
         reach, loop = self._reach._replace(ranks=1, hosts=(host._replace(slots=1),)), Loop()
         read_fd, write_fd = os.pipe()
         with contextlib.ExitStack() as at_end:
@@ -289,7 +306,9 @@ class MpiBackend(EndLimit):
             try:
                 yield from relay.read_pieces(cast(BinaryIO, answer))
             except EOFError as e:
-                run.wait(CLOSE_EXTRA_S)
+                if not run.wait(CLOSE_EXTRA_S):
+                    run.end_now()
+                    run.wait(LEASH_S)
                 said = run.read_said().strip().splitlines()
                 ours = [line for line in said if line.startswith("pslaunch ")]
                 if run.code == codes.IO:  # the host answers, but lacks the file
@@ -298,8 +317,9 @@ class MpiBackend(EndLimit):
 
     def cancel(self) -> None:
         self._cancelled.set()
-        if self._mpirun:
-            self._mpirun.end_now()
+        run = self._mpirun  # which the other thread may take away meanwhile
+        if run:
+            run.end_now()
 
     def release(self) -> None:
         """End what is asked: every job ends with its launcher."""
@@ -390,9 +410,11 @@ def _check_arrival(text: bytes, known: set[int]) -> str:
     try:
         told = json.loads(text)
         ranks = set(map(int, told["trainers"]))
-        str(told["host"]), list(told["own"])
+        reach.check_addrs(told["own"])
+        if not NAME.fullmatch(told["host"]):  # which mpirun and ssh may get
+            return f"{str(told['host'])[:MAX_SHOWN]!r} is no host name"
     except wire.NONSENSE:
-        return "it does not tell its ranks"
+        return "it does not tell its ranks, host and addresses"
     return "" if ranks and not ranks & known else "its ranks are none that are awaited"
 
 

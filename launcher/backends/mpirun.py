@@ -178,7 +178,7 @@ def find_cause(output: str, reach: MpiReach) -> Cause:
     """Return the cause of a failure in mpirun's output, else its last lines."""
     for pattern in PATTERNS:
         if match := re.search(pattern.words, output):
-            hosts, found = _list_failed_hosts(output), [text.rstrip(".") for text in match.groups("")]
+            hosts, found = _list_failed_hosts(output), [text.rstrip(". \r") for text in match.groups("")]
             text = pattern.text.format(*found, **_name_parts(output, reach, hosts, found))
             return Cause(pattern.code, text, hosts)
     return Cause(codes.PREFLIGHT, f"mpirun failed: {read_last_lines(output) or 'it printed nothing'}")

@@ -18,7 +18,7 @@ from .kinds import Value
 MAX_HOSTS: Final = 4096  # of one job, and of one range: more is a typing error
 SHOWN: Final = 8  # of many, in a message
 # Neither begins with a dash: it would be an option of ssh. Unicode letters may be an alias of ~/.ssh/config.
-_NAME: Final = re.compile(r"\w[\w.-]*")
+NAME: Final = re.compile(r"\w[\w.-]*")
 _USER: Final = re.compile(r"[^\s:@/-][^\s:/]*")
 _RANGE: Final = re.compile(r"\[([^][]*)\]")
 _PIECE: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
@@ -141,7 +141,7 @@ def _check_name(name: str, word: str, where: str) -> str:
             return str(ipaddress.IPv6Address(name[1:-1]))
         except ValueError as e:
             raise SpecError(f"{where}: {word!r}: {name} is no IPv6 address: {e}") from None
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise SpecError(f"{where}: {word!r}: {name!r} is not a host name")
     return name
 

@@ -98,7 +98,7 @@ def make_mpi_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str
             package=package,
             nic=reach.nic,
             reach=reach,
-            expected=_list_expected(reach),
+            expected=list_expected(reach),
         ),
         program=program,
         **read_programs(given, split, logs, cwd),
@@ -111,8 +111,8 @@ def make_mpi_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str
     return spec
 
 
-def _list_expected(reach: MpiReach) -> tuple[Node, ...]:
-    """Return the nodes of a dry run; one stands for all where mpirun decides on hosts and ranks."""
+def list_expected(reach: MpiReach) -> tuple[Node, ...]:
+    """Return the planned nodes; one stands for all where mpirun decides on hosts and ranks."""
     if not reach.hosts or {"--map-by", "--rank-by"} & {*reach.args}:
         return (reach.node._replace(name="{host}", ranks=reach.ranks, trainers=tuple(range(reach.ranks))),)
     nodes, first = [], 0
