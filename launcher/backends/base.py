@@ -21,7 +21,7 @@ import importlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
 
 from ..errors import HostError, SpecError
 from ..node.job import Limits, Node
@@ -81,22 +81,6 @@ class Backend(Protocol):
         """Start as `start` does, but return an error in place of a node that fails, and keep the others."""
         ...
 
-    def start_head(self, node: Node, limits: Limits) -> Line:
-        """Start an agent that runs the head on node 0; its observer's line keeps the job alive."""
-        ...
-
-    def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
-        """Start agents on the other nodes; they dial the head. Raises PslaunchError."""
-        ...
-
-    def open_head_line(self, record: Mapping[str, Any]) -> Line:
-        """Open an observer's line to the head of a running job, from any later shell. Raises OSError."""
-        ...
-
-    def read_records(self) -> Iterator[bytes]:
-        """Return the records of jobs known to node 0, one JSON object per line. Raises PslaunchError."""
-        ...
-
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         """Return the complete answer of a mode of node/later/relay.py on a node. Raises PslaunchError.
 
@@ -118,6 +102,27 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """End everything left on this side. May be called twice, never raises."""
+        ...
+
+
+@runtime_checkable
+class LeadingBackend(Backend, Protocol):
+    """Backend whose jobs may have their head on a node, where later shells find it."""
+
+    def start_head(self, node: Node, limits: Limits) -> Line:
+        """Start an agent that runs the head on node 0; its observer's line keeps the job alive."""
+        ...
+
+    def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
+        """Start agents on the other nodes; they dial the head. Raises PslaunchError."""
+        ...
+
+    def open_head_line(self, record: Mapping[str, Any]) -> Line:
+        """Open an observer's line to the head of a running job, from any later shell. Raises OSError."""
+        ...
+
+    def read_records(self) -> Iterator[bytes]:
+        """Return the records of jobs known to node 0, one JSON object per line. Raises PslaunchError."""
         ...
 
 
@@ -155,6 +160,14 @@ class BackendModule(Protocol):
 
 
 BUILT_IN = ("local", "fabric", "mpi")
+
+
+def make_leading_backend(name: str, reach: Any) -> LeadingBackend:
+    """Return a backend that starts heads on nodes and reaches them. Raises SpecError if it can't."""
+    backend = find_backend(name).make_backend(reach)
+    if not isinstance(backend, LeadingBackend):
+        raise SpecError(f"the {name} backend has no head on a node: the launcher leads its jobs")
+    return backend
 
 
 def find_backend(name: str) -> BackendModule:

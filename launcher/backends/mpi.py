@@ -44,7 +44,7 @@ from ..options.mpi_spec import MpiHost, MpiReach, list_expected
 from ..ship.find_python import make_search
 from ..ship.zipapp import make_zipapp
 from . import mpirun
-from .base import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Dial, Ended, EndLimit, Line
+from .base import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Ended, EndLimit, Line
 from .leash import LEASH_S, Leashed
 
 __all__ = ["MpiBackend", "from_data", "make_backend", "to_data"]
@@ -268,18 +268,6 @@ class MpiBackend(EndLimit):
 
     def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
         return [*self.start(nodes, limits)]  # mpirun starts on all hosts or on none
-
-    def start_head(self, node: Node, limits: Limits) -> Line:
-        raise SpecError("--head=node is not available with mpirun; the launcher leads the job")
-
-    def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
-        raise NotImplementedError
-
-    def open_head_line(self, record: Mapping[str, Any]) -> Line:
-        raise NotImplementedError
-
-    def read_records(self) -> Iterator[bytes]:
-        raise NotImplementedError
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         """Return the answer of a small mpirun to the node's host."""

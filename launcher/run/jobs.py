@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from ..backends.base import OF_ANOTHER, Backend, find_backend
+from ..backends.base import OF_ANOTHER, LeadingBackend, find_backend, make_leading_backend
 from ..errors import NodeLostError, PslaunchError, SpecError
 from ..node import codes, job, logs
 from ..node.later import record
@@ -129,8 +129,8 @@ def _note(pointer: Record, news: Record) -> None:
 
 
 @contextlib.contextmanager
-def _open_backend(r: Record) -> Iterator[Backend]:
-    backend = find_backend(r["backend"]).make_backend(r.get("reach"))
+def _open_backend(r: Record) -> Iterator[LeadingBackend]:
+    backend = make_leading_backend(r["backend"], r.get("reach"))
     try:
         yield backend
     finally:

@@ -13,7 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TextIO, TypeVar, cast
 
-from ..backends.base import CLOSE_EXTRA_S, Backend, Dial, Line, find_backend
+from ..backends.base import (
+    CLOSE_EXTRA_S,
+    Backend,
+    Dial,
+    LeadingBackend,
+    Line,
+    find_backend,
+    make_leading_backend,
+)
 from ..errors import (
     STOP_SIGNALS,
     EndedEarlyError,
@@ -150,7 +158,8 @@ def _run(
 ) -> tuple[int, bool]:
     """Return the exit code, and True if any program was started."""
     site = spec.site
-    backend = find_backend(spec.backend).make_backend(site.reach)
+    leading = make_leading_backend(spec.backend, site.reach) if spec.head == "node" else None
+    backend: Backend = leading or find_backend(spec.backend).make_backend(site.reach)
     loop, outlet = Loop(), Outlet(out or sys.stdout)
     with contextlib.ExitStack() as at_end:
         at_end.callback(outlet.drain)
@@ -159,10 +168,10 @@ def _run(
         at_end.callback(loop.close)
         # From here on a signal waits until the loop runs, when what was started can be ended.
         loop.handle_signals({n: lambda: None for n in STOP_SIGNALS})
-        limits, led = plan.limits, spec.head == "node"
-        if led:
+        limits = plan.limits
+        if leading:
             first = plan.nodes[0]
-            starting = SlowWork(loop, lambda: [(first, backend.start_head(first, limits))])
+            starting = SlowWork(loop, lambda: [(first, leading.start_head(first, limits))])
         else:
             starting = SlowWork(loop, lambda: backend.start(plan.nodes, limits))
         at_end.callback(backend.close)
@@ -176,8 +185,8 @@ def _run(
         watch = Watch(loop, view, outlet)
         watch.on_ending = backend.limit_end
         remote = None
-        if led:
-            remote = _lead_on_node(loop, backend, plan, watch, starting, at_end, trace, detach=spec.detach)
+        if leading:
+            remote = _lead_on_node(loop, leading, plan, watch, starting, at_end, trace, detach=spec.detach)
         if remote and site.remote:
             with contextlib.suppress(FileError):
                 _remember(plan, site.reach)
@@ -314,7 +323,7 @@ def _cut(backend: Backend, watch: Watch, head: Head | RemoteHead) -> None:
 
 def _lead_on_node(
     loop: Loop,
-    backend: Backend,
+    backend: LeadingBackend,
     plan: Plan,
     watch: Watch,
     starting: SlowWork[Started],
