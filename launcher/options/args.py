@@ -47,13 +47,13 @@ def split_command_line(
     words: Sequence[str],
     options: Mapping[str, int],
     repeatable: Set[str] = frozenset({"env"}),
-    others: Mapping[str, str] = MappingProxyType({}),
+    others: Mapping[str, Sequence[str]] = MappingProxyType({}),
     aliases: Mapping[str, str] = MappingProxyType({}),
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> Split:
     """Split `words`; `options` maps each of our options to how many values follow it.
 
-    others: options of our other commands, with the command's name. aliases: other spellings of options,
+    others: options of our other commands, with their names. aliases: other spellings of options,
     with their dashes (`-n`), and the option's name. refused: names of options not to be taken, with reasons.
 
     Names may be written with dashes or underscores. Raises SpecError naming a word without a clear owner:
@@ -76,7 +76,7 @@ class _Splitter:
         words: Sequence[str],
         options: Mapping[str, int],
         repeatable: Set[str],
-        others: Mapping[str, str],
+        others: Mapping[str, Sequence[str]],
         aliases: Mapping[str, str],
         refused: Mapping[str, str],
     ) -> None:
@@ -136,7 +136,9 @@ class _Splitter:
             self._take_flag(key, value if has_value else None)
         else:
             if key in self.others:
-                raise SpecError(f"--{key} is an option of pslaunch {self.others[key]}, not of this command")
+                raise SpecError(
+                    f"--{key} is no option of this command; these have it: {', '.join(self.others[key])}"
+                )
             self._refuse_foreign(f"--{name}", key)
             self._refuse_near_miss(name, key)
             self.forwarded.append(word)

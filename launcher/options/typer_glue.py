@@ -74,7 +74,10 @@ class JobCommand(TyperCommand):
         options = {name: option.values for name, option in ours.items()}
         aliases = {alias: name for name, option in ours.items() for alias in option.aliases}
         repeatable = {name for name, option in ours.items() if option.repeatable}
-        others = {o.name: o.backends[0] for o in OPTIONS if o.name not in ours}
+        others: dict[str, list[str]] = {}
+        for option in OPTIONS:
+            if option.name not in ours:
+                others.setdefault(option.name, []).extend(option.backends)
         with report_usage_errors(ctx):
             split = split_command_line(
                 args, {**options, "help": 0}, repeatable, others, aliases, REFUSED.get(self.backend, {})

@@ -189,23 +189,14 @@ TEST(random_and_damaged_frames_never_hurt) {
     close_world(&w);
 }
 
-/* One pull of rows, as a trainer that only looks. */
-static void look(world *w, uint32_t t) {
-    ps_err err;
-    uint32_t shard;
+/* Return true if a stall is reported, with its text, while trainer `busy` reads rows at most `reads` times, a
+ * millisecond apart. */
+static bool hear_stall(world *w, uint32_t busy, int reads, char *text) {
     float got[KEYS * DIM];
-    CHECK(ps_client_pull_rows(w->clients[t], w->sparse, keys, KEYS, got, &err) == PS_OK);
-    CHECK(ps_client_run(w->clients[t], 5000, 0, &shard, &err) == PS_OK);
-    ps_client_clear(w->clients[t]);
-}
-
-/* Whether a stall is reported while trainer `busy` looks again and again, at most `looks` times with a
- * millisecond between them; its text. */
-static bool hear_stall(world *w, uint32_t busy, int looks, char *text) {
     ps_event e;
     struct pollfd p = {.fd = w->events_fd, .events = POLLIN};
-    for (int i = 0; i < looks; i++) {
-        look(w, busy);
+    for (int i = 0; i < reads; i++) {
+        pull_all_rows(w, busy, got);
         if (poll(&p, 1, 1) == 0 || read(w->events_fd, &e, sizeof e) != (ssize_t)sizeof e) continue;
         if (e.kind != PS_EVENT_STALLED) continue;
         memcpy(text, e.text, sizeof e.text);

@@ -138,13 +138,17 @@ void push_from(world *w, uint32_t from, int cuts) {
     run_some(w, from, cuts);
 }
 
-void check_values(world *w, uint32_t t, float expected) {
+void pull_all_rows(world *w, uint32_t t, float *got) {
     ps_err err;
     uint32_t shard;
-    float got[KEYS * DIM];
     CHECK(ps_client_pull_rows(w->clients[t], w->sparse, keys, KEYS, got, &err) == PS_OK);
     CHECK(ps_client_run(w->clients[t], 5000, 0, &shard, &err) == PS_OK);
     ps_client_clear(w->clients[t]);
+}
+
+void check_values(world *w, uint32_t t, float expected) {
+    float got[KEYS * DIM];
+    pull_all_rows(w, t, got);
     bool same = true;
     for (size_t i = 0; i < SIZE; i++) same = same && out[t][i] == expected;
     for (size_t i = 0; i < KEYS * DIM; i++) same = same && got[i] == expected;

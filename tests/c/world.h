@@ -55,6 +55,9 @@ void add_push(world *w, uint32_t t);
 /* Push from the clients [from, n). */
 void push_from(world *w, uint32_t from, int cuts);
 
+/* Read all rows of the table into got, [KEYS * DIM]. */
+void pull_all_rows(world *w, uint32_t t, float *got);
+
 /* Check that the client t has these values everywhere, and reads these rows. */
 void check_values(world *w, uint32_t t, float expected);
 

@@ -237,7 +237,7 @@ def test_results_of_a_later_job_are_never_taken_for_those_of_an_earlier_one(
     for words in (("logs", jobs[0]), ("fetch", jobs[0], str(folder / "first"))):
         done = run(*words)
         assert (done.returncode, done.stdout) == (codes.IO, "")
-        assert f"is of job {jobs[1]} now, no longer of {jobs[0]}" in done.stderr
+        assert f"now has the files of job {jobs[1]}, no longer those of {jobs[0]}" in done.stderr
     assert not [path for path in (folder / "first").rglob("*") if path.is_file()]
 
 

@@ -186,7 +186,7 @@ def test_logs_and_output_of_a_later_job_are_neither_shown_nor_fetched(
         for words in (("logs", job), ("logs", job, "trainer/2"), ("fetch", job, str(tmp_path / "got"))):
             done = own.run(*words)
             assert (done.returncode, done.stdout) == (codes.IO, ""), done.stderr
-            assert f"is of job {later} now, no longer of {job}" in done.stderr
+            assert f"now has the files of job {later}, no longer those of {job}" in done.stderr
         assert not [path for path in (tmp_path / "got").rglob("*") if path.is_file()]
     finally:
         own.ok("stop", "--kill", later)

@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from testbed import Hosts, why_not
@@ -54,18 +55,34 @@ def up(text: str, folder: Path) -> None:
         sys.exit(f"hosts: {reason}" + ("" if os.geteuid() == 0 else ": sudo make hosts"))
     if holder(folder) is not None:
         sys.exit(f"hosts: those of {folder} are up: make hosts-down")
+    print(start_holder(folder, "hosts", ["testbed", "hold", str(count), str(folder)], os.environ))
+
+
+def start_holder(folder: Path, name: str, words: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Start the module `words[0]` in the background, and return what it prints until it closes its output.
+
+    Raises SystemExit with its log if it ends before.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    argv = [sys.executable, "-m", "testbed", "hold", str(count), str(folder)]
     with (folder / "log").open("wb") as log:
         background = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-        )
+            [sys.executable, "-m", *words],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True, env=environ,
+        )  # fmt: skip
     assert background.stdout
-    with background.stdout as said:
-        text = said.read().decode()
+    with background.stdout as output:
+        text = output.read().decode()
+    background.returncode = 0  # not waited for here
     if not text:
-        sys.exit(f"hosts: {(folder / 'log').read_text()}")
-    print(text)
+        sys.exit(f"{name}: {(folder / 'log').read_text()}")
+    return text
+
+
+def close_output() -> None:
+    """Let the reader of standard output know that all is said."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
 
 
 def hold(count: int, folder: Path) -> None:
@@ -76,9 +93,7 @@ def hold(count: int, folder: Path) -> None:
         (folder / "holder").write_text(f"{os.getpid()} {began(os.getpid())}\n")
         write(hosts, folder)
         tell(hosts, folder)
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.close(null)
+        close_output()
         signal.sigwait(ends)
 
 

@@ -28,6 +28,8 @@ PIECE_BYTES = 64 * 1024
 LENGTH = struct.Struct("<I")
 NOTES = b"P"  # type of an entry of an archive; tar reserves capitals for private use
 MAX_NAMES = 3  # shown of many
+# Commands of users that need these modes.
+COMMANDS = {"records": "jobs", "read": "logs", "pack": "fetch", "results": "fetch"}
 
 
 def main(mode: str, words: Sequence[str]) -> int:
@@ -46,12 +48,12 @@ def main(mode: str, words: Sequence[str]) -> int:
         answer.finish()
         return 0
     except OthersFiles as e:
-        complain(f"{mode}: {e}")
+        complain(f"{COMMANDS[mode]}: {e}")
         return codes.IO
     except BrokenPipeError:
         return 0
     except OSError as e:
-        complain(f"{mode}: {e.filename or ' '.join(words)}: {e.strerror}")
+        complain(f"{COMMANDS.get(mode, mode)}: {e.filename or ' '.join(words)}: {e.strerror}")
         return codes.IO
 
 
@@ -196,7 +198,9 @@ def _check_owner(path: str, *whose: str) -> None:
     """Raise OthersFiles where the files belong to another job; files without an owner pass."""
     for line in _read_state(OWNER, *whose)[:1]:
         if line.strip() != whose[1]:
-            raise OthersFiles(f"{path} is of job {line.strip()} now, no longer of {whose[1]}")
+            raise OthersFiles(
+                f"{path} now has the files of job {line.strip()}, no longer those of {whose[1]}"
+            )
 
 
 def _read_state(name: str, *whose: str) -> list[str]:

@@ -10,11 +10,10 @@ import os
 import select
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
-from testbed.__main__ import began, holder
+from testbed.__main__ import began, close_output, holder, start_holder
 from testbed.kube.cluster import NAMESPACE, PYTHON, USER, Cluster, why_not
 
 ENDS_S = 60.0
@@ -44,21 +43,9 @@ def up(folder: Path, owner: int = 0) -> str:
         sys.exit(f"kube: {reason}" + ("" if os.geteuid() == 0 else ": sudo make kube"))
     if holder(folder) is not None:
         sys.exit(f"kube: the cluster of {folder} is up: make kube-down")
-    folder.mkdir(parents=True, exist_ok=True)
-    argv = [sys.executable, "-m", "testbed.kube", "hold", str(folder), str(owner)]
     environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    with (folder / "log").open("wb") as log:
-        background = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
-            env={**environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        )  # fmt: skip
-    assert background.stdout
-    with background.stdout as said:
-        text = said.read().decode()
-    background.returncode = 0  # not waited for here
-    if not text:
-        sys.exit(f"kube: {(folder / 'log').read_text()}")
-    return text
+    environ["PYTHONPATH"] = str(Path(__file__).parents[2])
+    return start_holder(folder, "kube", ["testbed.kube", "hold", str(folder), str(owner)], environ)
 
 
 def hold(folder: Path, owner: int) -> None:
@@ -75,9 +62,7 @@ def hold(folder: Path, owner: int) -> None:
         for path in (cluster.kubeconfig, cluster.admin_config):
             shutil.copy(path, folder / path.name)
         print(describe(folder), flush=True)
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.close(null)
+        close_output()
         gone, _, _ = select.select([wake_r] if owned < 0 else [wake_r, owned], [], [])
     if owned in gone:  # nobody else removes it
         shutil.rmtree(folder, ignore_errors=True)

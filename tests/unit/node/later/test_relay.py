@@ -88,7 +88,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = subprocess.run([*NODE, "read", str(tmp_path / "no")], capture_output=True, text=True, check=False)
     assert (
         done.returncode == codes.IO
-        and done.stderr == f"pslaunch read: {tmp_path}/no: No such file or directory\n"
+        and done.stderr == f"pslaunch logs: {tmp_path}/no: No such file or directory\n"
     )
 
 
@@ -103,7 +103,7 @@ def test_files_of_another_job_are_refused(file: Path) -> None:
     for words in (("read", str(file)), ("pack", str(file.parent))):
         done = subprocess.run([*NODE, *words, *whose], capture_output=True, check=False)
         assert (done.returncode, done.stdout) == (codes.IO, b"")
-        assert b"is of job other-2 now, no longer of mine-1" in done.stderr
+        assert b"now has the files of job other-2, no longer those of mine-1" in done.stderr
 
 
 def test_a_relay_carries_both_ways_until_a_side_closes(tmp_path: Path) -> None:
