@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from .shared import env
+from .shared import reports
 
 PERIOD_S = 0.2
 STATE_WAIT_S = 1.0
@@ -33,16 +33,16 @@ class Progress:
         """Send a report; call it if `is_due()`, and at the end of a pass."""
         self._next_s = self._clock() + PERIOD_S
         self._last = fields
-        self._send(env.format_progress(**fields))
+        self._send(reports.format_progress(**fields))
 
     def report_state(self, state: str) -> None:
         """Send a state: `connected`, `finished`. If the queue is full, wait up to STATE_WAIT_S."""
-        self._send(env.format_progress(**self._last, state=state), wait_s=STATE_WAIT_S)
+        self._send(reports.format_progress(**self._last, state=state), wait_s=STATE_WAIT_S)
 
     def report_reason(self, text: str, blames: str = "") -> None:
         """Send the reason why this process is about to end without success, and the process to blame."""
         fields = {"blames": blames, "why": text} if blames else {"why": text}
-        self._send(env.format_progress(**fields), wait_s=STATE_WAIT_S)
+        self._send(reports.format_progress(**fields), wait_s=STATE_WAIT_S)
 
     def _send(self, datagram: bytes, *, wait_s: float = 0.0) -> None:
         if not self._path:

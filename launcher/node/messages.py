@@ -134,7 +134,7 @@ class StartMsg(ProgramOrder):
 
 StartedMsg = TypedDict("StartedMsg", {"type": Literal["started"], "key": str, "pid": int})
 NotStartedMsg = TypedDict("NotStartedMsg", {"type": Literal["not_started"], "key": str})
-# <- The newest report of a program (env.PROGRESS_FIELDS).
+# <- The newest report of a program (reports.PROGRESS_FIELDS).
 Report = TypedDict("Report", {
     "pass": int, "batch": int, "cost": float, "samples_per_s": float, "dropped": int, "state": str,
     "why": str, "blames": str,

@@ -8,7 +8,7 @@ import pytest
 
 from pslaunch.node.link import Failure
 from pslaunch.run.jobs import NEWS, STOPPED
-from pslaunch.runtime.shared.env import PROGRESS_FIELDS
+from pslaunch.runtime.shared.reports import PROGRESS_FIELDS
 from support.jobs import LocalPlace, running
 from support.pages import rows, words
 

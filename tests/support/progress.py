@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.runtime.shared import env
+from pslaunch.runtime.shared.reports import MAX_PROGRESS_BYTES, parse_progress
 
 Report = dict[str, int | float | str]
 
@@ -30,7 +30,7 @@ def heard(folder: Path) -> Iterator[Callable[[], list[Report]]]:
             found = []
             with contextlib.suppress(BlockingIOError):
                 while True:
-                    found += env.parse_progress(receiver.recv(env.MAX_PROGRESS_BYTES))
+                    found += parse_progress(receiver.recv(MAX_PROGRESS_BYTES))
             return found
 
         yield reports

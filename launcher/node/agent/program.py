@@ -14,7 +14,7 @@ import termios
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from pslaunch.runtime.shared import env
+from pslaunch.runtime.shared import env, reports
 
 from .. import codes, logs, ports, procs
 from ..line.wire import MAX_OUTPUT_BYTES, Output
@@ -144,7 +144,7 @@ class Program:
         urgent = False
         with contextlib.suppress(BlockingIOError):
             for _ in range(limit):
-                for report in env.parse_progress(self._progress.recv(env.MAX_PROGRESS_BYTES)):
+                for report in reports.parse_progress(self._progress.recv(reports.MAX_PROGRESS_BYTES)):
                     urgent = urgent or "state" in report
                     self._report.update(report)  # type: ignore[typeddict-item] # its fields are read by env
         if urgent:

@@ -1,6 +1,6 @@
 """docs/environment.md and runtime/shared/env.py say the same."""
 
-from pslaunch.runtime.shared import env
+from pslaunch.runtime.shared import env, reports
 from support import pages
 from support.pages import words as names
 
@@ -42,10 +42,11 @@ def test_documented_files_are_those_of_the_code() -> None:
 
 def test_documented_progress_fields_are_those_of_the_code() -> None:
     assert {names(row[0])[0]: row[1] for row in rows("Progress")} == {
-        name: "quoted" if read is env.unquote else read.__name__ for name, read in env.PROGRESS_FIELDS.items()
+        name: "quoted" if read is reports.unquote else read.__name__
+        for name, read in reports.PROGRESS_FIELDS.items()
     }
-    assert f"at most {env.MAX_PROGRESS_BYTES} bytes" in PAGE
-    assert f"at most {env.MAX_WHY_BYTES} bytes" in PAGE
+    assert f"at most {reports.MAX_PROGRESS_BYTES} bytes" in PAGE
+    assert f"at most {reports.MAX_WHY_BYTES} bytes" in PAGE
 
 
 def test_documented_flags_of_the_trainer_are_those_of_the_code() -> None:

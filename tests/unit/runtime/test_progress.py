@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.runtime.progress import PERIOD_S, Progress
-from pslaunch.runtime.shared import env
+from pslaunch.runtime.shared import reports
 
 
 def test_reports_are_rate_limited_and_states_are_not(tmp_path: Path) -> None:
@@ -24,8 +24,8 @@ def test_reports_are_rate_limited_and_states_are_not(tmp_path: Path) -> None:
         now_s = PERIOD_S
         assert progress.is_due()
         progress.report_state("finished")
-        assert env.parse_progress(receiver.recv(2000)) == [{"pass": 1, "batch": 2, "cost": 5.5}]
-        assert env.parse_progress(receiver.recv(2000)) == [
+        assert reports.parse_progress(receiver.recv(2000)) == [{"pass": 1, "batch": 2, "cost": 5.5}]
+        assert reports.parse_progress(receiver.recv(2000)) == [
             {"pass": 1, "batch": 2, "cost": 5.5, "state": "finished"}
         ]
 
