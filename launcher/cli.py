@@ -150,6 +150,11 @@ def render_k8s(ctx: typer.Context) -> None:
     from .options.k8s_spec import make_k8s_spec
 
     spec, given = _read_job(ctx, make_k8s_spec)
+    from .options.spec import refuse_without_effect
+
+    with report_usage_errors(ctx):
+        for name in ("kubeconfig", "context"):
+            refuse_without_effect(given, name, "on manifests; no cluster is asked for them")
     from .backends import k8s_manifests as manifests
     from .plan import make_plan
 

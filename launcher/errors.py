@@ -5,6 +5,7 @@ PslaunchError            1   base; all other failures
 ├── HostError           68   an unreachable or unusable host
 │   └── HostRightsError 77   a host that refuses our keys; a RightsError as well
 ├── HostsError          68   several such hosts; 77 if all refused our keys
+├── ClusterError        68   a cluster's API is not reached, or does not accept the credentials
 ├── ServiceError        69   a port or service is not available
 ├── FileError           74   reading or writing failed, disk full
 ├── NodeLostError       76   a node's connection closed or its heartbeat stopped
@@ -69,6 +70,12 @@ class HostsError(PslaunchError):
         short = HostsError(self.failed, self.asked)
         short.args = ("no program was started",)
         return short
+
+
+class ClusterError(PslaunchError):
+    """A cluster's API was not reached, can't answer now, or does not accept the user's credentials."""
+
+    exit_code = codes.HOST
 
 
 class ServiceError(PslaunchError):

@@ -66,7 +66,8 @@ def write(rendered: Mapping[str, str], folder: str) -> None:
 
 def make_secret_command(reach: K8sReach) -> str:
     """Return the command that makes the job's secret, which is in no manifest and on no command line."""
-    create = f"kubectl create secret generic {reach.name}-secret --from-file=secret=/dev/stdin"
+    there = f" --namespace={reach.access.namespace}" if reach.access.namespace else ""
+    create = f"kubectl create secret generic {reach.name}-secret{there} --from-file=secret=/dev/stdin"
     return f"openssl rand -hex 32 | {create}"
 
 

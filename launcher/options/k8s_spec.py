@@ -26,11 +26,20 @@ ROOT: Final = "/workspace"  # of all workspaces in a pod
 HOME: Final = "/home/pslaunch"
 OWN_FOLDERS: Final = (FOLDER, ROOT, HOME, "/tmp", "/dev", "/proc", "/sys", "/etc")
 MAX_NAME: Final = 63  # of a label, a host name or a service
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _QUANTITY: Final = re.compile(r"(?=.*[1-9])[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
 _OBJECT: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _WORD: Final = r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 _SELECTOR: Final = re.compile(rf"({_OBJECT.pattern}/)?{_WORD}=({_WORD})?")
+
+
+class Access(NamedTuple):
+    """The cluster, its user and its namespace; "" is the default of the kubeconfig, or of this pod."""
+
+    kubeconfig: str = ""
+    context: str = ""
+    namespace: str = ""
 
 
 class K8sReach(NamedTuple):
@@ -49,6 +58,7 @@ class K8sReach(NamedTuple):
     ttl_s: float = DEFAULT["ttl"]
     wait_timeout_s: float = DEFAULT["wait_timeout"]
     agent_python: str | None = None  # path of the agents' Python; None: search
+    access: Access = Access()
 
 
 def make_k8s_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
@@ -74,6 +84,7 @@ def make_k8s_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str
         ttl_s=given.read("ttl"),
         wait_timeout_s=given.read("wait_timeout"),
         agent_python=given.read("agent_python"),
+        access=read_access(given),
     )
     nodes = [Node(i, f"{name}-{i}", "", dispatched=True) for i in range(pods)]
     one = Count("per_node", 1)
@@ -103,6 +114,23 @@ def make_k8s_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str
     if given.is_set("use_gpu") and not reach.gpu:
         refuse_without_effect(given, "use_gpu", "in pods without a GPU; --gpu=1 asks for one")
     return spec
+
+
+def read_access(given: Given) -> Access:
+    """Return the cluster to ask. Raises SpecError for names that no cluster can have."""
+    context, kubeconfig = given.get("context"), given.get("kubeconfig")
+    return Access(
+        str(Path(kubeconfig.text).expanduser()) if kubeconfig else "",
+        context.text if context else "",
+        read_namespace(given.get("namespace")),
+    )
+
+
+def read_namespace(value: Value | None) -> str:
+    """Return the name of a namespace; "" if it is not given."""
+    if value is not None and not _NAMESPACE.fullmatch(value.text):
+        raise SpecError(f"{value.shown} is no name of a namespace: expected small letters, digits and dashes")
+    return value.text if value else ""
 
 
 def _count_pods(given: Given) -> int:

@@ -201,6 +201,19 @@ OPTIONS: Final[Sequence[Option]] = (
         says="the larger of --server_num and --worker_num, else 1", help="Number of pods.",
     ),
     Option(
+        name="kubeconfig", metavar="FILE", kind=Text(), backends=K8S,
+        says="KUBECONFIG, else ~/.kube/config, else the account of this pod",
+        help="The cluster's address and your credentials.",
+    ),
+    Option(
+        name="context", metavar="NAME", kind=Text(), says="the current one", backends=K8S,
+        help="Context of the kubeconfig.",
+    ),
+    Option(
+        name="namespace", metavar="NAME", kind=Text(), says="the context's", backends=K8S,
+        help="Namespace of the job.",
+    ),
+    Option(
         name="image", metavar="NAME", kind=Text(), says="PSLAUNCH_IMAGE", backends=K8S,
         help="Image of the pods, with Python 3.9 or later.",
     ),

@@ -19,7 +19,7 @@ from pslaunch.backends import k8s_manifests as manifests
 from pslaunch.errors import FileError, SpecError
 from pslaunch.node import beginning, job
 from pslaunch.node.job import Count, Node, Package, Plan, Role
-from pslaunch.options.k8s_spec import K8sReach
+from pslaunch.options.k8s_spec import Access, K8sReach
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 MOST_BYTES = 1024 * 1024  # of a ConfigMap
@@ -65,6 +65,14 @@ def test_job_and_services_equal_their_golden_files(
     if os.environ.get("WRITE_GOLDEN"):
         golden.write_text(text)
     assert text == golden.read_text()
+
+
+def test_given_namespace_is_on_every_object_and_in_the_command(package: Path, tmp_path: Path) -> None:
+    there = REACH._replace(access=Access(namespace="team"))
+    objects = [o for text in render(make_plan(1, str(package)), there, tmp_path).values()
+               for o in yaml.safe_load_all(text)]  # fmt: skip
+    assert {thing["metadata"]["namespace"] for thing in objects} == {"team"}
+    assert "--namespace=team" in manifests.make_secret_command(there)
 
 
 def test_equal_jobs_give_equal_text_in_order(package: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pslaunch.errors import SpecError
 from pslaunch.options.args import split_command_line
-from pslaunch.options.k8s_spec import _QUANTITY, K8sReach, make_k8s_spec
+from pslaunch.options.k8s_spec import _QUANTITY, Access, K8sReach, make_k8s_spec
 from pslaunch.options.options import get_options
 from pslaunch.options.sources import gather
 from pslaunch.options.spec import JobSpec
@@ -41,6 +41,18 @@ def make_reach(folder: Path, *words: str, image: str = "i:1", **environ: str) ->
     reach = make(folder, *words, image=image, **environ).site.reach
     assert isinstance(reach, K8sReach)
     return reach
+
+
+def test_cluster_to_ask_is_read(folder: Path) -> None:
+    reach = make_reach(folder, "--kubeconfig=/k", "--context=big", "--namespace=team-1")
+    assert reach.access == Access("/k", "big", "team-1")
+    assert make_reach(folder).access == Access()
+
+
+@pytest.mark.parametrize("name", ["Team", "", "-t", "a.b", "n" * 64])
+def test_names_that_no_namespace_has_are_refused(folder: Path, name: str) -> None:
+    with pytest.raises(SpecError, match=r"--namespace=.* is no name of a namespace"):
+        make(folder, f"--namespace={name}")
 
 
 @pytest.mark.parametrize(

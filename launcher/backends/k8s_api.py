@@ -1,0 +1,176 @@
+"""A cluster's Kubernetes API: its configuration, and calls with time limits and errors in words."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from ..errors import ClusterError, SpecError
+from ..options.args import find_nearest
+from ..options.k8s_spec import Access
+from .k8s_errors import Place, Right, explain_answer, explain_connection, explain_credentials, explain_rights
+
+CONNECT_S: Final = 3.0
+FIRST_S: Final = 6.0  # for the first answer, before anything is made
+ANSWER_S: Final = 35.0  # for each part of another: a webhook may take 30 s
+ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # in a pod that has one
+
+T = TypeVar("T")
+
+
+class Cluster:
+    """The API of a cluster as one user, in one namespace. Its calls may come from several threads."""
+
+    def __init__(self, api: Any, place: Place, logged: str = "") -> None:
+        """Take over a client of the library; logged: what the library has only logged."""
+        from kubernetes import client
+
+        self.api, self.place, self.namespace = api, place, place.namespace
+        self.core, self.batch = client.CoreV1Api(api), client.BatchV1Api(api)
+        self._logged = logged
+
+    @contextlib.contextmanager
+    def translate(self, doing: str) -> Iterator[None]:
+        """Raise errors of the library inside as PslaunchErrors. doing: in the infinitive, as "list Jobs"."""
+        from kubernetes.client import ApiException
+        from kubernetes.config import ConfigException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            yield
+        except ApiException as e:
+            message = _read_message(e)
+            if e.status and not (self._logged and e.status in (401, 403)):
+                raise explain_answer(doing, e.status, message, self.place) from e
+            raise explain_credentials(self._logged or message, self.place) from e
+        except ConfigException as e:  # of credentials that are renewed during a call
+            raise explain_credentials(str(e), self.place) from e
+        except (HTTPError, OSError) as e:
+            raise explain_connection(str(e), self.place) from e
+
+    def call(self, doing: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Return the result of a function of the library, within a time limit. Raises PslaunchError."""
+        with self.translate(doing):
+            return function(*args, **{"_request_timeout": (CONNECT_S, ANSWER_S), **kwargs})
+
+    def has_right(self, right: Right) -> bool:
+        """Ask for a right of this user in the namespace. Raises PslaunchError."""
+        from kubernetes import client
+
+        resource, _, part = right.resource.partition("/")
+        asked = {"namespace": self.namespace, "verb": right.verb, "group": right.group, "resource": resource}
+        review = client.AuthorizationV1Api(self.api).create_self_subject_access_review
+        spec = {"resourceAttributes": {**asked, "subresource": part}}
+        limit = (CONNECT_S, FIRST_S)
+        answer = self.call("tell rights", review, {"spec": spec}, _request_timeout=limit)
+        return bool(answer.status.allowed)
+
+    def demand_rights(self, rights: Iterable[Right]) -> None:
+        """Raise RightsError, with the rules to add, if this user lacks any of these rights."""
+        if missing := [right for right in rights if not self.has_right(right)]:
+            raise explain_rights(missing, self.place)
+
+    def close(self) -> None:
+        self.api.close()
+
+
+def open_cluster(access: Access, environ: Mapping[str, str] = os.environ) -> Cluster:
+    """Return the API as a kubeconfig or this pod's account gives it; the server is not asked yet.
+
+    Raises ClusterError without a usable configuration, and SpecError for an unknown context.
+    """
+    path = access.kubeconfig or environ.get("KUBECONFIG", "")
+    given, path = bool(path), path or str(Path.home() / ".kube" / "config")
+    if not any(Path(one).expanduser().exists() for one in path.split(os.pathsep) if one):
+        if not given and not access.context and "KUBERNETES_SERVICE_HOST" in environ:
+            return _open_in_pod(access)
+        raise ClusterError(
+            f"no kubeconfig: {path} does not exist; the cluster's administrator or provider gives you a "
+            "file for --kubeconfig or KUBECONFIG"
+        )
+    return _open_by_file(path, access)
+
+
+def _open_by_file(path: str, access: Access) -> Cluster:
+    from kubernetes import client, config
+    from kubernetes.config.kube_config import KubeConfigMerger
+    from yaml import YAMLError
+
+    with _collect_log() as logged:
+        try:
+            read = KubeConfigMerger(path).config
+            known = {str(one["name"]): one["context"] for one in read["contexts"].value}
+            name = access.context or read["current-context"]
+            _check_context(name, known, path)
+            settings = client.Configuration()
+            config.load_kube_config(path, name, settings)
+            settings.retries = False
+            api = client.ApiClient(settings)
+            own = known[name].safe_get("namespace")
+        except (
+            config.ConfigException,
+            YAMLError,
+            OSError,
+            ValueError,
+            TypeError,
+            LookupError,
+            AttributeError,
+        ) as e:
+            raise ClusterError(
+                f"the kubeconfig {path} can't be used: {' '.join(str(e).split())}; get a new one from the "
+                f"cluster, or "
+                "give another --kubeconfig"
+            ) from e
+    place = Place(settings.host, f"context {name} of {path}", access.namespace or own or "default")
+    return Cluster(api, place, "; ".join(logged))
+
+
+def _check_context(name: str, known: Iterable[str], path: str) -> None:
+    if name not in known:
+        near = find_nearest(name, known, cutoff=0.5)
+        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}"
+        raise SpecError(f"no context {name!r} in {path}; {hint}")
+
+
+def _open_in_pod(access: Access) -> Cluster:
+    from kubernetes import client, config
+
+    settings = client.Configuration()
+    try:
+        config.load_incluster_config(settings)
+        own = (ACCOUNT / "namespace").read_text().strip()
+    except (config.ConfigException, OSError) as e:
+        raise ClusterError(
+            f"no kubeconfig, and no account in this pod: {e}; give --kubeconfig=FILE, or give the pod a "
+            f"service "
+            "account (automountServiceAccountToken)"
+        ) from e
+    settings.retries = False
+    place = Place(settings.host, "this pod's service account", access.namespace or own)
+    return Cluster(client.ApiClient(settings), place)
+
+
+@contextlib.contextmanager
+def _collect_log() -> Iterator[list[str]]:
+    """Collect errors that the library logs and then ignores: of programs that give credentials."""
+    said: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: said.append(" ".join(record.getMessage().split()))  # type: ignore[method-assign]
+    logging.getLogger().addHandler(handler)
+    try:
+        yield said
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+def _read_message(e: Any) -> str:
+    """Return the message of an answer: of its Status, else of its first line."""
+    try:
+        return str(json.loads(e.body)["message"])
+    except (ValueError, TypeError, KeyError):
+        return str(e.body or e.reason or e.status)

@@ -1,0 +1,176 @@
+"""The client of a cluster's API: its configuration and its errors, on a real cluster."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pslaunch.backends.k8s_api import Cluster, open_cluster
+from pslaunch.backends.k8s_errors import Right
+from pslaunch.errors import ClusterError, PreflightError, PslaunchError, RightsError, SpecError
+from pslaunch.options.k8s_spec import Access
+from support.kube import Kube
+
+LIMIT_S = 10.0
+JOB: dict[str, Any] = {
+    "metadata": {"generateName": "refused-"},
+    "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}},
+}
+
+
+@pytest.fixture
+def settings(cluster: Kube, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """The user's kubeconfig as data, for changes."""
+    yield yaml.safe_load(cluster.kubeconfig.read_text())
+
+
+def write(tmp_path: Path, settings: dict[str, Any]) -> Access:
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(settings))
+    return Access(str(path))
+
+
+def list_jobs(access: Access) -> None:
+    opened = open_cluster(access, {})
+    try:
+        opened.call("list Jobs", opened.batch.list_namespaced_job, opened.namespace)
+    finally:
+        opened.close()
+
+
+def fail(access: Access) -> PslaunchError:
+    """Return the error of a first call, which must come soon."""
+    began_s = time.monotonic()
+    with pytest.raises(PslaunchError) as caught:
+        list_jobs(access)
+    assert time.monotonic() - began_s < LIMIT_S
+    return caught.value
+
+
+@pytest.fixture
+def opened(cluster: Kube) -> Iterator[Cluster]:
+    found = open_cluster(Access(str(cluster.kubeconfig), namespace=cluster.namespace), {})
+    yield found
+    found.close()
+
+
+def test_context_gives_server_user_and_namespace(settings: dict[str, Any], tmp_path: Path) -> None:
+    opened = open_cluster(write(tmp_path, settings), {})
+    assert opened.place == (settings["clusters"][0]["cluster"]["server"],
+                            f"context test of {tmp_path}/kubeconfig", "team")  # fmt: skip
+    opened.close()
+
+
+def test_missing_kubeconfig_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="no kubeconfig: /nowhere does not exist"):
+        open_cluster(Access(), {"KUBECONFIG": "/nowhere"})
+    with pytest.raises(ClusterError, match="no account in this pod"):
+        open_cluster(Access(), {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "a: b", "[]", "contexts: 3", "clusters: []\nusers: []\ncontexts: []"]
+)
+def test_unusable_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    with pytest.raises(ClusterError, match=f"the kubeconfig {path} can't be used: "):
+        open_cluster(Access(str(path)), {})
+
+
+def test_unknown_context_shows_the_nearest(settings: dict[str, Any], tmp_path: Path) -> None:
+    access = write(tmp_path, settings)
+    with pytest.raises(SpecError, match=r"no context 'tset' in .*; did you mean 'test'?"):
+        open_cluster(access._replace(context="tset"), {})
+
+
+def test_old_credentials_are_refused_in_words(settings: dict[str, Any], tmp_path: Path) -> None:
+    settings["users"][0]["user"] = {"token": "of-last-year"}
+    error = fail(write(tmp_path, settings))
+    assert isinstance(error, ClusterError) and "log in to the cluster again" in str(error)
+
+
+def test_failing_credential_program_is_quoted(settings: dict[str, Any], tmp_path: Path) -> None:
+    command = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh",
+               "args": ["-c", "echo the login has expired >&2; exit 3"]}  # fmt: skip
+    settings["users"][0]["user"] = {"exec": command}
+    assert "the login has expired" in str(fail(write(tmp_path, settings)))
+
+
+def test_server_that_refuses_is_not_reached(settings: dict[str, Any], tmp_path: Path) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        settings["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{bound.getsockname()[1]}"
+        error = fail(write(tmp_path, settings))
+    assert isinstance(error, ClusterError) and "Connection refused" in str(error)
+
+
+def test_silent_server_is_not_reached(settings: dict[str, Any], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        settings["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{listening.getsockname()[1]}"
+        assert "timed out" in str(fail(write(tmp_path, settings)))
+
+
+def test_unknown_host_is_not_reached(settings: dict[str, Any], tmp_path: Path) -> None:
+    settings["clusters"][0]["cluster"]["server"] = "https://cluster.invalid:6443"
+    assert "is not reached" in str(fail(write(tmp_path, settings)))
+
+
+def test_certificate_of_another_cluster_is_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+    del settings["clusters"][0]["cluster"]["certificate-authority"]
+    error = fail(write(tmp_path, settings))
+    assert isinstance(error, ClusterError) and "certificate verify failed" in str(error)
+
+
+def test_missing_rights_name_the_rule(cluster: Kube) -> None:
+    error = fail(Access(str(cluster.kubeconfig), namespace="kube-system"))
+    assert isinstance(error, RightsError)
+    assert "developer has no right to list jobs in namespace kube-system" in str(error)
+    assert '{apiGroups: ["batch"], resources: [jobs], verbs: [list]}' in str(error)
+
+
+def test_rights_are_known_before_they_are_used(opened: Cluster) -> None:
+    assert opened.has_right(Right("create", "jobs", "batch"))
+    assert not opened.has_right(Right("get", "secrets"))
+    with pytest.raises(RightsError, match="has no right to get secrets"):
+        opened.demand_rights([Right("create", "jobs", "batch"), Right("get", "secrets")])
+
+
+def test_missing_namespace_is_named(cluster: Kube) -> None:
+    admin = open_cluster(
+        Access(str(cluster.kubeconfig.with_name("admin.kubeconfig")), namespace="nowhere"), {}
+    )
+    with pytest.raises(SpecError, match="namespace nowhere does not exist"):
+        admin.call("create Job", admin.batch.create_namespaced_job, "nowhere", JOB)
+    admin.close()
+
+
+def test_invalid_object_names_its_field(opened: Cluster) -> None:
+    wrong = {**JOB, "spec": {**JOB["spec"], "completionMode": "Sorted"}}
+    with pytest.raises(
+        PreflightError, match=r"refuses to create Job refused: .*spec.completionMode.*; correct"
+    ):
+        opened.call("create Job refused", opened.batch.create_namespaced_job, opened.namespace, wrong)
+
+
+def test_quota_that_is_used_up_refuses(cluster: Kube, opened: Cluster) -> None:
+    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "0"}}}
+    cluster.admin.create_namespaced_resource_quota(cluster.namespace, quota)
+    try:
+        for _ in range(100):  # the quota's controller counts first
+            try:
+                opened.call(
+                    "create Job", opened.batch.create_namespaced_job, opened.namespace, JOB, dry_run="All"
+                )
+            except PreflightError as e:
+                assert "exceeded quota: none" in str(e) and "larger quota" in str(e)
+                return
+        pytest.fail("no refusal")
+    finally:
+        cluster.admin.delete_namespaced_resource_quota("none", cluster.namespace)
