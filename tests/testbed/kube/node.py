@@ -94,7 +94,7 @@ class Node:
         """Name the programs that have ended by themselves, with the end of their logs."""
         return [
             f"{self.name}: {name} ended with {program.returncode}: {self.read_log(name)[-2000:]}"
-            for name, program in self._programs.items()
+            for name, program in [*self._programs.items()]  # threads start others meanwhile
             if program.poll() is not None
         ]
 

@@ -1,0 +1,246 @@
+"""Failures of pods in words: the cause, from pods and events as the API gives them in JSON. Pure.
+
+The state of a pod tells its own failure; events and conditions tell why no pod could be made or placed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from ..node import codes
+
+Object = Mapping[str, Any]  # of the API
+
+OOM_KILLED: Final = codes.SIGNAL_BASE + 9
+MAX_WORDS: Final = 500  # of the cluster, in characters
+
+
+class Cause(NamedTuple):
+    """Reason for which a job's pods do not come, or have gone."""
+
+    node: str  # its name in the plan
+    code: int
+    text: str  # the pod, the failure, the cluster's own words, the remedy
+    waits: bool  # it may pass: said at once, and a failure once --wait_timeout is over
+
+
+class Failure(NamedTuple):
+    """A failure as a cluster reports it."""
+
+    reasons: str  # expressions for the cluster's reason and message
+    message: str
+    code: int
+    text: str
+    remedy: str
+    waits: bool = False
+
+
+class _Sign(NamedTuple):
+    """Statement of the cluster about an object."""
+
+    kind: str  # Pod or Job
+    name: str
+    reason: str
+    message: str
+
+
+_PULL: Final = "ErrImagePull|ImagePullBackOff|ErrImageNeverPull|InvalidImageName|ImageInspectError"
+_MOUNT: Final = "FailedMount|FailedAttachVolume"
+
+# The first that fits a sign of any pod is the cause.
+FAILURES: Final = (
+    Failure(
+        _PULL, "no match for platform", codes.PREFLIGHT, "its image is for another processor",
+        "choose an --image for it, or nodes by --node_selector=kubernetes.io/arch=NAME",
+    ),
+    Failure(
+        _PULL, "", codes.PREFLIGHT, "its image can't be pulled",
+        "check --image, and --image_pull_secret where the registry asks for one",
+    ),
+    Failure(
+        "Error|StartError", "exec format error", codes.PREFLIGHT, "its image is for another processor",
+        "choose an --image for it, or nodes by --node_selector=kubernetes.io/arch=NAME",
+    ),
+    Failure(
+        "StartError", "", codes.PREFLIGHT, "its image can't run /bin/sh",
+        "choose an --image with a shell and Python 3.9 or later",
+    ),
+    Failure(
+        "Error", "no Python 3.9 or later", codes.PREFLIGHT, "its image has no suitable Python",
+        "choose another --image, or name its Python by --agent_python",
+    ),
+    Failure(
+        "FailedCreate", "exceeded quota", codes.PREFLIGHT, "the namespace's quota does not allow the pod",
+        "ask for less (--nodes, --cpu, --memory), or wait for other jobs",
+    ),
+    Failure(
+        "FailedCreate", "must specify", codes.PREFLIGHT, "the namespace's quota demands limits",
+        "give --cpu and --memory",
+    ),
+    Failure(
+        "FailedCreate", "violates PodSecurity", codes.PREFLIGHT,
+        "the namespace's security level does not allow the pod",
+        "pods meet the restricted level unless --patch takes something from it",
+    ),
+    Failure(
+        "FailedCreate", "PriorityClass", codes.PREFLIGHT, "the cluster has no such priority class",
+        "check --priority_class",
+    ),
+    Failure(
+        "FailedCreate", "service ?account", codes.PREFLIGHT, "the namespace has no such service account",
+        "check --service_account",
+    ),
+    Failure(
+        "FailedCreate", "forbidden|denied|is invalid", codes.PREFLIGHT, "the cluster refuses the pod",
+        "ask the cluster's administrator; --patch adds what has no option",
+    ),
+    Failure(
+        "OOMKilled", "", OOM_KILLED, "its memory was not enough", "raise --memory",
+    ),
+    Failure(
+        "DeadlineExceeded", "", codes.NODE_LOST, "the job's time is over", "raise --deadline",
+    ),
+    Failure(
+        "NodeNotReady", "", codes.NODE_LOST, "its machine does not answer", "ask the cluster's administrator",
+    ),
+    Failure(
+        "PreemptionByScheduler", "", codes.NODE_LOST, "a pod of higher priority took its place",
+        "raise --priority_class, or start the job again later",
+    ),
+    Failure(
+        "EvictionByEvictionAPI|DeletionByTaintManager|TerminationByKubelet|DeletionByPodGC|Evicted", "",
+        codes.NODE_LOST, "it was evicted from its machine", "start the job again; other machines take it",
+    ),
+    Failure(
+        "Deleted", "", codes.NODE_LOST, "it was deleted", "pslaunch does not start it again",
+    ),
+    Failure(
+        "Unschedulable", r"Insufficient \S+", codes.PREFLIGHT, "no machine has enough left for it",
+        "ask for less (--cpu, --memory, --gpu), or wait for other jobs", waits=True,
+    ),
+    Failure(
+        "Unschedulable", "(?i)persistentvolumeclaim", codes.PREFLIGHT, "its volume claim is not bound",
+        "check --pvc: the claim, its storage class and its volume", waits=True,
+    ),
+    Failure(
+        "Unschedulable", "untolerated taint", codes.PREFLIGHT, "machines keep it away by taints",
+        "give --toleration for those that it may use", waits=True,
+    ),
+    Failure(
+        "Unschedulable", "", codes.PREFLIGHT, "no machine suits it", "check --node_selector", waits=True,
+    ),
+    Failure(
+        _MOUNT, r"secret \"\S+-secret\" not found", codes.PREFLIGHT, "the job's secret is missing",
+        "make it by the command that render prints", waits=True,
+    ),
+    Failure(
+        _MOUNT, "", codes.PREFLIGHT, "a volume can't be mounted", "check --pvc: the claim and its volume",
+        waits=True,
+    ),
+    Failure(
+        "CreateContainer(Config)?Error", "(?i)secret", codes.PREFLIGHT,
+        "a secret for its environment is missing", "check --env_secret, or make the secret", waits=True,
+    ),
+    Failure(
+        "CreateContainer(Config)?Error|RunContainerError|FailedCreatePodSandBox", "", codes.PREFLIGHT,
+        "its container can't be made", "ask the cluster's administrator", waits=True,
+    ),
+)  # fmt: skip
+
+
+def explain(pods: Sequence[Object], events: Sequence[Object]) -> Cause | None:
+    """Return the cause for which pods of a job do not come, or have gone; None while nothing is wrong.
+
+    events: of the job's pods and Jobs, in any order; earlier ones than the pods' states do no harm.
+    """
+    signs = [*_list_pod_signs(pods), *_list_event_signs(pods, events)]
+    for failure in FAILURES:
+        found = [sign for sign in signs if _fits(failure, sign)]
+        if found:
+            return _describe(failure, found, {_get_name(pod): pod for pod in pods})
+    return None
+
+
+def _fits(failure: Failure, sign: _Sign) -> bool:
+    return bool(re.fullmatch(failure.reasons, sign.reason) and re.search(failure.message, sign.message))
+
+
+def _describe(failure: Failure, signs: Sequence[_Sign], pods: Mapping[str, Object]) -> Cause:
+    first = signs[0]
+    node = _cut_suffix(first.name)
+    machine = pods[first.name]["spec"].get("nodeName") if first.name in pods else None
+    others = len({_cut_suffix(sign.name) for sign in signs}) - 1
+    place = f" on {machine}" if machine else ""
+    more = f" (and {others} more)" if others else ""
+    words = f": {said}" if (said := _shorten(first.message)) else ""
+    text = f"{first.kind.lower()} {node}{place}{more}: {failure.text}{words}; {failure.remedy}"
+    return Cause(node, failure.code, text, failure.waits)
+
+
+def _shorten(message: str) -> str:
+    """Return the cluster's words on one line, without the scheduler's about preemption."""
+    words = re.sub(
+        r"\. (no new claims to deallocate|preemption:|not found$).*", "", " ".join(message.split())
+    )
+    words = re.sub(
+        r"^(Error creating: pods \S+ is forbidden|failed to pull and unpack image \S+): ", "", words
+    )
+    return words if len(words) <= MAX_WORDS else f"{words[:MAX_WORDS]}…"
+
+
+def _list_pod_signs(pods: Sequence[Object]) -> Iterator[_Sign]:
+    """Yield what the states of pods say."""
+    for pod in pods:
+        status = pod["status"]
+        containers = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
+        states = [
+            container["state"].get(key) for container in containers for key in ("waiting", "terminated")
+        ]
+        conditions = [
+            condition
+            for condition in status.get("conditions", ())
+            if (condition["type"], condition["status"])
+            in (("PodScheduled", "False"), ("DisruptionTarget", "True"))
+        ]
+        deleted = {"reason": "Deleted"} if "deletionTimestamp" in pod["metadata"] else None
+        for said in filter(None, (*states, *conditions, status, deleted)):
+            if "reason" in said:
+                yield _Sign("Pod", _get_name(pod), said["reason"], said.get("message", ""))
+
+
+def _list_event_signs(pods: Sequence[Object], events: Sequence[Object]) -> Iterator[_Sign]:
+    """Yield what events say, except for what has passed since."""
+    known = {_get_name(pod): pod for pod in pods}
+    come = {_cut_suffix(name) for name in known}
+    for event in events:
+        kind, name = event["involvedObject"]["kind"], event["involvedObject"]["name"]
+        reason, message = event["reason"], event.get("message", "")
+        pod = known.get(name)
+        if refused := re.match(r'Error creating: pods "(\S+?)-?"', message):
+            kind, name = "Pod", refused[1]
+            passed = _cut_suffix(name) in come
+        elif reason == "NodeNotReady":
+            passed = pod is None or _has_condition(pod, "Ready", "True")
+        else:
+            passed = pod is not None and not _is_being_made(pod)
+        if not passed:
+            yield _Sign(kind, name, reason, message)
+
+
+def _is_being_made(pod: Object) -> bool:
+    return all("waiting" in container["state"] for container in pod["status"].get("containerStatuses", ()))
+
+
+def _has_condition(pod: Object, kind: str, value: str) -> bool:
+    return any((c["type"], c["status"]) == (kind, value) for c in pod["status"].get("conditions", ()))
+
+
+def _get_name(pod: Object) -> str:
+    return str(pod["metadata"]["name"])
+
+
+def _cut_suffix(pod: str) -> str:
+    """Return the name of a pod without its random end: the node's in the plan."""
+    return re.sub(r"-[a-z0-9]{5}$", "", pod)
