@@ -1,4 +1,4 @@
-"""The bundled runtime: `import pslaunch.runtime as paddle` is enough for a v2 cluster program.
+"""The bundled runtime: `import pslaunch.runtime as paddle` is enough for a v2 or a Fleet program.
 
 Importing it does not load numpy: each name is loaded on first use, so that the launcher and a pserver,
 which need only a part, stay small. Never imports launcher code.
@@ -31,7 +31,8 @@ _NAMES = {
     "batch": "pslaunch.runtime.reader",
     "infer": "pslaunch.runtime.inference",
 }
-__all__ = [*_MODULES, *_NAMES]
+_FLEET_MODULES = ("fleet",)
+__all__ = [*_MODULES, *_NAMES, *_FLEET_MODULES]
 
 
 def make_name_error(module: str, name: str, names: Iterable[str]) -> AttributeError:
@@ -51,7 +52,7 @@ def publish(module: str, names: Iterable[str]) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+    if name in (*_MODULES, *_FLEET_MODULES):
         return importlib.import_module(f"pslaunch.runtime.{name}")
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)

@@ -32,6 +32,9 @@ ATTEMPT_S = 5.0  # limit of one connection with its handshake, and of a stopped 
 LAST_ATTEMPT_S = 1.0  # limit of one connection after connect_timeout has passed
 REFUSED_S = 1.0  # if nobody listens for this long after training began, the pserver is gone for good
 RUN_MS = 500
+MESSAGES = "messages of trainers"  # name of gather()'s table
+GATHER_COLS = 64
+GATHER_ROWS = 1 << 20  # of one trainer's message, 128 MiB
 PULL_BYTES = 32 << 20  # rows pulled at a time; the core may need the same amount again to sort them
 
 
@@ -78,6 +81,19 @@ def _list_shards(
     dense = [_ShardPort(h, p + i, rank, i) for rank, (h, p) in ranks for i in range(ports_num)]
     numbers = range(ports_num, ports_num + ports_num_for_sparse)
     return dense + [_ShardPort(h, p + i, rank, i) for rank, (h, p) in ranks for i in numbers]
+
+
+def _count_rows(size: int) -> int:
+    """Return the rows of a message of so many bytes: its size, then 16 bits in each value."""
+    return 1 + -(-size // (2 * GATHER_COLS))
+
+
+def _pack_rows(data: bytes) -> F32:
+    rows = np.zeros((_count_rows(len(data)), GATHER_COLS), np.float32)
+    rows[0, :4] = np.frombuffer(len(data).to_bytes(8, "little"), "<u2")
+    padded = data + bytes(-len(data) % (2 * GATHER_COLS))
+    rows[1:] = np.frombuffer(padded, "<u2").reshape(-1, GATHER_COLS)
+    return rows
 
 
 def _print_line(line: str) -> None:
@@ -135,7 +151,9 @@ class Client:
         self._dims: dict[str, int] = {}
         self._blocks = 0
         self._in_call = threading.Lock()
-        self._passes = self._barriers = 0
+        self._passes = self._barriers = self._gathers = 0
+        self._messages: dict[str, int] = {}  # the table of gather()
+        self._gathered = (np.empty((0, GATHER_COLS), np.float32),) * 2  # own rows of the last two calls
         self._connected = self._begun = self._finishing = self._closed = False
         self._interrupted = False  # a call that pservers may know in part is not complete
         self._pid = os.getpid()
@@ -342,18 +360,29 @@ class Client:
 
     def create_sparse(self, name: str, rows: int, dim: int, optim: Optim, init: Init) -> None:
         """Create a table of rows [dim] by 64-bit key, created on first use; `rows` keys are known."""
+        self._check_new(name)
+        self._dims[name] = dim
+        self._add_table(self._sparse, name, (rows, dim), optim, init, (self._mode, self._discard))
+
+    def _add_table(
+        self,
+        into: dict[str, int],
+        name: str,
+        shape: tuple[int, int],
+        optim: Optim,
+        init: Init,
+        mode: tuple[int, int],
+    ) -> None:
         self.connect()
         first, n = 0, self._dense_shards
         if self._ports[1]:
             first, n = n, len(self._shards) - n
+        (rows, dim), (own_mode, discard) = shape, mode
         begin = (self._seed, KINDS[init.kind], init.mean, init.std)
 
         def add() -> None:
-            self._check_new(name)
-            self._sparse[name] = self._core.add_sparse(
-                name, rows, dim, optim.pack(), self._mode, self._discard, *begin, first, n
-            )
-            self._dims[name] = dim
+            rule = optim.pack()
+            into[name] = self._core.add_sparse(name, rows, dim, rule, own_mode, discard, *begin, first, n)
 
         self._call(add)
 
@@ -534,6 +563,39 @@ class Client:
 
         self.connect()
         self._call(add)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """Return the bytes of every trainer, in order of trainers; all of them call it, between passes."""
+        own = _pack_rows(data)
+        if len(own) > GATHER_ROWS:
+            raise ValueError(f"gather: {len(data)} bytes are more than {(GATHER_ROWS - 1) * 2 * GATHER_COLS}")
+        if not self._messages:
+            init = Init(kind="normal", mean=0.0, std=0.0)
+            rule = Optim(method="sgd", learning_rate=1.0)
+            mode = MODES["half_async"], 0  # no step to wait for, and no empty pushes in others' steps
+            self._add_table(self._messages, MESSAGES, (0, GATHER_COLS), rule, init, mode)
+        keys, table = self._make_message_keys, self._messages[MESSAGES]
+        old = self._gathered[0]
+        change = np.zeros((max(len(old), len(own)), GATHER_COLS), np.float32)
+        change[: len(old)] = old
+        change[: len(own)] -= own  # the rule subtracts it, without rounding
+        self._call(lambda: self._core.push_rows(table, keys(self._trainer_id, len(change)), change))
+        self._gathered = self._gathered[1], own
+        self.barrier()
+        heads = np.empty((self._trainers, GATHER_COLS), np.float32)
+        first = np.concatenate([keys(trainer, 1) for trainer in range(self._trainers)])
+        self._pull_parts([(table, first, heads)])
+        sizes = [int.from_bytes(head[:4].astype("<u2").tobytes(), "little") for head in heads]
+        found = [np.empty((_count_rows(size), GATHER_COLS), np.float32) for size in sizes]
+        for trainer, rows in enumerate(found):
+            self._pull_parts([(table, keys(trainer, len(rows)), rows)])
+        self._gathers += 1
+        return [rows[1:].astype("<u2").tobytes()[:size] for rows, size in zip(found, sizes, strict=True)]
+
+    def _make_message_keys(self, trainer: int, rows: int) -> U64:
+        """Return the keys of a trainer's rows in this call. Those of the call before may still be read."""
+        first = (self._gathers % 2 * self._trainers + trainer) * GATHER_ROWS
+        return np.arange(first, first + rows, dtype=np.uint64)
 
     def finish(self) -> None:
         """Report to every pserver that this trainer is finished, and close."""

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import ClassVar
 
 from . import _core
-from .client import ClientError, NotReached, PeerVanished
+from .client import Client, ClientError, NotReached, PeerVanished
 from .infolog import InfoLog, get_log_path
 from .network import Network
 from .optimizer import Optimizer
@@ -126,11 +126,15 @@ class Run:
     def _note_connected(self, remote: RemoteUpdater, strategy: Strategy) -> None:
         if strategy.mode != "sync":
             self.log.say(f"{strategy} (docs/training.md)")
+        self.note_connected(remote)
+
+    def note_connected(self, remote: RemoteUpdater | Client) -> None:
+        """Report that this trainer is connected; at the interpreter's exit, that it is finished."""
         self.progress.report_state("connected")
         _Crash.watch()
         atexit.register(self._end, remote, os.getpid())
 
-    def _end(self, remote: RemoteUpdater, pid: int) -> None:
+    def _end(self, remote: RemoteUpdater | Client, pid: int) -> None:
         """At interpreter exit: report "finished" only after a successful training.
 
         A child made by fork says nothing: the connections are its parent's.

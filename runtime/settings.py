@@ -93,14 +93,20 @@ def init(**arguments: object) -> None:
     In the role PSERVER, if a launcher starts the program in both roles, the process becomes the pserver:
     no return.
     """
+    settings = prepare(arguments)
+    if os.environ.get("TRAINING_ROLE", "").upper() == "PSERVER":
+        host, port = os.environ.get("POD_IP", ""), os.environ.get("PADDLE_PORT") or str(settings.port)
+        _become_pserver(build_pserver_options(settings, host, port))
+
+
+def prepare(arguments: Mapping[str, object]) -> Settings:
+    """Take the arguments as the settings of this process, and return them; report misspelt variables."""
     global _current
     for name in sorted(os.environ):
         if near := env.find_near_init_var(name):
             print(f"the variable {name} has no effect; did you mean {near}?", file=sys.stderr)
-    settings = resolve(arguments, os.environ)
-    if os.environ.get("TRAINING_ROLE", "").upper() == "PSERVER":
-        _become_pserver(build_pserver_argv(settings, os.environ))
-    _current = settings
+    _current = resolve(arguments, os.environ)
+    return _current
 
 
 def get_settings() -> Settings:
@@ -111,23 +117,22 @@ def get_settings() -> Settings:
     return _current
 
 
-def build_pserver_argv(settings: Settings, environ: Mapping[str, str]) -> list[str]:
-    """Return the command line of the pserver that this process becomes; pure."""
-    port = environ.get("PADDLE_PORT") or str(settings.port)
-    argv = [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", f"--port={port}"]
+def build_pserver_options(settings: Settings, host: str, port: str) -> list[str]:
+    """Return the options of the pserver at an address, as of a command line; pure."""
+    options = [f"--port={port}"]
     for name in ("ports_num", "ports_num_for_sparse", "num_gradient_servers"):
-        argv.append(f"--{name}={getattr(settings, name)}")
-    if environ.get("POD_IP"):
-        argv.append(f"--host={environ['POD_IP']}")
+        options.append(f"--{name}={getattr(settings, name)}")
+    if host:
+        options.append(f"--host={host}")
     if settings.secret_file:
-        argv.append(f"--secret_file={settings.secret_file}")
+        options.append(f"--secret_file={settings.secret_file}")
     if settings.log_dir:
-        argv.append(f"--log_dir={settings.log_dir}")
-    return argv
+        options.append(f"--log_dir={settings.log_dir}")
+    return options
 
 
-def _become_pserver(argv: list[str]) -> None:
+def _become_pserver(options: list[str]) -> None:
     print("role PSERVER: this process becomes the pserver", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(argv[0], argv)
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", *options])

@@ -11,7 +11,7 @@ import pytest
 
 from pslaunch.runtime import _core, reference
 from pslaunch.runtime.client import Client, Init, Optim
-from pslaunch.runtime.kernel_numbers import METHODS, Method
+from pslaunch.runtime.kernel_numbers import METHODS, Method, Mode
 from support.proxy import cutting
 from support.pservers import cluster, run_trainers
 
@@ -144,6 +144,32 @@ def test_passes_and_barriers_repeat() -> None:
     with cluster(trainers=2) as found:
         for w in run_trainers(2, passes):
             np.testing.assert_array_equal(w, -np.full(5, 6, np.float32))
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_trainers_gather_messages_of_any_size_between_passes(mode: Mode) -> None:
+    sizes = [0, 1, 2, 127, 128, 129, 70_001, 3]
+
+    def messages(t: int) -> list[list[bytes]]:
+        with found.client(t, mode=mode) as c:
+            c.create_dense("w", 5, PLAIN)
+            c.init_dense({"w": np.zeros(5, np.float32)})
+            heard = []
+            for i in range(len(sizes)):
+                for _ in range((t + i) % 3):
+                    c.push_pull({"w": np.ones(5, np.float32)}, {"w": np.empty(5, np.float32)})
+                c.end_pass()
+                heard.append(c.gather(make_message(t, i)))
+            c.finish()
+        return heard
+
+    def make_message(t: int, i: int) -> bytes:
+        return np.random.default_rng((t, i)).bytes(sizes[(i + t) % len(sizes)])
+
+    with cluster(2, sparse=1, trainers=3) as found:
+        heard = run_trainers(3, messages)
+        assert found.codes() == [0, 0]
+    assert heard == [[[make_message(t, i) for t in range(3)] for i in range(len(sizes))]] * 3
 
 
 CUTS = [600, 5_000, 64_700, 150_001, 199_999, -700, -3_000, -150_000]

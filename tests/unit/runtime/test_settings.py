@@ -10,7 +10,7 @@ from dataclasses import fields
 import pytest
 
 from pslaunch.runtime import settings
-from pslaunch.runtime.settings import build_pserver_argv, resolve
+from pslaunch.runtime.settings import build_pserver_options, resolve
 from pslaunch.runtime.shared import env
 
 
@@ -73,16 +73,17 @@ def test_in_the_role_pserver_the_program_becomes_it(monkeypatch: pytest.MonkeyPa
     settings.init(num_gradient_servers=2, ports_num=2)
     assert called == [
         [
-            *(sys.executable, "-P", "-m", "pslaunch.runtime.pserver", "--port=6001", "--ports_num=2"),
-            *("--ports_num_for_sparse=0", "--num_gradient_servers=2", "--host=127.0.0.2"),
+            *("--port=6001", "--ports_num=2", "--ports_num_for_sparse=0", "--num_gradient_servers=2"),
+            "--host=127.0.0.2",
         ]
     ]
 
 
 def test_the_pserver_gets_secret_and_log_folder() -> None:
-    argv = build_pserver_argv(resolve({"log_dir": "l"}, {"PSLAUNCH_SECRET_FILE": "/s"}), {})
-    assert argv[-2:] == ["--secret_file=/s", "--log_dir=l"]
-    assert "--port=7164" in argv
+    settings = resolve({"log_dir": "l"}, {"PSLAUNCH_SECRET_FILE": "/s"})
+    options = build_pserver_options(settings, "", "7164")
+    assert options[-2:] == ["--secret_file=/s", "--log_dir=l"]
+    assert options[0] == "--port=7164"
 
 
 def test_misspelt_variable_of_init_is_reported() -> None:

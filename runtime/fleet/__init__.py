@@ -1,0 +1,56 @@
+"""PaddlePaddle Fleet by its names: `from pslaunch.runtime import fleet` (docs/fleet.md)."""
+
+from .. import publish
+from .base.role_maker import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
+from .life import FLEET
+from .strategy import DistributedStrategy, StrategyFactory
+from .util import UtilBase
+
+init = FLEET.init
+is_server = FLEET.is_server
+is_worker = FLEET.is_worker
+is_first_worker = FLEET.is_first_worker
+worker_num = nranks = world_size = FLEET.worker_num
+worker_index = rank = FLEET.worker_index
+worker_endpoints = FLEET.worker_endpoints
+server_num = FLEET.server_num
+server_index = FLEET.server_index
+server_endpoints = FLEET.server_endpoints
+init_server = FLEET.init_server
+run_server = FLEET.run_server
+init_worker = FLEET.init_worker
+barrier_worker = FLEET.barrier_worker
+stop_worker = FLEET.stop_worker
+util = UtilBase()
+all_reduce = util.all_reduce
+
+__all__ = [
+    "DistributedStrategy",
+    "PaddleCloudRoleMaker",
+    "Role",
+    "StrategyFactory",
+    "UserDefinedRoleMaker",
+    "UtilBase",
+    "all_reduce",
+    "barrier_worker",
+    "base",
+    "init",
+    "init_server",
+    "init_worker",
+    "is_first_worker",
+    "is_server",
+    "is_worker",
+    "nranks",
+    "rank",
+    "run_server",
+    "server_endpoints",
+    "server_index",
+    "server_num",
+    "stop_worker",
+    "util",
+    "worker_endpoints",
+    "worker_index",
+    "worker_num",
+    "world_size",
+]
+publish(__name__, __all__)

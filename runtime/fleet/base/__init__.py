@@ -1,0 +1,1 @@
+"""`role_maker`, at its place in PaddlePaddle Fleet."""

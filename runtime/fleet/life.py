@@ -1,0 +1,173 @@
+"""Life of a process in a Fleet job: its part, its server or its connection to the servers, and its end."""
+
+from __future__ import annotations
+
+import sys
+from typing import Protocol
+
+from ..client import Client
+from ..pserver import pserver
+from ..remote import make_client
+from ..run import Run
+from ..settings import Settings, build_pserver_options, prepare
+from ..shared import env
+from ..strategy import Strategy
+from .base.role_maker import PaddleCloudRoleMaker, Part
+
+
+class RoleMaker(Protocol):
+    """Source of this process's part."""
+
+    def make_part(self) -> Part: ...
+
+
+class Fleet:
+    """State behind the functions of `pslaunch.runtime.fleet`: one for each process."""
+
+    def __init__(self) -> None:
+        self._part: Part | None = None
+        self._settings: Settings | None = None
+        self._run: Run | None = None
+        self._client: Client | None = None
+
+    # -- part
+
+    def init(
+        self, role_maker: RoleMaker | None = None, is_collective: bool = False, strategy: object = None
+    ) -> None:
+        """Read this process's part in the job; the first function of a Fleet program.
+
+        Without `role_maker` the environment gives it. `strategy` is an argument of distributed_optimizer().
+        Raises EnvError, naming the variables that are missing or wrong.
+        """
+        if strategy is not None:
+            raise ValueError(
+                "fleet.init: give strategy to fleet.distributed_optimizer; it has no effect here"
+            )
+        part = (role_maker or PaddleCloudRoleMaker(is_collective)).make_part()
+        if part.note:
+            print(part.note, file=sys.stderr)
+        self._settings = prepare(
+            {
+                "pservers": ",".join(part.servers),
+                "num_gradient_servers": part.workers,
+                "trainer_id": 0 if part.is_server else part.index,
+            }
+        )
+        self._part = part
+
+    def _get_part(self) -> Part:
+        if self._part is None:
+            raise RuntimeError("call fleet.init() first: this process does not know its part in the job")
+        return self._part
+
+    def is_server(self) -> bool:
+        """Return True if this process is a server."""
+        return self._get_part().is_server
+
+    def is_worker(self) -> bool:
+        """Return True if this process is a worker."""
+        return not self._get_part().is_server
+
+    def is_first_worker(self) -> bool:
+        """Return True if this process is worker 0."""
+        return self.is_worker() and self._get_part().index == 0
+
+    def worker_index(self) -> int:
+        """Return the index of this process among those of its role."""
+        return self._get_part().index
+
+    server_index = worker_index
+
+    def worker_num(self) -> int:
+        """Return the number of workers."""
+        return self._get_part().workers
+
+    def server_num(self) -> int:
+        """Return the number of servers; 0 if this worker trains alone."""
+        return len(self._get_part().servers)
+
+    def server_endpoints(self, to_string: bool = False) -> list[str] | str:
+        """Return host:port of each server, joined with commas if `to_string`."""
+        return _join(self._get_part().servers, to_string=to_string)
+
+    def worker_endpoints(self, to_string: bool = False) -> list[str] | str:
+        """Return host:port of each worker, joined with commas if `to_string`; none are needed."""
+        return _join(self._get_part().worker_endpoints, to_string=to_string)
+
+    # -- server
+
+    def init_server(self) -> None:
+        """Check that this process is a server; run_server() does the rest."""
+        self._check_role("init_server", server=True)
+
+    def run_server(self) -> None:
+        """Serve at POD_IP:PADDLE_PORT until all workers have stopped.
+
+        An error ends the program with its exit code.
+        """
+        part, settings = self._check_role("run_server", server=True)
+        host, port = env.split_addr(part.servers[part.index], "server_endpoints")
+        sys.stdout.flush()
+        if code := pserver.main(build_pserver_options(settings, host, str(port))):
+            raise SystemExit(code)
+
+    # -- worker
+
+    def init_worker(self) -> None:
+        """Connect to all servers and wait until they are ready. A worker that trains alone has none."""
+        part, settings = self._check_role("init_worker", server=False)
+        if self._run is not None:
+            raise RuntimeError("fleet.init_worker: called twice")
+        self._run = run = Run(settings, is_local=not part.servers)
+        if part.servers:
+            client = make_client(settings, Strategy(), lambda text: run.log.say(text))
+            with run.guard():
+                client.connect()
+            run.note_connected(client)
+            self._client = client
+
+    def barrier_worker(self) -> None:
+        """Wait until all workers have called this, or have stopped."""
+        run = self._get_run("barrier_worker")
+        if self._client is not None:
+            with run.guard():
+                self._client.barrier()
+
+    def gather(self, data: bytes, where: str) -> list[bytes]:
+        """Return the bytes of every worker, in order; all workers call it."""
+        run = self._get_run(where)
+        if self._client is None:
+            return [data]
+        with run.guard():
+            return self._client.gather(data)
+
+    def stop_worker(self) -> None:
+        """Report to the servers that this worker has finished; they end when all have."""
+        run = self._get_run("stop_worker")
+        if self._client is not None:
+            with run.guard():
+                self._client.finish()
+
+    def _check_role(self, where: str, *, server: bool) -> tuple[Part, Settings]:
+        part = self._get_part()
+        assert self._settings is not None  # with the part
+        if part.is_server != server:
+            own, asked = ("server", "is_worker") if part.is_server else ("worker", "is_server")
+            raise RuntimeError(
+                f"fleet.{where}: this process is {own} {part.index}; call it only if fleet.{asked}() is True"
+            )
+        return part, self._settings
+
+    def _get_run(self, where: str) -> Run:
+        self._check_role(where, server=False)
+        if self._run is None:
+            raise RuntimeError(f"fleet.{where}: call fleet.init_worker() first")
+        return self._run
+
+
+def _join(endpoints: tuple[str, ...], *, to_string: bool) -> list[str] | str:
+    return ",".join(endpoints) if to_string else list(endpoints)
+
+
+FLEET = Fleet()

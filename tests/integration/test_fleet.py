@@ -1,0 +1,134 @@
+"""Fleet programs of the bundled runtime, started by pslaunch, and by hand with Fleet's variables."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from support.jobs import LocalPlace, finished, until_nothing_runs
+from support.process import Started, started
+from support.pservers import bind_block
+
+ROLES = """
+import numpy as np
+from pslaunch.runtime import fleet
+
+fleet.init()
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+    print(f"server {fleet.server_index()} of {fleet.server_num()} has ended")
+else:
+    fleet.init_worker()
+    rank = fleet.worker_index()
+    for i in range(3):
+        total = fleet.util.all_reduce(np.array([rank + 1, 2**40 + i]))
+        most = fleet.all_reduce(rank / 3, mode="max")
+        names = fleet.util.all_gather(np.arange(rank + 1))
+    print(fleet.util.get_file_shard(["a", "b", "c"]), total.tolist(), most, [len(name) for name in names])
+    fleet.barrier_worker()
+    fleet.util.print_on_rank("the first worker alone", 0)
+    fleet.stop_worker()
+"""
+SHARES = (["a", "b"], ["c"])
+
+
+def run_by_hand(folder: Path, *blocks: Mapping[str, str]) -> list[Started]:
+    """Run `python train.py` in each environment to its end, all at once."""
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PADDLE_", "TRAINING_"))
+    }
+    with contextlib.ExitStack() as stack:
+        argv = [sys.executable, "train.py"]
+        found = [stack.enter_context(started(argv, cwd=folder, env=clean | dict(b))) for b in blocks]
+        for process in found:
+            process.wait()
+    return found
+
+
+def make_blocks(servers: int, workers: int) -> list[dict[str, str]]:
+    """Return the variables of each process, as somebody sets them by hand."""
+    socks = bind_block(servers)
+    ports = [str(sock.getsockname()[1]) for sock in socks]
+    for sock in socks:
+        sock.close()
+    listed = ",".join(f"127.0.0.{k}:{port}" for k, port in enumerate(ports, 1))
+    common = {"PADDLE_PSERVERS_IP_PORT_LIST": listed, "PADDLE_TRAINERS_NUM": str(workers)}
+    return [
+        *(
+            {**common, "TRAINING_ROLE": "PSERVER", "POD_IP": f"127.0.0.{k}", "PADDLE_PORT": port}
+            for k, port in enumerate(ports, 1)
+        ),
+        *({**common, "TRAINING_ROLE": "TRAINER", "PADDLE_TRAINER_ID": str(i)} for i in range(workers)),
+    ]
+
+
+def test_launched_processes_have_their_parts_and_end_together(workspace: Path) -> None:
+    (workspace / "train.py").write_text(ROLES)
+    code, job = finished(LocalPlace(1), workspace, "--server_num=2", "--worker_num=2", program=["train.py"])
+    assert code == 0, job.launcher.output()
+    assert job.end()["reason"] == "all trainers ended with 0"
+    for i in range(2):
+        assert job.lines(f"pserver/{i}")[-1] == f"server {i} of 2 has ended"
+        assert f"{SHARES[i]} [3, {2 * (2**40 + 2)}] {1 / 3} [1, 2]" in job.lines(f"trainer/{i}")
+        assert ("the first worker alone" in job.lines(f"trainer/{i}")) == (i == 0)
+    until_nothing_runs(2.0)
+
+
+def test_four_blocks_of_variables_by_hand_need_no_launcher(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ROLES)
+    blocks = make_blocks(2, 2)
+    processes = run_by_hand(tmp_path, *blocks)
+    assert [process.wait() for process in processes] == [0] * 4, [p.output() for p in processes]
+    for i, server in enumerate(processes[:2]):
+        host, port = blocks[i]["POD_IP"], blocks[i]["PADDLE_PORT"]
+        assert f"Server listening on {host}:{port} selected port: {port}\n" in server.output()
+        assert server.output().endswith(f"server {i} of 2 has ended\n")
+    for i, worker in enumerate(processes[2:]):
+        assert f"init rpc client with trainer_id {i}\n" in worker.output()
+        assert f"{SHARES[i]} [3, " in worker.output()
+
+
+def test_program_without_variables_trains_alone(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ROLES)
+    (worker,) = run_by_hand(tmp_path, {})
+    assert worker.wait() == 0, worker.output()
+    assert "this program trains alone" in worker.output()
+    assert "['a', 'b', 'c'] [1, " in worker.output()
+
+
+@pytest.mark.parametrize(
+    ("program", "block", "text"),
+    [
+        ("fleet.init()", {"TRAINING_ROLE": "TRAINER"}, "PADDLE_TRAINER_ID are missing"),
+        ("fleet.is_server()", {}, "call fleet.init() first"),
+        ("fleet.init(); fleet.run_server()", {}, "is worker 0; call it only if fleet.is_server()"),
+        ("fleet.init(); fleet.stop_worker()", {}, "call fleet.init_worker() first"),
+        ("fleet.init(); fleet.init_worker(); fleet.init_worker()", {}, "fleet.init_worker: called twice"),
+        ("fleet.init(is_collective=True)", {}, "parameter servers alone"),
+        ("fleet.init(strategy=1)", {}, "give strategy to fleet.distributed_optimizer"),
+    ],
+)  # fmt: skip
+def test_wrong_lives_are_refused_in_words(
+    tmp_path: Path, program: str, block: dict[str, str], text: str
+) -> None:
+    (tmp_path / "train.py").write_text(f"from pslaunch.runtime import fleet\n{program}\n")
+    (process,) = run_by_hand(tmp_path, block)
+    assert process.wait() == 1
+    assert text in process.output().splitlines()[-1]
+
+
+def test_busy_port_of_a_server_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ROLES)
+    blocks = make_blocks(1, 1)
+    host, port = blocks[0]["POD_IP"], blocks[0]["PADDLE_PORT"]
+    with socket.create_server((host, int(port))):
+        (process,) = run_by_hand(tmp_path, blocks[0])
+    assert process.wait() == 69
+    assert f"port {port} at {host} is busy" in process.output()
