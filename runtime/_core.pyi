@@ -36,18 +36,11 @@ def apply_sparse(
     step: int,
     value: _F32,  # [rows, dim], in place
     slots: _F32 | None,  # [slots, rows, dim]
-    rows: _U64,  # [k], unique; ascending is fastest
+    rows: _U64,  # [k], unique
     grad: _F32,  # [k, dim]
 ) -> None: ...
 def list_methods() -> list[tuple[str, int, tuple[str | None, str | None, str | None]]]: ...
 def add(acc: _F32, g: _F32, isa: int = 0) -> None: ...
-def sum_groups(
-    sum: _F32,  # [k, dim]
-    rows: _F32,  # [n, dim]
-    order: npt.NDArray[np.intp],  # [n]
-    starts: npt.NDArray[np.intp],  # [k], start of each group in `order`, ascending from 0
-    /,
-) -> None: ...
 def set_floats(mode: int = 0, /) -> int: ...  # 0: IEEE; returns what restores the treatment before
 def init_rows(
     out: _F32,  # [n, dim]
@@ -80,6 +73,30 @@ def dot_rows(x: _F32, y: _F32, out: _F32, threads: int, /) -> None: ...  # twice
 def take_logs(x: _F32, threads: int, /) -> None: ...  # [n], in place
 def choose_build(isa: int, /) -> None: ...  # for tests: 0 best, 1 baseline, up to 2 AVX2, 3 AVX-512
 def get_build() -> str: ...  # "AVX-512", "AVX2", "NEON" or "plain C"
+
+# -- lookups in embedding tables: py_lookup.c; the same results for any number of threads
+
+def find_rows(  # returns the number of keys of each table; ValueError names the table of an id out of range
+    tables: list[tuple[str, int, npt.NDArray[np.int64]]],  # name, rows, ids [n]
+    keys: _U64,  # [sum of all n]; of each table the unique ids first, in the order of their first use
+    index: npt.NDArray[np.intp],  # [sum of all n]; the place of each id in the keys of its table
+    threads: int,
+    /,
+) -> list[int]: ...
+def gather_rows(
+    table: _F32,  # [k, dim]
+    index: npt.NDArray[np.intp],  # [sum of all n]
+    parts: list[_F32],  # [n, dim] each, with dense rows at any distance; written, so only these may overlap
+    threads: int,
+    /,
+) -> None: ...
+def sum_rows(
+    sums: _F32,  # [k, dim], written: the sum of the rows of each index, in their order
+    index: npt.NDArray[np.intp],  # [sum of all n]
+    parts: list[_F32],  # [n, dim] each, with dense rows at any distance
+    threads: int,
+    /,
+) -> None: ...
 
 # -- shards and frames: py_shard.c, documented in csrc/ps_shard.h and ps_frame.h
 

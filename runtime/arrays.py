@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,47 +16,42 @@ Ids = npt.NDArray[np.int64]
 Index = npt.NDArray[np.intp]
 
 CHUNK_BYTES = 8 << 20  # values of a large parameter that are moved at a time
-MAX_IDS = 2**32  # per table: `find_unique_rows` packs an id and its position into 64 bits
-_LOW = np.uint64(0xFFFFFFFF)
-_SHIFT = np.uint64(32)
+MAX_IDS = 2**32  # per table
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows of one table that a batch needs, and their positions.
 
-    keys: [k], ascending, unique. index: [n], position in `keys` of each requested id. order: [n], the
-    ids' positions sorted by key, stable. starts: [k], start of each key in `order`.
+    keys: [k], unique, in the order of their first use. index: [n], position in `keys` of each requested id.
     """
 
     keys: U64
     index: Index
-    order: Index
-    starts: Index
 
 
-def find_unique_rows(ids: Ids) -> Rows:
-    """Return the unique rows of `ids`, [n], each below MAX_IDS. O(n log n)."""
-    n = ids.size
-    packed = ids.astype(np.uint64).ravel()
-    packed <<= _SHIFT
-    packed |= np.arange(n, dtype=np.uint64)
-    packed.sort()  # by id, then by position: a stable order from numpy's fastest sort
-    order = (packed & _LOW).astype(np.intp)
-    packed >>= _SHIFT
-    first = np.empty(n, dtype=np.bool_)
-    first[:1] = True
-    np.not_equal(packed[1:], packed[:-1], out=first[1:])
-    starts = np.flatnonzero(first)
-    index = np.empty(n, dtype=np.intp)
-    index[order] = np.cumsum(first) - 1
-    return Rows(packed[starts], index, order, starts)
+def find_rows(ids: Mapping[str, tuple[int, Ids]], threads: int = 1) -> dict[str, Rows]:
+    """Return the unique rows of each table for its number of rows and the ids of a batch, [n], in one pass.
+
+    Raises ValueError that names table and id if an id is out of range.
+    """
+    tables = [(name, rows, own) for name, (rows, own) in ids.items()]
+    total = sum(len(own) for *_, own in tables)
+    keys, index = np.empty(total, dtype=np.uint64), np.empty(total, dtype=np.intp)
+    found, at = {}, 0
+    for (name, _, own), count in zip(tables, _core.find_rows(tables, keys, index, threads), strict=True):
+        found[name] = Rows(keys[at : at + count], index[at : at + len(own)])
+        at += len(own)
+    return found
 
 
-def sum_rows(rows: Rows, grads: F32) -> F32:
-    """Sum [n, dim] gradients to [k, dim], those of one key in the order in which they came."""
-    total = np.empty((rows.starts.size, grads.shape[1]), dtype=np.float32)
-    _core.sum_groups(total, grads, rows.order, rows.starts)
+def sum_rows(rows: Rows, grads: Sequence[F32], threads: int = 1) -> F32:
+    """Sum the gradients of all ids, in parts [.., dim] with dense rows, to [k, dim].
+
+    Those of one key are added in the order of its ids.
+    """
+    total = np.empty((len(rows.keys), grads[0].shape[1]), dtype=np.float32)
+    _core.sum_rows(total, rows.index, list(grads), threads)
     return total
 
 

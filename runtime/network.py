@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from . import _core
-from .arrays import F32, U64, Ids, Rows, find_unique_rows, sum_rows
+from .arrays import F32, U64, Ids, Rows, find_rows, sum_rows
 from .layer import Layer
 from .ops import (
     ConcatNode,
@@ -53,7 +53,7 @@ class BatchInput:
 class StepResult:
     """Sums over the samples of one batch; gradients are sums too, and empty without training.
 
-    sparse: unique keys of each embedding table, ascending, and their gradients [k, dim].
+    sparse: unique keys of each embedding table, and their gradients [k, dim].
     """
 
     samples: int
@@ -143,8 +143,10 @@ class Network:
 
     def prepare(self, inputs: Inputs, samples: int) -> BatchInput:
         """Return the input of a batch."""
-        rows = {name: self._find_rows(nodes, inputs) for name, nodes in self._lookups.items()}
-        return BatchInput(inputs=inputs, samples=samples, rows=rows)
+        ids = {
+            name: (self.params[name].rows, _join_ids(nodes, inputs)) for name, nodes in self._lookups.items()
+        }
+        return BatchInput(inputs=inputs, samples=samples, rows=find_rows(ids, self._threads))
 
     def step(
         self,
@@ -173,7 +175,8 @@ class Network:
         if draw is not None:
             result.dense = tape.param_grads
             result.sparse = {
-                name: (found.keys, sum_rows(found, row_grads[name])) for name, found in batch.rows.items()
+                name: (found.keys, sum_rows(found, [row_grads[name]], self._threads))
+                for name, found in batch.rows.items()
             }
         return result
 
@@ -186,10 +189,6 @@ class Network:
             tape.outs[place].reshape(batch.samples, one.size).copy()
             for one, place in zip(self._outputs, places, strict=True)
         ]
-
-    def _find_rows(self, nodes: Sequence[LayerNode], inputs: Inputs) -> Rows:
-        ids = [inputs[node.layer.inputs[0].name] for node in nodes]
-        return find_unique_rows(np.concatenate(ids).astype(np.int64, copy=False))
 
     def _make_tape(
         self,
@@ -236,6 +235,11 @@ class Network:
             if grad is not None:
                 node.backward(tape, grad)
                 between()
+
+
+def _join_ids(nodes: Sequence[LayerNode], inputs: Inputs) -> Ids:
+    ids = [inputs[node.layer.inputs[0].name] for node in nodes]
+    return np.concatenate(ids).astype(np.int64, copy=False)
 
 
 _NOTHING: F32 = np.empty((0, 0), dtype=np.float32)

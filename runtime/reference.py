@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 F32 = npt.NDArray[np.float32]
 U64 = npt.NDArray[np.uint64]
+Ids = npt.NDArray[np.int64]
 Index = npt.NDArray[np.intp]
 
 SGD, MOMENTUM, ADAGRAD, FLEET_ADAGRAD, ADAM = range(5)
@@ -110,12 +111,20 @@ def apply_sparse(rule: Rule, step: int, value: F32, slots: F32 | None, rows: U64
         slots[:, rows] = state
 
 
-def sum_groups(total: F32, rows: F32, order: Index, starts: Index) -> None:
-    """Set total[g] to the sum of the rows order[starts[g]:starts[g + 1]], one after the other."""
-    for g, places in enumerate(np.split(order, starts[1:])):
-        total[g] = rows[places[0]]
-        for place in places[1:]:
-            total[g] += rows[place]
+def find_rows(ids: Ids) -> tuple[U64, Index]:
+    """Return the unique ids in the order of their first use, and the place of each id among them."""
+    keys = list(dict.fromkeys(ids.tolist()))
+    places = {key: place for place, key in enumerate(keys)}
+    return np.array(keys, dtype=np.uint64), np.array([places[i] for i in ids.tolist()], dtype=np.intp)
+
+
+def sum_rows(total: F32, index: Index, rows: F32) -> None:
+    """Set total[k] to the sum of the rows whose index is k, one after the other."""
+    for k in range(len(total)):
+        first, *others = rows[index == k]
+        total[k] = first
+        for row in others:
+            total[k] += row
 
 
 def add(acc: F32, g: F32) -> None:

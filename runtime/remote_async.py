@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from .arrays import F32, U64, find_unique_rows, sum_rows
+from .arrays import F32, U64, find_rows, sum_rows
 from .remote import RemoteUpdater
 from .updater import Keys, Sparse
 
@@ -93,6 +93,7 @@ class AsyncUpdater(RemoteUpdater):
 
 
 def _merge(first: tuple[U64, F32], second: tuple[U64, F32]) -> tuple[U64, F32]:
-    """Return the keys of both, ascending, with the sums of their rows."""
-    rows = find_unique_rows(np.concatenate([first[0], second[0]]).astype(np.int64))
-    return rows.keys, sum_rows(rows, np.concatenate([first[1], second[1]]))
+    """Return the keys of both with the sums of their rows."""
+    keys = np.concatenate([first[0], second[0]]).view(np.int64)
+    rows = find_rows({"": (2**63, keys)})[""]
+    return rows.keys, sum_rows(rows, [first[1], second[1]])

@@ -59,8 +59,8 @@ class _Rows:
         return np.searchsorted(self.keys, keys)
 
     def find_missing(self, keys: U64) -> U64:
-        """Return those of the keys that are not here."""
-        return np.setdiff1d(keys, self.keys, assume_unique=True)
+        """Return those of the keys that are not here, in order."""
+        return np.setdiff1d(keys, self.keys)
 
     def insert(self, keys: U64, values: F32) -> None:
         """Add missing rows."""

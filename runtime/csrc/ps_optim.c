@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps_lookup.h"
+
 /* --- The kernels. `full`: with clipping and L1; constant in each build, so that training without them does
  * not pay. --- */
 
@@ -184,31 +186,23 @@ void ps_optim_apply(const ps_optim *o, float rate, float *restrict value, float 
     ps_optim_apply_isa(PS_ISA_BEST, o, rate, value, slots, stride, grad, n);
 }
 
-/* Return true if rows[0..k) are all below rows_n and ascending, as from np.unique. */
-static bool ascending(const uint64_t *rows, size_t k, size_t rows_n) {
-    if (k > 0 && rows[k - 1] >= rows_n) return false;
-    for (size_t i = 1; i < k; i++)
-        if (rows[i - 1] >= rows[i]) return false;
-    return true;
-}
-
-/* Check in the slower way: a bit for each row of the matrix. */
+/* Check that rows[0..k) are in the matrix and that none is repeated. */
 static int check_rows(const uint64_t *rows, size_t k, size_t rows_n, ps_err *err) {
-    if (ascending(rows, k, rows_n)) return PS_OK;
-    uint64_t *seen = calloc(rows_n / 64 + 1, sizeof *seen);
-    if (seen == NULL) return ps_fail(err, PS_ENOMEM, 0, "rows: a bit for each of %zu rows", rows_n);
-
-    int rc = PS_OK;
-    for (size_t i = 0; i < k && rc == PS_OK; i++) {
-        uint64_t row = rows[i], bit = UINT64_C(1) << (row & 63);
-        if (row >= rows_n)
-            rc = ps_fail(err, PS_EINVAL, 0, "rows[%zu] is %llu, but there are %zu rows", i,
-                         (unsigned long long)row, rows_n);
-        else if (seen[row / 64] & bit)
-            rc = ps_fail(err, PS_EINVAL, 0, "rows[%zu]: row %llu is repeated", i, (unsigned long long)row);
-        else seen[row / 64] |= bit;
-    }
-    free(seen);
+    uint64_t *keys = calloc(k + 1, sizeof *keys);
+    int64_t *index = calloc(k + 1, sizeof *index);
+    ps_lookup l = {.ids = (const int64_t *)rows, .n = k, .rows = rows_n, .keys = keys, .index = index};
+    int rc;
+    if (keys == NULL || index == NULL) rc = ps_fail(err, PS_ENOMEM, 0, "a check of %zu rows", k);
+    else rc = ps_lookup_run(&l, 1, 1, err);
+    if (rc == PS_OK && l.bad < k)
+        rc = ps_fail(err, PS_EINVAL, 0, "rows[%zu] is %llu, but there are %zu rows", l.bad,
+                     (unsigned long long)rows[l.bad], rows_n);
+    for (size_t i = 0; rc == PS_OK && l.k < k && i < k; i++)
+        if (index[i] < (int64_t)i)
+            rc =
+                ps_fail(err, PS_EINVAL, 0, "rows[%zu]: row %llu is repeated", i, (unsigned long long)rows[i]);
+    free(keys);
+    free(index);
     return rc;
 }
 
@@ -244,27 +238,4 @@ void ps_add_isa(ps_isa isa, float *restrict acc, const float *restrict g, size_t
 
 void ps_add(float *restrict acc, const float *restrict g, size_t n) {
     ps_add_isa(PS_ISA_BEST, acc, g, n);
-}
-
-static int check_groups(const int64_t *order, size_t n, const int64_t *starts, size_t k, ps_err *err) {
-    if ((k == 0) != (n == 0) || (k > 0 && starts[0] != 0))
-        return ps_fail(err, PS_EINVAL, 0, "starts: expected 0 first, and one of each group");
-    for (size_t g = 0; g < k; g++)
-        if (starts[g] < 0 || (size_t)starts[g] >= n || (g > 0 && starts[g] <= starts[g - 1]))
-            return ps_fail(err, PS_EINVAL, 0, "starts[%zu]: expected ascending ones below %zu", g, n);
-    for (size_t i = 0; i < n; i++)
-        if (order[i] < 0 || (size_t)order[i] >= n)
-            return ps_fail(err, PS_EINVAL, 0, "order[%zu]: expected less than %zu", i, n);
-    return PS_OK;
-}
-
-int ps_sum_groups(float *restrict sum, const float *restrict rows, size_t dim, const int64_t *restrict order,
-                  size_t n, const int64_t *restrict starts, size_t k, ps_err *err) {
-    int rc = check_groups(order, n, starts, k, err);
-    for (size_t g = 0; rc == PS_OK && g < k; g++, sum += dim) {
-        size_t at = (size_t)starts[g], end = g + 1 < k ? (size_t)starts[g + 1] : n;
-        if (dim > 0) memcpy(sum, rows + (size_t)order[at] * dim, dim * sizeof *sum);
-        while (++at < end) ps_add(sum, rows + (size_t)order[at] * dim, dim);
-    }
-    return rc;
 }

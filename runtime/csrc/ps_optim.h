@@ -77,8 +77,7 @@ void ps_optim_apply_isa(ps_isa isa, const ps_optim *o, float rate, float *restri
 
 /* Apply one step to some rows of a matrix. value: [rows_n, dim], slots: [slots, rows_n, dim] or
  * NULL, rows: [k] row numbers, grad: [k, dim]. The arrays must not overlap. Returns PS_OK; PS_EINVAL
- * if a row number is out of range or repeated, PS_ENOMEM; then nothing was written. O(k * dim),
- * and O(rows_n / 64) more if `rows` is not ascending. */
+ * if a row number is out of range or repeated, PS_ENOMEM; then nothing was written. O(k * dim). */
 int ps_optim_apply_rows(const ps_optim *o, float rate, float *restrict value, float *restrict slots,
                         size_t rows_n, size_t dim, const uint64_t *restrict rows, const float *restrict grad,
                         size_t k, ps_err *err);
@@ -88,11 +87,5 @@ void ps_add(float *restrict acc, const float *restrict g, size_t n);
 
 /* Run ps_add() in a given build of the kernel: for tests. */
 void ps_add_isa(ps_isa isa, float *restrict acc, const float *restrict g, size_t n);
-
-/* Add rows: [n, dim] up by groups: sum[g] is rows[order[starts[g]]] and those that follow in `order` up to
- * the next start, added one after the other. sum: [k, dim], order: [n], starts: [k], ascending, the first is
- * 0. The arrays must not overlap. PS_OK; PS_EINVAL if an index is out of range; then nothing was written. */
-int ps_sum_groups(float *restrict sum, const float *restrict rows, size_t dim, const int64_t *restrict order,
-                  size_t n, const int64_t *restrict starts, size_t k, ps_err *err);
 
 #endif

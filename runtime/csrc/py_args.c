@@ -80,13 +80,21 @@ static bool overlap(const Py_buffer *a, const Py_buffer *b) {
     return from[0] < to[1] && from[1] < to[0];
 }
 
+static int refuse_overlap(const char *one, const char *other) {
+    PyErr_Format(PyExc_ValueError, "%s and %s share memory", one, other);
+    return -1;
+}
+
 int py_need_apart(const Py_buffer *views, const char *const *names, int n) {
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++)
-            if (overlap(&views[i], &views[j])) {
-                PyErr_Format(PyExc_ValueError, "%s and %s share memory", names[j], names[i]);
-                return -1;
-            }
+            if (overlap(&views[i], &views[j])) return refuse_overlap(names[j], names[i]);
+    return 0;
+}
+
+int py_need_alone(const Py_buffer *views, const char *const *names, int n, int which) {
+    for (int i = 0; i < n; i++)
+        if (i != which && overlap(&views[i], &views[which])) return refuse_overlap(names[i], names[which]);
     return 0;
 }
 

@@ -55,13 +55,8 @@ static int need_shape(const Py_buffer *view, Py_ssize_t rows, Py_ssize_t cols, c
 }
 
 /* Return -1 with ValueError if `out` shares memory with another array; those that are only read may. */
-static int need_out_apart(const arrays *all, const Py_buffer *out, const char *name) {
-    for (int i = 0; i < all->n; i++) {
-        Py_buffer pair[] = {all->of[i], *out};
-        const char *const names[] = {all->names[i], name};
-        if (&all->of[i] != out && py_need_apart(pair, names, 2) < 0) return -1;
-    }
-    return 0;
+static int need_out_apart(const arrays *all, const Py_buffer *out) {
+    return py_need_alone(all->of, all->names, all->n, (int)(out - all->of));
 }
 
 static int get_threads(int threads, unsigned *found) {
@@ -97,7 +92,7 @@ static int get_product(arrays *all, PyObject *const *objs, ps_product *p) {
     p->m = (size_t)a->shape[0], p->n = (size_t)b->shape[1], p->k = (size_t)a->shape[1];
     p->out = (ps_matrix){out->buf, out->shape[1], 1};
     if (get_start(all, objs[START], objs[OUT], p) < 0) return -1;
-    return need_out_apart(all, out, "out");
+    return need_out_apart(all, out);
 }
 
 static PyObject *matmul(PyObject *self, PyObject *args, PyObject *kwargs) {
@@ -251,7 +246,7 @@ static PyObject *dot_rows(PyObject *self, PyObject *args) {
     Py_buffer *out = take(&all, objs[2], PY_F32, 1, true, "out");
     if (out == NULL || py_need_items(out, (size_t)x->shape[0], "out", "x, one for each row,") < 0)
         return fail(&all);
-    if (need_out_apart(&all, out, "out") < 0) return fail(&all);
+    if (need_out_apart(&all, out) < 0) return fail(&all);
     Py_BEGIN_ALLOW_THREADS
     rc = ps_dot_rows(x->buf, y->buf, out->buf, (size_t)x->shape[0], (size_t)x->shape[1], threads, &err);
     Py_END_ALLOW_THREADS

@@ -8,8 +8,6 @@
 enum { VALUE, SLOTS, GRAD, ROWS, ARRAYS };
 static const char *const array_names[ARRAYS] = {"value", "slots", "grad", "rows"};
 
-static const char *const sum_names[] = {"sum", "rows", "order", "starts"};
-
 static void release(Py_buffer *views, int n) {
     for (int i = n - 1; i >= 0; i--) PyBuffer_Release(&views[i]);
 }
@@ -133,42 +131,6 @@ done:
     return result;
 }
 
-/* Check rows [n, dim] in the order `order` [n], in groups that begin at `starts` [k], against sum [k, dim].
- */
-static int check_sum_shapes(const Py_buffer *views) {
-    static const int ndims[] = {2, 2, 1, 1};
-    for (int i = 0; i < 4; i++)
-        if (py_need_ndim(&views[i], ndims[i], sum_names[i]) < 0) return -1;
-    if (py_need_items(&views[2], (size_t)views[1].shape[0], "order", "rows") < 0) return -1;
-    if (py_need_items(&views[3], (size_t)views[0].shape[0], "starts", "sum") < 0) return -1;
-    if (views[0].shape[1] == views[1].shape[1]) return 0;
-    PyErr_Format(PyExc_ValueError, "sum has rows of %zd values, but rows of %zd", views[0].shape[1],
-                 views[1].shape[1]);
-    return -1;
-}
-
-static PyObject *sum_groups(PyObject *self, PyObject *args) {
-    (void)self;
-    ps_err err;
-    int rc;
-    PyObject *objs[4], *result = NULL;
-    Py_buffer views[4] = {{0}};
-    if (!PyArg_ParseTuple(args, "OOOO", &objs[0], &objs[1], &objs[2], &objs[3])) return NULL;
-    for (int i = 0; i < 4; i++)
-        if (py_array(objs[i], &views[i], i < 2 ? PY_F32 : PY_I64, i == 0, sum_names[i]) < 0) goto done;
-    if (check_sum_shapes(views) < 0 || py_need_apart(views, sum_names, 4) < 0) goto done;
-    Py_BEGIN_ALLOW_THREADS
-    unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    rc = ps_sum_groups(views[0].buf, views[1].buf, (size_t)views[1].shape[1], views[2].buf,
-                       py_items(&views[2]), views[3].buf, py_items(&views[3]), &err);
-    ps_floats_set(floats);
-    Py_END_ALLOW_THREADS
-    result = rc == PS_OK ? Py_NewRef(Py_None) : py_raise(&err);
-done:
-    release(views, 4);
-    return result;
-}
-
 /* Arguments of the initializer; 64-bit ones as objects, because "K" does not check overflow. */
 static int get_init(ps_init *init, PyObject *seed, PyObject *table, int kind) {
     init->seed = PyLong_AsUnsignedLongLong(seed);
@@ -256,7 +218,6 @@ PyMethodDef ps_kernels_methods[] = {
     {"apply_optim", KEYWORDS(apply_optim), "Apply one optimizer step to value, in place."},
     {"apply_sparse", KEYWORDS(apply_sparse), "Apply one optimizer step to some rows of value, in place."},
     {"add", KEYWORDS(add), "Add g to acc in place."},
-    {"sum_groups", sum_groups, METH_VARARGS, "Sum the rows of each group, in order."},
     {"set_floats", set_floats, METH_VARARGS, "Set this thread's treatment of floats; return the one before."},
     {"list_methods", list_methods, METH_NOARGS, "Return name, slots and numbers of each optimizer."},
     {"init_rows", KEYWORDS(init_rows), "Write the initial values of the rows `keys` to out."},

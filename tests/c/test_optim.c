@@ -177,31 +177,6 @@ TEST(optim_check_names_what_is_wrong) {
     o = rule_of(PS_ADAM, false), o.numbers[1] = 1, check_refusal(o, "beta2 1, expected less than 1");
 }
 
-/* Numbers of which each sum of two is exact and a sum of all is not: its bits tell the order. */
-TEST(groups_are_summed_in_their_order) {
-    enum { ROWS = 40, WIDE = 19 };
-    float rows[ROWS * WIDE], sum[2 * WIDE], expected[2 * WIDE];
-    int64_t order[ROWS], starts[2] = {0, 30};
-    for (size_t i = 0; i < ROWS; i++) order[i] = (int64_t)((i * 7) % ROWS);
-    for (size_t i = 0; i < ROWS * WIDE; i++) rows[i] = (float)(int)(harness_random() % 2001 - 1000) * 1e-3F;
-    for (size_t g = 0; g < 2; g++)
-        for (size_t k = 0; k < WIDE; k++) {
-            float one = 0;
-            for (size_t i = g ? 30 : 0; i < (g ? ROWS : 30); i++) {
-                float x = rows[(size_t)order[i] * WIDE + k];
-                one = i == (g ? 30 : 0) ? x : one + x;
-            }
-            expected[g * WIDE + k] = one;
-        }
-    CHECK(ps_sum_groups(sum, rows, WIDE, order, ROWS, starts, 2, NULL) == PS_OK);
-    CHECK(memcmp(sum, expected, sizeof sum) == 0);
-    starts[1] = ROWS;
-    CHECK(ps_sum_groups(sum, rows, WIDE, order, ROWS, starts, 2, NULL) == PS_EINVAL);
-    starts[1] = 30, order[5] = ROWS;
-    CHECK(ps_sum_groups(sum, rows, WIDE, order, ROWS, starts, 2, NULL) == PS_EINVAL);
-    CHECK(ps_sum_groups(sum, rows, WIDE, order, 0, starts, 0, NULL) == PS_OK);
-}
-
 /* A library that another program loads may have set these for its own speed. */
 TEST(floats_of_a_thread_are_ieee_on_request) {
     volatile float tiny = 0x1p-120F, half = 0x1p-20F;

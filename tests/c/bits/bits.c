@@ -6,6 +6,7 @@
 
 #include "ps_act.h"
 #include "ps_init.h"
+#include "ps_lookup.h"
 #include "ps_matmul.h"
 #include "ps_optim.h"
 #include "ps_sparse.h"
@@ -109,6 +110,24 @@ static int table(uint32_t method, int full) {
     return 0;
 }
 
+/* Ids of a batch, their rows, and the sums of their gradients. */
+static int lookup(void) {
+    int64_t ids[KEYS], index[KEYS];
+    uint64_t keys[KEYS], hash = UINT64_C(0xcbf29ce484222325);
+    for (uint64_t step = 0; step < STEPS; step++) {
+        for (uint64_t i = 0; i < KEYS; i++) ids[i] = (int64_t)(ps_mix64(step * KEYS + i) % 97 << 40);
+        ps_lookup one = {.ids = ids, .n = KEYS, .rows = UINT64_C(1) << 50, .keys = keys, .index = index};
+        if (ps_lookup_run(&one, 1, 1, NULL) != PS_OK || one.bad != KEYS) return 1;
+        fill(grad, KEYS * DIM, 2 + step, 0);
+        ps_clear_sums(value, one.k * DIM);
+        if (ps_add_rows(value, one.k, DIM, index, KEYS, grad, DIM, 1, NULL) != PS_OK) return 1;
+        if (ps_gather(value, one.k, DIM, index, KEYS, slots, DIM, 1, NULL) != PS_OK) return 1;
+        hash = digest(digest(hash, value, one.k * DIM), slots, KEYS * DIM);
+    }
+    print("lookup", 0, "tame", hash);
+    return 0;
+}
+
 enum { SAMPLES = 40, INPUTS = 60, CLASSES = 90 };
 
 /* A layer of classes, trained: product, cost, gradients, optimizer. */
@@ -153,6 +172,7 @@ int main(void) {
     }
     for (uint32_t kind = 0; kind < PS_INIT_KINDS; kind++) inits(kind);
     for (uint32_t method = 0; method < PS_METHODS; method++) failed |= table(method, 0);
+    failed |= lookup();
     for (ps_isa isa = PS_ISA_BASE; isa <= PS_ISA_AVX512; isa++)
         for (unsigned threads = 1; threads < 4; threads += 2) failed |= train(isa, threads);
     return failed;

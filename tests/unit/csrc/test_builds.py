@@ -12,7 +12,17 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 CSRC = ROOT / "runtime" / "csrc"
-KERNELS = ("ps_act", "ps_compute", "ps_err", "ps_init", "ps_matmul", "ps_optim", "ps_sparse", "ps_tiles")
+KERNELS = (
+    "ps_act",
+    "ps_compute",
+    "ps_err",
+    "ps_init",
+    "ps_lookup",
+    "ps_matmul",
+    "ps_optim",
+    "ps_sparse",
+    "ps_tiles",
+)
 SOURCES = [CSRC / f"{name}.c" for name in KERNELS]
 PROGRAM = ROOT / "tests" / "c" / "bits" / "bits.c"
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wconversion", "-Werror")
@@ -84,6 +94,7 @@ def test_every_kernel_is_in_it_and_gives_something_of_its_own(plain: list[str]) 
         ),
         *(f"init {kind} tame" for kind in range(2)),
         *(f"sparse {method} tame" for method in range(METHODS)),
+        "lookup 0 tame",
         *["layer 0 tame"] * LAYERS,
     ]
     assert len({line.split()[-1] for line in plain}) == len(plain) - LAYERS + 1

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pslaunch.runtime import _core, reference
-from pslaunch.runtime.arrays import find_unique_rows, sum_rows
 
 pytestmark = pytest.mark.asan
 
@@ -83,25 +82,6 @@ def test_methods_are_those_of_the_oracle() -> None:
     assert [name for name, *_ in table] == ["sgd", "momentum", "adagrad", "fleet_adagrad", "adam"]
     assert tuple(slots for _, slots, _ in table) == reference.SLOTS
     assert [sum(name is not None for name in names) for *_, names in table] == [len(n) for n in NUMBERS]
-
-
-@given(data=st.data(), groups=st.lists(st.integers(1, 40), max_size=9), dim=st.integers(0, 19))
-def test_rows_of_a_group_are_summed_in_their_order(data: st.DataObject, groups: list[int], dim: int) -> None:
-    n = sum(groups)
-    rows = arrays(n * dim)[0].reshape(n, dim)
-    order = np.array(data.draw(st.permutations(range(n))), dtype=np.intp)
-    starts = np.cumsum([0, *groups], dtype=np.intp)[:-1].copy()
-    got, want = np.full((2, len(groups), dim), np.nan, np.float32)
-    _core.sum_groups(got, rows, order, starts)
-    if groups:
-        reference.sum_groups(want, rows, order, starts)
-    assert same_bits(got, want)
-
-
-def test_gradients_of_one_key_are_summed_in_their_order() -> None:
-    grads = np.array([[2.0**24], *[[1.0]] * 40], np.float32)  # in order each 1 is lost; in pairs some are not
-    found = find_unique_rows(np.zeros(41, np.int64))
-    assert sum_rows(found, grads).tolist() == [[2.0**24]]
 
 
 def test_kernels_keep_subnormal_numbers_in_a_thread_that_flushes_them() -> None:

@@ -8,13 +8,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 import pslaunch.runtime as paddle
 from pslaunch.runtime import _core
-from pslaunch.runtime.arrays import F32, Ids, find_unique_rows, sum_rows
+from pslaunch.runtime.arrays import F32, Ids
 from pslaunch.runtime.network import Network, StepResult
 from pslaunch.runtime.ops import Draw
 
@@ -149,18 +146,6 @@ def test_dropout_is_that_of_v2() -> None:
     assert cost(DRAW) == cost(DRAW) == pytest.approx(0.75 * 4096, rel=0.05)  # 1 where kept
     assert cost(DRAW) != cost(Draw(seed=1, trainer=1, step=3))
     assert cost(None) == pytest.approx(0.75**2 * 4096)  # all scaled
-
-
-@given(hnp.arrays(np.int64, st.integers(1, 60), elements=st.integers(0, 9) | st.integers(0, 2**32 - 1)))
-def test_gradients_of_equal_keys_are_summed(ids: Ids) -> None:
-    rows = find_unique_rows(ids)
-    keys, index = np.unique(ids, return_inverse=True)
-    np.testing.assert_array_equal(rows.keys, keys.astype(np.uint64))
-    np.testing.assert_array_equal(rows.index, index)
-    grads = np.arange(2 * ids.size, dtype=np.float32).reshape(-1, 2)
-    expected = np.zeros((len(keys), 2), np.float32)
-    np.add.at(expected, index, grads)
-    np.testing.assert_array_equal(sum_rows(rows, grads), expected)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the number is of this processor")
