@@ -33,7 +33,8 @@ from ..plan import make_plan, place_found
 from ..ship.package import list_sizes
 from ..ship.wheel import list_pins
 from .findings import Finding, Seen, Wanted, choose_exit_code, find
-from .report import align, tell
+from .report import make_table, tell
+from .table import align
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,7 +131,7 @@ def reject_nonsense(one: Seen, wanted: Wanted, size: int) -> Seen:
     if one.facts is None:
         return one
     try:
-        align([one], find([one], wanted, [size]))
+        align(make_table([one], find([one], wanted, [size])))
         paths = [folder["path"] for folder in one.facts["folders"].values()]
         "".join([*paths, one.facts["agent_python"]["executable"]])
     except NONSENSE as e:

@@ -6,16 +6,16 @@ A problem prevents the job; a warning does not. A test compares the kinds with d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..errors import HostError
 from ..node import codes
 from ..views.dispatch_progress import show_bytes
+from .table import Level
 
 if TYPE_CHECKING:
     from ..node.messages import NodeFacts
 
-Level = Literal["ok", "warning", "problem"]
 MAX_CLOCK_OFF_S: Final = 2.0
 MIN_MEMORY_BYTES: Final = 10**9
 

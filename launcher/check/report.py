@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TextIO
 
 from ..node.listing import show_few
-from ..node.logs import clean
 from ..options.hosts import parse_hosts
 from ..views.dispatch_progress import show_bytes
-from .findings import KINDS, OF_REACHING, Finding, Level, Seen
+from .findings import KINDS, OF_REACHING, Finding, Seen
+from .table import WORDS, Level, Table, show
 
 COLUMNS: Final = (
     *("host", "reached", "key", "python", "system", "disk", "address"),
     *("ports", "imports", "memory", "clock", "network"),
 )
 DROPPED: Final = ("clock", "memory", "system", "address", "disk", "ports", "imports", "python", "network")
-GAP: Final = 3  # between columns on a terminal
 MAX_NAMES: Final = 3  # in a cell
 UNKNOWN: Final = "?"
-STYLES: Final[Mapping[Level, str]] = {"ok": "", "warning": "yellow", "problem": "bold red"}
-MARKS: Final[Mapping[Level, str]] = {"ok": "", "warning": "~", "problem": "!"}
-WORDS: Final[Mapping[Level, str]] = {"ok": "", "warning": "warning", "problem": "PROBLEM"}
 
 
 def tell(
@@ -36,16 +31,8 @@ def tell(
     environ: Mapping[str, str] = os.environ,
 ) -> None:
     """Write the report: JSON if requested, a coloured table on a terminal, else plain lines."""
-    encoding = out.encoding or "utf-8"
-    if as_json:
-        lines = [json.dumps(data) for data in make_data(seen, findings)]
-    elif out.isatty() and environ.get("TERM", "dumb") != "dumb":
-        _draw(seen, findings, out, colour=not environ.get("NO_COLOR"))
-        return
-    else:
-        lines = [*align(seen, findings), *make_lines(seen, findings)]
-    out.writelines(f"{clean(line, encoding)}\n" for line in lines)
-    out.flush()
+    table, lines = make_table(seen, findings), make_lines(seen, findings)
+    show(table, lines, make_data(seen, findings), out, as_json=as_json, environ=environ)
 
 
 def make_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
@@ -89,43 +76,8 @@ def make_lines(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
     return [*lines, f"{len(bad)} of {count} can't be used" if bad else f"{count} can be used"]
 
 
-def align(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
-    """Return the table as plain text, with ! before a problem and ~ before a warning."""
-    rows = [list(COLUMNS)]
-    rows += [[MARKS[level] + text for text, level in row] for row in make_table(seen, findings)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-
-
-def _draw(seen: Sequence[Seen], findings: Sequence[Finding], out: TextIO, *, colour: bool) -> None:
-    from rich.box import SIMPLE_HEAD  # rich is slow to import
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    encoding = out.encoding or "utf-8"
-    console = Console(file=out, no_color=not colour, highlight=False, markup=False, emoji=False)
-    rows = make_table(seen, findings)
-    shown = choose_columns(rows, console.width)
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for i in shown:
-        drawn.add_column(COLUMNS[i], no_wrap=True)
-    for row in rows:
-        cells = ((clean(row[i][0], encoding), row[i][1]) for i in shown)
-        drawn.add_row(*(Text(MARKS[level] + text, style=STYLES[level]) for text, level in cells))
-    console.print(drawn)
-    hidden = [name for i, name in enumerate(COLUMNS) if i not in shown]
-    left_out = f"too narrow for {', '.join(hidden)}: --json or | cat shows all"
-    for line in [*([left_out] if hidden else []), *make_lines(seen, findings)]:
-        style = next((STYLES[level] for level, word in WORDS.items() if word and line.startswith(word)), "")
-        console.print(Text(clean(line, encoding), style=style), soft_wrap=True)
-
-
-# --- The table as data. ---
-
-
-def make_table(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[list[tuple[str, Level]]]:
-    """Return a row for each host: text and level of each cell in the order of COLUMNS."""
+def make_table(seen: Sequence[Seen], findings: Sequence[Finding]) -> Table:
+    """Return the table with a row for each host."""
     rows, others = [], sum(one.facts is not None for one in seen) - 1
     for i, one in enumerate(seen):
         worst: dict[str, Level] = {}
@@ -137,23 +89,7 @@ def make_table(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[list[t
         if "no Python" in {f.kind for f in findings if f.node == i}:
             cells |= {"python": "none"}
         rows.append([(cells.get(name, UNKNOWN), worst.get(name, "ok")) for name in COLUMNS])
-    return rows
-
-
-def choose_columns(rows: Sequence[Sequence[tuple[str, Level]]], width: int) -> list[int]:
-    """Return the columns that fit a terminal; columns without findings are dropped first."""
-    widths = [
-        max(map(len, column)) + GAP
-        for column in zip(
-            COLUMNS, *([MARKS[level] + text for text, level in row] for row in rows), strict=True
-        )
-    ]
-    shown = list(range(len(COLUMNS)))
-    dropped = map(COLUMNS.index, DROPPED)
-    for i in sorted(dropped, key=lambda i: any(row[i][1] != "ok" for row in rows)):
-        if sum(widths[k] for k in shown) - GAP > width:
-            shown.remove(i)
-    return shown
+    return Table(COLUMNS, DROPPED, rows)
 
 
 def _show_reached(kinds: set[str]) -> dict[str, str]:
