@@ -43,7 +43,6 @@ class CheckCommands(Commands):
     """`pslaunch check`."""
 
     absent: ClassVar = {
-        "k8s": "pslaunch check k8s is not available yet; kubectl apply --dry-run=server checks manifests",
         "local": "pslaunch local has no hosts to check; pslaunch local --dry_run prints its plan, "
         "and pslaunch check fabric checks hosts by SSH",
     }
@@ -153,7 +152,7 @@ def render_k8s(ctx: typer.Context) -> None:
     from .options.spec import refuse_without_effect
 
     with report_usage_errors(ctx):
-        for name in ("kubeconfig", "context"):
+        for name in ("kubeconfig", "context", "json"):
             refuse_without_effect(given, name, "on manifests; no cluster is asked for them")
     from .backends import k8s_manifests as manifests
     from .plan import make_plan
@@ -168,7 +167,9 @@ def render_k8s(ctx: typer.Context) -> None:
 
 
 checks = typer.Typer(
-    cls=CheckCommands, rich_markup_mode=None, help="Check all hosts of a job without starting it."
+    cls=CheckCommands,
+    rich_markup_mode=None,
+    help="Check the hosts or the cluster of a job without starting it.",
 )
 app.add_typer(checks, name="check")
 
@@ -195,6 +196,21 @@ def check_mpi(ctx: typer.Context) -> None:
     from .options.mpi_spec import make_mpi_spec
 
     _check_job(ctx, make_mpi_spec)
+
+
+@_add_job_command(checks, "k8s", backend="k8s")
+def check_k8s(ctx: typer.Context) -> None:
+    """Check the cluster for a job and report everything that would prevent it from running.
+
+    Takes the command line of `pslaunch k8s` unchanged. Nothing is created. With --json: one object. The exit
+    code is 0 if the job can run.
+    """
+    from .options.k8s_spec import make_k8s_spec
+
+    spec, given = _read_job(ctx, make_k8s_spec)
+    from .check.cluster import check_cluster
+
+    raise typer.Exit(check_cluster(spec, sys.stdout, as_json=given.is_set("json")))
 
 
 def _check_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> None:

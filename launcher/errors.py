@@ -77,6 +77,11 @@ class ClusterError(PslaunchError):
 
     exit_code = codes.HOST
 
+    def __init__(self, server: str, cause: str, remedy: str) -> None:
+        """server: its address, "" if it is not known."""
+        super().__init__(f"{f'{server}: ' if server else ''}{cause}; {remedy}")
+        self.server, self.cause = server, cause
+
 
 class ServiceError(PslaunchError):
     """A port is busy, or a service does not answer."""

@@ -90,8 +90,9 @@ def open_cluster(access: Access, environ: Mapping[str, str] = os.environ) -> Clu
         if not given and not access.context and "KUBERNETES_SERVICE_HOST" in environ:
             return _open_in_pod(access)
         raise ClusterError(
-            f"no kubeconfig: {path} does not exist; the cluster's administrator or provider gives you a "
-            "file for --kubeconfig or KUBECONFIG"
+            "",
+            f"no kubeconfig: {path} does not exist",
+            "the cluster's administrator or provider gives you a file for --kubeconfig or KUBECONFIG",
         )
     return _open_by_file(path, access)
 
@@ -122,9 +123,9 @@ def _open_by_file(path: str, access: Access) -> Cluster:
             AttributeError,
         ) as e:
             raise ClusterError(
-                f"the kubeconfig {path} can't be used: {' '.join(str(e).split())}; get a new one from the "
-                f"cluster, or "
-                "give another --kubeconfig"
+                "",
+                f"the kubeconfig {path} can't be used: {' '.join(str(e).split())}",
+                "get a new one from the cluster, or give another --kubeconfig",
             ) from e
     place = Place(settings.host, f"context {name} of {path}", access.namespace or own or "default")
     return Cluster(api, place, "; ".join(logged))
@@ -146,9 +147,9 @@ def _open_in_pod(access: Access) -> Cluster:
         own = (ACCOUNT / "namespace").read_text().strip()
     except (config.ConfigException, OSError) as e:
         raise ClusterError(
-            f"no kubeconfig, and no account in this pod: {e}; give --kubeconfig=FILE, or give the pod a "
-            f"service "
-            "account (automountServiceAccountToken)"
+            "",
+            f"no kubeconfig, and no account in this pod: {e}",
+            "give --kubeconfig=FILE, or a service account to the pod (automountServiceAccountToken)",
         ) from e
     settings.retries = False
     place = Place(settings.host, "this pod's service account", access.namespace or own)

@@ -48,6 +48,10 @@ _REFUSALS: Final[Mapping[str, str]] = {
 }
 
 
+class AbsentError(PreflightError):
+    """An object does not exist."""
+
+
 class Right(NamedTuple):
     """One verb on one kind of object; its resource as in a rule, such as pods/exec."""
 
@@ -105,7 +109,9 @@ def explain_answer(doing: str, status: int, message: str, place: Place) -> Pslau
     if status == 404 and (found := _NO_NAMESPACE.search(said)):
         return SpecError(f"namespace {found[1]} does not exist on {place.server}; give another --namespace")
     if status == 429 or (status >= 500 and not find_remedy(said)):
-        return ClusterError(f"{place.server} can't {doing} now ({status}): {said}; try again later")
+        return ClusterError(place.server, f"it can't {doing} now ({status}): {said}", "try again later")
+    if status == 404:
+        return AbsentError(f"{place.server} can't {doing}: {said}")
     remedy = find_remedy(said)
     return PreflightError(f"{place.server} refuses to {doing}: {said}{f'; {remedy}' if remedy else ''}")
 
@@ -118,8 +124,9 @@ def find_remedy(message: str) -> str:
 def explain_credentials(said: str, place: Place) -> ClusterError:
     """Return the error of credentials that are missing or no longer valid."""
     return ClusterError(
-        f"{place.server} does not accept the credentials of {place.source}: {said}; log in to the cluster "
-        "again, or give another --kubeconfig or --context"
+        place.server,
+        f"it does not accept the credentials of {place.source}: {said}",
+        "log in to the cluster again, or give another --kubeconfig or --context",
     )
 
 
@@ -128,12 +135,16 @@ def explain_connection(cause: str, place: Place) -> ClusterError:
     cause = _OBJECT.sub("", " ".join(cause.split()))[:MAX_SHOWN]
     if re.search(r"(?i)certificate|\bssl\b|\btls\b", cause):
         return ClusterError(
-            f"{place.server}: no safe connection: {cause}; {place.source} is of another cluster or of an "
-            f"earlier one: "
-            "get a new one from the cluster, or give another --kubeconfig or --context"
+            place.server,
+            f"no safe connection: {cause}",
+            f"{place.source} may be of an earlier or another cluster: get a new kubeconfig from the "
+            f"cluster, or "
+            "give another --kubeconfig or --context",
         )
     return ClusterError(
-        f"{place.server} is not reached: {cause}; check the server in {place.source} and the network to "
-        f"it (VPN, "
-        "proxy), or give another --kubeconfig or --context"
+        place.server,
+        f"it is not reached: {cause}",
+        f"check the server in {place.source} and the network to it (VPN, proxy), or give another "
+        f"--kubeconfig or "
+        "--context",
     )

@@ -53,6 +53,14 @@ def render(plan: Plan, reach: K8sReach, environ: Mapping[str, str]) -> dict[str,
     return {f"{kind}.yaml": templates.get_template(f"k8s/{kind}.yaml.j2").render(values) for kind in KINDS}
 
 
+def make_objects(plan: Plan, reach: K8sReach, environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the objects of the manifests, in order. Raises SpecError."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 10 times faster
+    return [o for text in render(plan, reach, environ).values() for o in yaml.load_all(text, loader)]
+
+
 def write(rendered: Mapping[str, str], folder: str) -> None:
     """Write the manifests into a folder, which is made if it is missing. Raises FileError."""
     try:

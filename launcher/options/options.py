@@ -423,7 +423,7 @@ OPTIONS: Final[Sequence[Option]] = (
     ),
     _make_flag("dry_run", "Print the plan and start nothing.", STARTED),
     _make_flag("connect", "With --dry_run: contact the hosts to complete the plan.", FABRIC),
-    _make_flag("json", "Print JSON: one object a line.", STARTED),
+    _make_flag("json", "Print JSON: one object a line."),
     Option(
         name="output_dir", metavar="DIR", kind=Text(), says="standard output", backends=K8S, aliases=("-o",),
         help="Folder for the manifests, in several files.",

@@ -43,7 +43,7 @@ def test_rights_on_one_kind_are_one_rule() -> None:
         (401, "Unauthorized", 68, "log in to the cluster again"),
         (403, FORBIDDEN.replace("developer", "system:anonymous"), 68, "log in to the cluster again"),
         (404, 'namespaces "tame" not found', 2, "namespace tame does not exist"),
-        (404, 'services "j-head" not found', 78, "refuses to create Job j"),
+        (404, 'services "j-head" not found', 78, "can't create Job j"),
         (403, 'jobs "j" is forbidden: exceeded quota: small, requested: count/jobs.batch=1', 78, "larger "
                                                                                                  "quota"),
         (403, 'pods "j-0" is forbidden: failed quota: small: must specify limits.cpu', 78, "--memory"),
@@ -75,7 +75,7 @@ def test_connections_fail_in_the_systems_words() -> None:
         "HTTPSConnection(host='k', port=6443): Failed: [Errno 111] Connection refused", PLACE
     )
     assert str(refused).startswith(
-        "https://k:6443 is not reached: Failed: [Errno 111] Connection refused; check"
+        "https://k:6443: it is not reached: Failed: [Errno 111] Connection refused; check"
     )
     foreign = explain_connection(
         "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed", PLACE

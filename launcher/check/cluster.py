@@ -1,0 +1,106 @@
+"""`pslaunch check` of a Kubernetes cluster: looks at all that a job needs there, and creates nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TextIO
+
+from ..backends import k8s_manifests as manifests
+from ..backends.k8s_api import Cluster, open_cluster
+from ..backends.k8s_errors import AbsentError
+from ..backends.k8s_rights import EXEC, JOB, LOOK
+from ..errors import ClusterError, RightsError, SpecError
+from ..node.job import choose_gate_port, place
+from ..options.k8s_spec import K8sReach
+from ..options.spec import JobSpec
+from ..plan import make_plan
+from .cluster_findings import (
+    ClusterSeen,
+    Needs,
+    choose_exit_code,
+    find,
+    find_needs,
+    make_data,
+    make_lines,
+    make_table,
+)
+from .table import show
+
+RIGHTS: Final = (*JOB, *EXEC, *LOOK)
+AT_ONCE: Final = 8  # questions
+
+
+def check_cluster(
+    spec: JobSpec, out: TextIO, *, as_json: bool, environ: Mapping[str, str] = os.environ
+) -> int:
+    """Check the cluster for a job, report the findings, and return the exit code."""
+    reach: K8sReach = spec.site.reach
+    plan = make_plan(spec, spec.job_name)
+    port = choose_gate_port(place(plan, plan.nodes))
+    needs = find_needs(manifests.make_objects(plan, reach, environ), port, attached=not spec.detach)
+    try:
+        cluster = open_cluster(reach.access, environ)
+        try:
+            seen = examine(cluster, needs)
+        finally:
+            cluster.close()
+    except ClusterError as e:
+        seen = ClusterSeen(e.server, reach.access.namespace or "?", failed=e.cause)
+    findings = find(seen, needs)
+    table, data = make_table(seen, findings, len(RIGHTS)), make_data(seen, findings)
+    show(table, make_lines(findings), [data], out, as_json=as_json, environ=environ)
+    return choose_exit_code(findings)
+
+
+def examine(cluster: Cluster, needs: Needs) -> ClusterSeen:
+    """Return the observations of this user. Raises ClusterError."""
+    from kubernetes import client
+
+    core, network, here = cluster.core, client.NetworkingV1Api(cluster.api), cluster.namespace
+    version = cluster.call("tell its version", client.VersionApi(cluster.api).get_code).git_version
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        has = list(pool.map(cluster.has_right, RIGHTS))
+    seen = ClusterSeen(
+        cluster.place.server,
+        here,
+        version=str(version),
+        missing=tuple(right for right, given in zip(RIGHTS, has, strict=True) if not given),
+        quotas=_list(cluster, core.list_namespaced_resource_quota),
+        limit_ranges=_list(cluster, core.list_namespaced_limit_range),
+        policies=_list(cluster, network.list_namespaced_network_policy),
+        secrets={name: _has_secret(cluster, name) for name in _name_secrets(needs)},
+    )
+    try:
+        found = cluster.call(f"get namespace {here}", core.read_namespace, here)
+        return seen._replace(there=True, phase=found.status.phase, labels=found.metadata.labels or {})
+    except SpecError:  # it does not exist
+        return seen._replace(there=False)
+    except RightsError:
+        return seen
+
+
+def _list(cluster: Cluster, function: Callable[..., Any]) -> Sequence[Mapping[str, Any]] | None:
+    """Return the objects of a kind as data; None without the right."""
+    try:
+        found = cluster.call("list objects", function, cluster.namespace)
+    except RightsError:
+        return None
+    return [cluster.api.sanitize_for_serialization(one) for one in found.items]
+
+
+def _name_secrets(needs: Needs) -> list[str]:
+    named = [name for pods in needs.pods for name in (*pods.pull_secrets, *pods.secrets)]
+    return [name for name in dict.fromkeys(named) if name not in needs.made]
+
+
+def _has_secret(cluster: Cluster, name: str) -> bool | None:
+    """Return True if a secret exists; None without the right to know."""
+    try:
+        cluster.call(f"get secret {name}", cluster.core.read_namespaced_secret, name, cluster.namespace)
+    except RightsError:
+        return None
+    except AbsentError:
+        return False
+    return True
