@@ -149,16 +149,19 @@ def render_k8s(ctx: typer.Context) -> None:
     from .options.k8s_spec import make_k8s_spec
 
     spec, given = _read_job(ctx, make_k8s_spec)
+    from pathlib import Path
+
+    from .options.locate import check_folder_to_make
     from .options.spec import refuse_without_effect
 
     with report_usage_errors(ctx):
+        folder = check_folder_to_make(given.get("output_dir"), Path.cwd())
         for name in ("kubeconfig", "context", "json"):
             refuse_without_effect(given, name, "on manifests; no cluster is asked for them")
     from .backends import k8s_manifests as manifests
     from .plan import make_plan
 
     rendered = manifests.render(make_plan(spec, spec.job_name), spec.site.reach, os.environ)
-    folder = given.read("output_dir")
     if folder is None:
         typer.echo("---\n".join(rendered.values()), nl=False)
     else:

@@ -8,37 +8,63 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .. import __version__
 from ..errors import FileError, SpecError
 from ..node import beginning, job
 from ..node.dispatch.archive import pack
 from ..node.job import Plan
-from ..options.k8s_spec import FOLDER, HOME, ROOT, K8sReach
+from ..options.k8s_spec import K8sReach, name_servers
+from ..options.k8s_values import FOLDER, HOME, ROOT
 from ..ship.find_python import make_search
 from ..ship.package import IGNORE, list_package
 from ..ship.wheel import make_wheel, make_wheel_name
 from ..ship.zipapp import make_zipapp
+from .k8s_patch import apply_patches, read_patches
 
 REPORT: Final = "/dev/termination-log"
 MAX_PACKAGE_BYTES: Final = 900 * 1024  # of 1 MiB that a ConfigMap may hold
 ENDING_EXTRA_S: Final = 8  # past the grace: the longest ending of docs/endings.md, and 5 s
 USER: Final = 65532  # with no rights in any image
-# One template each, in the order in which they are applied.
-KINDS: Final = ("services", "programs", "plan", "package", "job")
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+LOST_NODE_S: Final = 30  # until a lost node's pods are removed; the head notices it itself
+LOST_NODE: Final = tuple(
+    {
+        "key": f"node.kubernetes.io/{state}",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": LOST_NODE_S,
+    }
+    for state in ("not-ready", "unreachable")
+)
 # JSON's two escapes of one character.
 _PAIR: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})")
 _PROGRAM: Final = """
 import os, sys
 sys.path.insert(0, {app!r})
 from pslaunch.node.__main__ import main
-sys.exit(main(["keeper", {lost_after!r}, {grace!r}, "begin", {folder!r}, os.environ["JOB_COMPLETION_INDEX"]]))
+node = str({first} + int(os.environ["JOB_COMPLETION_INDEX"]))
+sys.exit(main(["keeper", {lost_after!r}, {grace!r}, "begin", {folder!r}, node]))
 """
 
 
+class _Group(NamedTuple):
+    """The pods of one Job, and their nodes: `pods` from `first` on."""
+
+    name: str
+    component: str
+    first: int
+    pods: int
+    command: list[str]
+    limits: Mapping[str, str]
+
+
 def render(plan: Plan, reach: K8sReach, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the manifests by file name, in order. Raises SpecError if the package is too large."""
+    """Return the manifests by file name, in the order in which they are applied.
+
+    Raises SpecError if the package is too large, or a patch is invalid.
+    """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     templates = Environment(
@@ -50,24 +76,39 @@ def render(plan: Plan, reach: K8sReach, environ: Mapping[str, str]) -> dict[str,
     )
     templates.filters["yaml"] = _quote
     values = make_values(plan, reach, _pack(plan, environ))
-    return {f"{kind}.yaml": templates.get_template(f"k8s/{kind}.yaml.j2").render(values) for kind in KINDS}
+    rendered = {
+        f"{kind}.yaml": templates.get_template(f"k8s/{kind}.yaml.j2").render(values)
+        for kind in _list_kinds(plan, reach)
+    }
+    return apply_patches(rendered, read_patches(reach.patch)) if reach.patch else rendered
 
 
 def make_objects(plan: Plan, reach: K8sReach, environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the objects of the manifests, in order. Raises SpecError."""
+    """Return the objects that `render` prints, the trainers' Job last. Raises SpecError."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 10 times faster
-    return [o for text in render(plan, reach, environ).values() for o in yaml.load_all(text, loader)]
+    objects = [o for text in render(plan, reach, environ).values() for o in yaml.load_all(text, loader)]
+    return sorted(objects, key=lambda thing: is_main_job(thing, reach))
 
 
-def write(rendered: Mapping[str, str], folder: str) -> None:
+def is_main_job(thing: Mapping[str, Any], reach: K8sReach) -> bool:
+    """Return True for the Job of node 0, which owns all other objects."""
+    return bool(thing["kind"] == "Job" and thing["metadata"]["name"] == reach.name)
+
+
+def _list_kinds(plan: Plan, reach: K8sReach) -> list[str]:
+    """Return the names of the templates."""
+    policy, package = ["policy"] if reach.network_policy else [], ["package"] if plan.package else []
+    return ["services", *policy, "programs", "plan", *package, "job"]
+
+
+def write(rendered: Mapping[str, str], folder: Path) -> None:
     """Write the manifests into a folder, which is made if it is missing. Raises FileError."""
     try:
-        there = Path(folder)
-        there.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for name, text in rendered.items():
-            (there / name).write_text(text, encoding="utf-8")
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as e:
         raise FileError.from_os(e, "write the manifests (--output_dir)") from e
 
@@ -83,19 +124,13 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
     """Return the values of the templates."""
     head = f"{reach.name}-head"
     port = job.choose_gate_port(job.place(plan, plan.nodes))
-    begun = beginning.Beginning(plan, head, port, reach.wait_timeout_s, REPORT, packed=True)
-    grace_s = plan.limits.grace_s
-    program = _PROGRAM.format(
-        app=f"{FOLDER}/{beginning.PROGRAM}",
-        lost_after=f"{plan.limits.lost_after_s:g}",
-        grace=f"{grace_s:g}",
-        folder=FOLDER,
-    )
+    packed = plan.package is not None
+    begun = beginning.Beginning(plan, head, port, reach.wait_timeout_s, REPORT, packed=packed)
     return {
         "name": reach.name,
         "head": head,
         "port": port,
-        "pods": len(plan.nodes),
+        "groups": _make_groups(plan, reach),
         "reach": reach,
         "labels": {
             "app.kubernetes.io/name": "pslaunch",
@@ -103,10 +138,11 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
             "app.kubernetes.io/version": __version__,
             "app.kubernetes.io/managed-by": "pslaunch",
         },
-        "command": ["/bin/sh", "-c", make_search(program, reach.agent_python)],
-        "limits": _make_limits(reach),
-        "ending_s": math.ceil(grace_s) + ENDING_EXTRA_S,
+        "queue_label": QUEUE_LABEL,
+        "tolerations": [*LOST_NODE, *reach.tolerations],
+        "ending_s": math.ceil(plan.limits.grace_s) + ENDING_EXTRA_S,
         "ttl_s": math.ceil(reach.ttl_s),
+        "deadline_s": reach.deadline_s and math.ceil(reach.deadline_s),
         "user": USER,
         "folder": FOLDER,
         "root": ROOT,
@@ -115,23 +151,57 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
         "app": _encode(make_zipapp()),
         "wheel": {make_wheel_name(): _encode(make_wheel())},
         "plan": _encode(begun.encode()),
+        "packed": packed,
         "package": _encode(package),
     }
 
 
+def _make_groups(plan: Plan, reach: K8sReach) -> list[_Group]:
+    """Return the Jobs: of all nodes, or of trainers and pservers."""
+    trainers = len(plan.nodes) - reach.server_pods
+    limits = _make_limits(reach.cpu, reach.memory, reach.gpu)
+    main = _Group(
+        reach.name,
+        "trainers" if reach.server_pods else "nodes",
+        0,
+        trainers,
+        _make_command(plan, reach, 0),
+        limits,
+    )
+    if not reach.server_pods:
+        return [main]
+    limits = _make_limits(reach.server_cpu, reach.server_memory, 0)
+    command = _make_command(plan, reach, trainers)
+    return [_Group(name_servers(reach.name), "pservers", trainers, reach.server_pods, command, limits), main]
+
+
+def _make_command(plan: Plan, reach: K8sReach, first: int) -> list[str]:
+    """Return the command of pods whose nodes count from `first`."""
+    program = _PROGRAM.format(
+        app=f"{FOLDER}/{beginning.PROGRAM}",
+        first=first,
+        lost_after=f"{plan.limits.lost_after_s:g}",
+        grace=f"{plan.limits.grace_s:g}",
+        folder=FOLDER,
+    )
+    return ["/bin/sh", "-c", make_search(program, reach.agent_python)]
+
+
 def _pack(plan: Plan, environ: Mapping[str, str]) -> bytes:
-    assert plan.package
+    if plan.package is None:
+        return b""
     package = pack(list_package(plan.package, environ))
     if len(package) > MAX_PACKAGE_BYTES:
         raise SpecError(
             f"{plan.package.folder} is {len(package):,} bytes when compressed, and a ConfigMap takes "
-            f"{MAX_PACKAGE_BYTES:,}: leave files out ({IGNORE}), or put them into the image"
+            f"{MAX_PACKAGE_BYTES:,}: leave files out ({IGNORE}), put them into a volume claim (--pvc), or "
+            "the whole folder into the image or a claim (--job_workspace)"
         )
     return package
 
 
-def _make_limits(reach: K8sReach) -> dict[str, str]:
-    named = {"cpu": reach.cpu, "memory": reach.memory, "nvidia.com/gpu": str(reach.gpu or "")}
+def _make_limits(cpu: str, memory: str, gpu: int) -> dict[str, str]:
+    named = {"cpu": cpu, "memory": memory, "nvidia.com/gpu": str(gpu or "")}
     return {name: amount for name, amount in named.items() if amount}
 
 

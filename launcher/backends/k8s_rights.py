@@ -30,3 +30,7 @@ LOOK: Final = (
     *_list("limitranges", "list"),
     *_list("networkpolicies", "list", group="networking.k8s.io"),
 )
+# For `--network_policy` in addition.
+POLICY: Final = _list(
+    "networkpolicies", "create", "get", "watch", "patch", "delete", group="networking.k8s.io"
+)

@@ -11,9 +11,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pslaunch.runtime.shared.env import PSERVER, TRAINER
+
 from ..errors import SpecError
 from ..node.job import FIRST_PORT, Count, Node
 from .args import Split
+from .k8s_values import (
+    JOB_NAME,
+    OWN_FOLDERS,
+    ROOT,
+    SecretKey,
+    is_inside,
+    read_claims,
+    read_env_secrets,
+    read_label,
+    read_object_name,
+    read_quantity,
+    read_selector,
+    read_tolerations,
+)
 from .kinds import Value
 from .locate import choose_name, locate
 from .options import DEFAULT
@@ -21,17 +37,9 @@ from .remote_spec import read_package
 from .sources import Given
 from .spec import JobSpec, Site, check_spec, read_common_options, refuse_without_effect
 
-FOLDER: Final = "/pslaunch"  # in a pod: what node/beginning.py names
-ROOT: Final = "/workspace"  # of all workspaces in a pod
-HOME: Final = "/home/pslaunch"
-OWN_FOLDERS: Final = (FOLDER, ROOT, HOME, "/tmp", "/dev", "/proc", "/sys", "/etc")
 MAX_NAME: Final = 63  # of a label, a host name or a service
-_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_LABEL: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_QUANTITY: Final = re.compile(r"(?=.*[1-9])[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
-_OBJECT: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
-_WORD: Final = r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
-_SELECTOR: Final = re.compile(rf"({_OBJECT.pattern}/)?{_WORD}=({_WORD})?")
+RUN_DIGITS: Final = 6  # that make a name unique
+POD_SUFFIX: Final = "-12345"  # as the cluster gives one to each pod
 
 
 class Access(NamedTuple):
@@ -51,49 +59,47 @@ class K8sReach(NamedTuple):
     memory: str = ""
     gpu: int = 0
     shm: str = ""
+    server_pods: int = 0  # of pservers, in a Job of their own (--separate)
+    server_cpu: str = ""
+    server_memory: str = ""
     node_selector: Mapping[str, str] = {}
+    tolerations: tuple[Mapping[str, str], ...] = ()
     claims: tuple[tuple[str, str], ...] = ()  # names of volume claims, and their paths in the pods
+    env_secrets: Mapping[str, SecretKey] = {}
     image_pull_secret: str = ""
     service_account: str = ""
+    priority_class: str = ""
+    queue: str = ""  # of Kueue
+    network_policy: bool = False
+    patch: Path | None = None  # a file
     ttl_s: float = DEFAULT["ttl"]
+    deadline_s: float | None = None
     wait_timeout_s: float = DEFAULT["wait_timeout"]
     agent_python: str | None = None  # path of the agents' Python; None: search
     access: Access = Access()
 
 
-def make_k8s_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
+def make_k8s_spec(
+    given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str], run: str = ""
+) -> JobSpec:
     """Return the job of `pslaunch k8s`: the given values, and defaults for all others.
 
-    cwd: absolute; relative paths of this machine start there. Raises SpecError.
+    cwd: absolute; relative paths of this machine start there. run: RUN_DIGITS for the end of the name, which
+    make it unique; without them equal jobs have equal names. Raises SpecError.
     """
     options = read_common_options(given, environ)
+    _check_workspace(given)
     package, workspace, program = read_package(given, split, lambda: locate(given, split, cwd))
-    pods = _count_pods(given)
-    name = _choose_object_name(given, workspace, pods)
-    reach = K8sReach(
-        name=name,
-        image=_read_image(given, environ),
-        cpu=_read_quantity(given, "cpu"),
-        memory=_read_quantity(given, "memory"),
-        gpu=given.read("gpu"),
-        shm=_read_quantity(given, "shm"),
-        node_selector=_read_selector(given),
-        claims=tuple(_read_claims(given)),
-        image_pull_secret=_read_object_name(given, "image_pull_secret"),
-        service_account=_read_object_name(given, "service_account"),
-        ttl_s=given.read("ttl"),
-        wait_timeout_s=given.read("wait_timeout"),
-        agent_python=given.read("agent_python"),
-        access=read_access(given),
-    )
-    nodes = [Node(i, f"{name}-{i}", "", dispatched=True) for i in range(pods)]
+    pods, servers = _count_pods(given)
+    name = _choose_object_name(given, workspace, pods, servers) + (f"-{run}" if run else "")
+    reach = _read_reach(given, name, servers, cwd, environ)
     one = Count("per_node", 1)
     spec = JobSpec(
         backend="k8s",
         job_name=name,
         workspace=workspace,
         site=Site(
-            tuple(node.place_in(f"{ROOT}/{name}") for node in nodes),
+            tuple(make_nodes(name, pods, servers, str(workspace) if package is None else "")),
             pservers=one,
             trainers=one,
             package=package,
@@ -111,9 +117,70 @@ def make_k8s_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str
         },
     )
     check_spec(spec, given)
+    _check_effects(spec, given)
+    return spec
+
+
+def _read_reach(given: Given, name: str, servers: int, cwd: Path, environ: Mapping[str, str]) -> K8sReach:
+    cpu, memory = read_quantity(given, "cpu", "cpu"), read_quantity(given, "memory", "memory")
+    patch = given.get("patch")
+    return K8sReach(
+        name=name,
+        image=_read_image(given, environ),
+        cpu=cpu,
+        memory=memory,
+        gpu=given.read("gpu"),
+        shm=read_quantity(given, "shm", "memory"),
+        server_pods=servers,
+        server_cpu=read_quantity(given, "server_cpu", "cpu") or cpu,
+        server_memory=read_quantity(given, "server_memory", "memory") or memory,
+        node_selector=read_selector(given),
+        tolerations=read_tolerations(given),
+        claims=read_claims(given),
+        env_secrets=read_env_secrets(given),
+        image_pull_secret=read_object_name(given, "image_pull_secret"),
+        service_account=read_object_name(given, "service_account"),
+        priority_class=read_object_name(given, "priority_class"),
+        queue=read_label(given.get("queue")),
+        network_policy=given.is_set("network_policy"),
+        patch=cwd / patch.text if patch else None,
+        ttl_s=given.read("ttl"),
+        deadline_s=given.read("deadline"),
+        wait_timeout_s=given.read("wait_timeout"),
+        agent_python=given.read("agent_python"),
+        access=read_access(given),
+    )
+
+
+def _check_workspace(given: Given) -> None:
+    """Raise SpecError for a folder that pods can't have in their image or a claim."""
+    value = given.get("job_workspace")
+    if value is None:
+        return
+    path = posixpath.normpath(value.text)
+    if not path.startswith("/") or path == "/" or not path.isprintable():
+        raise SpecError(f"{value.shown}: expected the absolute path of a folder in the image or in a claim")
+    if taken := next((own for own in OWN_FOLDERS if is_inside(path, own)), ""):
+        raise SpecError(f"{value.shown}: {taken} in the pods is not the image's; choose another folder of it")
+
+
+def _check_effects(spec: JobSpec, given: Given) -> None:
+    """Raise SpecError for an option of the command line without effect, or a folder that loses the model."""
+    reach: K8sReach = spec.site.reach
     if given.is_set("use_gpu") and not reach.gpu:
         refuse_without_effect(given, "use_gpu", "in pods without a GPU; --gpu=1 asks for one")
-    return spec
+    for name in ("server_cpu", "server_memory") if not reach.server_pods else ():
+        refuse_without_effect(given, name, "without --separate")
+    if not spec.site.package:
+        refuse_without_effect(given, "shard", "where nothing is sent (--job_workspace)")
+    save_dir = spec.trainer_flags.get("save_dir")
+    folder = posixpath.normpath(posixpath.join(spec.site.nodes[0].workspace, save_dir or ROOT))
+    kept = (ROOT, *(path for _, path in reach.claims))
+    if not any(is_inside(folder, path) for path in kept):
+        raise SpecError(
+            f"--save_dir={save_dir}: {folder} is read-only in the pods, or lost with them; "
+            f"give --pvc=NAME:{folder}, or a folder of a claim"
+        )
 
 
 def read_access(given: Given) -> Access:
@@ -122,38 +189,56 @@ def read_access(given: Given) -> Access:
     return Access(
         str(Path(kubeconfig.text).expanduser()) if kubeconfig else "",
         context.text if context else "",
-        read_namespace(given.get("namespace")),
+        read_label(given.get("namespace")),
     )
 
 
-def read_namespace(value: Value | None) -> str:
-    """Return the name of a namespace; "" if it is not given."""
-    if value is not None and not _NAMESPACE.fullmatch(value.text):
-        raise SpecError(f"{value.shown} is no name of a namespace: expected small letters, digits and dashes")
-    return value.text if value else ""
+def _count_pods(given: Given) -> tuple[int, int]:
+    """Return the number of trainers' pods, which have the pservers too, and of pods with a pserver alone."""
+    servers, trainers = given.read("server_num"), given.read("worker_num")
+    if not given.is_set("separate"):
+        return int(given.read("nodes") or max(servers or 1, trainers or 1)), 0
+    refuse_without_effect(given, "nodes", "with --separate, where each process has a pod of its own")
+    if servers == 0:
+        refuse_without_effect(given, "separate", "without pservers (--server_num=0)")
+        return trainers or 1, 0
+    return trainers or 1, servers or 1
 
 
-def _count_pods(given: Given) -> int:
-    """Return the given number, else enough for one process of each role in each pod."""
-    return int(given.read("nodes") or max(given.read("server_num") or 1, given.read("worker_num") or 1))
+def make_nodes(name: str, pods: int, servers: int, workspace: str) -> list[Node]:
+    """Return the nodes: trainers' pods first, so that node 0 has trainer 0. workspace: "" if it is sent."""
+    roles = ((TRAINER,), (PSERVER,)) if servers else ((PSERVER, TRAINER), ())
+    nodes = [Node(i, f"{name}-{i}", "", roles=roles[0]) for i in range(pods)]
+    nodes += [Node(pods + i, f"{name_servers(name)}-{i}", "", roles=roles[1]) for i in range(servers)]
+    placed = [node.place_in(f"{ROOT}/{name}")._replace(dispatched=not workspace) for node in nodes]
+    return [node._replace(workspace=workspace or node.workspace) for node in placed]
 
 
-def _choose_object_name(given: Given, workspace: Path, pods: int) -> str:
+def name_servers(name: str) -> str:
+    """Return the name of the pservers' Job (--separate)."""
+    return f"{name}-server"
+
+
+def _choose_object_name(given: Given, workspace: Path, pods: int, servers: int) -> str:
     """Return the name of the job's objects: the given one, or the folder's in allowed characters."""
-    most = MAX_NAME - max(len("-head"), len(f"-{pods - 1}"))
+    last = f"{name_servers('')}-{servers}" if servers else f"-{pods - 1}"
+    most = MAX_NAME - len(f"{last}{POD_SUFFIX}") - len("-") - RUN_DIGITS
     value = given.get("job_name")
+    name = choose_name(workspace) if value is None else value.text
+    safe = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
+    safe = (safe if JOB_NAME.fullmatch(safe) else f"job-{safe}")[:most].strip("-")
     if value is None:
-        safe = re.sub("[^a-z0-9]+", "-", choose_name(workspace).lower()).strip("-")[:most].strip("-")
-        return safe if _LABEL.fullmatch(safe) else f"job-{safe}"[:most].strip("-")
-    if not _LABEL.fullmatch(value.text):
+        return safe
+    if not JOB_NAME.fullmatch(name):
         raise SpecError(
-            f"{value.shown} is no name of objects: expected small letters, digits and dashes, first a letter"
+            f"{value.shown}: expected small letters, digits and dashes, first a letter; did you mean {safe}?"
         )
-    if len(value.text) > most:
+    if len(name) > most:
         raise SpecError(
-            f"{value.shown} has {len(value.text)} characters; with {pods} pods it may have {most}"
+            f"{value.shown} has {len(name)} characters; Kubernetes adds the number of each pod, "
+            f"so at most {most} fit"
         )
-    return value.text
+    return name
 
 
 def _read_image(given: Given, environ: Mapping[str, str]) -> str:
@@ -167,55 +252,7 @@ def _read_image(given: Given, environ: Mapping[str, str]) -> str:
             f"Any with Python 3.9 or later will do; {folder}/Dockerfile makes one for the bundled runtime"
         )
     if not re.fullmatch(r"[!-~]{1,500}", value.text):
-        raise SpecError(f"{value.shown} is no name of an image")
-    return value.text
-
-
-def _read_quantity(given: Given, name: str) -> str:
-    value = given.get(name)
-    if value is None:
-        return ""
-    if not _QUANTITY.fullmatch(value.text):
         raise SpecError(
-            f"{value.shown} is no quantity: expected a number above 0, with a unit such as m, Mi or Gi if any"
+            f"{value.shown}: expected the name of an image, such as registry.example/team/image:1"
         )
     return value.text
-
-
-def _read_object_name(given: Given, name: str) -> str:
-    value = given.get(name)
-    if value is not None and not _OBJECT.fullmatch(value.text):
-        raise SpecError(
-            f"{value.shown} is no name of an object: expected small letters, digits, dashes and dots"
-        )
-    return value.text if value else ""
-
-
-def _read_claims(given: Given) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for value in given.get_all("pvc"):
-        name, _, path = value.text.partition(":")
-        if not _OBJECT.fullmatch(name) or not re.fullmatch(r"/[^:]+", path) or not path.isprintable():
-            raise SpecError(f"{value.shown}: expected NAME:PATH with an absolute path")
-        path = posixpath.normpath(path)
-        taken = next((t for t in (*OWN_FOLDERS, *(p for _, p in found)) if _overlap(t, path)), None)
-        if taken:
-            raise SpecError(f"{value.shown}: {taken} in the pods is in use already; choose another path")
-        found.append((name, path))
-    return found
-
-
-def _overlap(one: str, other: str) -> bool:
-    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
-
-
-def _read_selector(given: Given) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for value in given.get_all("node_selector"):
-        name, _, text = value.text.partition("=")
-        if not _SELECTOR.fullmatch(value.text):
-            raise SpecError(f"{value.shown} is no label of nodes: expected NAME=VALUE")
-        if name in found:
-            raise SpecError(f"{value.shown}: {name} is given twice")
-        found[name] = text
-    return found

@@ -210,7 +210,7 @@ OPTIONS: Final[Sequence[Option]] = (
         help="Context of the kubeconfig.",
     ),
     Option(
-        name="namespace", metavar="NAME", kind=Text(), says="the context's", backends=K8S,
+        name="namespace", metavar="NAME", kind=Text(), says="the context's", backends=K8S, aliases=("-n",),
         help="Namespace of the job.",
     ),
     Option(
@@ -225,9 +225,18 @@ OPTIONS: Final[Sequence[Option]] = (
         name="memory", metavar="QUANTITY", kind=Text(), says="none asked for", backends=K8S,
         help="Memory of each pod, such as 4Gi.",
     ),
+    _make_flag("separate", "Give each process a pod of its own; pservers get a Job of their own.", K8S),
+    Option(
+        name="server_cpu", metavar="QUANTITY", kind=Text(), says="as --cpu", backends=K8S,
+        help="With --separate: processors of each pserver's pod.",
+    ),
+    Option(
+        name="server_memory", metavar="QUANTITY", kind=Text(), says="as --memory", backends=K8S,
+        help="With --separate: memory of each pserver's pod.",
+    ),
     Option(
         name="gpu", metavar="N", kind=Number(0, MAX_THREADS), default=0, backends=K8S,
-        help="GPUs of each pod (nvidia.com/gpu).",
+        help="GPUs of each trainer's pod (nvidia.com/gpu).",
     ),
     Option(
         name="shm", metavar="QUANTITY", kind=Text(), says="that of the container runtime", backends=K8S,
@@ -237,6 +246,11 @@ OPTIONS: Final[Sequence[Option]] = (
         name="node_selector", metavar="NAME=VALUE", kind=Text(repeatable=True), says="any nodes",
         backends=K8S,
         help="Label of the cluster's nodes for the pods; may be repeated.",
+    ),
+    Option(
+        name="toleration", metavar="KEY[=VALUE][:EFFECT]", kind=Text(repeatable=True), says="none",
+        backends=K8S,
+        help="Taint of the cluster's nodes that does not keep the pods away; may be repeated.",
     ),
     Option(
         name="pvc", metavar="NAME:PATH", kind=Text(repeatable=True), says="none", backends=K8S,
@@ -249,6 +263,27 @@ OPTIONS: Final[Sequence[Option]] = (
     Option(
         name="service_account", metavar="NAME", kind=Text(), says="the namespace's", backends=K8S,
         help="Service account of the pods, which get none of its tokens.",
+    ),
+    Option(
+        name="env_secret", metavar="NAME=SECRET:KEY", kind=Text(repeatable=True), says="none", backends=K8S,
+        help="Environment variable for the programs, from a Secret of the namespace; may be repeated.",
+    ),
+    Option(
+        name="priority_class", metavar="NAME", kind=Text(), says="the cluster's", backends=K8S,
+        help="Priority class of the pods.",
+    ),
+    Option(
+        name="queue", metavar="NAME", kind=Text(), says="none", backends=K8S,
+        help="Queue of Kueue that releases the job, which is created suspended.",
+    ),
+    Option(
+        name="deadline", metavar="SECONDS", kind=Seconds(1.0), says="none", backends=K8S,
+        help="Seconds that the job may take; the cluster then ends it.",
+    ),
+    _make_flag("network_policy", "Let only the job's own pods reach its ports.", K8S),
+    Option(
+        name="patch", metavar="FILE", kind=Text(), says="none", backends=K8S,
+        help="Strategic merge patches in YAML, one a kind, for what has no option.",
     ),
     Option(
         name="ttl", metavar="SECONDS", kind=Seconds(1.0), default=3600.0, backends=K8S,
@@ -286,6 +321,10 @@ OPTIONS: Final[Sequence[Option]] = (
     Option(
         name="job_workspace", metavar="DIR", kind=Text(), backends=REMOTE,
         help="Working folder of the programs on the hosts; nothing is sent.",
+    ),
+    Option(
+        name="job_workspace", metavar="DIR", kind=Text(), backends=K8S,
+        help="Working folder of the programs in the image or a volume claim; nothing is sent.",
     ),
     Option(
         name="job_name", metavar="NAME", kind=Text(), says="the workspace's name", help="Name of the job.",
@@ -457,5 +496,20 @@ REFUSED: Final[Mapping[str, Mapping[str, str]]] = {
             ("preload_binary", "preload_files", "s"), "--job_dispatch_package sends a folder to the hosts"
         ),
         "timeout": "it would end the agents, which end programs in order; use timeout N pslaunch mpi ...",
-    }
+    },
+    "k8s": {
+        **dict.fromkeys(
+            ("f", "filename"), "the manifests come from the options; kubectl apply takes what render prints"
+        ),
+        "replicas": "--nodes is the number of pods",
+        **dict.fromkeys(("requests", "limits"), "--cpu and --memory are requests and limits"),
+        "restart": "pods are never restarted, since the head of the job decides on failures",
+        **dict.fromkeys(
+            ("overrides", "labels", "l", "annotations", "image_pull_policy"), "--patch FILE adds it"
+        ),
+        **dict.fromkeys(
+            ("volume", "v"), "--pvc=NAME:PATH mounts a volume claim, and --patch FILE adds other volumes"
+        ),
+        **dict.fromkeys(("stdin", "i", "it", "tty"), "programs have an empty standard input"),
+    },
 }

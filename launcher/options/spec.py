@@ -231,8 +231,10 @@ def check_spec(spec: JobSpec, given: Given) -> None:
         refuse_without_effect(given, "python", f"on {spec.program}, which is not a .py program")
     if kind != "bundled":
         refuse_without_effect(given, "trainer_timeout", f"where no pserver is bundled: {why}")
-    value = given.get("use_gpu")
-    if value is not None and spec.use_gpu:
+    for name in ("use_gpu", "gpu"):
+        value = given.get(name)
+        if value is None or not given.is_set(name):
+            continue
         only = (
             f"{value.label}={value.text}: the bundled runtime of this build has CPU kernels only "
             "(with_gpu OFF)"

@@ -81,9 +81,10 @@ class Applied:
         label = f"app.kubernetes.io/instance={self.name}"
         for job in batch.list_namespaced_job(place, label_selector=label).items:
             batch.delete_namespaced_job(job.metadata.name, place, propagation_policy="Background")
-        for kind in ("service", "config_map"):
-            for item in getattr(core, f"list_namespaced_{kind}")(place, label_selector=label).items:
-                getattr(core, f"delete_namespaced_{kind}")(item.metadata.name, place)
+        network = client.NetworkingV1Api(core.api_client)
+        for api, kind in ((core, "service"), (core, "config_map"), (network, "network_policy")):
+            for item in getattr(api, f"list_namespaced_{kind}")(place, label_selector=label).items:
+                getattr(api, f"delete_namespaced_{kind}")(item.metadata.name, place)
         try:
             core.delete_namespaced_secret(f"{self.name}-secret", place)
         except client.ApiException as e:
@@ -116,23 +117,28 @@ def test_training_ends_with_the_bits_of_local(applied: Applied, cluster: Kube, w
     assert {pod.status.phase for pod in cluster.list_pods(applied.name)} == {"Succeeded"}
 
 
+def test_separate_jobs_of_trainers_and_pservers_end_with_the_bits_of_local(
+    applied: Applied, cluster: Kube, workspace: Path
+) -> None:
+    (workspace / "train.py").write_text(LEARN)
+    code, job = finished(LocalPlace(1), workspace, "--server_num=2", "--worker_num=2")
+    assert code == 0, job.launcher.output()
+    here = find_hashes(job.launcher.output().replace('"', "\n").splitlines())
+    options = ("--separate", "--server_num=2", "--worker_num=2", "--memory=300Mi", "--server_memory=200Mi",
+               "--network_policy")  # fmt: skip
+    code, end, log = applied.run(workspace, *options)
+    assert (code, end["code"]) == (0, 0), log
+    assert find_hashes(log.splitlines()) == here
+    assert cluster.wait_for_end(f"{applied.name}-server").status.succeeded == 2
+    for name, memory in ((applied.name, "300Mi"), (f"{applied.name}-server", "200Mi")):
+        pods = cluster.list_pods(name)
+        assert {pod.spec.containers[0].resources.limits["memory"] for pod in pods} == {memory}
+
+
 def test_failure_is_the_code_and_the_last_message_of_pod_0(applied: Applied, workspace: Path) -> None:
     (workspace / "train.py").write_text(FAIL)
     code, end, log = applied.run(workspace, "--nodes=2", "--server_num=0", "--memory=200Mi", "--cpu=1")
     assert (code, end["code"], end["failure"]["what"]) == (5, 5, "trainer/1"), log
-
-
-def test_every_object_is_valid_for_the_server(applied: Applied, cluster: Kube, workspace: Path) -> None:
-    (workspace / "train.py").write_text("")
-    more = ("--nodes=3", "--shm=64Mi", "--node_selector=disk=ssd", "--image_pull_secret=s",
-            "--service_account=default", "--gpu=1", "--pvc=data:/data", "--pvc=more:/more")  # fmt: skip
-    create = {
-        "Service": cluster.core.create_namespaced_service,
-        "ConfigMap": cluster.core.create_namespaced_config_map,
-        "Job": cluster.batch.create_namespaced_job,
-    }
-    for thing in applied.render(workspace, *more):
-        create[thing["kind"]](cluster.namespace, thing, dry_run="All", field_validation="Strict")
 
 
 @pytest.mark.slow

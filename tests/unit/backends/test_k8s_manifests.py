@@ -18,28 +18,32 @@ from hypothesis import strategies as st
 from pslaunch.backends import k8s_manifests as manifests
 from pslaunch.errors import FileError, SpecError
 from pslaunch.node import beginning, job
-from pslaunch.node.job import Count, Node, Package, Plan, Role
-from pslaunch.options.k8s_spec import Access, K8sReach
+from pslaunch.node.job import Count, Package, Plan, Role
+from pslaunch.options.k8s_spec import K8sReach, make_nodes
+from pslaunch.options.k8s_values import SecretKey
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 MOST_BYTES = 1024 * 1024  # of a ConfigMap
 REACH = K8sReach("word2vec", "example/image:1")
-FULL = K8sReach(
-    "word2vec", "example/image:1", cpu="2", memory="4Gi", gpu=1, shm="1Gi", node_selector={"disk": "ssd"},
-    claims=(("data", "/data"),), image_pull_secret="pull", service_account="runner",
+FULL = REACH._replace(
+    cpu="2", memory="4Gi", gpu=1, shm="1Gi", node_selector={"disk": "ssd"},
+    tolerations=({"key": "gpu", "operator": "Exists"},), claims=(("data", "/data"),),
+    env_secrets={"TOKEN": SecretKey("hub", "token")}, image_pull_secret="pull", service_account="runner",
+    priority_class="high", queue="team", network_policy=True, deadline_s=3600.0,
 )  # fmt: skip
+SEPARATE = REACH._replace(server_pods=1, cpu="2", server_cpu="1", server_memory="8Gi")
 
 
-def make_plan(nodes: int, folder: str = "/ws") -> Plan:
+def make_plan(nodes: int, folder: str = "/ws", servers: int = 0) -> Plan:
     limits = job.Limits(5.0, 30.0, 60.0, None, 60.0)
-    named = [Node(i, f"word2vec-{i}", "", dispatched=True) for i in range(nodes)]
+    named = make_nodes("word2vec", nodes - servers, servers, "")
     one = Count("per_node", 1)
     return Plan(
         job_id="word2vec", name="word2vec", epoch=0, backend="k8s", server="bundled", why="asked",
         roles=(Role("pserver", one, ("{python}", "-m", "x")), Role("trainer", one, ("{python}", "train.py"))),
         port=7164, ports_num=1, ports_num_for_sparse=0, trainer_count=1, use_gpu=False, added_env={},
         flags={},
-        limits=limits, nodes=tuple(n.place_in("/workspace/word2vec") for n in named), package=Package(folder),
+        limits=limits, nodes=tuple(named), package=Package(folder),
     )  # fmt: skip
 
 
@@ -55,31 +59,67 @@ def render(plan: Plan, reach: K8sReach, tmp_path: Path) -> dict[str, str]:
     return manifests.render(plan, reach, {"XDG_CACHE_HOME": str(tmp_path)})
 
 
-@pytest.mark.parametrize(("name", "reach"), [("k8s-default", REACH), ("k8s-full", FULL)])
-def test_job_and_services_equal_their_golden_files(
+@pytest.mark.parametrize(
+    ("name", "reach"), [("k8s-default", REACH), ("k8s-full", FULL), ("k8s-separate", SEPARATE)]
+)
+def test_job_services_and_policy_equal_their_golden_files(
     name: str, reach: K8sReach, package: Path, tmp_path: Path
 ) -> None:
-    rendered = render(make_plan(2, str(package)), reach, tmp_path)
-    text = rendered["services.yaml"] + "---\n" + rendered["job.yaml"]
+    """With WRITE_GOLDEN=1 in the environment, the files are written anew."""
+    rendered = render(make_plan(2, str(package), reach.server_pods), reach, tmp_path)
+    text = "---\n".join(rendered[n] for n in ("services.yaml", "policy.yaml", "job.yaml") if n in rendered)
     golden = GOLDEN / f"{name}.yaml"
     if os.environ.get("WRITE_GOLDEN"):
         golden.write_text(text)
     assert text == golden.read_text()
 
 
-def test_given_namespace_is_on_every_object_and_in_the_command(package: Path, tmp_path: Path) -> None:
-    there = REACH._replace(access=Access(namespace="team"))
-    objects = [o for text in render(make_plan(1, str(package)), there, tmp_path).values()
-               for o in yaml.safe_load_all(text)]  # fmt: skip
-    assert {thing["metadata"]["namespace"] for thing in objects} == {"team"}
-    assert "--namespace=team" in manifests.make_secret_command(there)
+def test_pods_of_both_jobs_begin_as_the_nodes_of_the_plan(package: Path, tmp_path: Path) -> None:
+    plan = make_plan(5, str(package), servers=2)
+    objects = manifests.make_objects(
+        plan, SEPARATE._replace(server_pods=2), {"XDG_CACHE_HOME": str(tmp_path)}
+    )
+    servers, trainers = (thing for thing in objects if thing["kind"] == "Job")
+    for thing, first, pods in ((trainers, 0, 3), (servers, 3, 2)):
+        container = thing["spec"]["template"]["spec"]["containers"][0]
+        assert f"str({first} + int(os.environ" in container["command"][2]
+        assert thing["spec"]["completions"] == pods
+        names = [f"{thing['metadata']['name']}-{i}" for i in range(pods)]
+        assert names == [node.name for node in plan.nodes[first : first + pods]]
+    assert objects[-1] is trainers and manifests.is_main_job(trainers, SEPARATE)
+
+
+def test_queue_releases_the_job(package: Path, tmp_path: Path) -> None:
+    jobs = yaml.safe_load_all(
+        render(make_plan(2, str(package), 1), SEPARATE._replace(queue="q"), tmp_path)["job.yaml"]
+    )
+    for thing in jobs:
+        assert thing["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "q"
+        assert thing["spec"]["suspend"] is True
+
+
+def test_workspace_of_the_image_has_no_package(tmp_path: Path) -> None:
+    plan = make_plan(1)._replace(package=None)
+    rendered = render(plan, REACH, tmp_path)
+    assert "package.yaml" not in rendered and "package" not in rendered["job.yaml"]
+    data = yaml.safe_load(rendered["plan.yaml"])["binaryData"]["job.json.gz"]
+    (tmp_path / "job").mkdir()
+    (tmp_path / beginning.JOB).write_bytes(base64.b64decode(data))
+    assert not beginning.read(str(tmp_path)).packed
 
 
 def test_equal_jobs_give_equal_text_in_order(package: Path, tmp_path: Path) -> None:
     plan = make_plan(2, str(package))
     one, two = (render(plan, FULL, tmp_path) for _ in range(2))
     assert one == two
-    assert [*one] == ["services.yaml", "programs.yaml", "plan.yaml", "package.yaml", "job.yaml"]
+    assert [*one] == [
+        "services.yaml",
+        "policy.yaml",
+        "programs.yaml",
+        "plan.yaml",
+        "package.yaml",
+        "job.yaml",
+    ]
 
 
 def test_objects_of_1000_pods_are_small_and_named_apart(package: Path, tmp_path: Path) -> None:
@@ -130,8 +170,8 @@ def test_package_that_is_too_large_is_refused(package: Path, tmp_path: Path) -> 
 def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match="--output_dir"):
-        manifests.write({"job.yaml": ""}, str(tmp_path / "file"))
-    manifests.write({"job.yaml": "x"}, str(tmp_path / "new/folder"))
+        manifests.write({"job.yaml": ""}, tmp_path / "file")
+    manifests.write({"job.yaml": "x"}, tmp_path / "new/folder")
     assert (tmp_path / "new/folder/job.yaml").read_text() == "x"
 
 
@@ -150,6 +190,6 @@ def test_help_loads_no_templates() -> None:
 
 def test_command_keeps_its_words() -> None:
     values: dict[str, Any] = manifests.make_values(make_plan(1), REACH, b"")
-    shell, flag, search = values["command"]
+    shell, flag, search = values["groups"][0].command
     assert (shell, flag) == ("/bin/sh", "-c") and "JOB_COMPLETION_INDEX" in search
-    assert json.loads(manifests._quote(values["command"])) == values["command"]
+    assert json.loads(manifests._quote([shell, flag, search])) == [shell, flag, search]

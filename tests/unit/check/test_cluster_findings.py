@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from pslaunch.backends.k8s_errors import Right
-from pslaunch.backends.k8s_rights import EXEC, JOB, LOOK
+from pslaunch.backends.k8s_rights import EXEC, JOB, LOOK, POLICY
 from pslaunch.check.cluster_findings import (
     COLUMNS,
     KINDS,
@@ -231,7 +231,7 @@ def test_the_role_gives_exactly_the_rights() -> None:
     rules = yaml.safe_load(ROLE.read_text())["rules"]
     given = [Right(v, r, g) for rule in rules for g in rule["apiGroups"] for r in rule["resources"]
              for v in rule["verbs"]]  # fmt: skip
-    assert sorted(given) == sorted([*JOB, *EXEC, *LOOK])
+    assert sorted(given) == sorted([*JOB, *EXEC, *LOOK, *POLICY])
 
 
 def test_the_page_has_the_advice_for_every_finding() -> None:

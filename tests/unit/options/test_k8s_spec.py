@@ -10,11 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.errors import SpecError
+from pslaunch.node.job import place
 from pslaunch.options.args import split_command_line
-from pslaunch.options.k8s_spec import _QUANTITY, Access, K8sReach, make_k8s_spec
-from pslaunch.options.options import get_options
+from pslaunch.options.k8s_spec import Access, K8sReach, make_k8s_spec
+from pslaunch.options.k8s_values import QUANTITIES, SecretKey
+from pslaunch.options.options import REFUSED, get_options
 from pslaunch.options.sources import gather
 from pslaunch.options.spec import JobSpec
+from pslaunch.plan import make_plan
+from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
 
 @pytest.fixture
@@ -33,6 +37,7 @@ def make(folder: Path, *words: str, image: str = "i:1", **environ: str) -> JobSp
         {name: row.values for name, row in rows.items()},
         {name for name, row in rows.items() if row.repeatable},
         aliases={alias: name for name, row in rows.items() for alias in row.aliases},
+        refused=REFUSED["k8s"],
     )
     return make_k8s_spec(gather("k8s", split, folder), split, cwd=folder, environ=environ)
 
@@ -51,7 +56,7 @@ def test_cluster_to_ask_is_read(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["Team", "", "-t", "a.b", "n" * 64])
 def test_names_that_no_namespace_has_are_refused(folder: Path, name: str) -> None:
-    with pytest.raises(SpecError, match=r"--namespace=.* is no name of a namespace"):
+    with pytest.raises(SpecError, match=r"--namespace=.*: expected at most 63 small letters"):
         make(folder, f"--namespace={name}")
 
 
@@ -93,24 +98,62 @@ def test_missing_image_names_the_file_that_makes_one(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("--cpu=2 cores", "--cpu='2 cores' is no quantity"),
-        ("--memory=4GB", "--memory='4GB' is no quantity"),
-        ("--memory=0", "--memory='0' is no quantity"),
-        ("--shm=-1Gi", "--shm='-1Gi' is no quantity"),
+        (
+            "--cpu=2 cores",
+            "--cpu='2 cores': expected a number above 0, such as 2, 0.5 or 500m; did you mean 2?",
+        ),
+        ("--cpu=0.0001", "--cpu='0.0001': expected a number above 0"),
+        ("--memory=4GB", "--memory='4GB': expected a number above 0, such as 4Gi or 500M; did you mean 4G?"),
+        ("--memory=500m", "did you mean 500Mi?"),
+        ("--memory=0", "--memory='0': expected a number above 0"),
+        ("--shm=-1Gi", "--shm='-1Gi': expected a number above 0"),
         ("--gpu=-1", "--gpu=-1: expected a whole number from 0"),
-        ("--node_selector=disk", "--node_selector='disk' is no label of nodes"),
-        ("--node_selector=a b=c", "is no label of nodes"),
-        ("--job_name=My_Job", "--job_name='My_Job' is no name of objects"),
-        ("--job_name=1st", "--job_name='1st' is no name of objects"),
-        (f"--job_name={'x' * 59}", "has 59 characters; with 1 pods it may have 58"),
-        ("--image=two words", "--image='two words' is no name of an image"),
-        ("--image_pull_secret=No!", "--image_pull_secret='No!' is no name of an object"),
-        ("--service_account=_", "--service_account='_' is no name of an object"),
+        ("--gpu=1", "--gpu=1: the bundled runtime of this build has CPU kernels only"),
+        ("--node_selector=disk", "--node_selector='disk': expected a label of nodes: NAME=VALUE"),
+        ("--node_selector=a b=c", "expected a label of nodes"),
+        (f"--node_selector={'a' * 64}=c", "expected a label of nodes"),
+        ("--toleration=gpu=yes:Never", "--toleration='gpu=yes:Never': expected a taint: KEY, KEY=VALUE or"),
+        ("--toleration=", "--toleration="),
+        (
+            "--job_name=My_Job",
+            "--job_name='My_Job': expected small letters, digits and dashes, first a letter; "
+            "did you mean my-job?",
+        ),
+        ("--job_name=1st", "did you mean job-1st?"),
+        (
+            f"--job_name={'x' * 49}",
+            "has 49 characters; Kubernetes adds the number of each pod, so at most 48 fit",
+        ),
+        ("--image=two words", "--image='two words': expected the name of an image"),
+        ("--image_pull_secret=No!", "--image_pull_secret='No!': expected the name of an object"),
+        ("--image_pull_secret=a..b", "expected the name of an object"),
+        ("--service_account=_", "--service_account='_': expected the name of an object"),
+        ("--priority_class=High", "--priority_class='High': expected the name of an object"),
+        ("--queue=a.b", "--queue='a.b': expected at most 63 small letters, digits and dashes"),
+        ("--namespace=Team", "--namespace='Team': expected at most 63 small letters"),
+        ("--env_secret=A=s", "--env_secret='A=s': expected NAME=SECRET:KEY"),
+        ("--env_secret=PADDLE_TRAINER_ID=s:k", "PADDLE_TRAINER_ID is set by pslaunch itself"),
+        ("--env_secret=HOME=s:k", "HOME in the pods is pslaunch's own"),
         ("--pvc=data", "--pvc='data': expected NAME:PATH"),
         ("--pvc=data:relative", "expected NAME:PATH"),
         ("--pvc=data:/workspace/x", "/workspace in the pods is in use already"),
+        (
+            "--save_dir=/models",
+            "/models is read-only in the pods, or lost with them; give --pvc=NAME:/models",
+        ),
+        ("--save_dir=/tmp/x", "/tmp/x is read-only in the pods, or lost with them"),
+        (
+            "--job_workspace=code",
+            "--job_workspace='code': expected the absolute path of a folder in the image",
+        ),
+        ("--job_workspace=/tmp/code", "/tmp in the pods is not the image's; choose another folder of it"),
+        ("--server_cpu=1", "--server_cpu=1 has no effect without --separate"),
+        ("--deadline=0", "--deadline=0"),
         ("--ttl=0", "--ttl=0"),
         ("--use_gpu=1", "--use_gpu=1"),
+        ("--filename=job.yaml", "--filename is not supported: the manifests come from the options"),
+        ("--replicas=3", "--replicas is not supported: --nodes is the number of pods"),
+        ("--limits=cpu=1", "--limits is not supported: --cpu and --memory are requests and limits"),
     ],
 )
 def test_invalid_value_is_refused_by_option_and_value(folder: Path, word: str, said: str) -> None:
@@ -120,11 +163,13 @@ def test_invalid_value_is_refused_by_option_and_value(folder: Path, word: str, s
     assert said in str(refused.value)
 
 
-def test_repeated_selector_or_path_is_refused(folder: Path) -> None:
+def test_repeated_value_is_refused(folder: Path) -> None:
     with pytest.raises(SpecError, match="a is given twice"):
         make(folder, "--node_selector=a=1", "--node_selector=a=2")
     with pytest.raises(SpecError, match="/data in the pods is in use already"):
         make(folder, "--pvc=one:/data", "--pvc=two:/data/more")
+    with pytest.raises(SpecError, match="A is given twice"):
+        make(folder, "--env=A=1", "--env_secret=A=s:k")
 
 
 def test_given_values_reach_the_pods(folder: Path) -> None:
@@ -132,16 +177,71 @@ def test_given_values_reach_the_pods(folder: Path) -> None:
         "--cpu=500m",
         "--memory=1.5Gi",
         "--gpu=2",
+        "--server=script",
         "--node_selector=example.com/disk=ssd",
+        "--toleration=gpu=yes:NoSchedule",
+        "--toleration=spot",
         "--pvc=d:/data/",
+        "--env_secret=TOKEN=hub:token.txt",
+        "--deadline=60",
+        "-n=team",
     )
     reach = make_reach(folder, *words)
-    assert (reach.cpu, reach.memory, reach.gpu) == ("500m", "1.5Gi", 2)
+    assert (reach.cpu, reach.memory, reach.gpu, reach.deadline_s) == ("500m", "1.5Gi", 2, 60.0)
     assert (reach.node_selector, reach.claims) == ({"example.com/disk": "ssd"}, (("d", "/data"),))
+    equal = {"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}
+    assert reach.tolerations == (equal, {"key": "spot", "operator": "Exists"})
+    assert reach.env_secrets == {"TOKEN": SecretKey("hub", "token.txt")}
+    assert reach.access.namespace == "team"
 
 
-@given(st.text(max_size=8))
-def test_accepted_quantity_is_a_number_and_a_unit(text: str) -> None:
-    if _QUANTITY.fullmatch(text):
+def test_separate_gives_each_process_a_pod_and_trainers_the_first_ones(folder: Path) -> None:
+    words = ("--separate", "--server_num=2", "--worker_num=3", "--cpu=2", "--server_memory=8Gi")
+    spec = make(folder, *words)
+    assert [(node.id, node.name, node.roles) for node in spec.site.nodes] == [
+        (0, "my-job-0", (TRAINER,)), (1, "my-job-1", (TRAINER,)), (2, "my-job-2", (TRAINER,)),
+        (3, "my-job-server-0", (PSERVER,)), (4, "my-job-server-1", (PSERVER,)),
+    ]  # fmt: skip
+    placed = place(make_plan(spec, "j"), spec.site.nodes)
+    assert [(p.key, p.node) for p in placed.processes] == [
+        ("pserver/0", 3), ("pserver/1", 4), ("trainer/0", 0), ("trainer/1", 1), ("trainer/2", 2),
+    ]  # fmt: skip
+    reach = spec.site.reach
+    assert (reach.server_pods, reach.server_cpu, reach.server_memory, reach.memory) == (2, "2", "8Gi", "")
+
+
+@pytest.mark.parametrize("word", ["--nodes=2", "--server_num=0"])
+def test_separate_refuses_an_option_that_contradicts_it(folder: Path, word: str) -> None:
+    with pytest.raises(SpecError, match="has no effect with"):
+        make(folder, "--separate", word)
+
+
+def test_workspace_of_the_image_is_sent_nowhere(folder: Path) -> None:
+    spec = make(folder, "--job_workspace=/opt/code", "--server=script")
+    assert spec.site.package is None
+    (node,) = spec.site.nodes
+    assert (node.workspace, node.dispatched) == ("/opt/code", False)
+    assert node.output_dir == f"/workspace/{spec.job_name}/output"  # the image is read-only
+    with pytest.raises(SpecError, match="where nothing is sent"):
+        make(folder, "--job_workspace=/opt/code", "--shard=data/{}")
+
+
+def test_models_are_saved_in_a_claim_or_in_the_workspace(folder: Path) -> None:
+    make(folder, "--save_dir=/data/models", "--pvc=d:/data")
+    make(folder, "--save_dir=models")
+    with pytest.raises(SpecError, match="/opt/code/models is read-only"):
+        make(folder, "--save_dir=models", "--job_workspace=/opt/code")
+
+
+def test_run_makes_the_names_of_all_nodes_unique(folder: Path) -> None:
+    rows = get_options("k8s")
+    split = split_command_line(["--image=i"], {name: row.values for name, row in rows.items()})
+    spec = make_k8s_spec(gather("k8s", split, folder), split, cwd=folder, environ={}, run="0a1b2c")
+    assert (spec.job_name, spec.site.nodes[0].name) == ("my-job-0a1b2c", "my-job-0a1b2c-0")
+
+
+@given(st.sampled_from(["cpu", "memory"]), st.text(alphabet="0123456789.mkMGTPEi-e ", max_size=8))
+def test_accepted_quantity_is_a_number_and_a_unit(kind: str, text: str) -> None:
+    if QUANTITIES[kind].fullmatch(text):
         number = re.fullmatch(r"([0-9.]+)[A-Za-z]*", text)
         assert number is not None and float(number[1]) > 0

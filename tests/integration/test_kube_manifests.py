@@ -1,0 +1,190 @@
+"""Manifests and patches as a real API server takes them: nothing is made there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kubernetes import client
+
+from pslaunch.backends.k8s_manifests import make_objects
+from pslaunch.backends.k8s_patch import merge
+from pslaunch.errors import SpecError
+from pslaunch.options.args import split_command_line
+from pslaunch.options.k8s_spec import make_k8s_spec
+from pslaunch.options.options import get_options
+from pslaunch.options.sources import gather
+from pslaunch.plan import make_plan
+from support.kube import Kube
+
+BOUNDED = settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+NAMES = st.from_regex(r"[a-z0-9]([-.a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
+LABELS = st.from_regex(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,70}[A-Za-z0-9])?", fullmatch=True)
+QUANTITY = st.from_regex(r"[0-9]{1,4}(\.[0-9]{1,4})?(m|k|M|G|Ki|Mi|Gi|Ei)?", fullmatch=True)
+# Values near those that are allowed; many are refused here, and all others are for the server.
+OPTIONS: Mapping[str, st.SearchStrategy[str]] = {
+    "cpu": QUANTITY,
+    "memory": QUANTITY,
+    "shm": QUANTITY,
+    "gpu": st.sampled_from(["0", "1", "8"]),
+    "nodes": st.sampled_from(["1", "2", "4096"]),
+    "node_selector": st.builds("{}/{}={}".format, NAMES, LABELS, LABELS),
+    "toleration": st.builds("{}={}:{}".format, LABELS, LABELS, st.sampled_from(["NoExecute", "NoSchedule"])),
+    "pvc": st.builds("{}:/{}".format, NAMES, LABELS),
+    "env_secret": st.builds("{}={}:{}".format, LABELS, NAMES, LABELS),
+    "image": LABELS,
+    "image_pull_secret": NAMES,
+    "service_account": NAMES,
+    "priority_class": NAMES,
+    "queue": NAMES,
+    "deadline": st.sampled_from(["1", "0.1", "86400", "1e9"]),
+    "ttl": st.sampled_from(["1", "3600.5"]),
+    "job_name": st.from_regex(r"[a-z]([-a-z0-9]{0,60}[a-z0-9])?", fullmatch=True),
+}
+LINES = st.fixed_dictionaries({}, optional=OPTIONS)
+ITEM = st.sampled_from(["node", "side", "HOME", "MODE", "workspace", "more"])
+TEXT = st.sampled_from(["a", "b"])
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "env": st.lists(
+            st.builds(lambda name, value: {"name": name, "value": value}, ITEM, TEXT),
+            max_size=3, unique_by=lambda variable: variable["name"],
+        ),
+        "imagePullPolicy": st.sampled_from(["Always", "Never", None]),
+        "args": st.lists(TEXT, max_size=2),
+        "volumeMounts": st.lists(
+            st.builds(lambda path, name: {"mountPath": f"/{path}", "name": name}, TEXT, ITEM),
+            max_size=2, unique_by=lambda mount: mount["mountPath"],
+        ),
+        "resources": st.sampled_from([None, {"limits": {"cpu": "2"}}, {"$patch": "replace"}]),
+        "ports": st.just([{"containerPort": 80, "name": "web"}]),
+        "securityContext": st.sampled_from([{"runAsUser": 5}, {"capabilities": None}]),
+    },
+)  # fmt: skip
+POD = st.fixed_dictionaries(
+    {},
+    optional={
+        "containers": st.builds(
+            lambda name, fields: [{"name": name, **({} if name == "node" else {"image": "i"}), **fields}],
+            st.sampled_from(["node", "side"]), FIELDS,
+        ),
+        "volumes": st.sampled_from([
+            [{"name": "more", "emptyDir": {}}], [{"name": "home", "$patch": "delete"}],
+            [{"name": "home", "emptyDir": {"sizeLimit": "1Gi"}}],
+        ]),
+        "hostAliases": st.just([{"ip": "10.0.0.1", "hostnames": ["store"]}]),
+        "nodeSelector": st.sampled_from([{"a": "b"}, None, {"$patch": "replace", "c": "d"}]),
+        "tolerations": st.just([{"key": "gpu", "operator": "Exists"}]),
+        "securityContext": st.sampled_from([{"runAsUser": 7}, {"fsGroup": None}]),
+        "priorityClassName": TEXT,
+        "schedulerName": TEXT,
+        "imagePullSecrets": st.lists(st.builds(lambda name: {"name": name}, TEXT), max_size=1),
+    },
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a program that has a runtime of its own."""
+    (tmp_path / "train.py").touch()
+    return tmp_path
+
+
+def make(folder: Path, words: list[str]) -> list[dict[str, Any]]:
+    """Return the objects of a job. Raises SpecError."""
+    rows = get_options("k8s")
+    several = {name for name, row in rows.items() if row.repeatable}
+    split = split_command_line(words, {name: row.values for name, row in rows.items()}, several)
+    spec = make_k8s_spec(gather("k8s", split, folder), split, cwd=folder, environ={"PSLAUNCH_IMAGE": "i"})
+    return make_objects(make_plan(spec, "j"), spec.site.reach, {"XDG_CACHE_HOME": str(folder)})
+
+
+def create(cluster: Kube, thing: dict[str, Any]) -> None:
+    """Ask the server for its verdict on an object, as the limited user."""
+    network = client.NetworkingV1Api(cluster.core.api_client)
+    ask = {
+        "Service": cluster.core.create_namespaced_service,
+        "ConfigMap": cluster.core.create_namespaced_config_map,
+        "NetworkPolicy": network.create_namespaced_network_policy,
+        "Job": cluster.batch.create_namespaced_job,
+    }
+    ask[thing["kind"]](cluster.namespace, thing, dry_run="All", field_validation="Strict")
+
+
+def test_every_object_is_valid_for_the_server(cluster: Kube, folder: Path) -> None:
+    words = (
+        "--separate --network_policy --queue=q --deadline=60 --env_secret=A=s:k --shm=64Mi --pvc=data:/data"
+    )
+    more = "--pvc=more:/more --toleration=gpu:NoSchedule --gpu=1 --server=script --server_cpu=1"
+    objects = make(folder, [*words.split(), *more.split()])
+    assert {thing["kind"] for thing in objects} == {"Service", "ConfigMap", "NetworkPolicy", "Job"}
+    for thing in objects:
+        create(cluster, thing)
+
+
+@BOUNDED
+@given(line=LINES)
+def test_options_that_are_taken_here_are_valid_for_the_server(
+    cluster: Kube, folder: Path, line: dict[str, str]
+) -> None:
+    try:
+        objects = make(folder, ["--server=script", *(f"--{name}={value}" for name, value in line.items())])
+    except SpecError as e:
+        assert any(f"--{name}" in str(e) for name in line)
+        return
+    for thing in objects:
+        if thing["kind"] in ("Job", "Service"):
+            create(cluster, thing)
+
+
+def sort_items(thing: Any) -> Any:
+    """Return data with lists in one order, for comparing."""
+    if isinstance(thing, dict):
+        return {key: sort_items(value) for key, value in thing.items()}
+    if isinstance(thing, list):
+        return sorted(map(sort_items, thing), key=lambda item: json.dumps(item, sort_keys=True))
+    return thing
+
+
+@pytest.fixture
+def template(cluster: Kube, folder: Path) -> Iterator[dict[str, Any]]:
+    """A template of our pods, which is there, and can be patched."""
+    job = make(folder, ["--server=script", "--node_selector=disk=ssd", "--cpu=1"])[-1]
+    thing = {"metadata": {"name": "patched"}, "template": job["spec"]["template"]}
+    cluster.admin.create_namespaced_pod_template(cluster.namespace, thing)
+    yield thing
+    cluster.admin.delete_namespaced_pod_template("patched", cluster.namespace)
+
+
+@BOUNDED
+@given(patch=POD)
+def test_patch_is_merged_as_the_server_merges_it(
+    cluster: Kube, template: dict[str, Any], patch: dict[str, Any]
+) -> None:
+    admin, place = cluster.admin, ("patched", cluster.namespace)
+    change = {"template": {"spec": patch}}
+    kind = "application/strategic-merge-patch+json"
+    theirs = ask_for(
+        lambda: admin.patch_namespaced_pod_template(*place, change, dry_run="All", _content_type=kind)
+    )
+    merged = merge(template, change, "")
+    ours = ask_for(lambda: admin.replace_namespaced_pod_template(*place, merged, dry_run="All"))
+    assert sort_items(ours) == sort_items(theirs)
+
+
+def ask_for(call: Any) -> Any:
+    """Return a template as the server would have it, or None if it refuses it."""
+    try:
+        answer = call()
+    except client.ApiException as e:
+        assert e.status == 422, e.body
+        return None
+    return client.ApiClient().sanitize_for_serialization(answer.template)
