@@ -173,6 +173,16 @@ def mpi4_place(hosts: Hosts) -> Place:
     return MpiPlace(hosts, 4)
 
 
+@pytest.fixture
+def mpi_led_place(hosts: Hosts) -> Place:
+    return MpiPlace(hosts, 5, "--head=node")
+
+
+@pytest.fixture
+def mpi4_led_place(hosts: Hosts) -> Place:
+    return MpiPlace(hosts, 4, "--head=node")
+
+
 @pytest.fixture(scope="session")
 def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make wheels of the packages that the runtime imports, from those installed here."""

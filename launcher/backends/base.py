@@ -25,9 +25,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_check
 
 from ..errors import HostError, SpecError
 from ..node.job import Limits, Node
+from ..node.line.wire import encode_control
 
 if TYPE_CHECKING:
     from ..node.line.gate import Seals
+    from ..node.messages import DialMsg
 
 CLOSE_EXTRA_S = 2.0
 LAST_WORDS_S = 0.5  # for a node to end its line after its job
@@ -54,6 +56,12 @@ class Dial(NamedTuple):
     addrs: tuple[str, ...]  # of node 0, most likely first
     port: int
     secret: str  # hexadecimal
+
+    def encode(self, node: Node, *, sealed: bool = False) -> bytes:
+        """Return the frame by which the agent of a node gets it; `sealed`: over TCP."""
+        message: DialMsg = {"type": "dial", "addrs": self.addrs, "port": self.port, "node": node.id}
+        (frame,) = encode_control(message if sealed else {**message, "secret": self.secret})
+        return frame
 
 
 class Ended(NamedTuple):
@@ -109,12 +117,19 @@ class Backend(Protocol):
 class LeadingBackend(Backend, Protocol):
     """Backend whose jobs may have their head on a node, where later shells find it."""
 
-    def start_head(self, node: Node, limits: Limits) -> Line:
-        """Start an agent that runs the head on node 0; its observer's line keeps the job alive."""
+    def start_head(self, nodes: Sequence[Node], limits: Limits, secret: str) -> tuple[Sequence[Node], Line]:
+        """Start an agent that runs the head on node 0; its observer's line keeps the job alive.
+
+        Returns the declared nodes, or without any those that the backend finds, whose agents prove `secret`.
+        """
         ...
 
     def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
-        """Start agents on the other nodes; they dial the head. Raises PslaunchError."""
+        """Let agents on the other nodes dial the head. Raises PslaunchError."""
+        ...
+
+    def keep_way(self, path: str) -> Any:
+        """Return the reach by which later shells find the head; a secret that they need is kept in `path`."""
         ...
 
     def open_head_line(self, record: Mapping[str, Any]) -> Line:

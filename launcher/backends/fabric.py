@@ -6,7 +6,6 @@ pslaunch.ssh reaches the hosts; node/ runs there. A node's `name` is `Host.text`
 from __future__ import annotations
 
 import io
-import json
 import os
 import select
 import sys
@@ -25,7 +24,7 @@ from ..ssh.channel import Channel
 from ..ssh.fleet import Fleet
 from ..ssh.prompt import Prompt
 from .base import CLOSE_EXTRA_S, OF_ANOTHER, Backend, Dial, Ended, EndLimit, Line
-from .local import LocalBackend
+from .local import OnNode0
 
 __all__ = ["FabricBackend", "from_data", "make_backend", "to_data"]
 
@@ -34,7 +33,7 @@ SILENT_S = 30.0  # limit of a host's silence while it answers a later shell
 
 def make_backend(reach: Reach | None) -> Backend:
     """Return the backend; without a reach, the one for a shell on node 0 itself."""
-    return FabricBackend(reach) if reach else OnNode0()
+    return FabricBackend(reach) if reach else OnNode0("fabric", "add --conf conf.py")
 
 
 def describe_start(_reach: Reach) -> None:
@@ -47,19 +46,6 @@ def from_data(data: Any) -> Reach:
         return Reach(**{**data, "hosts": tuple(Host(**h) for h in data["hosts"])})
     except (KeyError, TypeError):
         raise SpecError(OF_ANOTHER) from None
-
-
-class OnNode0(LocalBackend):
-    """Backend for a shell on the first host of a job, without a record of the way to the others."""
-
-    name = "fabric"
-
-    def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
-        if node.id:
-            raise SpecError(
-                f"node {node.id} can't be reached: its host is not known here; add --conf conf.py"
-            )
-        return super().ask(node, words)
 
 
 class FabricBackend(EndLimit):
@@ -82,8 +68,8 @@ class FabricBackend(EndLimit):
     def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
         return list(zip(nodes, self._try_open(nodes, limits, "serve"), strict=True))
 
-    def start_head(self, node: Node, limits: Limits) -> Line:
-        return self._open([node], limits, "lead")[0]
+    def start_head(self, nodes: Sequence[Node], limits: Limits, secret: str) -> tuple[Sequence[Node], Line]:
+        return nodes, self._open(nodes[:1], limits, "lead")[0]
 
     def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
         failed: dict[int, HostError] = {}
@@ -91,12 +77,15 @@ class FabricBackend(EndLimit):
             os.close(line.read_fd)
             try:
                 with os.fdopen(line.write_fd, "wb") as f:
-                    f.write(json.dumps({**dial._asdict(), "node": node.id}).encode() + b"\n")
+                    f.write(dial.encode(node))
             except OSError as e:  # it ended before it had the address
                 text = line.diagnosis() or e.strerror or str(e)
                 failed[node.id] = HostError(node.name, "start", text)
         if failed:
             raise HostsError(failed, len(nodes))
+
+    def keep_way(self, path: str) -> Reach:
+        return self._reach
 
     def open_head_line(self, record: Mapping[str, Any]) -> Line:
         return _make_line(self._run(self._reach.hosts[0], ["relay", str(record["socket"])]))
@@ -153,8 +142,7 @@ class FabricBackend(EndLimit):
         self._grace_s = limits.grace_s
         argv = ["keeper", str(limits.lost_after_s), str(limits.grace_s), mode]
         hosts = [self._reach.hosts[node.id] for node in nodes]
-        beat = b" " if mode == "dial" else wire.BEAT  # JSON may have blanks before it
-        opened = self._fleet.open(hosts, [argv] * len(nodes), beat)
+        opened = self._fleet.open(hosts, [argv] * len(nodes), wire.BEAT)
         self._channels += [c for c in opened if isinstance(c, Channel)]
         return [c if isinstance(c, HostError) else _make_line(c) for c in opened]
 

@@ -2,7 +2,8 @@
 
 `python -m pslaunch.backends.leash GRACE FOLDER COMMAND…` leads a session of its own, apart from the
 terminal's signals. Standard input is a socket to the launcher. A byte from it ends the command at once; its
-closing ends it after the grace, in which the command may end by itself. All processes of the session end with
+closing ends it after the grace, in which the command may end by itself. After a line with the address of
+the job's head, the end of the job does that, and the launcher may go. All processes of the session end with
 the command, found by its number, which no stranger can take on; the folder, if any, is removed. The launcher
 gets the command's wait status.
 """
@@ -10,6 +11,7 @@ gets the command's wait status.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import shutil
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..node import procs
 
@@ -27,6 +30,7 @@ SETTLE_S = 0.5  # after the command's end, for clients that end with their daemo
 KILLED_S = 0.25  # for the kernel to end what was killed
 LEASH_S = TERM_S + SETTLE_S + KILLED_S + 0.25  # for a leash after `end_now`
 _SHOWN_BYTES = 4000
+_MAX_HEAD_BYTES = 64 * 1024
 
 
 # --- The launcher's side. ---
@@ -75,6 +79,14 @@ class Leashed:
         """Ask for its end, without waiting."""
         with contextlib.suppress(OSError):
             self._sock.send(b"!")
+
+    def leave(self, head: Mapping[str, Any]) -> None:
+        """Leave it to its leash until the job ends. head: addrs, port, secret, lost_after. Never raises."""
+        with contextlib.suppress(OSError):
+            self._sock.send(json.dumps(head).encode() + b"\n")
+        self._leash.returncode = 0  # no longer waited for here
+        self._sock.close()
+        self._said.close()
 
     def describe(self) -> tuple[str, bool]:
         """Return the end in words, and True for one by a signal."""
@@ -151,9 +163,41 @@ def _wait(launcher: socket.socket, ended: int, grace_s: float) -> bool:
     if 0 not in select.select([0, ended], [], [])[0]:
         return True
     with contextlib.suppress(OSError):
-        if launcher.recv(1):
+        said = launcher.recv(_MAX_HEAD_BYTES)
+        if said.endswith(b"\n"):
+            _wait_for_job(json.loads(said), ended)
+        elif said:
             return False
     return bool(select.select([ended], [], [], grace_s)[0])
+
+
+def _wait_for_job(head: Mapping[str, Any], ended: int) -> None:
+    """Wait until the head has ended its job, or the command has ended."""
+    from pslaunch.runtime.shared import prove
+
+    from ..node.line import gate
+    from ..node.line.wire import MessageLine
+    from ..node.loop import Loop
+
+    over: list[str] = []
+    secret = bytes.fromhex(head["secret"])
+    with contextlib.closing(Loop()) as loop:
+        try:
+            fd, seals = gate.dial(head["addrs"], head["port"], secret, gate.OBSERVER, head["lost_after"])
+        except (OSError, prove.ProofError):
+            return
+        line = MessageLine[Any](
+            loop,
+            fd,
+            fd,
+            lost_after_s=head["lost_after"],
+            on_message=lambda _m: None,
+            on_lost=over.append,
+            seals=seals,
+        )
+        loop.watch(ended, read=lambda: over.append("ended"))
+        loop.run(lambda: bool(over))
+        line.close()
 
 
 def _send(pidfd: int, number: int) -> None:

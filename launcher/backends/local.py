@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -13,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, BinaryIO, cast
 
-from ..errors import FileError, HostError, ServiceError
+from ..errors import FileError, HostError, ServiceError, SpecError
 from ..node import procs
 from ..node.job import Limits, Node
 from ..node.line.beats import keep_beating
@@ -73,21 +72,24 @@ class LocalBackend(EndLimit):
 
         return [(node, start(node)) for node in nodes]
 
-    def start_head(self, node: Node, limits: Limits) -> Line:
-        return self._start(node, limits, "lead")
+    def start_head(self, nodes: Sequence[Node], limits: Limits, secret: str) -> tuple[Sequence[Node], Line]:
+        return nodes, self._start(nodes[0], limits, "lead")
 
     def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
         for node in nodes:
             keeper = self._start_keeper(node, limits, "dial", stdout=subprocess.DEVNULL)
             assert keeper.stdin is not None
             try:
-                keeper.stdin.write(json.dumps({**dial._asdict(), "node": node.id}).encode() + b"\n")
+                keeper.stdin.write(dial.encode(node))
             except OSError as e:  # it ended before it had the address
                 raise ServiceError(
                     _format_no_agent(node, _read_last_words(self._keepers[-1][1]) or e.strerror)
                 ) from e
             finally:
                 keeper.stdin.close()
+
+    def keep_way(self, path: str) -> None:
+        """Return nothing: the job has its own record on this machine."""
 
     def open_head_line(self, record: Mapping[str, Any]) -> Line:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -167,6 +169,19 @@ class LocalBackend(EndLimit):
                 keeper.returncode = keeper.returncode or 0
             said.close()
         self._keepers.clear()
+
+
+class OnNode0(LocalBackend):
+    """Backend for a shell on the first host of a job, without a record of the way to the others."""
+
+    def __init__(self, name: str, remedy: str) -> None:
+        super().__init__()
+        self.name, self._remedy = name, remedy
+
+    def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        if node.id:
+            raise SpecError(f"node {node.id} can't be reached: its host is not known here; {self._remedy}")
+        return super().ask(node, words)
 
 
 def _format_no_agent(node: Node, why: str | None) -> str:

@@ -22,6 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
+from pslaunch.runtime.shared import prove
+
 from ..errors import (
     FileError,
     HostError,
@@ -34,23 +36,25 @@ from ..errors import (
 from ..node import codes
 from ..node.agent.rank import SECRET
 from ..node.job import Limits, Node, parse_node, to_data
-from ..node.later import relay
-from ..node.line import reach, wire
+from ..node.later import record, relay
+from ..node.line import gate, reach, wire
 from ..node.line.gate import Gate, Seals
 from ..node.line.handout import Handout
 from ..node.loop import Loop
 from ..options.hosts import NAME
-from ..options.mpi_spec import MpiHost, MpiReach, list_expected
+from ..options.mpi_spec import Head, MpiHost, MpiReach, list_expected
 from ..ship.find_python import make_search
 from ..ship.zipapp import make_zipapp
 from . import mpirun
-from .base import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Ended, EndLimit, Line
+from .base import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Dial, Ended, EndLimit, Line
 from .leash import LEASH_S, Leashed
+from .local import LocalBackend, OnNode0
 
 __all__ = ["MpiBackend", "from_data", "make_backend", "to_data"]
 
 MAX_ARGUMENT_BYTES: Final = 131_000  # Open MPI exports all arguments of a program, joined, as one variable
 MAX_SHOWN: Final = 64  # characters of a host name that is none
+DIAL_S: Final = 5.0  # for a head to answer a later shell
 START_S: Final = 30.0  # for Python on all hosts, once they were reached
 
 # Fetches the zip of all that runs on nodes, keeps it in memory, and executes Python on it.
@@ -84,8 +88,9 @@ def run(addrs, port, request, digest, limit_s, argv):
 """
 
 
-def make_backend(reach: MpiReach) -> MpiBackend:
-    return MpiBackend(reach)
+def make_backend(reach: MpiReach | None) -> MpiBackend | OnNode0:
+    """Return the backend; without a reach, the one for a shell on node 0 itself."""
+    return MpiBackend(reach) if reach else OnNode0("mpi", "ask where the job was started")
 
 
 def describe_start(reach: MpiReach) -> dict[str, Any]:
@@ -104,7 +109,8 @@ def from_data(data: Any) -> MpiReach:
     try:
         hosts = tuple(MpiHost(**host) for host in data["hosts"])
         lists = {"version": tuple(data["version"]), "args": tuple(data["args"])}
-        return MpiReach(**{**data, **lists, "hosts": hosts, "node": parse_node(data["node"])})
+        head = data["head"] and Head(**data["head"])
+        return MpiReach(**{**data, **lists, "hosts": hosts, "node": parse_node(data["node"]), "head": head})
     except (KeyError, TypeError):
         raise SpecError(OF_ANOTHER) from None
 
@@ -121,14 +127,23 @@ class MpiBackend(EndLimit):
         self._cancelled = threading.Event()
         self._folder = ""  # of mpirun's files
         self._asking: set[Leashed] = set()  # small mpiruns of `ask`
+        self._awaiting: list[tuple[Node, Line]] = []  # agents that do not know the head's address yet
+        self._dial: Dial | None = None  # of a head on a node,
+        self._first = ""  # with this name
+        self._lost_after_s = 0.0
         self.ended: Ended | None = None
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
-        assert not nodes, "agents report the nodes"
-        self._grace_s = limits.grace_s
+        return self._start(limits, os.urandom(32), "launcher")
+
+    def _start(self, limits: Limits, secret: bytes, head: str) -> list[tuple[Node, Line]]:
+        self._lost_after_s, self._grace_s = limits.lost_after_s, limits.grace_s
         came: list[_Arrival] = []
-        secret, refused = os.urandom(32), list[str]()
-        order = {"name": os.urandom(8).hex(), "lost_after": limits.lost_after_s, "grace": limits.grace_s}
+        refused = list[str]()
+        order = {
+            "name": os.urandom(8).hex(), "head": head,
+            "lost_after": limits.lost_after_s, "grace": limits.grace_s,
+        }  # fmt: skip
         loop = Loop()
         try:
             with self._open_gate(loop, secret, came, refused) as offer:
@@ -269,8 +284,53 @@ class MpiBackend(EndLimit):
     def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
         return [*self.start(nodes, limits)]  # mpirun starts on all hosts or on none
 
+    def start_head(self, nodes: Sequence[Node], limits: Limits, secret: str) -> tuple[Sequence[Node], Line]:
+        started = self._start(limits, bytes.fromhex(secret), "node")
+        self._first, self._awaiting = started[0][0].name, started[1:]
+        return [node for node, _ in started], started[0][1]
+
+    def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
+        self._dial = dial
+        gone = []
+        for node, line in self._awaiting:
+            try:
+                _send(line, dial.encode(node, sealed=True))
+            except OSError:
+                gone.append(node.name)
+        self._close_awaiting()
+        if gone:
+            raise NodeLostError(f"{', '.join(gone)}: the agent ended before the job began")
+
+    def keep_way(self, path: str) -> MpiReach:
+        assert self._dial is not None
+        record.write_secret(path, self._dial.secret)
+        head = Head(self._first, self._dial.addrs, self._dial.port, path)
+        return self._reach._replace(head=head)
+
+    def open_head_line(self, _record: Mapping[str, Any]) -> Line:
+        head = self._get_head()
+        secret = bytes.fromhex(Path(head.secret_file).read_text())
+        try:
+            fd, seals = gate.dial(head.addrs, head.port, secret, gate.OBSERVER, DIAL_S)
+        except prove.ProofError as e:
+            raise ConnectionError(0, str(e)) from e
+        return Line(fd, fd, str, seals)
+
+    def read_records(self) -> Iterator[bytes]:
+        return self.ask(self._reach.node._replace(name=self._get_head().node), ["records"])
+
+    def _get_head(self) -> Head:
+        if self._reach.head is None:
+            raise SpecError(OF_ANOTHER)
+        return self._reach.head
+
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
-        """Return the answer of a small mpirun to the node's host."""
+        """Return the answer of a small mpirun to the node's host, or from here if its folder is shared."""
+        if relay.is_here(*words[2:]):
+            return LocalBackend().ask(node, words)
+        return self._ask_there(node, words)
+
+    def _ask_there(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         host = next((h for h in self._reach.hosts if h.name == node.name), None)
         if self._reach.hosts and not host:
             raise NodeLostError(f"{node.name} is the name of no given host; give it as `hostname` prints it")
@@ -310,16 +370,25 @@ class MpiBackend(EndLimit):
             run.end_now()
 
     def release(self) -> None:
-        """End what is asked: every job ends with its launcher."""
+        """End what is asked; mpirun runs on as long as the job."""
         for run in [*self._asking]:
             run.end_now()
+        if self._mpirun and self._dial:
+            self._mpirun.leave({**self._dial._asdict(), "lost_after": self._lost_after_s})
+            self._mpirun = self.ended = None
 
     def close(self) -> None:
         """Wait for mpirun, which ends after its rank processes, and end it if it does not."""
+        self._close_awaiting()
         left_s = self.begin_close() - LEASH_S - time.monotonic()
         if self._mpirun:
             self._mpirun.wait(max(LAST_WORDS_S, left_s))
         self._close_mpirun()
+
+    def _close_awaiting(self) -> None:
+        for _, line in self._awaiting:
+            line.close()
+        self._awaiting = []
 
     def _close_mpirun(self) -> None:
         if self._mpirun:
@@ -380,9 +449,14 @@ class _Arrival:
 
     def beat(self) -> None:
         """Send a heartbeat; a lost line is noticed later."""
-        assert self.line.seals is not None
         with contextlib.suppress(OSError):
-            os.write(self.line.write_fd, wire.BEAT + self.line.seals[0].compute_mac(wire.BEAT))
+            _send(self.line, wire.BEAT)
+
+
+def _send(line: Line, frame: bytes) -> None:
+    """Send a frame on a line over TCP that nobody else uses yet. Raises OSError."""
+    assert line.seals is not None
+    os.write(line.write_fd, frame + line.seals[0].compute_mac(frame))
 
 
 @functools.cache

@@ -8,6 +8,7 @@ ends in `Msg`; all other types are parts of messages, or records.
 # ruff: noqa: UP013 - a message a line, as a table
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, Optional, TypedDict, Union
 
 # fmt: off
@@ -17,14 +18,22 @@ HelloMsg = TypedDict("HelloMsg", {"type": Literal["hello"], "wire": int, "versio
 
 # --- Launcher -> head on node 0 -> launcher: a job is led there ---
 
-# -> Lead this job (job.to_data of job.Placed). Only over pipes or SSH.
+# -> Lead this job (job.to_data of job.Placed). secret: None over TCP, where the agent has proved it.
 LeadMsg = TypedDict("LeadMsg", {
-    "type": Literal["lead"], "placed": dict[str, Any], "secret": str, "detach": bool,
+    "type": Literal["lead"], "placed": dict[str, Any], "secret": Optional[str], "detach": bool,
 })
 # <- Address for the other agents; -> they have it; <- folders for logs and state of each node.
 LeadingMsg = TypedDict("LeadingMsg", {"type": Literal["leading"], "port": int, "addrs": list[str]})
 ExpectMsg = TypedDict("ExpectMsg", {"type": Literal["expect"], "limit_s": float})
 PlacesMsg = TypedDict("PlacesMsg", {"type": Literal["places"], "places": list[tuple[str, str]]})
+
+
+# Starter -> agent, without a hello: dial this address, and tell there all keys after `secret`, which is
+# missing over TCP: there it stays the same. own: addresses of the node; of: trainers on all nodes.
+DialMsg = TypedDict("DialMsg", {
+    "type": Literal["dial"], "addrs": Sequence[str], "port": int, "secret": str,
+    "node": int, "host": str, "own": Sequence[str], "trainers": Sequence[int], "of": int,
+}, total=False)
 
 # --- Head -> agent -> head: a node is made ready ---
 

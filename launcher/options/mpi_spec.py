@@ -45,6 +45,15 @@ class MpiHost(NamedTuple):
     slots: int
 
 
+class Head(NamedTuple):
+    """A head on a node, for later shells."""
+
+    node: str  # its name
+    addrs: tuple[str, ...]
+    port: int
+    secret_file: str
+
+
 class MpiReach(NamedTuple):
     """The call of mpirun, and what its agents need to begin."""
 
@@ -58,6 +67,7 @@ class MpiReach(NamedTuple):
     port: int = 0  # at which the launcher listens for agents, past the pservers' ports; 0: any
     agent_python: str | None = None  # path of the agents' Python; None: search
     connect_timeout_s: float = DEFAULT["connect_timeout"]
+    head: Head | None = None  # of a running job, if it is on a node
 
 
 def make_mpi_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:

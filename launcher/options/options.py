@@ -446,8 +446,7 @@ OPTIONS: Final[Sequence[Option]] = (
     ),
     Option(
         name="head", metavar="WHERE", kind=Choice(HEADS), default="launcher",
-        help="Place of the job's control process: launcher, or node for node 0.",
-        backends=(*LOCAL, *FABRIC),
+        help="Place of the job's control process: launcher, or node for node 0.", backends=STARTED,
     ),
     Option(
         name="conf", metavar="FILE", kind=Text(), backends=(*LOCAL, *MPI),
@@ -457,9 +456,7 @@ OPTIONS: Final[Sequence[Option]] = (
         name="trace", metavar="FILE", kind=Text(), says="PSLAUNCH_TRACE, else none", backends=STARTED,
         help="File for each control message, without secrets; nodes write theirs beside their logs.",
     ),
-    _make_flag(
-        "detach", "Return as soon as the programs run; the job continues by itself.", (*LOCAL, *FABRIC)
-    ),
+    _make_flag("detach", "Return as soon as the programs run; the job continues by itself.", STARTED),
     _make_flag("dry_run", "Print the plan and start nothing.", STARTED),
     _make_flag("connect", "With --dry_run: contact the hosts to complete the plan.", FABRIC),
     _make_flag("json", "Print JSON: one object a line."),

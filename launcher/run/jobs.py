@@ -120,6 +120,7 @@ def _follow(pointers: Sequence[Record]) -> list[Record]:
 
 def _note_end(pointer: Record, news: Record) -> None:
     if news["state"] in record.OVER:
+        record.remove_secret(pointer["path"])
         _note(pointer, news)
 
 

@@ -53,6 +53,7 @@ class RemoteHead:
         self._loop, self._name, self._diagnosis = loop, name, line.diagnosis
         self._lost_after_s = lost_after_s
         self._job_id = "JOB_ID"  # until the head leads a job
+        self.placed: Placed  # the job that it leads, with the nodes' actual folders once they are known
         self._events = Recent()
         self._next = 0
         self._code: int | None = None
@@ -124,8 +125,9 @@ class RemoteHead:
 
         detach: refuse unless later shells will find the job.
         """
-        self._job_id = placed.plan.job_id
-        self._line.send({"type": "lead", "placed": to_data(placed), "secret": secret, "detach": detach})
+        self._job_id, self.placed = placed.plan.job_id, placed
+        told = None if self._line.is_sealed else secret
+        self._line.send({"type": "lead", "placed": to_data(placed), "secret": told, "detach": detach})
         answer: messages.LeadingMsg | None = self.ask("leading")
         return (int(answer["port"]), tuple(answer["addrs"])) if answer else (0, ())
 
@@ -177,6 +179,10 @@ class RemoteHead:
             check(message, ANSWERS[message["type"]], message["type"])
             if message["type"] == "leading":
                 check_addrs(message["addrs"])
+            elif message["type"] == "places":
+                told = zip(self.placed.nodes, message["places"], strict=True)
+                nodes = tuple(n._replace(log_dir=logs, state_dir=state) for n, (logs, state) in told)
+                self.placed = self.placed._replace(nodes=nodes)
             self.answers[message["type"]] = message
         else:
             self._package.hear(message)

@@ -96,7 +96,7 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     trace = _begin_trace(spec)
     plan = _add_wheels(make_plan(spec, make_job_id(spec.job_name)), spec)
     if spec.detach and spec.site.remote:
-        _remember(plan, spec.site.reach).unlink()  # only a test of writing: nobody leads the job yet
+        _remember(plan, 0, spec.site.reach).unlink()  # only a test of writing: nobody leads the job yet
     try:
         code, began = _run(spec, plan, trace, as_json=as_json, out=out)
     except HostsError as e:
@@ -158,8 +158,10 @@ def _run(
 ) -> tuple[int, bool]:
     """Return the exit code, and True if any program was started."""
     site = spec.site
-    leading = make_leading_backend(spec.backend, site.reach) if spec.head == "node" else None
-    backend: Backend = leading or find_backend(spec.backend).make_backend(site.reach)
+    leader = None
+    if spec.head == "node":
+        leader = _Leader(make_leading_backend(spec.backend, site.reach), plan)
+    backend: Backend = leader.backend if leader else find_backend(spec.backend).make_backend(site.reach)
     loop, outlet = Loop(), Outlet(out or sys.stdout)
     with contextlib.ExitStack() as at_end:
         at_end.callback(outlet.drain)
@@ -168,12 +170,8 @@ def _run(
         at_end.callback(loop.close)
         # From here on a signal waits until the loop runs, when what was started can be ended.
         loop.handle_signals({n: lambda: None for n in STOP_SIGNALS})
-        limits = plan.limits
-        if leading:
-            first = plan.nodes[0]
-            starting = SlowWork(loop, lambda: [(first, leading.start_head(first, limits))])
-        else:
-            starting = SlowWork(loop, lambda: backend.start(plan.nodes, limits))
+        start = functools.partial(backend.start, plan.nodes, plan.limits)
+        starting = SlowWork(loop, leader.start if leader else start)
         at_end.callback(backend.close)
         at_end.callback(_leave, starting, backend)
         starting.give_time()
@@ -185,11 +183,12 @@ def _run(
         watch = Watch(loop, view, outlet)
         watch.on_ending = backend.limit_end
         remote = None
-        if leading:
-            remote = _lead_on_node(loop, leading, plan, watch, starting, at_end, trace, detach=spec.detach)
-        if remote and site.remote:
-            with contextlib.suppress(FileError):
-                _remember(plan, site.reach)
+        if leader:
+            remote = _lead_on_node(loop, leader, watch, starting, at_end, trace, detach=spec.detach)
+            if site.remote:
+                with contextlib.suppress(FileError, OSError):
+                    way = leader.backend.keep_way(record.name_secret(str(_name_pointer(plan))))
+                    _remember(plan, len(remote.placed.nodes), way)
         head = remote or _lead_here(loop, backend, plan, watch, starting, at_end, trace)
         watch.begin(head)
         if remote and spec.detach:
@@ -203,10 +202,10 @@ def _run(
                 return codes.OK, True
         watch.run_until_done()
         if spec.fetch_output or spec.fetch_logs:
-            fetched = _fetch(loop, spec, plan, backend, watch, _find_placed(plan, head))
+            fetched = _fetch(loop, spec, plan, backend, watch, head.placed.nodes)
             return head.code or fetched, watch.any_began
         if site.remote and head.code == codes.OK and not as_json:  # in JSON, `end` is the last line
-            node_0 = (plan.nodes or _find_placed(plan, head))[0]
+            node_0 = head.placed.nodes[0]
             watch.say(f"output is in {node_0.output_dir} on {node_0.name}; --fetch_output brings it")
         return head.code, watch.any_began
 
@@ -321,10 +320,21 @@ def _cut(backend: Backend, watch: Watch, head: Head | RemoteHead) -> None:
     watch.begin(head)
 
 
+class _Leader:
+    """Start of a head on node 0; `nodes` are known once it runs."""
+
+    def __init__(self, backend: LeadingBackend, plan: Plan) -> None:
+        self.backend, self.plan, self.secret = backend, plan, os.urandom(32).hex()
+        self.nodes: Sequence[Node] = plan.nodes
+
+    def start(self) -> Started:
+        self.nodes, line = self.backend.start_head(self.plan.nodes, self.plan.limits, self.secret)
+        return [(self.nodes[0], line)]
+
+
 def _lead_on_node(
     loop: Loop,
-    backend: LeadingBackend,
-    plan: Plan,
+    leader: _Leader,
     watch: Watch,
     starting: SlowWork[Started],
     at_end: contextlib.ExitStack,
@@ -334,8 +344,11 @@ def _lead_on_node(
 ) -> RemoteHead:
     from .observe import RemoteHead
 
-    first, secret = plan.nodes[0], os.urandom(32).hex()
-    _, line = _wait_for_nodes(loop, backend, watch, starting, first.name).pop()
+    backend, plan = leader.backend, leader.plan
+    awaited = plan.nodes[0].name if plan.nodes else "the cluster"
+    started = _wait_for_nodes(loop, backend, watch, starting, awaited)
+    placed = place_found(plan, leader.nodes)
+    first, line = started.pop()
     head = RemoteHead(
         loop,
         line,
@@ -347,11 +360,11 @@ def _lead_on_node(
     at_end.callback(head.close)
     head.on_slow = lambda text: watch.say(text, "warning")
     _stop_on_signals(loop, backend, head.stop)
-    port, addrs = head.lead(place(plan, plan.nodes), secret, detach=detach)
+    port, addrs = head.lead(placed, leader.secret, detach=detach)
     if port:
         head.follow()
-        dial = Dial(addrs, port, secret)
-        rest, limits = plan.nodes[1:], plan.limits
+        dial = Dial(addrs, port, leader.secret)
+        rest, limits = placed.nodes[1:], plan.limits
         cut = functools.partial(_cut, backend, watch, head)
         SlowWork(loop, lambda: backend.start_dialing(rest, limits, dial)).wait(lambda: head.done, cut)
         head.expect()
@@ -360,19 +373,6 @@ def _lead_on_node(
         kind = kinds.get(head.answers.get("refused", {}).get("code", codes.NODE_LOST), NodeLostError)
         raise kind(f"node 0 ({first.name}) does not lead the job: {head.refusal or 'no answer'}")
     return head
-
-
-def _find_placed(plan: Plan, head: Head | RemoteHead) -> Sequence[Node]:
-    """Return the nodes with their actual folders, which differ from the plan's if nodes share a folder."""
-    from ..node.line.wire import NONSENSE
-    from .observe import RemoteHead
-
-    if not isinstance(head, RemoteHead):
-        return head.placed.nodes
-    with contextlib.suppress(*NONSENSE):
-        told = zip(plan.nodes, head.answers["places"]["places"], strict=True)
-        return [node._replace(log_dir=str(logs), state_dir=str(state)) for node, (logs, state) in told]
-    return plan.nodes
 
 
 def _fetch(
@@ -399,7 +399,7 @@ def _fetch(
             watch.say(f"fetching results was interrupted: {why}", "error")
             return codes.SIGNAL_BASE + number
     except PslaunchError as e:
-        first = plan.nodes[0]
+        first = nodes[0]
         watch.say(f"results were not fetched: {e}; they are in {first.output_dir} on {first.name}", "error")
         return e.exit_code
     for left_out in found.left_out:
@@ -408,12 +408,16 @@ def _fetch(
     return codes.OK
 
 
-def _remember(plan: Plan, reach: object) -> Path:
+def _name_pointer(plan: Plan) -> Path:
+    return Path(record.get_folder(os.environ)) / (plan.job_id + record.POINTER)
+
+
+def _remember(plan: Plan, nodes: int, reach: object) -> Path:
     """Record for later shells the cluster that leads a job. Raises FileError."""
-    path = Path(record.get_folder(os.environ)) / (plan.job_id + record.POINTER)
+    path = _name_pointer(plan)
     data = find_backend(plan.backend).to_data(reach)
     fixed: JobRecord = {
-        "job": plan.job_id, "name": plan.name, "backend": plan.backend, "nodes": len(plan.nodes),
+        "job": plan.job_id, "name": plan.name, "backend": plan.backend, "nodes": nodes,
         "started": round(time.time(), 3), "reach": data,
     }  # fmt: skip
     if why := record.Record(str(path), fixed).write({"state": record.ELSEWHERE}):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import socket
@@ -154,11 +153,12 @@ def tapped_job(workspace: Path) -> Iterator[tuple[Job, Tap, Control]]:
         held = ctl.held()
         given, told = held.fds
         with os.fdopen(given, "rb") as file:
-            dial = json.loads(file.read())
+            (dial,) = wire.Decoder().feed(file.read())
+        assert isinstance(dial, dict)
         tap = stack.enter_context(tapping((dial["addrs"][0], dial["port"])))
         host, port = tap.endpoint
         with os.fdopen(told, "wb") as file:
-            file.write(json.dumps({**dial, "addrs": [host], "port": port}).encode() + b"\n")
+            file.writelines(wire.encode_control({**dial, "addrs": [host], "port": port}))
         held.tell()
         yield job, tap, ctl
 

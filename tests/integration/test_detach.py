@@ -318,7 +318,7 @@ def led(tmp_path: Path) -> Iterator[tuple[Loop, RemoteHead, Plan]]:
     plan = make_plan(spec, "late-1")
     loop, backend = Loop(), LocalBackend()
     try:
-        line = backend.start_head(plan.nodes[0], plan.limits)
+        _, line = backend.start_head(plan.nodes, plan.limits, "")
         head = RemoteHead(loop, line, name="node 0", lost_after_s=10.0)
         assert head.lead(place(plan, plan.nodes), "00" * 32)[0]
         yield loop, head, plan

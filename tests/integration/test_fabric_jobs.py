@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import PSLAUNCH, QUICK, SOON_LOST
+from support.jobs import QUICK, SOON_LOST
 from support.process import poll_until
+from support.shells import Shell
 from testbed import Hosts
 
 WAITING = r"""
@@ -24,23 +25,6 @@ open(folder + "/model-" + os.environ["PADDLE_TRAINER_ID"], "w").write("w")
 os.write(1, b"ready\n")
 signal.pause()
 """
-
-
-class Shell:
-    """A later shell: its own memory of jobs, and maybe a conf.py."""
-
-    def __init__(self, hosts: Hosts, state: Path, *options: str) -> None:
-        self._hosts, self._options = hosts, options
-        self._env = {**os.environ, "XDG_STATE_HOME": str(state)}
-
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        argv = self._hosts.as_user([*PSLAUNCH, words[0], *self._options, *words[1:]])
-        return subprocess.run(argv, capture_output=True, text=True, timeout=60, env=self._env, check=False)
-
-    def ok(self, *words: str) -> str:
-        done = self.run(*words)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
 
 
 @pytest.fixture

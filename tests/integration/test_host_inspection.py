@@ -114,7 +114,7 @@ def test_dialling_agent_waits_for_the_address_while_the_launcher_beats(here: Nod
         )
         assert keeper.stdin
         for _ in range(5):
-            keeper.stdin.write(b" ")
+            keeper.stdin.write(BEAT)
             keeper.stdin.flush()
             with pytest.raises(subprocess.TimeoutExpired):
                 keeper.wait(1.0)

@@ -21,7 +21,7 @@ import typer
 
 from integration import test_contract, test_contract_training
 from pslaunch import cli
-from pslaunch.backends.base import CLOSE_EXTRA_S, Ended, Line
+from pslaunch.backends.base import CLOSE_EXTRA_S, Dial, Ended, Line
 from pslaunch.backends.local import NODE, LocalBackend
 from pslaunch.check.check import check
 from pslaunch.errors import HostError, ServiceError
@@ -46,7 +46,7 @@ import json, subprocess, sys
 argv, words = json.loads(sys.stdin.readline())
 keepers = [subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True) for _ in words]
 for keeper, word in zip(keepers, words):
-    keeper.stdin.write(json.dumps(word).encode() + b"\\n")
+    keeper.stdin.write(word.encode("latin-1"))
     keeper.stdin.close()
 for keeper in keepers:
     keeper.wait()
@@ -116,13 +116,13 @@ class CarriedBackend(LocalBackend):
     def _carry(self, limits: Limits, port: int, secret: bytes) -> int:
         self._grace_s = limits.grace_s
         keeper = [*NODE, "keeper", str(limits.lost_after_s), str(limits.grace_s), "dial"]
-        dial = {"addrs": ["127.0.0.1"], "port": port, "secret": secret.hex()}
+        dial = Dial(("127.0.0.1",), port, secret.hex())
         self._carrier = subprocess.Popen(
             [sys.executable, "-c", CARRIER], stdin=subprocess.PIPE, start_new_session=True
         )
         assert self._carrier.stdin
         with self._carrier.stdin as f:
-            words = [{**dial, "node": node} for node in self._nodes]
+            words = [dial.encode(node).decode("latin-1") for node in self._nodes.values()]
             f.write(json.dumps([keeper, words]).encode() + b"\n")
         self.ended = Ended(os.pidfd_open(self._carrier.pid), "the carrier", lambda: (self._words(), True))
         return self.ended.fd

@@ -21,7 +21,11 @@ PSLAUNCH = (sys.executable, "-X", "faulthandler", "-P", "-m", "pslaunch")
 # Each backend, and each placement of its head, adds its own; their fixtures are in tests/conftest.py.
 LOCAL_PLACES = ("local", "local_cluster", "local_led", "local_led_cluster")
 PLACES = (*LOCAL_PLACES, "fabric", "fabric_led", "mpi")
-SEAM_PLACES = ("mpi4",)  # further placements of a backend, which run the tests marked `seam` alone
+SEAM_PLACES = (
+    "mpi4",
+    "mpi_led",
+    "mpi4_led",
+)  # further placements of a backend, which run the tests marked `seam` alone
 # Those with what the bundled runtime imports on every node: hosts by SSH have Python alone.
 TRAINING_PLACES = (*LOCAL_PLACES, "fabric_furnished", "fabric_led_furnished")
 QUICK = ("--grace=1",)  # a test of an ending is short

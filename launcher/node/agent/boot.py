@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import codes, procs
 from ..line.beats import keep_beating
+from ..line.wire import READ_BYTES, Decoder, WireError
 from ..loop import Loop
 from ..silence import Silence
 from .agent import END_SIGNALS, Agent, describe_end_signal
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from ..head.on_node import Lead
     from ..line.gate import Seals
     from .loan import Loan
-
-MAX_DIAL_BYTES = 16 * 1024
 
 
 def main(
@@ -37,10 +36,10 @@ def main(
 ) -> int:
     """Run the agent below its keeper.
 
-    Modes: `serve` has its line to the head on standard input and output; `dial` reads the head's address
-    there, and facts of this node for it, as one JSON object; `lead` runs the head itself, and has the
-    launcher's line there. `begin FOLDER NODE` does one or the other by a file (beginning.py): node 0 leads,
-    and ends with the job's exit code.
+    Modes: `serve` has its line to the head on standard input and output; `lead` runs the head itself, and has
+    the launcher's line there. `dial [MODE [WORDS]]` reads an address there, connects to it, and goes on in
+    the next mode, on that line. `begin FOLDER NODE` does one or the other by a file (beginning.py): node 0
+    leads, and ends with the job's exit code.
     """
     os.set_inheritable(keeper_fd, False)
     procs.become_subreaper()
@@ -64,16 +63,17 @@ def main(
             ours, heads = socket.socketpair()
             stand_in = StandIn(loop, ours.detach(), begun, secret, folder, run_dir, fds[1])
             fds, mode = (heads.fileno(), heads.detach()), "lead"
-    if mode == "dial":
-        where = _read_endpoint(fds[0], keeper_fd, lost_after_s)
-        fds, seals, secret = _dial(*fds, where, lost_after_s)
-    elif mode == "lead":
+    while mode == "dial":
+        where = _read_endpoint(fds[0], keeper_fd, lost_after_s, seals)
+        fds, seals, secret = _dial(*fds, {"secret": secret.hex(), **where}, lost_after_s)
+        mode, words = (words[0], words[1:]) if words else ("serve", ())
+    if mode == "lead":
         from ..head.on_node import Lead
 
         ours, heads = socket.socketpair()
-        lead = Lead(loop, *fds, heads.detach(), run_dir, lost_after_s)
+        lead = Lead(loop, *fds, heads.detach(), run_dir, lost_after_s, seals, secret)
         fd = ours.detach()
-        fds = fd, fd
+        fds, seals = (fd, fd), None
     agent = Agent(
         loop, run_dir, keeper_fd, fds,
         lost_after_s=lost_after_s, grace_s=grace_s, seals=seals, secret=secret, lent=lent,
@@ -118,31 +118,32 @@ def _end_job(lead: Lead, agent: Agent, number: int) -> None:
         agent.end_on_signal(number)
 
 
-def _read_endpoint(read_fd: int, keeper_fd: int, lost_after_s: float) -> dict[str, Any]:
-    """Read the head's endpoint, a line of JSON; spaces before it are the launcher's heartbeat."""
-    said, silence = b"", Silence(time.monotonic())
-    while not said.endswith(b"\n"):
+def _read_endpoint(read_fd: int, keeper_fd: int, lost_after_s: float, seals: Seals | None) -> dict[str, Any]:
+    """Read an address to dial, the only message of a line, and facts of this node for the other side."""
+    decoder, silence = Decoder(seals and seals[1]), Silence(time.monotonic())
+    while True:
         os.write(keeper_fd, b".")
         if select.select([read_fd], [], [], procs.BEAT_S)[0]:
             silence.hear(time.monotonic())
-            piece = os.read(read_fd, MAX_DIAL_BYTES)
-            said = (said + piece).lstrip()
-            if not piece or len(said) > MAX_DIAL_BYTES:
+            piece = os.read(read_fd, READ_BYTES)
+            for item in decoder.feed(piece):
+                if not isinstance(item, dict) or item.pop("type") != "dial":
+                    raise WireError("expected an address to dial")
+                return item
+            if not piece:
                 raise EOFError("the launcher's line ended before it said where the head is")
         elif silence.measure(time.monotonic()) >= lost_after_s:
             raise TimeoutError(f"nothing was heard of the launcher for {lost_after_s:g} s")
-    where: dict[str, Any] = json.loads(said)
-    return where
 
 
 def _dial(
     read_fd: int, write_fd: int, where: dict[str, Any], limit_s: float, *, listens: bool = True
 ) -> tuple[tuple[int, int], Seals, bytes]:
-    """Connect to the head; close the standard streams, which our starter needs no more."""
+    """Connect to the head; close the former line, which our starter needs no more."""
     from ..line import gate
 
-    os.close(write_fd)
-    os.close(read_fd)
+    for fd in {read_fd, write_fd}:
+        os.close(fd)
     addrs, port, secret = where.pop("addrs"), int(where.pop("port")), bytes.fromhex(where.pop("secret"))
     fd, seals = gate.dial(addrs, port, secret, json.dumps(where).encode(), limit_s, listens=listens)
     return (fd, fd), seals, secret

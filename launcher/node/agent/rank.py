@@ -18,12 +18,15 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pslaunch.runtime.shared import env
 
 from .. import codes, procs
 from .loan import WORD, Loan
+
+if TYPE_CHECKING:
+    from .. import messages
 
 SECRET = "PSLAUNCH_MPI_SECRET"  # the only variable that mpirun carries for us
 RANK, SIZE, LOCAL_SIZE = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
@@ -40,7 +43,8 @@ _LENGTH = struct.Struct("<I")
 def main(argv: Sequence[str]) -> int:
     """Run `rank ORDER`: lend, wait, end; return the trainer's exit code, 76 without one.
 
-    ORDER is JSON: name (of the job, for the socket), addrs, port, lost_after, grace.
+    ORDER is JSON: name (of the job, for the socket), addrs, port, lost_after, grace, head (its place:
+    launcher, or node for the node of rank 0).
     """
     order, parent = json.loads(argv[0]), os.getppid()
     daemon = _find_daemon(parent)
@@ -150,7 +154,7 @@ def _close_inherited(kept: set[int]) -> None:
 
 def _keep(listener: socket.socket, order: Mapping[str, Any], secret: str) -> int:
     """Take the loans of all ranks of this node, then be its keeper."""
-    from ..line import reach
+    from ..line import reach, wire
     from . import keeper
 
     with suppress(OSError):  # only trainers are bound
@@ -159,17 +163,18 @@ def _keep(listener: socket.socket, order: Mapping[str, Any], secret: str) -> int
     listener.close()
     for name in [name for name in os.environ if name.startswith(env.MPI_FAMILIES)]:
         del os.environ[name]
-    dial = {
-        "addrs": order["addrs"], "port": order["port"], "secret": secret,
+    dial: messages.DialMsg = {
+        "type": "dial", "addrs": order["addrs"], "port": order["port"], "secret": secret,
         "host": socket.gethostname(), "own": reach.list_candidates(""), "trainers": sorted(lent), "of": size,
     }  # fmt: skip
     read_fd, write_fd = os.pipe()
-    os.write(write_fd, json.dumps(dial, separators=(",", ":")).encode() + b"\n")
+    os.write(write_fd, b"".join(wire.encode_control(dial)))
     os.close(write_fd)
     os.dup2(read_fd, 0)
     os.close(read_fd)
     loans = {f"{env.TRAINER}/{rank}": loan for rank, loan in lent.items()}
-    return keeper.main([str(order["lost_after"]), str(order["grace"]), "dial"], loans)
+    after = () if order["head"] == "launcher" else ("lead",) if 0 in lent else ("dial",)
+    return keeper.main([str(order["lost_after"]), str(order["grace"]), "dial", *after], loans)
 
 
 def _take_loans(listener: socket.socket) -> tuple[dict[int, Loan], int]:

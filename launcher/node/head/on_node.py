@@ -1,8 +1,8 @@
 """A head on a node: leads the job, admits agents through the gate, serves observers.
 
 Observers speak the same wire: the launcher that started the job over its line to this node, later ones over
-a Unix socket in the run folder. They may only `follow`, `status` and `stop`; a lost line of the launcher
-also ends the job, unless it has sent `free`.
+a Unix socket in the run folder, or through the gate with proof of the secret. They may only `follow`,
+`status` and `stop`; a lost line of the launcher also ends the job, unless it has sent `free`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .. import codes, job, logs
 from ..dispatch.from_launcher import FromLauncher
 from ..later import record
 from ..line import reach
-from ..line.gate import Gate, Seals
+from ..line.gate import OBSERVER, Gate, Seals
 from ..line.listener import Listening
 from ..line.trace import Trace
 from ..line.wire import NONSENSE, Data, Message, MessageLine
@@ -47,8 +47,18 @@ class Lead:
     """Leader of one job. `own_fd`: the head's end of the line to the agent in this process."""
 
     def __init__(
-        self, loop: Loop, read_fd: int, write_fd: int, own_fd: int, run_dir: str, lost_after_s: float
+        self,
+        loop: Loop,
+        read_fd: int,
+        write_fd: int,
+        own_fd: int,
+        run_dir: str,
+        lost_after_s: float,
+        seals: Seals | None = None,
+        secret: bytes = b"",
     ) -> None:
+        """`seals`, `secret`: of the launcher's line, if it was dialed."""
+        self._secret = secret
         self._loop, self._own_fd, self._run_dir, self._lost_after_s = loop, own_fd, run_dir, lost_after_s
         self._head: Head | None = None
         self._gate: Gate | None = None
@@ -58,7 +68,7 @@ class Lead:
         self._over_s: float | None = None  # end of the job, or of the last piece sent after it
         self._listening: Listening | None = None
         self._observers: list[Observer] = []
-        self._launcher = self._observe(read_fd, write_fd)
+        self._launcher = self._observe(read_fd, write_fd, seals)
         self._supply = FromLauncher(loop, self._launcher.line.send, self._get_job)
 
     @property
@@ -83,7 +93,7 @@ class Lead:
 
     # --- observers ---
 
-    def _observe(self, read_fd: int, write_fd: int) -> Observer:
+    def _observe(self, read_fd: int, write_fd: int, seals: Seals | None = None) -> Observer:
         line: MessageLine[messages.ToObserver] = MessageLine(
             self._loop,
             read_fd,
@@ -92,6 +102,7 @@ class Lead:
             on_message=lambda m: self._obey(observer, m),
             on_lost=lambda reason: self._lose(observer, reason),
             on_data=lambda piece: self._take(observer, piece),
+            seals=seals,
             trace=self._trace and self._trace.make_note("observer"),
         )
         observer = Observer(line)
@@ -140,7 +151,7 @@ class Lead:
         except LookupError as e:
             self._refuse(observer, str(e.args[0]), codes.PREFLIGHT)
             return
-        secret = str(m["secret"])
+        secret = self._secret.hex() if m["secret"] is None else str(m["secret"])
         self._gate = Gate(
             self._loop,
             first.addr,
@@ -261,6 +272,8 @@ class Lead:
 
     def _check(self, text: bytes) -> str:
         assert self._head is not None
+        if text == OBSERVER:
+            return ""
         node = _parse_node_number(text)
         return (
             ""
@@ -271,7 +284,9 @@ class Lead:
     def _admit(self, text: bytes, fd: int, seals: Seals) -> None:
         assert self._head is not None
         node = self._head.find_awaited(_parse_node_number(text))
-        if node is None:
+        if text == OBSERVER:
+            self._observe(fd, fd, seals)
+        elif node is None:
             os.close(fd)
         else:
             self._head.attach(node, fd, fd, lambda: "", seals)

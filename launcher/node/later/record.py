@@ -20,6 +20,7 @@ ELSEWHERE = "elsewhere"  # state of a pointer: a record that only names the node
 POINTER = ".at.json"  # the end of a pointer's name: node 0 may have its own record in the same folder
 UNKNOWN = "unknown"  # state of a job whose head can't be asked from here
 KEPT = 20  # records of ended jobs, and as many pointers to such; older ones are removed
+SECRET = ".secret"  # the end of the name of the secret of such a job
 FORGOTTEN = "forgotten"  # key of a pointer whose node 0 did not know the job
 OVER = ("ended", "lost")
 _PROCESS = {"process": is_name, "node": int, "state?": is_name}
@@ -83,6 +84,25 @@ def is_pointer(r: JobRecord) -> bool:
     return r["state"] == ELSEWHERE or "reach" in r
 
 
+def name_secret(pointer: str) -> str:
+    """Return the path of the secret of a pointer's job."""
+    return pointer[: -len(POINTER)] + SECRET
+
+
+def write_secret(path: str, secret: str) -> None:
+    """Keep a secret for later shells of this user. Raises OSError."""
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as f:
+        f.write(secret)
+
+
+def remove_secret(pointer: str) -> None:
+    """Remove the secret of a pointer's job, if there is any."""
+    if pointer.endswith(POINTER):
+        with contextlib.suppress(OSError):
+            os.unlink(name_secret(pointer))
+
+
 def read_all(path: str, tell: Callable[[str], None] = lambda _text: None) -> list[JobRecord]:
     """Return the readable records in a folder, oldest first; remove too old ones.
 
@@ -98,6 +118,7 @@ def read_all(path: str, tell: Callable[[str], None] = lambda _text: None) -> lis
     for pointers in (False, True):
         over = [r for r in found if is_pointer(r) == pointers and (r["state"] in OVER or FORGOTTEN in r)]
         for old in over[:-KEPT]:
+            remove_secret(old["path"])
             with contextlib.suppress(OSError):
                 os.unlink(old["path"])
             found.remove(old)

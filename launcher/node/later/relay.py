@@ -194,6 +194,11 @@ class OthersFiles(Exception):
     """Files that belong to another job."""
 
 
+def is_here(*whose: str) -> bool:
+    """Return True if the state folder of a job is here."""
+    return any(line.strip() == whose[1] for line in _read_state(OWNER, *whose)[:1])
+
+
 def _check_owner(path: str, *whose: str) -> None:
     """Raise OthersFiles where the files belong to another job; files without an owner pass."""
     for line in _read_state(OWNER, *whose)[:1]:

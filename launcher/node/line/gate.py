@@ -19,6 +19,7 @@ from .listener import Listening
 from .seal import Seal
 
 PLANE = prove.Plane(b"pslaunch control plane", "head", "agent", advice="is it an agent of another job?")
+OBSERVER = b"observer"  # text of a caller that is no agent
 TRY_S = 3.0  # for one of several addresses
 MIN_TRY_S = 0.1
 TICK_S = 1.0

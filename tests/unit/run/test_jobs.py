@@ -350,3 +350,14 @@ def test_empty_list_of_jobs_comes_with_advice(note: Note, capsys: pytest.Capture
     out = io.StringIO()
     jobs.show_jobs(out, as_json=True)
     assert json.loads(out.getvalue())["job"] == "train-1" and not capsys.readouterr().err
+
+
+def test_secrets_of_jobs_go_with_their_records(note: Note) -> None:
+    folder = Path(record.get_folder(os.environ))
+    for number in range(record.KEPT + 2):
+        note(f"over-{number}", "ended", end=record.POINTER, reach={}, started=float(number), code=0)
+        record.write_secret(str(folder / f"over-{number}.secret"), "00")
+    record.read_all(str(folder))
+    left = {path.name for path in folder.glob("*.secret")}
+    assert left == {f"over-{number}.secret" for number in range(2, record.KEPT + 2)}
+    assert {(folder / name).stat().st_mode & 0o777 for name in left} == {0o600}

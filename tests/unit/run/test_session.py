@@ -37,8 +37,8 @@ class Reaching(LocalBackend):
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
         self._reach(nodes)
 
-    def start_head(self, node: Node, limits: Limits) -> Line:
-        self._reach([node])
+    def start_head(self, nodes: Sequence[Node], limits: Limits, secret: str) -> tuple[Sequence[Node], Line]:
+        self._reach(nodes)
 
     def _reach(self, nodes: Sequence[Node]) -> NoReturn:
         os.kill(os.getpid(), signal.SIGINT)
@@ -111,9 +111,9 @@ class Waiting(LocalBackend):
         assert Unread.found.wait(10)
         return super().start(nodes, limits)
 
-    def start_head(self, node: Node, limits: Limits) -> Line:
+    def start_head(self, nodes: Sequence[Node], limits: Limits, secret: str) -> tuple[Sequence[Node], Line]:
         assert Unread.found.wait(10)
-        return super().start_head(node, limits)
+        return super().start_head(nodes, limits, secret)
 
 
 @pytest.mark.timeout(90)

@@ -1,0 +1,124 @@
+"""Free jobs under mpirun: from a later shell of this machine, and to their end whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pslaunch.node import codes
+from support import leaks
+from support.jobs import PSLAUNCH, QUICK, SOON_LOST, until_nothing_runs
+from support.openmpi import MpiPlace
+from support.process import poll_until
+from support.shells import Shell
+from testbed import Hosts
+
+WAITING = r"""
+import os, signal, sys
+open(os.environ["PSLAUNCH_OUTPUT_DIR"] + "/model-" + os.environ["RANK"], "w").write("w")
+os.write(1, b"ready\n")
+signal.pause()
+"""
+THREE = ("--server_num=0", "--worker_num=3")
+LOGS = [f"log/{i}-node{i + 1}/train.log" for i in range(3)]
+
+
+class Detached(NamedTuple):
+    """A job of three trainers that goes on by itself."""
+
+    shell: Shell
+    id: str
+
+    def get_status(self) -> dict[str, Any]:
+        return dict(json.loads(self.shell.ok("status", self.id, "--json")))
+
+
+@pytest.fixture(params=[4, 5])
+def place(request: pytest.FixtureRequest, hosts: Hosts) -> MpiPlace:
+    """Return hosts with this version of Open MPI."""
+    return MpiPlace(hosts, request.param, "--detach")
+
+
+def detach(place: MpiPlace, hosts: Hosts, workspace: Path, state: Path, *options: str) -> Detached:
+    (workspace / "train.py").write_text(WAITING)
+    shell = Shell(hosts, state)
+    words = place.command(workspace, (*THREE, *(options or QUICK)), ())
+    out = shell.ok(*words[words.index("mpi") :])
+    return Detached(shell, str(json.loads(out.splitlines()[0])["job"]))
+
+
+@pytest.fixture
+def job(place: MpiPlace, hosts: Hosts, workspace: Path, tmp_path: Path) -> Iterator[Detached]:
+    """Return a job that is ended after the test."""
+    found = detach(place, hosts, workspace, tmp_path / "state")
+    yield found
+    found.shell.run("stop", "--kill", found.id)
+
+
+def list_files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_later_shell_sees_the_job_fetches_from_it_and_ends_it(job: Detached, tmp_path: Path) -> None:
+    shell = job.shell
+    (listed,) = [json.loads(line) for line in shell.ok("jobs", "--json").splitlines()]
+    assert (listed["job"], listed["state"], listed["backend"], listed["nodes"]) == (
+        job.id, "running", "mpi", 3
+    )  # fmt: skip
+    assert {p["state"] for p in job.get_status()["processes"]} == {"running"}
+    poll_until(lambda: shell.ok("logs", job.id, "trainer/2") == "ready\n", describe="its output")
+    (secret,) = (tmp_path / "state").rglob("*.secret")
+    assert secret.stat().st_mode & 0o777 == 0o600
+
+    shell.ok("fetch", job.id, str(tmp_path / "got"))
+    assert list_files(tmp_path / "got") == [*LOGS, "output/model-0"]
+
+    assert "has ended" in shell.ok("stop", job.id)
+    until_nothing_runs(5.0)
+    status = job.get_status()
+    assert (status["state"], status["code"]) == ("ended", codes.TERM)
+    assert not secret.exists()
+    assert shell.ok("logs", job.id, "trainer/1") == "ready\n"  # the file on its node
+
+
+def find_process(words: str) -> int:
+    (pid,) = (pid for pid, said in leaks.marked_processes().items() if re.match(words, said))
+    return pid
+
+
+@pytest.mark.parametrize("who", [r"\S+python\S* .*pslaunch\.backends\.leash ", r"\S*(mpi|prte)run -n "])
+def test_killed_mpirun_ends_the_job(job: Detached, who: str) -> None:
+    os.kill(find_process(who), signal.SIGKILL)
+    until_nothing_runs(5.0)
+    status = job.get_status()
+    assert (status["state"], status["code"]) == ("ended", codes.NODE_LOST)
+    assert "lost the process that its scheduler had started" in status["reason"]
+
+
+def test_lost_head_ends_the_job_and_its_mpirun(hosts: Hosts, workspace: Path, tmp_path: Path) -> None:
+    job = detach(MpiPlace(hosts, 5, "--detach"), hosts, workspace, tmp_path / "state", *SOON_LOST)
+    hosts[0].crash()
+    until_nothing_runs(3.0 + 1.0 + 5.0)
+    listed = json.loads(job.shell.ok("jobs", "--json"))
+    assert (listed["job"], listed["state"]) == (job.id, "unknown") and "node1" in listed["reason"]
+
+
+def test_files_that_are_shared_with_this_machine_are_read_without_mpirun(
+    workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "train.py").write_text(WAITING.replace("signal.pause()", ""))
+    own = ("--allow-run-as-root", f"--root_dir={tmp_path / 'root'}")
+    run = [*PSLAUNCH, "mpi", "--json", "--head=node", *own, "--server_num=0", str(workspace / "train.py")]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    job = json.loads(done.stdout.splitlines()[0])["job"]
+    fetch = [*PSLAUNCH, "fetch", job, str(tmp_path / "got")]
+    subprocess.run(fetch, check=True, env={**os.environ, "PATH": str(tmp_path)})
+    assert list_files(tmp_path / "got") == ["log/0-localhost/train.log", "output/model-0"]
