@@ -53,13 +53,13 @@ ABSENT: Final[Mapping[str, str]] = {
 }
 
 
-def read_patches(path: Path) -> list[Object]:
+def read_patches(path: str) -> list[Object]:
     """Return the patches in a file of YAML documents. Raises SpecError, FileError."""
     import yaml
 
     label = f"--patch={path}"
     try:
-        found = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+        found = list(yaml.safe_load_all(Path(path).read_text(encoding="utf-8")))
     except OSError as e:
         raise FileError.from_os(e, "read --patch") from e
     except (yaml.YAMLError, UnicodeDecodeError) as e:

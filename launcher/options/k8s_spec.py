@@ -71,7 +71,7 @@ class K8sReach(NamedTuple):
     priority_class: str = ""
     queue: str = ""  # of Kueue
     network_policy: bool = False
-    patch: Path | None = None  # a file
+    patch: str = ""  # path of a file
     ttl_s: float = DEFAULT["ttl"]
     deadline_s: float | None = None
     wait_timeout_s: float = DEFAULT["wait_timeout"]
@@ -143,7 +143,7 @@ def _read_reach(given: Given, name: str, servers: int, cwd: Path, environ: Mappi
         priority_class=read_object_name(given, "priority_class"),
         queue=read_label(given.get("queue")),
         network_policy=given.is_set("network_policy"),
-        patch=cwd / patch.text if patch else None,
+        patch=str(cwd / patch.text) if patch else "",
         ttl_s=given.read("ttl"),
         deadline_s=given.read("deadline"),
         wait_timeout_s=given.read("wait_timeout"),

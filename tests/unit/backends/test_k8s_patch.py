@@ -127,7 +127,7 @@ def test_only_manifests_of_the_kind_are_written_anew(tmp_path: Path) -> None:
     file = tmp_path / "patch.yaml"
     file.write_text("kind: ConfigMap\nmetadata: {labels: {team: a}}\n")
     rendered = {"plan.yaml": "kind: ConfigMap\nmetadata: {name: p}\n", "job.yaml": "# words\nkind: Job\n"}
-    changed = apply_patches(rendered, read_patches(file))
+    changed = apply_patches(rendered, read_patches(str(file)))
     assert changed["job.yaml"] == rendered["job.yaml"]
     assert yaml.safe_load(changed["plan.yaml"])["metadata"] == {"name": "p", "labels": {"team": "a"}}
     with pytest.raises(SpecError, match="the job has no Secret; it has ConfigMap, Job"):
@@ -136,7 +136,7 @@ def test_only_manifests_of_the_kind_are_written_anew(tmp_path: Path) -> None:
 
 def test_unusable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"read --patch .*/none"):
-        read_patches(tmp_path / "none")
+        read_patches(str(tmp_path / "none"))
     invalid = [
         ("a: [", "is not valid YAML"),
         ("- a", "document 1 has no kind"),
@@ -145,4 +145,4 @@ def test_unusable_file_is_named(tmp_path: Path) -> None:
     for text, why in invalid:
         (tmp_path / "patch.yaml").write_text(text)
         with pytest.raises(SpecError, match=f"--patch=.*patch.yaml.*{why}"):
-            read_patches(tmp_path / "patch.yaml")
+            read_patches(str(tmp_path / "patch.yaml"))
