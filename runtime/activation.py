@@ -1,4 +1,4 @@
-"""Activations by their v2 names; ops.py computes them."""
+"""Activations by their v2 names; ops/elementwise.py computes them."""
 
 from __future__ import annotations
 

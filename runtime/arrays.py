@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,27 @@ Index = npt.NDArray[np.intp]
 
 CHUNK_BYTES = 8 << 20  # values of a large parameter that are moved at a time
 MAX_IDS = 2**32  # per table
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """A sequence of items for each sample: all items, one sample after the other, and their starts.
+
+    offsets: [samples + 1], the last is the number of items.
+    """
+
+    items: npt.NDArray[Any]
+    offsets: Ids
+
+    def __post_init__(self) -> None:
+        offsets = self.offsets
+        if offsets.ndim != 1 or offsets.dtype != np.int64 or offsets.size == 0:
+            raise ValueError(f"offsets of sequences: {offsets!r}, expected an array of int64")
+        if offsets[0] != 0 or offsets[-1] != len(self.items) or np.any(offsets[1:] < offsets[:-1]):
+            raise ValueError(
+                f"offsets of sequences: {offsets!r}, expected numbers that ascend from 0 to the number of "
+                f"items, {len(self.items)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import F32, Ids
-from .layer import Layer
+from .graph import Value
 
 Feeding = Mapping[str, int] | Sequence[str] | None
 Batch = Sequence[Any]
@@ -28,13 +28,15 @@ class Feeder:
     order in which the data layers were defined, as in v2. Items without a layer are ignored.
     """
 
-    def __init__(self, data_layers: Sequence[Layer], feeding: Feeding = None) -> None:
+    def __init__(self, data_layers: Sequence[Value], feeding: Feeding = None) -> None:
         self._places = _map_places(data_layers, feeding)
         self._layers = list(data_layers)
         self._width = max(self._places.values()) + 1
-        self._all_ids = all(layer.type and layer.type.kind == "integer" for layer in data_layers)
+        self._all_ids = all(layer.kind == "id" for layer in data_layers)
         self._columns = [self._places[layer.name] for layer in data_layers]
-        self._dims = np.array([layer.size for layer in data_layers], dtype=np.int64)
+        self._dims = np.array(
+            [layer.attrs["below"] for layer in data_layers if layer.kind == "id"], dtype=np.int64
+        )
 
     def __call__(self, batch: Batch) -> dict[str, F32 | Ids]:
         """Return [n] ids or [n, dim] vectors by data layer; raises ValueError naming layer and sample."""
@@ -71,8 +73,8 @@ class Feeder:
                 raise ValueError(
                     f"data layer {layer.name}: a sample has no item {place}; {_ADVICE}"
                 ) from None
-            is_id = layer.type is not None and layer.type.kind == "integer"
-            found[layer.name] = _convert_id_column(layer, column) if is_id else _stack(layer, column)
+            convert = _convert_id_column if layer.kind == "id" else _stack
+            found[layer.name] = convert(layer, column)
         return found
 
 
@@ -81,27 +83,27 @@ def _make_ids(items: Iterable[Any], count: int) -> Ids:
     return np.fromiter(map(operator.index, items), np.int64, count)
 
 
-def _convert_id_column(layer: Layer, column: list[Any]) -> Ids:
+def _convert_id_column(layer: Value, column: list[Any]) -> Ids:
     try:
         ids = _make_ids(column, len(column))
-        if ids.min() >= 0 and ids.max() < layer.size:
+        if ids.min() >= 0 and ids.max() < layer.attrs["below"]:
             return ids
     except (TypeError, OverflowError):
         pass  # also numpy's bools and arrays with one id
     return np.array([_read_id(layer, i, item) for i, item in enumerate(column)], dtype=np.int64)
 
 
-def _read_id(layer: Layer, sample: int, item: Any) -> int:
+def _read_id(layer: Value, sample: int, item: Any) -> int:
     """Return one id; raises ValueError naming layer, sample, item, and the range."""
-    whole = _find_whole_number(item)
-    if whole is None or not 0 <= whole < layer.size:
+    whole, below = _find_whole_number(item), layer.attrs["below"]
+    if whole is None or not 0 <= whole < below:
         shown = (
             f"item {reprlib.repr(item)}, expected a whole number from"
             if whole is None
             else f"id {whole}, expected"
         )
         raise ValueError(
-            f"data layer {layer.name}: sample {sample} of the batch has the {shown} 0 to {layer.size - 1}"
+            f"data layer {layer.name}: sample {sample} of the batch has the {shown} 0 to {below - 1}"
         )
     return whole
 
@@ -119,7 +121,7 @@ def _find_whole_number(item: Any) -> int | None:
     return int(array.item()) if array.size == 1 and array.dtype.kind in "biu" else None
 
 
-def _stack(layer: Layer, column: list[Any]) -> F32:
+def _stack(layer: Value, column: list[Any]) -> F32:
     """Return vectors as [n, dim]; raises ValueError naming the layer."""
     try:
         values: F32 = np.asarray(column, dtype=np.float32)
@@ -133,7 +135,7 @@ def _stack(layer: Layer, column: list[Any]) -> F32:
     return np.ascontiguousarray(values.reshape(len(column), layer.size))
 
 
-def _map_places(data_layers: Sequence[Layer], feeding: Feeding) -> dict[str, int]:
+def _map_places(data_layers: Sequence[Value], feeding: Feeding) -> dict[str, int]:
     names = [layer.name for layer in data_layers]
     if feeding is None:
         return {name: place for place, name in enumerate(names)}

@@ -7,8 +7,8 @@ from typing import Any
 
 from .arrays import F32
 from .feeder import Feeder, Feeding
-from .layer import Layer
-from .network import Network
+from .layer import Layer, list_data, make_program
+from .learner import Learner
 from .parameters import Parameters
 from .settings import get_settings
 
@@ -33,7 +33,7 @@ def infer(
             raise TypeError(
                 f"infer: output_layer is a {type(layer).__name__}, expected a layer or a list of layers"
             )
-        if layer.op == "data":
+        if layer.type is not None:
             raise ValueError(f"infer: output_layer {layer.name} is an input of the network")
     if not isinstance(parameters, Parameters):
         raise TypeError(
@@ -47,9 +47,9 @@ def infer(
     samples = list(input)
     if not samples:
         raise ValueError("infer: input has no samples")
-    network = Network(*layers, threads=get_settings().trainer_count)
-    parameters.check("infer", network.params)
-    values = {name: parameters.get_current(name) for name in network.params if name not in network.tables}
-    inputs = Feeder(network.data_layers, feeding)(samples)
-    found = network.infer(network.prepare(inputs, len(samples)), values, parameters.get_rows)
+    program = make_program(layers)
+    parameters.check("infer", program.params)
+    learner = Learner(program, parameters, threads=get_settings().trainer_count)
+    feeds = Feeder(list_data(program), feeding)(samples)
+    found = learner.compute(learner.prepare(feeds, [layer.value for layer in layers])).values
     return found if len(found) > 1 else found[0]

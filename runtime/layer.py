@@ -1,4 +1,4 @@
-"""Layers by their v2 names: they describe a network, network.py computes it.
+"""Layers by their v2 names: they describe a network as values of a program.
 
 A layer function returns a `Layer`, the input of other layers. Parameters with the same name are shared.
 """
@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from . import publish
 from .activation import get_activation_name
 from .arrays import MAX_IDS
 from .attr import ExtraLayerAttribute, ParameterAttribute
 from .data_type import InputType
+from .graph import BATCH, Program, Value, sort_values
+from .ops import make_value
 from .param_config import ParamConfig, make_config
 
 __all__ = [
@@ -32,33 +33,30 @@ __all__ = [
 ]
 publish(__name__, __all__)
 
-Op = Literal["data", "embedding", "concat", "fc", "cross_entropy", "square_error"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Layer:
-    """One layer: its operation (`op`), inputs and parameters."""
+    """One layer: the value of its outputs, [batch, size], or ids, [batch], and its parameters."""
 
     name: str
-    op: Op
     size: int
+    value: Value
     inputs: tuple[Layer, ...] = ()
-    weights: tuple[ParamConfig, ...] = ()  # one per input
-    bias: ParamConfig | None = None
+    params: tuple[ParamConfig, ...] = ()
     act: str = "linear"
-    drop_rate: float = 0.0
     type: InputType | None = None  # of a data layer
+    is_cost: bool = False
     error_rate: bool = False  # True for a cost that also gives the share of wrong classes
-    number: int = field(init=False, default_factory=itertools.count().__next__)  # in order of definition
 
-    def __post_init__(self) -> None:
-        if self.act == "softmax" and self.drop_rate > 0.0:
-            raise ValueError(f"layer {self.name}: Softmax can't be used with drop_rate, as in v2")
 
-    @property
-    def params(self) -> tuple[ParamConfig, ...]:
-        """All parameters of this layer."""
-        return (*self.weights, self.bias) if self.bias is not None else self.weights
+def make_program(outputs: Iterable[Layer]) -> Program:
+    """Return the program of all layers below `outputs`."""
+    return Program(sort_values(one.value for one in outputs))
+
+
+def list_data(program: Program) -> list[Value]:
+    """Return the data of a program in the order of their definition: the items of a sample in v2."""
+    return sorted((value for value in program if value.op == "data"), key=lambda value: value.number)
 
 
 LayerInput = Layer | Sequence[Layer]
@@ -80,7 +78,7 @@ def _check_layers(value: LayerInput, where: str) -> tuple[Layer, ...]:
 def _check_vectors(value: LayerInput, where: str) -> tuple[Layer, ...]:
     layers = _check_layers(value, where)
     for one in layers:
-        if one.op in ("cross_entropy", "square_error") or (one.type and one.type.kind == "integer"):
+        if one.is_cost or (one.type and one.type.kind == "integer"):
             raise ValueError(f"{where}: input {one.name} is not a vector; convert ids with layer.embedding")
     return layers
 
@@ -91,7 +89,15 @@ def data(name: str, type: InputType, height: int | None = None, width: int | Non
         raise TypeError(
             f"layer.data({name!r}): type={type!r}, expected a type from data_type, such as integer_value(n)"
         )
-    return Layer(name=name, op="data", size=type.dim, type=type)
+    is_id = type.kind == "integer"
+    value = Value(
+        name=name,
+        op="data",
+        shape=(BATCH,) if is_id else (BATCH, type.dim),
+        kind="id" if is_id else "float",
+        attrs={"below": type.dim if is_id else None},
+    )
+    return Layer(name=name, size=type.dim, value=value, type=type)
 
 
 def embedding(
@@ -109,14 +115,8 @@ def embedding(
         raise ValueError(f"layer.embedding: input {one.name} has {one.size} ids; the limit is 2**32")
     own = _make_name(name, "embedding")
     table = make_config(f"_{own}.w0", one.size, size, param_attr or ParameterAttribute(), bias=False)
-    return Layer(
-        name=own,
-        op="embedding",
-        size=size,
-        inputs=(one,),
-        weights=(table,),
-        drop_rate=_get_drop_rate(layer_attr),
-    )
+    attrs = {"dim": size, "padding": None}
+    return _make_layer(own, "lookup", (one,), attrs, (table,), "linear", layer_attr)
 
 
 def concat(
@@ -127,14 +127,8 @@ def concat(
 ) -> Layer:
     """Return a layer that joins the vectors of each sample, one after the other."""
     layers = _check_vectors(input, "layer.concat")
-    return Layer(
-        name=_make_name(name, "concat"),
-        op="concat",
-        size=sum(one.size for one in layers),
-        inputs=layers,
-        act=get_activation_name(act, "linear"),
-        drop_rate=_get_drop_rate(layer_attr),
-    )
+    own, act = _make_name(name, "concat"), get_activation_name(act, "linear")
+    return _make_layer(own, "concat", layers, {"axis": 1}, (), act, layer_attr)
 
 
 def fc(
@@ -159,16 +153,10 @@ def fc(
         make_config(f"_{own}.w{i}", one.size, size, attr, bias=False)
         for i, (one, attr) in enumerate(zip(layers, param_attr, strict=True))
     ]
-    return Layer(
-        name=own,
-        op="fc",
-        size=size,
-        inputs=layers,
-        weights=tuple(weights),
-        bias=_make_bias(f"_{own}.wbias", size, bias_attr),
-        act=get_activation_name(act, "tanh"),
-        drop_rate=_get_drop_rate(layer_attr),
-    )
+    bias = _make_bias(f"_{own}.wbias", size, bias_attr)
+    params = (*weights, bias) if bias is not None else tuple(weights)
+    attrs = {"size": size, "keeps": 1}
+    return _make_layer(own, "fc", layers, attrs, params, get_activation_name(act, "tanh"), layer_attr)
 
 
 def classification_cost(input: Layer, label: Layer, name: str | None = None) -> Layer:
@@ -189,9 +177,9 @@ def square_error_cost(input: Layer, label: Layer, name: str | None = None) -> La
     (vector,) = _check_vectors(input, "layer.square_error_cost")
     if label.type is None or label.type.kind != "dense" or label.size != vector.size:
         raise ValueError(f"layer.square_error_cost: label {label.name} must be dense_vector({vector.size})")
-    return Layer(
-        name=_make_name(name, "square_error_cost"), op="square_error", size=1, inputs=(vector, label)
-    )
+    own = _make_name(name, "square_error_cost")
+    value = make_value("square_error", (vector.value, label.value), name=own)
+    return Layer(name=own, size=1, value=value, inputs=(vector, label), is_cost=True)
 
 
 mse_cost = regression_cost = square_error_cost
@@ -207,11 +195,35 @@ def _make_label_cost(input: Layer, label: Layer, name: str, *, error_rate: bool)
         raise ValueError(
             f"layer.classification_cost: input {scores.name} has activation {scores.act}, expected Softmax"
         )
-    return Layer(name=name, op="cross_entropy", size=1, inputs=(scores, label), error_rate=error_rate)
+    value = make_value("cross_entropy", (scores.value, label.value), name=name)
+    inputs = (scores, label)
+    return Layer(name=name, size=1, value=value, inputs=inputs, is_cost=True, error_rate=error_rate)
 
 
-def _get_drop_rate(layer_attr: ExtraLayerAttribute | None) -> float:
-    return float((layer_attr.drop_rate if layer_attr else None) or 0.0)
+def _make_layer(
+    name: str,
+    op: str,
+    inputs: Sequence[Layer],
+    attrs: Mapping[str, object],
+    params: tuple[ParamConfig, ...],
+    act: str,
+    layer_attr: ExtraLayerAttribute | None,
+) -> Layer:
+    """Return a layer of one operation, then activation and dropout. The last of them has the layer's name."""
+    drop_rate = float((layer_attr.drop_rate if layer_attr else None) or 0.0)
+    if act == "softmax" and drop_rate > 0.0:
+        raise ValueError(f"layer {name}: Softmax can't be used with drop_rate, as in v2")
+    steps: list[tuple[str, Mapping[str, object]]] = [(op, attrs)]
+    if act != "linear":
+        steps.append((act, {}))
+    if drop_rate > 0.0:
+        steps.append(("dropout", {"rate": drop_rate, "upscales": False}))
+    values = [one.value for one in inputs]
+    for i, (kind, own) in enumerate(steps, 1):
+        inner = name if i == len(steps) else f"{name}.{kind}"
+        values = [make_value(kind, values, name=inner, attrs=own, params=params if i == 1 else ())]
+    size = values[0].shape[-1]
+    return Layer(name=name, size=size, value=values[0], inputs=tuple(inputs), params=params, act=act)
 
 
 def _make_bias(name: str, size: int, attr: BiasAttr) -> ParamConfig | None:

@@ -19,8 +19,7 @@ import numpy as np
 from . import _core, param_config, publish
 from .arrays import CHUNK_BYTES, F32, U64, split_keys
 from .kernel_numbers import KINDS
-from .layer import Layer
-from .network import collect_params, sort_layers
+from .layer import Layer, make_program
 from .param_config import ParamConfig
 from .settings import get_settings
 
@@ -34,7 +33,7 @@ _CONFIG_SUFFIX = ".protobuf"
 def create(layers: Layer | Iterable[Layer]) -> Parameters:
     """Return the parameters of all layers below `layers`, with their initial values."""
     outputs = [layers] if isinstance(layers, Layer) else list(layers)
-    return Parameters(collect_params(sort_layers(outputs)))
+    return Parameters(make_program(outputs).params)
 
 
 def make_first_rows(config: ParamConfig, keys: U64, seed: int) -> F32:

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar
@@ -15,8 +15,8 @@ from typing import ClassVar
 from . import _core
 from .client import Client, ClientError, NotReached, PeerVanished
 from .infolog import InfoLog, get_log_path
-from .network import Network
 from .optimizer import Optimizer
+from .param_config import ParamConfig
 from .parameters import Parameters
 from .progress import Progress
 from .remote import RemoteUpdater, make_client
@@ -104,16 +104,22 @@ class Run:
             self._log = InfoLog(get_log_path(self.settings))
         return self._log
 
-    def make_updater(self, network: Network, parameters: Parameters, optimizer: Optimizer) -> Updater:
-        """Return the updater of this run."""
+    def make_updater(
+        self,
+        configs: Mapping[str, ParamConfig],
+        tables: frozenset[str],
+        parameters: Parameters,
+        optimizer: Optimizer,
+    ) -> Updater:
+        """Return the updater of this run for these parameters, some of them tables of lookups."""
         if self.alone:
             if optimizer.strategy.mode != "sync":
                 self._notes.append(f"mode {optimizer.strategy.mode} has no effect: this trainer trains alone")
-            return LocalUpdater(network.params, network.tables, parameters, optimizer)
+            return LocalUpdater(configs, tables, parameters, optimizer)
         self._notes.append(optimizer.warning)
         remote: RemoteUpdater = choose_updater(optimizer.strategy, self.settings.num_gradient_servers)(
-            network.params,
-            network.tables,
+            configs,
+            tables,
             parameters,
             optimizer,
             make_client(self.settings, optimizer.strategy, lambda text: self.log.say(text)),

@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, TypeVar
 
+import numpy as np
+
 from . import event, publish
-from .arrays import F32
 from .feeder import Batch, Feeder, Feeding
 from .infolog import format_metrics
-from .layer import Layer
-from .network import COSTS, BatchInput, Network, StepResult
-from .ops import Draw
+from .layer import Layer, list_data, make_program
+from .learner import Learner
 from .optimizer import Optimizer
 from .parameters import Parameters
+from .plan import BatchInput, StepResult
 from .run import Run
 from .settings import get_settings
 
@@ -30,6 +31,15 @@ Item = TypeVar("Item")
 ERROR_METRIC = "classification_error_evaluator"
 
 
+@dataclass(frozen=True, slots=True)
+class BatchCost:
+    """Sums over the samples of one batch."""
+
+    samples: int
+    cost: float
+    errors: int
+
+
 @dataclass(slots=True)
 class Totals:
     """Sums over samples, and their means."""
@@ -39,10 +49,10 @@ class Totals:
     cost_sum: float = 0.0
     errors: int = 0
 
-    def add(self, step: StepResult) -> None:
-        self.samples += step.samples
-        self.cost_sum += step.cost
-        self.errors += step.errors
+    def add(self, batch: BatchCost) -> None:
+        self.samples += batch.samples
+        self.cost_sum += batch.cost
+        self.errors += batch.errors
 
     @property
     def cost(self) -> float:
@@ -54,6 +64,13 @@ class Totals:
         if not self.error_rate:
             return {}
         return {ERROR_METRIC: self.errors / self.samples if self.samples else math.nan}
+
+
+def sum_costs(step: StepResult) -> BatchCost:
+    """Return the sums over a batch."""
+    # In the order of the samples: other sums of numpy depend on the processor.
+    cost = np.cumsum(step.values[0], dtype=np.float64)
+    return BatchCost(step.samples, float(cost[-1]), step.errors)
 
 
 class SGD:
@@ -82,14 +99,23 @@ class SGD:
             )
         settings = get_settings()
         self._settings = settings
-        if cost.op not in COSTS:
+        if not cost.is_cost:
             raise ValueError(f"trainer.SGD: layer {cost.name} is not a cost")
-        self._network = Network(cost, threads=settings.trainer_count)
-        parameters.check("trainer.SGD", self._network.params)
+        self._cost = cost
+        program = make_program([cost])
+        parameters.check("trainer.SGD", program.params)
         self._parameters = parameters
+        self._data = list_data(program)
+        self._learner = Learner(
+            program,
+            parameters,
+            seed=settings.seed,
+            trainer=settings.trainer_id,
+            threads=settings.trainer_count,
+        )
+        plan = self._learner.get_plan([cost.value], cost.value)
         self._run = Run(settings, is_local=is_local)
-        self._updater = self._run.make_updater(self._network, parameters, update_equation)
-        self._steps = 0
+        self._updater = self._run.make_updater(plan.trained, plan.tables, parameters, update_equation)
 
     def train(
         self,
@@ -110,7 +136,7 @@ class SGD:
             raise ValueError(f"train: num_passes={num_passes} is negative")
         if self._settings.test_period and test_reader is None:
             raise ValueError("test_period has no effect: train() needs test_reader")
-        feeder = Feeder(self._network.data_layers, feeding)
+        feeder = Feeder(self._data, feeding)
         loop = _Training(self, self._run, feeder, event_handler or _ignore, test_reader, feeding)
         with self._run.guard_training():
             passes = self._run.choose_passes(num_passes)
@@ -121,11 +147,11 @@ class SGD:
 
     def test(self, reader: BatchReader, feeding: Feeding = None) -> event.TestResult:
         """Return cost and metrics over all batches of `reader()`, with the current parameters."""
-        feeder = Feeder(self._network.data_layers, feeding)
+        feeder = Feeder(self._data, feeding)
         totals = Totals(self.has_error_rate)
         for batch in reader():
             read = self._prepare(feeder, batch)
-            totals.add(self._network.step(read, self._get_values(), self._parameters.get_rows, None))
+            totals.add(sum_costs(self._learner.compute(read)))
         return event.TestResult(totals.cost, totals.metrics)
 
     def save_parameter_to_tar(self, f: IO[bytes]) -> None:
@@ -139,7 +165,7 @@ class SGD:
     @property
     def has_error_rate(self) -> bool:
         """True if the cost also counts wrong classes."""
-        return self._network.output.error_rate
+        return self._cost.error_rate
 
     def end_pass(self) -> None:
         """Wait until all trainers have ended the pass."""
@@ -153,22 +179,11 @@ class SGD:
         return look_ahead(batches) if self._updater.reads_ahead else ((batch, None) for batch in batches)
 
     def _prepare(self, feeder: Feeder, batch: Batch) -> BatchInput:
-        return self._network.prepare(feeder(batch), len(batch))
+        return self._learner.prepare(feeder(batch), [self._cost.value], self._cost.value)
 
-    def _get_values(self) -> dict[str, F32]:
-        """Return the dense values."""
-        tables = self._network.tables
-        return {name: self._parameters.get_array(name) for name in self._network.params if name not in tables}
-
-    def step(self, batch: BatchInput, following: BatchInput | None) -> StepResult:
+    def step(self, batch: BatchInput, following: BatchInput | None) -> BatchCost:
         """Compute one batch forward and backward, and update."""
-        settings, updater = self._settings, self._updater
-        draw = Draw(seed=settings.seed, trainer=settings.trainer_id, step=self._steps)
-        values = self._get_values()
-        result = self._network.step(batch, values, updater.fetch, draw, updater.progress)
-        updater.update(result.dense, result.sparse, following.keys if following else {})
-        self._steps += 1
-        return result
+        return sum_costs(self._learner.train(batch, self._updater, following))
 
 
 class _Training:
@@ -196,7 +211,7 @@ class _Training:
         total, recent = Totals(self._trainer.has_error_rate), Totals(self._trainer.has_error_rate)
         began_s = recent_s = time.monotonic()
         settings = self._run.settings
-        last: tuple[int, StepResult] | None = None
+        last: tuple[int, BatchCost] | None = None
         self._handler(event.BeginPass(pass_id))
         for batch_id, (batch, following) in enumerate(self._trainer.read_batches(self._feeder, reader)):
             self._handler(event.BeginIteration(pass_id, batch_id))
@@ -229,14 +244,14 @@ class _Training:
         self._log(f"Pass={pass_id} end:", total, total, time.monotonic() - began_s)
         self._handler(event.EndPass(pass_id, total.cost, total.metrics))
 
-    def _report(self, pass_id: int, batch_id: int, step: StepResult, samples: int, began_s: float) -> None:
+    def _report(self, pass_id: int, batch_id: int, step: BatchCost, samples: int, began_s: float) -> None:
         rate = samples / max(time.monotonic() - began_s, 1e-9)
         cost = step.cost / step.samples
         dropped = sum(self._trainer.count_dropped().values())
         fields = {"pass": pass_id, "batch": batch_id, "cost": cost, "samples_per_s": rate}
         self._run.progress.report(**fields, **({"dropped": dropped} if dropped else {}))
 
-    def _check_cost(self, pass_id: int, batch_id: int, step: StepResult) -> None:
+    def _check_cost(self, pass_id: int, batch_id: int, step: BatchCost) -> None:
         if not math.isfinite(step.cost):
             text = (
                 f"the cost is {step.cost} from pass {pass_id}, batch {batch_id} on: the training diverges "

@@ -16,7 +16,7 @@ from pslaunch.runtime.feeder import Feeder
 
 def feeder(*types: InputType) -> Feeder:
     """Data layers d0, d1, … of these types."""
-    return Feeder([layer.data(name=f"d{i}", type=kind) for i, kind in enumerate(types)])
+    return Feeder([layer.data(name=f"d{i}", type=kind).value for i, kind in enumerate(types)])
 
 
 VECTOR, LABEL = data_type.dense_vector(2), data_type.integer_value(3)
@@ -66,7 +66,7 @@ def test_whole_numbers_of_any_kind_are_ids(first: InputType, kind: Callable[[int
 
 
 def test_items_without_a_layer_are_ignored() -> None:
-    layers = [layer.data(name=f"d{i}", type=LABEL) for i in range(2)]
+    layers = [layer.data(name=f"d{i}", type=LABEL).value for i in range(2)]
     found = Feeder(layers, {"d0": 0, "d1": 2})([(1, "a", 2), (0, "b", 1)])
     assert found["d1"].tolist() == [2, 1]
 

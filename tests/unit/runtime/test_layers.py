@@ -7,7 +7,7 @@ import math
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime.network import Network, collect_params, sort_layers
+from pslaunch.runtime.layer import list_data, make_program
 from support.models import ngram_cost
 
 pytestmark = pytest.mark.asan
@@ -38,12 +38,12 @@ def test_layers_have_the_names_of_v2() -> None:
 
 
 def test_data_layers_are_in_the_order_of_their_definition() -> None:
-    assert [layer.name for layer in Network(ngram_cost()).data_layers] == ["w0", "w1", "w2", "w3", "w4"]
+    assert [data.name for data in list_data(make_program([ngram_cost()]))] == ["w0", "w1", "w2", "w3", "w4"]
     label, late, early = word("label", 5), word("late"), word("early")
     both = [paddle.layer.embedding(input=one, size=2) for one in (early, late)]
     guess = paddle.layer.fc(input=paddle.layer.concat(input=both), size=5, act=paddle.activation.Softmax())
     cost = paddle.layer.classification_cost(input=guess, label=label)
-    assert [layer.name for layer in Network(cost).data_layers] == ["label", "late", "early"]
+    assert [data.name for data in list_data(make_program([cost]))] == ["label", "late", "early"]
 
 
 def test_invalid_attributes_of_a_table_are_refused() -> None:
@@ -71,14 +71,14 @@ def test_one_name_one_parameter() -> None:
     attr = paddle.attr.Param(name="shared")
     first = paddle.layer.fc(input=vector(size=4), size=4, param_attr=attr, bias_attr=False)
     second = paddle.layer.fc(input=first, size=4, param_attr=attr, bias_attr=False)
-    assert list(collect_params(sort_layers([second]))) == ["shared"]
+    assert list(make_program([second]).params) == ["shared"]
     third = paddle.layer.fc(input=second, size=5, param_attr=attr, bias_attr=False)
     with pytest.raises(ValueError, match=r"parameter shared: .* needs \(4, 5\)"):
-        collect_params(sort_layers([third]))
+        make_program([third])
     other = paddle.attr.Param(name="shared", learning_rate=3.0)
     fourth = paddle.layer.fc(input=second, size=4, param_attr=other, bias_attr=False)
     with pytest.raises(ValueError, match="gives it other attributes"):
-        collect_params(sort_layers([fourth]))
+        make_program([fourth])
 
 
 def test_wrong_inputs_are_named() -> None:

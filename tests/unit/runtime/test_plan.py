@@ -1,4 +1,4 @@
-"""Every layer's gradient against finite differences, and the row arithmetic against numpy."""
+"""Steps of whole networks: gradients against finite differences, and the row arithmetic against numpy."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 import pslaunch.runtime as paddle
 from pslaunch.runtime import _core
 from pslaunch.runtime.arrays import F32, Ids
-from pslaunch.runtime.network import Network, StepResult
+from pslaunch.runtime.layer import make_program
 from pslaunch.runtime.ops import Draw
+from pslaunch.runtime.plan import Feeds, Plan, StepResult
 
 pytestmark = pytest.mark.asan
 
@@ -60,14 +61,28 @@ def dropped(act: object) -> Layer:
     return paddle.layer.square_error_cost(input=twice, label=vector("t", 8))
 
 
-def inputs_of(network: Network, rng: np.random.Generator) -> dict[str, F32 | Ids]:
+def make_plan(cost: Layer, threads: int = 1) -> Plan:
+    return Plan(make_program([cost]), [cost.value], cost.value, threads)
+
+
+def make_feeds(cost: Layer, rng: np.random.Generator) -> dict[str, F32 | Ids]:
     found: dict[str, F32 | Ids] = {}
-    for layer in network.data_layers:
-        if layer.type is not None and layer.type.kind == "integer":
-            found[layer.name] = rng.integers(0, layer.size, SAMPLES)
-        else:
-            found[layer.name] = rng.standard_normal((SAMPLES, layer.size)).astype(np.float32)
+    for value in make_program([cost]):
+        if value.op == "data" and value.kind == "id":
+            found[value.name] = rng.integers(0, value.attrs["below"], SAMPLES)
+        elif value.op == "data":
+            found[value.name] = rng.standard_normal((SAMPLES, value.size)).astype(np.float32)
     return found
+
+
+def run_step(plan: Plan, feeds: Feeds, params: dict[str, F32], draw: Draw | None = DRAW) -> StepResult:
+    batch = plan.prepare(feeds)
+    tables = {name: params[name][own] for name, own in batch.keys.items()}
+    return plan.compute(batch, params, tables, draw)
+
+
+def find_cost(step: StepResult) -> float:
+    return float(step.values[0].sum(dtype=np.float64))
 
 
 ACTS = ("Linear", "Sigmoid", "Tanh", "Softmax")
@@ -82,21 +97,17 @@ ACTS = ("Linear", "Sigmoid", "Tanh", "Softmax")
     ],
 )
 def test_gradient_equals_finite_differences(build: Callable[[object], Layer], act: str) -> None:
-    network = Network(build(getattr(paddle.activation, act)()))
+    cost = build(getattr(paddle.activation, act)())
+    plan = make_plan(cost)
     rng = np.random.default_rng(0)
-    inputs = inputs_of(network, rng)
+    feeds = make_feeds(cost, rng)
     params = {
         name: (rng.standard_normal(config.shape) * 0.5).astype(np.float32)
-        for name, config in network.params.items()
+        for name, config in plan.params.items()
     }
 
     def step() -> StepResult:
-        return network.step(
-            network.prepare(inputs, SAMPLES),
-            params,
-            lambda keys: {name: params[name][own] for name, own in keys.items()},
-            DRAW,
-        )
+        return run_step(plan, feeds, params)
 
     result = step()
     grads = {name: grad.copy() for name, grad in result.dense.items()}
@@ -107,24 +118,24 @@ def test_gradient_equals_finite_differences(build: Callable[[object], Layer], ac
         for place in np.ndindex(*values.shape):
             kept = values[place]
             values[place] = kept + 1e-2
-            high = step().cost
+            high = find_cost(step())
             values[place] = kept - 1e-2
-            slope = (high - step().cost) / 2e-2
+            slope = (high - find_cost(step())) / 2e-2
             values[place] = kept
             assert grads[name][place] == pytest.approx(slope, rel=2e-2, abs=2e-2), (name, place)
 
 
 def test_relu_passes_only_positive_values() -> None:
-    network = Network(regression(paddle.activation.Relu()))
-    params = {name: np.ones(config.shape, np.float32) for name, config in network.params.items()}
-    inputs = {
+    plan = make_plan(regression(paddle.activation.Relu()))
+    params = {name: np.ones(config.shape, np.float32) for name, config in plan.params.items()}
+    feeds = {
         "x": np.array([[1, 1, 1, 1], [-9, 0, 0, 0]], np.float32),
         "y": np.ones((2, 3), np.float32),
         "t": np.zeros((2, 2), np.float32),
     }
-    result = network.step(network.prepare(inputs, 2), params, lambda keys: params, DRAW)
+    result = run_step(plan, feeds, params)
     # The first sample's units are 8, its outputs 5 * 8 + 1; the second one's units are off, its outputs 1.
-    assert result.cost == 2 * 41**2 + 2 * 1**2
+    assert find_cost(result) == 2 * 41**2 + 2 * 1**2
     np.testing.assert_array_equal(result.dense["_h.wbias"], np.full((1, 5), 2 * 41 * 2, np.float32))
 
 
@@ -136,12 +147,12 @@ def test_dropout_is_that_of_v2() -> None:
         bias_attr=paddle.attr.Param(initial_mean=1.0, initial_std=0.0),
         layer_attr=paddle.attr.Extra(drop_rate=0.25),
     )
-    network = Network(paddle.layer.square_error_cost(input=hidden, label=vector("t", 4096)))
-    params = {name: np.full(c.shape, c.mean, np.float32) for name, c in network.params.items()}
-    inputs = {"x": np.zeros((1, 4), np.float32), "t": np.zeros((1, 4096), np.float32)}
+    plan = make_plan(paddle.layer.square_error_cost(input=hidden, label=vector("t", 4096)))
+    params = {name: np.full(c.shape, c.mean, np.float32) for name, c in plan.params.items()}
+    feeds = {"x": np.zeros((1, 4), np.float32), "t": np.zeros((1, 4096), np.float32)}
 
     def cost(draw: Draw | None) -> float:
-        return network.step(network.prepare(inputs, 1), params, lambda keys: params, draw).cost
+        return find_cost(run_step(plan, feeds, params, draw))
 
     assert cost(DRAW) == cost(DRAW) == pytest.approx(0.75 * 4096, rel=0.05)  # 1 where kept
     assert cost(DRAW) != cost(Draw(seed=1, trainer=1, step=3))
@@ -151,21 +162,22 @@ def test_dropout_is_that_of_v2() -> None:
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the number is of this processor")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_library_that_flushes_small_numbers_changes_no_bit(threads: int) -> None:
-    network = Network(regression(paddle.activation.Linear()), threads=threads)
-    inputs = inputs_of(network, np.random.default_rng(1))
+    cost = regression(paddle.activation.Linear())
+    plan = make_plan(cost, threads)
+    feeds = make_feeds(cost, np.random.default_rng(1))
     tiny = np.random.default_rng(2)
     params = {
         name: (tiny.standard_normal(config.shape) * 2.0**-70).astype(np.float32)
-        for name, config in network.params.items()
+        for name, config in plan.params.items()
     }
-    inputs["t"] = np.zeros_like(inputs["t"])
+    feeds["t"] = np.zeros_like(feeds["t"])
     before = _core.set_floats(0x8040)
     try:
-        flushed = network.step(network.prepare(inputs, SAMPLES), params, lambda keys: {}, DRAW)
+        flushed = run_step(plan, feeds, params)
     finally:
         _core.set_floats(before)
-    flushed.dense = {name: grad.copy() for name, grad in flushed.dense.items()}
-    plain = network.step(network.prepare(inputs, SAMPLES), params, lambda keys: {}, DRAW)
+    kept = {name: grad.copy() for name, grad in flushed.dense.items()}
+    plain = run_step(plan, feeds, params)
     for name, grad in plain.dense.items():
-        assert grad.tobytes() == flushed.dense[name].tobytes()
+        assert grad.tobytes() == kept[name].tobytes()
     assert any(np.any((grad != 0) & (np.abs(grad) < 2.0**-126)) for grad in plain.dense.values())

@@ -1,0 +1,199 @@
+"""The common class of all operations, their registry, and the state of one step.
+
+Products, sums over many values and functions are kernels of the core, with the same bits on every processor
+and for any number of threads. Of numpy's operations only those are used that IEEE defines exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arrays import F32, Ids
+from ..graph import BATCH, Kind, Value
+from ..param_config import ParamConfig
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+FLOAT = np.dtype(np.float32)
+ID = np.dtype(np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draw:
+    """Inputs of a training step's random numbers, besides the operation; nothing else affects them."""
+
+    seed: int
+    trainer: int
+    step: int
+
+
+@dataclass(kw_only=True, slots=True)
+class Step:
+    """State of one batch on its way through a plan.
+
+    params: dense values. offsets: starts of the samples of each data that is a sequence, and the end of the
+    last. counts: sums over all steps so far, of metrics by their names. Written by backward: param_grads,
+    and row_grads, of the items of each lookup. errors: samples classified wrongly.
+    """
+
+    params: Mapping[str, F32]
+    offsets: Mapping[str, Ids]
+    counts: dict[str, Ids]
+    draw: Draw | None  # None: no training step, no dropout
+    threads: int
+    param_grads: dict[str, F32] = field(default_factory=dict)
+    row_grads: dict[str, F32] = field(default_factory=dict)
+    errors: int = 0
+
+    def add_param_grad(self, name: str, grad: F32) -> None:
+        """Add to the gradient of a parameter; keeps `grad`."""
+        known = self.param_grads.get(name)
+        self.param_grads[name] = grad if known is None else known + grad
+
+
+class Op:
+    """One operation of a plan. Each kind is a subclass, registered in OPS by the name that it gives.
+
+    `takes`: the kind of each input; `many`: any number of inputs of the first kind. `options`: names of
+    the attributes. `overwrites`: the result may replace the first input; then backward must not read that.
+    `reads_result`: backward reads the result. `is_view`: the result may share memory with an input.
+    `keeps_items`: the result for sequences is a sequence, item by item.
+
+    An object belongs to one plan and computes one step at a time. `needs`: the inputs whose gradients
+    are needed. `in_place`: the first input is to be overwritten. `sequence`: the data whose offsets the
+    items of the first sequence among its inputs have. `is_loss`: its gradient is 1.
+    """
+
+    takes: ClassVar[tuple[Kind | None, ...]] = ("float",)  # None: either
+    many: ClassVar[bool] = False
+    options: ClassVar[tuple[str, ...]] = ()
+    overwrites: ClassVar[bool] = False
+    reads_result: ClassVar[bool] = False
+    is_view: ClassVar[bool] = False
+    keeps_items: ClassVar[bool] = True
+
+    def __init_subclass__(cls, op: str = "") -> None:
+        if op:
+            OPS[op] = cls
+
+    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
+        self.value = value
+        self.needs = tuple(needs)
+        self.in_place = False
+        self.is_loss = False
+        self.sequence = ""
+        self._buffers: dict[str, Array] = {}
+
+    @classmethod
+    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
+        """Return the shape of the result; raises ValueError if an input does not fit."""
+        return inputs[0].shape
+
+    @classmethod
+    def find_kind(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Kind:
+        """Return the kind of the result."""
+        return "float"
+
+    @classmethod
+    def simplify(cls, value: Value) -> tuple[type[Op], tuple[Value, ...]]:
+        """Return the class that computes `value`, and its inputs: another operation with the same result."""
+        return cls, value.inputs
+
+    def forward(self, step: Step, *inputs: Any) -> Array:
+        """Return the result for these inputs."""
+        raise NotImplementedError
+
+    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
+        """Return the gradient of each input, and add those of the operation's own parameters to `step`.
+
+        It must not change `grad`, and may return it. Gradients that are not needed may be None.
+        """
+        raise NotImplementedError
+
+    def get_buffer(self, use: str, shape: Shape, dtype: npt.DTypeLike = FLOAT) -> Array:
+        """Return an array with any content; steps of equal size get the same one again."""
+        found = self._buffers.get(use)
+        if found is None or found.shape != shape:
+            found = self._buffers[use] = np.empty(shape, dtype)
+        return found
+
+    def get_result(self, like: F32) -> F32:
+        """Return the array for a result of the shape of the first input, `like`."""
+        return like if self.in_place else self.get_buffer("result", like.shape)
+
+    def take_copy(self, x: F32) -> F32:
+        """Return the first input's values in an array that may be changed: itself, or a copy."""
+        out = self.get_result(x)
+        if out is not x:
+            np.copyto(out, x)
+        return out
+
+
+OPS: dict[str, type[Op]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Shape and kind of a value."""
+
+    shape: Shape
+    kind: Kind
+    is_sequence: bool
+
+
+def find_form(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], name: str = "") -> Form:
+    """Return the form of an operation's result; raises ValueError, beginning with `name`."""
+    cls, name = OPS[op], name or op
+    if set(attrs) != set(cls.options):
+        raise ValueError(f"{name}: attributes {sorted(attrs)}, expected {sorted(cls.options)}")
+    takes = cls.takes * max(1, len(inputs)) if cls.many else cls.takes
+    if len(inputs) != len(takes):
+        raise ValueError(f"{name}: {len(inputs)} inputs, expected {len(takes)}")
+    for one, kind in zip(inputs, takes, strict=True):
+        if kind not in (None, one.kind):
+            advice = "" if kind == "id" else "; `cast` makes floats of them"
+            raise ValueError(f"{name}: input {one.name} has {one.kind} values, expected {kind}{advice}")
+    plain = [one.name for one in inputs if one.has_batch and not one.is_sequence]
+    sequences = [one.name for one in inputs if one.is_sequence]
+    if plain and sequences:
+        raise ValueError(
+            f"{name}: input {sequences[0]} is a sequence, input {plain[0]} is not; `pool` it first"
+        )
+    try:
+        shape = cls.find_shape(inputs, attrs)
+    except ValueError as e:
+        raise ValueError(f"{name}: {e}") from None
+    has_items = bool(sequences) and shape[:1] == (BATCH,) and cls.keeps_items
+    return Form(shape, cls.find_kind(inputs, attrs), has_items)
+
+
+def make_value(
+    op: str,
+    inputs: Sequence[Value] = (),
+    *,
+    name: str,
+    attrs: Mapping[str, Any] | None = None,
+    params: Sequence[ParamConfig] = (),
+) -> Value:
+    """Return the result of an operation as a value; raises ValueError, beginning with `name`."""
+    form = find_form(op, inputs, attrs or {}, name)
+    return Value(
+        name=name,
+        op=op,
+        inputs=tuple(inputs),
+        attrs=attrs or {},
+        params=tuple(params),
+        shape=form.shape,
+        kind=form.kind,
+        is_sequence=form.is_sequence,
+    )
+
+
+def describe(value: Value) -> str:
+    """Return name and shape of a value, for messages."""
+    return f"{value.name} {list(value.shape)}"

@@ -1,0 +1,139 @@
+"""Costs. Each gives one number for each row of its input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import _core
+from ..arrays import F32
+from ..graph import Value
+from .base import Op, Shape, Step, describe
+
+_LEAST = np.float32(1e-30)  # of a probability, for its logarithm
+
+
+class _LabelCost(Op):
+    """A cost of scores or probabilities, [..., classes], with the class of each row: [...] or [..., 1]."""
+
+    takes = ("float", "id")
+
+    @classmethod
+    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
+        x, label = inputs
+        rows = x.shape[:-1]
+        if len(x.shape) < 2 or label.shape not in (rows, (*rows, 1)):
+            raise ValueError(f"label {describe(label)} has not one class for each row of {describe(x)}")
+        return (*rows, 1)
+
+    @staticmethod
+    def flatten(x: F32, label: Any) -> tuple[F32, Any]:
+        """Return rows and the label of each."""
+        return x.reshape(-1, x.shape[-1]), np.ascontiguousarray(label).reshape(-1)
+
+
+class SoftmaxCrossEntropy(_LabelCost, op="softmax_with_cross_entropy"):
+    """-log(probability of the label), from scores: exact near probabilities of 0 and 1."""
+
+    overwrites = True
+
+    def forward(self, step: Step, *inputs: Any) -> F32:
+        x, labels = self.flatten(self.take_copy(inputs[0]), inputs[1])
+        cost: F32 = np.empty(len(x), dtype=np.float32)
+        step.errors += _core.cross_entropy(x, labels, cost, step.threads)
+        self._probability = x
+        return cost.reshape(*inputs[0].shape[:-1], 1)
+
+    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
+        back, labels = self.flatten(self._probability, inputs[1])
+        back[np.arange(len(back)), labels] -= np.float32(1.0)
+        if not self.is_loss:
+            back *= grad.reshape(-1, 1)
+        return back.reshape(inputs[0].shape), None
+
+
+class CrossEntropy(_LabelCost, op="cross_entropy"):
+    """-log(probability of the label), from probabilities; from the scores of a softmax if it made them."""
+
+    @classmethod
+    def simplify(cls, value: Value) -> tuple[type[Op], tuple[Value, ...]]:
+        x, label = value.inputs
+        return (SoftmaxCrossEntropy, (x.inputs[0], label)) if x.op == "softmax" else (cls, value.inputs)
+
+    def forward(self, step: Step, *inputs: Any) -> F32:
+        x, labels = self.flatten(*inputs)
+        picked = x[np.arange(len(x)), labels]
+        # NaN never counts as the right answer.
+        step.errors += int(np.count_nonzero(~(picked >= x.max(axis=1))))
+        logs = np.maximum(picked, _LEAST)
+        _core.take_logs(logs, step.threads)
+        cost: F32 = -logs.reshape(*inputs[0].shape[:-1], 1)
+        return cost
+
+    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
+        x, labels = self.flatten(*inputs)
+        places = np.arange(len(x))
+        back = np.zeros_like(x)
+        back[places, labels] = -grad.reshape(-1) / np.maximum(x[places, labels], _LEAST)
+        return back.reshape(inputs[0].shape), None
+
+
+class SquareError(Op, op="square_error"):
+    """Sum of the squared differences of two vectors."""
+
+    takes = ("float", "float")
+
+    @classmethod
+    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
+        x, y = inputs
+        if x.shape != y.shape or len(x.shape) < 2:
+            raise ValueError(f"inputs {describe(x)} and {describe(y)} are not vectors of one size")
+        return (*x.shape[:-1], 1)
+
+    def forward(self, step: Step, *inputs: Any) -> F32:
+        x, y = inputs
+        difference = np.subtract(x, y, out=self.get_buffer("difference", x.shape))
+        rows = difference.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        cost: F32 = np.empty(len(rows), dtype=np.float32)
+        _core.dot_rows(rows, rows, cost, step.threads)
+        return cost.reshape(*x.shape[:-1], 1)
+
+    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
+        back = np.float32(2.0) * self.get_buffer("difference", inputs[0].shape)
+        if not self.is_loss:
+            back *= grad
+        return back, -back if self.needs[1] else None
+
+
+class LogLoss(Op, op="log_loss"):
+    """-y log(p + epsilon) - (1 - y) log(1 - p + epsilon), for probabilities p and labels y from 0 to 1."""
+
+    takes = ("float", "float")
+    options = ("epsilon",)
+
+    @classmethod
+    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
+        p, y = inputs
+        if p.shape != y.shape:
+            raise ValueError(f"inputs {describe(p)} and {describe(y)} differ in shape")
+        return p.shape
+
+    def forward(self, step: Step, *inputs: Any) -> F32:
+        p, y = inputs
+        high, low = self._shift(p)
+        _core.take_logs(high.reshape(-1), step.threads)
+        _core.take_logs(low.reshape(-1), step.threads)
+        cost: F32 = -(y * high + (np.float32(1.0) - y) * low)
+        return cost
+
+    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
+        p, y = inputs
+        high, low = self._shift(p)
+        return grad * ((np.float32(1.0) - y) / low - y / high), None
+
+    def _shift(self, p: F32) -> tuple[F32, F32]:
+        epsilon = np.float32(self.value.attrs["epsilon"])
+        return p + epsilon, np.float32(1.0) - p + epsilon

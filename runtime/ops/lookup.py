@@ -1,0 +1,60 @@
+"""Lookups of table rows. Their ids are computed before the step, so that all rows are fetched at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..arrays import F32
+from ..graph import Value
+from .base import Op, Shape, Step
+
+
+class Lookup(Op, op="lookup"):
+    """The table row of each id, of size `dim`; `padding`: an id whose row is zero and never learns, or None.
+
+    The only parameter is the table. Ids of shape [batch, k] give [batch, k, dim].
+    """
+
+    takes = ("id",)
+    options = ("dim", "padding")
+
+    @classmethod
+    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
+        return (*inputs[0].shape, attrs["dim"])
+
+    @property
+    def table(self) -> str:
+        """The name of the table."""
+        return self.value.params[0].name
+
+    def get_rows(self, count: int) -> F32:
+        """Return the array for the rows of `count` ids, to be filled before `forward`."""
+        return self.get_buffer("result", (count, self.value.shape[-1]))
+
+    def forward(self, step: Step, *inputs: Any) -> F32:
+        (ids,) = inputs
+        rows, padding = self.get_rows(ids.size), self.value.attrs["padding"]
+        if padding is not None:
+            rows[ids.reshape(-1) == padding] = 0.0
+        return rows.reshape(*ids.shape, rows.shape[1])
+
+    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
+        (ids,) = inputs
+        rows, padding = grad.reshape(ids.size, grad.shape[-1]), self.value.attrs["padding"]
+        if padding is not None:
+            rows = rows * (ids.reshape(-1, 1) != padding)
+        step.row_grads[self.value.name] = rows
+        return (None,)
+
+
+def find_tables(values: Iterable[Value]) -> frozenset[str]:
+    """Return the parameters that are looked up; raises ValueError if another operation reads one of them."""
+    users: dict[str, set[str]] = {}
+    for value in values:
+        for config in value.params:
+            users.setdefault(config.name, set()).add(value.op)
+    for name, ops in users.items():
+        if "lookup" in ops and len(ops) > 1:
+            raise ValueError(f"parameter {name}: the table of lookups can't be the weight of another layer")
+    return frozenset(name for name, ops in users.items() if "lookup" in ops)

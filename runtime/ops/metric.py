@@ -1,0 +1,70 @@
+"""Metrics. They count in whole numbers, so that sums over steps and over trainers have no order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..arrays import F32, Ids
+from ..graph import BATCH, Kind, Value
+from .base import ID, Op, Shape, Step, describe
+
+
+class AucCounts(Op, op="auc_counts"):
+    """Samples by predicted probability, in `thresholds` + 1 buckets: row 0 those with label 0, row 1 the
+    others. The probability is the last item of each row. `keeps`: counts are sums over all steps so far.
+    """
+
+    takes = ("float", "id")
+    options = ("keeps", "thresholds")
+
+    @classmethod
+    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
+        x, label = inputs
+        if len(x.shape) != 2 or not x.has_batch or label.shape not in ((BATCH,), (BATCH, 1)):
+            raise ValueError(f"{describe(x)} and {describe(label)} are not probabilities and a label each")
+        return (2, attrs["thresholds"] + 1)
+
+    @classmethod
+    def find_kind(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Kind:
+        return "id"
+
+    def forward(self, step: Step, *inputs: Any) -> Ids:
+        x, labels = inputs
+        thresholds: int = self.value.attrs["thresholds"]
+        buckets = (x[:, -1] * np.float32(thresholds)).astype(np.int64)
+        if len(x) and (buckets.min() < 0 or buckets.max() > thresholds):
+            raise ValueError(f"input {describe(self.value.inputs[0])} has values beyond 0 to 1")
+        flat = (labels.reshape(-1) != 0) * (thresholds + 1) + buckets
+        found = np.bincount(flat, minlength=2 * (thresholds + 1)).astype(ID)
+        counts: Ids = found.reshape(2, thresholds + 1)
+        if not self.value.attrs["keeps"]:
+            return counts
+        total: Ids = step.counts.setdefault(self.value.name, np.zeros_like(counts))
+        total += counts
+        return total
+
+
+class Auc(Op, op="auc"):
+    """Area under the ROC curve, from the counts of auc_counts; 0 if all labels are equal."""
+
+    takes = ("id",)
+
+    @classmethod
+    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
+        return (1,)
+
+    def forward(self, step: Step, *inputs: Any) -> F32:
+        (counts,) = inputs
+        return np.array([compute_auc(counts)], dtype=np.float32)
+
+
+def compute_auc(counts: Ids) -> float:
+    """Return the area under the ROC curve; 0 if all labels are equal."""
+    low, high = counts.astype(np.float64)
+    # Twice the pairs in the right order, bucket by bucket; those of one bucket count half.
+    right = np.cumsum(high * (2 * np.cumsum(low) - low))[-1]
+    pairs = 2 * low.sum() * high.sum()
+    return float(right / pairs) if pairs else 0.0

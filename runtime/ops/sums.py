@@ -1,0 +1,117 @@
+"""Sums and means. Their order is fixed: it depends on the shape alone."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import _core
+from ..arrays import F32
+from ..graph import BATCH, Value
+from .base import Op, Shape, Step
+
+
+@functools.lru_cache(maxsize=16)
+def _make_ones(shape: Shape) -> F32:
+    return np.ones(shape, dtype=np.float32)
+
+
+def sum_axis(x: F32, axis: int, threads: int) -> F32:
+    """Return the sum over one axis, without it, in a new array.
+
+    Over the last axis in 16 lanes and then by a fixed tree, over others in the order of their items.
+    """
+    outer, count, inner = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+    shape = x.shape[:axis] + x.shape[axis + 1 :]
+    x = np.ascontiguousarray(x)
+    if inner == 1:
+        out = np.empty(outer, dtype=np.float32)
+        rows = x.reshape(outer, count)
+        _core.dot_rows(rows, _make_ones(rows.shape), out, threads)
+    elif outer == 1:
+        out = np.empty((1, inner), dtype=np.float32)
+        _core.sum_columns(x.reshape(count, inner), out, threads)
+    else:
+        items = x.reshape(outer, count, inner)
+        out = np.zeros((outer, inner), dtype=np.float32)
+        for i in range(count):
+            out += items[:, i]
+    return out.reshape(shape)
+
+
+def sum_axes(x: F32, axes: Sequence[int], threads: int) -> F32:
+    """Return the sum over several axes, the last one first; over all of them as if they were one."""
+    if len(axes) == x.ndim:
+        x, axes = x.reshape(-1), (0,)
+    for axis in sorted(axes, reverse=True):
+        x = sum_axis(x, axis, threads)
+    return x
+
+
+def sum_to_shape(grad: F32, shape: Shape, threads: int) -> F32:
+    """Return the gradient of an array of `shape` that was broadcast to the shape of `grad`."""
+    if grad.shape == shape:
+        return grad
+    extra = grad.ndim - len(shape)
+    axes = [i for i, size in enumerate(grad.shape) if i < extra or (shape[i - extra] == 1 and size != 1)]
+    return sum_axes(grad, axes, threads).reshape(shape)
+
+
+def resolve_axes(value: Value, axis: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return axes as numbers from 0; None: all. Raises ValueError if the value lacks one."""
+    rank = len(value.shape)
+    given = range(rank) if axis is None else [axis] if isinstance(axis, int) else axis
+    for one in given:
+        if not -rank <= one < rank:
+            raise ValueError(f"axis={one}: {value.name} {list(value.shape)} has the axes 0 to {rank - 1}")
+    return tuple(sorted({one % rank for one in given}))
+
+
+class Sum(Op, op="sum"):
+    """Sum over `axis`, a number, several or None for all; `keepdim` leaves axes of size 1."""
+
+    options = ("axis", "keepdim")
+
+    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
+        super().__init__(value, needs)
+        self._axes = resolve_axes(value.inputs[0], value.attrs["axis"])
+
+    @classmethod
+    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
+        (x,) = inputs
+        axes = resolve_axes(x, attrs["axis"])
+        if attrs["keepdim"]:
+            return tuple(1 if i in axes else size for i, size in enumerate(x.shape))
+        return tuple(size for i, size in enumerate(x.shape) if i not in axes) or (1,)
+
+    def forward(self, step: Step, *inputs: Any) -> F32:
+        (x,) = inputs
+        return sum_axes(x, self._axes, step.threads).reshape(self._list_sizes(x))
+
+    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
+        (x,) = inputs
+        kept = [1 if i in self._axes else size for i, size in enumerate(x.shape)]
+        return (np.broadcast_to(grad.reshape(kept), x.shape),)
+
+    def _list_sizes(self, x: F32) -> Shape:
+        shape = self.value.shape
+        return (len(x), *shape[1:]) if shape[0] == BATCH else shape
+
+
+class Mean(Sum, op="mean"):
+    """Mean over `axis`: the sum, divided by the number of its items."""
+
+    def forward(self, step: Step, *inputs: Any) -> F32:
+        (x,) = inputs
+        total = super().forward(step, x)
+        return np.divide(total, np.float32(self._count(x)), out=total)
+
+    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
+        return super().backward(step, grad / np.float32(self._count(inputs[0])), result, *inputs)
+
+    def _count(self, x: F32) -> int:
+        return math.prod([1, *(x.shape[i] for i in self._axes if x.shape[i] > 0)])

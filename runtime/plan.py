@@ -1,0 +1,338 @@
+"""A plan computes targets of a program: all that they need, in order, with arrays kept between steps.
+
+The ids of all lookups come first, so that the table rows of a batch can be fetched at once, and early. Then
+all operations run forward, and those between the loss and a parameter backward. Gradients of a value are
+added in the order of its users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import _core
+from .arrays import F32, U64, Ids, Rows, Sequences, find_rows, sum_rows
+from .graph import BATCH, Program, Value
+from .ops import OPS, Draw, Op, Step
+from .ops.base import FLOAT, ID, Array
+from .ops.lookup import Lookup, find_tables
+
+Feeds = Mapping[str, Array | Sequences]
+Lookups = dict[str, list[tuple[Lookup, int]]]  # of each table, with the places of their ids
+Choice = Mapping[Value, tuple[type[Op], tuple[Value, ...]]]
+
+
+def do_nothing() -> None:
+    """Do nothing between two operations."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchInput:
+    """A batch for a plan: its data, the results known so far, and the table rows that it needs."""
+
+    plan: Plan
+    inputs: Mapping[str, Array]
+    offsets: Mapping[str, Ids]
+    samples: int
+    results: list[Array]
+    rows: dict[str, Rows]
+
+    @property
+    def keys(self) -> dict[str, U64]:
+        """The keys of these rows."""
+        return {name: found.keys for name, found in self.rows.items()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """Values of the targets in new arrays, and the gradients of the loss, without training none.
+
+    errors: samples that costs found to be classified wrongly. sparse: unique keys of each table, and their
+    gradients [k, dim].
+    """
+
+    samples: int
+    values: list[Array]
+    errors: int
+    dense: Mapping[str, F32]
+    sparse: Mapping[str, tuple[U64, F32]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """An operation, its place among all results, and those of its inputs."""
+
+    place: int
+    op: Op
+    inputs: tuple[int, ...]
+
+
+class Plan:
+    """The computation of `targets`, and of the gradients of `loss`, summed over its items.
+
+    `threads`: most that compute one operation; the results do not depend on their number.
+    params: all parameters that it reads; tables: those that are looked up, dense: the others; trained: those
+    with a gradient.
+    """
+
+    def __init__(
+        self, program: Program, targets: Sequence[Value], loss: Value | None = None, threads: int = 1
+    ) -> None:
+        ends = [*targets] if loss is None else [*targets, loss]
+        for one in ends:
+            if one not in program:
+                raise ValueError(f"{one.name} is not a value of this program")
+        if loss is not None and loss.kind != "float":
+            raise ValueError(f"{loss.name} has {loss.kind} values, so it can't be the loss")
+        self._program = program
+        self._threads = threads
+        choice = _choose_ops(program, ends)
+        self.tables = find_tables(choice)
+        self.params = {config.name: config for value in choice for config in value.params}
+        self.dense = [name for name in self.params if name not in self.tables]
+        places = {value: i for i, value in enumerate(choice)}
+        self._targets = [places[one] for one in targets]
+        self._loss = -1 if loss is None else places[loss]
+        learning = _find_learning(choice)
+        self._nodes = [
+            _Node(i, cls(value, [one in learning for one in inputs]), tuple(places[one] for one in inputs))
+            for i, (value, (cls, inputs)) in enumerate(choice.items())
+        ]
+        self._connect(ends)
+        self._data = [node for node in self._nodes if node.op.value.op == "data"]
+        self._lookups: Lookups = {}
+        for node in self._nodes:
+            if isinstance(node.op, Lookup):
+                self._lookups.setdefault(node.op.table, []).append((node.op, node.inputs[0]))
+        early = self._find_early()
+        self._early = [node for node in self._nodes if node.place in early and node not in self._data]
+        self._late = [node for node in self._nodes if node.place not in early and node not in self._data]
+        self._backward = self._find_backward()
+        self.trained = {c.name: c for node in reversed(self._backward) for c in node.op.value.params}
+
+    def _connect(self, ends: Sequence[Value]) -> None:
+        """Tell operations which of them gives the loss, may overwrite its input, and works on a sequence."""
+        users = [i for node in self._nodes for i in node.inputs]
+        kept = {node.place for node in self._nodes if node.op.value in ends}
+        sequences: dict[int, str] = {}
+        for node in self._nodes:
+            op = node.op
+            op.is_loss = node.place == self._loss
+            own = [op.value.name] if op.value.op == "data" else []
+            op.sequence = next((sequences[i] for i in node.inputs if i in sequences), *own or [""])
+            if op.value.is_sequence:
+                sequences[node.place] = op.sequence
+            if op.overwrites and users.count(node.inputs[0]) == 1 and node.inputs[0] not in kept:
+                before = self._nodes[node.inputs[0]].op
+                op.in_place = not (before.reads_result or before.is_view)
+
+    def _find_backward(self) -> list[_Node]:
+        """Return the operations between the loss and a parameter, last first."""
+        reached = {self._loss}
+        found = []
+        for node in reversed(self._nodes):
+            if node.place in reached:
+                found.append(node)
+                reached.update(i for i, needs in zip(node.inputs, node.op.needs, strict=True) if needs)
+        return found
+
+    def _find_early(self) -> set[int]:
+        """Return the places that lookups need for their ids."""
+        early = {place for found in self._lookups.values() for _, place in found}
+        for node in reversed(self._nodes):
+            if node.place in early:
+                if node.op.value.params:
+                    raise ValueError(f"{node.op.value.name}: ids of a lookup can't depend on a parameter")
+                early.update(node.inputs)
+        return early
+
+    def prepare(self, feeds: Feeds) -> BatchInput:
+        """Return the input of a batch; raises ValueError naming data that is missing or does not fit."""
+        if len(feeds) != len(self._data):
+            for name in feeds:
+                self._program.get(name)
+        inputs: dict[str, Array] = {}
+        offsets: dict[str, Ids] = {}
+        results: list[Array] = [_NOTHING] * len(self._nodes)
+        sizes: dict[str, int] = {}
+        for node in self._data:
+            value = node.op.value
+            array, own = _read_feed(value, feeds)
+            inputs[value.name] = results[node.place] = array
+            if own is not None:
+                offsets[value.name] = own
+            if value.has_batch:
+                sizes[value.name] = len(array) if own is None else len(own) - 1
+        samples = next(iter(sizes.values()), 1)
+        for name, size in sizes.items():
+            if size != samples or size == 0:
+                raise ValueError(
+                    f"{name} has {size} samples, expected {samples or 'at least one'}, as of others"
+                )
+        batch = BatchInput(
+            plan=self, inputs=inputs, offsets=offsets, samples=samples, results=results, rows={}
+        )
+        step = Step(params={}, offsets=offsets, counts={}, draw=None, threads=self._threads)
+        for node in self._early:
+            result = node.op.forward(step, *[results[i] for i in node.inputs])
+            # A copy: the next batch may be prepared before this one is computed.
+            results[node.place] = result if node.op.is_view else result.copy()
+        batch.rows.update(self._find_rows(self._lookups, results))
+        return batch
+
+    def compute(
+        self,
+        batch: BatchInput,
+        params: Mapping[str, F32],
+        tables: Mapping[str, F32],
+        draw: Draw | None = None,
+        counts: dict[str, Ids] | None = None,
+        between: Callable[[], None] = do_nothing,
+    ) -> StepResult:
+        """Compute forward, and with `draw` backward, over a batch. Calls `between` between two operations.
+
+        params: the dense values by name. tables: rows of the batch's keys. counts: sums of metrics so far.
+        """
+        counts = {} if counts is None else counts
+        step = Step(params=params, offsets=batch.offsets, counts=counts, draw=draw, threads=self._threads)
+        before = _core.set_floats()  # a library may have set this thread's floats for its own speed
+        try:
+            self._gather(batch, tables)
+            self._run_forward(step, batch.results, between)
+            if draw is not None:
+                self._run_backward(step, batch.results, between)
+            sparse = self._sum_rows(step, batch)
+        finally:
+            _core.set_floats(before)
+        return StepResult(
+            samples=batch.samples,
+            values=[batch.results[i].copy() for i in self._targets],
+            errors=step.errors,
+            dense=step.param_grads,
+            sparse=sparse,
+        )
+
+    def _find_rows(self, lookups: Lookups, results: Sequence[Array]) -> dict[str, Rows]:
+        """Return the rows that lookups need; raises ValueError naming an id out of range."""
+        ids = {}
+        for table, found in lookups.items():
+            own = np.concatenate([results[place].reshape(-1) for _, place in found])
+            ids[table] = self.params[table].rows, own
+        try:
+            return find_rows(ids, self._threads) if ids else {}
+        except ValueError:
+            for table, found in lookups.items():
+                for op, place in found:
+                    _check_ids(op.value.inputs[0], results[place], self.params[table].rows)
+            raise
+
+    def _gather(self, batch: BatchInput, tables: Mapping[str, F32]) -> None:
+        """Fill the arrays of the lookups."""
+        for table, found in self._lookups.items():
+            parts = [op.get_rows(batch.results[place].size) for op, place in found]
+            _core.gather_rows(tables[table], batch.rows[table].index, parts, self._threads)
+
+    def _sum_rows(self, step: Step, batch: BatchInput) -> dict[str, tuple[U64, F32]]:
+        """Return the gradients of table rows, from those of the lookups that the loss depends on."""
+        learned: Lookups = {}
+        for table, found in self._lookups.items():
+            if own := [one for one in found if one[0].value.name in step.row_grads]:
+                learned[table] = own
+        rows = batch.rows if learned == self._lookups else self._find_rows(learned, batch.results)
+        sums = {}
+        for table, found in learned.items():
+            parts = [step.row_grads[op.value.name] for op, _ in found]
+            sums[table] = rows[table].keys, sum_rows(rows[table], parts, self._threads)
+        return sums
+
+    def _run_forward(self, step: Step, results: list[Array], between: Callable[[], None]) -> None:
+        for node in self._late:
+            try:
+                results[node.place] = node.op.forward(step, *[results[i] for i in node.inputs])
+            except ValueError as e:
+                raise ValueError(f"{node.op.value.name}: {e}") from None
+            between()
+
+    def _run_backward(self, step: Step, results: list[Array], between: Callable[[], None]) -> None:
+        grads: list[list[F32]] = [[] for _ in results]  # of each value, from its users, last first
+        if self._loss >= 0:
+            grads[self._loss].append(np.ones(results[self._loss].shape, dtype=np.float32))
+        for node in self._backward:
+            if not grads[node.place]:
+                continue
+            grad = _add_up(grads[node.place])
+            inputs = [results[i] for i in node.inputs]
+            found = node.op.backward(step, grad, results[node.place], *inputs)
+            for i, needs, own in zip(
+                reversed(node.inputs), reversed(node.op.needs), reversed(found), strict=True
+            ):
+                if needs and own is not None:
+                    grads[i].append(own)
+            between()
+
+
+_NOTHING: Array = np.empty(0, dtype=np.float32)
+
+
+def _choose_ops(program: Program, ends: Iterable[Value]) -> Choice:
+    """Return what `ends` need, in the program's order, with the class and the inputs that compute it."""
+    needed = set(ends)
+    found: dict[Value, tuple[type[Op], tuple[Value, ...]]] = {}
+    for value in reversed([*program]):
+        if value in needed:
+            found[value] = OPS[value.op].simplify(value)
+            needed.update(found[value][1])
+    return dict(reversed(found.items()))
+
+
+def _find_learning(choice: Choice) -> set[Value]:
+    """Return the values that depend on a parameter."""
+    found: set[Value] = set()
+    for value, (_, inputs) in choice.items():
+        if value.kind == "float" and (value.params or any(one in found for one in inputs)):
+            found.add(value)
+    return found
+
+
+def _check_ids(value: Value, ids: Array, rows: int) -> None:
+    wrong = ids[(ids < 0) | (ids >= rows)]
+    if wrong.size:
+        raise ValueError(f"{value.name} has the id {wrong[0]}, expected 0 to {rows - 1}")
+
+
+def _add_up(grads: Sequence[F32]) -> F32:
+    """Return the sum of gradients, last first."""
+    total = grads[-1]
+    for grad in reversed(grads[:-1]):
+        total = total + grad
+    return total
+
+
+def _read_feed(value: Value, feeds: Feeds) -> tuple[Array, Ids | None]:
+    """Return the array of a data value, and the offsets of a sequence; raises ValueError unless it fits."""
+    given = feeds.get(value.name)
+    items: Array | None = given.items if isinstance(given, Sequences) else given
+    dtype = FLOAT if value.kind == "float" else ID
+    fits = items is not None and isinstance(given, Sequences) == value.is_sequence
+    if items is None or not fits or items.dtype.kind not in ("f" if value.kind == "float" else "iu"):
+        raise ValueError(_describe_misfit(value, given))
+    shape = value.shape
+    if items.shape[1:] != shape[1:] or (items.shape[0] != shape[0] and shape[0] != BATCH):
+        raise ValueError(_describe_misfit(value, given))
+    array = np.ascontiguousarray(items, dtype=dtype)
+    return array, given.offsets if isinstance(given, Sequences) else None
+
+
+def _describe_misfit(value: Value, given: object) -> str:
+    kind = "floats" if value.kind == "float" else "whole numbers"
+    form = "Sequences with items" if value.is_sequence else "an array"
+    expected = f"{value.name}: expected {form} of {kind}, shape {list(value.shape)}"
+    if given is None:
+        return f"{expected}; the feed lacks it"
+    items = given.items if isinstance(given, Sequences) else given
+    if not isinstance(items, np.ndarray):
+        return f"{expected}, not {given!r}"
+    found = "Sequences with items" if isinstance(given, Sequences) else "an array"
+    return f"{expected}, not {found} of {items.dtype}, shape {list(items.shape)}"

@@ -1,0 +1,326 @@
+"""Every operation against numpy in double precision: its result, and its gradients by finite differences."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslaunch.runtime.arrays import Ids
+from pslaunch.runtime.graph import BATCH, Value
+from pslaunch.runtime.ops import OPS, Draw, Step, make_value
+from pslaunch.runtime.ops.lookup import Lookup
+from pslaunch.runtime.param_config import ParamConfig
+
+pytestmark = pytest.mark.asan
+
+Array = npt.NDArray[Any]
+DRAW: Final = Draw(seed=1, trainer=0, step=3)
+
+
+@dataclass
+class Example:
+    """Inputs of an operation, and `oracle`, which computes it in double precision.
+
+    The oracle gets all inputs, then all parameters. fixed: inputs whose first size is not the batch.
+    """
+
+    inputs: Sequence[Array]
+    oracle: Callable[..., Array]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    params: Sequence[Array] = ()
+    fixed: Sequence[int] = ()
+    offsets: Ids | None = None  # of the first input
+    shape: tuple[int, ...] = ()  # of a result without inputs
+
+
+@dataclass(kw_only=True)
+class Sizes:
+    """Sizes of an example, and its random numbers."""
+
+    n: int
+    k: int
+    d: int
+    rng: np.random.Generator
+
+    def draw(self, *shape: int) -> Array:
+        """Normal numbers, none so near to 0 that a difference crosses it."""
+        found = self.rng.standard_normal(shape)
+        return (found + np.sign(found) * 0.1).astype(np.float32)
+
+    def draw_shares(self, *shape: int) -> Array:
+        return self.rng.uniform(0.1, 0.9, shape).astype(np.float32)
+
+    def draw_ids(self, below: int, *shape: int) -> Array:
+        return self.rng.integers(0, below, shape)
+
+    def draw_offsets(self) -> Ids:
+        """Starts of sequences of 0 to 3 items."""
+        return np.concatenate([[0], np.cumsum(self.rng.integers(0, 4, self.n))])
+
+
+def find_softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return np.asarray(e / e.sum(axis=-1, keepdims=True))
+
+
+def pick(x: Array, labels: Array) -> Array:
+    found: Array = np.take_along_axis(x, labels.reshape(*x.shape[:-1], 1), axis=-1)
+    return found
+
+
+def find_log_loss(p: Array, y: Array) -> Array:
+    return np.asarray(-y * np.log(p + 1e-4) - (1 - y) * np.log(1 - p + 1e-4))
+
+
+def drop(s: Sizes, *, upscales: bool) -> Example:
+    x, attrs = s.draw(s.n, s.k, s.d), {"rate": 0.5, "upscales": upscales}
+    _, op = compile_op("dropout", Example([x], np.add, attrs))
+    mask = op.forward(make_step(), np.ones_like(x))
+    return Example([x], lambda x: x * mask, attrs)
+
+
+def pool(s: Sizes, by: str, find: Callable[[Array], Array]) -> Example:
+    offsets = s.draw_offsets()
+
+    def oracle(x: Array) -> Array:
+        parts = [x[a:b] for a, b in itertools.pairwise(offsets)]
+        return np.stack([find(part) if len(part) else np.zeros(x.shape[1:]) for part in parts])
+
+    x = s.draw(int(offsets[-1]), s.k, s.d)
+    return Example([x], oracle, {"by": by}, offsets=offsets)
+
+
+def look_up(s: Sizes, padding: int | None) -> Example:
+    def oracle(ids: Array, table: Array) -> Array:
+        return np.asarray(table[ids] * (ids != padding)[..., None])
+
+    attrs = {"dim": s.d, "padding": padding}
+    return Example([s.draw_ids(5, s.n, s.k)], oracle, attrs, [s.draw(5, s.d)])
+
+
+def find_auc(counts: Array) -> Array:
+    low, high = (np.repeat(np.arange(len(row)), row) for row in counts)
+    pairs = (high[:, None] > low) + 0.5 * (high[:, None] == low)
+    return np.array([pairs.mean() if pairs.size else 0.0])
+
+
+def count_buckets(p: Array, y: Array) -> Array:
+    buckets = (p[:, 1] * 100).astype(np.int64)
+    return np.stack([np.bincount(buckets[y[:, 0] == label], minlength=101) for label in (0, 1)])
+
+
+def multiply_swapped(x: Array, y: Array) -> Array:
+    return np.asarray(x.swapaxes(-1, -2) @ y.swapaxes(-1, -2))
+
+
+def reduce(s: Sizes, find: Callable[..., Array], axis: Any, *, keepdim: bool) -> Example:
+    def oracle(x: Array) -> Array:
+        return np.atleast_1d(find(x, axis=axis, keepdims=keepdim))
+
+    return Example([s.draw(s.n, s.k, s.d)], oracle, {"axis": axis, "keepdim": keepdim})
+
+
+ARITHMETIC: Final[list[tuple[str, Callable[..., Array]]]] = [
+    ("add", np.add),
+    ("subtract", np.subtract),
+    ("multiply", np.multiply),
+]
+REDUCTIONS: Final[list[tuple[str, Callable[..., Array]]]] = [("sum", np.sum), ("mean", np.mean)]
+AXES: Final = (None, 0, 1, -1, (1, 2), (0, 2))
+PLAIN: Final = {"transpose": (False, False)}
+SWAPPED: Final = {"transpose": (True, True)}
+
+
+def use_two_inputs(s: Sizes) -> Example:
+    def oracle(x: Array, y: Array, v: Array, w: Array, b: Array) -> Array:
+        return np.asarray(x.reshape(len(x), -1) @ v + y @ w + b)
+
+    params = [s.draw(2 * s.k, 3), s.draw(s.d, 3), s.draw(1, 3)]
+    return Example([s.draw(s.n, s.k, 2), s.draw(s.n, s.d)], oracle, {"keeps": 1, "size": 3}, params)
+
+
+def join(x: Array, y: Array) -> Array:
+    return np.concatenate([x, y], axis=1)
+
+
+MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
+    ("parameter", lambda s: Example([], lambda w: w.reshape(2, -1), {}, [s.draw(s.d, 2)], shape=(2, s.d))),
+    ("fc", lambda s: Example([s.draw(s.n, s.k)], np.matmul, {"keeps": 1, "size": s.d}, [s.draw(s.k, s.d)])),
+    ("fc", use_two_inputs),
+    ("fc", lambda s: Example([s.draw(s.n, s.k, s.d)], np.matmul, {"keeps": 2, "size": 2}, [s.draw(s.d, 2)])),
+    ("matmul", lambda s: Example([s.draw(s.n, s.k), s.draw(s.k, s.d)], np.matmul, PLAIN, fixed=[1])),
+    ("matmul", lambda s: Example([s.draw(s.n, 2, s.k), s.draw(s.k, s.d)], np.matmul, PLAIN, fixed=[1])),
+    ("matmul", lambda s: Example([s.draw(s.n, s.k, 2), s.draw(s.n, s.d, s.k)], multiply_swapped, SWAPPED)),
+    ("concat", lambda s: Example([s.draw(s.n, s.k, 2), s.draw(s.n, s.d, 2)], join, {"axis": 1})),
+    ("concat", lambda s: Example([s.draw(s.n, s.k)] * 2, join, {"axis": -1})),
+    ("concat", lambda s: Example([s.draw_ids(9, s.n, s.k)] * 2, join, {"axis": 1})),
+    (
+        "reshape",
+        lambda s: Example([s.draw(s.n, s.k, 2)], lambda x: x.reshape(s.n, -1), {"shape": [-1, 2 * s.k]}),
+    ),
+    (
+        "reshape",
+        lambda s: Example([s.draw(s.n, 2, s.k)], lambda x: x.reshape(s.n, -1, 2), {"shape": [0, -1, 2]}),
+    ),
+    ("cast", lambda s: Example([s.draw_ids(9, s.n, s.k)], lambda x: x * 1.0, {"to": "float"})),
+    ("cast", lambda s: Example([s.draw(s.n, s.k)], np.trunc, {"to": "id"})),
+    *(
+        (op, lambda s, f=f: Example([s.draw(s.n, s.k, s.d), s.draw(s.n, s.k, s.d)], f))
+        for op, f in ARITHMETIC
+    ),
+    *((op, lambda s, f=f: Example([s.draw(s.n, s.k, s.d), s.draw(s.n, s.k, 1)], f)) for op, f in ARITHMETIC),
+    *(
+        (op, lambda s, f=f: Example([s.draw(1, s.d), s.draw(s.n, s.k, s.d)], f, fixed=[0]))
+        for op, f in ARITHMETIC
+    ),
+    ("scale", lambda s: Example([s.draw(s.n, s.k)], lambda x: x * 3.5 - 1.25, {"scale": 3.5, "bias": -1.25})),
+    ("square", lambda s: Example([s.draw(s.n, s.k)], np.square)),
+    ("sigmoid", lambda s: Example([s.draw(s.n, s.k, s.d)], lambda x: 1 / (1 + np.exp(-x)))),
+    ("tanh", lambda s: Example([s.draw(s.n, s.k)], np.tanh)),
+    ("relu", lambda s: Example([s.draw(s.n, s.k)], lambda x: np.maximum(x, 0))),
+    ("softmax", lambda s: Example([s.draw(s.n, s.k, s.d)], find_softmax)),
+    ("dropout", lambda s: drop(s, upscales=False)),
+    ("dropout", lambda s: drop(s, upscales=True)),
+    *(
+        (op, lambda s, f=f, axis=axis, keepdim=keepdim: reduce(s, f, axis, keepdim=keepdim))
+        for op, f in REDUCTIONS
+        for axis in AXES
+        for keepdim in (False, True)
+    ),
+    ("lookup", lambda s: look_up(s, None)),
+    ("lookup", lambda s: look_up(s, 2)),
+    (
+        "softmax_with_cross_entropy",
+        lambda s: Example(
+            [s.draw(s.n, s.k, s.d), s.draw_ids(s.d, s.n, s.k)], lambda x, y: -np.log(pick(find_softmax(x), y))
+        ),
+    ),
+    (
+        "cross_entropy",
+        lambda s: Example(
+            [s.draw_shares(s.n, s.k), s.draw_ids(s.k, s.n, 1)], lambda x, y: -np.log(pick(x, y))
+        ),
+    ),
+    (
+        "square_error",
+        lambda s: Example(
+            [s.draw(s.n, s.k), s.draw(s.n, s.k)], lambda x, y: ((x - y) ** 2).sum(axis=1, keepdims=True)
+        ),
+    ),
+    (
+        "log_loss",
+        lambda s: Example(
+            [s.draw_shares(s.n, 1), s.draw_ids(2, s.n, 1).astype(np.float32)],
+            find_log_loss,
+            {"epsilon": 1e-4},
+        ),
+    ),
+    ("pool", lambda s: pool(s, "sum", lambda x: x.sum(axis=0))),
+    ("pool", lambda s: pool(s, "average", lambda x: x.mean(axis=0))),
+    ("pool", lambda s: pool(s, "max", lambda x: x.max(axis=0))),
+    ("pool", lambda s: pool(s, "first", lambda x: x[0])),
+    ("pool", lambda s: pool(s, "last", lambda x: x[-1])),
+    (
+        "auc_counts",
+        lambda s: Example(
+            [s.draw_shares(s.n, 2), s.draw_ids(2, s.n, 1)], count_buckets, {"keeps": False, "thresholds": 100}
+        ),
+    ),
+    ("auc", lambda s: Example([s.draw_ids(4, 2, s.k)], find_auc, fixed=[0])),
+]
+
+
+def compile_op(name: str, example: Example) -> tuple[Value, Any]:
+    """Return an operation's value and its object, with a value for each input."""
+    inputs = []
+    for i, array in enumerate(example.inputs):
+        shape = array.shape if i in example.fixed else (BATCH, *array.shape[1:])
+        is_sequence = example.offsets is not None and i == 0
+        kind: Any = "id" if array.dtype == np.int64 else "float"
+        attrs = {"below": None}
+        inputs.append(
+            Value(name=f"x{i}", op="data", shape=shape, kind=kind, attrs=attrs, is_sequence=is_sequence)
+        )
+    shapes = enumerate(w.shape for w in example.params)
+    params = [ParamConfig(name=f"w{i}", rows=rows, cols=cols) for i, (rows, cols) in shapes]
+    if example.shape:
+        value = Value(name="it", op=name, shape=example.shape, params=tuple(params))
+    else:
+        value = make_value(name, inputs, name="it", attrs=example.attrs, params=params)
+    op = OPS[name](value, [one.kind == "float" for one in inputs])
+    op.sequence = "x0"
+    return value, op
+
+
+def make_step(example: Example | None = None, threads: int = 1) -> Step:
+    params = {} if example is None else {f"w{i}": w for i, w in enumerate(example.params)}
+    offsets = {} if example is None or example.offsets is None else {"x0": example.offsets}
+    return Step(params=params, offsets=offsets, counts={}, draw=DRAW, threads=threads)
+
+
+def differentiate(find: Callable[..., Array], arrays: Sequence[Array], weights: Array) -> list[Array]:
+    """Return the gradient of sum(weights * find(*arrays)) for each array of floats."""
+    found = []
+    exact = [array.astype(np.float64) if array.dtype == np.float32 else array for array in arrays]
+    for array in exact:
+        grad = np.zeros(array.shape)
+        for place in np.ndindex(*array.shape if array.dtype == np.float64 else (0,)):
+            kept = array[place]
+            array[place] = kept + 1e-6
+            high = np.sum(weights * find(*exact))
+            array[place] = kept - 1e-6
+            grad[place] = (high - np.sum(weights * find(*exact))) / 2e-6
+            array[place] = kept
+        found.append(grad)
+    return found
+
+
+@pytest.mark.parametrize(("name", "make"), MAKERS, ids=[f"{name}{i}" for i, (name, _) in enumerate(MAKERS)])
+@given(
+    n=st.integers(1, 4),
+    k=st.integers(1, 4),
+    d=st.integers(1, 20),
+    seed=st.integers(0, 99),
+    threads=st.integers(1, 2),
+)
+def test_results_and_gradients_are_those_of_the_oracle(
+    name: str, make: Callable[[Sizes], Example], n: int, k: int, d: int, seed: int, threads: int
+) -> None:
+    example = make(Sizes(n=n, k=k, d=d, rng=np.random.default_rng(seed)))
+    arrays = [*example.inputs, *example.params]
+    expected = example.oracle(*(a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays))
+    value, op = compile_op(name, example)
+    assert [b for a, b in zip(value.shape, expected.shape, strict=True) if a not in (b, BATCH)] == []
+    for in_place in {False, op.overwrites}:
+        op.in_place = in_place
+        step = make_step(example, threads)
+        inputs = [array.copy() for array in example.inputs]
+        if isinstance(op, Lookup):
+            op.get_rows(inputs[0].size)[:] = example.params[0][inputs[0].reshape(-1)]
+        result = op.forward(step, *inputs)
+        assert (value.kind, result.shape) == ("id" if result.dtype == np.int64 else "float", expected.shape)
+        np.testing.assert_allclose(result, expected, rtol=2e-5, atol=2e-6)
+        if value.kind == "id" or name == "auc":
+            continue
+        weights = np.random.default_rng(seed).standard_normal(result.shape).astype(np.float32)
+        found = op.backward(step, weights, result, *inputs)
+        slopes = differentiate(example.oracle, arrays, weights)
+        if isinstance(op, Lookup):
+            step.param_grads["w0"] = np.zeros(example.params[0].shape, np.float32)
+            np.add.at(step.param_grads["w0"], inputs[0].reshape(-1), step.row_grads["it"])
+        grads = [*found, *(step.param_grads[f"w{i}"] for i in range(len(example.params)))]
+        for array, grad, slope in zip(arrays, grads, slopes, strict=True):
+            if array.dtype == np.float32 and not (name == "log_loss" and array is arrays[1]):
+                np.testing.assert_allclose(grad, slope, rtol=1e-4, atol=1e-4)
+
+
+def test_every_operation_has_an_oracle() -> None:
+    assert set(OPS) == {name for name, _ in MAKERS} | {"data"}
