@@ -1,0 +1,40 @@
+"""docs/kubernetes.md: its failures and names are those of the code, and its patch is a valid one."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+
+from pslaunch.backends.k8s_manifests import MAX_PACKAGE_BYTES, QUEUE_LABEL
+from pslaunch.backends.k8s_patch import patch_object
+from pslaunch.backends.k8s_words import FAILURES
+from pslaunch.options.options import get_options
+from support.pages import DOCS, rows, section
+
+PAGE = (DOCS / "kubernetes.md").read_text()
+GOLDEN = DOCS.parent / "tests/golden"
+
+
+def test_page_has_every_failure_with_its_code_and_remedy() -> None:
+    ours = [(f.text, str(int(f.code)), "yes" if f.waits else "no", f.remedy) for f in FAILURES]
+    assert [tuple(row) for row in rows("kubernetes.md", "Failures") if len(row) == 4] == [
+        *dict.fromkeys(ours)
+    ]
+
+
+def test_page_names_the_options_that_only_pods_have() -> None:
+    names = get_options("k8s").keys() - get_options("local").keys() - get_options("fabric").keys()
+    assert [name for name in sorted(names) if f"--{name}" not in PAGE] == []
+
+
+def test_patch_of_the_page_is_accepted() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", section("kubernetes.md", "Pods as you want them"), re.DOTALL)
+    *_, job = yaml.safe_load_all((GOLDEN / "k8s-default.yaml").read_text())
+    patched = patch_object(job, [yaml.safe_load(text)])
+    assert patched["spec"]["template"]["spec"]["securityContext"]["runAsUser"] == 1000
+
+
+def test_numbers_and_labels_of_the_page_are_those_of_the_code() -> None:
+    assert f"{MAX_PACKAGE_BYTES // 1024} KiB when compressed" in PAGE
+    assert f"`{QUEUE_LABEL}`" in section("kubernetes.md", "Kueue")
