@@ -22,6 +22,8 @@ class _Features(TypedDict):
 
 # Optim.pack() of kernel_numbers.py: method, learning_rate, l1, l2, clip, the method's own numbers, zeros.
 _Rule = tuple[int, float, float, float, float, float, float, float]
+# Schedule.pack(): kind, a, b, segments of last and factor.
+_Schedule = tuple[int, float, float, tuple[tuple[int, float], ...]]
 
 def apply_optim(
     rule: _Rule,
@@ -40,6 +42,8 @@ def apply_sparse(
     grad: _F32,  # [k, dim]
 ) -> None: ...
 def list_methods() -> list[tuple[str, int, tuple[str | None, str | None, str | None]]]: ...
+def list_schedules() -> list[str]: ...
+def find_rate(schedule: _Schedule, learning_rate: float, samples: int, passes: int, /) -> float: ...
 def add(acc: _F32, g: _F32, isa: int = 0) -> None: ...
 def set_floats(mode: int = 0, /) -> int: ...  # 0: IEEE; returns what restores the treatment before
 def init_rows(
@@ -127,6 +131,7 @@ class Client:
         name: str,
         size: int,
         rule: _Rule,
+        schedule: _Schedule,
         mode: int,  # 0 sync, 1 half_async, 2 async, 3 geo
         discard: int,  # drop a push this many updates after its values were read; 0: never
         pieces: _U64,  # [n, 3]: shard, start, length; by shard
@@ -138,6 +143,7 @@ class Client:
         rows: int,
         dim: int,
         rule: _Rule,
+        schedule: _Schedule,
         mode: int,  # 0 sync, 1 half_async, 2 async, 3 geo
         discard: int,  # drop a push this many updates after its values were read; 0: never
         seed: int,

@@ -351,7 +351,7 @@ class Client:
             pieces = blocks.place(size, self._blocks, self._dense_shards)
             array = np.array([(p.shard, p.start, p.length) for p in pieces], dtype=np.uint64).reshape(-1)
             self._dense[name] = self._core.add_dense(
-                name, size, optim.pack(), self._mode, self._discard, array
+                name, size, optim.pack(), optim.schedule.pack(), self._mode, self._discard, array
             )
             self._blocks += blocks.count_blocks(size)
             self._dims[name] = size
@@ -381,8 +381,10 @@ class Client:
         begin = (self._seed, KINDS[init.kind], init.mean, init.std)
 
         def add() -> None:
-            rule = optim.pack()
-            into[name] = self._core.add_sparse(name, rows, dim, rule, own_mode, discard, *begin, first, n)
+            rule, schedule = optim.pack(), optim.schedule.pack()
+            into[name] = self._core.add_sparse(
+                name, rows, dim, rule, schedule, own_mode, discard, *begin, first, n
+            )
 
         self._call(add)
 
@@ -411,15 +413,17 @@ class Client:
         out: Mapping[str, F32],
         sparse: Mapping[str, tuple[U64, F32]] | None = None,
         rows: Mapping[str, tuple[U64, F32]] | None = None,
+        samples: int = 0,
     ) -> None:
         """Do one step: push gradients, and store the new dense values in place.
 
         Synchronous: waits for the gradients of all trainers; in other modes for its own answers alone.
         grads: for every dense object. out: arrays of the objects' sizes, any shape. sparse: unique keys
         [n] and row gradients [n, dim]; a table without an entry gets an empty push. rows: keys [n] and arrays
-        [n, dim] for these rows as they are after the push.
+        [n, dim] for these rows as they are after the push. samples: of the batch that gave the gradients, for
+        schedules of the learning rate.
         """
-        add = self._make_push(grads, out, sparse or {}, rows or {})
+        add = self._make_push(grads, out, sparse or {}, rows or {}, samples)
         with self._hold_alone():
             self._begun = True
             self._carry_out(add)
@@ -430,12 +434,13 @@ class Client:
         out: Mapping[str, F32],
         sparse: Mapping[str, tuple[U64, F32]] | None = None,
         rows: Mapping[str, tuple[U64, F32]] | None = None,
+        samples: int = 0,
     ) -> int:
         """Begin what push_pull() does, and return the number of its call; leave all arrays until it is done.
 
         Nothing is sent before progress() or wait().
         """
-        add = self._make_push(grads, out, sparse or {}, rows or {})
+        add = self._make_push(grads, out, sparse or {}, rows or {}, samples)
         with self._hold_alone():
             self._begun = True
             self._build(add)
@@ -462,6 +467,7 @@ class Client:
         out: Mapping[str, F32],
         sparse: Mapping[str, tuple[U64, F32]],
         rows: Mapping[str, tuple[U64, F32]],
+        samples: int,
     ) -> Callable[[], None]:
         for name in [*grads, *out]:
             self._get_dense_id(name)
@@ -472,10 +478,10 @@ class Client:
 
         def add() -> None:
             for name, i in self._dense.items():
-                self._core.push(i, grads[name], out.get(name))
+                self._core.push(i, grads[name], out.get(name), samples)
             for name, i in self._sparse.items():
                 keys, values = sparse.get(name) or (np.empty(0, np.uint64), np.empty(0, np.float32))
-                self._core.push_rows(i, keys, values)
+                self._core.push_rows(i, keys, values, samples)
             for name, (keys, values) in rows.items():
                 self._core.pull_rows(self._sparse[name], keys, values)
 

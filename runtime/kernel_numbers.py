@@ -1,11 +1,12 @@
-"""Optimizers, modes and distributions by name, and their numbers in the compiled core.
+"""Optimizers, schedules, modes and distributions by name, and their numbers in the compiled core.
 
-csrc/ps_optim.h has the optimizers, csrc/ps_frame.h the modes, csrc/ps_init.h the distributions.
+csrc/ps_optim.h has the optimizers, csrc/ps_schedule.h the schedules, csrc/ps_frame.h the modes,
+csrc/ps_init.h the distributions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from . import _core
@@ -13,6 +14,7 @@ from . import _core
 Method = Literal["sgd", "momentum", "adagrad", "fleet_adagrad", "adam"]
 METHODS: dict[str, int] = {name: number for number, (name, *_) in enumerate(_core.list_methods())}
 SLOTS = tuple(slots for _, slots, _ in _core.list_methods())  # floats of state per value, by method
+SCHEDULES = tuple(_core.list_schedules())
 Mode = Literal["sync", "half_async", "async", "geo"]
 MODES: dict[Mode, int] = {"sync": 0, "half_async": 1, "async": 2, "geo": 3}
 InitialKind = Literal["normal", "uniform"]
@@ -20,7 +22,22 @@ KINDS: dict[InitialKind, int] = {"normal": 0, "uniform": 1}
 
 EPSILON = 1e-6  # v2's ada_epsilon
 
+PackedSchedule = tuple[int, float, float, tuple[tuple[int, float], ...]]
 PackedOptim = tuple[int, float, float, float, float, float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """Schedule of the learning rate: csrc/ps_schedule.h has the formulas."""
+
+    kind: str = "constant"
+    a: float = 0.0
+    b: float = 0.0
+    segments: tuple[tuple[int, float], ...] = ()  # ends, ascending, and factors
+
+    def pack(self) -> PackedSchedule:
+        """Return the schedule as the compiled core takes it."""
+        return SCHEDULES.index(self.kind), self.a, self.b, self.segments
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,12 +56,18 @@ class Optim:
     epsilon: float = EPSILON
     beta1: float = 0.9
     beta2: float = 0.999
+    schedule: Schedule = field(default_factory=Schedule)
 
     def pack(self) -> PackedOptim:
         """Return the rule as the compiled core takes it."""
         number = METHODS[self.method]
         own = [getattr(self, name) if name else 0.0 for name in _core.list_methods()[number][2]]
         return (number, self.learning_rate, self.l1, self.decay, self.clip, own[0], own[1], own[2])
+
+    def pack_at(self, samples: int, passes: int) -> PackedOptim:
+        """Return the rule of an update, after so many samples with its own, and complete passes."""
+        rate = _core.find_rate(self.schedule.pack(), self.learning_rate, samples, passes)
+        return replace(self, learning_rate=rate).pack()
 
     @property
     def state_floats(self) -> int:

@@ -54,6 +54,6 @@ class Learner:
         draw = Draw(seed=self._seed, trainer=self._trainer, step=self._steps)
         tables = updater.fetch(batch.keys)
         result = batch.plan.compute(batch, values, tables, draw, self.counts, updater.progress)
-        updater.update(result.dense, result.sparse, following.keys if following else {})
+        updater.update(result.dense, result.sparse, following.keys if following else {}, batch.samples)
         self._steps += 1
         return result

@@ -6,10 +6,12 @@ Formulas: csrc/ps_optim.h. The gradient is the sum over all samples of all train
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from . import publish
-from .kernel_numbers import Method, Optim
+from . import _core, publish
+from .kernel_numbers import SCHEDULES, Method, Optim, Schedule
 from .param_config import ParamConfig
 from .strategy import RATIO, Strategy, make_v2_strategy
 
@@ -30,18 +32,59 @@ class L2Regularization:
 
 
 _CLIP = "gradient_clipping_threshold"
-_OPTIONS = ("learning_rate", "regularization", _CLIP, "is_async", RATIO, "batch_size")
-_ABSENT = (
-    "model_average",
-    "learning_rate_decay_a",
-    "learning_rate_decay_b",
-    "learning_rate_schedule",
-    "learning_rate_args",
+_SCHEDULE = "learning_rate_schedule"
+_DECAYS = ("learning_rate_decay_a", "learning_rate_decay_b")
+_ARGS = "learning_rate_args"
+_OPTIONS = (
+    "learning_rate",
+    *(_SCHEDULE, *_DECAYS, _ARGS),
+    "regularization",
+    _CLIP,
+    "is_async",
+    RATIO,
+    "batch_size",
 )
+_ABSENT = ("model_average",)
+
+
+def make_schedule(options: Mapping[str, Any]) -> Schedule:
+    """Return the schedule of v2's options; raises ValueError if they do not go together."""
+    kind = options.get(_SCHEDULE) or "poly"  # v2's default: with a and b of 0 the rate is constant
+    if kind not in SCHEDULES:
+        near = difflib.get_close_matches(str(kind), SCHEDULES, 1)
+        hint = f"; did you mean {near[0]}?" if near else f", expected one of {', '.join(SCHEDULES)}"
+        raise ValueError(f"{_SCHEDULE}={kind!r}{hint}")
+    args = options.get(_ARGS) or ""
+    manual = kind in ("manual", "pass_manual")
+    if bool(args) != manual:
+        unused = f"which has no effect with the schedule {kind}"
+        remedy = "expected text as '1000:1.0,2000:0.5'" if manual else unused
+        raise ValueError(f"{_ARGS}={args!r}, {remedy}")
+    a, b = (float(options.get(name) or 0.0) for name in _DECAYS)
+    schedule = Schedule(kind=kind, a=a, b=b, segments=_parse_segments(args) if manual else ())
+    _core.find_rate(schedule.pack(), 1.0, 0, 0)  # checks the numbers
+    return schedule
+
+
+def _parse_segments(args: str) -> tuple[tuple[int, float], ...]:
+    segments = []
+    for piece in args.split(","):
+        last, _, factor = piece.partition(":")
+        try:
+            segments.append((int(last), float(factor)))
+        except ValueError:
+            expected = "the end of a segment, a colon and a factor of the learning rate, as 1000:0.5"
+            raise ValueError(f"{_ARGS}={args!r}: {piece!r}, expected {expected}") from None
+    if min(last for last, _ in segments) < 0:
+        raise ValueError(f"{_ARGS}={args!r}: the end of a segment is negative")
+    return tuple(segments)
 
 
 class Optimizer:
     """Base of all optimizers: `learning_rate` (default 1e-3) and `regularization`.
+
+    `learning_rate_schedule`, with `learning_rate_decay_a`, `learning_rate_decay_b` and `learning_rate_args`:
+    the learning rate as a function of the samples of all trainers so far (docs/training.md).
 
     `gradient_clipping_threshold`: greatest magnitude of a value of the gradient, summed over all trainers.
     `is_async`: pservers apply the gradients of each trainer as they come, and drop those that come later than
@@ -49,7 +92,17 @@ class Optimizer:
     `batch_size` has no effect, as in v2. Options of v2 that the bundled runtime lacks are errors.
     """
 
-    __slots__ = ("_is_async", "_strategy", "clip", "decay", "learning_rate", "momentum", "numbers", "warning")
+    __slots__ = (
+        "_is_async",
+        "_strategy",
+        "clip",
+        "decay",
+        "learning_rate",
+        "momentum",
+        "numbers",
+        "schedule",
+        "warning",
+    )
     method: Method = "sgd"
 
     def __init__(self, **options: Any) -> None:
@@ -60,6 +113,10 @@ class Optimizer:
             raise ValueError(
                 f"{self._name}: learning_rate={self.learning_rate} must be finite and not negative"
             )
+        try:
+            self.schedule = make_schedule(options)
+        except ValueError as e:
+            raise ValueError(f"{self._name}: {e}") from None
         regularization = options.get("regularization")
         self.decay = regularization.rate if regularization is not None else 0.0
         self.momentum, self.numbers = 0.0, dict[str, float]()
@@ -107,9 +164,14 @@ class Optimizer:
         if config.momentum and self.method != "sgd":
             raise ValueError(f"parameter {config.name}: {self._name} does not support momentum")
         momentum = self.momentum if config.momentum is None else config.momentum
+        schedule = self.schedule
+        if schedule.kind == "linear":  # its numbers are rates, to which the parameter's factor applies too
+            factor = config.learning_rate
+            schedule = replace(schedule, a=schedule.a * factor, b=schedule.b * factor)
         return Optim(
             method="momentum" if self.method == "sgd" and momentum > 0.0 else self.method,
             learning_rate=self.learning_rate * config.learning_rate,
+            schedule=schedule,
             momentum=momentum,
             decay=self.decay if config.decay is None else config.decay,
             clip=self.clip,

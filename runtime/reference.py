@@ -7,10 +7,13 @@ paddle/parameter/ParameterUpdateFunctions.cpp; csrc/ps_optim.h names the differe
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+
+from .kernel_numbers import Schedule
 
 F32 = npt.NDArray[np.float32]
 U64 = npt.NDArray[np.uint64]
@@ -21,6 +24,7 @@ SGD, MOMENTUM, ADAGRAD, FLEET_ADAGRAD, ADAM = range(5)
 SLOTS = (0, 1, 1, 1, 2)
 NORMAL, UNIFORM = 0, 1
 
+_HALF_ROOT = float.fromhex("0x1.6a09e667f3bcdp-1")
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -59,6 +63,53 @@ def find_rate(rule: Rule, step: int) -> np.float32:
         return np.float32(rule.lr)
     lr, beta1, beta2 = (float(np.float32(x)) for x in (rule.lr, *rule.numbers[:2]))
     return np.float32(lr * float(np.sqrt(1 - _raise_to(beta2, step))) / (1 - _raise_to(beta1, step)))
+
+
+def _find_log(x: float) -> float:
+    """Return log(x): n ln(2) + 2 artanh(f)."""
+    m, n = math.frexp(x)
+    if m < _HALF_ROOT:
+        m, n = 2 * m, n - 1
+    f = (m - 1) / (m + 1)
+    square, total = f * f, 0.0
+    for k in range(23, 0, -2):
+        total = total * square + 1.0 / k
+    return n * float.fromhex("0x1.62e42fefa39efp-1") + 2 * f * total
+
+
+def _find_exp(x: float) -> float:
+    """Return exp(x): 2**n times the series for the rest."""
+    if x < -708:
+        return 0.0
+    if x > 709:
+        return math.inf
+    n = math.floor(x * float.fromhex("0x1.71547652b82fep0") + 0.5)
+    r, total = x - n * float.fromhex("0x1.62e42fee00000p-1"), 1.0
+    r -= n * float.fromhex("0x1.a39ef35793c76p-33")
+    for k in range(14, 0, -1):
+        total = total * r / k + 1
+    return math.ldexp(total, n)
+
+
+def _raise_any(base: float, exponent: float) -> float:
+    return _find_exp(exponent * _find_log(base))
+
+
+def find_scheduled_rate(schedule: Schedule, lr: float, samples: int, passes: int) -> np.float32:
+    """Return the learning rate after so many samples and complete passes: csrc/ps_schedule.h."""
+    rate, n, a, b = float(np.float32(lr)), float(samples), schedule.a, schedule.b
+    at = passes if schedule.kind == "pass_manual" else samples
+    if schedule.kind == "poly":
+        rate *= _raise_any(1 + a * n, -b)
+    elif schedule.kind == "exp":
+        rate *= _raise_any(a, n / b)
+    elif schedule.kind == "discexp":
+        rate *= _raise_any(a, math.floor(n / b))
+    elif schedule.kind == "linear":
+        rate = max(rate - a * n, b)
+    elif schedule.segments:
+        rate *= next((factor for last, factor in schedule.segments if at <= last), schedule.segments[-1][1])
+    return np.float32(rate)
 
 
 def _shrink(value: F32, by: F32 | np.float32) -> F32:

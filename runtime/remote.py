@@ -102,7 +102,7 @@ class RemoteUpdater:
     def progress(self) -> None:
         pass
 
-    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys) -> None:
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None:
         """Push one step; take the new dense values and the rows of the next step, in one round trip.
 
         Synchronous: those after the step of all trainers.
@@ -116,7 +116,7 @@ class RemoteUpdater:
         }
         if sum(rows.nbytes for _, rows in self._ahead.values()) > PULL_BYTES:
             self._ahead = {}
-        self._client.push_pull(grads, self._get_dense(), pushed, self._ahead)
+        self._client.push_pull(grads, self._get_dense(), pushed, self._ahead, samples)
 
     def end_pass(self) -> None:
         """Wait until all trainers have ended the pass; others may have made further steps."""

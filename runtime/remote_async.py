@@ -30,7 +30,7 @@ class AsyncUpdater(RemoteUpdater):
         self._calls: deque[tuple[int, dict[str, F32]]] = deque()  # with the arrays for their values
         self._dense: dict[str, F32] = {}  # the sum of gradients that no push has taken yet
         self._sparse: dict[str, tuple[U64, F32]] = {}
-        self._summed = 0
+        self._summed = self._samples = 0
 
     def fetch(self, keys: Keys) -> Mapping[str, F32]:
         if self._summed:  # a sum is as old as its first gradient
@@ -42,7 +42,7 @@ class AsyncUpdater(RemoteUpdater):
         if self._calls:
             self._client.progress()
 
-    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys) -> None:
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None:
         """Add gradients to the sum, and push it unless too many pushes are on their way."""
         self.progress()
         self._take_values()
@@ -50,6 +50,7 @@ class AsyncUpdater(RemoteUpdater):
             self._client.wait(self._calls[0][0])
             self._take_values()
         self._add(self._params.collect_dense_grads(dense, sparse, self._scatter), sparse)
+        self._samples += samples
         if len(self._calls) < self._pending:
             self._push()
 
@@ -65,8 +66,9 @@ class AsyncUpdater(RemoteUpdater):
 
     def _push(self) -> None:
         fresh = {name: np.empty_like(grad) for name, grad in self._dense.items()}
-        self._calls.append((self._client.begin_push_pull(self._dense, fresh, self._sparse), fresh))
-        self._dense, self._sparse, self._summed = {}, {}, 0
+        call = self._client.begin_push_pull(self._dense, fresh, self._sparse, samples=self._samples)
+        self._calls.append((call, fresh))
+        self._dense, self._sparse, self._summed, self._samples = {}, {}, 0, 0
         self._client.progress()
 
     def _take_values(self) -> None:

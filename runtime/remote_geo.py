@@ -94,7 +94,7 @@ class GeoUpdater(RemoteUpdater):
     def __init__(self, *args: Any, k_steps: int, trainers: int, **options: Any) -> None:
         super().__init__(*args, **options)
         self._k_steps, self._trainers = k_steps, trainers
-        self._steps = 0
+        self._steps = self._samples = self._passes = 0
         self._dense: dict[str, _Copy] = {}
         self._rows: dict[str, _Rows] = {}
         self._exchange: _Exchange | None = None
@@ -134,17 +134,18 @@ class GeoUpdater(RemoteUpdater):
         if self._exchange is not None:
             self._client.progress()
 
-    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys) -> None:
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None:
         """Apply one step to the own copy; begin an exchange if it is time."""
         self._steps += 1
+        self._samples += samples * self._trainers  # schedules count all trainers' samples: about as many
         for name, grad in self._params.collect_dense_grads(dense, sparse, self._scatter).items():
-            rule = self._params.rules[name].pack()
+            rule = self._params.rules[name].pack_at(self._samples, self._passes)
             _core.apply_optim(rule, self._steps, self._dense[name].own, None, grad)
         for name, rows in self._rows.items():
             keys, grad = sparse[name]
             places = rows.find(keys)
             rows.used[places] = True
-            rule = self._params.rules[name].pack()
+            rule = self._params.rules[name].pack_at(self._samples, self._passes)
             _core.apply_sparse(rule, self._steps, rows.copy.own, None, places.astype(np.uint64), grad)
         self.progress()
         if self._exchange is not None and self._client.is_done(self._exchange.call):
@@ -192,4 +193,5 @@ class GeoUpdater(RemoteUpdater):
         self._begin_exchange()
         self._end_exchange()
         super().end_pass()
+        self._passes += 1
         self._begin_pass()

@@ -23,9 +23,9 @@ class Updater(Protocol):
 
     1. `start` before a training, `fetch` for the rows of a step, `update` after it. 2. Every trainer of the
     job makes the same calls of start, end_pass and finish. 3. `progress`, called often while a step is
-    computed, sends and receives without waiting. 4. With `reads_ahead`, update gets the keys of the next
-    step too. 5. After update and end_pass the arrays of the dense parameters are current. 6. `finish` ends a
-    successful training, `close` any.
+    computed, sends and receives without waiting. 4. update gets the samples of the batch and, with
+    `reads_ahead`, the keys of the next step. 5. After update and end_pass the arrays of the dense parameters
+    are current. 6. `finish` ends a successful training, `close` any.
     """
 
     reads_ahead: bool
@@ -33,7 +33,7 @@ class Updater(Protocol):
     def start(self) -> None: ...
     def fetch(self, keys: Keys) -> Mapping[str, F32]: ...
     def progress(self) -> None: ...
-    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys) -> None: ...
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None: ...
     def count_dropped(self) -> Mapping[str, int]: ...
     def end_pass(self) -> None: ...
     def finish(self) -> None: ...
@@ -97,7 +97,7 @@ class LocalUpdater:
         self._parameters = parameters
         self._scatter = Scatter(parameters)
         self._slots: dict[str, F32 | None] = {}
-        self._step = 0
+        self._step = self._samples = self._passes = 0
 
     def start(self) -> None:
         self._parameters.detach()
@@ -117,9 +117,10 @@ class LocalUpdater:
         """Return the gradients that came too late, by parameter: none here."""
         return {}
 
-    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys) -> None:
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None:
         """Apply one step."""
         self._step += 1
+        self._samples += samples
         for name, grad in self._params.collect_dense_grads(dense, sparse, self._scatter).items():
             _core.apply_optim(*self._get_target(name), grad)
         for name in self._params.sparse:
@@ -127,11 +128,11 @@ class LocalUpdater:
             _core.apply_sparse(*self._get_target(name), keys, grad)
 
     def _get_target(self, name: str) -> tuple[PackedOptim, int, F32, F32 | None]:
-        rule = self._params.rules[name].pack()
+        rule = self._params.rules[name].pack_at(self._samples, self._passes)
         return rule, self._step, self._parameters.get_array(name), self._slots[name]
 
     def end_pass(self) -> None:
-        pass
+        self._passes += 1
 
     def finish(self) -> None:
         pass

@@ -99,12 +99,18 @@ static int aim_dense(ps_peer *p, ps_object *o, bool last, ps_err *err) {
     return PS_OK;
 }
 
+/* Note the first byte of a push that will be used. */
+static void begin_part(const ps_shard *s, const ps_peer *p, ps_object *o, uint8_t part) {
+    o->step.part[p->trainer] = part;
+    ps_object_count(o, p->head.samples, s->pass);
+}
+
 /* Decide whether an asynchronous push is applied or dropped: once, at its first byte. */
-static void admit_push(const ps_peer *p, ps_object *o) {
-    uint8_t *part = &o->step.part[p->trainer];
+static void admit_push(const ps_shard *s, const ps_peer *p, ps_object *o) {
     uint64_t since = o->step.version - p->head.version;
-    if (*part == PS_PART_NONE)
-        *part = o->spec.discard > 0 && since >= o->spec.discard ? PS_PART_LATE : PS_PART_SUM;
+    if (o->step.part[p->trainer] != PS_PART_NONE) return;
+    if (o->spec.discard > 0 && since >= o->spec.discard) o->step.part[p->trainer] = PS_PART_LATE;
+    else begin_part(s, p, o, PS_PART_SUM);
 }
 
 static int begin_push(ps_shard *s, ps_peer *p, ps_err *err) {
@@ -116,7 +122,7 @@ static int begin_push(ps_shard *s, ps_peer *p, ps_err *err) {
     if ((code = may_push(s, p, o, err)) < 0 || p->repeated) return code;
 
     if (ps_object_async(o)) {
-        admit_push(p, o);
+        admit_push(s, p, o);
         p->sink = o->step.part[p->trainer] == PS_PART_LATE ? PS_SINK_DROP : PS_SINK_APPLY;
         return PS_OK;
     }
@@ -130,9 +136,9 @@ static int begin_push(ps_shard *s, ps_peer *p, ps_err *err) {
         h->charge = h->bytes;
         s->held_bytes += h->charge;
         ps_object_hold(o, p->trainer, h);
-        *part = PS_PART_HELD;
+        begin_part(s, p, o, PS_PART_HELD);
     } else if (*part == PS_PART_NONE) {
-        *part = PS_PART_SUM;
+        begin_part(s, p, o, PS_PART_SUM);
     }
     return aim_dense(p, o, ps_step_last(&o->step, s->ended, p->trainer), err);
 }
@@ -173,13 +179,13 @@ static int begin_rows(ps_shard *s, ps_peer *p, ps_err *err) {
 
     if ((code = may_push(s, p, o, err)) < 0 || p->repeated) return code;
     if (ps_object_async(o)) {
-        admit_push(p, o);
+        admit_push(s, p, o);
         return o->step.part[p->trainer] == PS_PART_LATE ? PS_OK : body_buffer(s, p, 0, err);
     }
     bool turn = ps_step_turn(&o->step, s->ended) == p->trainer;
     if (!turn && !may_hold(s, o, h->length)) return PS_EAGAIN;
     if (!ps_step_open(&o->step)) o->step.since_ms = s->now_ms;
-    if (o->step.part[p->trainer] == PS_PART_NONE) o->step.part[p->trainer] = PS_PART_HELD;
+    if (o->step.part[p->trainer] == PS_PART_NONE) begin_part(s, p, o, PS_PART_HELD);
     return body_buffer(s, p, turn ? 0 : h->length, err);
 }
 
@@ -268,7 +274,8 @@ static int check_sender(const ps_shard *s, const ps_peer *p, ps_err *err) {
 
 static bool same_request(const ps_header *a, const ps_header *b) {
     return a->op == b->op && a->sequence == b->sequence && a->object == b->object && a->flags == b->flags &&
-           a->version == b->version && a->length == b->length && a->count == b->count;
+           a->version == b->version && a->samples == b->samples && a->length == b->length &&
+           a->count == b->count;
 }
 
 int ps_serve_begin(ps_shard *s, ps_peer *p, ps_err *err) {

@@ -358,7 +358,7 @@ static int add_create(ps_client *c, const ps_known *o, uint32_t id, uint32_t sha
                       ps_err *err) {
     ps_create spec = o->spec;
     spec.size = size;
-    uint8_t *body = ps_call_stage(c, PS_CREATE_BYTES + PS_MAX_NAME, 1);
+    uint8_t *body = ps_call_stage(c, PS_MAX_CREATE, 1);
     if (body == NULL) return ps_call_no_memory(err);
     ps_call_restart(c);
     int code = ps_call_iov(c, body, ps_create_encode(&spec, body), err);

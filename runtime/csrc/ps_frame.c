@@ -26,6 +26,12 @@ static void put_f32(uint8_t *p, float f) {
     put_u32(p, v);
 }
 
+static void put_f64(uint8_t *p, double f) {
+    uint64_t v;
+    memcpy(&v, &f, sizeof v);
+    put_u64(p, v);
+}
+
 static uint16_t get_u16(const uint8_t *p) {
     return (uint16_t)(p[0] | p[1] << 8);
 }
@@ -45,6 +51,13 @@ static float get_f32(const uint8_t *p) {
     return f;
 }
 
+static double get_f64(const uint8_t *p) {
+    uint64_t v = get_u64(p);
+    double f;
+    memcpy(&f, &v, sizeof f);
+    return f;
+}
+
 /* Detects damage, not malice: any change of the header gives the same check once in 2^32. */
 static uint32_t header_check(const uint8_t *buf) {
     uint64_t h = 0;
@@ -56,7 +69,7 @@ static uint32_t header_check(const uint8_t *buf) {
 uint64_t ps_frame_limit(uint16_t op) {
     switch (op) {
     case PS_CREATE:
-        return PS_CREATE_BYTES + PS_MAX_NAME;
+        return PS_MAX_CREATE;
     case PS_INIT:
     case PS_PUSH:
     case PS_VALUES:
@@ -127,6 +140,8 @@ static int header_valid(const uint8_t *buf, const ps_header *h, ps_err *err) {
     if (h->length > ps_frame_limit(h->op))
         return ps_fail(err, PS_EPROTO, 0, "%s with a body of %" PRIu64 " bytes, limit %" PRIu64,
                        ps_op_name(h->op), h->length, ps_frame_limit(h->op));
+    if (h->samples > (h->op == PS_PUSH || h->op == PS_PUSH_ROWS ? PS_MAX_SAMPLES : 0))
+        return ps_fail(err, PS_EPROTO, 0, "%s of %" PRIu64 " samples", ps_op_name(h->op), h->samples);
     if (h->trainer >= PS_MAX_TRAINERS || h->object >= PS_MAX_OBJECTS)
         return ps_fail(err, PS_EPROTO, 0, "trainer %u or object %u above the limit", h->trainer, h->object);
     return PS_OK;
@@ -162,23 +177,30 @@ size_t ps_create_encode(const ps_create *c, uint8_t *buf) {
     put_f32(buf + 40, c->optim.l2);
     put_f32(buf + 44, c->optim.clip);
     for (int i = 0; i < PS_NUMBERS; i++) put_f32(buf + 48 + 4 * i, c->optim.numbers[i]);
-    put_u32(buf + 60, c->schedule);
-    for (int i = 0; i < 2; i++) put_f32(buf + 64 + 4 * i, c->schedule_numbers[i]);
-    put_u32(buf + 72, c->discard);
-    put_u32(buf + 76, c->entry);
-    for (int i = 0; i < 2; i++) put_f32(buf + 80 + 4 * i, c->entry_numbers[i]);
-    put_u64(buf + 88, c->init.seed);
-    put_u64(buf + 96, c->init.table);
-    put_u32(buf + 104, c->init.kind);
-    put_f32(buf + 108, c->init.mean);
-    put_f32(buf + 112, c->init.std);
-    put_u32(buf + 116, c->name_length);
-    memcpy(buf + PS_CREATE_BYTES, c->name, c->name_length);
-    return PS_CREATE_BYTES + c->name_length;
+    put_u32(buf + 60, c->schedule.kind);
+    put_f64(buf + 64, c->schedule.a);
+    put_f64(buf + 72, c->schedule.b);
+    put_u32(buf + 80, c->schedule.segments_n);
+    put_u32(buf + 84, c->discard);
+    put_u32(buf + 88, c->entry);
+    for (int i = 0; i < 2; i++) put_f32(buf + 92 + 4 * i, c->entry_numbers[i]);
+    put_u64(buf + 100, c->init.seed);
+    put_u64(buf + 108, c->init.table);
+    put_u32(buf + 116, c->init.kind);
+    put_f32(buf + 120, c->init.mean);
+    put_f32(buf + 124, c->init.std);
+    put_u32(buf + 128, c->name_length);
+    buf += PS_CREATE_BYTES;
+    for (uint32_t i = 0; i < c->schedule.segments_n; i++, buf += PS_SEGMENT_BYTES) {
+        put_u64(buf, c->schedule.segments[i].last);
+        put_f64(buf + 8, c->schedule.segments[i].factor);
+    }
+    memcpy(buf, c->name, c->name_length);
+    return PS_CREATE_BYTES + PS_SEGMENT_BYTES * (size_t)c->schedule.segments_n + c->name_length;
 }
 
 static int create_valid(const ps_create *c, ps_err *err) {
-    if (ps_optim_check(&c->optim, err) < 0) return PS_EPROTO;
+    if (ps_optim_check(&c->optim, err) < 0 || ps_schedule_check(&c->schedule, err) < 0) return PS_EPROTO;
     if (c->sparse > 1) return ps_fail(err, PS_EPROTO, 0, "unknown kind of object %u", c->sparse);
     if (c->mode >= PS_MODES) return ps_fail(err, PS_EPROTO, 0, "unknown mode %u", c->mode);
     if (c->discard != 0 && c->mode == PS_SYNC)
@@ -199,7 +221,9 @@ static bool all_zero(const uint8_t *buf, size_t n) {
 }
 
 int ps_create_decode(const uint8_t *buf, size_t n, ps_create *c, ps_err *err) {
-    if (n < PS_CREATE_BYTES || n > PS_CREATE_BYTES + PS_MAX_NAME || get_u32(buf + 116) != n - PS_CREATE_BYTES)
+    uint64_t segments = n < PS_CREATE_BYTES ? 0 : get_u32(buf + 80);
+    uint64_t fixed = PS_CREATE_BYTES + PS_SEGMENT_BYTES * segments;
+    if (segments > PS_MAX_SEGMENTS || n < fixed || n > fixed + PS_MAX_NAME || get_u32(buf + 128) != n - fixed)
         return ps_fail(err, PS_EPROTO, 0, "CREATE with a body of %zu bytes", n);
     *c = (ps_create){.sparse = get_u32(buf),
                      .dim = get_u32(buf + 4),
@@ -211,22 +235,26 @@ int ps_create_decode(const uint8_t *buf, size_t n, ps_create *c, ps_err *err) {
                                .l2 = get_f32(buf + 40),
                                .clip = get_f32(buf + 44)},
                      .mode = get_u32(buf + 28),
-                     .schedule = get_u32(buf + 60),
-                     .discard = get_u32(buf + 72),
-                     .entry = get_u32(buf + 76),
-                     .init = {.seed = get_u64(buf + 88),
-                              .table = get_u64(buf + 96),
-                              .kind = get_u32(buf + 104),
-                              .mean = get_f32(buf + 108),
-                              .std = get_f32(buf + 112)},
-                     .name_length = (uint32_t)(n - PS_CREATE_BYTES)};
+                     .schedule = {.kind = get_u32(buf + 60),
+                                  .segments_n = (uint32_t)segments,
+                                  .a = get_f64(buf + 64),
+                                  .b = get_f64(buf + 72)},
+                     .discard = get_u32(buf + 84),
+                     .entry = get_u32(buf + 88),
+                     .init = {.seed = get_u64(buf + 100),
+                              .table = get_u64(buf + 108),
+                              .kind = get_u32(buf + 116),
+                              .mean = get_f32(buf + 120),
+                              .std = get_f32(buf + 124)},
+                     .name_length = (uint32_t)(n - fixed)};
     for (int i = 0; i < PS_NUMBERS; i++) c->optim.numbers[i] = get_f32(buf + 48 + 4 * i);
-    for (int i = 0; i < 2; i++) c->schedule_numbers[i] = get_f32(buf + 64 + 4 * i);
-    for (int i = 0; i < 2; i++) c->entry_numbers[i] = get_f32(buf + 80 + 4 * i);
-    memcpy(c->name, buf + PS_CREATE_BYTES, c->name_length);
-    if (!all_zero(buf + 60, 12))
-        return ps_fail(err, PS_EPROTO, 0, "unknown schedule %u of the learning rate", c->schedule);
-    if (!all_zero(buf + 76, 12)) return ps_fail(err, PS_EPROTO, 0, "unknown entry rule %u", c->entry);
+    for (int i = 0; i < 2; i++) c->entry_numbers[i] = get_f32(buf + 92 + 4 * i);
+    for (uint32_t i = 0; i < c->schedule.segments_n; i++) {
+        const uint8_t *at = buf + PS_CREATE_BYTES + PS_SEGMENT_BYTES * (size_t)i;
+        c->schedule.segments[i] = (ps_segment){get_u64(at), get_f64(at + 8)};
+    }
+    memcpy(c->name, buf + fixed, c->name_length);
+    if (!all_zero(buf + 88, 12)) return ps_fail(err, PS_EPROTO, 0, "unknown entry rule %u", c->entry);
     return create_valid(c, err);
 }
 
@@ -254,6 +282,25 @@ static const difference *first_difference(const difference *d, size_t n) {
     return NULL;
 }
 
+static int schedules_differ(const ps_schedule *a, const ps_schedule *b, char *text, size_t size) {
+    const difference all[] = {
+        {"learning_rate_schedule", a->kind, b->kind, ps_schedule_name(a->kind), ps_schedule_name(b->kind)},
+        number("learning_rate_decay_a", a->a, b->a),
+        number("learning_rate_decay_b", a->b, b->b),
+        number("segments in learning_rate_args", a->segments_n, b->segments_n),
+    };
+    const difference *d = first_difference(all, sizeof all / sizeof *all);
+    if (d != NULL) return tell(d, text, size);
+    for (uint32_t i = 0; i < a->segments_n; i++) {
+        const difference own[] = {
+            number("learning_rate_args: end of a segment", (double)a->segments[i].last,
+                   (double)b->segments[i].last),
+            number("learning_rate_args: factor of a segment", a->segments[i].factor, b->segments[i].factor)};
+        if ((d = first_difference(own, 2)) != NULL) return tell(d, text, size);
+    }
+    return 0;
+}
+
 static int numbers_differ(const ps_create *a, const ps_create *b, char *text, size_t size) {
     static const char *const modes[] = {"sync", "half_async", "async", "geo"};
     const difference all[] = {
@@ -277,6 +324,7 @@ static int numbers_differ(const ps_create *a, const ps_create *b, char *text, si
     };
     const difference *d = first_difference(all, sizeof all / sizeof *all);
     if (d != NULL) return tell(d, text, size);
+    if (schedules_differ(&a->schedule, &b->schedule, text, size)) return 1;
     for (int i = 0; i < PS_NUMBERS; i++) {
         const difference own = number(ps_optim_method(a->optim.method)->numbers[i],
                                       (double)a->optim.numbers[i], (double)b->optim.numbers[i]);

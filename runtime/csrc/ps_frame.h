@@ -10,11 +10,13 @@
 #include "ps_err.h"
 #include "ps_init.h"
 #include "ps_optim.h"
+#include "ps_schedule.h"
 
 #define PS_MAGIC UINT32_C(0x314c5350) /* "PSL1" */
 #define PS_VERSION 2
 #define PS_HEADER_BYTES 64
-#define PS_CREATE_BYTES 120 /* in the body of CREATE, before the name */
+#define PS_CREATE_BYTES 132 /* in the body of CREATE, before segments and name */
+#define PS_SEGMENT_BYTES 16
 
 /* Every length and number from the wire is compared with one of these. */
 #define PS_MAX_TRAINERS 4096
@@ -23,10 +25,12 @@
 #define PS_MAX_ROWS_BYTES (UINT64_C(1) << 20)  /* keys and rows in a frame of more than one row */
 #define PS_MAX_DIM 65536                       /* values in a row */
 #define PS_MAX_NAME 512
-#define PS_MAX_TEXT 1024 /* an error's text */
+#define PS_MAX_SAMPLES UINT32_MAX /* of a push */
+#define PS_MAX_TEXT 1024          /* an error's text */
 
 /* Arguments for %.*s: the name of an object in a message, cut to 64 bytes. */
 #define PS_NAME(spec) ps_fit((spec)->name, 64), (spec)->name
+#define PS_MAX_CREATE (PS_CREATE_BYTES + PS_SEGMENT_BYTES * PS_MAX_SEGMENTS + PS_MAX_NAME)
 #define PS_MAX_ROW_FRAME (PS_MAX_ROWS_BYTES + 8 + 4 * (uint64_t)PS_MAX_DIM)
 
 /* Operation of a frame. Requests come from trainers, each gets one answer of the same sequence. */
@@ -85,11 +89,10 @@ typedef struct ps_create {
     uint64_t size;   /* floats of a dense object on this shard; of a table 0 */
     uint64_t total;  /* floats of a dense object on all shards, rows of a table */
     ps_optim optim;
-    uint32_t schedule; /* of the learning rate; 0: constant */
-    float schedule_numbers[2];
-    uint32_t mode;    /* PS_SYNC, ... */
-    uint32_t discard; /* drop a push this many updates after its values were read; 0: never */
-    uint32_t entry;   /* of a table: the rule by which a key gets a row; 0: at its first push */
+    ps_schedule schedule; /* of the learning rate */
+    uint32_t mode;        /* PS_SYNC, ... */
+    uint32_t discard;     /* drop a push this many updates after its values were read; 0: never */
+    uint32_t entry;       /* of a table: the rule by which a key gets a row; 0: at its first push */
     float entry_numbers[2];
     ps_init init; /* of a table */
     uint32_t name_length;
@@ -113,7 +116,7 @@ uint32_t ps_frame_flags(uint16_t op);
 /* Return the name of an op, as in docs/protocol.md; "?" for an unknown one. */
 const char *ps_op_name(uint16_t op);
 
-/* Write the body of CREATE; buf has room for PS_CREATE_BYTES + PS_MAX_NAME. Returns its length. */
+/* Write the body of CREATE; buf has room for PS_MAX_CREATE. Returns its length. */
 size_t ps_create_encode(const ps_create *c, uint8_t *buf);
 
 /* Read a whole body of CREATE. PS_OK or PS_EPROTO. */

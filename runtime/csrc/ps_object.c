@@ -129,6 +129,13 @@ int ps_object_take(ps_object *o, const uint8_t *ended, uint32_t trainer, uint64_
     return PS_OK;
 }
 
+void ps_object_count(ps_object *o, uint64_t samples, uint64_t pass) {
+    o->samples += samples;
+    float rate = ps_schedule_rate(&o->spec.schedule, o->spec.optim.learning_rate, o->samples, pass);
+    if (o->sparse != NULL) ps_sparse_set_rate(o->sparse, rate);
+    else o->dense.optim.learning_rate = rate;
+}
+
 void ps_object_commit(ps_object *o) {
     uint64_t step = o->step.version + 1;
     if (o->sparse != NULL) ps_sparse_commit(o->sparse, step);

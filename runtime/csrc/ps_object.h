@@ -19,6 +19,7 @@ typedef struct ps_object {
     ps_create spec;
     uint32_t creator; /* the trainer that created it */
     ps_step step;
+    uint64_t samples;      /* of all pushes that have begun */
     ps_dense dense;        /* of a dense object */
     ps_sparse *sparse;     /* of a table; else NULL */
     ps_held **held;        /* [trainers], frames in order */
@@ -44,6 +45,10 @@ void ps_object_hold(ps_object *o, uint32_t trainer, ps_held *h);
 /* Add all held frames of the trainer whose turn it is to the sum, and free them; *freed grows by their
  * counted bytes. PS_OK, or an error of the table; then the remaining ones stay held. */
 int ps_object_take(ps_object *o, const uint8_t *ended, uint32_t trainer, uint64_t *freed, ps_err *err);
+
+/* Count the samples of a push that begins. The learning rate follows from those of all pushes of a step and
+ * the pass, so it is known when the last push of the step has begun. Can't fail. */
+void ps_object_count(ps_object *o, uint64_t samples, uint64_t pass);
 
 /* Apply the complete step. Can't fail. */
 void ps_object_commit(ps_object *o);

@@ -71,9 +71,9 @@ typedef struct ps_peer {
 
     ps_reply *out; /* [out_cap] */
     size_t out_from, out_to, out_cap;
-    size_t out_sent;                               /* bytes of the first */
-    uint64_t out_owned;                            /* bytes of owned bodies */
-    uint8_t create[PS_CREATE_BYTES + PS_MAX_NAME]; /* the body of CREATE */
+    size_t out_sent;               /* bytes of the first */
+    uint64_t out_owned;            /* bytes of owned bodies */
+    uint8_t create[PS_MAX_CREATE]; /* the body of CREATE */
 } ps_peer;
 
 /* Initialise a trainer that never connected. Can't fail. */

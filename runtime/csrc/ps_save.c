@@ -65,12 +65,13 @@ static void put_number(uint8_t *p, int bytes, uint64_t x) {
 }
 
 static int save_head(sink *s, const ps_object *o, uint64_t count, ps_err *err) {
-    uint8_t raw[PS_SAVE_HEAD_BYTES + PS_CREATE_BYTES + PS_MAX_NAME];
+    uint8_t raw[PS_SAVE_HEAD_BYTES + PS_MAX_CREATE];
     size_t create = ps_create_encode(&o->spec, raw + PS_SAVE_HEAD_BYTES);
     put_number(raw, 4, ps_object_torn(o) ? PS_SAVE_TORN : 0);
     put_number(raw + 4, 4, create);
     put_number(raw + 8, 8, o->step.version);
     put_number(raw + 16, 8, count);
+    put_number(raw + 24, 8, o->samples);
     int code = put(s, raw, PS_SAVE_HEAD_BYTES + create, err);
     return code == PS_OK ? align(s, err) : code;
 }

@@ -7,7 +7,7 @@
 #include "ps_object.h"
 #include "ps_sha256.h"
 
-#define PS_SAVE_HEAD_BYTES 24 /* before an object's CREATE */
+#define PS_SAVE_HEAD_BYTES 32 /* before an object's CREATE */
 
 enum {
     PS_SAVE_TORN = 1, /* of an object: some values already have the step after `steps` */

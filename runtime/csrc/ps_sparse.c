@@ -364,6 +364,10 @@ int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t
     return rc;
 }
 
+void ps_sparse_set_rate(ps_sparse *t, float learning_rate) {
+    t->optim.learning_rate = learning_rate;
+}
+
 void ps_sparse_commit(ps_sparse *t, uint64_t step) {
     float rate = ps_optim_rate(&t->optim, step);
     for (size_t i = 0; i < t->sum_n; i++) {

@@ -33,6 +33,9 @@ void ps_sparse_read(const ps_sparse *t, const uint64_t *keys, size_t n, float *o
  * O(n * dim) amortized. */
 int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t n, ps_err *err);
 
+/* Set the learning rate of the next commits. Can't fail. */
+void ps_sparse_set_rate(ps_sparse *t, float learning_rate);
+
 /* End this step, counted from 1: apply the optimizer to every row in the sum, and clear the sum. Can't fail.
  */
 void ps_sparse_commit(ps_sparse *t, uint64_t step);

@@ -109,6 +109,37 @@ int py_optim(PyObject *obj, void *optim) {
                             &o->numbers[2]);
 }
 
+int py_schedule(PyObject *obj, void *schedule) {
+    ps_schedule *s = schedule;
+    PyObject *segments;
+    if (!PyTuple_Check(obj)) {
+        PyErr_SetString(PyExc_TypeError, "schedule: expected a tuple of a kind and its numbers");
+        return 0;
+    }
+    if (!PyArg_ParseTuple(obj, "IddO!;schedule: expected a kind, two numbers and segments", &s->kind, &s->a,
+                          &s->b, &PyTuple_Type, &segments))
+        return 0;
+    Py_ssize_t n = PyTuple_Size(segments);
+    if (n > PS_MAX_SEGMENTS) {
+        PyErr_Format(PyExc_ValueError, "schedule: %zd segments, the limit is %d", n, PS_MAX_SEGMENTS);
+        return 0;
+    }
+    s->segments_n = (uint32_t)n;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        unsigned long long last;
+        PyObject *one = PyTuple_GetItem(segments, i);
+        if (!PyTuple_Check(one)) {
+            PyErr_SetString(PyExc_TypeError, "schedule: expected segments of an end and a factor");
+            return 0;
+        }
+        if (!PyArg_ParseTuple(one, "Kd;schedule: expected an end and a factor", &last,
+                              &s->segments[i].factor))
+            return 0;
+        s->segments[i].last = last;
+    }
+    return 1;
+}
+
 static PyObject *raise_os_error(const ps_err *err) {
     PyObject *args = Py_BuildValue("(is)", err->sys, err->text);
     if (args != NULL) PyErr_SetObject(PyExc_OSError, args); /* OSError picks the subclass by errno */

@@ -7,6 +7,7 @@
 
 #include "ps_err.h"
 #include "ps_optim.h"
+#include "ps_schedule.h"
 
 /* Required item type of an array. */
 typedef enum py_item { PY_F32, PY_U64, PY_I64 } py_item;
@@ -37,6 +38,10 @@ int py_need_alone(const Py_buffer *views, const char *const *names, int n, int w
 /* Converter for "O&": a rule (method, learning_rate, l1, l2, clip, and PS_NUMBERS of the method) to a
  * ps_optim, which is not checked. 1, or 0 with an exception. */
 int py_optim(PyObject *obj, void *optim);
+
+/* Converter for "O&": a schedule (kind, a, b, segments of (last, factor)) to a ps_schedule, which is not
+ * checked. 1, or 0 with an exception. */
+int py_schedule(PyObject *obj, void *schedule);
 
 /* Raise the exception for `err`: ValueError, MemoryError, OSError with its errno, or RuntimeError. NULL. */
 PyObject *py_raise(const ps_err *err);

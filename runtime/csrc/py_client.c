@@ -185,8 +185,8 @@ static PyObject *client_add_dense(PyObject *obj, PyObject *args) {
     size_t n = 0;
     uint32_t id = 0;
     ps_err err = {0};
-    if (!PyArg_ParseTuple(args, "s#KO&IIO", &name, &length, &total, py_optim, &spec.optim, &spec.mode,
-                          &spec.discard, &numbers))
+    if (!PyArg_ParseTuple(args, "s#KO&O&IIO", &name, &length, &total, py_optim, &spec.optim, py_schedule,
+                          &spec.schedule, &spec.mode, &spec.discard, &numbers))
         return NULL;
     spec.total = total;
     if (ready(self) < 0 || set_name(&spec, name, length) < 0 || read_pieces(numbers, &pieces, &n) < 0)
@@ -205,9 +205,9 @@ static PyObject *client_add_sparse(PyObject *obj, PyObject *args) {
     unsigned int first, n;
     uint32_t id = 0;
     ps_err err = {0};
-    if (!PyArg_ParseTuple(args, "s#KIO&IIKIffII", &name, &length, &total, &spec.dim, py_optim, &spec.optim,
-                          &spec.mode, &spec.discard, &seed, &spec.init.kind, &spec.init.mean, &spec.init.std,
-                          &first, &n))
+    if (!PyArg_ParseTuple(args, "s#KIO&O&IIKIffII", &name, &length, &total, &spec.dim, py_optim, &spec.optim,
+                          py_schedule, &spec.schedule, &spec.mode, &spec.discard, &seed, &spec.init.kind,
+                          &spec.init.mean, &spec.init.std, &first, &n))
         return NULL;
     spec.total = total;
     spec.init.seed = seed;

@@ -2,6 +2,7 @@
 
 #include "ps_init.h"
 #include "ps_optim.h"
+#include "ps_schedule.h"
 #include "py_args.h"
 
 /* The arrays of one optimizer call; zeroed ones may be released. */
@@ -204,6 +205,29 @@ static PyObject *list_methods(PyObject *self, PyObject *unused) {
     return list;
 }
 
+/* Return the names of all schedules. */
+static PyObject *list_schedules(PyObject *self, PyObject *unused) {
+    (void)self, (void)unused;
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list != NULL && i < PS_SCHEDULES; i++) {
+        PyObject *name = PyUnicode_FromString(ps_schedule_name(i));
+        if (name == NULL || PyList_Append(list, name) < 0) Py_CLEAR(list);
+        Py_XDECREF(name);
+    }
+    return list;
+}
+
+static PyObject *find_rate(PyObject *self, PyObject *args) {
+    (void)self;
+    ps_schedule schedule = {0};
+    float rate;
+    unsigned long long samples, pass;
+    ps_err err;
+    if (!PyArg_ParseTuple(args, "O&fKK", py_schedule, &schedule, &rate, &samples, &pass)) return NULL;
+    if (ps_schedule_check(&schedule, &err) < 0) return py_raise(&err);
+    return PyFloat_FromDouble((double)ps_schedule_rate(&schedule, rate, samples, pass));
+}
+
 /* Features of this build on this machine; the names are those of `pslaunch version`. */
 static PyObject *get_features(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
@@ -220,6 +244,8 @@ PyMethodDef ps_kernels_methods[] = {
     {"add", KEYWORDS(add), "Add g to acc in place."},
     {"set_floats", set_floats, METH_VARARGS, "Set this thread's treatment of floats; return the one before."},
     {"list_methods", list_methods, METH_NOARGS, "Return name, slots and numbers of each optimizer."},
+    {"list_schedules", list_schedules, METH_NOARGS, "Return the name of each schedule of the learning rate."},
+    {"find_rate", find_rate, METH_VARARGS, "Return the learning rate of an update."},
     {"init_rows", KEYWORDS(init_rows), "Write the initial values of the rows `keys` to out."},
     {"hash_name", hash_name, METH_O, "Return the 64-bit FNV-1a hash of a parameter's name."},
     {"get_features", get_features, METH_NOARGS, "Return the features of this build on this machine."},

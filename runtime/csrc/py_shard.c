@@ -96,6 +96,8 @@ static PyObject *get_protocol(PyObject *self, PyObject *none) {
         {"PS_MAX_ROW_FRAME", PS_MAX_ROW_FRAME},
         {"PS_MAX_DIM", PS_MAX_DIM},
         {"PS_MAX_NAME", PS_MAX_NAME},
+        {"PS_MAX_SEGMENTS", PS_MAX_SEGMENTS},
+        {"PS_MAX_SAMPLES", PS_MAX_SAMPLES},
         {"PS_MAX_TEXT", PS_MAX_TEXT},
         {"PS_MAX_ANSWERS", PS_MAX_ANSWERS},
         {"PS_MAX_ANSWER_BYTES", PS_MAX_ANSWER_BYTES},

@@ -21,9 +21,9 @@ from ..arrays import F32, U64
 from ..kernel_numbers import METHODS, SLOTS
 from .saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, Header
 
-# flags, length of CREATE, steps, count; then CREATE (docs/protocol.md) up to its name.
-HEAD = struct.Struct("<IIQQ")
-CREATE = struct.Struct("<IIQQIIfffffffIffIIffQQIffI")
+# flags, length of CREATE, steps, count, samples; then CREATE (docs/protocol.md) up to its name.
+HEAD = struct.Struct("<IIQQQ")
+CREATE = struct.Struct("<IIQQIIfffffffIddIIIffQQIffI")
 TORN = 1
 NAMES = {number: name for name, number in METHODS.items()}
 PIECE_BYTES = 1 << 20
@@ -98,12 +98,12 @@ def _read_objects(data: Bytes, at: int) -> Iterator[Saved]:
         return data[at - size : at]
 
     while at < len(data):
-        flags, length, steps, n = HEAD.unpack(data[at : at + HEAD.size].tobytes())
+        flags, length, steps, n, _ = HEAD.unpack(data[at : at + HEAD.size].tobytes())
         at += HEAD.size
-        table, dim, _, total, method, *_ = CREATE.unpack(data[at : at + CREATE.size].tobytes())
+        table, dim, _, total, method, *rest = CREATE.unpack(data[at : at + CREATE.size].tobytes())
         if method not in NAMES:
             raise ValueError(f"unknown optimizer {method}")
-        name = bytes(data[at + CREATE.size : at + length]).decode()
+        name = bytes(data[at + length - rest[-1] : at + length]).decode()
         at += length
         at += -at % 8
         slots = SLOTS[method]

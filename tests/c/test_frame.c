@@ -6,7 +6,7 @@
 static const ps_header sample = {.op = PS_PUSH,
                                  .epoch = 3,
                                  .trainer = 7,
-                                 .samples = UINT64_C(0x1122334455667788),
+                                 .samples = UINT32_MAX,
                                  .sequence = 9,
                                  .object = 11,
                                  .flags = PS_WANT,
@@ -87,6 +87,7 @@ static const ps_create table = {.sparse = 1,
                                 .dim = 4,
                                 .total = 100,
                                 .optim = {PS_ADAM, 0.1F, 0.5F, 0.01F, 1, {0.9F, 0.99F, 1e-6F}},
+                                .schedule = {PS_MANUAL, 2, 0, 0, {{1000, 1}, {5000, 0.5}}},
                                 .mode = PS_ASYNC,
                                 .discard = 6,
                                 .init = {.seed = 5, .table = 6, .kind = PS_INIT_UNIFORM, .mean = 2, .std = 1},
@@ -94,7 +95,7 @@ static const ps_create table = {.sparse = 1,
                                 .name = "emb"};
 
 TEST(create_survives_both_ways_and_every_prefix_is_an_error) {
-    uint8_t buf[PS_CREATE_BYTES + PS_MAX_NAME];
+    uint8_t buf[PS_MAX_CREATE];
     char text[128];
     ps_create c;
     ps_err err;
@@ -105,13 +106,13 @@ TEST(create_survives_both_ways_and_every_prefix_is_an_error) {
 }
 
 TEST(every_flipped_bit_of_create_is_an_error_or_a_difference) {
-    uint8_t buf[PS_CREATE_BYTES + PS_MAX_NAME];
+    uint8_t buf[PS_MAX_CREATE];
     char text[128];
     ps_create c;
     ps_err err;
     size_t n = ps_create_encode(&table, buf);
     for (size_t bit = 0; bit < 8 * n; bit++) {
-        bool table_id = bit >= 8 * 96 && bit < 8 * 104; /* follows from the name, which is compared */
+        bool table_id = bit >= 8 * 108 && bit < 8 * 116; /* follows from the name, which is compared */
         ps_create_encode(&table, buf);
         buf[bit / 8] = (uint8_t)(buf[bit / 8] ^ (1 << bit % 8));
         bool read = ps_create_decode(buf, n, &c, &err) == PS_OK;

@@ -82,15 +82,15 @@ TEST(a_saved_shard_has_its_values_and_digest) {
     objects[0]->dense.ready = true;
     CHECK(ps_save_objects(fd, objects, 2, buffer, sizeof buffer, &err) == PS_OK);
 
-    size_t n = (size_t)pread(fd, data, sizeof data, 0), w = 24 + 24 + 120 + 8, table = w + 24;
-    CHECK(n == table + 24 + 120 + 8 + 8 + 24 + sizeof digest);
+    size_t n = (size_t)pread(fd, data, sizeof data, 0), w = 24 + 32 + 132 + 4, table = w + 24;
+    CHECK(n == table + 32 + 132 + 12 + 8 + 24 + sizeof digest);
     float last, state;
     memcpy(&last, data + w + 16, 4);
-    memcpy(&state, data + table + 24 + 120 + 8 + 8 + 12, 4);
+    memcpy(&state, data + table + 32 + 132 + 12 + 8 + 12, 4);
     CHECK(last == -5);
     CHECK(state == 1);
     CHECK(data[table + 8] == 1); /* steps */
-    CHECK(data[table + 24 + 120 + 8] == 77);
+    CHECK(data[table + 32 + 132 + 12] == 77);
     ps_sha256_init(&sha);
     ps_sha256_add(&sha, data, n - sizeof digest);
     ps_sha256_end(&sha, digest);

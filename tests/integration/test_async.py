@@ -149,7 +149,7 @@ def take_step(updater: RemoteUpdater, keys: list[int], value: float) -> dict[str
     rows = updater.fetch({"e": own})
     updater.progress()
     dense = {"w": np.full((100, 50), value, np.float32)}
-    updater.update(dense, {"e": (own, np.full((len(own), DIM), value, np.float32))}, {})
+    updater.update(dense, {"e": (own, np.full((len(own), DIM), value, np.float32))}, {}, 1)
     return dict(rows)
 
 
@@ -200,7 +200,7 @@ def test_a_trainer_goes_on_while_a_push_is_on_its_way(strategy: Strategy, steps:
         grads = {"w": np.ones((100, 50), np.float32)}
         found.processes[0].proc.send_signal(signal.SIGSTOP)
         for _ in range(steps):
-            updater.update(grads, {"e": (np.arange(4, dtype=np.uint64), np.ones_like(rows["e"]))}, {})
+            updater.update(grads, {"e": (np.arange(4, dtype=np.uint64), np.ones_like(rows["e"]))}, {}, 1)
         found.processes[0].proc.send_signal(signal.SIGCONT)
         updater.end_pass()
         assert (updater._parameters.get("w") == -steps).all()

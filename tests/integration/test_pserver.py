@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from pslaunch.runtime import _core, reference
-from pslaunch.runtime.client import Client, Init, Optim
-from pslaunch.runtime.kernel_numbers import METHODS, Method, Mode
+from pslaunch.runtime.client import Client, ClientError, Init, Optim
+from pslaunch.runtime.kernel_numbers import METHODS, Method, Mode, Schedule
 from support.proxy import cutting
 from support.pservers import cluster, run_trainers
 
@@ -38,6 +39,11 @@ def row_gradients(trainer: int, step: int) -> tuple[npt.NDArray[np.uint64], F32]
     return rng.permutation(keys), rng.standard_normal((len(keys), DIM), dtype=np.float32)
 
 
+def count_samples(trainer: int, step: int) -> int:
+    """Return the samples of a trainer in a step."""
+    return 10 + 3 * trainer + step % 2
+
+
 def start_values() -> F32:
     """Initial dense values, of trainer 0."""
     return np.random.default_rng(99).standard_normal(SIZE, dtype=np.float32)
@@ -61,6 +67,7 @@ def train(c: Client, trainer: int, steps: int, optim: Optim = ADAGRAD) -> tuple[
                 {"w": gradient(trainer, step), "b": gradient(trainer, step, 3)},
                 {"w": w, "b": b},
                 {"e": row_gradients(trainer, step)},
+                samples=count_samples(trainer, step),
             )
         c.end_pass()
         c.pull({"w": w, "b": b})
@@ -77,7 +84,7 @@ def make_oracle(optim: Optim) -> reference.Rule:
 
 def expected(steps: list[int], optim: Optim = ADAGRAD) -> tuple[F32, F32]:
     """The same in numpy: sums in trainer order, an ended trainer left out."""
-    rule = make_oracle(optim)
+    rule, samples = make_oracle(optim), 0
     w, slots = start_values(), np.zeros((optim.state_floats, SIZE), np.float32)
     table = reference.SparseTable(dim=DIM, rule=rule, table=reference.hash_name("e"), kind=0, std=0.1)
     for step in range(max(steps)):
@@ -86,7 +93,10 @@ def expected(steps: list[int], optim: Optim = ADAGRAD) -> tuple[F32, F32]:
             g = gradient(trainer, step)
             total = g if total is None else total + g
             table.add(*row_gradients(trainer, step))
+            samples += count_samples(trainer, step)
         assert total is not None
+        rate = reference.find_scheduled_rate(optim.schedule, optim.learning_rate, samples, 0)
+        rule = table.rule = replace(rule, lr=float(rate))
         reference.apply_optim(rule, step + 1, w, slots, total)
         table.commit()
     return w, table.read(np.arange(ROWS, dtype=np.uint64))
@@ -116,6 +126,71 @@ def test_every_optimizer_has_the_bits_of_its_oracle_on_any_shards(method: Method
         results = run_trainers(2, lambda t: train(found.client(t), t, 3, optim))
         assert found.codes() == [0, 0]
     assert {digest(*r) for r in results} == {digest(*expected([3, 3], optim))}
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Schedule(kind="poly", a=0.1, b=0.75),
+        Schedule(kind="exp", a=0.5, b=50.0),
+        Schedule(kind="discexp", a=0.5, b=20.0),
+        Schedule(kind="linear", a=0.001, b=0.01),
+        Schedule(kind="manual", segments=((30, 1.0), (60, 0.5), (90, 0.25))),
+        Schedule(kind="pass_manual", segments=((0, 0.5), (1, 0.25))),
+    ],
+    ids=lambda schedule: schedule.kind,
+)
+def test_learning_rate_follows_the_samples_of_all_trainers(schedule: Schedule) -> None:
+    """The trainers are uneven, and their connections break in the middle of pushes."""
+    optim = Optim(method="adam", learning_rate=0.1, l1=0.01, schedule=schedule)
+    steps = [3, 5, 2]
+    at = [150_000, 200_000, 350_000]
+    with cluster(2, trainers=3) as found, cutting(found.endpoints, at) as proxies:
+        endpoints = [proxy.endpoint for proxy in proxies]
+        results = run_trainers(3, lambda t: train(found.client(t, endpoints=endpoints), t, steps[t], optim))
+        assert found.codes() == [0, 0]
+        assert sum(proxy.cut for proxy in proxies) >= 1
+    assert {digest(*r) for r in results} == {digest(*expected(steps, optim))}
+
+
+def test_pass_manual_follows_the_passes() -> None:
+    schedule = Schedule(kind="pass_manual", segments=((0, 1.0), (1, 0.5)))
+    optim = Optim(method="sgd", learning_rate=1.0, schedule=schedule)
+
+    def train_passes(t: int) -> list[float]:
+        w, seen = np.zeros(2, np.float32), []
+        with found.client(t) as c:
+            c.create_dense("w", 2, optim)
+            c.init_dense({"w": w})
+            for _ in range(3):
+                c.push_pull({"w": np.ones(2, np.float32)}, {"w": w}, samples=1)
+                seen.append(float(w[0]))
+                c.end_pass()
+            c.finish()
+        return seen
+
+    with cluster(trainers=2) as found:
+        assert run_trainers(2, train_passes) == [[-2.0, -3.0, -4.0]] * 2
+        assert found.codes() == [0]
+
+
+def test_trainers_that_differ_in_schedule_are_refused_with_both() -> None:
+    def create_one(t: int) -> str:
+        schedule = Schedule(kind="poly", a=0.1, b=0.5 + t)
+        try:
+            with found.client(t) as c:
+                c.create_dense("w", 2, Optim(method="sgd", learning_rate=1.0, schedule=schedule))
+                c.barrier()
+        except ClientError as e:
+            return str(e)
+        return ""
+
+    with cluster(trainers=2) as found:
+        texts = "".join(run_trainers(2, create_one))
+        for one in found.processes:
+            one.proc.terminate()
+    assert "'w': learning_rate_decay_b" in texts
+    assert "0.5 against 1.5" in texts or "1.5 against 0.5" in texts
 
 
 def test_uneven_trainers_never_hang_and_keep_the_bits() -> None:

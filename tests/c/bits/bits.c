@@ -9,6 +9,7 @@
 #include "ps_lookup.h"
 #include "ps_matmul.h"
 #include "ps_optim.h"
+#include "ps_schedule.h"
 #include "ps_sparse.h"
 
 enum { N = 10007, DIM = 17, KEYS = 300, STEPS = 5 };
@@ -66,6 +67,15 @@ static void dense(uint32_t method, int full, int wild) {
         hash = digest(digest(hash, value, N), slots, 2 * N);
     }
     print(full ? "full" : "optim", method, wild ? "wild" : "tame", hash);
+}
+
+static void rates(uint32_t kind) {
+    ps_schedule s = {.kind = kind, .a = 0.3, .b = 1.7};
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    if (kind == PS_MANUAL || kind == PS_PASS_MANUAL)
+        s = (ps_schedule){.kind = kind, .segments_n = 2, .segments = {{N, 0.7}, {2 * N, 0.1}}};
+    for (uint64_t i = 0; i < N; i++) value[i] = ps_schedule_rate(&s, 0.1F, i * i / 8, i);
+    print("schedule", kind, "tame", digest(hash, value, N));
 }
 
 static void sums(int wild) {
@@ -171,6 +181,7 @@ int main(void) {
         sums(wild);
     }
     for (uint32_t kind = 0; kind < PS_INIT_KINDS; kind++) inits(kind);
+    for (uint32_t kind = 0; kind < PS_SCHEDULES; kind++) rates(kind);
     for (uint32_t method = 0; method < PS_METHODS; method++) failed |= table(method, 0);
     failed |= lookup();
     for (ps_isa isa = PS_ISA_BASE; isa <= PS_ISA_AVX512; isa++)

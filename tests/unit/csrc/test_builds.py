@@ -20,6 +20,7 @@ KERNELS = (
     "ps_lookup",
     "ps_matmul",
     "ps_optim",
+    "ps_schedule",
     "ps_sparse",
     "ps_tiles",
 )
@@ -28,6 +29,7 @@ PROGRAM = ROOT / "tests" / "c" / "bits" / "bits.c"
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wconversion", "-Werror")
 LIBRARIES = ("-lm", "-lpthread")
 METHODS = 5  # optimizers
+SCHEDULES = 7
 LAYERS = 6  # trainings with each build of the kernels that the program holds, and 1 and 3 threads
 ARM64 = "aarch64-linux-gnu-gcc"
 BUILDS = {
@@ -93,6 +95,7 @@ def test_every_kernel_is_in_it_and_gives_something_of_its_own(plain: list[str]) 
             for form in (("optim", "full") if method < METHODS else ("",))
         ),
         *(f"init {kind} tame" for kind in range(2)),
+        *(f"schedule {kind} tame" for kind in range(SCHEDULES)),
         *(f"sparse {method} tame" for method in range(METHODS)),
         "lookup 0 tame",
         *["layer 0 tame"] * LAYERS,

@@ -29,7 +29,7 @@ def headers(draw: st.DrawFn) -> dict[str, int]:
         "op": OPS["PUSH"],
         "epoch": draw(U32),
         "trainer": draw(st.integers(0, CONSTANTS["PS_MAX_TRAINERS"] - 1)),
-        "samples": draw(U64),
+        "samples": draw(U32),
         "sequence": draw(U64),
         "object": draw(st.integers(0, CONSTANTS["PS_MAX_OBJECTS"] - 1)),
         "flags": draw(st.integers(0, CONSTANTS["PS_WANT"])),
@@ -110,3 +110,12 @@ def test_records_between_threads_have_one_size() -> None:
     assert shards.EVENT.size == CONSTANTS["event bytes"]
     assert shards.MAIL.size == CONSTANTS["mail bytes"]
     assert CONSTANTS["PS_MAIL_SAVE"] == shards.SAVE
+
+
+@pytest.mark.parametrize(
+    ("op", "samples"), [("PUSH", 2**32), ("PUSH_ROWS", 2**64 - 1), ("PULL", 1), ("DONE", 1)]
+)
+def test_samples_beyond_the_limit_are_an_error(op: str, samples: int) -> None:
+    frame = {"op": OPS[op], "samples": samples, "sequence": 1}
+    with pytest.raises(ValueError, match=rf"{op} of {samples} samples"):
+        _core.decode_header(_core.encode_header(**frame))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from pslaunch.runtime import _core, reference
+from pslaunch.runtime.kernel_numbers import Schedule
 from pslaunch.runtime.pserver.threads import EVENT, MAIL
 
 pytestmark = pytest.mark.asan
@@ -103,8 +104,10 @@ class TurnsMachine(RuleBasedStateMachine):
         whole, zero = np.array([0, 0, SIZE], np.uint64), np.zeros(SIZE, np.float32)
         for t, trainer in enumerate(self.trainers):
             self.shard.connect(trainer.core, t)
-            trainer.core.add_dense("w", SIZE, RULE.pack(), 0, 0, whole)
-            trainer.core.add_sparse("e", KEYS, DIM, RULE.pack(), 0, 0, 1, 0, 0.0, 0.5, 0, 1)
+            trainer.core.add_dense("w", SIZE, RULE.pack(), Schedule().pack(), 0, 0, whole)
+            trainer.core.add_sparse(
+                "e", KEYS, DIM, RULE.pack(), Schedule().pack(), 0, 0, 1, 0, 0.0, 0.5, 0, 1
+            )
             trainer.core.init_dense(DENSE, zero if t == 0 else None)
         for t in range(n):
             self.finish(t, 0)

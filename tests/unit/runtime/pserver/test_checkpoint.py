@@ -30,7 +30,7 @@ HEADER = saving.Header(
     num_gradient_servers=2,
     finished=True,
 )
-FORMS = {"u32": "I", "u64": "Q", "f32": "f"}
+FORMS = {"u32": "I", "u64": "Q", "f32": "f", "f64": "d"}
 
 
 def layout(heading: str) -> str:
