@@ -108,11 +108,16 @@ def mpi(ctx: typer.Context) -> None:
     if given.get("script") is None:
         _start_job(spec, given)
         return
-    from .backends.mpi_script import render_plain_script
+    from pathlib import Path
 
-    hostfile = given.get("hostfile")
+    from .backends.mpi_script import render_batch_script, render_plain_script
+
+    kind, hostfile = given.read("script"), given.get("hostfile")
     with report_usage_errors(ctx):
-        text = render_plain_script(spec, hostfile.text if hostfile else "")
+        if kind == "plain":
+            text = render_plain_script(spec, hostfile.text if hostfile else "")
+        else:
+            text = render_batch_script(spec, kind, given.get_all("directive"), ctx.meta["split"], Path.cwd())
     _write_script(text, given.read("output"))
 
 

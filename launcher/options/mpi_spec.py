@@ -27,6 +27,7 @@ from .spec import JobSpec, Site, check_spec, read_common_options, refuse_without
 
 VERSIONS: Final = (4, 5)  # of Open MPI
 ASK_S: Final = 10.0  # limit of `mpirun --version`
+BATCHES: Final = ("slurm", "pbs")  # scripts that run in an allocation
 NOT_OURS: Final = REFUSED["mpi"]
 # Words of mpirun that only options of ours may give.
 OURS: Final[Mapping[str, str]] = {
@@ -112,12 +113,15 @@ def make_mpi_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str
         ),
         program=program,
         **read_programs(given, split, logs, cwd),
-        **{**options, "worker_num": ranks},
+        **{**options, "worker_num": ranks or None},
     )
     check_spec(spec, given)
     check_remote_effects(spec, given)
-    if given.get("script") is None:
+    script = given.read("script")
+    if script is None:
         refuse_without_effect(given, "output", "without --script")
+    if script not in BATCHES:
+        refuse_without_effect(given, "directive", "without --script=slurm or --script=pbs")
     return spec
 
 
@@ -146,6 +150,11 @@ def _check_program_words(split: Split) -> None:
 def _read_hosts(given: Given, cwd: Path, environ: Mapping[str, str]) -> tuple[tuple[MpiHost, ...], int]:
     """Return the hosts with their ranks, none in an allocation of Slurm, and the number of all ranks."""
     file, listed, number = given.get("hostfile"), given.get("host"), given.get("worker_num")
+    if (script := given.read("script")) in BATCHES:
+        for name in ("hostfile", "host"):
+            refuse_without_effect(given, name, f"with --script={script}: the batch system gives the hosts")
+        refuse_without_effect(given, "detach", f"with --script={script}: a batch job ends with its script")
+        return (), given.read("worker_num") or 0
     if file and listed and file.on_line == listed.on_line:
         raise SpecError(f"{file.label}={file.text} and {listed.label}={listed.text} are both given: give one")
     ranks = given.read("worker_num")

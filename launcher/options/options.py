@@ -130,8 +130,13 @@ OPTIONS: Final[Sequence[Option]] = (
     _make_flag("oversubscribe", "Allow more trainers than slots.", MPI, ("-oversubscribe",)),
     _make_flag("allow_run_as_root", "Let mpirun run as root.", MPI, ("-allow-run-as-root",)),
     Option(
-        name="script", metavar="KIND", kind=Choice(("plain",)), backends=MPI,
-        help="Print a script that mpirun runs without pslaunch, in place of starting the job: plain.",
+        name="script", metavar="KIND", kind=Choice(("plain", "slurm", "pbs")), backends=MPI,
+        help="Print a script in place of starting the job: slurm or pbs for a batch system, or plain, which "
+        "mpirun runs without pslaunch.",
+    ),
+    Option(
+        name="directive", metavar="TEXT", kind=Text(repeatable=True), backends=MPI,
+        help="Header line of a script for Slurm (partition=gpu) or PBS ('q gpu'); may be repeated.",
     ),
     Option(
         name="output", metavar="FILE", kind=Text(), says="standard output", backends=MPI, aliases=("-o",),

@@ -1,8 +1,11 @@
-"""The script of `pslaunch mpi --script plain` under mpirun of both versions, without a launcher."""
+"""The scripts of `pslaunch mpi --script`: plain under mpirun of both versions, and those of batch systems."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +14,17 @@ import pytest
 
 from integration.test_by_hand import PROGRAM, free_ports
 from pslaunch import cli
+from pslaunch.node import codes
 from support import others
 from support.cluster import TESTS
 from support.jobs import PSLAUNCH
 from support.process import started
+
+WAITING = r"""
+import os, signal, sys
+print("ready", os.environ["WORDS"], *sys.argv[1:], flush=True)
+signal.pause()
+"""
 
 
 @pytest.fixture
@@ -72,3 +82,71 @@ def test_script_without_its_needs_is_refused(
     monkeypatch.chdir(tmp_path)
     assert cli._run(["mpi", "--script=plain", *options]) == 2
     assert words in capfd.readouterr().err and [p.name for p in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_script_for_pbs_runs_the_command_line_in_its_allocation(tmp_path: Path) -> None:
+    """PBS itself is not here: its variables and its file of nodes are."""
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws/train.py").write_text(WAITING)
+    (tmp_path / "nodes").write_text("localhost\nlocalhost\n")
+    own = ("--allow-run-as-root", "--server_num=0", f"--root_dir={tmp_path / 'root'}", "-x", "WORDS=a b")
+    argv = [*PSLAUNCH, "mpi", "--script=pbs", "-o", "job.sh", "-n", "2", *own, "ws/train.py", "x y"]
+    subprocess.run(argv, cwd=tmp_path, check=True)
+    environ = {"PBS_JOBID": "1.here", "PBS_NODEFILE": str(tmp_path / "nodes")}
+    with started([str(tmp_path / "job.sh")], env={**os.environ, **environ}) as job:
+        job.until(lambda text: text.count("ready a b x y") == 2, "both trainers")
+        job.proc.send_signal(signal.SIGTERM)  # as by qdel
+        assert job.wait() == codes.TERM, job.output()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "header"),
+    [
+        (
+            "slurm",
+            ["-n", "3", "--directive", "partition=gpu", "--directive=t 10", "--grace=50"],
+            ["SBATCH --job-name=ws", "SBATCH --ntasks=3", "SBATCH --signal=B:TERM@100",
+             "SBATCH --partition=gpu", "SBATCH -t 10"],
+        ),
+        ("slurm", ["--directive=nodes=2"], ["SBATCH --job-name=ws", "SBATCH --signal=B:TERM@60",
+                                            "SBATCH --nodes=2"]),
+        ("pbs", ["-n", "3", "--directive=q gpu"], ["PBS -N ws", "PBS -l select=3:mpiprocs=1", "PBS -q gpu"]),
+        ("pbs", ["-n", "3", "--directive=-l nodes=3"], ["PBS -N ws", "PBS -l nodes=3"]),
+    ],
+)  # fmt: skip
+def test_script_for_a_batch_system_has_its_header_and_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    kind: str, options: list[str], header: list[str],
+) -> None:  # fmt: skip
+    others.mpirun(4)
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws/train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    own = ["--mca", "btl", "tcp,self", "--env=A=b c", "--num_passes=3"]
+    assert cli._run(["mpi", f"--script={kind}", *options, *own, "ws/train.py", "-x", "1"]) == 0
+    *lines, command = capfd.readouterr().out.splitlines()
+    assert [line[1:] for line in lines if line.startswith(("#SBATCH", "#PBS"))] == header
+    words = shlex.split(command)
+    assert words[: words.index("mpi") + 1] == ["exec", sys.executable, "-P", "-m", "pslaunch", "mpi"]
+    assert words[-8:] == [*own, "ws/train.py", "-x", "1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--script=slurm", "-H", "a"], "the batch system gives the hosts"),
+        (["--script=slurm", "--detach"], "--detach has no effect with --script=slurm: a batch job ends with"),
+        (["--script=slurm", "--directive=#x"], "--directive='#x': expected name and value, such as"),
+        (["--script=pbs", "--directive=q a\nb"], "expected name and value, such as 'q gpu'"),
+        (["--directive=a=b"], "--directive=a=b has no effect without --script=slurm or --script=pbs"),
+    ],
+)
+def test_script_for_a_batch_system_with_useless_options_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    options: list[str], words: str,
+) -> None:  # fmt: skip
+    others.mpirun(4)
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    assert cli._run(["mpi", *options]) == 2
+    assert words in capfd.readouterr().err
