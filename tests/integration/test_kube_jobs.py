@@ -36,6 +36,14 @@ import os, sys
 assert os.getuid() > 0
 sys.exit(5 * int(os.environ["PADDLE_TRAINER_ID"]))
 """
+# Of another user, as clusters with user ids of their own have it.
+PATCH = """
+kind: Job
+spec:
+  template:
+    metadata: {annotations: {team: search}}
+    spec: {securityContext: {runAsUser: 4321}}
+"""
 
 
 class Applied:
@@ -133,6 +141,29 @@ def test_separate_jobs_of_trainers_and_pservers_end_with_the_bits_of_local(
     for name, memory in ((applied.name, "300Mi"), (f"{applied.name}-server", "200Mi")):
         pods = cluster.list_pods(name)
         assert {pod.spec.containers[0].resources.limits["memory"] for pod in pods} == {memory}
+
+
+def test_secret_and_patch_reach_the_programs(applied: Applied, cluster: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text("import os; print('has', os.environ['TOKEN'], os.getuid())")
+    (workspace / "patch.yaml").write_text(PATCH)
+    name = f"{applied.name}-token"
+    cluster.core.create_namespaced_secret(
+        cluster.namespace, {"metadata": {"name": name}, "stringData": {"it": "12"}}
+    )
+    try:
+        options = ("--server_num=0", f"--env_secret=TOKEN={name}:it", "--patch=patch.yaml", "--deadline=100")
+        code, _, log = applied.run(workspace, *options)
+    finally:
+        cluster.core.delete_namespaced_secret(name, cluster.namespace)
+    assert code == 0 and "trainer/0 | has 12 4321" in log, log
+    (pod,) = cluster.list_pods(applied.name)
+    assert pod.metadata.annotations["team"] == "search"
+
+
+def test_workspace_of_the_image_needs_no_package(applied: Applied, workspace: Path) -> None:
+    options = ("--job_workspace=/usr/lib/python3.11", "--server_num=0", "this.py")
+    code, _, log = applied.run(workspace, *options)
+    assert code == 0 and "trainer/0 | The Zen of Python, by Tim Peters" in log, log
 
 
 def test_failure_is_the_code_and_the_last_message_of_pod_0(applied: Applied, workspace: Path) -> None:
