@@ -138,9 +138,25 @@ def _write_script(text: str, path: str | None) -> None:
 k8s = typer.Typer(
     cls=Commands,
     rich_markup_mode=None,
-    help="Print manifests of jobs for Kubernetes.",
+    help="Run jobs on Kubernetes, or print their manifests.",
 )
 app.add_typer(k8s, name="k8s")
+
+
+@_add_job_command(k8s, "apply", backend="k8s")
+def apply_k8s(ctx: typer.Context) -> None:
+    """Run one job on Kubernetes, and wait for its end.
+
+    Creates what `pslaunch k8s render` prints, under a new name, shows the job's output, fetches its output/
+    and logs and removes all of it. Needs a kubeconfig and the rights of templates/k8s/role.yaml. Words before
+    and after PROGRAM are handled as by `pslaunch local`.
+    """
+    import functools
+
+    from .options.k8s_spec import RUN_DIGITS, make_k8s_spec
+
+    run = os.urandom(RUN_DIGITS // 2).hex()
+    _run_job(ctx, functools.partial(make_k8s_spec, run=run))
 
 
 @_add_job_command(k8s, "render", backend="k8s")
@@ -151,7 +167,7 @@ def render_k8s(ctx: typer.Context) -> None:
     no operator. The same job gives the same text; its secret is in none of it: a command that makes it is
     printed on standard error. Words before and after PROGRAM are handled as by `pslaunch local`.
     """
-    from .options.k8s_spec import make_k8s_spec
+    from .options.k8s_spec import OF_LAUNCHER, make_k8s_spec
 
     spec, given = _read_job(ctx, make_k8s_spec)
     from pathlib import Path
@@ -161,7 +177,7 @@ def render_k8s(ctx: typer.Context) -> None:
 
     with report_usage_errors(ctx):
         folder = check_folder_to_make(given.get("output_dir"), Path.cwd())
-        for name in ("kubeconfig", "context", "json"):
+        for name in ("kubeconfig", "context", *OF_LAUNCHER):
             refuse_without_effect(given, name, "on manifests; no cluster is asked for them")
     from .backends import k8s_manifests as manifests
     from .plan import make_plan

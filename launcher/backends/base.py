@@ -24,16 +24,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
 
 from ..errors import HostError, SpecError
-from ..node.job import Limits, Node
+from ..node.job import Limits, Node, Plan
 from ..node.line.wire import encode_control
 
 if TYPE_CHECKING:
+    from ..node.head.events import Event
     from ..node.line.gate import Seals
     from ..node.messages import DialMsg
 
 CLOSE_EXTRA_S = 2.0
 LAST_WORDS_S = 0.5  # for a node to end its line after its job
 OF_ANOTHER = "another version of pslaunch recorded where it runs: use that version, or --conf conf.py"
+
+
+# Takes news of a start in progress, from any thread: a text, and a code other than 0 if the job must end.
+Tell = Callable[[str, int], None]
 
 
 class Line(NamedTuple):
@@ -73,21 +78,10 @@ class Ended(NamedTuple):
 
 
 class Backend(Protocol):
-    """Starter of agents on the nodes of a job."""
+    """Way to the nodes of a job."""
 
     name: str
     ended: Ended | None  # valid after `start`; None: each line reports its own end
-
-    def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
-        """Start an agent on every node, or without nodes on those that the backend finds.
-
-        Raises PslaunchError, and then leaves nothing running.
-        """
-        ...
-
-    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
-        """Start as `start` does, but return an error in place of a node that fails, and keep the others."""
-        ...
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         """Return the complete answer of a mode of node/later/relay.py on a node. Raises PslaunchError.
@@ -114,7 +108,47 @@ class Backend(Protocol):
 
 
 @runtime_checkable
-class LeadingBackend(Backend, Protocol):
+class StartingBackend(Backend, Protocol):
+    """Starter of agents on the nodes of a job."""
+
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
+        """Start an agent on every node, or without nodes on those that the backend finds.
+
+        Raises PslaunchError, and then leaves nothing running.
+        """
+        ...
+
+    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
+        """Start as `start` does, but return an error in place of a node that fails, and keep the others."""
+        ...
+
+
+@runtime_checkable
+class BeginningBackend(Backend, Protocol):
+    """Backend whose jobs begin by themselves, from a file (node/beginning.py); their head is on node 0."""
+
+    def begin(self, plan: Plan, tell: Tell) -> Line:
+        """Begin the job; return an observer's line to its head. Raises PslaunchError."""
+        ...
+
+    def reopen(self) -> Line | Event:
+        """Return a new line in place of a lost one, or the event `end` of an ended job.
+
+        Raises PslaunchError.
+        """
+        ...
+
+    def confirm(self) -> None:
+        """Do what is due once all programs of the job run. Raises PslaunchError."""
+        ...
+
+    def remove(self) -> list[str]:
+        """Remove the job; return in words the parts of it that remain, and the reasons."""
+        ...
+
+
+@runtime_checkable
+class LeadingBackend(StartingBackend, Protocol):
     """Backend whose jobs may have their head on a node, where later shells find it."""
 
     def start_head(self, nodes: Sequence[Node], limits: Limits, secret: str) -> tuple[Sequence[Node], Line]:
@@ -174,7 +208,15 @@ class BackendModule(Protocol):
         ...
 
 
-BUILT_IN = ("local", "fabric", "mpi")
+BUILT_IN = ("local", "fabric", "mpi", "k8s")
+
+
+def make_starting_backend(name: str, reach: Any) -> StartingBackend:
+    """Return a backend that starts agents. Raises SpecError if it can't."""
+    backend = find_backend(name).make_backend(reach)
+    if not isinstance(backend, StartingBackend):
+        raise SpecError(f"the {name} backend starts no agents: its jobs begin by themselves")
+    return backend
 
 
 def make_leading_backend(name: str, reach: Any) -> LeadingBackend:

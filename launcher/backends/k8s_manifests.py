@@ -6,7 +6,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -44,9 +44,9 @@ _PROGRAM: Final = """
 import os, sys
 sys.path.insert(0, {app!r})
 from pslaunch.node.__main__ import main
-node = str({first} + int(os.environ["JOB_COMPLETION_INDEX"]))
-sys.exit(main(["keeper", {lost_after!r}, {grace!r}, "begin", {folder!r}, node]))
+sys.exit(main([{words}]))
 """
+LINGER_S: Final = 120.0  # for an attached launcher to fetch files
 
 
 class _Group(NamedTuple):
@@ -125,7 +125,10 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
     head = f"{reach.name}-head"
     port = job.choose_gate_port(job.place(plan, plan.nodes))
     packed = plan.package is not None
-    begun = beginning.Beginning(plan, head, port, reach.wait_timeout_s, REPORT, packed=packed)
+    begun = beginning.Beginning(
+        plan, head, port, reach.wait_timeout_s, REPORT, packed=packed,
+        lease_s=reach.lease_s, linger_s=LINGER_S if reach.lease_s else 0.0,
+    )  # fmt: skip
     return {
         "name": reach.name,
         "head": head,
@@ -140,7 +143,7 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
         },
         "queue_label": QUEUE_LABEL,
         "tolerations": [*LOST_NODE, *reach.tolerations],
-        "ending_s": math.ceil(plan.limits.grace_s) + ENDING_EXTRA_S,
+        "ending_s": compute_ending_s(plan),
         "ttl_s": math.ceil(reach.ttl_s),
         "deadline_s": reach.deadline_s and math.ceil(reach.deadline_s),
         "user": USER,
@@ -177,14 +180,20 @@ def _make_groups(plan: Plan, reach: K8sReach) -> list[_Group]:
 
 def _make_command(plan: Plan, reach: K8sReach, first: int) -> list[str]:
     """Return the command of pods whose nodes count from `first`."""
-    program = _PROGRAM.format(
-        app=f"{FOLDER}/{beginning.PROGRAM}",
-        first=first,
-        lost_after=f"{plan.limits.lost_after_s:g}",
-        grace=f"{plan.limits.grace_s:g}",
-        folder=FOLDER,
-    )
+    words = ["keeper", f"{plan.limits.lost_after_s:g}", f"{plan.limits.grace_s:g}", "begin", FOLDER]
+    return make_command(reach, words, f'str({first} + int(os.environ["JOB_COMPLETION_INDEX"]))')
+
+
+def make_command(reach: K8sReach, words: Sequence[str], *computed: str) -> list[str]:
+    """Return the command of a program of ours in a pod; `computed`: further words, as expressions there."""
+    listed = ", ".join([*map(repr, words), *computed])
+    program = _PROGRAM.format(app=f"{FOLDER}/{beginning.PROGRAM}", words=listed)
     return ["/bin/sh", "-c", make_search(program, reach.agent_python)]
+
+
+def compute_ending_s(plan: Plan) -> int:
+    """Return the limit for a pod to end after a signal."""
+    return math.ceil(plan.limits.grace_s) + ENDING_EXTRA_S
 
 
 def _pack(plan: Plan, environ: Mapping[str, str]) -> bytes:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TextIO, TypeVar
 from pslaunch.runtime.shared.env import PSERVER
 
 from .. import __version__
-from ..backends.base import Line, find_backend
+from ..backends.base import Line, make_starting_backend
 from ..errors import STOP_SIGNALS, EndedEarlyError, HostError, PreflightError, PslaunchError, SpecError
 from ..node import codes, job
 from ..node.dispatch.head_side import split_by_node
@@ -100,7 +100,7 @@ def examine(
     plan = make_plan(spec, "check")
     wanted = find_wanted(spec, plan.server)
     entries = list_sizes(plan.package) if plan.package else []
-    backend, loop = find_backend(spec.backend).make_backend(spec.site.reach), Loop()
+    backend, loop = make_starting_backend(spec.backend, spec.site.reach), Loop()
     inspection = Inspection(loop, trace)
     try:
         tried = [node for node in plan.nodes if node.id not in failed]
@@ -371,7 +371,7 @@ class Inspection:
 
     def end(self) -> None:
         """End the agents, which clean up their hosts."""
-        self._ask(lambda _one: {"type": "finish"}, "finished")
+        self._ask(lambda _one: {"type": "finish", "linger_s": 0.0}, "finished")
 
     def close(self) -> None:
         """Close the lines; agents then end by themselves."""

@@ -23,6 +23,8 @@ class Beginning(NamedTuple):
     port: int  # of the head
     wait_timeout_s: float  # for all nodes to come
     report: str = ""  # file for the job's end as JSON, if it exists
+    lease_s: float = 0.0  # after which the job ends without a launcher; 0: it needs none
+    linger_s: float = 0.0  # after the end, for a launcher to fetch files
     packed: bool = False  # the package is in PACKAGE
 
     def encode(self) -> bytes:

@@ -157,8 +157,9 @@ class ProgressMsg(Report):
     key: str
 
 
-# <- A failure other than a program's exit; key: of a program, or empty.
+# <- A failure other than a program's exit; key: of a program, or empty; -> the head ends the job for it.
 TroubleMsg = TypedDict("TroubleMsg", {"type": Literal["trouble"], "key": str, "code": int, "text": str})
+NotedMsg = TypedDict("NotedMsg", {"type": Literal["noted"]})
 # <- What had lent a program its environment has ended.
 VanishedMsg = TypedDict("VanishedMsg", {"type": Literal["vanished"], "key": str})
 SignalMsg = TypedDict("SignalMsg", {"type": Literal["signal"], "keys": list[str], "number": int})
@@ -168,7 +169,8 @@ ExitedMsg = TypedDict("ExitedMsg", {
     "written": int, "tail": tuple[str, ...],
 })
 # -> Kill everything left; <- number killed, and processes that survived. Also of check.
-FinishMsg = TypedDict("FinishMsg", {"type": Literal["finish"]})
+# linger_s: stay so long afterwards, unless a signal comes.
+FinishMsg = TypedDict("FinishMsg", {"type": Literal["finish"], "linger_s": float})
 FinishedMsg = TypedDict("FinishedMsg", {"type": Literal["finished"], "killed": int, "left": list[str]})
 
 # --- Observer -> head -> observer ---
@@ -193,6 +195,10 @@ class StatusMsg(JobStatus):
 # -> End the job, a second time at once. number: of a signal; code: of the job, or 0; <- received.
 StopMsg = TypedDict("StopMsg", {"type": Literal["stop"], "number": int, "reason": str, "code": int})
 StoppingMsg = TypedDict("StoppingMsg", {"type": Literal["stopping"]})
+# Launcher -> head: end the job once no observer has held it for `lease_s`, if that is not 0, and let nodes
+# stay for `linger_s` after the end; observer -> head: we hold it.
+LeaseMsg = TypedDict("LeaseMsg", {"type": Literal["lease"], "lease_s": float, "linger_s": float})
+HoldMsg = TypedDict("HoldMsg", {"type": Literal["hold"]})
 # Launcher -> head: continue without us; <- agreed.
 FreeMsg = TypedDict("FreeMsg", {"type": Literal["free"]})
 FreedMsg = TypedDict("FreedMsg", {"type": Literal["freed"]})
@@ -254,7 +260,7 @@ JobRecord = TypedDict("JobRecord", {
 OfPackage = Union[LacksMsg, ReceivedMsg, FillingMsg]
 ToAgent = Union[
     PrepareMsg, DispatchMsg, ServeMsg, FetchMsg, FurnishMsg, DoorMsg, ReachMsg, ShutMsg, PortsMsg, BeginMsg,
-    StartMsg, SignalMsg, FinishMsg,
+    StartMsg, NotedMsg, SignalMsg, FinishMsg,
 ]
 OfCheck = Union[InspectMsg, DoorMsg, ReachMsg, FinishMsg]
 OfAgent = Union[
@@ -263,7 +269,8 @@ OfAgent = Union[
     FinishedMsg, ClockMsg, InspectedMsg,
 ]
 OfObserver = Union[
-    LeadMsg, ExpectMsg, FollowMsg, StatusRequestMsg, StopMsg, FreeMsg, DispatchMsg, NoPackageMsg,
+    LeadMsg, ExpectMsg, FollowMsg, StatusRequestMsg, StopMsg, LeaseMsg, HoldMsg, FreeMsg, DispatchMsg,
+    NoPackageMsg,
 ]
 ToObserver = Union[
     LeadingMsg, PlacesMsg, RefusedMsg, WantsMsg, OfPackage, EventsMsg, OverMsg, StatusMsg, StoppingMsg,

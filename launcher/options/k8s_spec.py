@@ -31,7 +31,7 @@ from .k8s_values import (
     read_tolerations,
 )
 from .kinds import Value
-from .locate import choose_name, locate
+from .locate import check_folder_to_make, choose_name, locate
 from .options import DEFAULT
 from .remote_spec import read_package
 from .sources import Given
@@ -39,6 +39,7 @@ from .spec import JobSpec, Site, check_spec, read_common_options, refuse_without
 
 MAX_NAME: Final = 63  # of a label, a host name or a service
 RUN_DIGITS: Final = 6  # that make a name unique
+OF_LAUNCHER: Final = ("lease", "fetch_output", "fetch_logs", "dry_run", "json")  # no effect without one
 POD_SUFFIX: Final = "-12345"  # as the cluster gives one to each pod
 
 
@@ -77,6 +78,7 @@ class K8sReach(NamedTuple):
     wait_timeout_s: float = DEFAULT["wait_timeout"]
     agent_python: str | None = None  # path of the agents' Python; None: search
     access: Access = Access()
+    lease_s: float = 0.0  # after which the job ends without a launcher; 0: it needs none
 
 
 def make_k8s_spec(
@@ -85,14 +87,15 @@ def make_k8s_spec(
     """Return the job of `pslaunch k8s`: the given values, and defaults for all others.
 
     cwd: absolute; relative paths of this machine start there. run: RUN_DIGITS for the end of the name, which
-    make it unique; without them equal jobs have equal names. Raises SpecError.
+    make it unique, of a job with a launcher; without them equal jobs have equal names. Raises SpecError.
     """
     options = read_common_options(given, environ)
     _check_workspace(given)
     package, workspace, program = read_package(given, split, lambda: locate(given, split, cwd))
     pods, servers = _count_pods(given)
     name = _choose_object_name(given, workspace, pods, servers) + (f"-{run}" if run else "")
-    reach = _read_reach(given, name, servers, cwd, environ)
+    lease_s = given.read("lease") if run else 0.0
+    reach = _read_reach(given, name, servers, cwd, environ)._replace(lease_s=lease_s)
     one = Count("per_node", 1)
     spec = JobSpec(
         backend="k8s",
@@ -104,21 +107,33 @@ def make_k8s_spec(
             trainers=one,
             package=package,
             reach=reach,
+            job_id=name,
         ),
         program=program,
         program_args=(*split.forwarded, *split.program_args),
         trainer_flags=given.trainer_flags,
         head="node",
-        detach=True,
+        detach=not run,
         **{
             **{k: v for k, v in options.items() if k not in ("head", "detach")},
+            **(_read_places(given, workspace, cwd) if run else {}),
             "port": options["port"] or FIRST_PORT,  # a pod has all ports; the head's is known beforehand
             "python": given.read("python"),
         },
     )
     check_spec(spec, given)
     _check_effects(spec, given)
+    if run:
+        refuse_without_effect(given, "output_dir", "where the job is started")
     return spec
+
+
+def _read_places(given: Given, workspace: Path, cwd: Path) -> dict[str, Path]:
+    """Return the folders for results: those of a job on this machine unless others are given."""
+    return {
+        "fetch_output": check_folder_to_make(given.get("fetch_output"), cwd) or workspace / "output",
+        "fetch_logs": check_folder_to_make(given.get("fetch_logs"), cwd) or workspace / "log",
+    }
 
 
 def _read_reach(given: Given, name: str, servers: int, cwd: Path, environ: Mapping[str, str]) -> K8sReach:

@@ -438,6 +438,18 @@ OPTIONS: Final[Sequence[Option]] = (
         help="Policy for host keys missing from known_hosts: ask, accept_new or reject.",
     ),
     Option(
+        name="fetch_output", metavar="DIR", kind=Text(), says="output/ of the folder", backends=K8S,
+        help="Local folder for output/ of node 0, fetched at the end.",
+    ),
+    Option(
+        name="fetch_logs", metavar="DIR", kind=Text(), says="log/ of the folder", backends=K8S,
+        help="Local folder for the logs of all pods, fetched at the end.",
+    ),
+    Option(
+        name="lease", metavar="SECONDS", kind=Seconds(3.0), default=120.0, backends=K8S,
+        help="Seconds after which a job whose launcher is gone ends.",
+    ),
+    Option(
         name="fetch_output", metavar="DIR", kind=Text(), says="it stays on node 0", backends=REMOTE,
         help="Local folder for output/, fetched at the end.",
     ),
@@ -462,7 +474,7 @@ OPTIONS: Final[Sequence[Option]] = (
         help="File for each control message, without secrets; nodes write theirs beside their logs.",
     ),
     _make_flag("detach", "Return as soon as the programs run; the job continues by itself.", STARTED),
-    _make_flag("dry_run", "Print the plan and start nothing.", STARTED),
+    _make_flag("dry_run", "Print the plan and start nothing."),
     _make_flag("connect", "With --dry_run: contact the hosts to complete the plan.", FABRIC),
     _make_flag("json", "Print JSON: one object a line."),
     Option(

@@ -38,6 +38,7 @@ class Site(NamedTuple):
     nic: str = ""
     reach: Any = None  # connection options, for its backend only
     expected: tuple[Node, ...] = ()  # nodes of a dry run, where agents report them
+    job_id: str = ""  # of a job that begins by itself, with its nodes; else the launcher makes one
 
 
 class Elsewhere(NamedTuple):

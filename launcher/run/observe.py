@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..backends.base import Line
+from ..errors import PslaunchError
 from ..node import codes
 from ..node.dispatch.head_side import Supply
 from ..node.dispatch.to_head import ToHead
@@ -49,9 +50,11 @@ class RemoteHead:
         lost_after_s: float,
         supply: Supply | None = None,
         trace: Note | None = None,
+        reopen: Callable[[], Line | Event] | None = None,
     ) -> None:
-        self._loop, self._name, self._diagnosis = loop, name, line.diagnosis
-        self._lost_after_s = lost_after_s
+        """`reopen`: returns a new line for a lost one, or the event `end` of a job that is over. Slow."""
+        self._loop, self._name = loop, name
+        self._lost_after_s, self._trace, self._reopen = lost_after_s, trace, reopen
         self._job_id = "JOB_ID"  # until the head leads a job
         self.placed: Placed  # the job that it leads, with the nodes' actual folders once they are known
         self._events = Recent()
@@ -59,22 +62,28 @@ class RemoteHead:
         self._code: int | None = None
         self._end_code: int | None = None  # as in its `end` event
         self._stopped: tuple[int, str] | None = None  # code and reason of our request to end
-        self._hurried = False  # requested twice
+        self._stops: list[messages.StopMsg] = []
+        self.hurried = False  # the end was requested twice
+        self._closed = False
         self.lost = ""  # why the line was lost before the job ended
         self.told = False  # any message has come
         self.on_slow: Callable[[str], None] = lambda _text: None  # called if the head does not answer
         self.answers: dict[str, Any] = {}
+        self._take_line(line)
+        self._package = ToHead(loop, self._line, supply, self._lose)
+
+    def _take_line(self, line: Line) -> None:
+        self._diagnosis = line.diagnosis
         self._line: MessageLine[messages.OfObserver] = MessageLine(
-            loop,
+            self._loop,
             line.read_fd,
             line.write_fd,
-            lost_after_s=lost_after_s,
+            lost_after_s=self._lost_after_s,
             on_message=self._handle,
-            on_lost=self._lose,
+            on_lost=self._lose_line,
             seals=line.seals,
-            trace=trace,
+            trace=self._trace,
         )
-        self._package = ToHead(loop, self._line, supply, self._lose)
 
     # --- the interface of a head, as of node/head/head.py ---
 
@@ -98,11 +107,12 @@ class RemoteHead:
     def stop(self, number: int, reason: str, code: int = 0) -> None:
         if not self._stopped:
             self._loop.call_after(SLOW_S, self._report_slow)
-        elif not self._hurried:
-            self._hurried = True
+        elif not self.hurried:
+            self.hurried = True
             self._loop.call_after(GIVE_UP_S, self._give_up)
         self._stopped = self._stopped or (code or codes.SIGNAL_BASE + number, reason)
-        self._line.send({"type": "stop", "number": number, "reason": reason, "code": code})
+        self._stops.append({"type": "stop", "number": number, "reason": reason, "code": code})
+        self._line.send(self._stops[-1])
 
     def _report_slow(self) -> None:
         if not self.done and "stopping" not in self.answers:
@@ -136,8 +146,14 @@ class RemoteHead:
         self._line.send({"type": "expect", "limit_s": self._lost_after_s})
 
     def follow(self) -> None:
-        """Request all events, from the first that the head still has."""
-        self._line.send({"type": "follow", "cursor": 0})
+        """Request all further events, from the first that the head still has."""
+        self._line.send({"type": "follow", "cursor": self._next})
+
+    def hold(self, placed: Placed) -> None:
+        """Follow the job that a head leads, which may end once our line is lost for its lease."""
+        self.placed, self._job_id = placed, placed.plan.job_id
+        self._line.send({"type": "hold"})
+        self.follow()
 
     def free(self) -> bool:
         """Let the job run on without this launcher; returns False if the head refuses."""
@@ -159,6 +175,7 @@ class RemoteHead:
 
     def close(self) -> None:
         """Close the line. May be called twice."""
+        self._closed = True
         self._line.close()
         self._package.close()
 
@@ -194,6 +211,36 @@ class RemoteHead:
         self._next = event["n"] + 1
         if event["event"] == "end":
             self._end_code = event["code"]
+
+    def _lose_line(self, reason: str) -> None:
+        """Open a lost line again, if that is possible."""
+        if not self._reopen:
+            self._lose(reason)
+            return
+        said = self._diagnosis()
+        why = reason + (f"; {said}" if said else "")
+        self.on_slow(f"the line to {self._name} was lost, and is opened again: {why}")
+        self._loop.do_aside(self._reopen, self._resume, self._fail_to_resume)
+
+    def _resume(self, found: Line | Event) -> None:
+        if not isinstance(found, Line):
+            if not self._closed:
+                self._keep({**found, "n": self._next})
+                self._code = found["code"]
+                self.close()
+        elif self._closed:
+            found.close()
+        else:
+            self._take_line(found)
+            self.hold(self.placed)
+            for stop in self._stops:
+                self._line.send(stop)
+
+    def _fail_to_resume(self, e: Exception) -> None:
+        if not isinstance(e, PslaunchError):
+            raise e
+        if not self._closed:
+            self._lose(str(e))
 
     def _lose(self, reason: str) -> None:
         self.close()

@@ -6,9 +6,11 @@ import contextlib
 import functools
 import json
 import os
+import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TextIO, TypeVar, cast
@@ -16,11 +18,13 @@ from typing import TYPE_CHECKING, Generic, TextIO, TypeVar, cast
 from ..backends.base import (
     CLOSE_EXTRA_S,
     Backend,
+    BeginningBackend,
     Dial,
     LeadingBackend,
     Line,
     find_backend,
     make_leading_backend,
+    make_starting_backend,
 )
 from ..errors import (
     STOP_SIGNALS,
@@ -69,7 +73,7 @@ def render_dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> st
 
     Raises PslaunchError if an asked host has a problem, or the package can't be sent.
     """
-    plan = make_plan(spec, make_job_id(spec.job_name))
+    plan = make_plan(spec, spec.site.job_id or make_job_id(spec.job_name))
     if connect:
         from ..check.check import find_facts
 
@@ -94,7 +98,7 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     """
     _make_folders(spec)
     trace = _begin_trace(spec)
-    plan = _add_wheels(make_plan(spec, make_job_id(spec.job_name)), spec)
+    plan = _add_wheels(make_plan(spec, spec.site.job_id or make_job_id(spec.job_name)), spec)
     if spec.detach and spec.site.remote:
         _remember(plan, 0, spec.site.reach).unlink()  # only a test of writing: nobody leads the job yet
     try:
@@ -158,10 +162,18 @@ def _run(
 ) -> tuple[int, bool]:
     """Return the exit code, and True if any program was started."""
     site = spec.site
-    leader = None
-    if spec.head == "node":
+    backend: Backend = find_backend(spec.backend).make_backend(site.reach)
+    start: Callable[[], Started]
+    leader = beginner = None
+    if isinstance(backend, BeginningBackend):
+        beginner = _Beginner(backend, plan)
+        start = beginner.start
+    elif spec.head == "node":
         leader = _Leader(make_leading_backend(spec.backend, site.reach), plan)
-    backend: Backend = leader.backend if leader else find_backend(spec.backend).make_backend(site.reach)
+        backend, start = leader.backend, leader.start
+    else:
+        starter = make_starting_backend(spec.backend, site.reach)
+        backend, start = starter, functools.partial(starter.start, plan.nodes, plan.limits)
     loop, outlet = Loop(), Outlet(out or sys.stdout)
     with contextlib.ExitStack() as at_end:
         at_end.callback(outlet.drain)
@@ -170,8 +182,7 @@ def _run(
         at_end.callback(loop.close)
         # From here on a signal waits until the loop runs, when what was started can be ended.
         loop.handle_signals({n: lambda: None for n in STOP_SIGNALS})
-        start = functools.partial(backend.start, plan.nodes, plan.limits)
-        starting = SlowWork(loop, leader.start if leader else start)
+        starting = SlowWork(loop, start)
         at_end.callback(backend.close)
         at_end.callback(_leave, starting, backend)
         starting.give_time()
@@ -183,7 +194,9 @@ def _run(
         watch = Watch(loop, view, outlet)
         watch.on_ending = backend.limit_end
         remote = None
-        if leader:
+        if beginner:
+            remote = _follow(loop, beginner, watch, starting, at_end, trace)
+        elif leader:
             remote = _lead_on_node(loop, leader, watch, starting, at_end, trace, detach=spec.detach)
             if site.remote:
                 with contextlib.suppress(FileError, OSError):
@@ -191,6 +204,9 @@ def _run(
                     _remember(plan, len(remote.placed.nodes), way)
         head = remote or _lead_here(loop, backend, plan, watch, starting, at_end, trace)
         watch.begin(head)
+        if beginner:
+            watch.run_until(lambda: watch.has_started_all or head.done)
+            SlowWork(loop, beginner.backend.confirm).wait(lambda: head.done, backend.cancel)
         if remote and spec.detach:
             watch.run_until(lambda: watch.has_started_all or head.done)
             if not head.done and remote.free():
@@ -201,13 +217,15 @@ def _run(
                 )
                 return codes.OK, True
         watch.run_until_done()
-        if spec.fetch_output or spec.fetch_logs:
-            fetched = _fetch(loop, spec, plan, backend, watch, head.placed.nodes)
-            return head.code or fetched, watch.any_began
-        if site.remote and head.code == codes.OK and not as_json:  # in JSON, `end` is the last line
+        fetched = codes.OK
+        if (spec.fetch_output or spec.fetch_logs) and not (beginner and remote and remote.hurried):
+            fetched = _fetch(loop, spec, plan, backend, watch, head.placed.nodes, quiet=as_json)
+        elif site.remote and head.code == codes.OK and not as_json:  # in JSON, `end` is the last line
             node_0 = head.placed.nodes[0]
             watch.say(f"output is in {node_0.output_dir} on {node_0.name}; --fetch_output brings it")
-        return head.code, watch.any_began
+        if beginner:
+            _remove(loop, beginner.backend, watch)
+        return head.code or fetched, watch.any_began
 
 
 class SlowWork(Generic[T]):
@@ -375,8 +393,73 @@ def _lead_on_node(
     return head
 
 
+class _Beginner:
+    """Start of a job that begins by itself; `news`: told meanwhile, each with the code of its failure."""
+
+    def __init__(self, backend: BeginningBackend, plan: Plan) -> None:
+        self.backend, self.plan = backend, plan
+        self.news: deque[tuple[str, int]] = deque()
+
+    def start(self) -> Started:
+        line = self.backend.begin(self.plan, lambda text, code: self.news.append((text, code)))
+        return [(self.plan.nodes[0], line)]
+
+
+def _follow(
+    loop: Loop,
+    beginner: _Beginner,
+    watch: Watch,
+    starting: SlowWork[Started],
+    at_end: contextlib.ExitStack,
+    trace: Trace | None,
+) -> RemoteHead:
+    from .observe import RemoteHead
+
+    backend, plan, news = beginner.backend, beginner.plan, beginner.news
+    heads: list[RemoteHead] = []
+
+    def tell() -> None:
+        while news:
+            text, code = news.popleft()
+            if code and heads:
+                heads[0].stop(signal.SIGTERM, text, code)
+            else:
+                watch.say(text, "warning")
+
+    loop.call_every(TICK_S, tell)
+    first, line = _wait_for_nodes(loop, backend, watch, starting, "the cluster").pop()
+    head = RemoteHead(
+        loop,
+        line,
+        name=f"node 0 ({first.name})",
+        lost_after_s=plan.limits.lost_after_s,
+        trace=trace and trace.make_note("head"),
+        reopen=backend.reopen,
+    )
+    heads.append(head)
+    at_end.callback(head.close)
+    head.on_slow = lambda text: watch.say(text, "warning")
+    _stop_on_signals(loop, backend, head.stop)
+    head.hold(place(plan, plan.nodes))
+    return head
+
+
+def _remove(loop: Loop, backend: BeginningBackend, watch: Watch) -> None:
+    """Remove what the job has left in the cluster, at once after a signal."""
+    _stop_on_signals(loop, backend, lambda _number, _why: backend.limit_end(0.0))
+    for left in SlowWork(loop, backend.remove).wait(lambda: False, backend.cancel) or ():
+        watch.say(left, "warning")
+
+
 def _fetch(
-    loop: Loop, spec: JobSpec, plan: Plan, backend: Backend, watch: Watch, nodes: Sequence[Node]
+    loop: Loop,
+    spec: JobSpec,
+    plan: Plan,
+    backend: Backend,
+    watch: Watch,
+    nodes: Sequence[Node],
+    *,
+    quiet: bool,
 ) -> int:
     """Fetch the results and report what failed. Returns an exit code, 0 if all came."""
     from .fetch import fetch_results
@@ -386,14 +469,16 @@ def _fetch(
     logs = spec.fetch_logs if watch.any_ran or spec.trace else None
     places = [str(place) for place in (output, logs) if place]
     if not places:
-        watch.say("nothing is fetched because no program of this job has run")
+        if not quiet:
+            watch.say("nothing is fetched because no program of this job has run")
         return codes.OK
     asked: list[tuple[int, str]] = []
     _stop_on_signals(loop, backend, lambda number, why: asked.append((number, why)))
+    # `release`: the job has ended, nothing on the nodes needs a wait.
+    cut = backend.cancel if isinstance(backend, BeginningBackend) else backend.release
     work = functools.partial(fetch_results, backend, plan.job_id, nodes, output=output, logs=logs)
     try:
-        # `release`: the job has ended, nothing on the nodes needs a wait.
-        found = SlowWork(loop, work).wait(lambda: bool(asked), backend.release)
+        found = SlowWork(loop, work).wait(lambda: bool(asked), cut)
         if found is None:
             number, why = asked[0]
             watch.say(f"fetching results was interrupted: {why}", "error")
@@ -404,7 +489,8 @@ def _fetch(
         return e.exit_code
     for left_out in found.left_out:
         watch.say(f"not fetched: {left_out}", "warning")
-    watch.say(f"results are in {' and '.join(places)}")
+    if not quiet:
+        watch.say(f"results are in {' and '.join(places)}")
     return codes.OK
 
 

@@ -9,19 +9,25 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from pslaunch.backends.local import NODE
+from integration.test_contract import POLITE
+from pslaunch.backends.local import NODE, LocalBackend
 from pslaunch.node import beginning, codes, job
 from pslaunch.node.dispatch.archive import pack
+from pslaunch.node.later import relay
+from pslaunch.node.loop import Loop
 from pslaunch.options.args import Split
 from pslaunch.options.local_spec import make_local_spec
 from pslaunch.options.sources import gather
 from pslaunch.plan import make_plan
+from pslaunch.run.observe import RemoteHead
 from pslaunch.ship.package import list_package
+from support.jobs import has
 from support.process import Started, started
 
 SECRET = "ab" * 32
@@ -41,9 +47,17 @@ def find_free_port() -> int:
             return port
 
 
-def write_job(folder: Path, workspace: Path, *options: str, wait_timeout_s: float = 60.0) -> Path:
+def write_job(
+    folder: Path,
+    workspace: Path,
+    *options: str,
+    wait_timeout_s: float = 60.0,
+    lease_s: float = 0.0,
+    linger_s: float = 0.0,
+) -> Path:
     """Write what the nodes of a job of two nodes begin from; return the file for its end."""
-    words = ("--nodes=2", "--server_num=0", "--worker_num=2", f"--job_workspace={workspace}", *options)
+    words = ("--nodes=2", "--worker_num=2", f"--job_workspace={workspace}", *options)
+    words += () if has(options, "--server_num") else ("--server_num=0",)
     split = Split(ours=words)
     spec = make_local_spec(gather("local", split, workspace), split, cwd=workspace, environ=os.environ)
     plan = make_plan(spec, "begun-1")._replace(port=find_free_port())
@@ -55,7 +69,9 @@ def write_job(folder: Path, workspace: Path, *options: str, wait_timeout_s: floa
     report = folder / "report"
     report.touch()
     port = job.choose_gate_port(job.place(plan, nodes))
-    begun = beginning.Beginning(plan, "localhost", port, wait_timeout_s, str(report), packed=True)
+    begun = beginning.Beginning(
+        plan, "localhost", port, wait_timeout_s, str(report), packed=True, lease_s=lease_s, linger_s=linger_s
+    )
     contents = {
         beginning.JOB: begun.encode(),
         beginning.PACKAGE: pack(list_package(plan.package, os.environ)),
@@ -132,6 +148,65 @@ def test_term_to_node_0_ends_the_job_in_order(folder: Path, workspace: Path) -> 
         os.kill(first.pid, signal.SIGTERM)
         assert (first.wait(), second.wait()) == (codes.NODE_LOST, 0)
     assert json.loads(report.read_text())["code"] == codes.NODE_LOST
+
+
+WAIT = "import time; print('runs', flush=True); time.sleep(600)"
+
+
+@contextlib.contextmanager
+def holding_line(folder: Path) -> Iterator[tuple[Loop, RemoteHead]]:
+    """Hold the job as a launcher does."""
+    line = LocalBackend().open_head_line({"socket": relay.find_socket("begun-1")})
+    loop = Loop()
+    head = RemoteHead(loop, line, name="node 0", lost_after_s=30.0)
+    plan = beginning.read(str(folder)).plan
+    head.hold(job.place(plan, plan.nodes))
+    yield loop, head
+    head.close()
+    loop.close()
+
+
+def test_job_ends_once_its_launcher_is_gone_for_the_lease(folder: Path, workspace: Path) -> None:
+    (workspace / "train.py").write_text(WAIT)
+    report = write_job(folder, workspace, lease_s=3.0, linger_s=60.0)
+    with run_node(folder, 0) as first, run_node(folder, 1) as second:
+        first.expect(r"^trainer/1 \| runs$")
+        with holding_line(folder) as (loop, head):
+            loop.run(lambda: "trainer/1" in {e.get("process") for e in head.list_events(0)[0]})
+            time.sleep(4.0)  # past the lease: the job goes on
+            assert head.get_status() is not None and not report.read_text()
+        start_s = time.monotonic()
+        assert (first.wait(), second.wait()) == (codes.HUP, 0)
+        assert 2.5 < time.monotonic() - start_s < 3.0 + 1.0 + 4.0
+    assert json.loads(report.read_text())["reason"].startswith("the launcher is gone for 3 s")
+
+
+def test_nodes_linger_for_a_launcher_that_comes_late_and_end_by_term(folder: Path, workspace: Path) -> None:
+    (workspace / "train.py").write_text("print('quick')")
+    write_job(folder, workspace, lease_s=60.0, linger_s=60.0)
+    with run_node(folder, 0) as first, run_node(folder, 1) as second:
+        first.expect(r"^pslaunch \| .*event.*end")
+        with holding_line(folder) as (loop, head):
+            loop.run(lambda: head.done)
+            said = [e["text"] for e in head.list_events(0)[0] if e["event"] == "line"]
+        assert (head.code, said) == (0, ["quick", "quick"])
+        for node in (first, second):
+            assert node.proc.poll() is None
+            os.kill(node.pid, signal.SIGTERM)
+        assert (first.wait(timeout_s=5), second.wait(timeout_s=5)) == (0, 0)
+
+
+def test_term_to_another_node_ends_the_job_in_order(folder: Path, workspace: Path) -> None:
+    (workspace / "train.py").write_text(POLITE)
+    report = write_job(folder, workspace, "--server=script", "--server_num=2")
+    with run_node(folder, 0) as first, run_node(folder, 1) as second:
+        for key in ("pserver/0", "pserver/1", "trainer/0", "trainer/1"):
+            first.expect(rf"^{key} \| ready$")
+        os.kill(second.pid, signal.SIGTERM)
+        assert (first.wait(), second.wait()) == (codes.NODE_LOST, 0)
+        said = [line.split()[-1] for line in first.output().splitlines() if "| leaving" in line]
+    assert said == ["trainer", "trainer", "pserver", "pserver"]
+    assert "asked to end (SIGTERM)" in json.loads(report.read_text())["reason"]
 
 
 @pytest.mark.parametrize("secret", ["", "abcd", "no hexadecimal"])

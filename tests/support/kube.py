@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 import yaml
 from kubernetes import client, config
 
+from pslaunch.options.k8s_values import ROOT
+from support.jobs import PSLAUNCH, has
 from support.process import poll_until
 from testbed.kube import NAMESPACE, of_run, why_not
-from testbed.kube.cluster import RESTRICTED, ROLE, make_binding
+from testbed.kube.cluster import PYTHON, RESTRICTED, ROLE, make_binding
 
 GONE_S = 30.0
 
@@ -132,3 +135,44 @@ def open_kube() -> Iterator[Kube]:
         yield kube
     finally:
         kube.close()
+
+
+class KubePlace:
+    """Pods of the run's cluster, as the limited user has them. Files of a job are here once it has ended."""
+
+    name, led = "k8s", True
+
+    def __init__(self, cluster: Kube, nodes: int, *options: str) -> None:
+        self._cluster, self.nodes, self._options = cluster, nodes, options
+        self._workspace = Path()
+
+    def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
+        self._workspace = workspace
+        where = (f"--kubeconfig={self._cluster.kubeconfig}", f"--namespace={self._cluster.namespace}")
+        what = (f"--image={PYTHON}", f"--nodes={self.nodes}", f"--job_dispatch_package={workspace}")
+        numbers = [f"{name}=1" for name in ("--server_num", "--worker_num") if not has(options, name)]
+        own = ("--json", *where, *what, *numbers, *self._options)
+        return [*PSLAUNCH, "k8s", "apply", *own, *options, *program]
+
+    def workspaces(self, workspace: Path) -> list[Path]:
+        return [workspace] * self.nodes
+
+    def seen_here(self, node: int, path: str) -> Path:
+        inner = Path(path).relative_to(ROOT).parts[1:]
+        if inner[:1] == ("log",):
+            (folder,) = (self._workspace / "log").glob(f"{node}-*")
+            return folder.joinpath(*inner[1:])
+        return self._workspace.joinpath(*inner)
+
+    def pid_here(self, node: int, pid: int) -> int:
+        """Return the process whose innermost id is `pid`, by the environment that its job has given it."""
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                inner = re.search(r"^NSpid:.*\s(\d+)$", (folder / "status").read_text(), re.M)
+                environ = (folder / "environ").read_bytes().split(b"\0")
+                if inner and int(inner[1]) == pid and f"PSLAUNCH_NODE_ID={node}".encode() in environ:
+                    return int(folder.name)
+        raise LookupError(f"no process {pid} of node {node}")
+
+    def holding_port(self) -> contextlib.AbstractContextManager[tuple[int, int]]:
+        pytest.skip("a pod has all ports to itself")

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .loan import Loan
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+NOTED_WITHIN_S = 1.0  # limit for the head to take over the end of a signalled agent
 
 
 class Agent:
@@ -83,6 +84,9 @@ class Agent:
         self._trace: Trace | None = None
         self._ending: Ending | None = None  # our own, without a head to order one
         self._killed, self._left = 0, list[int]()
+        self._noted = False  # the head ends the job for what we have reported
+        self._linger_until_s = 0.0
+        self._signalled = False
         self.code: int | None = None
         os.set_blocking(keeper_fd, False)
         loop.handle_signals(
@@ -104,8 +108,11 @@ class Agent:
         )
 
     def end_on_signal(self, number: int) -> None:
-        """End after a signal to the agent itself."""
-        self._give_up(describe_end_signal(number))
+        """End after a signal to the agent itself: by orders of the head, alone only without any."""
+        self._signalled = True
+        why = describe_end_signal(number)
+        self.report_trouble("", codes.NODE_LOST, why)
+        self.loop.call_after(NOTED_WITHIN_S, lambda: None if self._noted else self._end_alone(why))
 
     # --- orders ---
 
@@ -310,12 +317,25 @@ class Agent:
             if program:
                 program.signal(m["number"])
 
-    def order_finish(self, _m: messages.FinishMsg) -> None:
-        """End the job here and leave nothing of it."""
+    def order_finish(self, m: messages.FinishMsg) -> None:
+        """End the job here; of it only files are left, for which the agent may linger."""
+        self._linger_until_s = self.loop.now() + float(m["linger_s"])
         self._clean()
         left = [str(pid) for pid in self._left]
         self.line.send({"type": "finished", "killed": self._killed, "left": left}, in_order=True)
         self.code = codes.OK
+
+    def order_noted(self, _m: messages.NotedMsg) -> None:
+        self._noted = True
+
+    @property
+    def is_over(self) -> bool:
+        """True once nobody needs this process any more."""
+        return self.code is not None and self.line.is_idle and not self._lingers
+
+    @property
+    def _lingers(self) -> bool:
+        return self.loop.now() < self._linger_until_s and not self._signalled
 
     # --- reports ---
 
@@ -417,7 +437,8 @@ class Agent:
         ports.close_all({**self.held, "": self._marks})
         if self._premises:
             self._premises.leave()
-        shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper, if alive, does it too
+        if not self._lingers:  # else late observers find the head there
+            shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper, if alive, does it too
 
     def _close_doors(self) -> None:
         if self._door:

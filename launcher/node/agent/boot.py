@@ -12,12 +12,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .. import codes, procs
+from .. import procs
 from ..line.beats import keep_beating
 from ..line.wire import READ_BYTES, Decoder, WireError
 from ..loop import Loop
 from ..silence import Silence
-from .agent import END_SIGNALS, Agent, describe_end_signal
+from .agent import END_SIGNALS, Agent
 
 if TYPE_CHECKING:
     from ..head.on_node import Lead
@@ -79,17 +79,12 @@ def main(
         lost_after_s=lost_after_s, grace_s=grace_s, seals=seals, secret=secret, lent=lent,
     )  # fmt: skip
     if lead is None:
-        loop.run(lambda: agent.code is not None and agent.line.is_idle)
+        loop.run(lambda: agent.is_over)
         return agent.code or 0
     for number in END_SIGNALS:
-        loop.handle_signals({number: functools.partial(_end_job, lead, agent, number)})
+        loop.handle_signals({number: functools.partial(_end, agent, lead, number)})
     loop.run(
-        lambda: (
-            agent.code is not None
-            and agent.line.is_idle
-            and lead.is_over
-            and (stand_in is None or stand_in.code is not None)
-        ),
+        lambda: agent.is_over and lead.is_over and (stand_in is None or stand_in.code is not None),
         after_each=[lead.push],
     )
     return (stand_in and stand_in.code) or agent.code or 0
@@ -110,12 +105,9 @@ def _take_wheel(folder: str, run_dir: str) -> None:
             os.environ["PYTHONPATH"] = f"{there}:{others}" if others else there
 
 
-def _end_job(lead: Lead, agent: Agent, number: int) -> None:
-    """End the whole job if the head here leads one, else the agent alone."""
-    if lead.has_job:
-        agent.report_trouble("", codes.NODE_LOST, describe_end_signal(number))
-    else:
-        agent.end_on_signal(number)
+def _end(agent: Agent, lead: Lead, number: int) -> None:
+    lead.wait_for_nobody()
+    agent.end_on_signal(number)
 
 
 def _read_endpoint(read_fd: int, keeper_fd: int, lost_after_s: float, seals: Seals | None) -> dict[str, Any]:

@@ -70,6 +70,7 @@ class Head:
         self._told_ending = False
         self.drain: Callable[[], None] = lambda: None  # gives observers the new events
         self.settled: Callable[[], None] = lambda: None  # called once nodes' paths or addresses are known
+        self.choose_linger_s: Callable[[], float] = lambda: 0.0  # asked once the nodes finish
         self._finishing = False
         self._finish_s = 0.0  # time of the order to finish
         self._owing: set[int] = set()  # nodes that have not answered it
@@ -249,6 +250,7 @@ class Head:
         log = member.log if member else ""
         failure = Failure(what, link.node.id, code, text, log=log, advice=advice)
         self._supervisor.note_failure(failure, self._loop.now())
+        link.line.send({"type": "noted"})
 
     def on_vanished(self, link: Link, m: messages.VanishedMsg) -> None:
         text = "lost the process that its scheduler had started for it, which was ended from outside"
@@ -345,8 +347,9 @@ class Head:
     def _finish(self) -> None:
         self._finishing, self._finish_s = True, self._loop.now()
         self._owing = {number for number, link in self.links.items() if not link.gone}
+        linger_s = self.choose_linger_s()
         for link in self.links.values():
-            link.line.send({"type": "finish"})
+            link.line.send({"type": "finish", "linger_s": linger_s})
         self._loop.call_after(FINISH_LIMIT_S, self._give_up)
 
     def on_finished(self, link: Link, m: messages.FinishedMsg) -> None:

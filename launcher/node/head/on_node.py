@@ -2,7 +2,8 @@
 
 Observers speak the same wire: the launcher that started the job over its line to this node, later ones over
 a Unix socket in the run folder, or through the gate with proof of the secret. They may only `follow`,
-`status` and `stop`; a lost line of the launcher also ends the job, unless it has sent `free`.
+`status`, `stop` and `hold`. The job ends when the lines of all its holders, at first the launcher alone,
+have been lost for the lease, unless it is free.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ..line.gate import OBSERVER, Gate, Seals
 from ..line.listener import Listening
 from ..line.trace import Trace
 from ..line.wire import NONSENSE, Data, Message, MessageLine
-from ..loop import Loop
+from ..loop import Loop, Timer
 from .head import Head
 
 if TYPE_CHECKING:
@@ -63,12 +64,16 @@ class Lead:
         self._head: Head | None = None
         self._gate: Gate | None = None
         self._held = True
+        self._lease_s = self._linger_s = 0.0
+        self._lease: Timer | None = None  # running while nobody holds the job
+        self._lease_is_over = False
+        self._told_holder = False  # about the end
         self._trace: Trace | None = None
         self._record = record.Record("", {})
         self._over_s: float | None = None  # end of the job, or of the last piece sent after it
-        self._listening: Listening | None = None
         self._observers: list[Observer] = []
         self._launcher = self._observe(read_fd, write_fd, seals)
+        self._holders = {self._launcher}
         self._supply = FromLauncher(loop, self._launcher.line.send, self._get_job)
 
     @property
@@ -84,12 +89,12 @@ class Lead:
             for o in self._observers
             if o.cursor is not None or o is self._launcher
         )
-        return told or self._loop.now() >= self._over_s + SAY_GOODBYE_S
+        wait_s = 0.0 if self._told_holder else self._choose_linger_s()
+        return (told and not wait_s) or self._loop.now() >= self._over_s + max(wait_s, SAY_GOODBYE_S)
 
-    @property
-    def has_job(self) -> bool:
-        """True while a head can end the job."""
-        return self._head is not None
+    def wait_for_nobody(self) -> None:
+        """End soon after the job, even if no holder has come to learn of its end."""
+        self._told_holder = True
 
     # --- observers ---
 
@@ -111,12 +116,28 @@ class Lead:
 
     def _lose(self, observer: Observer, reason: str) -> None:
         self._observers.remove(observer)
-        if observer is not self._launcher:
-            return
         if self._head is None:
-            self._give_up()
-        elif self._held and not self._head.done:
-            self._head.stop(signal.SIGHUP, f"the launcher is gone: {reason}")
+            if observer is self._launcher:
+                self._give_up()
+        elif observer in self._holders:
+            self._leave(observer, reason)
+
+    def _leave(self, holder: Observer, reason: str) -> None:
+        """End the job once the lease is over, unless another observer holds it."""
+        self._holders.discard(holder)
+        if self._holders or not self._held:
+            return
+
+        def end() -> None:
+            if self._head and not self._head.done:
+                self._lease_is_over = True
+                since = f" for {self._lease_s:g} s" if self._lease_s else ""
+                self._head.stop(signal.SIGHUP, f"the launcher is gone{since}: {reason}")
+
+        if self._lease_s:
+            self._lease = self._loop.call_after(self._lease_s, end)
+        else:
+            end()
 
     def _give_up(self) -> None:
         """Close the agent's line: the launcher left without a job, and the agent ends by itself."""
@@ -174,6 +195,7 @@ class Lead:
         self._head = Head(self._loop, placed, secret, time.time, self._supply, self._trace)
         own, self._own_fd = self._own_fd, -1
         self._head.drain, self._head.settled = self.push, self._tell_places
+        self._head.choose_linger_s = self._choose_linger_s
         self._head.attach(first, own, own, lambda: "")
         observer.line.send({"type": "leading", "port": self._gate.port, "addrs": addrs})
 
@@ -215,10 +237,26 @@ class Lead:
         if observer is self._launcher and self._head and self._gate:
             self._head.expect(self._gate.port, float(m["limit_s"]))
 
+    def order_lease(self, observer: Observer, m: messages.LeaseMsg) -> None:
+        """Let another observer hold the job instead of this one; a lease of 0 s is for a free job."""
+        if observer is self._launcher:
+            self._lease_s, self._linger_s = float(m["lease_s"]), float(m["linger_s"])
+            self._held = self._lease_s > 0
+            self._leave(observer, "its line never came")
+
+    def order_hold(self, observer: Observer, _m: messages.HoldMsg) -> None:
+        self._holders.add(observer)
+        if self._lease:
+            self._lease.cancel()
+
+    def _choose_linger_s(self) -> float:
+        """Return the time for which nodes stay after the end, since a launcher will fetch their files."""
+        return 0.0 if self._lease_is_over else self._linger_s
+
     def order_free(self, observer: Observer, _m: messages.FreeMsg) -> None:
         """Continue without the launcher."""
-        if observer is self._launcher:
-            self._held = False
+        self._held &= observer is not self._launcher
+        if not self._held:
             observer.line.send({"type": "freed"})
 
     def order_follow(self, observer: Observer, m: messages.FollowMsg) -> None:
@@ -249,6 +287,7 @@ class Lead:
                     self._over_s = self._loop.now() if self._head.done else None
                 elif self._head.done and not observer.told_over:
                     observer.told_over = True
+                    self._told_holder |= observer in self._holders
                     observer.line.send({"type": "over", "code": self._head.code})
                 else:
                     break
@@ -264,7 +303,7 @@ class Lead:
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         server.bind(self._socket_path)
         server.listen(16)
-        self._listening = Listening(self._loop, server, self._accept)
+        Listening(self._loop, server, self._accept)
 
     def _accept(self, sock: socket.socket, _address: object) -> None:
         fd = sock.detach()
@@ -306,8 +345,6 @@ class Lead:
         self._supply.close()
         if self._gate:
             self._gate.close()
-        if self._listening:
-            self._listening.close()
 
 
 def _parse_node_number(text: bytes) -> int:

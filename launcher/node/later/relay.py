@@ -1,7 +1,8 @@
 """Programs that a later shell starts on a node of a job: a relay to the head, records of jobs, files.
 
-`relay SOCKET` carries bytes to and from the head. The others answer on standard output in pieces: a
-length (u32, little endian) and so many bytes, at last a length of 0, which reveals a truncated answer.
+`relay SOCKET` or `relay JOB` carries bytes to and from the head. The others answer on standard output in
+pieces: a length (u32, little endian) and so many bytes, at last a length of 0, which reveals a truncated
+answer.
 Failures end with 74 and a reason on standard error, unlike a cut line. `read`, `pack` and `results` take,
 after the path, the state folder and the id of the job: files of a later job are refused.
 """
@@ -36,7 +37,7 @@ def main(mode: str, words: Sequence[str]) -> int:
     """Run one of the modes and return its exit code."""
     try:
         if mode == "relay":
-            return relay(words[0])
+            return relay(words[0] if words[0].startswith("/") else find_socket(words[0]))
         answer = AnswerWriter()
         modes: dict[str, Callable[..., None]] = {
             "records": write_records,
@@ -55,6 +56,12 @@ def main(mode: str, words: Sequence[str]) -> int:
     except OSError as e:
         complain(f"{COMMANDS.get(mode, mode)}: {e.filename or ' '.join(words)}: {e.strerror}")
         return codes.IO
+
+
+def find_socket(job_id: str) -> str:
+    """Return the socket of the head that leads a job here. Raises OSError."""
+    with open(os.path.join(record.get_folder(os.environ), f"{job_id}.json"), encoding="utf-8") as f:
+        return str(json.load(f)["socket"])
 
 
 def relay(path: str) -> int:

@@ -1,0 +1,382 @@
+"""The Kubernetes backend: a Job that begins by itself, and execs in its pods to follow it and fetch files."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+from ..errors import FileError, HostError, NodeLostError, PreflightError, PslaunchError, SpecError
+from ..node import codes
+from ..node.head.events import Event, check_event
+from ..node.job import Node, Plan, to_data
+from ..node.later import relay
+from ..options.k8s_spec import Access, K8sReach
+from . import k8s_manifests as manifests
+from .base import OF_ANOTHER, Ended, Line, Tell
+from .k8s_api import Cluster, open_cluster
+from .k8s_errors import Right
+from .k8s_exec import Exec, has_answered
+from .k8s_words import explain
+
+__all__ = ["K8sBackend", "from_data", "make_backend", "to_data"]
+
+POLL_S: Final = 0.2
+LOOK_S: Final = 2.0  # between two looks for the reason why pods do not come
+HELLO_S: Final = 10.0  # for the head's first bytes
+SILENT_S: Final = 30.0  # limit of a pod's silence while it answers
+GONE_EXTRA_S: Final = 15.0  # past a pod's own time to end, for the cluster to remove it
+SHORTEST_GRACE_S: Final = 1
+EXEC_RIGHTS: Final = (Right("get", "pods/exec"), Right("create", "pods/exec"))
+Thing = dict[str, Any]  # an object of the API, as JSON has it
+
+
+def make_backend(reach: K8sReach) -> K8sBackend:
+    return K8sBackend(reach)
+
+
+def describe_start(_reach: K8sReach) -> None:
+    """Return nothing: the plan shows all that the pods start."""
+
+
+def from_data(data: Any) -> K8sReach:
+    """Return a K8sReach from the data of `to_data`. Raises SpecError if another version wrote it."""
+    try:
+        claims = tuple((str(name), str(path)) for name, path in data["claims"])
+        return K8sReach(**{**data, "claims": claims, "access": Access(**data["access"])})
+    except (KeyError, TypeError, ValueError):
+        raise SpecError(OF_ANOTHER) from None
+
+
+class K8sBackend:
+    """One job in a namespace. Its pods need no launcher; an attached one holds it by the line to its head."""
+
+    name = "k8s"
+    ended: Ended | None = None
+
+    def __init__(self, reach: K8sReach) -> None:
+        self._reach = reach
+        self._made: list[Thing] = []  # all to remove, the Job first
+        self._ending_s = 0  # for a pod
+        self._gone_limit_s = 0.0  # for all to be gone
+        self._cancelled, self._confirmed = threading.Event(), threading.Event()
+        self._hurried = False
+        self._answering: socket.socket | None = None
+        self._trainer_pods = 0
+        self._pods: dict[int, Thing] = {}  # by node, as last seen
+
+    @functools.cached_property
+    def _cluster(self) -> Cluster:
+        return open_cluster(self._reach.access)
+
+    # --- the beginning ---
+
+    def begin(self, plan: Plan, tell: Tell) -> Line:
+        if self._reach.lease_s:
+            self._cluster.demand_rights(EXEC_RIGHTS)
+        self._trainer_pods = len(plan.nodes) - self._reach.server_pods
+        self._ending_s = manifests.compute_ending_s(plan)
+        self._gone_limit_s = self._ending_s + GONE_EXTRA_S
+        self._create(manifests.make_objects(plan, self._reach, os.environ))
+        line = self._find_head(tell)
+        threading.Thread(target=self._look_after, args=[tell], daemon=True).start()
+        return line
+
+    def _create(self, things: Sequence[Thing]) -> None:
+        """Create all, owned by the Job of node 0, which is released at last. Raises PslaunchError."""
+        *others, job = map(self._limit, things)
+        owner = self._create_one({**job, "spec": {**job["spec"], "suspend": True}})
+        owned = [{"apiVersion": job["apiVersion"], "kind": "Job", "name": self._reach.name,
+                  "uid": owner["metadata"]["uid"]}]  # fmt: skip
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": f"{self._reach.name}-secret", "labels": job["metadata"]["labels"]},
+            "stringData": {"secret": os.urandom(32).hex()},
+        }
+        for thing in (secret, *others):
+            self._create_one({**thing, "metadata": {**thing["metadata"], "ownerReferences": owned}})
+        if not self._reach.queue:
+            self._patch(self._reach.name, {"suspend": False})
+
+    def _limit(self, thing: Thing) -> Thing:
+        """Limit the time of a Job whose launcher may vanish before it has come to hold it."""
+        if thing["kind"] != "Job" or not self._reach.lease_s:
+            return thing
+        return {
+            **thing,
+            "spec": {**thing["spec"], "activeDeadlineSeconds": round(self._reach.wait_timeout_s)},
+        }
+
+    def _create_one(self, thing: Thing) -> Thing:
+        if self._cancelled.is_set():
+            raise NodeLostError("cancelled")
+        self._made.append({**thing, "spec": None})  # before it is there: the answer may be lost
+        name = f"{thing['kind']} {thing['metadata']['name']}"
+        create = self._find_call("create", thing)
+        made: Thing = self._ask_json(f"create {name}", create, self._cluster.namespace, thing)
+        return made
+
+    def _patch(self, job: str, changed: Mapping[str, Any]) -> None:
+        patch = self._cluster.batch.patch_namespaced_job
+        self._cluster.call(f"change Job {job}", patch, job, self._cluster.namespace, {"spec": changed})
+
+    def _find_call(self, verb: str, thing: Thing) -> Callable[..., Any]:
+        """Return the library's function for a kind of object."""
+        from kubernetes import client
+
+        group = thing["apiVersion"].rpartition("/")[0]
+        apis = {"": client.CoreV1Api, "batch": client.BatchV1Api, "networking.k8s.io": client.NetworkingV1Api}
+        kind = re.sub(r"(?<!^)(?=[A-Z])", "_", thing["kind"]).lower()
+        return cast(Callable[..., Any], getattr(apis[group](self._cluster.api), f"{verb}_namespaced_{kind}"))
+
+    def _ask_json(self, doing: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return an answer of the API as it is, without the library's objects."""
+        answer = self._cluster.call(doing, function, *args, _preload_content=False, **kwargs)
+        return json.loads(answer.data)
+
+    # --- pods ---
+
+    def _list_pods(self) -> dict[int, Thing]:
+        """Return the job's pods by node. Raises PslaunchError."""
+        found = self._ask_json(
+            "list Pods",
+            self._cluster.core.list_namespaced_pod,
+            self._cluster.namespace,
+            label_selector=f"app.kubernetes.io/instance={self._reach.name}",
+        )
+        self._pods = {self._find_node(pod["metadata"]["labels"]): pod for pod in found["items"]}
+        return self._pods
+
+    def _find_node(self, labels: Mapping[str, str]) -> int:
+        """Return the node of a pod with these labels; pservers' Job follows the trainers' (--separate)."""
+        index = int(labels["batch.kubernetes.io/job-completion-index"])
+        return index + (
+            self._trainer_pods if labels["batch.kubernetes.io/job-name"] != self._reach.name else 0
+        )
+
+    def _explain(self) -> tuple[int, str, bool] | None:
+        """Return code and words of a failure of the pods, and True if it may pass."""
+        events = self._ask_json(
+            "list Events", self._cluster.core.list_namespaced_event, self._cluster.namespace
+        )
+        ours = [e for e in events["items"] if e["involvedObject"]["name"].startswith(self._reach.name)]
+        cause = explain(list(self._pods.values()), ours)
+        return (cause.code, cause.text, cause.waits) if cause else None
+
+    def _find_head(self, tell: Tell) -> Line:
+        """Wait for pod 0 and return a line to the head in it. Raises PslaunchError."""
+        look = _Looking(self._explain, tell, self._reach.wait_timeout_s)
+        while True:
+            first = self._list_pods().get(0)
+            found = first and self._open_line(first)
+            if isinstance(found, Line):
+                return found
+            if found:
+                raise NodeLostError(f"pod 0 has ended: {found['reason']}")
+            look()
+            if self._cancelled.wait(POLL_S):
+                raise NodeLostError("cancelled")
+
+    def _look_after(self, tell: Tell) -> None:
+        """Tell why pods do not come, until all programs run."""
+        look = _Looking(self._explain, tell, self._reach.wait_timeout_s)
+        while not self._confirmed.wait(LOOK_S):
+            try:
+                if any(not _get_state(pod, "running") for pod in self._list_pods().values()):
+                    look()
+            except PreflightError as e:
+                tell(str(e), e.exit_code)
+                return
+            except PslaunchError:  # of the API, which the line to the head shows too
+                continue
+
+    def _open_line(self, pod: Thing) -> Line | Event | None:
+        """Return a line to the head in a pod, the end of its job, or None if there is no head yet."""
+        if ended := _get_state(pod, "terminated"):
+            return _read_end(ended)
+        if not _get_state(pod, "running"):
+            return None
+        opened = self._start(pod, ["relay", self._reach.name])
+        if has_answered(opened.fd, HELLO_S):
+            return Line(opened.fd, opened.fd, opened.describe_end)
+        os.close(opened.fd)
+        return None
+
+    def _start(self, pod: Thing, words: Sequence[str]) -> Exec:
+        return Exec(self._cluster, pod["metadata"]["name"], manifests.make_command(self._reach, words))
+
+    # --- the running job ---
+
+    def reopen(self) -> Line | Event:
+        end_s = time.monotonic() + self._reach.lease_s + self._gone_limit_s
+        while True:
+            why: PslaunchError = NodeLostError(f"pod 0 of {self._reach.name} does not answer")
+            try:
+                first = self._list_pods().get(0)
+                if first is None:
+                    raise NodeLostError(f"pod 0 of {self._reach.name} is gone")
+                if found := self._open_line(first) or self._read_record(first):
+                    return found
+            except NodeLostError:
+                raise
+            except PslaunchError as e:
+                why = e
+            if time.monotonic() > end_s or self._cancelled.wait(POLL_S):
+                raise why
+
+    def _read_record(self, pod: Thing) -> Event | None:
+        """Return the end of the job from the record in its pod, which lingers."""
+        for line in b"".join(self._answer(pod, ["records"])).splitlines():
+            record = json.loads(line)
+            if record["job"] == self._reach.name and record["state"] == "ended":
+                return _make_end(record)
+        return None
+
+    def confirm(self) -> None:
+        self._confirmed.set()
+        for thing in self._made if self._reach.lease_s else ():
+            if thing["kind"] == "Job":
+                limit_s = self._reach.deadline_s and math.ceil(self._reach.deadline_s)
+                self._patch(thing["metadata"]["name"], {"activeDeadlineSeconds": limit_s})
+
+    def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        pod = self._pods.get(node.id) or self._list_pods().get(node.id)
+        if pod is None:
+            raise HostError(node.name, words[0], "its pod is gone")
+        return self._answer(pod, words)
+
+    def _answer(self, pod: Thing, words: Sequence[str]) -> Iterator[bytes]:
+        name = pod["metadata"]["name"]
+        opened = self._start(pod, words)
+        with socket.socket(fileno=opened.fd) as there:
+            self._answering = there
+            there.settimeout(SILENT_S)
+            try:
+                with there.makefile("rb") as f:
+                    yield from relay.read_pieces(cast(Any, f))
+            except TimeoutError:
+                raise HostError(name, words[0], f"no answer for {SILENT_S:.0f} s") from None
+            except EOFError as e:
+                if opened.find_code() == codes.IO:  # the pod answers, but lacks the file
+                    raise FileError(f"{name}: {opened.describe_end()}") from None
+                raise HostError(name, words[0], opened.describe_end() or str(e)) from None
+
+    # --- the end ---
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+        if answering := self._answering:
+            with contextlib.suppress(OSError):
+                answering.shutdown(socket.SHUT_RDWR)
+
+    def limit_end(self, limit_s: float) -> None:
+        self._hurried |= limit_s == 0.0
+
+    def release(self) -> None:
+        self._made.clear()
+        self._confirmed.set()
+
+    def close(self) -> None:
+        self._cancelled.set()
+        self._confirmed.set()
+        with contextlib.suppress(PslaunchError):
+            self.remove()
+
+    def remove(self) -> list[str]:
+        self._confirmed.set()
+        end_s = time.monotonic() + self._gone_limit_s
+        left, failed = list(self._made), ""
+        self._made.clear()
+        while time.monotonic() < end_s:
+            try:
+                while left:
+                    self._delete(left[0], None)
+                    left.pop(0)
+                pods = self._list_pods()
+                if not pods:
+                    return []
+                for pod in pods.values() if self._hurried else ():
+                    self._delete({"apiVersion": "v1", "kind": "Pod", **pod}, SHORTEST_GRACE_S)
+            except PslaunchError as e:
+                failed = str(e)
+            time.sleep(POLL_S)
+        return [f"{failed or 'not gone yet'}: {', '.join(map(_describe, [*left, *self._pods.values()]))}"]
+
+    def _delete(self, thing: Thing, grace_s: int | None) -> None:
+        from kubernetes.client import ApiException
+
+        options = {"propagationPolicy": "Background", "gracePeriodSeconds": grace_s}
+        delete, name = self._find_call("delete", thing), thing["metadata"]["name"]
+        try:
+            self._cluster.call(
+                f"delete {_describe(thing)}", delete, name, self._cluster.namespace, body=options
+            )
+        except PslaunchError as e:
+            if not isinstance(e.__cause__, ApiException) or e.__cause__.status != 404:
+                raise
+
+
+class _Looking:
+    """Looks for the reason why pods do not come: tells a passing one, raises the error of any other."""
+
+    def __init__(
+        self, explain: Callable[[], tuple[int, str, bool] | None], tell: Tell, limit_s: float
+    ) -> None:
+        self._explain, self._tell, self._limit_s = explain, tell, limit_s
+        self._began_s = self._looked_s = time.monotonic()
+        self._told: set[str] = set()
+
+    def __call__(self) -> None:
+        now_s = time.monotonic()
+        if now_s < self._looked_s + LOOK_S:
+            return
+        self._looked_s = now_s
+        is_late = now_s > self._began_s + self._limit_s
+        cause = self._explain()
+        if cause and (is_late or not cause[2]):
+            raise PreflightError(cause[1], cause[0])
+        if is_late:
+            raise PreflightError(f"no pod 0 of the job within {self._limit_s:g} s (--wait_timeout)")
+        if cause and cause[1] not in self._told:
+            self._told.add(cause[1])
+            self._tell(cause[1], codes.OK)
+
+
+def _describe(thing: Thing) -> str:
+    at = thing.get("spec") and thing["spec"].get("nodeName")
+    return f"{thing.get('kind', 'Pod')} {thing['metadata']['name']}{f' on {at}' if at else ''}"
+
+
+def _get_state(pod: Thing, kind: str) -> Thing | None:
+    """Return this state of the pod's container: `running`, `terminated`; None in another."""
+    found = pod["status"].get("containerStatuses") or [{"state": {}}]
+    state: Thing | None = found[0]["state"].get(kind)
+    return state
+
+
+def _read_end(terminated: Thing) -> Event:
+    """Return the event `end` from the last message of pod 0. Raises NodeLostError if it has left none."""
+    try:
+        end: Event = json.loads(terminated.get("message", ""))
+        check_event(end)
+    except (ValueError, TypeError):
+        said = terminated.get("message") or terminated.get("reason") or "no message"
+        raise NodeLostError(f"pod 0 ended with {terminated.get('exitCode')}: {said.strip()}") from None
+    return end
+
+
+def _make_end(record: Mapping[str, Any]) -> Event:
+    """Return the event `end` from a record."""
+    fields = {key: record.get(key) for key in ("code", "reason", "elapsed_s", "failure")}
+    end: Event = {"n": 0, "time": round(time.time(), 3), "event": "end", **fields}
+    check_event(end)
+    return end
