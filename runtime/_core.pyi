@@ -4,7 +4,8 @@ Arrays are C-contiguous, aligned, of the named item type, and never share memory
 same call. TypeError: wrong items. ValueError: wrong shapes, overlap, numbers; then nothing was written.
 """
 
-from typing import TypedDict
+from collections.abc import Sequence
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -101,6 +102,26 @@ def sum_rows(
     threads: int,
     /,
 ) -> None: ...
+
+# -- samples of a reader as arrays: py_columns.c
+
+def read_items(  # returns the number of samples before the first whose item does not fit
+    samples: Sequence[Any],
+    place: int,  # of the item in a sample
+    below: int | None,  # ids are whole numbers from 0 to below - 1; None: floats
+    out: npt.NDArray[np.int64] | _F32,  # ids [n], or vectors [n, dim]
+    offsets: npt.NDArray[np.int64] | None,  # [samples + 1]: each item is a sequence; None: n samples
+    /,
+) -> int: ...
+def count_items(  # returns the number of samples before the first whose item has no length
+    samples: Sequence[Any],
+    place: int,
+    offsets: npt.NDArray[np.int64],  # [samples + 1], written: the starts of the sequences
+    /,
+) -> int: ...
+def find_outside(  # returns the first column with an id that is not below its limit, and its place in it
+    columns: list[tuple[npt.NDArray[np.int64], int]], /
+) -> tuple[int, int] | None: ...
 
 # -- shards and frames: py_shard.c, documented in csrc/ps_shard.h and ps_frame.h
 

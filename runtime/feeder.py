@@ -1,20 +1,22 @@
-"""Converts a reader's batch, a list of samples, to the arrays of the data layers."""
+"""Converts a reader's batch to the arrays of the data layers: a list of samples, or arrays by layer."""
 
 from __future__ import annotations
 
-import itertools
 import operator
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from .arrays import F32, Ids
+from . import _core
+from .arrays import F32, Ids, Sequences
 from .graph import Value
 
 Feeding = Mapping[str, int] | Sequence[str] | None
-Batch = Sequence[Any]
+Column = npt.NDArray[Any] | Sequences
+Batch = Sequence[Any] | Mapping[str, Column]
 
 _ADVICE = (
     "a batch is a list of samples, each a tuple: paddle.batch(reader, size) makes it from a reader's samples"
@@ -25,87 +27,147 @@ class Feeder:
     """Maps the items of a sample to the data layers.
 
     `feeding` maps names of data layers to positions in a sample, or lists the names in order; None: the
-    order in which the data layers were defined, as in v2. Items without a layer are ignored.
+    order in which the data layers were defined, as in v2. Items without a layer are ignored. A batch may
+    also be a dict of arrays, or of Sequences, by the names of data layers: these are taken as they are.
     """
 
     def __init__(self, data_layers: Sequence[Value], feeding: Feeding = None) -> None:
         self._places = _map_places(data_layers, feeding)
         self._layers = list(data_layers)
-        self._width = max(self._places.values()) + 1
-        self._all_ids = all(layer.kind == "id" for layer in data_layers)
-        self._columns = [self._places[layer.name] for layer in data_layers]
-        self._dims = np.array(
-            [layer.attrs["below"] for layer in data_layers if layer.kind == "id"], dtype=np.int64
-        )
 
-    def __call__(self, batch: Batch) -> dict[str, F32 | Ids]:
-        """Return [n] ids or [n, dim] vectors by data layer; raises ValueError naming layer and sample."""
+    def __call__(self, batch: Batch) -> dict[str, Column]:
+        """Return the column of each data layer; raises ValueError naming layer and sample."""
+        if isinstance(batch, Mapping):
+            return self._take_columns(batch)
         try:
             size = len(batch)
         except TypeError:
             raise ValueError(f"the reader gave {batch!r}; {_ADVICE}") from None
         if size == 0:
             raise ValueError("the reader gave an empty batch")
-        return (self._convert_ids(batch) if self._all_ids else None) or self._convert_columns(batch)
+        read = {True: _read_sequences, False: _read_column}
+        return {
+            layer.name: read[layer.is_sequence](layer, batch, self._places[layer.name])
+            for layer in self._layers
+        }
 
-    def _convert_ids(self, batch: Batch) -> dict[str, F32 | Ids] | None:
-        """Return all ids at once, or None if any item is no id of its layer: the columns name it."""
-        try:
-            width = len(batch[0])
-            if width < self._width or any(size != width for size in map(len, batch)):
-                return None
-            table = _make_ids(itertools.chain.from_iterable(batch), len(batch) * width)
-        except (TypeError, OverflowError):
-            return None
-        # One row for each layer, contiguous.
-        ids = np.ascontiguousarray(table.reshape(len(batch), width).T[self._columns])
-        if ids.min() < 0 or np.any(ids.max(axis=1) >= self._dims):
-            return None
-        return {layer.name: ids[i] for i, layer in enumerate(self._layers)}
-
-    def _convert_columns(self, batch: Batch) -> dict[str, F32 | Ids]:
-        found: dict[str, F32 | Ids] = {}
+    def _take_columns(self, batch: Mapping[str, Column]) -> dict[str, Column]:
+        columns, ids = {}, []
         for layer in self._layers:
-            place = self._places[layer.name]
-            try:
-                column = [sample[place] for sample in batch]
-            except (IndexError, TypeError):
-                raise ValueError(
-                    f"data layer {layer.name}: a sample has no item {place}; {_ADVICE}"
-                ) from None
-            convert = _convert_id_column if layer.kind == "id" else _stack
-            found[layer.name] = convert(layer, column)
-        return found
+            if layer.name not in batch:
+                raise ValueError(f"data layer {layer.name}: the batch lacks it; it has {', '.join(batch)}")
+            column = columns[layer.name] = _take_column(layer, batch[layer.name])
+            items = column.items if isinstance(column, Sequences) else column
+            if layer.kind == "id" and items.dtype == np.int64:  # the plan refuses others
+                ids.append((layer, column, items.reshape(-1)))
+        outside = _core.find_outside([(items, _get_limit(layer)) for layer, _, items in ids])
+        if outside is not None:
+            layer, column, items = ids[outside[0]]
+            raise ValueError(_describe_id(layer, _find_sample(column, outside[1]), items[outside[1]]))
+        return columns
 
 
-def _make_ids(items: Iterable[Any], count: int) -> Ids:
-    """Return `count` whole numbers as an array; raises TypeError or OverflowError for anything else."""
-    return np.fromiter(map(operator.index, items), np.int64, count)
+def _get_limit(layer: Value) -> int:
+    """Return the number that all ids are below."""
+    below: int | None = layer.attrs["below"]
+    return 2**63 if below is None else below
 
 
-def _convert_id_column(layer: Value, column: list[Any]) -> Ids:
-    try:
-        ids = _make_ids(column, len(column))
-        if ids.min() >= 0 and ids.max() < layer.attrs["below"]:
-            return ids
-    except (TypeError, OverflowError):
-        pass  # also numpy's bools and arrays with one id
-    return np.array([_read_id(layer, i, item) for i, item in enumerate(column)], dtype=np.int64)
+def _take_column(layer: Value, given: Column) -> Column:
+    """Return the items of all samples in the layer's form, if they fit: one id of a sample may be [n, 1]."""
+    if isinstance(given, Sequences):
+        return Sequences(_convert(layer, given.items), given.offsets)
+    array = _convert(layer, np.asarray(given))
+    if array.shape[1:] != layer.shape[1:] and array.ndim and array.size == len(array) * layer.size:
+        return array.reshape(-1, *layer.shape[1:])
+    return array
+
+
+def _convert(layer: Value, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return ids as int64 and numbers as float32; others as they are, which the plan refuses."""
+    if array.dtype.kind not in ("biu" if layer.kind == "id" else "biuf"):
+        return array
+    return np.ascontiguousarray(array, np.int64 if layer.kind == "id" else np.float32)
+
+
+def _find_sample(column: Column, place: int) -> int:
+    if isinstance(column, Sequences):
+        return int(np.searchsorted(column.offsets, place, side="right")) - 1
+    return place * len(column) // column.size
+
+
+def _make_items(layer: Value, count: int) -> npt.NDArray[Any]:
+    """Return an array for items in the form of the core: ids [n], or vectors [n, dim]."""
+    if layer.kind == "id":
+        return np.empty(count, np.int64)
+    return np.empty((count, layer.size), np.float32)
+
+
+def _read_items(
+    layer: Value, samples: Sequence[Any], place: int, items: npt.NDArray[Any], offsets: Ids | None
+) -> bool:
+    """Read the items of all samples; returns False if one of them is none for the core."""
+    below = _get_limit(layer) if layer.kind == "id" else None
+    count = len(items) if offsets is None else len(offsets) - 1
+    return _core.read_items(samples, place, below, items, offsets) == count
+
+
+def _read_column(layer: Value, samples: Sequence[Any], place: int) -> Column:
+    items = _make_items(layer, len(samples))
+    if not _read_items(layer, samples, place, items, None):
+        column = list(_list_items(layer, samples, place))
+        items = _make_ids(layer, enumerate(column)) if layer.kind == "id" else _stack(layer, column)
+    return items.reshape(-1, *layer.shape[1:])
+
+
+def _read_sequences(layer: Value, samples: Sequence[Any], place: int) -> Column:
+    offsets = np.empty(len(samples) + 1, np.int64)
+    found = _core.count_items(samples, place, offsets)
+    column = list(_list_items(layer, samples, place)) if found < len(samples) else []
+    if column:
+        raise ValueError(
+            f"data layer {layer.name}: sample {found} of the batch has the item "
+            f"{reprlib.repr(column[found])}, expected a list or an array of items"
+        )
+    items = _make_items(layer, offsets[-1])
+    if not _read_items(layer, samples, place, items, offsets):
+        numbered = [(i, one) for i, own in enumerate(_list_items(layer, samples, place)) for one in own]
+        is_id = layer.kind == "id"
+        items = _make_ids(layer, numbered) if is_id else _stack(layer, [one for _, one in numbered])
+    return Sequences(items.reshape(-1, *layer.shape[1:]), offsets)
+
+
+def _list_items(layer: Value, samples: Sequence[Any], place: int) -> Iterator[Any]:
+    for sample in samples:
+        try:
+            yield sample[place]
+        except (IndexError, TypeError):
+            raise ValueError(f"data layer {layer.name}: a sample has no item {place}; {_ADVICE}") from None
+
+
+def _make_ids(layer: Value, items: Iterable[tuple[int, Any]]) -> Ids:
+    """Return ids, given with their samples, some of them numpy's bools or arrays with one id."""
+    return np.array([_read_id(layer, sample, item) for sample, item in items], dtype=np.int64)
 
 
 def _read_id(layer: Value, sample: int, item: Any) -> int:
     """Return one id; raises ValueError naming layer, sample, item, and the range."""
-    whole, below = _find_whole_number(item), layer.attrs["below"]
-    if whole is None or not 0 <= whole < below:
-        shown = (
-            f"item {reprlib.repr(item)}, expected a whole number from"
-            if whole is None
-            else f"id {whole}, expected"
-        )
+    whole, limit = _find_whole_number(item), _get_limit(layer)
+    if whole is None:
         raise ValueError(
-            f"data layer {layer.name}: sample {sample} of the batch has the {shown} 0 to {below - 1}"
+            f"data layer {layer.name}: sample {sample} of the batch has the item {reprlib.repr(item)}, "
+            f"expected a whole number from 0 to {limit - 1}"
         )
+    if not 0 <= whole < limit:
+        raise ValueError(_describe_id(layer, sample, whole))
     return whole
+
+
+def _describe_id(layer: Value, sample: int, found: int) -> str:
+    return (
+        f"data layer {layer.name}: sample {sample} of the batch has the id {found}, "
+        f"expected 0 to {_get_limit(layer) - 1}"
+    )
 
 
 def _find_whole_number(item: Any) -> int | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .arrays import F32
-from .feeder import Feeder, Feeding
+from .feeder import Column, Feeder, Feeding
 from .layer import Layer, list_data, make_program
 from .learner import Learner
 from .parameters import Parameters
@@ -16,14 +16,15 @@ from .settings import get_settings
 def infer(
     output_layer: Layer | Sequence[Layer],
     parameters: Parameters,
-    input: Iterable[Any],
+    input: Iterable[Any] | Mapping[str, Column],
     feeding: Feeding = None,
     field: str = "value",
 ) -> F32 | list[F32]:
     """Return the values of `output_layer`, [n, size], for n samples with one item per data layer below it.
 
-    For several layers, returns a list in their order. `feeding` as in train(). Nothing is dropped or
-    learned. Raises ValueError if a sample does not fit its data layer, or the parameters the network.
+    `input` may also be arrays by the names of data layers. For several layers, returns a list in their
+    order. `feeding` as in train(). Nothing is dropped or learned. Raises ValueError if a sample does not fit
+    its data layer, or the parameters the network.
     """
     layers = output_layer if isinstance(output_layer, Sequence) else [output_layer]
     if not layers:
@@ -44,12 +45,12 @@ def infer(
             f"infer: field={field!r} is for layers that choose ids, which the bundled runtime lacks; "
             "numpy.argmax(values, axis=1) gives the most likely id of each sample"
         )
-    samples = list(input)
-    if not samples:
+    batch = input if isinstance(input, Mapping) else list(input)
+    if not batch:
         raise ValueError("infer: input has no samples")
     program = make_program(layers)
     parameters.check("infer", program.params)
     learner = Learner(program, parameters, threads=get_settings().trainer_count)
-    feeds = Feeder(list_data(program), feeding)(samples)
+    feeds = Feeder(list_data(program), feeding)(batch)
     found = learner.compute(learner.prepare(feeds, [layer.value for layer in layers])).values
     return found if len(found) > 1 else found[0]

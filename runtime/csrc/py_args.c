@@ -2,14 +2,15 @@
 
 #include <string.h>
 
-static const char *const item_names[] = {"float32", "uint64", "int64"};
+static const char *const item_names[] = {"float32", "float64", "uint64", "int64"};
 
-/* Format letters of the struct module, in this machine's byte order. */
-static bool is_item(const Py_buffer *view, py_item item) {
+/* Format letters of the struct module. */
+bool py_has_items(const Py_buffer *view, py_item item) {
     const char *format = view->format == NULL ? "B" : view->format;
     if (*format == '@' || *format == '=' || *format == (PY_LITTLE_ENDIAN ? '<' : '>')) format++;
     if (strlen(format) != 1) return false;
     if (item == PY_F32) return *format == 'f' && view->itemsize == 4;
+    if (item == PY_F64) return *format == 'd' && view->itemsize == 8;
     const char *letters = item == PY_U64 ? "QL" : "ql";
     return (*format == letters[0] || *format == letters[1]) && view->itemsize == 8;
 }
@@ -20,7 +21,7 @@ static int get_buffer(PyObject *obj, Py_buffer *view, py_item item, int flags, c
         return -1;
     }
     if (PyObject_GetBuffer(obj, view, flags | PyBUF_FORMAT) < 0) return -1;
-    if (!is_item(view, item)) {
+    if (!py_has_items(view, item)) {
         PyErr_Format(PyExc_TypeError, "%s: expected items of %s, got the format '%s'", name, item_names[item],
                      view->format == NULL ? "B" : view->format);
     } else if ((uintptr_t)view->buf % (size_t)view->itemsize != 0) {

@@ -10,7 +10,7 @@
 #include "ps_schedule.h"
 
 /* Required item type of an array. */
-typedef enum py_item { PY_F32, PY_U64, PY_I64 } py_item;
+typedef enum py_item { PY_F32, PY_F64, PY_U64, PY_I64 } py_item;
 
 /* Borrow the C-contiguous memory of `obj` in *view, a zeroed one; release it with PyBuffer_Release(),
  * which a zeroed view allows too. `name` is for messages. -1 with TypeError (other items, or
@@ -19,6 +19,9 @@ int py_array(PyObject *obj, Py_buffer *view, py_item item, bool writable, const 
 
 /* Borrow a matrix of float32 with any strides, in the same way. */
 int py_matrix(PyObject *obj, Py_buffer *view, const char *name);
+
+/* Return true if these are the items, in this machine's byte order. Can't fail. */
+bool py_has_items(const Py_buffer *view, py_item item);
 
 /* Return the number of items. Can't fail. */
 size_t py_items(const Py_buffer *view);

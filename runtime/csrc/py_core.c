@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include "py_client.h"
+#include "py_columns.h"
 #include "py_compute.h"
 #include "py_kernels.h"
 #include "py_lookup.h"
@@ -12,6 +13,7 @@ static int core_exec(PyObject *module) {
     if (PyModule_AddFunctions(module, ps_kernels_methods) < 0) return -1;
     if (PyModule_AddFunctions(module, ps_compute_methods) < 0) return -1;
     if (PyModule_AddFunctions(module, ps_lookup_methods) < 0) return -1;
+    if (PyModule_AddFunctions(module, ps_columns_methods) < 0) return -1;
     if (PyModule_AddFunctions(module, ps_shard_methods) < 0) return -1;
     return py_client_add(module);
 }

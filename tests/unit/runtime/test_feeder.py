@@ -7,16 +7,30 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pslaunch.runtime import data_type, layer
+from pslaunch.runtime import _core, data_type, layer
+from pslaunch.runtime.arrays import Sequences
 from pslaunch.runtime.data_type import InputType
 from pslaunch.runtime.feeder import Feeder
+from pslaunch.runtime.graph import BATCH, Kind, Value
+
+pytestmark = pytest.mark.asan
 
 
 def feeder(*types: InputType) -> Feeder:
     """Data layers d0, d1, … of these types."""
     return Feeder([layer.data(name=f"d{i}", type=kind).value for i, kind in enumerate(types)])
+
+
+def read(feeder: Feeder, batch: Any, name: str) -> npt.NDArray[Any]:
+    """Return the column of a data layer that is no sequence."""
+    found = feeder(batch)[name]
+    assert isinstance(found, np.ndarray)
+    return found
 
 
 VECTOR, LABEL = data_type.dense_vector(2), data_type.integer_value(3)
@@ -60,17 +74,138 @@ def test_an_item_that_is_no_id_is_named_with_layer_and_sample(first: InputType, 
 @pytest.mark.parametrize("kind", [int, bool, np.bool_, np.int8, np.uint8, np.int32, np.uint64, np.array])
 def test_whole_numbers_of_any_kind_are_ids(first: InputType, kind: Callable[[int], Any]) -> None:
     item = [1.0, 2.0] if first is VECTOR else 0
-    found = feeder(first, LABEL)([(item, kind(0)), (item, kind(1))])["d1"]
+    found = read(feeder(first, LABEL), [(item, kind(0)), (item, kind(1))], "d1")
     assert found.dtype == np.int64
     assert found.tolist() == [0, 1]
 
 
 def test_items_without_a_layer_are_ignored() -> None:
     layers = [layer.data(name=f"d{i}", type=LABEL).value for i in range(2)]
-    found = Feeder(layers, {"d0": 0, "d1": 2})([(1, "a", 2), (0, "b", 1)])
-    assert found["d1"].tolist() == [2, 1]
+    found = read(Feeder(layers, {"d0": 0, "d1": 2}), [(1, "a", 2), (0, "b", 1)], "d1")
+    assert found.tolist() == [2, 1]
 
 
 def test_a_short_sample_names_the_layer_that_lacks_its_item() -> None:
     with pytest.raises(ValueError, match="data layer d1: a sample has no item 1"):
         feeder(LABEL, LABEL)([(1, 2), (1,)])
+
+
+def test_arrays_by_layer_are_taken_as_they_are() -> None:
+    vectors, labels = np.ones((3, 2), np.float32), np.array([0, 1, 2])
+    found = feeder(VECTOR, LABEL)({"d0": vectors, "d1": labels, "unused": labels})
+    assert list(found) == ["d0", "d1"]
+    assert found["d0"] is vectors
+    assert found["d1"] is labels
+
+
+def test_arrays_of_other_kinds_and_strides_are_converted() -> None:
+    batch = {"d0": np.arange(8).reshape(2, 4)[:, ::2], "d1": np.array([[1], [2]], np.uint8)}
+    vectors, labels = (read(feeder(VECTOR, LABEL), batch, name) for name in batch)
+    assert vectors.dtype == np.float32
+    assert labels.dtype == np.int64
+    assert vectors.tolist() == [[0, 2], [4, 6]]
+    assert labels.tolist() == [1, 2]
+
+
+def test_arrays_with_an_id_out_of_range_name_layer_and_sample() -> None:
+    for wrong in (3, -1):
+        with pytest.raises(
+            ValueError, match=f"data layer d1: sample 2 of the batch has the id {wrong}, expected 0 to 2"
+        ):
+            feeder(LABEL, LABEL)({"d0": np.zeros(3, int), "d1": np.array([0, 1, wrong])})
+
+
+def test_a_batch_of_arrays_without_a_layer_names_it() -> None:
+    with pytest.raises(ValueError, match="data layer d1: the batch lacks it; it has d0, e"):
+        feeder(LABEL, LABEL)({"d0": np.zeros(3, int), "e": np.zeros(3, int)})
+
+
+def sequence_feeder(kind: Kind, below: int = 5) -> Feeder:
+    """A data value `s`: a sequence of ids or of vectors of 2."""
+    shape = (BATCH,) if kind == "id" else (BATCH, 2)
+    attrs = {"below": below if kind == "id" else None}
+    return Feeder([Value(name="s", op="data", shape=shape, kind=kind, is_sequence=True, attrs=attrs)])
+
+
+FORMS: list[Callable[[list[int]], Any]] = [
+    list,
+    tuple,
+    np.array,
+    lambda ids: np.array(ids, np.int32),
+    lambda ids: [np.int8(one) for one in ids],
+    lambda ids: [np.array([one]) for one in ids],
+]
+
+
+@given(st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=6), st.sampled_from(FORMS))
+def test_sequences_of_ids_are_one_array_with_offsets(
+    samples: list[list[int]], form: Callable[[list[int]], Any]
+) -> None:
+    found = sequence_feeder("id")([(form(ids),) for ids in samples])["s"]
+    assert isinstance(found, Sequences)
+    assert found.items.dtype == np.int64
+    assert found.items.tolist() == [one for ids in samples for one in ids]
+    assert np.diff(found.offsets).tolist() == [len(ids) for ids in samples]
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=6),
+    st.sampled_from([np.float32, np.float64, np.float16, np.int64, list]),
+)
+def test_sequences_of_vectors_are_one_array_with_offsets(lengths: list[int], form: Any) -> None:
+    whole = np.arange(2 * sum(lengths)).reshape(-1, 2)
+    parts = np.split(whole, np.cumsum(lengths)[:-1])
+    samples = [(part.tolist() if form is list else part.astype(form),) for part in parts]
+    found = sequence_feeder("float")(samples)["s"]
+    assert isinstance(found, Sequences)
+    assert found.items.dtype == np.float32
+    assert found.items.tolist() == whole.tolist()
+    assert np.diff(found.offsets).tolist() == lengths
+
+
+@pytest.mark.parametrize(
+    "batch", [[([1],), ([2, 5],)], {"s": Sequences(np.array([1, 2, 5]), np.array([0, 1, 3]))}]
+)
+def test_an_id_of_a_sequence_out_of_range_names_the_sample(batch: Any) -> None:
+    with pytest.raises(ValueError, match="data layer s: sample 1 of the batch has the id 5, expected 0 to 4"):
+        sequence_feeder("id")(batch)
+
+
+@pytest.mark.parametrize("wrong", [3, None, "12", b"12", np.float32(1.0), [1, None], [1.5]])
+def test_an_item_that_is_no_sequence_of_ids_is_named(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"data layer s: sample 1 of the batch has the item .*, expected a"):
+        sequence_feeder("id")([([1],), (wrong,)])
+
+
+@pytest.mark.parametrize("wrong", [[[1.0]], [[1.0, 2.0], [3.0]], [1.0], ["a"]])
+def test_vectors_of_a_sequence_with_another_size_are_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="data layer s: "):
+        sequence_feeder("float")([([[1.0, 2.0]],), (wrong,)])
+
+
+class Clearing:
+    """An id that empties the batch while it is read."""
+
+    def __init__(self, batch: list[Any]) -> None:
+        self.batch = batch
+
+    def __index__(self) -> int:
+        self.batch.clear()
+        return 1
+
+
+def test_a_batch_that_changes_while_it_is_read_is_no_crash() -> None:
+    batch: list[Any] = []
+    batch += [(Clearing(batch), 1), (1, 1)]
+    out = np.zeros(2, np.int64)
+    assert _core.read_items(batch, 0, 3, out, None) == 1
+    assert out.tolist() == [1, 0]
+
+
+def test_offsets_that_do_not_fit_are_refused() -> None:
+    out = np.zeros(3, np.int64)
+    for wrong in ([0, 2], [1, 3], [0, 4], [0, 3, 2, 3], [0, -1, 3]):
+        with pytest.raises(ValueError, match="offsets: expected numbers that ascend from 0"):
+            _core.read_items([([1, 1, 1],)] * 3, 0, 3, out, np.array(wrong))
+    with pytest.raises(ValueError, match="offsets has 0 items"):
+        _core.read_items([], 0, 3, out, np.zeros(0, np.int64))

@@ -54,6 +54,7 @@ def test_values_are_those_of_numpy() -> None:
     np.testing.assert_allclose(first, expected, rtol=1e-6)
     named = paddle.infer(y, parameters, [("passed over", row) for row in given], {"x": 1})
     np.testing.assert_array_equal(named, first)
+    np.testing.assert_array_equal(paddle.infer(y, parameters, {"x": np.array(given, np.float32)}), first)
 
 
 def test_a_cost_has_one_value_a_sample() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import pslaunch.runtime as paddle
@@ -59,6 +60,21 @@ def test_sparse_update_gives_the_bits_of_a_dense_one() -> None:
     dense, sparse = train()[0], train(sparse=True)[0]
     for name in dense.names():
         np.testing.assert_array_equal(dense[name], sparse[name])
+
+
+def test_batches_of_arrays_give_the_bits_of_tuples() -> None:
+    def read_arrays() -> Iterator[dict[str, npt.NDArray[np.int64]]]:
+        for batch in paddle.batch(ngrams(400), 16)():
+            yield {f"w{i}": column for i, column in enumerate(np.array(batch).T)}
+
+    paddle.init()
+    cost = ngram_cost()
+    parameters = paddle.parameters.create(cost)
+    adagrad = paddle.optimizer.AdaGrad(
+        learning_rate=1e-1, regularization=paddle.optimizer.L2Regularization(8e-4)
+    )
+    paddle.trainer.SGD(cost, parameters, adagrad).train(read_arrays)
+    assert digest(parameters) == digest(train()[0])
 
 
 @pytest.fixture
