@@ -15,9 +15,20 @@ from .table import WORDS, Level, Table, show
 
 COLUMNS: Final = (
     *("host", "reached", "key", "python", "system", "disk", "address"),
-    *("ports", "imports", "memory", "clock", "network"),
+    *("ports", "imports", "memory", "clock", "network", "starter"),
 )
-DROPPED: Final = ("clock", "memory", "system", "address", "disk", "ports", "imports", "python", "network")
+DROPPED: Final = (
+    "starter",
+    "clock",
+    "memory",
+    "system",
+    "address",
+    "disk",
+    "ports",
+    "imports",
+    "python",
+    "network",
+)
 MAX_NAMES: Final = 3  # in a cell
 UNKNOWN: Final = "?"
 
@@ -79,6 +90,8 @@ def make_lines(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
 def make_table(seen: Sequence[Seen], findings: Sequence[Finding]) -> Table:
     """Return the table with a row for each host."""
     rows, others = [], sum(one.facts is not None for one in seen) - 1
+    started = any(one.facts and one.facts["starter"] for one in seen)
+    columns = COLUMNS if started else [name for name in COLUMNS if name != "starter"]
     for i, one in enumerate(seen):
         worst: dict[str, Level] = {}
         for f in findings:
@@ -88,8 +101,8 @@ def make_table(seen: Sequence[Seen], findings: Sequence[Finding]) -> Table:
         cells = {"host": one.host, **_show_reached(unreached), **(_make_cells(one, others=others))}
         if "no Python" in {f.kind for f in findings if f.node == i}:
             cells |= {"python": "none"}
-        rows.append([(cells.get(name, UNKNOWN), worst.get(name, "ok")) for name in COLUMNS])
-    return Table(COLUMNS, DROPPED, rows)
+        rows.append([(cells.get(name, UNKNOWN), worst.get(name, "ok")) for name in columns])
+    return Table(columns, [name for name in DROPPED if name in columns], rows)
 
 
 def _show_reached(kinds: set[str]) -> dict[str, str]:
@@ -117,6 +130,7 @@ def _make_cells(one: Seen, *, others: int) -> dict[str, str]:
         "memory": _show_free(memory.get("available")),
         "clock": f"{one.clock_off_s:+.1f} s",
         "network": "cut off" if one.cut_off else "ok" if one.addr and others else UNKNOWN,
+        "starter": facts["starter"],
     }  # fmt: skip
 
 

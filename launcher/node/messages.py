@@ -242,6 +242,7 @@ NodeFacts = TypedDict("NodeFacts", {
     "memory": dict[str, int], "folders": dict[str, FolderFacts], "used_by": str, "files": dict[str, bool],
     "links": dict[str, bool], "interfaces": dict[str, list[str]], "interface_error": str, "addrs": list[str],
     "ports": dict[str, str], "programs": ProgramFacts, "proxies": list[str],
+    "starter": str,
 })
 InspectedMsg = TypedDict("InspectedMsg", {"type": Literal["inspected"], "facts": NodeFacts})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -75,6 +76,7 @@ def test_check_inspects_all_hosts_and_starts_nothing(hosts: Hosts, workspace: Pa
     assert done.returncode == codes.PREFLIGHT, done.stderr
     assert [one["host"] for one in found] == [host.name for host in hosts]
     assert all("absent_module" in json.dumps(one["findings"]) for one in found)
+    assert all(re.fullmatch(rf"Open MPI {major}\.\S+, /\S+/bin", one["facts"]["starter"]) for one in found)
 
 
 def test_secret_is_on_no_command_line_and_in_no_program(hosts: Hosts, workspace: Path, major: int) -> None:

@@ -241,7 +241,7 @@ class Agent:
         self._node, self._secret = int(m["node"]), bytes.fromhex(m["secret"])
         self.line.send({"type": "clock", "time": time.time()})
         self.loop.do_aside(
-            lambda: inspect_node(m, self._run_dir),
+            lambda: inspect_node(m, self._run_dir, next((x.describe() for x in self.lent.values()), "")),
             lambda facts: self.line.send({"type": "inspected", "facts": facts}),
             self._refuse,
         )

@@ -56,10 +56,10 @@ print(json.dumps({"executable": sys.executable, "version": sys.version.split()[0
 """
 
 
-def inspect_node(order: InspectMsg, run_dir: str) -> NodeFacts:
+def inspect_node(order: InspectMsg, run_dir: str, starter: str) -> NodeFacts:
     """Return the facts of the interface, paths, files, ports, Python and modules in `order`.
 
-    The inspected Python has its temporary files in `run_dir`.
+    The inspected Python has its temporary files in `run_dir`. starter: of the agent, if a node has its own.
     """
     addrs, interface_error = [], ""
     try:
@@ -84,6 +84,7 @@ def inspect_node(order: InspectMsg, run_dir: str) -> NodeFacts:
         "ports": {str(port): try_port(addrs[0] if addrs else "", port) for port in order["ports"]},
         "programs": inspect_python(os.path.expanduser(order["python"]) or sys.executable, order, run_dir),
         "proxies": sorted(name for name in env.PROXIES if os.environ.get(name)),
+        "starter": starter,
     }
 
 

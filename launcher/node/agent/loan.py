@@ -22,9 +22,16 @@ class Loan:
     """Environment and processors lent by one process, which waits for the exit code of its trainer."""
 
     def __init__(
-        self, sock: socket.socket, lender: procs.Proc, environ: Mapping[str, str], cpus: Sequence[int]
+        self,
+        sock: socket.socket,
+        lender: procs.Proc,
+        environ: Mapping[str, str],
+        cpus: Sequence[int],
+        describe: Callable[[], str] = str,
     ):
+        """`describe` returns version and place of what has started the lender."""
         self._sock, self._lender, self._environ, self._cpus = sock, lender, environ, cpus
+        self.describe = describe
         self._loop: Loop | None = None
 
     def make_environ(self, argv: Sequence[str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ for its trainer's exit code; it starts nothing and guards nothing.
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import select
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 SECRET = "PSLAUNCH_MPI_SECRET"  # the only variable that mpirun carries for us
 RANK, SIZE, LOCAL_SIZE = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
 CONNECT_LIMIT_S = 10.0
+VERSION = "OMPI_VERSION"  # of Open MPI 5
+ASK_LIMIT_S = 10.0  # for its version
 LEND_LIMIT_S = 60.0  # for all ranks of a node to come
 PARENT_EVERY_S = 0.5  # between two looks for mpirun's daemon, which may end without a word
 MAX_LOAN_BYTES = 16 * 1024 * 1024
@@ -196,9 +199,30 @@ def _take_loans(listener: socket.socket) -> tuple[dict[int, Loan], int]:
         data = json.loads(_receive(sock, size))
         sock.setblocking(False)
         environ = data["environ"]
-        loans[int(environ[RANK])] = Loan(sock, lender, environ, data["cpus"])
+        describe = functools.partial(_describe_daemon, lender.parent, environ)
+        loans[int(environ[RANK])] = Loan(sock, lender, environ, data["cpus"], describe)
         if len(loans) == int(environ[LOCAL_SIZE]):
             return loans, int(environ[SIZE])
+
+
+def _describe_daemon(pid: int, environ: Mapping[str, str]) -> str:
+    """Return version and folder of the Open MPI whose daemon has started a rank."""
+    import re
+    import subprocess
+
+    try:
+        folder = os.path.dirname(os.readlink(f"/proc/{pid}/exe"))
+    except OSError as e:
+        return f"unknown: {e.strerror}"
+    said = b""
+    with suppress(OSError, subprocess.SubprocessError):
+        argv = [os.path.join(folder, "mpirun"), "--version"]
+        own = {name: value for name, value in environ.items() if not name.startswith(env.MPI_FAMILIES)}
+        said = subprocess.run(
+            argv, env=own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=ASK_LIMIT_S, check=False
+        ).stdout
+    match = re.search(r"\(Open MPI\) (\S+)", said.decode("utf-8", "replace"))
+    return f"Open MPI {match[1] if match else environ.get(VERSION, '?')}, {folder}"
 
 
 def _receive(sock: socket.socket, size: int) -> bytes:

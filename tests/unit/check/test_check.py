@@ -40,6 +40,7 @@ FACTS: Any = {
         "unavailable": "",
     },
     "proxies": [],
+    "starter": "Open MPI 4.1.4, /usr/bin",
 }  # fmt: skip
 
 

@@ -49,6 +49,7 @@ FACTS: Any = {
         "unavailable": "",
     },
     "proxies": [],
+    "starter": "Open MPI 4.1.4, /usr/bin",
 }
 WANTED = Wanted(
     port_given=True, modules={"numpy": "train.py:1"}, later={"pandas": "train.py:9"}, version="1.0"
