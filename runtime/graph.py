@@ -55,7 +55,7 @@ class Value:
     @property
     def has_batch(self) -> bool:
         """True if there is one result for each sample of a batch."""
-        return self.shape[:1] == (BATCH,)
+        return bool(self.shape) and self.shape[0] == BATCH
 
     @property
     def size(self) -> int:

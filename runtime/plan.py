@@ -30,14 +30,13 @@ def do_nothing() -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchInput:
-    """A batch for a plan: its data, the results known so far, and the table rows that it needs."""
+    """A batch for a plan: its data among the results, and the table rows that it needs."""
 
     plan: Plan
-    inputs: Mapping[str, Array]
     offsets: Mapping[str, Ids]
     samples: int
     results: list[Array]
-    rows: dict[str, Rows]
+    rows: Mapping[str, Rows]
 
     @property
     def keys(self) -> dict[str, U64]:
@@ -62,11 +61,15 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """An operation, its place among all results, and those of its inputs."""
+    """An operation, its place among all results, those of its inputs, and of inputs that need a gradient.
+
+    needed: their number among the inputs, and their place, the last one first.
+    """
 
     place: int
     op: Op
     inputs: tuple[int, ...]
+    needed: tuple[tuple[int, int], ...]
 
 
 class Plan:
@@ -93,40 +96,33 @@ class Plan:
         self.params = {config.name: config for value in choice for config in value.params}
         self.dense = [name for name in self.params if name not in self.tables]
         places = {value: i for i, value in enumerate(choice)}
+        users = [one for _, inputs in choice.values() for one in inputs] + ends
         self._targets = [places[one] for one in targets]
         self._loss = -1 if loss is None else places[loss]
-        learning = _find_learning(choice)
-        self._nodes = [
-            _Node(i, cls(value, [one in learning for one in inputs]), tuple(places[one] for one in inputs))
-            for i, (value, (cls, inputs)) in enumerate(choice.items())
-        ]
-        self._connect(ends)
-        self._data = [node for node in self._nodes if node.op.value.op == "data"]
+        self._nodes: list[_Node] = []
         self._lookups: Lookups = {}
-        for node in self._nodes:
-            if isinstance(node.op, Lookup):
-                self._lookups.setdefault(node.op.table, []).append((node.op, node.inputs[0]))
+        learning: set[int] = set()  # places of values that depend on a parameter
+        for i, (value, (cls, inputs)) in enumerate(choice.items()):
+            own = tuple(places[one] for one in inputs)
+            needed = tuple((k, place) for k, place in enumerate(own) if place in learning)
+            if value.kind == "float" and (value.params or needed):
+                learning.add(i)
+            op = cls(value, [place in learning for place in own])
+            op.is_loss = value is loss
+            items = [self._nodes[places[one]].op.sequence for one in inputs if one.is_sequence]
+            op.sequence = value.name if value.op == "data" else "".join(items[:1])
+            if op.overwrites and users.count(inputs[0]) == 1:
+                before = self._nodes[own[0]].op
+                op.in_place = not (before.reads_result or before.is_view)
+            if isinstance(op, Lookup):
+                self._lookups.setdefault(op.table, []).append((op, own[0]))
+            self._nodes.append(_Node(i, op, own, needed[::-1]))
+        self._data = [node for node in self._nodes if node.op.value.op == "data"]
         early = self._find_early()
         self._early = [node for node in self._nodes if node.place in early and node not in self._data]
         self._late = [node for node in self._nodes if node.place not in early and node not in self._data]
         self._backward = self._find_backward()
         self.trained = {c.name: c for node in reversed(self._backward) for c in node.op.value.params}
-
-    def _connect(self, ends: Sequence[Value]) -> None:
-        """Tell operations which of them gives the loss, may overwrite its input, and works on a sequence."""
-        users = [i for node in self._nodes for i in node.inputs]
-        kept = {node.place for node in self._nodes if node.op.value in ends}
-        sequences: dict[int, str] = {}
-        for node in self._nodes:
-            op = node.op
-            op.is_loss = node.place == self._loss
-            own = [op.value.name] if op.value.op == "data" else []
-            op.sequence = next((sequences[i] for i in node.inputs if i in sequences), *own or [""])
-            if op.value.is_sequence:
-                sequences[node.place] = op.sequence
-            if op.overwrites and users.count(node.inputs[0]) == 1 and node.inputs[0] not in kept:
-                before = self._nodes[node.inputs[0]].op
-                op.in_place = not (before.reads_result or before.is_view)
 
     def _find_backward(self) -> list[_Node]:
         """Return the operations between the loss and a parameter, last first."""
@@ -135,7 +131,7 @@ class Plan:
         for node in reversed(self._nodes):
             if node.place in reached:
                 found.append(node)
-                reached.update(i for i, needs in zip(node.inputs, node.op.needs, strict=True) if needs)
+                reached.update(i for _, i in node.needed)
         return found
 
     def _find_early(self) -> set[int]:
@@ -153,34 +149,26 @@ class Plan:
         if len(feeds) != len(self._data):
             for name in feeds:
                 self._program.get(name)
-        inputs: dict[str, Array] = {}
         offsets: dict[str, Ids] = {}
         results: list[Array] = [_NOTHING] * len(self._nodes)
-        sizes: dict[str, int] = {}
+        samples = 0
         for node in self._data:
             value = node.op.value
-            array, own = _read_feed(value, feeds)
-            inputs[value.name] = results[node.place] = array
+            results[node.place], own = _read_feed(value, feeds)
             if own is not None:
                 offsets[value.name] = own
             if value.has_batch:
-                sizes[value.name] = len(array) if own is None else len(own) - 1
-        samples = next(iter(sizes.values()), 1)
-        for name, size in sizes.items():
-            if size != samples or size == 0:
-                raise ValueError(
-                    f"{name} has {size} samples, expected {samples or 'at least one'}, as of others"
-                )
-        batch = BatchInput(
-            plan=self, inputs=inputs, offsets=offsets, samples=samples, results=results, rows={}
-        )
+                size = len(results[node.place]) if own is None else len(own) - 1
+                samples = samples or size
+                if size != samples or size == 0:
+                    raise ValueError(f"{value.name} has {size} samples, expected {samples or 'at least one'}")
         step = Step(params={}, offsets=offsets, counts={}, draw=None, threads=self._threads)
         for node in self._early:
             result = node.op.forward(step, *[results[i] for i in node.inputs])
             # A copy: the next batch may be prepared before this one is computed.
             results[node.place] = result if node.op.is_view else result.copy()
-        batch.rows.update(self._find_rows(self._lookups, results))
-        return batch
+        rows = self._find_rows(self._lookups, results)
+        return BatchInput(plan=self, offsets=offsets, samples=samples or 1, results=results, rows=rows)
 
     def compute(
         self,
@@ -201,7 +189,7 @@ class Plan:
         try:
             self._gather(batch, tables)
             self._run_forward(step, batch.results, between)
-            if draw is not None:
+            if draw is not None and self._loss >= 0:
                 self._run_backward(step, batch.results, between)
             sparse = self._sum_rows(step, batch)
         finally:
@@ -218,8 +206,9 @@ class Plan:
         """Return the rows that lookups need; raises ValueError naming an id out of range."""
         ids = {}
         for table, found in lookups.items():
-            own = np.concatenate([results[place].reshape(-1) for _, place in found])
-            ids[table] = self.params[table].rows, own
+            own = [results[place] for _, place in found]
+            joined = np.concatenate([one if one.ndim == 1 else one.reshape(-1) for one in own])
+            ids[table] = self.params[table].rows, joined
         try:
             return find_rows(ids, self._threads) if ids else {}
         except ValueError:
@@ -256,20 +245,18 @@ class Plan:
             between()
 
     def _run_backward(self, step: Step, results: list[Array], between: Callable[[], None]) -> None:
-        grads: list[list[F32]] = [[] for _ in results]  # of each value, from its users, last first
-        if self._loss >= 0:
-            grads[self._loss].append(np.ones(results[self._loss].shape, dtype=np.float32))
+        # Of each value the gradients from its users, the last user's first.
+        grads = {self._loss: [np.ones(results[self._loss].shape, dtype=np.float32)]}
         for node in self._backward:
-            if not grads[node.place]:
+            parts = grads.pop(node.place, None)
+            if parts is None:
                 continue
-            grad = _add_up(grads[node.place])
-            inputs = [results[i] for i in node.inputs]
-            found = node.op.backward(step, grad, results[node.place], *inputs)
-            for i, needs, own in zip(
-                reversed(node.inputs), reversed(node.op.needs), reversed(found), strict=True
-            ):
-                if needs and own is not None:
-                    grads[i].append(own)
+            grad = parts[0] if len(parts) == 1 else _add_up(parts)
+            found = node.op.backward(step, grad, results[node.place], *[results[i] for i in node.inputs])
+            for k, i in node.needed:
+                own = found[k]
+                if own is not None:
+                    grads.setdefault(i, []).append(own)
             between()
 
 
@@ -285,15 +272,6 @@ def _choose_ops(program: Program, ends: Iterable[Value]) -> Choice:
             found[value] = OPS[value.op].simplify(value)
             needed.update(found[value][1])
     return dict(reversed(found.items()))
-
-
-def _find_learning(choice: Choice) -> set[Value]:
-    """Return the values that depend on a parameter."""
-    found: set[Value] = set()
-    for value, (_, inputs) in choice.items():
-        if value.kind == "float" and (value.params or any(one in found for one in inputs)):
-            found.add(value)
-    return found
 
 
 def _check_ids(value: Value, ids: Array, rows: int) -> None:
@@ -312,27 +290,18 @@ def _add_up(grads: Sequence[F32]) -> F32:
 
 def _read_feed(value: Value, feeds: Feeds) -> tuple[Array, Ids | None]:
     """Return the array of a data value, and the offsets of a sequence; raises ValueError unless it fits."""
-    given = feeds.get(value.name)
-    items: Array | None = given.items if isinstance(given, Sequences) else given
-    dtype = FLOAT if value.kind == "float" else ID
-    fits = items is not None and isinstance(given, Sequences) == value.is_sequence
-    if items is None or not fits or items.dtype.kind not in ("f" if value.kind == "float" else "iu"):
-        raise ValueError(_describe_misfit(value, given))
-    shape = value.shape
-    if items.shape[1:] != shape[1:] or (items.shape[0] != shape[0] and shape[0] != BATCH):
-        raise ValueError(_describe_misfit(value, given))
-    array = np.ascontiguousarray(items, dtype=dtype)
-    return array, given.offsets if isinstance(given, Sequences) else None
-
-
-def _describe_misfit(value: Value, given: object) -> str:
-    kind = "floats" if value.kind == "float" else "whole numbers"
-    form = "Sequences with items" if value.is_sequence else "an array"
-    expected = f"{value.name}: expected {form} of {kind}, shape {list(value.shape)}"
-    if given is None:
-        return f"{expected}; the feed lacks it"
-    items = given.items if isinstance(given, Sequences) else given
-    if not isinstance(items, np.ndarray):
-        return f"{expected}, not {given!r}"
-    found = "Sequences with items" if isinstance(given, Sequences) else "an array"
-    return f"{expected}, not {found} of {items.dtype}, shape {list(items.shape)}"
+    given, shape = feeds.get(value.name), value.shape
+    items, offsets = (given.items, given.offsets) if isinstance(given, Sequences) else (given, None)
+    dtype, kinds, words = (FLOAT, "f", "floats") if value.kind == "float" else (ID, "iu", "whole numbers")
+    if isinstance(items, np.ndarray) and (offsets is not None) == value.is_sequence:
+        same = items.shape[1:] == shape[1:] and shape[0] in (BATCH, len(items))
+        if same and items.dtype.kind in kinds:
+            exact = items.dtype is dtype and items.flags.c_contiguous
+            return items if exact else np.ascontiguousarray(items, dtype=dtype), offsets
+    form = "sequences" if value.is_sequence else "an array"
+    found = "nothing" if given is None else repr(given)
+    if isinstance(items, np.ndarray):
+        found = (
+            f"{'an array' if offsets is None else 'sequences'} of {items.dtype}, shape {list(items.shape)}"
+        )
+    raise ValueError(f"{value.name}: expected {form} of {words}, shape {list(shape)}; the feed has {found}")

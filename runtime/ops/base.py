@@ -6,7 +6,8 @@ and for any number of threads. Of numpy's operations only those are used that IE
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from ..param_config import ParamConfig
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
+Grads = tuple[F32 | None, ...]
 FLOAT = np.dtype(np.float32)
 ID = np.dtype(np.int64)
 
@@ -59,10 +61,11 @@ class Step:
 class Op:
     """One operation of a plan. Each kind is a subclass, registered in OPS by the name that it gives.
 
-    `takes`: the kind of each input; `many`: any number of inputs of the first kind. `options`: names of
-    the attributes. `overwrites`: the result may replace the first input; then backward must not read that.
-    `reads_result`: backward reads the result. `is_view`: the result may share memory with an input.
-    `keeps_items`: the result for sequences is a sequence, item by item.
+    `takes`: the kind of each input; `many`: any number of inputs of the first kind. `gives`: the kind of the
+    result; None: the one of the attribute `to`, or of the first input. `options`: names of the attributes.
+    `overwrites`: the result may replace the first input; then backward must not read that. `reads_result`:
+    backward reads the result. `is_view`: the result may share memory with an input. `keeps_items`: the
+    result for sequences is a sequence, item by item.
 
     An object belongs to one plan and computes one step at a time. `needs`: the inputs whose gradients
     are needed. `in_place`: the first input is to be overwritten. `sequence`: the data whose offsets the
@@ -71,6 +74,7 @@ class Op:
 
     takes: ClassVar[tuple[Kind | None, ...]] = ("float",)  # None: either
     many: ClassVar[bool] = False
+    gives: ClassVar[Kind | None] = "float"
     options: ClassVar[tuple[str, ...]] = ()
     overwrites: ClassVar[bool] = False
     reads_result: ClassVar[bool] = False
@@ -89,31 +93,25 @@ class Op:
         self.sequence = ""
         self._buffers: dict[str, Array] = {}
 
-    @classmethod
-    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
-        """Return the shape of the result; raises ValueError if an input does not fit."""
-        return inputs[0].shape
+    @staticmethod
+    def _keep_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
+        return x.shape
 
-    @classmethod
-    def find_kind(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Kind:
-        """Return the kind of the result."""
-        return "float"
+    # find_shape(attrs, *inputs) returns the shape of the result; raises ValueError if an input does not fit.
+    find_shape: ClassVar[Callable[..., Shape]] = _keep_shape
 
     @classmethod
     def simplify(cls, value: Value) -> tuple[type[Op], tuple[Value, ...]]:
         """Return the class that computes `value`, and its inputs: another operation with the same result."""
         return cls, value.inputs
 
-    def forward(self, step: Step, *inputs: Any) -> Array:
-        """Return the result for these inputs."""
-        raise NotImplementedError
+    # forward(step, *inputs) returns the result.
+    forward: Callable[..., Any]
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        """Return the gradient of each input, and add those of the operation's own parameters to `step`.
-
-        It must not change `grad`, and may return it. Gradients that are not needed may be None.
-        """
-        raise NotImplementedError
+    # backward(step, grad, result, *inputs) returns the gradient of each input, and adds those of the
+    # operation's own parameters to `step`. It must not change `grad`, and may return it. Gradients that are
+    # not needed may be None.
+    backward: Callable[..., Grads]
 
     def get_buffer(self, use: str, shape: Shape, dtype: npt.DTypeLike = FLOAT) -> Array:
         """Return an array with any content; steps of equal size get the same one again."""
@@ -165,11 +163,11 @@ def find_form(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], name: 
             f"{name}: input {sequences[0]} is a sequence, input {plain[0]} is not; `pool` it first"
         )
     try:
-        shape = cls.find_shape(inputs, attrs)
+        shape = cls.find_shape(attrs, *inputs)
     except ValueError as e:
         raise ValueError(f"{name}: {e}") from None
     has_items = bool(sequences) and shape[:1] == (BATCH,) and cls.keeps_items
-    return Form(shape, cls.find_kind(inputs, attrs), has_items)
+    return Form(shape, cls.gives or attrs.get("to", inputs[0].kind), has_items)
 
 
 def make_value(
@@ -192,6 +190,13 @@ def make_value(
         kind=form.kind,
         is_sequence=form.is_sequence,
     )
+
+
+def as_rows(x: Array, leading: int = -1) -> Array:
+    """Return an array as a matrix; its first `leading` axes are rows, by default all but the last one."""
+    if x.ndim == 2:
+        return x
+    return x.reshape(math.prod(x.shape[:leading]), math.prod(x.shape[leading:]))
 
 
 def describe(value: Value) -> str:

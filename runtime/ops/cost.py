@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from .. import _core
-from ..arrays import F32
+from ..arrays import F32, Ids
 from ..graph import Value
-from .base import Op, Shape, Step, describe
+from .base import Grads, Op, Shape, Step, as_rows, describe
 
 _LEAST = np.float32(1e-30)  # of a probability, for its logarithm
 
@@ -21,18 +20,17 @@ class _LabelCost(Op):
 
     takes = ("float", "id")
 
-    @classmethod
-    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
-        x, label = inputs
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value, label: Value) -> Shape:
         rows = x.shape[:-1]
         if len(x.shape) < 2 or label.shape not in (rows, (*rows, 1)):
             raise ValueError(f"label {describe(label)} has not one class for each row of {describe(x)}")
         return (*rows, 1)
 
     @staticmethod
-    def flatten(x: F32, label: Any) -> tuple[F32, Any]:
+    def flatten(x: F32, label: Ids) -> tuple[F32, Ids]:
         """Return rows and the label of each."""
-        return x.reshape(-1, x.shape[-1]), np.ascontiguousarray(label).reshape(-1)
+        return as_rows(x), label.reshape(-1)
 
 
 class SoftmaxCrossEntropy(_LabelCost, op="softmax_with_cross_entropy"):
@@ -40,19 +38,19 @@ class SoftmaxCrossEntropy(_LabelCost, op="softmax_with_cross_entropy"):
 
     overwrites = True
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
-        x, labels = self.flatten(self.take_copy(inputs[0]), inputs[1])
+    def forward(self, step: Step, scores: F32, label: Ids) -> F32:
+        x, labels = self.flatten(self.take_copy(scores), label)
         cost: F32 = np.empty(len(x), dtype=np.float32)
         step.errors += _core.cross_entropy(x, labels, cost, step.threads)
         self._probability = x
-        return cost.reshape(*inputs[0].shape[:-1], 1)
+        return cost.reshape(*scores.shape[:-1], 1)
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        back, labels = self.flatten(self._probability, inputs[1])
+    def backward(self, step: Step, grad: F32, result: F32, scores: F32, label: Ids) -> Grads:
+        back, labels = self.flatten(self._probability, label)
         back[np.arange(len(back)), labels] -= np.float32(1.0)
         if not self.is_loss:
             back *= grad.reshape(-1, 1)
-        return back.reshape(inputs[0].shape), None
+        return back.reshape(scores.shape), None
 
 
 class CrossEntropy(_LabelCost, op="cross_entropy"):
@@ -63,22 +61,22 @@ class CrossEntropy(_LabelCost, op="cross_entropy"):
         x, label = value.inputs
         return (SoftmaxCrossEntropy, (x.inputs[0], label)) if x.op == "softmax" else (cls, value.inputs)
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
-        x, labels = self.flatten(*inputs)
+    def forward(self, step: Step, probability: F32, label: Ids) -> F32:
+        x, labels = self.flatten(probability, label)
         picked = x[np.arange(len(x)), labels]
         # NaN never counts as the right answer.
         step.errors += int(np.count_nonzero(~(picked >= x.max(axis=1))))
         logs = np.maximum(picked, _LEAST)
         _core.take_logs(logs, step.threads)
-        cost: F32 = -logs.reshape(*inputs[0].shape[:-1], 1)
+        cost: F32 = -logs.reshape(*probability.shape[:-1], 1)
         return cost
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        x, labels = self.flatten(*inputs)
+    def backward(self, step: Step, grad: F32, result: F32, probability: F32, label: Ids) -> Grads:
+        x, labels = self.flatten(probability, label)
         places = np.arange(len(x))
         back = np.zeros_like(x)
         back[places, labels] = -grad.reshape(-1) / np.maximum(x[places, labels], _LEAST)
-        return back.reshape(inputs[0].shape), None
+        return back.reshape(probability.shape), None
 
 
 class SquareError(Op, op="square_error"):
@@ -86,23 +84,21 @@ class SquareError(Op, op="square_error"):
 
     takes = ("float", "float")
 
-    @classmethod
-    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
-        x, y = inputs
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value, y: Value) -> Shape:
         if x.shape != y.shape or len(x.shape) < 2:
             raise ValueError(f"inputs {describe(x)} and {describe(y)} are not vectors of one size")
         return (*x.shape[:-1], 1)
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
-        x, y = inputs
+    def forward(self, step: Step, x: F32, y: F32) -> F32:
         difference = np.subtract(x, y, out=self.get_buffer("difference", x.shape))
-        rows = difference.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        rows = as_rows(difference)
         cost: F32 = np.empty(len(rows), dtype=np.float32)
         _core.dot_rows(rows, rows, cost, step.threads)
         return cost.reshape(*x.shape[:-1], 1)
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        back = np.float32(2.0) * self.get_buffer("difference", inputs[0].shape)
+    def backward(self, step: Step, grad: F32, result: F32, x: F32, y: F32) -> Grads:
+        back = np.float32(2.0) * self.get_buffer("difference", x.shape)
         if not self.is_loss:
             back *= grad
         return back, -back if self.needs[1] else None
@@ -114,23 +110,20 @@ class LogLoss(Op, op="log_loss"):
     takes = ("float", "float")
     options = ("epsilon",)
 
-    @classmethod
-    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
-        p, y = inputs
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], p: Value, y: Value) -> Shape:
         if p.shape != y.shape:
             raise ValueError(f"inputs {describe(p)} and {describe(y)} differ in shape")
         return p.shape
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
-        p, y = inputs
+    def forward(self, step: Step, p: F32, y: F32) -> F32:
         high, low = self._shift(p)
         _core.take_logs(high.reshape(-1), step.threads)
         _core.take_logs(low.reshape(-1), step.threads)
         cost: F32 = -(y * high + (np.float32(1.0) - y) * low)
         return cost
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        p, y = inputs
+    def backward(self, step: Step, grad: F32, result: F32, p: F32, y: F32) -> Grads:
         high, low = self._shift(p)
         return grad * ((np.float32(1.0) - y) / low - y / high), None
 

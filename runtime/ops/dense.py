@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,8 +11,8 @@ import numpy as np
 
 from .. import _core
 from ..arrays import F32
-from ..graph import BATCH, Kind, Value
-from .base import FLOAT, ID, Array, Op, Shape, Step, describe
+from ..graph import BATCH, Value
+from .base import FLOAT, ID, Array, Grads, Op, Shape, Step, as_rows, describe
 
 
 class Data(Op, op="data"):
@@ -28,11 +29,11 @@ class Parameter(Op, op="parameter"):
     takes = ()
     is_view = True
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
+    def forward(self, step: Step) -> F32:
         (config,) = self.value.params
         return step.params[config.name].reshape(self.value.shape)
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
+    def backward(self, step: Step, grad: F32, result: F32) -> Grads:
         (config,) = self.value.params
         step.add_param_grad(config.name, np.ascontiguousarray(grad).reshape(config.shape))
         return ()
@@ -46,39 +47,37 @@ class Fc(Op, op="fc"):
     many = True
     options = ("keeps", "size")
 
-    @classmethod
-    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], *inputs: Value) -> Shape:
         keeps: int = attrs["keeps"]
         for one in inputs:
             if not 0 < keeps < len(one.shape) or one.shape[:keeps] != inputs[0].shape[:keeps]:
                 raise ValueError(f"input {describe(one)} has no {keeps} leading axes like the first input")
         return (*inputs[0].shape[:keeps], attrs["size"])
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
+    def forward(self, step: Step, *inputs: F32) -> F32:
         params, keeps = self.value.params, self.value.attrs["keeps"]
         out = self.get_buffer("result", (*inputs[0].shape[:keeps], self.value.shape[-1]))
-        flat = out.reshape(-1, out.shape[-1])
+        rows = as_rows(out)
         start = step.params[params[-1].name] if len(params) > len(inputs) else None
         for x, weight in zip(inputs, params, strict=False):
-            rows = x.reshape(len(flat), weight.rows)
-            _core.matmul(rows, step.params[weight.name], flat, start, step.threads)
-            start = flat
+            _core.matmul(as_rows(x, keeps), step.params[weight.name], rows, start, step.threads)
+            start = rows
         return out
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        params = self.value.params
-        grad = np.ascontiguousarray(grad).reshape(-1, grad.shape[-1])
+    def backward(self, step: Step, grad: F32, result: F32, *inputs: F32) -> Grads:
+        params, keeps = self.value.params, self.value.attrs["keeps"]
+        grad = as_rows(np.ascontiguousarray(grad))
         back: list[F32 | None] = []
         for i, (x, weight, needs) in enumerate(zip(inputs, params, self.needs, strict=False)):
-            rows = x.reshape(len(grad), weight.rows)
             known = step.param_grads.get(weight.name)
             out = self.get_buffer(f"weight {i}", weight.shape) if known is None else known
-            _core.matmul(rows.T, grad, out, known, step.threads)
+            _core.matmul(as_rows(x, keeps).T, grad, out, known, step.threads)
             step.param_grads[weight.name] = out
-            if needs:
-                rows = self.get_buffer(f"back {i}", rows.shape)
-                _core.matmul(grad, step.params[weight.name].T, rows, None, step.threads)
-            back.append(rows.reshape(x.shape) if needs else None)
+            own = self.get_buffer(f"back {i}", x.shape) if needs else None
+            if own is not None:
+                _core.matmul(grad, step.params[weight.name].T, as_rows(own, keeps), None, step.threads)
+            back.append(own)
         if len(params) > len(inputs):
             total = self.get_buffer("bias", params[-1].shape)
             _core.sum_columns(grad, total, step.threads)
@@ -94,8 +93,8 @@ class Matmul(Op, op="matmul"):
     takes = ("float", "float")
     options = ("transpose",)
 
-    @classmethod
-    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], *inputs: Value) -> Shape:
         x, y = (
             (*one.shape[:-2], one.shape[-1], one.shape[-2]) if swapped else one.shape
             for one, swapped in zip(inputs, attrs["transpose"], strict=True)
@@ -107,14 +106,14 @@ class Matmul(Op, op="matmul"):
             raise ValueError(f"{names}: the batch can't be summed or exchanged")
         return (*x[:-1], y[-1])
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
-        x, y = self._transpose(*inputs)
+    def forward(self, step: Step, x: F32, y: F32) -> F32:
+        x, y = self._transpose(x, y)
         out: F32 = self.get_buffer("result", (*x.shape[:-1], y.shape[-1]))
         _multiply(x, y, out, step.threads)
         return out
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        x, y = self._transpose(*inputs)
+    def backward(self, step: Step, grad: F32, result: F32, x: F32, y: F32) -> Grads:
+        x, y = self._transpose(x, y)
         back_x = back_y = None
         if self.needs[0]:
             back_x = self.get_buffer("x", x.shape)
@@ -147,11 +146,12 @@ class Concat(Op, op="concat"):
     """Inputs one after the other, along `axis`."""
 
     takes = (None,)
+    gives = None
     many = True
     options = ("axis",)
 
-    @classmethod
-    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], *inputs: Value) -> Shape:
         first = inputs[0]
         axis = _find_axis(first, attrs["axis"])
         for one in inputs[1:]:
@@ -166,23 +166,20 @@ class Concat(Op, op="concat"):
         total = sum(one.shape[axis] for one in inputs)
         return (*first.shape[:axis], total, *first.shape[axis + 1 :])
 
-    @classmethod
-    def find_kind(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Kind:
-        return inputs[0].kind
+    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
+        super().__init__(value, needs)
+        self._axis = axis = _find_axis(value, value.attrs["axis"])
+        ends = [0, *itertools.accumulate(one.shape[axis] for one in value.inputs)]
+        self._parts = [(slice(None),) * axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
 
-    def forward(self, step: Step, *inputs: Any) -> Array:
-        value = self.value
-        axis = _find_axis(value, value.attrs["axis"])
-        shape = list(inputs[0].shape)
-        shape[axis] = value.shape[axis]
-        out: Array = self.get_buffer("result", tuple(shape), inputs[0].dtype)
+    def forward(self, step: Step, *inputs: Array) -> Array:
+        shape, axis = inputs[0].shape, self._axis
+        whole = (*shape[:axis], self.value.shape[axis], *shape[axis + 1 :])
+        out = self.get_buffer("result", whole, inputs[0].dtype)
         return np.concatenate(inputs, axis=axis, out=out)
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        axis = _find_axis(self.value, self.value.attrs["axis"])
-        before = (slice(None),) * axis
-        ends = np.cumsum([one.shape[axis] for one in inputs]).tolist()
-        return tuple(grad[(*before, slice(begin, end))] for begin, end in zip([0, *ends], ends, strict=False))
+    def backward(self, step: Step, grad: F32, result: F32, *inputs: F32) -> Grads:
+        return tuple([grad[part] for part in self._parts])
 
 
 def _find_axis(value: Value, axis: int) -> int:
@@ -199,12 +196,12 @@ class Reshape(Op, op="reshape"):
     """
 
     takes = (None,)
+    gives = None
     options = ("shape",)
     is_view = True
 
-    @classmethod
-    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
-        (x,) = inputs
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
         given: Sequence[int] = attrs["shape"]
         error = ValueError(f"input {describe(x)} can't have the shape {list(given)}")
         if not given or any(size < -1 or (size == 0 and i >= len(x.shape)) for i, size in enumerate(given)):
@@ -221,36 +218,26 @@ class Reshape(Op, op="reshape"):
             raise error
         return (*sizes[:first], *rest)
 
-    @classmethod
-    def find_kind(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Kind:
-        return inputs[0].kind
-
-    def forward(self, step: Step, *inputs: Any) -> Array:
-        (x,) = inputs
+    def forward(self, step: Step, x: Array) -> Array:
         shape = self.value.shape
         out: Array = x.reshape((len(x), *shape[1:]) if shape[0] == BATCH else shape)
         return out
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        return (grad.reshape(inputs[0].shape),)
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        return (grad.reshape(x.shape),)
 
 
 class Cast(Op, op="cast"):
     """Values of the other kind: `to` is "float" or "id"; floats are cut to whole numbers."""
 
     takes = (None,)
+    gives = None
     options = ("to",)
     is_view = True
 
-    @classmethod
-    def find_kind(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Kind:
-        kind: Kind = attrs["to"]
-        return kind
-
-    def forward(self, step: Step, *inputs: Any) -> Array:
-        (x,) = inputs
+    def forward(self, step: Step, x: Array) -> Array:
         out: Array = x.astype(FLOAT if self.value.kind == "float" else ID, copy=False)
         return out
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         return (grad,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from .. import _core
 from ..arrays import F32
 from ..graph import BATCH, Value
-from .base import Draw, Op, Shape, Step, describe
+from .base import Draw, Grads, Op, Shape, Step, as_rows, describe
 from .sums import sum_to_shape
 
 
@@ -21,9 +21,8 @@ class _Pair(Op):
 
     takes = ("float", "float")
 
-    @classmethod
-    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
-        x, y = inputs
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value, y: Value) -> Shape:
         rank = max(len(x.shape), len(y.shape))
         pairs = zip(_fill(x.shape, rank), _fill(y.shape, rank), strict=True)
         shape = []
@@ -41,35 +40,30 @@ def _fill(shape: Shape, rank: int) -> Shape:
 class Add(_Pair, op="add"):
     """x + y."""
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
-        total: F32 = np.add(*inputs)
-        return total
+    def forward(self, step: Step, x: F32, y: F32) -> F32:
+        return x + y
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        return tuple(sum_to_shape(grad, one.shape, step.threads) for one in inputs)
+    def backward(self, step: Step, grad: F32, result: F32, x: F32, y: F32) -> Grads:
+        return sum_to_shape(grad, x.shape, step.threads), sum_to_shape(grad, y.shape, step.threads)
 
 
 class Subtract(_Pair, op="subtract"):
     """x - y."""
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
-        difference: F32 = np.subtract(*inputs)
-        return difference
+    def forward(self, step: Step, x: F32, y: F32) -> F32:
+        return x - y
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        x, y = (sum_to_shape(grad, one.shape, step.threads) for one in inputs)
-        return x, -y
+    def backward(self, step: Step, grad: F32, result: F32, x: F32, y: F32) -> Grads:
+        return sum_to_shape(grad, x.shape, step.threads), -sum_to_shape(grad, y.shape, step.threads)
 
 
 class Multiply(_Pair, op="multiply"):
     """x * y."""
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
-        product: F32 = np.multiply(*inputs)
-        return product
+    def forward(self, step: Step, x: F32, y: F32) -> F32:
+        return x * y
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        x, y = inputs
+    def backward(self, step: Step, grad: F32, result: F32, x: F32, y: F32) -> Grads:
         return (
             sum_to_shape(grad * y, x.shape, step.threads) if self.needs[0] else None,
             sum_to_shape(grad * x, y.shape, step.threads) if self.needs[1] else None,
@@ -82,24 +76,22 @@ class Scale(Op, op="scale"):
     options = ("bias", "scale")
     overwrites = True
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
-        x: F32 = inputs[0]
+    def forward(self, step: Step, x: F32) -> F32:
         out = np.multiply(x, np.float32(self.value.attrs["scale"]), out=self.get_result(x))
         return np.add(out, np.float32(self.value.attrs["bias"]), out=out)
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         return (grad * np.float32(self.value.attrs["scale"]),)
 
 
 class Square(Op, op="square"):
     """x * x."""
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
-        x: F32 = inputs[0]
+    def forward(self, step: Step, x: F32) -> F32:
         return np.multiply(x, x, out=self.get_result(x))
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        return (np.float32(2.0) * inputs[0] * grad,)
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        return (np.float32(2.0) * x * grad,)
 
 
 class _Activation(Op):
@@ -109,16 +101,15 @@ class _Activation(Op):
     overwrites = True
     reads_result = True
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
-        out = self.take_copy(inputs[0])
-        _core.activate(self.act, out.reshape(-1, out.shape[-1]), step.threads)
+    def forward(self, step: Step, x: F32) -> F32:
+        out = self.take_copy(x)
+        _core.activate(self.act, as_rows(out), step.threads)
         return out
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        rows = (math.prod(result.shape[:-1]), result.shape[-1])
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         back: F32 = self.get_buffer("back", result.shape)
-        grad = np.ascontiguousarray(grad).reshape(rows)
-        _core.undo_activation(self.act, result.reshape(rows), grad, back.reshape(rows), step.threads)
+        rows = as_rows(result), as_rows(np.ascontiguousarray(grad)), as_rows(back)
+        _core.undo_activation(self.act, *rows, step.threads)
         return (back,)
 
 
@@ -145,6 +136,12 @@ class Softmax(_Activation, op="softmax"):
 
     act = "softmax"
 
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
+        if x.shape[-1] == BATCH:
+            raise ValueError(f"input {describe(x)} has no axis beside the batch")
+        return x.shape
+
 
 class Dropout(Op, op="dropout"):
     """Zeros for a share `rate` of the items in a training step.
@@ -155,14 +152,13 @@ class Dropout(Op, op="dropout"):
 
     options = ("rate", "upscales")
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
-        x: F32 = inputs[0]
+    def forward(self, step: Step, x: F32) -> F32:
         if step.draw is not None:
             return np.multiply(x, self._make_mask(step.draw, x.shape), out=self.get_result(x))
         factor = 1.0 if self.value.attrs["upscales"] else 1.0 - self.value.attrs["rate"]
         return np.multiply(x, np.float32(factor), out=self.get_result(x))
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         assert step.draw is not None  # a step without training has no gradients
         return (grad * self._make_mask(step.draw, grad.shape),)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..arrays import F32
+from ..arrays import F32, Ids
 from ..graph import Value
-from .base import Op, Shape, Step
+from .base import Grads, Op, Shape, Step
 
 
 class Lookup(Op, op="lookup"):
@@ -19,9 +19,9 @@ class Lookup(Op, op="lookup"):
     takes = ("id",)
     options = ("dim", "padding")
 
-    @classmethod
-    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
-        return (*inputs[0].shape, attrs["dim"])
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], ids: Value) -> Shape:
+        return (*ids.shape, attrs["dim"])
 
     @property
     def table(self) -> str:
@@ -32,16 +32,15 @@ class Lookup(Op, op="lookup"):
         """Return the array for the rows of `count` ids, to be filled before `forward`."""
         return self.get_buffer("result", (count, self.value.shape[-1]))
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
-        (ids,) = inputs
+    def forward(self, step: Step, ids: Ids) -> F32:
         rows, padding = self.get_rows(ids.size), self.value.attrs["padding"]
         if padding is not None:
             rows[ids.reshape(-1) == padding] = 0.0
-        return rows.reshape(*ids.shape, rows.shape[1])
+        return rows if ids.ndim == 1 else rows.reshape(*ids.shape, rows.shape[1])
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        (ids,) = inputs
-        rows, padding = grad.reshape(ids.size, grad.shape[-1]), self.value.attrs["padding"]
+    def backward(self, step: Step, grad: F32, result: F32, ids: Ids) -> Grads:
+        rows = grad if ids.ndim == 1 else grad.reshape(ids.size, grad.shape[-1])
+        padding = self.value.attrs["padding"]
         if padding is not None:
             rows = rows * (ids.reshape(-1, 1) != padding)
         step.row_grads[self.value.name] = rows

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ..arrays import F32, Ids
-from ..graph import BATCH, Kind, Value
+from ..graph import BATCH, Value
 from .base import ID, Op, Shape, Step, describe
 
 
@@ -18,21 +18,16 @@ class AucCounts(Op, op="auc_counts"):
     """
 
     takes = ("float", "id")
+    gives = "id"
     options = ("keeps", "thresholds")
 
-    @classmethod
-    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
-        x, label = inputs
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value, label: Value) -> Shape:
         if len(x.shape) != 2 or not x.has_batch or label.shape not in ((BATCH,), (BATCH, 1)):
             raise ValueError(f"{describe(x)} and {describe(label)} are not probabilities and a label each")
         return (2, attrs["thresholds"] + 1)
 
-    @classmethod
-    def find_kind(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Kind:
-        return "id"
-
-    def forward(self, step: Step, *inputs: Any) -> Ids:
-        x, labels = inputs
+    def forward(self, step: Step, x: F32, labels: Ids) -> Ids:
         thresholds: int = self.value.attrs["thresholds"]
         buckets = (x[:, -1] * np.float32(thresholds)).astype(np.int64)
         if len(x) and (buckets.min() < 0 or buckets.max() > thresholds):
@@ -52,12 +47,11 @@ class Auc(Op, op="auc"):
 
     takes = ("id",)
 
-    @classmethod
-    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], *inputs: Value) -> Shape:
         return (1,)
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
-        (counts,) = inputs
+    def forward(self, step: Step, counts: Ids) -> F32:
         return np.array([compute_auc(counts)], dtype=np.float32)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from .. import _core
 from ..arrays import F32, Ids
 from ..graph import Value
-from .base import Op, Shape, Step, describe
+from .base import Grads, Op, Shape, Step, describe
 
 POOLS = ("average", "first", "last", "max", "sum")
 
@@ -19,19 +19,18 @@ class Pool(Op, op="pool"):
     """One item for each sample, from all of its sequence: `by` is one of POOLS. An empty sequence gives 0."""
 
     options = ("by",)
+    reads_result = True
     keeps_items = False
 
-    @classmethod
-    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
-        (x,) = inputs
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
         if not x.is_sequence:
             raise ValueError(f"input {describe(x)} is not a sequence")
         if attrs["by"] not in POOLS:
             raise ValueError(f"by={attrs['by']!r}, expected one of {', '.join(POOLS)}")
         return x.shape
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
-        (x,) = inputs
+    def forward(self, step: Step, x: F32) -> F32:
         starts, lengths, used = self._find_samples(step)
         by = self.value.attrs["by"]
         out: F32 = np.zeros((len(lengths), *x.shape[1:]), dtype=np.float32)
@@ -46,8 +45,7 @@ class Pool(Op, op="pool"):
                 sums /= np.maximum(lengths, 1)[:, None].astype(np.float32)
         return out
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        (x,) = inputs
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         starts, lengths, used = self._find_samples(step)
         by = self.value.attrs["by"]
         if by in ("first", "last"):

@@ -12,7 +12,7 @@ import numpy as np
 from .. import _core
 from ..arrays import F32
 from ..graph import BATCH, Value
-from .base import Op, Shape, Step
+from .base import Grads, Op, Shape, Step
 
 
 @functools.lru_cache(maxsize=16)
@@ -64,7 +64,7 @@ def sum_to_shape(grad: F32, shape: Shape, threads: int) -> F32:
 def resolve_axes(value: Value, axis: int | Sequence[int] | None) -> tuple[int, ...]:
     """Return axes as numbers from 0; None: all. Raises ValueError if the value lacks one."""
     rank = len(value.shape)
-    given = range(rank) if axis is None else [axis] if isinstance(axis, int) else axis
+    given = [axis] if isinstance(axis, int) else axis or range(rank)
     for one in given:
         if not -rank <= one < rank:
             raise ValueError(f"axis={one}: {value.name} {list(value.shape)} has the axes 0 to {rank - 1}")
@@ -80,20 +80,17 @@ class Sum(Op, op="sum"):
         super().__init__(value, needs)
         self._axes = resolve_axes(value.inputs[0], value.attrs["axis"])
 
-    @classmethod
-    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
-        (x,) = inputs
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
         axes = resolve_axes(x, attrs["axis"])
         if attrs["keepdim"]:
             return tuple(1 if i in axes else size for i, size in enumerate(x.shape))
         return tuple(size for i, size in enumerate(x.shape) if i not in axes) or (1,)
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
-        (x,) = inputs
+    def forward(self, step: Step, x: F32) -> F32:
         return sum_axes(x, self._axes, step.threads).reshape(self._list_sizes(x))
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        (x,) = inputs
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         kept = [1 if i in self._axes else size for i, size in enumerate(x.shape)]
         return (np.broadcast_to(grad.reshape(kept), x.shape),)
 
@@ -105,13 +102,12 @@ class Sum(Op, op="sum"):
 class Mean(Sum, op="mean"):
     """Mean over `axis`: the sum, divided by the number of its items."""
 
-    def forward(self, step: Step, *inputs: Any) -> F32:
-        (x,) = inputs
+    def forward(self, step: Step, x: F32) -> F32:
         total = super().forward(step, x)
         return np.divide(total, np.float32(self._count(x)), out=total)
 
-    def backward(self, step: Step, grad: F32, result: F32, *inputs: Any) -> tuple[F32 | None, ...]:
-        return super().backward(step, grad / np.float32(self._count(inputs[0])), result, *inputs)
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        return super().backward(step, grad / np.float32(self._count(x)), result, x)
 
     def _count(self, x: F32) -> int:
         return math.prod([1, *(x.shape[i] for i in self._axes if x.shape[i] > 0)])
