@@ -14,6 +14,7 @@ from . import _core
 Method = Literal["sgd", "momentum", "adagrad", "fleet_adagrad", "adam"]
 METHODS: dict[str, int] = {name: number for number, (name, *_) in enumerate(_core.list_methods())}
 SLOTS = tuple(slots for _, slots, _ in _core.list_methods())  # floats of state per value, by method
+OWN = tuple(own for *_, own in _core.list_methods())  # names of a method's own numbers
 SCHEDULES = tuple(_core.list_schedules())
 Mode = Literal["sync", "half_async", "async", "geo"]
 MODES: dict[Mode, int] = {"sync": 0, "half_async": 1, "async": 2, "geo": 3}
@@ -61,7 +62,7 @@ class Optim:
     def pack(self) -> PackedOptim:
         """Return the rule as the compiled core takes it."""
         number = METHODS[self.method]
-        own = [getattr(self, name) if name else 0.0 for name in _core.list_methods()[number][2]]
+        own = [getattr(self, name) if name else 0.0 for name in OWN[number]]
         return (number, self.learning_rate, self.l1, self.decay, self.clip, own[0], own[1], own[2])
 
     def pack_at(self, samples: int, passes: int) -> PackedOptim:
