@@ -8,13 +8,11 @@ kept between steps, one thread of BLAS on both sides.
 from __future__ import annotations
 
 import argparse
-import multiprocessing as mp
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +21,11 @@ import numpy.typing as npt
 
 import pslaunch.runtime as paddle
 from exchange import Address, Case, start_pserver
-from turns import Table, Turn, compute_ratio, make_fresh_folder, take_turns
+from turns import Table, Turn, compute_ratio, make_fresh_folder, start_workers, take_turns
 
 WORDS, EMBEDDING, HIDDEN, CONTEXT = 2073, 32, 256, 4
 RATE, L2, EPSILON = 3e-2, 8e-4, 1e-6
 STEPS = 40  # of a turn
-SPAWN = mp.get_context("spawn")
 F32 = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
@@ -157,37 +154,14 @@ def run_by_runtime(size: int, address: Address | None) -> Iterator[Callable[[], 
 KINDS = {"numpy": run_by_hand, "alone": run_by_runtime, "pserver": run_by_runtime}
 
 
-def _run_worker(kind: str, size: int, address: Address | None, folder: Path, orders: Connection) -> None:
-    os.chdir(folder)  # the runtime writes its log there
-    said = os.open("said", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
-    with KINDS[kind](size, address) as turn:
-        while orders.recv():
-            begin_s = time.perf_counter()
-            turn()
-            orders.send(time.perf_counter() - begin_s)
-
-
 @contextmanager
 def start_contender(kind: str, size: int, folder: Path) -> Iterator[Turn]:
     """A process of its own; a turn is the seconds of an example."""
     with ExitStack() as stack:
         serving = start_pserver(Case(what="step", size=0)) if kind == "pserver" else None
         address = stack.enter_context(serving) if serving else None
-        ours, theirs = SPAWN.Pipe()
-        process = SPAWN.Process(target=_run_worker, args=(kind, size, address, folder, theirs), daemon=True)
-        process.start()
-        theirs.close()
-
-        def take_turn() -> float:
-            ours.send(True)
-            return float(ours.recv()) / (STEPS * size)
-
-        take_turn()
-        yield take_turn
-        ours.send(False)
-        process.join(10)
+        turn = stack.enter_context(start_workers([partial(KINDS[kind], size, address)], folder))
+        yield lambda: turn() / (STEPS * size)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ turns are what is printed.
 
 from __future__ import annotations
 
+import multiprocessing as mp
 import os
 import platform
 import shutil
@@ -14,11 +15,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 Turn = Callable[[], float]
+Work = Callable[[], AbstractContextManager[Callable[[], None]]]
 Times = dict[str, list[float]]
+SPAWN = mp.get_context("spawn")
 
 
 def take_turns(contenders: Mapping[str, Turn], turns: int) -> Times:
@@ -80,6 +84,45 @@ def make_user_environ() -> Iterator[dict[str, str]]:
     with make_fresh_folder() as folder:
         environ = {k: v for k, v in os.environ.items() if k not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")}
         yield {**environ, "PYTHONPYCACHEPREFIX": str(folder)}
+
+
+def _run_worker(work: Work, folder: Path, orders: Connection) -> None:
+    os.chdir(folder)  # the runtime writes its log there
+    output = os.open("output", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    with work() as turn:
+        while orders.recv():
+            begin_s = time.perf_counter()
+            turn()
+            orders.send(time.perf_counter() - begin_s)
+
+
+@contextmanager
+def start_workers(works: Sequence[Work], folder: Path) -> Iterator[Turn]:
+    """Start a process for each of `works`. A turn lets all work, and is the seconds of the slowest.
+
+    They have worked once before the first turn. `works` are objects that pickle can send.
+    """
+    with ExitStack() as stack:
+        pipes = []
+        for work in works:
+            ours, theirs = SPAWN.Pipe()
+            process = SPAWN.Process(target=_run_worker, args=(work, folder, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            stack.callback(process.join, 10)
+            pipes.append(ours)
+
+        def take_turn() -> float:
+            for pipe in pipes:
+                pipe.send(True)
+            return max(float(pipe.recv()) for pipe in pipes)
+
+        take_turn()
+        yield take_turn
+        for pipe in pipes:
+            pipe.send(False)
 
 
 def find_beside_python(name: str) -> str:
