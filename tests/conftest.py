@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 
 from support import furnished, guard, leaks
-from support.jobs import PLACES, SEAM_PLACES, FabricPlace, LocalPlace, Place
+from support.jobs import PLACES, SEAM_PLACES, TRAINING_SEAM_PLACES, FabricPlace, LocalPlace, Place
 from support.openmpi import MpiPlace
 from support.process import poll_until
 from support.wheelhouse import make_wheelhouse
@@ -123,7 +123,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _is_further(item: pytest.Item) -> bool:
     return isinstance(item, pytest.Function) and (
-        hasattr(item, "callspec") and item.callspec.params.get("place") in SEAM_PLACES
+        hasattr(item, "callspec")
+        and item.callspec.params.get("place") in (*SEAM_PLACES, *TRAINING_SEAM_PLACES)
     )
 
 
@@ -207,6 +208,16 @@ def fabric_furnished_place(hosts: Hosts, install: tuple[str, ...]) -> Place:
 @pytest.fixture
 def fabric_led_furnished_place(hosts: Hosts, install: tuple[str, ...]) -> Place:
     return FabricPlace(hosts, "--head=node", *install)
+
+
+@pytest.fixture
+def mpi_furnished_place(hosts: Hosts, install: tuple[str, ...]) -> Place:
+    return MpiPlace(hosts, 5, *install)
+
+
+@pytest.fixture
+def mpi4_led_furnished_place(hosts: Hosts, install: tuple[str, ...]) -> Place:
+    return MpiPlace(hosts, 4, "--head=node", *install)
 
 
 @pytest.fixture

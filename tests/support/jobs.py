@@ -27,7 +27,8 @@ SEAM_PLACES = (
     "mpi4_led",
 )  # further placements of a backend, which run the tests marked `seam` alone
 # Those with what the bundled runtime imports on every node: hosts by SSH have Python alone.
-TRAINING_PLACES = (*LOCAL_PLACES, "fabric_furnished", "fabric_led_furnished")
+TRAINING_SEAM_PLACES = ("mpi_furnished", "mpi4_led_furnished")
+TRAINING_PLACES = (*LOCAL_PLACES, "fabric_furnished", "fabric_led_furnished", *TRAINING_SEAM_PLACES)
 QUICK = ("--grace=1",)  # a test of an ending is short
 SOON_LOST = (*QUICK, "--lost_after=3")  # for tests of silence alone: a busy machine may be as silent
 
