@@ -226,10 +226,9 @@ class Supervisor:
             self._begin_ending(self.alive, now_s)
 
     def _retire(self, now_s: float) -> None:
-        """All trainers gave 0: pservers that no trainer reached will never end by themselves."""
+        """All trainers gave 0: pservers that reported no trainer will never end by themselves."""
         self._retire_s = now_s + self.grace_s
-        reached = self.server == "bundled"
-        lonely = {k: role for k, role in self.alive.items() if not (reached and self.members[k].state)}
+        lonely = {k: role for k, role in self.alive.items() if not self.members[k].state}
         self._begin_ending(lonely, now_s)
 
     def _begin_ending(self, roles: Mapping[str, str], now_s: float) -> None:

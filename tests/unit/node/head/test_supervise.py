@@ -99,6 +99,14 @@ def test_only_the_unreached_of_several_pservers_get_term_at_once() -> None:
     assert s.decide(GRACE_S) == [Signal(("pserver/1",), KILL), Signal(("pserver/0",), TERM)]
 
 
+def test_script_pserver_of_the_bundled_runtime_ends_by_itself() -> None:
+    s = job(server="script", trainers=1)
+    s.note_progress("pserver/0", "connected")
+    s.note_exit("trainer/0", Exit(0), 0.0)
+    assert s.decide(0.0) == []
+    assert s.decide(GRACE_S) == [Signal(("pserver/0",), TERM)]
+
+
 @pytest.mark.parametrize("server", ["script", "bundled"])
 def test_pservers_that_end_with_the_job_hear_it_once(server: str) -> None:
     s = job(server=server)
