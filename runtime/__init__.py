@@ -31,14 +31,50 @@ _NAMES = {
     "batch": "pslaunch.runtime.reader",
     "infer": "pslaunch.runtime.inference",
 }
-_FLEET_MODULES = ("fleet",)
+# PaddlePaddle 2's, of static mode
+_FLEET_MODULES = ("core", "fleet", "io", "nn", "regularizer", "static")
+_TENSOR_FUNCTIONS = (
+    "add",
+    "add_n",
+    "cast",
+    "concat",
+    "divide",
+    "flatten",
+    "matmul",
+    "mean",
+    "multiply",
+    "reshape",
+    "scale",
+    "square",
+    "squeeze",
+    "subtract",
+    "sum",
+    "tanh",
+    "unsqueeze",
+)
+_NAMES.update(dict.fromkeys(_TENSOR_FUNCTIONS, "pslaunch.runtime.static.tensor"))
+_NAMES.update(
+    {
+        "CPUPlace": "pslaunch.runtime.static.executor",
+        "ParamAttr": "pslaunch.runtime.static.attr",
+        "create_parameter": "pslaunch.runtime.nn.layers",
+        "disable_static": "pslaunch.runtime.static.mode",
+        "enable_static": "pslaunch.runtime.static.mode",
+        "in_dynamic_mode": "pslaunch.runtime.static.mode",
+        "seed": "pslaunch.runtime.static.mode",
+    }
+)
 __all__ = [*_MODULES, *_NAMES, *_FLEET_MODULES]
 
 
 def make_name_error(module: str, name: str, names: Iterable[str]) -> AttributeError:
-    """Return the error for a v2 name that this runtime lacks."""
-    place = module.replace("pslaunch.runtime", "paddle")
-    return AttributeError(f"{place}.{name} is not in this runtime; it has {', '.join(sorted(names))}")
+    """Return the error for a name of PaddlePaddle that this runtime lacks; it has the nearest, and all."""
+    from difflib import get_close_matches  # rarely needed
+
+    place, known = module.replace("pslaunch.runtime", "paddle"), sorted(names)
+    near = get_close_matches(name, known, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return AttributeError(f"{place}.{name} is not in this runtime{hint}; it has {', '.join(known)}")
 
 
 def publish(module: str, names: Iterable[str]) -> None:

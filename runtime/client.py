@@ -618,6 +618,11 @@ class Client:
         self._call(add)
         self.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """True after finish() and close()."""
+        return self._closed
+
     def close(self) -> None:
         """Close all connections. May be called twice; raises only while another thread is in a call.
 

@@ -1,6 +1,7 @@
-"""Optimizers by their v2 names; the C kernels apply them to parameters.
+"""Optimizers by their names in v2 and in PaddlePaddle 2; the C kernels apply them to parameters.
 
-Formulas: csrc/ps_optim.h. The gradient is the sum over all samples of all trainers.
+Formulas: csrc/ps_optim.h. In v2 the gradient is the sum over all samples of all trainers, in static mode that
+of the program's loss.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any
 from . import _core, publish
 from .kernel_numbers import SCHEDULES, Method, Optim, Schedule
 from .param_config import ParamConfig
+from .regularizer import L2Decay
 from .strategy import RATIO, Strategy, make_v2_strategy
 
-__all__ = ["SGD", "AdaGrad", "Adam", "L2Regularization", "Momentum", "Optimizer"]
+__all__ = ["SGD", "AdaGrad", "Adagrad", "Adam", "L2Regularization", "Momentum", "Optimizer"]
 publish(__name__, __all__)
 
 
@@ -36,7 +38,6 @@ _SCHEDULE = "learning_rate_schedule"
 _DECAYS = ("learning_rate_decay_a", "learning_rate_decay_b")
 _ARGS = "learning_rate_args"
 _OPTIONS = (
-    "learning_rate",
     *(_SCHEDULE, *_DECAYS, _ARGS),
     "regularization",
     _CLIP,
@@ -44,7 +45,15 @@ _OPTIONS = (
     RATIO,
     "batch_size",
 )
-_ABSENT = ("model_average",)
+_NEWER = ("weight_decay", "lazy_mode", "name")  # of PaddlePaddle 2
+_ABSENT = (
+    "model_average",
+    "parameters",
+    "grad_clip",
+    "multi_precision",
+    "use_multi_tensor",
+    "use_nesterov",
+)
 
 
 def make_schedule(options: Mapping[str, Any]) -> Schedule:
@@ -89,7 +98,9 @@ class Optimizer:
     `gradient_clipping_threshold`: greatest magnitude of a value of the gradient, summed over all trainers.
     `is_async`: pservers apply the gradients of each trainer as they come, and drop those that come later than
     `async_lagged_grad_discard_ratio` allows (docs/training.md).
-    `batch_size` has no effect, as in v2. Options of v2 that the bundled runtime lacks are errors.
+    `batch_size` has no effect, as in v2. Options that the bundled runtime lacks are errors. `weight_decay` is
+    PaddlePaddle 2's regularization, a number or L2Decay. `lazy_mode` has no effect: of a table with sparse
+    updates, only the rows of a step are changed.
     """
 
     __slots__ = (
@@ -105,10 +116,10 @@ class Optimizer:
     )
     method: Method = "sgd"
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, learning_rate: float = 1e-3, **options: Any) -> None:
         for name, value in options.items():
             self._check(name, value)
-        self.learning_rate = float(options.get("learning_rate", 1e-3))
+        self.learning_rate = float(learning_rate)
         if not 0.0 <= self.learning_rate < float("inf"):
             raise ValueError(
                 f"{self._name}: learning_rate={self.learning_rate} must be finite and not negative"
@@ -118,7 +129,10 @@ class Optimizer:
         except ValueError as e:
             raise ValueError(f"{self._name}: {e}") from None
         regularization = options.get("regularization")
-        self.decay = regularization.rate if regularization is not None else 0.0
+        decay = options.get("weight_decay") or 0.0
+        self.decay = float(decay.coeff if isinstance(decay, L2Decay) else decay)
+        if regularization is not None:
+            self.decay = regularization.rate
         self.momentum, self.numbers = 0.0, dict[str, float]()
         self.clip = float(options.get(_CLIP) or 0.0)
         if not 0.0 <= self.clip < float("inf"):
@@ -149,15 +163,29 @@ class Optimizer:
 
     def _check(self, name: str, value: object) -> None:
         if name in _ABSENT:
-            if value is None:
+            if value in (None, False):
                 return
             raise ValueError(f"{self._name}({name}={value!r}): not supported by the bundled runtime")
-        if name not in _OPTIONS:
-            near = difflib.get_close_matches(name, (*_OPTIONS, "momentum"), 1)
+        if name not in (*_OPTIONS, *_NEWER):
+            near = difflib.get_close_matches(name, ("learning_rate", *_OPTIONS, *_NEWER, "momentum"), 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise TypeError(f"{self._name} has no option {name}{hint}")
         if name == "regularization" and not isinstance(value, L2Regularization | None):
             raise TypeError(f"{self._name}: regularization={value!r}, expected L2Regularization")
+        if name == "weight_decay" and not isinstance(value, L2Decay | float | int | None):
+            raise TypeError(f"{self._name}: weight_decay={value!r}, expected a number or L2Decay")
+
+    def minimize(
+        self, loss: object, startup_program: None = None, parameters: None = None, no_grad_set: None = None
+    ) -> tuple[list[object], list[object]]:
+        """Let the default main program of static mode learn to reduce `loss` in this process alone."""
+        from .static.program import set_training  # it imports parameters, which v2 needs without this
+
+        for name, value in (("parameters", parameters), ("no_grad_set", no_grad_set)):
+            if value is not None:
+                raise ValueError(f"minimize: {name} is not in this runtime; use ParamAttr(trainable=False)")
+        set_training(loss, self, is_distributed=False)
+        return [], []
 
     def make_rule(self, config: ParamConfig) -> Optim:
         """Return this optimizer's rule for a parameter; raises ValueError for unsupported attributes."""
@@ -190,7 +218,14 @@ class Momentum(Optimizer):
 
     __slots__ = ()
 
-    def __init__(self, momentum: float | None = None, **options: Any) -> None:
+    def __init__(self, *numbers: float, momentum: float | None = None, **options: Any) -> None:
+        """Numbers without names are PaddlePaddle 2's: the learning rate, then the momentum."""
+        if len(numbers) == 1:
+            raise TypeError(
+                f"optimizer.Momentum({numbers[0]}): name it: learning_rate=, or momentum= as in v2"
+            )
+        if numbers:
+            options["learning_rate"], momentum = numbers
         super().__init__(**options)
         self.momentum = float(momentum or 0.0)
         if not 0.0 <= self.momentum < 1.0:
@@ -204,6 +239,19 @@ class AdaGrad(Optimizer):
     method: Method = "adagrad"
 
 
+class Adagrad(Optimizer):
+    """PaddlePaddle 2's: h += g * g; p -= lr * g / (sqrt(h) + epsilon)."""
+
+    __slots__ = ()
+    method: Method = "fleet_adagrad"
+
+    def __init__(self, learning_rate: float = 1e-3, epsilon: float = 1e-6, **options: Any) -> None:
+        super().__init__(learning_rate, **options)
+        self.numbers = {"epsilon": float(epsilon)}
+        if not 0.0 < epsilon < float("inf"):
+            raise ValueError(f"optimizer.Adagrad: epsilon={epsilon} must be finite and above 0")
+
+
 class Adam(Optimizer):
     """p -= lr * m / (sqrt(v) + epsilon), with the moments m and v of the gradient, their first bias removed.
 
@@ -214,9 +262,14 @@ class Adam(Optimizer):
     method: Method = "adam"
 
     def __init__(
-        self, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, **options: Any
+        self,
+        learning_rate: float = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        **options: Any,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(learning_rate, **options)
         self.numbers = {"beta1": float(beta1), "beta2": float(beta2), "epsilon": float(epsilon)}
         for name, value in self.numbers.items():
             if not 0.0 <= value < 1.0:

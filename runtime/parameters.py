@@ -62,6 +62,11 @@ class Parameters:
         self.written = False  # True once they were written to a file
         self._live: LiveTables | None = None  # from the first step with pservers on
 
+    def extend(self, configs: Mapping[str, ParamConfig]) -> None:
+        """Add the parameters that are not here yet."""
+        for name, config in configs.items():
+            self._configs.setdefault(name, config)
+
     def keys(self) -> list[str]:
         """Return the names in the order of the layers."""
         return list(self._configs)

@@ -41,7 +41,7 @@ class RemoteUpdater:
         self._params = ParamRules(configs, optimizer, tables)
         self._parameters = parameters
         self._scatter = Scatter(parameters)
-        self._client = client
+        self.client = client
         self._first = first  # trainer 0: its initial values are used
         self._on_connected = on_connected
         self._guard = guard
@@ -50,34 +50,32 @@ class RemoteUpdater:
 
     def start(self) -> None:
         if not self._started:
-            self._client.connect()
+            self.client.connect()
             self._on_connected()
             self._create()
             self._started = True
-        self._client.pull(self._get_dense())
+        self.client.pull(self._get_dense())
         self._ahead = {}
         self._parameters.attach(LiveTables(frozenset(self._params.sparse), self._pull_rows))
 
     def _pull_rows(self, keys: Mapping[str, U64]) -> Mapping[str, F32]:
         with self._guard():
-            return self._client.pull_tables(keys)
+            return self.client.pull_tables(keys)
 
     def _create(self) -> None:
         for name in self._params.dense:
-            self._client.create_dense(
-                name, self._parameters.get_array(name).size, self._get_server_rule(name)
-            )
+            self.client.create_dense(name, self._parameters.get_array(name).size, self._get_server_rule(name))
         for name in self._params.sparse:
             config = self._configs[name]
             init = Init(kind=config.kind, mean=config.mean, std=config.std)
-            self._client.create_sparse(name, config.rows, config.cols, self._get_server_rule(name), init)
-        self._client.init_dense(self._get_dense())
+            self.client.create_sparse(name, config.rows, config.cols, self._get_server_rule(name), init)
+        self.client.init_dense(self._get_dense())
         if self._first:
             for name in self._params.sparse:
                 if name in self._parameters.changed or self._configs[name].initializer is not None:
                     self._set_table(name)
         self._parameters.changed.clear()
-        self._client.barrier()
+        self.client.barrier()
 
     def _get_server_rule(self, name: str) -> Optim:
         return self._params.rules[name]
@@ -85,7 +83,7 @@ class RemoteUpdater:
     def _set_table(self, name: str) -> None:
         values = self._parameters.get_array(name)
         for keys in split_keys(*values.shape):
-            self._client.set_rows(name, keys, values[int(keys[0]) : int(keys[-1]) + 1])
+            self.client.set_rows(name, keys, values[int(keys[0]) : int(keys[-1]) + 1])
 
     def _get_dense(self) -> dict[str, F32]:
         return {name: self._parameters.get_array(name) for name in self._params.dense}
@@ -94,9 +92,9 @@ class RemoteUpdater:
         ahead, self._ahead = self._ahead, {}
         found = {name: rows for name, (own, rows) in ahead.items() if own is keys.get(name)}
         if not found:
-            self._client.mark()  # rows read for tests and files do not count
+            self.client.mark()  # rows read for tests and files do not count
         rest = self._parameters.get_rows({name: own for name, own in keys.items() if name not in found})
-        self._client.mark()
+        self.client.mark()
         return {**found, **rest}
 
     def progress(self) -> None:
@@ -116,21 +114,21 @@ class RemoteUpdater:
         }
         if sum(rows.nbytes for _, rows in self._ahead.values()) > PULL_BYTES:
             self._ahead = {}
-        self._client.push_pull(grads, self._get_dense(), pushed, self._ahead, samples)
+        self.client.push_pull(grads, self._get_dense(), pushed, self._ahead, samples)
 
     def end_pass(self) -> None:
         """Wait until all trainers have ended the pass; others may have made further steps."""
-        self._client.end_pass()
-        self._client.pull(self._get_dense())
+        self.client.end_pass()
+        self.client.pull(self._get_dense())
 
     def count_dropped(self) -> Mapping[str, int]:
-        return self._client.count_dropped()
+        return self.client.count_dropped()
 
     def finish(self) -> None:
-        self._client.finish()
+        self.client.finish()
 
     def close(self) -> None:
-        self._client.close()
+        self.client.close()
 
 
 def make_client(settings: Settings, strategy: Strategy, log: Callable[[str], None]) -> Client:

@@ -40,14 +40,14 @@ class AsyncUpdater(RemoteUpdater):
 
     def progress(self) -> None:
         if self._calls:
-            self._client.progress()
+            self.client.progress()
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None:
         """Add gradients to the sum, and push it unless too many pushes are on their way."""
         self.progress()
         self._take_values()
         if self._summed >= MOST_SUMMED and len(self._calls) >= self._pending:
-            self._client.wait(self._calls[0][0])
+            self.client.wait(self._calls[0][0])
             self._take_values()
         self._add(self._params.collect_dense_grads(dense, sparse, self._scatter), sparse)
         self._samples += samples
@@ -66,14 +66,14 @@ class AsyncUpdater(RemoteUpdater):
 
     def _push(self) -> None:
         fresh = {name: np.empty_like(grad) for name, grad in self._dense.items()}
-        call = self._client.begin_push_pull(self._dense, fresh, self._sparse, samples=self._samples)
+        call = self.client.begin_push_pull(self._dense, fresh, self._sparse, samples=self._samples)
         self._calls.append((call, fresh))
         self._dense, self._sparse, self._summed, self._samples = {}, {}, 0, 0
-        self._client.progress()
+        self.client.progress()
 
     def _take_values(self) -> None:
         """Take the values that came with complete pushes."""
-        while self._calls and self._client.is_done(self._calls[0][0]):
+        while self._calls and self.client.is_done(self._calls[0][0]):
             _, fresh = self._calls.popleft()
             for name, values in fresh.items():
                 np.copyto(self._parameters.get_array(name), values)
@@ -86,11 +86,16 @@ class AsyncUpdater(RemoteUpdater):
         self._push_rest()
         super().end_pass()
 
+    def finish(self) -> None:
+        if not self.client.is_closed:
+            self._push_rest()
+        super().finish()
+
     def _push_rest(self) -> None:
         if self._summed:
             self._push()
         while self._calls:
-            self._client.wait(self._calls[0][0])
+            self.client.wait(self._calls[0][0])
             self._take_values()
 
 

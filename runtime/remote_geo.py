@@ -108,7 +108,7 @@ class GeoUpdater(RemoteUpdater):
 
     def start(self) -> None:
         if self._exchange is not None:  # of a training that was interrupted
-            self._client.wait(self._exchange.call)
+            self.client.wait(self._exchange.call)
             self._exchange = None
         super().start()
         self._begin_pass()
@@ -132,7 +132,7 @@ class GeoUpdater(RemoteUpdater):
 
     def progress(self) -> None:
         if self._exchange is not None:
-            self._client.progress()
+            self.client.progress()
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None:
         """Apply one step to the own copy; begin an exchange if it is time."""
@@ -148,7 +148,7 @@ class GeoUpdater(RemoteUpdater):
             rule = self._params.rules[name].pack_at(self._samples, self._passes)
             _core.apply_sparse(rule, self._steps, rows.copy.own, None, places.astype(np.uint64), grad)
         self.progress()
-        if self._exchange is not None and self._client.is_done(self._exchange.call):
+        if self._exchange is not None and self.client.is_done(self._exchange.call):
             self._end_exchange()
         if self._steps % self._k_steps == 0:
             self._begin_exchange()
@@ -166,20 +166,20 @@ class GeoUpdater(RemoteUpdater):
         }
         for one in self._rows.values():
             one.used[:] = False
-        call = self._client.begin_push_pull(
+        call = self.client.begin_push_pull(
             changes,
             {name: values for name, (_, values) in dense.items()},
             row_changes,
             {name: (keys, values) for name, (keys, _, values) in rows.items()},
         )
         self._exchange = _Exchange(call=call, dense=dense, rows=rows)
-        self._client.progress()
+        self.client.progress()
 
     def _end_exchange(self) -> None:
         """Wait for the exchange on its way, if any, and take its values."""
         if self._exchange is None:
             return
-        self._client.wait(self._exchange.call)
+        self.client.wait(self._exchange.call)
         for name, (pushed, values) in self._exchange.dense.items():
             self._dense[name].take(slice(None), pushed, values)
         for name, (keys, pushed, values) in self._exchange.rows.items():
@@ -188,10 +188,18 @@ class GeoUpdater(RemoteUpdater):
             rows.keep_used()
         self._exchange = None
 
-    def end_pass(self) -> None:
-        """Exchange the rest; all trainers read the values anew."""
+    def finish(self) -> None:
+        if not self.client.is_closed:
+            self._exchange_rest()
+        super().finish()
+
+    def _exchange_rest(self) -> None:
         self._begin_exchange()
         self._end_exchange()
+
+    def end_pass(self) -> None:
+        """Exchange the rest; all trainers read the values anew."""
+        self._exchange_rest()
         super().end_pass()
         self._passes += 1
         self._begin_pass()

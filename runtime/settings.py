@@ -6,7 +6,7 @@ import difflib
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .shared import env
@@ -85,6 +85,7 @@ def _check(settings: Settings) -> None:
 
 
 _current: Settings | None = None
+_given: dict[str, object] = {}  # arguments of later calls of prepare() that these leave out
 
 
 def init(**arguments: object) -> None:
@@ -105,8 +106,16 @@ def prepare(arguments: Mapping[str, object]) -> Settings:
     for name in sorted(os.environ):
         if near := env.find_near_init_var(name):
             print(f"the variable {name} has no effect; did you mean {near}?", file=sys.stderr)
-    _current = resolve(arguments, os.environ)
+    _current = resolve({**_given, **arguments}, os.environ)
     return _current
+
+
+def set_seed(seed: int) -> None:
+    """Set the seed, for settings that were or will be prepared."""
+    global _current
+    _given["seed"] = seed
+    if _current is not None:
+        _current = replace(_current, seed=env.parse_int(seed, "seed"))
 
 
 def get_settings() -> Settings:

@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _core
 from .arrays import F32, U64
+from .client import Client
 from .kernel_numbers import Optim, PackedOptim
 from .optimizer import Optimizer
 from .param_config import ParamConfig
@@ -30,6 +31,8 @@ class Updater(Protocol):
 
     reads_ahead: bool
 
+    @property
+    def client(self) -> Client | None: ...  # None without pservers
     def start(self) -> None: ...
     def fetch(self, keys: Keys) -> Mapping[str, F32]: ...
     def progress(self) -> None: ...
@@ -85,6 +88,7 @@ class LocalUpdater:
     """Trains in this process, with the kernels that pservers use, in the same order: the same bits."""
 
     reads_ahead = False
+    client = None
 
     def __init__(
         self,

@@ -3,6 +3,8 @@
 from .. import publish
 from .base.role_maker import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
 from .life import FLEET
+from .optimizer import distributed_optimizer
+from .saving import load_persistables, save_persistables
 from .strategy import DistributedStrategy, StrategyFactory
 from .util import UtilBase
 
@@ -34,15 +36,18 @@ __all__ = [
     "all_reduce",
     "barrier_worker",
     "base",
+    "distributed_optimizer",
     "init",
     "init_server",
     "init_worker",
     "is_first_worker",
     "is_server",
     "is_worker",
+    "load_persistables",
     "nranks",
     "rank",
     "run_server",
+    "save_persistables",
     "server_endpoints",
     "server_index",
     "server_num",

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import sys
-from typing import Protocol
+import time
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from ..client import Client
+from ..plan import Plan
 from ..pserver import pserver
 from ..remote import make_client
 from ..run import Run
 from ..settings import Settings, build_pserver_options, prepare
 from ..shared import env
 from ..strategy import Strategy
+from ..updater import Updater
 from .base.role_maker import PaddleCloudRoleMaker, Part
+
+if TYPE_CHECKING:
+    from ..static.program import Program  # at run time it would import this module
 
 
 class RoleMaker(Protocol):
@@ -29,6 +39,10 @@ class Fleet:
         self._settings: Settings | None = None
         self._run: Run | None = None
         self._client: Client | None = None
+        self._program: Program | None = None  # that trains
+        self._updater: Updater | None = None  # of that program, once it is connected
+        self._steps = self._samples = 0
+        self._reported_s = 0.0
 
     # -- part
 
@@ -97,9 +111,17 @@ class Fleet:
 
     # -- server
 
-    def init_server(self) -> None:
-        """Check that this process is a server; run_server() does the rest."""
+    def init_server(self, dirname: str | None = None) -> None:
+        """Check that this process is a server; run_server() does the rest.
+
+        Servers have the values of worker 0: it takes saved ones by fleet.load_persistables().
+        """
         self._check_role("init_server", server=True)
+        if dirname is not None:
+            raise ValueError(
+                f"fleet.init_server({dirname!r}): servers begin with worker 0's values: let workers call "
+                f"fleet.load_persistables(exe, {dirname!r}) after the startup program"
+            )
 
     def run_server(self) -> None:
         """Serve at POD_IP:PADDLE_PORT until all workers have stopped.
@@ -114,24 +136,74 @@ class Fleet:
 
     # -- worker
 
+    def set_program(self, program: Program) -> None:
+        """Take the program that trains with the servers: there is one for each process."""
+        if self._program is not None:
+            raise ValueError("fleet.distributed_optimizer: another program trains with the servers already")
+        self._program = program
+
     def init_worker(self) -> None:
-        """Connect to all servers and wait until they are ready. A worker that trains alone has none."""
+        """Connect to all servers, and agree with the other workers on the initial values, those of worker 0.
+
+        If the startup program has not been run, the second part comes with it. A worker that trains alone
+        has no servers.
+        """
         part, settings = self._check_role("init_worker", server=False)
         if self._run is not None:
             raise RuntimeError("fleet.init_worker: called twice")
         self._run = run = Run(settings, is_local=not part.servers)
-        if part.servers:
-            client = make_client(settings, Strategy(), lambda text: run.log.say(text))
+        if self._program is not None:
+            self.note_initialized()
+        elif part.servers:
+            self._client = make_client(settings, Strategy(), lambda text: run.log.say(text))
             with run.guard():
-                client.connect()
-            run.note_connected(client)
-            self._client = client
+                self._client.connect()
+            run.note_connected(self._client)
+
+    def note_initialized(self) -> None:
+        """Connect the program that trains, once its parameters and the worker are there."""
+        program, run = self._program, self._run
+        if program is None or run is None or self._updater is not None:
+            return
+        parameters = program.startup.parameters if program.startup else None
+        if parameters is None or program.training is None:
+            return
+        plan = Plan(program.graph, [], program.training.loss)
+        optimizer = program.training.optimizer
+        updater = run.make_updater(plan.trained, plan.tables, parameters, optimizer)
+        with run.guard():
+            updater.start()
+        self._client = updater.client
+        self._updater = updater
+
+    def get_updater(self, program: Program) -> Updater:
+        """Return the updater of the program that trains."""
+        if self._updater is None or program is not self._program:
+            raise RuntimeError("Executor.run: call fleet.init_worker() before the first step of training")
+        return self._updater
+
+    def guard(self) -> AbstractContextManager[None]:
+        """Wrap calls to servers: if one is gone for good, the process ends with a line that says so."""
+        return self._get_run("init_worker").guard()
+
+    def report_step(self, samples: int, loss: npt.NDArray[np.float32]) -> None:
+        """Report the progress of this worker, at most once in a while."""
+        self._steps += 1
+        self._samples += samples
+        progress = self._get_run("init_worker").progress
+        if progress.is_due():
+            now_s = time.monotonic()
+            speed = self._samples / (now_s - self._reported_s) if self._reported_s else 0.0
+            self._samples, self._reported_s = 0, now_s
+            progress.report(**{"pass": 0}, batch=self._steps, cost=float(loss.mean()), samples_per_s=speed)
 
     def barrier_worker(self) -> None:
-        """Wait until all workers have called this, or have stopped."""
+        """Wait until all workers have called this, or have stopped. Others may go on without this one."""
         run = self._get_run("barrier_worker")
-        if self._client is not None:
-            with run.guard():
+        with run.guard():
+            if self._updater is not None:
+                self._updater.end_pass()
+            elif self._client is not None:
                 self._client.barrier()
 
     def gather(self, data: bytes, where: str) -> list[bytes]:
@@ -140,13 +212,17 @@ class Fleet:
         if self._client is None:
             return [data]
         with run.guard():
+            if self._updater is not None:
+                self._updater.end_pass()
             return self._client.gather(data)
 
     def stop_worker(self) -> None:
         """Report to the servers that this worker has finished; they end when all have."""
         run = self._get_run("stop_worker")
-        if self._client is not None:
-            with run.guard():
+        with run.guard():
+            if self._updater is not None:
+                self._updater.finish()
+            elif self._client is not None:
                 self._client.finish()
 
     def _check_role(self, where: str, *, server: bool) -> tuple[Part, Settings]:

@@ -241,3 +241,28 @@ class Cast(Op, op="cast"):
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         return (grad,)
+
+
+class Row(Op, op="row"):
+    """One item along the first axis, which is no batch."""
+
+    takes = (None,)
+    gives = None
+    options = ("index",)
+    is_view = True
+
+    @classmethod
+    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
+        (x,) = inputs
+        if x.has_batch or not 0 <= attrs["index"] < x.shape[0]:
+            raise ValueError(f"input {describe(x)} has no item {attrs['index']} to take")
+        return x.shape[1:] or (1,)
+
+    def forward(self, step: Step, x: Array) -> Array:
+        out: Array = x[self.value.attrs["index"]].reshape(self.value.shape)
+        return out
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        back = np.zeros_like(x)
+        back[self.value.attrs["index"]] = grad.reshape(back.shape[1:])
+        return (back,)

@@ -70,6 +70,20 @@ class Multiply(_Pair, op="multiply"):
         )
 
 
+class Divide(_Pair, op="divide"):
+    """x / y."""
+
+    def forward(self, step: Step, x: F32, y: F32) -> F32:
+        quotient: F32 = np.divide(x, y)
+        return quotient
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32, y: F32) -> Grads:
+        return (
+            sum_to_shape(grad / y, x.shape, step.threads) if self.needs[0] else None,
+            sum_to_shape(-grad * x / (y * y), y.shape, step.threads) if self.needs[1] else None,
+        )
+
+
 class Scale(Op, op="scale"):
     """x * scale + bias."""
 

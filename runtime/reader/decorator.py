@@ -6,7 +6,7 @@ import itertools
 import queue
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -102,10 +102,10 @@ def cache(reader: Reader) -> Callable[[], Iterator[Any]]:
     return read_cached
 
 
-def buffered(reader: Reader, size: int) -> Callable[[], Iterator[Any]]:
+def buffered(reader: Reader, size: int) -> Callable[[], Generator[Any, None, None]]:
     """Return a reader whose thread reads up to `size` samples ahead. Errors of `reader` are raised here."""
 
-    def read_ahead() -> Iterator[Any]:
+    def read_ahead() -> Generator[Any, None, None]:
         items: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(max(size, 1))
         stop = threading.Event()
         thread = threading.Thread(target=_fill, args=(reader, items, stop), name="buffered", daemon=True)

@@ -214,7 +214,7 @@ def test_a_gradient_is_computed_from_the_values_that_its_version_says() -> None:
         assert isinstance(updater, AsyncUpdater)
         updater.start()
         take_step(updater, [1], 1.0)
-        updater._client.wait(updater._calls[0][0])
+        updater.client.wait(updater._calls[0][0])
         updater.fetch({"e": np.array([1], np.uint64)})
         assert (updater._parameters.get("w") == -1).all()
         updater.end_pass()

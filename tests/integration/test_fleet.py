@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
+import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from support.jobs import LocalPlace, finished, until_nothing_runs
+from support.jobs import LocalPlace, finished, running, until_nothing_runs
+from support.others import PROGRAMS
 from support.process import Started, started
 from support.pservers import bind_block
 
@@ -39,13 +43,15 @@ else:
 SHARES = (["a", "b"], ["c"])
 
 
-def run_by_hand(folder: Path, *blocks: Mapping[str, str]) -> list[Started]:
+def run_by_hand(
+    folder: Path, *blocks: Mapping[str, str], program: Sequence[str] = ("train.py",)
+) -> list[Started]:
     """Run `python train.py` in each environment to its end, all at once."""
     clean = {
         name: value for name, value in os.environ.items() if not name.startswith(("PADDLE_", "TRAINING_"))
     }
     with contextlib.ExitStack() as stack:
-        argv = [sys.executable, "train.py"]
+        argv = [sys.executable, *program]
         found = [stack.enter_context(started(argv, cwd=folder, env=clean | dict(b))) for b in blocks]
         for process in found:
             process.wait()
@@ -132,3 +138,85 @@ def test_busy_port_of_a_server_is_named(tmp_path: Path) -> None:
         (process,) = run_by_hand(tmp_path, blocks[0])
     assert process.wait() == 69
     assert f"port {port} at {host} is busy" in process.output()
+
+
+# Lines of the quick start's program that change, as docs/fleet.md has them.
+IMPORTS = {
+    "import paddle": "import pslaunch.runtime as paddle",
+    "import paddle.nn as nn": "import pslaunch.runtime.nn as nn",
+    "import paddle.nn.functional as F": "import pslaunch.runtime.nn.functional as F",
+    "import paddle.distributed.fleet as fleet": "import pslaunch.runtime.fleet as fleet",
+    "import paddle.distributed.fleet.base.role_maker as role_maker": (
+        "import pslaunch.runtime.fleet.base.role_maker as role_maker"
+    ),
+}
+
+
+@pytest.fixture
+def quick_start(workspace: Path) -> Path:
+    """A workspace with the quick start's program, only its imports changed."""
+    for source in (PROGRAMS / "wide_and_deep").glob("*.py"):
+        lines = [IMPORTS.get(line, line) for line in source.read_text().splitlines()]
+        (workspace / source.name).write_text("\n".join(lines) + "\n")
+    return workspace
+
+
+def find_losses(text: str) -> tuple[float, float]:
+    """Return the mean losses at the beginning and at the end of a worker."""
+    found = re.search(r"^worker \d: loss (\S+) -> (\S+) after (\d+) steps of all$", text, re.MULTILINE)
+    assert found, text
+    assert found[3] == "192"
+    return float(found[1]), float(found[2])
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
+def test_quick_start_learns_with_only_its_imports_changed(quick_start: Path, mode: str) -> None:
+    code, job = finished(
+        LocalPlace(1), quick_start, "--server_num=2", "--worker_num=2", program=["train.py", mode]
+    )
+    assert code == 0, job.launcher.output()
+    for i in range(2):
+        first, last = find_losses("\n".join(job.lines(f"trainer/{i}")))
+        assert last < 0.9 * first
+    until_nothing_runs(2.0)
+
+
+def test_synchronous_training_gives_the_same_bits_for_any_number_of_servers(quick_start: Path) -> None:
+    digests = set()
+    for servers in (1, 2):
+        blocks = make_blocks(servers, 2)
+        processes = run_by_hand(quick_start, *blocks, program=("train.py", "sync", "model"))
+        assert [p.wait() for p in processes] == [0] * len(blocks), [p.output() for p in processes]
+        assert find_losses(processes[-1].output())
+        digests.add(hashlib.sha256((quick_start / "model/parameters.tar").read_bytes()).hexdigest())
+    assert len(digests) == 1
+
+
+def test_worker_without_servers_trains_alone(quick_start: Path) -> None:
+    (process,) = run_by_hand(quick_start, {}, program=("train.py", "sync", "model"))
+    assert process.wait() == 0, process.output()
+    assert "worker 0: loss" in process.output()
+    assert (quick_start / "model/parameters.tar").is_file()
+
+
+def test_training_before_init_worker_is_refused(quick_start: Path) -> None:
+    text = (quick_start / "train.py").read_text().replace("    fleet.init_worker()\n", "")
+    (quick_start / "train.py").write_text(text)
+    (process,) = run_by_hand(quick_start, {}, program=("train.py", "sync"))
+    assert process.wait() == 1
+    assert process.output().endswith("call fleet.init_worker() before the first step of training\n")
+
+
+def test_killed_server_ends_the_workers_in_words(quick_start: Path) -> None:
+    text = (quick_start / "train.py").read_text()
+    endless = text.replace("range(2)", "range(10**6)").replace(
+        "            while True:", '            print("training", flush=True)\n            while True:'
+    )
+    (quick_start / "train.py").write_text(endless)
+    options = ["--server_num=1", "--worker_num=2"]
+    with running(LocalPlace(1), quick_start, *options, program=["train.py", "async"]) as job:
+        job.until_printed("training", ["trainer/0", "trainer/1"])
+        os.kill(job.pid("pserver/0"), signal.SIGKILL)
+        assert job.launcher.wait() == 128 + signal.SIGKILL
+        assert job.end()["failure"]["what"] == "pserver/0"
+    until_nothing_runs(2.0)

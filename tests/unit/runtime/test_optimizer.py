@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pslaunch.runtime import optimizer
@@ -44,7 +46,7 @@ def test_momentum_follows_its_formula() -> None:
         ({"regularization": 0.1}, "expected L2Regularization"),
     ],
 )
-def test_unknown_optimizer_is_an_error(options: dict[str, object], text: str) -> None:
+def test_unknown_optimizer_is_an_error(options: dict[str, Any], text: str) -> None:
     with pytest.raises((TypeError, ValueError), match=text):
         optimizer.AdaGrad(**options)
 

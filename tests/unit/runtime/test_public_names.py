@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import re
 
 import pytest
 
 import pslaunch.runtime as paddle
 
-MODULES = [name for name in dir(paddle) if name not in ("init", "batch", "infer")]
+MODULES = [name for name in dir(paddle) if inspect.ismodule(getattr(paddle, name))]
+
+
+INNER = ["nn.functional", "nn.initializer", "static.nn", "fleet.base.role_maker"]
 
 
 @pytest.mark.parametrize(
@@ -36,10 +41,28 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are(name: str) -> 
     place = importlib.import_module(".".join(["pslaunch.runtime", *path]))
     with pytest.raises(AttributeError) as raised:
         getattr(place, last)
-    assert str(raised.value) == (f"paddle.{name} is not in this runtime; it has {', '.join(dir(place))}")
+    begin, end = f"paddle.{name} is not in this runtime", f"; it has {', '.join(dir(place))}"
+    assert re.fullmatch(re.escape(begin) + r"(; did you mean \w+\?)?" + re.escape(end), str(raised.value))
 
 
-@pytest.mark.parametrize("module", [*MODULES, "reader.creator", "dataset.imikolov"])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("layer.embeddings", "embedding"),
+        ("static.default_program", "default_main_program"),
+        ("static.nn.sparse_embeding", "sparse_embedding"),
+        ("nn.functional.softmax_cross_entropy", "softmax_with_cross_entropy"),
+        ("fleet.init_workers", "init_worker"),
+        ("add_m", "add_n"),
+    ],
+)
+def test_nearest_name_comes_first(name: str, near: str) -> None:
+    *path, last = name.split(".")
+    with pytest.raises(AttributeError, match=rf"not in this runtime; did you mean {near}\?"):
+        getattr(importlib.import_module(".".join(["pslaunch.runtime", *path])), last)
+
+
+@pytest.mark.parametrize("module", [*MODULES, "reader.creator", "dataset.imikolov", *INNER])
 def test_dir_shows_public_names_alone(module: str) -> None:
     place = importlib.import_module(f"pslaunch.runtime.{module}")
     assert dir(place) == sorted(place.__all__)

@@ -132,6 +132,7 @@ ARITHMETIC: Final[list[tuple[str, Callable[..., Array]]]] = [
     ("add", np.add),
     ("subtract", np.subtract),
     ("multiply", np.multiply),
+    ("divide", np.divide),
 ]
 REDUCTIONS: Final[list[tuple[str, Callable[..., Array]]]] = [("sum", np.sum), ("mean", np.mean)]
 AXES: Final = (None, 0, 1, -1, (1, 2), (0, 2))
@@ -170,6 +171,7 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
         "reshape",
         lambda s: Example([s.draw(s.n, 2, s.k)], lambda x: x.reshape(s.n, -1, 2), {"shape": [0, -1, 2]}),
     ),
+    ("row", lambda s: Example([s.draw(3, s.k)], lambda x: x[1], {"index": 1}, fixed=[0])),
     ("cast", lambda s: Example([s.draw_ids(9, s.n, s.k)], lambda x: x * 1.0, {"to": "float"})),
     ("cast", lambda s: Example([s.draw(s.n, s.k)], np.trunc, {"to": "id"})),
     *(

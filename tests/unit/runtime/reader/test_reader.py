@@ -73,7 +73,7 @@ def test_a_buffered_reader_left_early_leaves_no_thread() -> None:
     before = threading.active_count()
     source = reader.buffered(endless, 2)()
     assert next(source) == 1
-    source.close()  # type: ignore[attr-defined]  # it is a generator
+    source.close()
     assert threading.active_count() == before
 
 

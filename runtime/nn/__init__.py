@@ -1,0 +1,21 @@
+"""Layer classes of static mode by PaddlePaddle 2's names."""
+
+from .. import publish
+from . import functional, initializer
+from .layers import Dropout, Embedding, Layer, LayerList, Linear, ReLU, Sequential, Sigmoid, Softmax, Tanh
+
+__all__ = [
+    "Dropout",
+    "Embedding",
+    "Layer",
+    "LayerList",
+    "Linear",
+    "ReLU",
+    "Sequential",
+    "Sigmoid",
+    "Softmax",
+    "Tanh",
+    "functional",
+    "initializer",
+]
+publish(__name__, __all__)

@@ -1,0 +1,32 @@
+"""Static mode by PaddlePaddle 2's names: a program is described, then run by an executor (docs/fleet.md)."""
+
+from .. import publish
+from ..nn.layers import create_parameter
+from . import nn
+from .data import data
+from .executor import Executor
+from .metric import auc
+from .program import (
+    Program,
+    Variable,
+    default_main_program,
+    default_startup_program,
+    program_guard,
+)
+from .saving import load, save
+
+__all__ = [
+    "Executor",
+    "Program",
+    "Variable",
+    "auc",
+    "create_parameter",
+    "data",
+    "default_main_program",
+    "default_startup_program",
+    "load",
+    "nn",
+    "program_guard",
+    "save",
+]
+publish(__name__, __all__)

@@ -1,0 +1,209 @@
+"""`Executor`: runs startup and main programs. A main program is compiled once for each list of fetches."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..fleet.life import FLEET
+from ..graph import Value
+from ..learner import Learner
+from ..parameters import Parameters
+from ..plan import BatchInput, Plan
+from ..run import Run
+from ..settings import get_settings
+from ..updater import Updater
+from .program import Program, Variable, default_main_program, get_variable
+
+Array = npt.NDArray[Any]
+Feed = Mapping[str, Array]
+Fetch = Value | str
+
+
+class CPUPlace:
+    """The processor."""
+
+
+class Executor:
+    """Runs programs in this process. `place`: CPUPlace()."""
+
+    def __init__(self, place: CPUPlace | None = None) -> None:
+        if not isinstance(place, CPUPlace | None):
+            raise TypeError(f"Executor: place={place!r}, expected CPUPlace(); there is no other here")
+
+    def run(
+        self,
+        program: Program | None = None,
+        feed: Feed | Sequence[Feed] | None = None,
+        fetch_list: Sequence[Fetch] | None = None,
+        feed_var_name: str = "feed",
+        fetch_var_name: str = "fetch",
+        scope: None = None,
+        return_numpy: bool = True,
+        use_program_cache: bool = False,
+        use_prune: bool = False,
+    ) -> list[Array]:
+        """Run a program once, and return the values of `fetch_list`: variables or their names.
+
+        A startup program makes the parameters' initial values. A main program computes a batch: `feed` has
+        an array for each variable of static.data, or a DataLoader of the program gives it. If minimize() was
+        called, it also learns. Other arguments have no effect. Raises ValueError, naming the variable, for a
+        feed or a fetch that does not fit, and core.EOFException at the end of a DataLoader.
+        """
+        program = default_main_program() if program is None else program
+        if not isinstance(program, Program):
+            raise TypeError(f"Executor.run: program={program!r}, expected a static.Program")
+        if program.configs or not len(program.graph):
+            _initialize(program)
+            return []
+        session: Session | None = program.session
+        if session is None:
+            session = program.session = Session(program)
+        return session.run(feed, fetch_list or ())
+
+    def close(self) -> None:
+        """Do nothing: fleet.stop_worker() ends the connection to servers."""
+
+
+def _initialize(startup: Program) -> None:
+    if startup.parameters is None:
+        startup.parameters = Parameters(startup.configs)
+        FLEET.note_initialized()
+    else:
+        startup.parameters.extend(startup.configs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A program for one list of fetches."""
+
+    targets: list[Value]  # the fetches, then those that are always computed
+    loss: Value | None
+    plan: Plan
+    fetches: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """The next batch of a loader, prepared during the step before."""
+
+    feed: Feed
+    batch: BatchInput
+
+
+class Session:
+    """Runs of one main program."""
+
+    def __init__(self, program: Program) -> None:
+        parameters = program.startup.parameters if program.startup else Parameters()
+        if parameters is None:
+            raise RuntimeError(
+                "Executor.run: the startup program has not been run: call "
+                "run(static.default_startup_program()) first"
+            )
+        parameters.check("Executor.run", program.graph.params)
+        settings = get_settings()
+        self._program = program
+        self._parameters = parameters
+        self._learner = Learner(
+            program.graph,
+            parameters,
+            seed=settings.seed,
+            trainer=settings.trainer_id,
+            threads=settings.trainer_count,
+        )
+        self._compiled: dict[tuple[object, ...], _Compiled] = {}
+        self._ahead: _Ahead | None = None
+        self._values = 0  # of the program when `_data` was made
+        self._data: dict[str, Value] = {}
+        self._updater: Updater | None = None
+
+    def run(self, feed: Feed | Sequence[Feed] | None, fetch_list: Sequence[Fetch]) -> list[Array]:
+        """Compute a batch, learn from it, and return the fetched values."""
+        key = tuple([getattr(one, "name", one) for one in fetch_list])
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = self._compiled[key] = self._compile(fetch_list)
+        loader = None if feed is not None else self._find_loader()
+        feeds = self._check_feed(feed) if loader is None else loader.take()
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.feed is feeds and ahead.batch.plan is compiled.plan:
+            batch = ahead.batch
+        else:
+            batch = compiled.plan.prepare(feeds)
+        training = self._program.training
+        if training is None:
+            return self._learner.compute(batch).values[: compiled.fetches]
+        updater = self._updater or self._find_updater()
+        if loader is not None and updater.reads_ahead and (coming := loader.peek()) is not None:
+            self._ahead = _Ahead(coming, compiled.plan.prepare(coming))
+        following = self._ahead.batch if self._ahead else None
+        if not training.is_distributed:
+            return self._learner.train(batch, updater, following).values[: compiled.fetches]
+        with FLEET.guard():
+            result = self._learner.train(batch, updater, following)
+        FLEET.report_step(batch.samples, result.values[compiled.fetches])
+        return result.values[: compiled.fetches]
+
+    def _compile(self, fetch_list: Sequence[Fetch]) -> _Compiled:
+        program = self._program
+        targets = [self._find_fetch(one) for one in fetch_list]
+        training = program.training
+        loss = training.loss if training else None
+        every = [*targets, *([] if loss is None else [loss]), *program.always]
+        plan = self._learner.get_plan(every, loss)
+        return _Compiled(every, loss, plan, len(targets))
+
+    def _find_fetch(self, fetch: Fetch) -> Value:
+        if isinstance(fetch, str):
+            return get_variable(self._program, fetch, "Executor.run: fetch_list")
+        if not isinstance(fetch, Variable):
+            raise TypeError(f"Executor.run: fetch_list has {fetch!r}, expected a variable or its name")
+        return get_variable(self._program, fetch.name, "Executor.run: fetch_list")
+
+    def _find_loader(self) -> Any:
+        """Return the loader of the program whose pass has begun; None if the program needs no data."""
+        loaders = self._program.loaders
+        for one in loaders:
+            if one.is_started:
+                return one
+        if loaders:
+            raise RuntimeError("Executor.run: no feed, and no started DataLoader: call its start()")
+        return None
+
+    def _check_feed(self, feed: Feed | Sequence[Feed] | None) -> Feed:
+        if isinstance(feed, list | tuple):
+            if len(feed) != 1:
+                raise ValueError(f"Executor.run: feed is a list of {len(feed)}, expected a dict")
+            feed = feed[0]
+        if self._values != len(self._program.graph):
+            self._data = {value.name: value for value in self._program.graph if value.op == "data"}
+            self._values = len(self._program.graph)
+        given = {}
+        for name, value in (feed or {}).items():  # type: ignore[union-attr]  # a dict by now
+            if name not in self._data:
+                near = difflib.get_close_matches(name, self._data, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(
+                    f"Executor.run: feed has {name!r}, no variable of static.data in the program{hint}"
+                )
+            given[name] = value if isinstance(value, np.ndarray) else np.asarray(value)
+        return given
+
+    def _find_updater(self) -> Updater:
+        training = self._program.training
+        assert training is not None  # its caller has one
+        if training.is_distributed:
+            self._updater = FLEET.get_updater(self._program)
+        else:
+            plan = self._learner.get_plan([], training.loss)
+            run = Run(get_settings(), is_local=True)
+            optimizer = training.optimizer
+            self._updater = run.make_updater(plan.trained, plan.tables, self._parameters, optimizer)
+            self._updater.start()
+        return self._updater

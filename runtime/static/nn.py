@@ -1,0 +1,109 @@
+"""Layers of static mode: `static.nn`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .. import publish
+from ..arrays import MAX_IDS
+from ..param_config import ParamConfig
+from .attr import Attr, make_param
+from .program import Variable, add_value, make_unique_name, parse_dtype
+
+__all__ = ["embedding", "fc", "sparse_embedding"]
+publish(__name__, __all__)
+
+ACTIVATIONS = ("relu", "sigmoid", "softmax", "tanh")
+
+
+def fc(
+    x: Variable | Sequence[Variable],
+    size: int,
+    num_flatten_dims: int = 1,
+    weight_attr: Attr | list[Attr] = None,
+    bias_attr: Attr = None,
+    activation: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Return activation(x W + b), summed over the inputs; bias_attr False: no b.
+
+    The axes of x from `num_flatten_dims` on are taken as one.
+    """
+    inputs = [x] if isinstance(x, Variable) else list(x)
+    attrs: list[Attr] = weight_attr if isinstance(weight_attr, list) else [weight_attr] * len(inputs)
+    own = name or make_unique_name("fc")
+    if len(attrs) != len(inputs):
+        raise ValueError(f"{own}: {len(attrs)} weight_attr for {len(inputs)} inputs")
+    keeps = num_flatten_dims % len(inputs[0].shape)
+    params = [
+        make_param(attr, f"{own}.w_{i}", (math.prod(one.shape[keeps:]), size), is_bias=False)
+        for i, (one, attr) in enumerate(zip(inputs, attrs, strict=True))
+    ]
+    if bias_attr is not False:
+        params.append(make_param(bias_attr, f"{own}.b_0", (size,), is_bias=True))
+    out = add_value("fc", inputs, {"keeps": keeps, "size": size}, params, name=f"{own}.tmp_0")
+    return activate(out, activation, own)
+
+
+def activate(x: Variable, activation: str | None, where: str) -> Variable:
+    """Return the result of an activation by its name; None: x itself."""
+    if activation is None:
+        return x
+    if activation not in ACTIVATIONS:
+        raise ValueError(
+            f"{where}: activation={activation!r}, expected None or one of {', '.join(ACTIVATIONS)}"
+        )
+    return add_value(activation, [x])
+
+
+def embedding(
+    input: Variable,
+    size: Sequence[int],
+    is_sparse: bool = False,
+    is_distributed: bool = False,
+    padding_idx: int | None = None,
+    param_attr: Attr = None,
+    dtype: object = "float32",
+) -> Variable:
+    """Return the table row of each id: [..., k] ids to [..., k, size[1]]; ids are below size[0].
+
+    `is_sparse`: only the rows of a batch are fetched and updated, and with servers only these have the table.
+    `is_distributed` has no effect: such tables always are. The row of the id `padding_idx` is 0.
+    """
+    own = make_unique_name("embedding")
+    if len(size) != 2:
+        raise ValueError(f"{own}: size={size!r}, expected the number of ids and the size of a row")
+    if parse_dtype(dtype, own) != "float":
+        raise ValueError(f"{own}: dtype={dtype!r}, expected float32")
+    table = make_param(param_attr, f"{own}.w_0", size, is_bias=False, sparse=is_sparse)
+    return look_up(input, table, padding_idx, own)
+
+
+def look_up(input: Variable, table: ParamConfig, padding_idx: int | None, own: str) -> Variable:
+    """Return the row of each id in a table; the row of the id `padding_idx` is 0."""
+    if table.rows > MAX_IDS:
+        raise ValueError(f"{own}: {table.rows} ids; the limit is 2**32")
+    if padding_idx is not None and not -table.rows <= padding_idx < table.rows:
+        raise ValueError(f"{own}: padding_idx={padding_idx}, expected less than {table.rows} ids")
+    padding = None if padding_idx is None else padding_idx % table.rows
+    attrs = {"dim": table.cols, "padding": padding}
+    return add_value("lookup", [input], attrs, [table], name=f"{make_unique_name(own)}.tmp_0")
+
+
+def sparse_embedding(
+    input: Variable,
+    size: Sequence[int],
+    padding_idx: int | None = None,
+    is_test: bool = False,
+    entry: object = None,
+    table_class: str = "MemorySparseTable",
+    param_attr: Attr = None,
+    dtype: object = "float32",
+    slot: object = None,
+) -> Variable:
+    """Return embedding(is_sparse=True). `is_test` and `table_class` have no effect; ids are below size[0]."""
+    for name, value in (("entry", entry), ("slot", slot)):
+        if value is not None:
+            raise ValueError(f"sparse_embedding: {name}={value!r} is not in this runtime; leave it out")
+    return embedding(input, size, is_sparse=True, padding_idx=padding_idx, param_attr=param_attr, dtype=dtype)

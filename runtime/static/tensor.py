@@ -1,0 +1,142 @@
+"""Functions of tensors in static mode: each adds an operation to the default main program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .program import Variable, add_value, combine, parse_dtype
+
+__all__ = [
+    "add",
+    "add_n",
+    "cast",
+    "concat",
+    "divide",
+    "flatten",
+    "matmul",
+    "mean",
+    "multiply",
+    "reshape",
+    "scale",
+    "square",
+    "squeeze",
+    "subtract",
+    "sum",
+    "tanh",
+    "unsqueeze",
+]
+
+Axis = int | Sequence[int] | None
+_Sequence = Sequence[Variable]
+
+
+def add(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Return x + y; sizes of 1 are repeated, but never over a batch."""
+    return combine("add", x, y)
+
+
+def subtract(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Return x - y."""
+    return combine("subtract", x, y)
+
+
+def multiply(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Return x * y."""
+    return combine("multiply", x, y)
+
+
+def divide(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Return x / y."""
+    return combine("divide", x, y)
+
+
+def add_n(inputs: Variable | _Sequence, name: str | None = None) -> Variable:
+    """Return the sum of variables of one shape."""
+    first, *others = [inputs] if isinstance(inputs, Variable) else inputs
+    for one in others:
+        first = combine("add", first, one)
+    return first
+
+
+def scale(
+    x: Variable,
+    scale: float = 1.0,
+    bias: float = 0.0,
+    bias_after_scale: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Return x * scale + bias, or (x + bias) * scale."""
+    if act is not None:
+        raise ValueError(f"scale: act={act!r} is not in this runtime; call nn.functional.{act} of the result")
+    own_bias = bias if bias_after_scale else bias * scale
+    return add_value("scale", [x], {"scale": float(scale), "bias": float(own_bias)})
+
+
+def cast(x: Variable, dtype: object) -> Variable:
+    """Return the values in another dtype, float32 or int64."""
+    return add_value("cast", [x], {"to": parse_dtype(dtype, "cast")})
+
+
+def reshape(x: Variable, shape: Sequence[int | None], name: str | None = None) -> Variable:
+    """Return the values in another shape. -1: the rest; 0: as before. The batch stays first."""
+    return add_value("reshape", [x], {"shape": tuple(-1 if size is None else size for size in shape)})
+
+
+def flatten(x: Variable, start_axis: int = 0, stop_axis: int = -1, name: str | None = None) -> Variable:
+    """Return the values with several axes as one."""
+    rank = len(x.shape)
+    first, last = start_axis % rank, stop_axis % rank
+    return reshape(x, [*x.shape[:first], -1, *x.shape[last + 1 :]])
+
+
+def squeeze(x: Variable, axis: Axis = None, name: str | None = None) -> Variable:
+    """Return the values without axes of size 1."""
+    given = range(len(x.shape)) if axis is None else [axis] if isinstance(axis, int) else axis
+    axes = {one % len(x.shape) for one in given}
+    return reshape(x, [size for i, size in enumerate(x.shape) if i not in axes or size != 1])
+
+
+def unsqueeze(x: Variable, axis: int, name: str | None = None) -> Variable:
+    """Return the values with another axis of size 1, at `axis`."""
+    at = axis % (len(x.shape) + 1)
+    return reshape(x, [*x.shape[:at], 1, *x.shape[at:]])
+
+
+def concat(x: _Sequence, axis: int = 0, name: str | None = None) -> Variable:
+    """Return variables one after the other, along `axis`; not along the batch."""
+    return add_value("concat", list(x), {"axis": axis})
+
+
+def matmul(
+    x: Variable, y: Variable, transpose_x: bool = False, transpose_y: bool = False, name: str | None = None
+) -> Variable:
+    """Return the product of matrices; not over the batch."""
+    return add_value("matmul", [x, y], {"transpose": (bool(transpose_x), bool(transpose_y))})
+
+
+def mean(x: Variable, axis: Axis = None, keepdim: bool = False, name: str | None = None) -> Variable:
+    """Return the mean over axes; None: all."""
+    return add_value("mean", [x], {"axis": _freeze(axis), "keepdim": keepdim})
+
+
+def sum(
+    x: Variable, axis: Axis = None, dtype: object = None, keepdim: bool = False, name: str | None = None
+) -> Variable:
+    """Return the sum over axes; None: all."""
+    total = add_value("sum", [x], {"axis": _freeze(axis), "keepdim": keepdim})
+    return total if dtype is None else cast(total, dtype)
+
+
+def _freeze(axis: Axis) -> int | tuple[int, ...] | None:
+    return axis if axis is None or isinstance(axis, int) else tuple(axis)
+
+
+def square(x: Variable, name: str | None = None) -> Variable:
+    """Return x * x."""
+    return add_value("square", [x])
+
+
+def tanh(x: Variable, name: str | None = None) -> Variable:
+    """Return tanh(x)."""
+    return add_value("tanh", [x])

@@ -1,0 +1,164 @@
+"""Runs of static programs: values, learning, and errors that name the variable."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pslaunch.runtime as paddle
+from pslaunch.runtime import static
+from pslaunch.runtime.nn import functional as F  # as in PaddlePaddle's pages
+from pslaunch.runtime.nn.initializer import Assign, Constant
+
+IDS = np.array([[1], [4], [1]])
+LABELS = np.array([[1], [0], [1]])
+START = np.linspace(-1.0, 1.0, 10, dtype=np.float32).reshape(5, 2)
+
+
+def make_model() -> Any:
+    """Return the mean log loss of a table, a layer and a sigmoid; with its probability."""
+    word = static.data("word", [None, 1], "int64")
+    label = static.data("label", [None, 1], "int64")
+    table = paddle.ParamAttr(name="table", initializer=Assign(START))
+    row = paddle.reshape(static.nn.embedding(word, [5, 2], is_sparse=True, param_attr=table), [-1, 2])
+    guess = F.sigmoid(static.nn.fc(row, 1, weight_attr=Constant(0.5), name="out"))
+    return paddle.mean(F.log_loss(guess, paddle.cast(label, "float32"))), guess
+
+
+def run_startup() -> static.Executor:
+    executor = static.Executor(paddle.CPUPlace())
+    assert executor.run(static.default_startup_program()) == []
+    return executor
+
+
+def find_loss(table: Any) -> Any:
+    p = 1 / (1 + np.exp(-table[IDS[:, 0]].sum(axis=1) / 2))
+    y = LABELS[:, 0]
+    return np.mean(-y * np.log(p + 1e-4) - (1 - y) * np.log(1 - p + 1e-4))
+
+
+def test_run_returns_fetches_by_variable_and_by_name() -> None:
+    loss, guess = make_model()
+    executor = run_startup()
+    feed = {"word": IDS, "label": LABELS}
+    values = executor.run(feed=feed, fetch_list=[loss, guess.name, "word"])
+    np.testing.assert_allclose(values[0], [find_loss(START.astype(np.float64))], rtol=1e-5)
+    assert [value.shape for value in values] == [(1,), (3, 1), (3, 1)]
+    np.testing.assert_array_equal(values[2], IDS)
+    assert executor.run(feed=feed) == []
+
+
+def test_minimize_lets_each_run_learn(programs: tuple[static.Program, static.Program]) -> None:
+    loss, _ = make_model()
+    test_program = programs[0].clone(for_test=True)
+    assert paddle.optimizer.SGD(learning_rate=0.5).minimize(loss) == ([], [])
+    executor = run_startup()
+    feed = {"word": IDS, "label": LABELS}
+    table = START.astype(np.float64)
+    losses = [executor.run(feed=feed, fetch_list=[loss])[0] for _ in range(2)]
+    np.testing.assert_allclose(losses[0], [find_loss(table)], rtol=1e-5)
+    grad = np.zeros_like(table)
+    for place in np.ndindex(*table.shape):
+        kept, changed = table[place], table.copy()
+        changed[place] = kept + 1e-6
+        grad[place] = (find_loss(changed) - find_loss(table)) / 1e-6
+    parameters = programs[1].parameters
+    assert parameters is not None
+    first = table - 0.5 * grad
+    assert losses[1] < losses[0]
+    before = parameters.get("table")
+    for _ in range(2):  # it learns nothing
+        executor.run(test_program, feed=feed)
+    (kept_loss,) = executor.run(test_program, feed=feed, fetch_list=[loss])
+    np.testing.assert_array_equal(parameters.get("table"), before)
+    assert kept_loss < losses[1]
+    unused = [0, 2, 3]
+    np.testing.assert_array_equal(before[unused], START[unused])
+    assert np.abs(first - START)[[1, 4]].min() > 0
+
+
+def test_metrics_count_over_all_runs_also_if_they_are_not_fetched() -> None:
+    _, guess = make_model()
+    label = static.default_main_program().var("label")
+    both = paddle.concat([1 - guess, guess], axis=1)
+    total, batch, states = static.auc(both, label, num_thresholds=100)  # type: ignore[arg-type]  # it is a Variable
+    executor = run_startup()
+    feed = {"word": IDS, "label": LABELS}
+    executor.run(feed=feed)
+    values = executor.run(feed=feed, fetch_list=[total, batch, *states])
+    assert [float(v[0]) for v in values[:2]] == [0.0, 0.0]  # the words of label 1 have the lower values
+    assert [int(v.sum()) for v in values[2:]] == [2, 1, 4, 2]
+    swapped = {"word": IDS, "label": 1 - LABELS}
+    assert executor.run(feed=swapped, fetch_list=[batch])[0] == 1.0
+
+
+def run_with(feed: object = None, fetch: object = None) -> None:
+    loss, _ = make_model()
+    given: Any = {"word": IDS, "label": LABELS} if feed is None else feed
+    run_startup().run(feed=given, fetch_list=[loss] if fetch is None else fetch)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("feed", "fetch", "text"),
+    [
+        ({"words": IDS, "label": LABELS}, None, "feed has 'words', no variable of static.data"),
+        ({"word": IDS}, None, "label: expected an array of whole numbers, shape [-1, 1]; the feed lacks"),
+        ({"word": IDS * 0.5, "label": LABELS}, None, "word: expected an array of whole numbers"),
+        ({"word": IDS[:, 0], "label": LABELS}, None, "not an array of int64, shape [3]"),
+        ({"word": IDS, "label": LABELS[:2]}, None, "label has 2 samples, expected 3"),
+        ({"word": IDS + 1, "label": LABELS}, None, "word has the id 5, expected 0 to 4"),
+        (None, ["lossy"], "fetch_list: the program has no value 'lossy'"),
+        (None, [5], "fetch_list has 5, expected a variable or its name"),
+        ([{"word": IDS}] * 2, None, "feed is a list of 2, expected a dict"),
+    ],
+)  # fmt: skip
+def test_feeds_and_fetches_that_do_not_fit_are_named(feed: object, fetch: object, text: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(text)):
+        run_with(feed, fetch)
+
+
+def test_run_before_the_startup_program_is_refused() -> None:
+    loss, _ = make_model()
+    with pytest.raises(RuntimeError, match="the startup program has not been run"):
+        static.Executor().run(feed={"word": IDS, "label": LABELS}, fetch_list=[loss])
+
+
+def test_imperative_use_is_refused_in_words() -> None:
+    loss, _ = make_model()
+    for use in (loss.numpy, loss.backward, lambda: float(loss), lambda: bool(loss), lambda: np.asarray(loss)):
+        with pytest.raises(TypeError, match="no numbers yet: fetch them by"):
+            use()
+    with pytest.raises(TypeError, match="is no variable of a static program"):
+        paddle.mean(np.ones(3))
+    with pytest.raises(RuntimeError, match="no imperative mode"):
+        paddle.disable_static()
+
+
+def test_saved_parameters_come_back(tmp_path: Any, programs: tuple[static.Program, static.Program]) -> None:
+    loss, _ = make_model()
+    executor = run_startup()
+    feed = {"word": IDS, "label": LABELS}
+    (before,) = executor.run(feed=feed, fetch_list=[loss])
+    static.save(programs[0], str(tmp_path / "model"))
+    parameters = programs[1].parameters
+    assert parameters is not None
+    parameters.set("table", START * 3)
+    assert executor.run(feed=feed, fetch_list=[loss])[0] != before
+    static.load(programs[0], str(tmp_path / "model"), executor)
+    assert executor.run(feed=feed, fetch_list=[loss])[0] == before
+
+
+def test_a_program_of_many_kinds_of_operations_has_numpys_values() -> None:
+    x = static.data("x", [None, 3])
+    y = (2.0 - x) * x / (x + 4) - 1.5
+    z = paddle.add_n([paddle.scale(y, 2.0, 1.0, bias_after_scale=False), paddle.square(x), -x / 2])
+    wide = paddle.unsqueeze(paddle.flatten(paddle.unsqueeze(z, 1), 1), -1)
+    out = paddle.squeeze(paddle.divide(wide, paddle.sum(wide * wide, axis=1, keepdim=True)), axis=2)
+    given = np.random.default_rng(0).random((4, 3)).astype(np.float32)
+    (found,) = run_startup().run(feed={"x": given}, fetch_list=[out])
+    first = (2 - given) * given / (given + 4) - 1.5
+    second = (first + 1) * 2 + given**2 - given / 2
+    np.testing.assert_allclose(found, second / (second**2).sum(axis=1, keepdims=True), rtol=1e-5)
