@@ -251,9 +251,8 @@ class Row(Op, op="row"):
     options = ("index",)
     is_view = True
 
-    @classmethod
-    def find_shape(cls, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Shape:
-        (x,) = inputs
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
         if x.has_batch or not 0 <= attrs["index"] < x.shape[0]:
             raise ValueError(f"input {describe(x)} has no item {attrs['index']} to take")
         return x.shape[1:] or (1,)
