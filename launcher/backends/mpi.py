@@ -41,8 +41,10 @@ from ..node.line import gate, reach, wire
 from ..node.line.gate import Gate, Seals
 from ..node.line.handout import Handout
 from ..node.loop import Loop
+from ..node.shapes import check
 from ..options.hosts import NAME
 from ..options.mpi_spec import Head, MpiHost, MpiReach, list_expected
+from ..options.options import MAX_PROCESSES
 from ..ship.find_python import make_search
 from ..ship.zipapp import make_zipapp
 from . import mpirun
@@ -435,7 +437,7 @@ class _Arrival:
 
     def __init__(self, told: Mapping[str, Any], fd: int, seals: Seals) -> None:
         self.host = str(told["host"])
-        self.trainers = tuple(sorted(map(int, told["trainers"])))
+        self.trainers = unpack_ranks(told["trainers"])
         self._own = frozenset(map(str, told["own"]))
         self.line = Line(fd, fd, str, seals)
 
@@ -467,11 +469,22 @@ def _resolve(name: str) -> frozenset[str]:
     return frozenset()
 
 
+def unpack_ranks(triples: object) -> tuple[int, ...]:
+    """Return the ranks in `rank.pack_ranks`, in order. Raises ValueError."""
+    check(triples, [[int]], "ranks")
+    found: set[int] = set()
+    for first, count, step in cast("list[list[int]]", triples):
+        if not (first >= 0 and 0 < count <= MAX_PROCESSES and step > 0):
+            raise ValueError(f"no ranks: {first}, {count}, {step}")
+        found.update(range(first, first + count * step, step))
+    return tuple(sorted(found))
+
+
 def _check_arrival(text: bytes, known: set[int]) -> str:
     """Return why an agent is refused, or ""."""
     try:
         told = json.loads(text)
-        ranks = set(map(int, told["trainers"]))
+        ranks = set(unpack_ranks(told["trainers"]))
         reach.check_addrs(told["own"])
         if not NAME.fullmatch(told["host"]):  # which mpirun and ssh may get
             return f"{str(told['host'])[:MAX_SHOWN]!r} is no host name"

@@ -111,7 +111,7 @@ class Cause(NamedTuple):
 
 
 class _Pattern(NamedTuple):
-    """A message of mpirun or ssh. Its text may have {hosts}, {host}, the first, and {0}, the first group."""
+    """A message of mpirun or ssh. Its text may have {hosts}, {host}, the first, and {0}, {1}, the groups."""
 
     words: str  # a regular expression
     code: int
@@ -130,6 +130,8 @@ PATTERNS: Final = tuple(
         (r"pslaunch: (\S+ can't reach the launcher [^\n]+)", codes.PREFLIGHT,
          "{0}; choose its network with --nics, or allow --port and the ports after it in firewalls"),
         (r"pslaunch boot: (no Python 3\.9 [^\n]+)", codes.PREFLIGHT, "{0}; give --agent_python PATH"),
+        (r"pslaunch: (\S+): pslaunch (?:agent|keeper): ([^\n]+)", codes.PREFLIGHT,
+         "{0}: its agent could not begin: {1}"),
         ("attempt to run as root", codes.USAGE, "mpirun refuses to run as root; add --allow-run-as-root"),
         (r"(Could not resolve hostname [^\n]+)", codes.HOST,
          "{hosts}: {0}; correct the hostfile, or ~/.ssh/config, and " + _TEST),

@@ -29,10 +29,11 @@ PlacesMsg = TypedDict("PlacesMsg", {"type": Literal["places"], "places": list[tu
 
 
 # Starter -> agent, without a hello: dial this address, and tell there all keys after `secret`, which is
-# missing over TCP: there it stays the same. own: addresses of the node; of: trainers on all nodes.
+# missing over TCP: there it stays the same. own: addresses of the node; trainers: as by `pack_ranks`; of:
+# number of trainers on all nodes.
 DialMsg = TypedDict("DialMsg", {
     "type": Literal["dial"], "addrs": Sequence[str], "port": int, "secret": str,
-    "node": int, "host": str, "own": Sequence[str], "trainers": Sequence[int], "of": int,
+    "node": int, "host": str, "own": Sequence[str], "trainers": list[list[int]], "of": int,
 }, total=False)
 
 # --- Head -> agent -> head: a node is made ready ---

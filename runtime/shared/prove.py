@@ -201,6 +201,8 @@ def dial(sock: socket.socket, plane: Plane, secret: bytes, text: bytes, end_s: f
     Changes the socket's timeout. Raises ProofError, or OSError (TimeoutError, ConnectionError) if a retry
     may help.
     """
+    if len(text) > MAX_BODY_BYTES - MAC_BYTES:
+        raise ProofError(f"{len(text)} bytes to prove; {MAX_BODY_BYTES - MAC_BYTES} at most")
     nonce = os.urandom(NONCE_BYTES)
     _wait(sock, end_s)
     sock.sendall(plane.knock(secret, nonce))

@@ -15,7 +15,9 @@ from pslaunch.runtime.shared import env
 from .. import procs
 from ..loop import Loop
 
-WORD = struct.Struct("<i?")  # for the lender: its exit code; True if it has to end its own parent, too
+# For the lender: its exit code; True if it has to end its own parent, too; length of a text for its standard
+# error, which follows.
+WORD = struct.Struct("<i?H")
 
 
 class Loan:
@@ -59,7 +61,7 @@ class Loan:
         self._loop = loop
         loop.watch(self._sock.fileno(), read=report)
 
-    def dismiss(self, code: int, *, alone: bool = False) -> None:
+    def dismiss(self, code: int, *, alone: bool = False, text: bytes = b"") -> None:
         """Let the lender end with this exit code, also if it was stopped.
 
         alone: nobody else can end what has started it, since no head is reached.
@@ -67,6 +69,6 @@ class Loan:
         if self._loop and self._sock.fileno() >= 0:
             self._loop.watch(self._sock.fileno())
         with suppress(OSError):
-            self._sock.sendall(WORD.pack(code, alone))
+            self._sock.sendall(WORD.pack(code, alone, len(text)) + text)
         self._sock.close()
         procs.send(self._lender, signal.SIGCONT)

@@ -36,6 +36,7 @@ VERSION = "OMPI_VERSION"  # of Open MPI 5
 ASK_LIMIT_S = 10.0  # for its version
 LEND_LIMIT_S = 60.0  # for all ranks of a node to come
 PARENT_EVERY_S = 0.5  # between two looks for mpirun's daemon, which may end without a word
+MAX_TEXT_BYTES = 2000  # of a failure
 MAX_LOAN_BYTES = 16 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
 
@@ -61,7 +62,9 @@ def main(argv: Sequence[str]) -> int:
         cpus = sorted(os.sched_getaffinity(0))
         loan = json.dumps({"environ": dict(os.environ), "cpus": cpus}).encode()
         agent.sendall(_LENGTH.pack(len(loan)) + loan)
-        code, alone = _wait(agent, parent)
+        code, alone, text = _wait(agent, parent)
+    with suppress(OSError):
+        os.write(2, text)
     # A stopped daemon could not end after us; a daemon that is cut off would wait for minutes.
     for number in (signal.SIGCONT, signal.SIGTERM) if alone else (signal.SIGCONT,):
         if daemon and os.getppid() == parent:
@@ -105,7 +108,7 @@ def _connect(address: str) -> socket.socket:
     return agent
 
 
-def _wait(agent: socket.socket, parent: int) -> tuple[int, bool]:
+def _wait(agent: socket.socket, parent: int) -> tuple[int, bool, bytes]:
     """Return the agent's word, which it says after the trainer's end, at most while mpirun's daemon lives."""
     said = b""
     while os.getppid() == parent:
@@ -117,11 +120,11 @@ def _wait(agent: socket.socket, parent: int) -> tuple[int, bool]:
             data = b""
         said += data
         if len(said) == WORD.size:
-            code, alone = WORD.unpack(said)
-            return code, alone
+            code, alone, length = WORD.unpack(said)
+            return code, alone, _receive(agent, length)
         if not data:
             break
-    return codes.NODE_LOST, False
+    return codes.NODE_LOST, False, b""
 
 
 def _fork_keeper(listener: socket.socket, order: Mapping[str, Any], secret: str) -> None:
@@ -130,24 +133,35 @@ def _fork_keeper(listener: socket.socket, order: Mapping[str, Any], secret: str)
     if child:
         os.waitpid(child, 0)
         return
-    code = 70
+    code, loans = 70, dict[int, Loan]()
     try:
         os.setsid()
         if os.fork():
             os._exit(0)
         _close_inherited({listener.fileno()})
-        code = _keep(listener, order, secret)
+        code = _keep(listener, order, secret, loans)
     except BaseException as e:  # border of a process
         sys.excepthook(type(e), e, e.__traceback__)
+        procs.complain(f"keeper: {type(e).__name__}: {e}")
     finally:
+        if code and loans:
+            loans[min(loans)].dismiss(codes.NODE_LOST, text=_read_failure())
         os._exit(code)
 
 
+def _read_failure() -> bytes:
+    """Return the last words of keeper and agent on standard error, as a line for that of a rank process."""
+    size = os.fstat(2).st_size
+    said = os.pread(2, MAX_TEXT_BYTES, max(0, size - MAX_TEXT_BYTES)).decode("utf-8", "replace").splitlines()
+    ours = [line for line in said if line.startswith(("pslaunch agent: ", "pslaunch keeper: "))]
+    return f"pslaunch: {socket.gethostname()}: {(ours or said or ['?'])[0]}\n".encode()
+
+
 def _close_inherited(kept: set[int]) -> None:
-    """Redirect the standard streams to nowhere; close all others but `kept` and our own zip."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
+    """Redirect input and output to nowhere, and errors to memory; close all but `kept` and our own zip."""
+    null, said = os.open(os.devnull, os.O_RDWR), os.memfd_create("said")
+    for fd, new in enumerate((null, null, said)):
+        os.dup2(new, fd)
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         with suppress(OSError):
@@ -155,20 +169,21 @@ def _close_inherited(kept: set[int]) -> None:
                 os.close(fd)
 
 
-def _keep(listener: socket.socket, order: Mapping[str, Any], secret: str) -> int:
+def _keep(listener: socket.socket, order: Mapping[str, Any], secret: str, lent: dict[int, Loan]) -> int:
     """Take the loans of all ranks of this node, then be its keeper."""
     from ..line import reach, wire
     from . import keeper
 
     with suppress(OSError):  # only trainers are bound
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    lent, size = _take_loans(listener)
+    size = _take_loans(listener, lent)
     listener.close()
     for name in [name for name in os.environ if name.startswith(env.MPI_FAMILIES)]:
         del os.environ[name]
     dial: messages.DialMsg = {
         "type": "dial", "addrs": order["addrs"], "port": order["port"], "secret": secret,
-        "host": socket.gethostname(), "own": reach.list_candidates(""), "trainers": sorted(lent), "of": size,
+        "host": socket.gethostname(), "own": reach.list_candidates(""),
+        "trainers": pack_ranks(sorted(lent)), "of": size,
     }  # fmt: skip
     read_fd, write_fd = os.pipe()
     os.write(write_fd, b"".join(wire.encode_control(dial)))
@@ -180,10 +195,23 @@ def _keep(listener: socket.socket, order: Mapping[str, Any], secret: str) -> int
     return keeper.main([str(order["lost_after"]), str(order["grace"]), "dial", *after], loans)
 
 
-def _take_loans(listener: socket.socket) -> tuple[dict[int, Loan], int]:
-    """Return the loans of this node by rank, and the number of ranks on all nodes. Raises OSError."""
+def pack_ranks(ranks: Sequence[int]) -> list[list[int]]:
+    """Return sorted ranks as triples: the first, how many, and the step between two."""
+    found: list[list[int]] = []
+    for rank in ranks:
+        first, count, step = found[-1] if found else (0, 0, 0)
+        if count == 1:
+            found[-1] = [first, 2, rank - first]
+        elif count and rank == first + count * step:
+            found[-1][1] += 1
+        else:
+            found.append([rank, 1, 1])
+    return found
+
+
+def _take_loans(listener: socket.socket, loans: dict[int, Loan]) -> int:
+    """Add the loans of this node, by rank; return the number of ranks on all nodes. Raises OSError."""
     end_s = time.monotonic() + LEND_LIMIT_S
-    loans: dict[int, Loan] = {}
     while True:
         listener.settimeout(max(0.1, end_s - time.monotonic()))
         sock, _ = listener.accept()
@@ -202,7 +230,7 @@ def _take_loans(listener: socket.socket) -> tuple[dict[int, Loan], int]:
         describe = functools.partial(_describe_daemon, lender.parent, environ)
         loans[int(environ[RANK])] = Loan(sock, lender, environ, data["cpus"], describe)
         if len(loans) == int(environ[LOCAL_SIZE]):
-            return loans, int(environ[SIZE])
+            return int(environ[SIZE])
 
 
 def _describe_daemon(pid: int, environ: Mapping[str, str]) -> str:

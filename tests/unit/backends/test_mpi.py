@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pslaunch.backends.mpi import MpiBackend, _Arrival, _check_arrival
+from pslaunch.backends.mpi import MpiBackend, _Arrival, _check_arrival, unpack_ranks
 from pslaunch.errors import NodeLostError
+from pslaunch.node.agent.rank import pack_ranks
 from pslaunch.node.job import Node
 from pslaunch.node.line.gate import Seals
 from pslaunch.options.mpi_spec import MpiHost, MpiReach
+from pslaunch.options.options import MAX_PROCESSES
 
 ALIASES = (MpiHost("alias1.invalid", None, 1), MpiHost("alias2.invalid", None, 2))
-TOLD = {"host": "machine-a.example.org", "own": ["192.0.2.7"], "trainers": [1, 2]}
+TOLD = {"host": "machine-a.example.org", "own": ["192.0.2.7"], "trainers": [[1, 2, 1]]}
 
 
 def make_backend(hosts: tuple[MpiHost, ...] = ALIASES, mpirun: str = "mpirun", *args: str) -> MpiBackend:
@@ -41,7 +45,10 @@ def test_agent_with_host_and_ranks_is_admitted() -> None:
         ({"own": []}, "does not tell"),
         ({"own": ["not an address"]}, "does not tell"),
         ({"own": "x"}, "does not tell"),
-        ({"trainers": [0]}, "its ranks are none"),
+        ({"trainers": [[0, 1, 1]]}, "its ranks are none"),
+        ({"trainers": [0]}, "does not tell"),
+        ({"trainers": [[0, 2]]}, "does not tell"),
+        ({"trainers": [[0, 10**12, 1]]}, "does not tell"),
     ],
 )
 def test_agent_with_wrong_words_is_refused(wrong: dict[str, Any], words: str) -> None:
@@ -73,3 +80,14 @@ def test_files_of_mpirun_lie_in_a_folder_without_blanks(
         assert run.wait(10) and " " not in backend._folder
     finally:
         run.close()
+
+
+@given(st.sets(st.integers(0, MAX_PROCESSES - 1), min_size=1))
+def test_ranks_arrive_as_they_were(ranks: set[int]) -> None:
+    assert unpack_ranks(json.loads(json.dumps(pack_ranks(sorted(ranks))))) == tuple(sorted(ranks))
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_many_ranks_of_a_host_fit_into_its_proof(step: int) -> None:
+    ranks = range(0, MAX_PROCESSES, step)
+    assert len(json.dumps(pack_ranks(ranks))) < 100

@@ -122,7 +122,7 @@ def test_borrower_has_its_lenders_environment_and_processors_and_gives_back_its_
             assert program.process is not None
             program.process.wait()
         loan.dismiss(7)
-        assert WORD.unpack(theirs.recv(WORD.size)) == (7, False)
+        assert WORD.unpack(theirs.recv(WORD.size)) == (7, False, 0)
     assert (tmp_path / "log").read_text().splitlines() == [
         f"OMPI_ARGV=-c {show}",
         "OMPI_COMMAND=sh",
