@@ -25,12 +25,13 @@ from .base import OF_ANOTHER, Ended, Line, Tell
 from .k8s_api import Cluster, open_cluster
 from .k8s_errors import Right
 from .k8s_exec import Exec, has_answered
-from .k8s_words import explain
+from .k8s_words import Cause, explain
 
 __all__ = ["K8sBackend", "from_data", "make_backend", "to_data"]
 
 POLL_S: Final = 0.2
 LOOK_S: Final = 2.0  # between two looks for the reason why pods do not come
+LIMIT_EXTRA_S: Final = 5 * LOOK_S  # past --wait_timeout: a launcher that is there says the reason first
 HELLO_S: Final = 10.0  # for the head's first bytes
 SILENT_S: Final = 30.0  # limit of a pod's silence while it answers
 GONE_EXTRA_S: Final = 15.0  # past a pod's own time to end, for the cluster to remove it
@@ -70,7 +71,7 @@ class K8sBackend:
         self._cancelled, self._confirmed = threading.Event(), threading.Event()
         self._hurried = False
         self._answering: socket.socket | None = None
-        self._trainer_pods = 0
+        self._count = self._trainer_pods = 0  # of pods
         self._pods: dict[int, Thing] = {}  # by node, as last seen
 
     @functools.cached_property
@@ -82,12 +83,14 @@ class K8sBackend:
     def begin(self, plan: Plan, tell: Tell) -> Line:
         if self._reach.lease_s:
             self._cluster.demand_rights(EXEC_RIGHTS)
-        self._trainer_pods = len(plan.nodes) - self._reach.server_pods
+        self._count = len(plan.nodes)
+        self._trainer_pods = self._count - self._reach.server_pods
         self._ending_s = manifests.compute_ending_s(plan)
         self._gone_limit_s = self._ending_s + GONE_EXTRA_S
         self._create(manifests.make_objects(plan, self._reach, os.environ))
-        line = self._find_head(tell)
-        threading.Thread(target=self._look_after, args=[tell], daemon=True).start()
+        look = _Looking(self._explain, tell, self._reach.wait_timeout_s)
+        line = self._find_head(look)
+        threading.Thread(target=self._look_after, args=[look, tell], daemon=True).start()
         return line
 
     def _create(self, things: Sequence[Thing]) -> None:
@@ -113,7 +116,10 @@ class K8sBackend:
             return thing
         return {
             **thing,
-            "spec": {**thing["spec"], "activeDeadlineSeconds": round(self._reach.wait_timeout_s)},
+            "spec": {
+                **thing["spec"],
+                "activeDeadlineSeconds": round(self._reach.wait_timeout_s + LIMIT_EXTRA_S),
+            },
         }
 
     def _create_one(self, thing: Thing) -> Thing:
@@ -163,36 +169,36 @@ class K8sBackend:
             self._trainer_pods if labels["batch.kubernetes.io/job-name"] != self._reach.name else 0
         )
 
-    def _explain(self) -> tuple[int, str, bool] | None:
-        """Return code and words of a failure of the pods, and True if it may pass."""
+    def _explain(self) -> Cause | None:
+        """Return the reason why pods do not come, if there is one. Raises PslaunchError."""
         events = self._ask_json(
             "list Events", self._cluster.core.list_namespaced_event, self._cluster.namespace
         )
         ours = [e for e in events["items"] if e["involvedObject"]["name"].startswith(self._reach.name)]
-        cause = explain(list(self._pods.values()), ours)
-        return (cause.code, cause.text, cause.waits) if cause else None
+        return explain(list(self._pods.values()), ours)
 
-    def _find_head(self, tell: Tell) -> Line:
+    def _find_head(self, look: _Looking) -> Line:
         """Wait for pod 0 and return a line to the head in it. Raises PslaunchError."""
-        look = _Looking(self._explain, tell, self._reach.wait_timeout_s)
         while True:
             first = self._list_pods().get(0)
+            if first and _get_state(first, "terminated"):
+                look.search()
             found = first and self._open_line(first)
             if isinstance(found, Line):
                 return found
             if found:
                 raise NodeLostError(f"pod 0 has ended: {found['reason']}")
-            look()
+            look.search_in_turn()
             if self._cancelled.wait(POLL_S):
                 raise NodeLostError("cancelled")
 
-    def _look_after(self, tell: Tell) -> None:
+    def _look_after(self, look: _Looking, tell: Tell) -> None:
         """Tell why pods do not come, until all programs run."""
-        look = _Looking(self._explain, tell, self._reach.wait_timeout_s)
         while not self._confirmed.wait(LOOK_S):
             try:
-                if any(not _get_state(pod, "running") for pod in self._list_pods().values()):
-                    look()
+                running = [pod for pod in self._list_pods().values() if _get_state(pod, "running")]
+                if len(running) < self._count:
+                    look.search()
             except PreflightError as e:
                 tell(str(e), e.exit_code)
                 return
@@ -326,29 +332,30 @@ class K8sBackend:
 
 
 class _Looking:
-    """Looks for the reason why pods do not come: tells a passing one, raises the error of any other."""
+    """Searches for the reason why pods do not come: tells a passing one, raises the error of any other."""
 
-    def __init__(
-        self, explain: Callable[[], tuple[int, str, bool] | None], tell: Tell, limit_s: float
-    ) -> None:
+    def __init__(self, explain: Callable[[], Cause | None], tell: Tell, limit_s: float) -> None:
         self._explain, self._tell, self._limit_s = explain, tell, limit_s
         self._began_s = self._looked_s = time.monotonic()
         self._told: set[str] = set()
 
-    def __call__(self) -> None:
-        now_s = time.monotonic()
-        if now_s < self._looked_s + LOOK_S:
-            return
-        self._looked_s = now_s
-        is_late = now_s > self._began_s + self._limit_s
+    def search_in_turn(self) -> None:
+        """Search if the last time was LOOK_S ago. Raises PslaunchError."""
+        if time.monotonic() >= self._looked_s + LOOK_S:
+            self.search()
+
+    def search(self) -> None:
+        """Search now. Raises PreflightError for a reason that does not pass, or has not in time."""
+        self._looked_s = time.monotonic()
+        is_late = self._looked_s > self._began_s + self._limit_s
         cause = self._explain()
-        if cause and (is_late or not cause[2]):
-            raise PreflightError(cause[1], cause[0])
+        if cause and (is_late or not cause.waits):
+            raise PreflightError(cause.text, cause.code)
         if is_late:
-            raise PreflightError(f"no pod 0 of the job within {self._limit_s:g} s (--wait_timeout)")
-        if cause and cause[1] not in self._told:
-            self._told.add(cause[1])
-            self._tell(cause[1], codes.OK)
+            raise PreflightError(f"the job's pods are not there within {self._limit_s:g} s (--wait_timeout)")
+        if cause and cause.text not in self._told:
+            self._told.add(cause.text)
+            self._tell(cause.text, codes.OK)
 
 
 def _describe(thing: Thing) -> str:

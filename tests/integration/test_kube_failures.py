@@ -1,0 +1,142 @@
+"""Failures of pods on a real cluster: said with the cluster's words and the remedy, and nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslaunch.node import codes
+from support.jobs import PSLAUNCH, QUICK, running
+from support.kube import Kube, KubePlace
+from testbed.kube.cluster import PYTHON
+
+SAID_S = 20.0  # the cluster's own time to find out, and ours to say it
+LATE = ("--wait_timeout=8",)
+WAIT = """
+import signal
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def apply(cluster: Kube, workspace: Path, *options: str, image: str = PYTHON) -> tuple[int, str, float]:
+    """Run a job as the limited user; return its code, its last words and its time."""
+    (workspace / "train.py").write_text("")
+    where = (f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}", f"--image={image}")
+    began_s = time.monotonic()
+    argv = [*PSLAUNCH, "k8s", "apply", *where, "--server_num=0", "--grace=1", *options]
+    done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, timeout=120.0, check=False)
+    took_s = time.monotonic() - began_s
+    cluster.wait_until_gone(set())
+    return done.returncode, done.stderr + done.stdout, took_s
+
+
+@contextlib.contextmanager
+def having_quota(cluster: Kube, **hard: str) -> Iterator[None]:
+    """Keep the namespace within a quota."""
+    quota: dict[str, Any] = {"metadata": {"name": "small"}, "spec": {"hard": hard}}
+    cluster.admin.create_namespaced_resource_quota(cluster.namespace, quota)
+    try:
+        yield
+    finally:
+        cluster.admin.delete_namespaced_resource_quota("small", cluster.namespace)
+
+
+@pytest.mark.parametrize(
+    ("options", "image", "words"),
+    [
+        (
+            (),
+            "pslaunch.test/Upper:1",
+            ("-0 on node", "its image can't be pulled", "must be lowercase", "--image"),
+        ),
+        (
+            ("--agent_python=/usr/bin/python9",),
+            PYTHON,
+            ("its image has no suitable Python", "--agent_python"),
+        ),
+        (
+            ("--priority_class=urgent",),
+            PYTHON,
+            ("no PriorityClass with name urgent", "check --priority_class"),
+        ),
+        (("--service_account=nobody",), PYTHON, ('serviceaccount "nobody" not found', "--service_account")),
+    ],
+    ids=["image", "python", "priority", "account"],
+)
+def test_failure_ends_the_job_with_its_cause(
+    cluster: Kube, workspace: Path, options: tuple[str, ...], image: str, words: tuple[str, ...]
+) -> None:
+    code, said, took_s = apply(cluster, workspace, *options, image=image)
+    assert code == codes.PREFLIGHT and took_s < SAID_S, (took_s, said)
+    assert [word for word in words if word not in said] == [], said
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--node_selector=disk=ssd",), ("no machine suits it: 0/2 nodes", "check --node_selector")),
+        (("--cpu=500",), ("2 Insufficient cpu", "ask for less")),
+        (("--pvc=nothing:/data",), ('persistentvolumeclaim "nothing" not found', "check --pvc")),
+        (("--env_secret=A=nothing:k",), ('secret "nothing" not found', "check --env_secret")),
+    ],
+    ids=["selector", "cpu", "claim", "secret"],
+)
+def test_obstacle_is_said_and_ends_the_job_after_the_wait(
+    cluster: Kube, workspace: Path, options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    code, said, took_s = apply(cluster, workspace, *options, *LATE)
+    assert code == codes.PREFLIGHT and 8.0 < took_s < 8.0 + SAID_S, (took_s, said)
+    assert [word for word in words if word not in said] == [], said
+    assert said.count(words[0]) > 1, said  # before the end, and as its cause
+
+
+def test_quota_and_missing_limits_are_named(cluster: Kube, workspace: Path) -> None:
+    with having_quota(cluster, pods="1"):
+        code, said, _ = apply(cluster, workspace, "--nodes=2")
+    assert (code, "exceeded quota: small" in said) == (codes.PREFLIGHT, True), said
+    with having_quota(cluster, **{"limits.cpu": "4"}):
+        code, said, _ = apply(cluster, workspace)
+        assert (code, "give --cpu and --memory" in said) == (codes.PREFLIGHT, True), said
+
+
+def test_patch_below_the_security_level_is_named(cluster: Kube, workspace: Path) -> None:
+    patch = "kind: Job\nspec: {template: {spec: {securityContext: {seccompProfile: null}}}}\n"
+    (workspace / "patch.yaml").write_text(patch)
+    code, said, _ = apply(cluster, workspace, "--patch=patch.yaml")
+    assert (code, "violates PodSecurity" in said) == (codes.PREFLIGHT, True), said
+
+
+def test_two_jobs_of_one_name_both_run(cluster: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text("")
+    where = (f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}", f"--image={PYTHON}")
+    argv = [*PSLAUNCH, "k8s", "apply", *where, "--server_num=0", "--job_name=same"]
+    both = [
+        subprocess.Popen([*argv, f"--fetch_logs=log{i}", f"--fetch_output=output{i}"], cwd=workspace)
+        for i in range(2)
+    ]
+    assert [process.wait(120.0) for process in both] == [0, 0]
+    cluster.wait_until_gone(set())
+
+
+@pytest.mark.parametrize("how", ["evicted", "deleted"])
+def test_pod_that_is_taken_away_ends_the_job_with_that_reason(
+    cluster: Kube, workspace: Path, how: str
+) -> None:
+    (workspace / "train.py").write_text(WAIT)
+    with running(KubePlace(cluster, 2), workspace, "--server_num=0", "--worker_num=2", *QUICK) as job:
+        job.until_printed("ready", ["trainer/0", "trainer/1"])
+        name = str(job.events()[0]["job"])
+        pod = cluster.list_pods(name)[1].metadata.name
+        if how == "evicted":
+            cluster.admin.create_namespaced_pod_eviction(pod, cluster.namespace, {"metadata": {"name": pod}})
+        else:
+            cluster.admin.delete_namespaced_pod(pod, cluster.namespace)
+        assert job.launcher.wait() == codes.NODE_LOST, job.launcher.output()
+    cluster.wait_until_gone(set())
