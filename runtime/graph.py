@@ -119,11 +119,6 @@ class Program:
             raise KeyError(f"the program has no value {name!r}{hint}")
         return found
 
-    def select(self, targets: Iterable[Value]) -> list[Value]:
-        """Return targets of this program and all that they need, in the order of the program."""
-        needed = set(sort_values(targets))
-        return [value for value in self if value in needed]
-
     def __contains__(self, value: object) -> bool:
         return isinstance(value, Value) and self._values.get(value.name) is value
 
@@ -137,15 +132,11 @@ class Program:
 def sort_values(outputs: Iterable[Value]) -> list[Value]:
     """Return all values below `outputs`, each once and after its inputs."""
     found: dict[Value, None] = {}
-    open_ones = [iter(outputs)]
-    path: list[Value] = []  # the values whose inputs are being taken
-    while open_ones:
-        value = next(open_ones[-1], None)
-        if value is None:
-            open_ones.pop()
-            if path:
-                found[path.pop()] = None
-        elif value not in found:
-            open_ones.append(iter(value.inputs))
-            path.append(value)
+    waiting = [*outputs][::-1]  # next ones last
+    while waiting:
+        missing = [one for one in waiting[-1].inputs if one not in found]
+        if missing and waiting[-1] not in found:
+            waiting += reversed(missing)
+        else:
+            found[waiting.pop()] = None
     return list(found)

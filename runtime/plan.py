@@ -7,8 +7,10 @@ added in the order of its users.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -115,34 +117,23 @@ class Plan:
                 before = self._nodes[own[0]].op
                 op.in_place = not (before.reads_result or before.is_view)
             if isinstance(op, Lookup):
-                self._lookups.setdefault(op.table, []).append((op, own[0]))
+                self._lookups.setdefault(value.params[0].name, []).append((op, own[0]))
             self._nodes.append(_Node(i, op, own, needed[::-1]))
         self._data = [node for node in self._nodes if node.op.value.op == "data"]
-        early = self._find_early()
-        self._early = [node for node in self._nodes if node.place in early and node not in self._data]
-        self._late = [node for node in self._nodes if node.place not in early and node not in self._data]
-        self._backward = self._find_backward()
-        self.trained = {c.name: c for node in reversed(self._backward) for c in node.op.value.params}
-
-    def _find_backward(self) -> list[_Node]:
-        """Return the operations between the loss and a parameter, last first."""
-        reached = {self._loss}
-        found = []
-        for node in reversed(self._nodes):
-            if node.place in reached:
-                found.append(node)
-                reached.update(i for _, i in node.needed)
-        return found
-
-    def _find_early(self) -> set[int]:
-        """Return the places that lookups need for their ids."""
         early = {place for found in self._lookups.values() for _, place in found}
+        reached = {self._loss}  # between the loss and a parameter
+        self._backward: list[_Node] = []
         for node in reversed(self._nodes):
             if node.place in early:
                 if node.op.value.params:
                     raise ValueError(f"{node.op.value.name}: ids of a lookup can't depend on a parameter")
                 early.update(node.inputs)
-        return early
+            if node.place in reached:
+                self._backward.append(node)
+                reached.update(place for _, place in node.needed)
+        self._early = [node for node in self._nodes if node.place in early and node not in self._data]
+        self._late = [node for node in self._nodes if node.place not in early and node not in self._data]
+        self.trained = {c.name: c for node in reversed(self._backward) for c in node.op.value.params}
 
     def prepare(self, feeds: Feeds) -> BatchInput:
         """Return the input of a batch; raises ValueError naming data that is missing or does not fit."""
@@ -150,7 +141,7 @@ class Plan:
             for name in feeds:
                 self._program.get(name)
         offsets: dict[str, Ids] = {}
-        results: list[Array] = [_NOTHING] * len(self._nodes)
+        results: list[Any] = [None] * len(self._nodes)
         samples = 0
         for node in self._data:
             value = node.op.value
@@ -175,19 +166,20 @@ class Plan:
         batch: BatchInput,
         params: Mapping[str, F32],
         tables: Mapping[str, F32],
-        draw: Draw | None = None,
-        counts: dict[str, Ids] | None = None,
+        draw: Draw | None,
+        counts: dict[str, Ids],
         between: Callable[[], None] = do_nothing,
     ) -> StepResult:
         """Compute forward, and with `draw` backward, over a batch. Calls `between` between two operations.
 
         params: the dense values by name. tables: rows of the batch's keys. counts: sums of metrics so far.
         """
-        counts = {} if counts is None else counts
         step = Step(params=params, offsets=batch.offsets, counts=counts, draw=draw, threads=self._threads)
         before = _core.set_floats()  # a library may have set this thread's floats for its own speed
         try:
-            self._gather(batch, tables)
+            for table, found in self._lookups.items():
+                parts = [op.get_rows(batch.results[place].size) for op, place in found]
+                _core.gather_rows(tables[table], batch.rows[table].index, parts, self._threads)
             self._run_forward(step, batch.results, between)
             if draw is not None and self._loss >= 0:
                 self._run_backward(step, batch.results, between)
@@ -213,15 +205,12 @@ class Plan:
             return find_rows(ids, self._threads) if ids else {}
         except ValueError:
             for table, found in lookups.items():
+                rows = self.params[table].rows
                 for op, place in found:
-                    _check_ids(op.value.inputs[0], results[place], self.params[table].rows)
+                    for wrong in results[place][(results[place] < 0) | (results[place] >= rows)]:
+                        name = op.value.inputs[0].name
+                        raise ValueError(f"{name} has the id {wrong}, expected 0 to {rows - 1}") from None
             raise
-
-    def _gather(self, batch: BatchInput, tables: Mapping[str, F32]) -> None:
-        """Fill the arrays of the lookups."""
-        for table, found in self._lookups.items():
-            parts = [op.get_rows(batch.results[place].size) for op, place in found]
-            _core.gather_rows(tables[table], batch.rows[table].index, parts, self._threads)
 
     def _sum_rows(self, step: Step, batch: BatchInput) -> dict[str, tuple[U64, F32]]:
         """Return the gradients of table rows, from those of the lookups that the loss depends on."""
@@ -251,16 +240,13 @@ class Plan:
             parts = grads.pop(node.place, None)
             if parts is None:
                 continue
-            grad = parts[0] if len(parts) == 1 else _add_up(parts)
+            grad = parts[0] if len(parts) == 1 else functools.reduce(np.add, reversed(parts))
             found = node.op.backward(step, grad, results[node.place], *[results[i] for i in node.inputs])
             for k, i in node.needed:
                 own = found[k]
                 if own is not None:
                     grads.setdefault(i, []).append(own)
             between()
-
-
-_NOTHING: Array = np.empty(0, dtype=np.float32)
 
 
 def _choose_ops(program: Program, ends: Iterable[Value]) -> Choice:
@@ -274,20 +260,6 @@ def _choose_ops(program: Program, ends: Iterable[Value]) -> Choice:
     return dict(reversed(found.items()))
 
 
-def _check_ids(value: Value, ids: Array, rows: int) -> None:
-    wrong = ids[(ids < 0) | (ids >= rows)]
-    if wrong.size:
-        raise ValueError(f"{value.name} has the id {wrong[0]}, expected 0 to {rows - 1}")
-
-
-def _add_up(grads: Sequence[F32]) -> F32:
-    """Return the sum of gradients, last first."""
-    total = grads[-1]
-    for grad in reversed(grads[:-1]):
-        total = total + grad
-    return total
-
-
 def _read_feed(value: Value, feeds: Feeds) -> tuple[Array, Ids | None]:
     """Return the array of a data value, and the offsets of a sequence; raises ValueError unless it fits."""
     given, shape = feeds.get(value.name), value.shape
@@ -298,10 +270,9 @@ def _read_feed(value: Value, feeds: Feeds) -> tuple[Array, Ids | None]:
         if same and items.dtype.kind in kinds:
             exact = items.dtype is dtype and items.flags.c_contiguous
             return items if exact else np.ascontiguousarray(items, dtype=dtype), offsets
-    form = "sequences" if value.is_sequence else "an array"
-    found = "nothing" if given is None else repr(given)
+    found = "the feed lacks it" if given is None else f"not {given!r}"
     if isinstance(items, np.ndarray):
-        found = (
-            f"{'an array' if offsets is None else 'sequences'} of {items.dtype}, shape {list(items.shape)}"
-        )
-    raise ValueError(f"{value.name}: expected {form} of {words}, shape {list(shape)}; the feed has {found}")
+        had = "an array" if offsets is None else "Sequences"
+        found = f"not {had} of {items.dtype}, shape {list(items.shape)}"
+    form = "Sequences" if value.is_sequence else "an array"
+    raise ValueError(f"{value.name}: expected {form} of {words}, shape {list(shape)}; {found}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -120,23 +120,19 @@ class Op:
             found = self._buffers[use] = np.empty(shape, dtype)
         return found
 
-    def get_result(self, like: F32) -> F32:
-        """Return the array for a result of the shape of the first input, `like`."""
-        return like if self.in_place else self.get_buffer("result", like.shape)
-
     def take_copy(self, x: F32) -> F32:
         """Return the first input's values in an array that may be changed: itself, or a copy."""
-        out = self.get_result(x)
-        if out is not x:
-            np.copyto(out, x)
+        if self.in_place:
+            return x
+        out = self.get_buffer("result", x.shape)
+        np.copyto(out, x)
         return out
 
 
 OPS: dict[str, type[Op]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(NamedTuple):
     """Shape and kind of a value."""
 
     shape: Shape
@@ -159,9 +155,7 @@ def find_form(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], name: 
     plain = [one.name for one in inputs if one.has_batch and not one.is_sequence]
     sequences = [one.name for one in inputs if one.is_sequence]
     if plain and sequences:
-        raise ValueError(
-            f"{name}: input {sequences[0]} is a sequence, input {plain[0]} is not; `pool` it first"
-        )
+        raise ValueError(f"{name}: input {sequences[0]} is a sequence, {plain[0]} is not; `pool` it first")
     try:
         shape = cls.find_shape(attrs, *inputs)
     except ValueError as e:
@@ -179,17 +173,9 @@ def make_value(
     params: Sequence[ParamConfig] = (),
 ) -> Value:
     """Return the result of an operation as a value; raises ValueError, beginning with `name`."""
-    form = find_form(op, inputs, attrs or {}, name)
-    return Value(
-        name=name,
-        op=op,
-        inputs=tuple(inputs),
-        attrs=attrs or {},
-        params=tuple(params),
-        shape=form.shape,
-        kind=form.kind,
-        is_sequence=form.is_sequence,
-    )
+    attrs = attrs or {}
+    form = find_form(op, inputs, attrs, name)._asdict()
+    return Value(name=name, op=op, inputs=tuple(inputs), attrs=attrs, params=tuple(params), **form)
 
 
 def as_rows(x: Array, leading: int = -1) -> Array:

@@ -27,11 +27,6 @@ class _LabelCost(Op):
             raise ValueError(f"label {describe(label)} has not one class for each row of {describe(x)}")
         return (*rows, 1)
 
-    @staticmethod
-    def flatten(x: F32, label: Ids) -> tuple[F32, Ids]:
-        """Return rows and the label of each."""
-        return as_rows(x), label.reshape(-1)
-
 
 class SoftmaxCrossEntropy(_LabelCost, op="softmax_with_cross_entropy"):
     """-log(probability of the label), from scores: exact near probabilities of 0 and 1."""
@@ -39,15 +34,15 @@ class SoftmaxCrossEntropy(_LabelCost, op="softmax_with_cross_entropy"):
     overwrites = True
 
     def forward(self, step: Step, scores: F32, label: Ids) -> F32:
-        x, labels = self.flatten(self.take_copy(scores), label)
+        x, labels = as_rows(self.take_copy(scores)), label.reshape(-1)
         cost: F32 = np.empty(len(x), dtype=np.float32)
         step.errors += _core.cross_entropy(x, labels, cost, step.threads)
         self._probability = x
         return cost.reshape(*scores.shape[:-1], 1)
 
     def backward(self, step: Step, grad: F32, result: F32, scores: F32, label: Ids) -> Grads:
-        back, labels = self.flatten(self._probability, label)
-        back[np.arange(len(back)), labels] -= np.float32(1.0)
+        back = self._probability
+        back[np.arange(len(back)), label.reshape(-1)] -= np.float32(1.0)
         if not self.is_loss:
             back *= grad.reshape(-1, 1)
         return back.reshape(scores.shape), None
@@ -62,21 +57,26 @@ class CrossEntropy(_LabelCost, op="cross_entropy"):
         return (SoftmaxCrossEntropy, (x.inputs[0], label)) if x.op == "softmax" else (cls, value.inputs)
 
     def forward(self, step: Step, probability: F32, label: Ids) -> F32:
-        x, labels = self.flatten(probability, label)
+        x, labels = as_rows(probability), label.reshape(-1)
         picked = x[np.arange(len(x)), labels]
         # NaN never counts as the right answer.
         step.errors += int(np.count_nonzero(~(picked >= x.max(axis=1))))
         logs = np.maximum(picked, _LEAST)
         _core.take_logs(logs, step.threads)
-        cost: F32 = -logs.reshape(*probability.shape[:-1], 1)
-        return cost
+        return np.negative(logs).reshape(*probability.shape[:-1], 1)
 
     def backward(self, step: Step, grad: F32, result: F32, probability: F32, label: Ids) -> Grads:
-        x, labels = self.flatten(probability, label)
+        x, labels = as_rows(probability), label.reshape(-1)
         places = np.arange(len(x))
         back = np.zeros_like(x)
         back[places, labels] = -grad.reshape(-1) / np.maximum(x[places, labels], _LEAST)
         return back.reshape(probability.shape), None
+
+
+def _find_common_shape(attrs: Mapping[str, Any], x: Value, y: Value) -> Shape:
+    if x.shape != y.shape:
+        raise ValueError(f"inputs {describe(x)} and {describe(y)} differ in shape")
+    return x.shape
 
 
 class SquareError(Op, op="square_error"):
@@ -86,9 +86,7 @@ class SquareError(Op, op="square_error"):
 
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], x: Value, y: Value) -> Shape:
-        if x.shape != y.shape or len(x.shape) < 2:
-            raise ValueError(f"inputs {describe(x)} and {describe(y)} are not vectors of one size")
-        return (*x.shape[:-1], 1)
+        return (*_find_common_shape(attrs, x, y)[:-1], 1)
 
     def forward(self, step: Step, x: F32, y: F32) -> F32:
         difference = np.subtract(x, y, out=self.get_buffer("difference", x.shape))
@@ -110,18 +108,13 @@ class LogLoss(Op, op="log_loss"):
     takes = ("float", "float")
     options = ("epsilon",)
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], p: Value, y: Value) -> Shape:
-        if p.shape != y.shape:
-            raise ValueError(f"inputs {describe(p)} and {describe(y)} differ in shape")
-        return p.shape
+    find_shape = staticmethod(_find_common_shape)
 
     def forward(self, step: Step, p: F32, y: F32) -> F32:
         high, low = self._shift(p)
         _core.take_logs(high.reshape(-1), step.threads)
         _core.take_logs(low.reshape(-1), step.threads)
-        cost: F32 = -(y * high + (np.float32(1.0) - y) * low)
-        return cost
+        return np.negative(y * high + (np.float32(1.0) - y) * low)
 
     def backward(self, step: Step, grad: F32, result: F32, p: F32, y: F32) -> Grads:
         high, low = self._shift(p)

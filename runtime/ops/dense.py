@@ -13,6 +13,7 @@ from .. import _core
 from ..arrays import F32
 from ..graph import BATCH, Value
 from .base import FLOAT, ID, Array, Grads, Op, Shape, Step, as_rows, describe
+from .sums import resolve_axes
 
 
 class Data(Op, op="data"):
@@ -96,50 +97,39 @@ class Matmul(Op, op="matmul"):
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], *inputs: Value) -> Shape:
         x, y = (
-            (*one.shape[:-2], one.shape[-1], one.shape[-2]) if swapped else one.shape
+            (*one.shape[:-2], *one.shape[:-3:-1]) if swapped else one.shape
             for one, swapped in zip(inputs, attrs["transpose"], strict=True)
         )
-        names = f"inputs {describe(inputs[0])} and {describe(inputs[1])}"
-        if min(len(x), len(y)) < 2 or x[-1] != y[-2] or (len(y) > 2 and y[:-2] != x[:-2]):
-            raise ValueError(f"{names} can't be multiplied as matrices")
-        if x[-1] == BATCH or y[-1] == BATCH or BATCH in x[1:]:
-            raise ValueError(f"{names}: the batch can't be summed or exchanged")
+        fits = min(len(x), len(y)) > 1 and x[-1] == y[-2] and y[:-2] in ((), x[:-2])
+        if not fits or BATCH in (x[-1], y[-1], *x[1:]):
+            raise ValueError(f"inputs {describe(inputs[0])} and {describe(inputs[1])} can't be multiplied")
         return (*x[:-1], y[-1])
 
     def forward(self, step: Step, x: F32, y: F32) -> F32:
-        x, y = self._transpose(x, y)
-        out: F32 = self.get_buffer("result", (*x.shape[:-1], y.shape[-1]))
-        _multiply(x, y, out, step.threads)
-        return out
+        return _multiply(*self._transpose(x, y), step.threads)
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32, y: F32) -> Grads:
         x, y = self._transpose(x, y)
-        back_x = back_y = None
-        if self.needs[0]:
-            back_x = self.get_buffer("x", x.shape)
-            _multiply(grad, y.swapaxes(-1, -2), back_x, step.threads)
-        if self.needs[1]:
-            back_y = self.get_buffer("y", y.shape)
-            if y.ndim == 2:  # of all leading axes of x
-                x, grad = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
-            _multiply(x.swapaxes(-1, -2), grad, back_y, step.threads)
+        back_x = _multiply(grad, y.swapaxes(-1, -2), step.threads) if self.needs[0] else x
+        if y.ndim == 2:  # of all leading axes of x
+            x, grad = as_rows(x), as_rows(grad)
+        back_y = _multiply(x.swapaxes(-1, -2), grad, step.threads) if self.needs[1] else y
         return self._transpose(back_x, back_y)
 
-    def _transpose(self, *both: Any) -> tuple[Any, ...]:
-        swapped = self.value.attrs["transpose"]
-        return tuple(
-            one.swapaxes(-1, -2) if swap and one is not None else one
-            for one, swap in zip(both, swapped, strict=True)
-        )
+    def _transpose(self, x: F32, y: F32) -> tuple[F32, F32]:
+        swap_x, swap_y = self.value.attrs["transpose"]
+        return x.swapaxes(-1, -2) if swap_x else x, y.swapaxes(-1, -2) if swap_y else y
 
 
-def _multiply(x: F32, y: F32, out: F32, threads: int) -> None:
-    """Write the products of the last two axes; a `y` without leading axes serves all of x."""
+def _multiply(x: F32, y: F32, threads: int) -> F32:
+    """Return the products of the last two axes; a `y` without leading axes serves all of x."""
+    out = np.empty((*x.shape[:-1], y.shape[-1]), dtype=np.float32)
     if y.ndim == 2:
-        _core.matmul(x.reshape(-1, x.shape[-1]), y, out.reshape(-1, out.shape[-1]), None, threads)
-        return
-    for place in np.ndindex(*x.shape[:-2]):
-        _core.matmul(x[place], y[place], out[place], None, threads)
+        _core.matmul(as_rows(x), y, as_rows(out), None, threads)
+    else:
+        for place in np.ndindex(*x.shape[:-2]):
+            _core.matmul(x[place], y[place], out[place], None, threads)
+    return out
 
 
 class Concat(Op, op="concat"):
@@ -152,19 +142,15 @@ class Concat(Op, op="concat"):
 
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], *inputs: Value) -> Shape:
-        first = inputs[0]
-        axis = _find_axis(first, attrs["axis"])
-        for one in inputs[1:]:
-            if one.kind != first.kind:
-                raise ValueError(f"input {one.name} has {one.kind} values, {first.name} {first.kind}")
-            if len(one.shape) != len(first.shape) or any(
-                i != axis and size != first.shape[i] for i, size in enumerate(one.shape)
-            ):
+        first, axis = inputs[0], _find_axis(inputs[0], attrs["axis"])
+        before, after = first.shape[:axis], first.shape[axis + 1 :]
+        for one in inputs:
+            same = (one.kind, len(one.shape)) == (first.kind, len(first.shape))
+            if not same or (one.shape[:axis], one.shape[axis + 1 :]) != (before, after):
                 raise ValueError(
-                    f"input {describe(one)} differs from {describe(first)} in more than axis {axis}"
+                    f"inputs {describe(first)} and {describe(one)} can't be joined at axis {axis}"
                 )
-        total = sum(one.shape[axis] for one in inputs)
-        return (*first.shape[:axis], total, *first.shape[axis + 1 :])
+        return (*before, sum(one.shape[axis] for one in inputs), *after)
 
     def __init__(self, value: Value, needs: Sequence[bool]) -> None:
         super().__init__(value, needs)
@@ -182,11 +168,11 @@ class Concat(Op, op="concat"):
         return tuple([grad[part] for part in self._parts])
 
 
-def _find_axis(value: Value, axis: int) -> int:
-    rank = len(value.shape)
-    if not -rank <= axis < rank or (axis % rank == 0 and value.has_batch):
-        raise ValueError(f"axis={axis}: {describe(value)} can't be joined there")
-    return axis % rank
+def _find_axis(value: Value, given: int) -> int:
+    (axis,) = resolve_axes(value, given)
+    if axis == 0 and value.has_batch:
+        raise ValueError(f"axis={given}: {describe(value)} can't be joined there")
+    return axis
 
 
 class Reshape(Op, op="reshape"):
@@ -203,25 +189,19 @@ class Reshape(Op, op="reshape"):
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
         given: Sequence[int] = attrs["shape"]
-        error = ValueError(f"input {describe(x)} can't have the shape {list(given)}")
-        if not given or any(size < -1 or (size == 0 and i >= len(x.shape)) for i, size in enumerate(given)):
-            raise error
-        sizes = [x.shape[i] if size == 0 else size for i, size in enumerate(given)]
-        first = 1 if x.has_batch else 0
-        if first and sizes[0] != BATCH:
-            raise error
+        sizes = [x.shape[i] if size == 0 and i < len(x.shape) else size for i, size in enumerate(given)]
+        first = int(x.has_batch)
         rest = sizes[first:]
         known = math.prod(size for size in rest if size != -1)
-        if -1 in rest and x.size % known == 0:
+        if -1 in rest and known > 0 and x.size % known == 0:
             rest[rest.index(-1)] = x.size // known
-        if -1 in rest or math.prod(rest) != x.size:
-            raise error
+        if sizes[:first] != [BATCH] * first or math.prod(rest) != x.size or min(rest, default=1) < 1:
+            raise ValueError(f"input {describe(x)} can't have the shape {list(given)}")
         return (*sizes[:first], *rest)
 
     def forward(self, step: Step, x: Array) -> Array:
         shape = self.value.shape
-        out: Array = x.reshape((len(x), *shape[1:]) if shape[0] == BATCH else shape)
-        return out
+        return np.reshape(x, (len(x), *shape[1:]) if shape[0] == BATCH else shape)
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         return (grad.reshape(x.shape),)
@@ -236,18 +216,17 @@ class Cast(Op, op="cast"):
     is_view = True
 
     def forward(self, step: Step, x: Array) -> Array:
-        out: Array = x.astype(FLOAT if self.value.kind == "float" else ID, copy=False)
-        return out
+        return np.asarray(x, FLOAT if self.value.kind == "float" else ID)
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         return (grad,)
 
 
 class Row(Op, op="row"):
-    """One item along the first axis, which is no batch."""
+    """One item of counts along the first axis, which is no batch."""
 
-    takes = (None,)
-    gives = None
+    takes = ("id",)
+    gives = "id"
     options = ("index",)
     is_view = True
 
@@ -258,10 +237,4 @@ class Row(Op, op="row"):
         return x.shape[1:] or (1,)
 
     def forward(self, step: Step, x: Array) -> Array:
-        out: Array = x[self.value.attrs["index"]].reshape(self.value.shape)
-        return out
-
-    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
-        back = np.zeros_like(x)
-        back[self.value.attrs["index"]] = grad.reshape(back.shape[1:])
-        return (back,)
+        return np.reshape(x[self.value.attrs["index"]], self.value.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,64 +24,60 @@ class _Pair(Op):
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], x: Value, y: Value) -> Shape:
         rank = max(len(x.shape), len(y.shape))
-        pairs = zip(_fill(x.shape, rank), _fill(y.shape, rank), strict=True)
+        sizes = [(1,) * (rank - len(one.shape)) + one.shape for one in (x, y)]
         shape = []
-        for i, (a, b) in enumerate(pairs):
+        for i, (a, b) in enumerate(zip(*sizes, strict=True)):
             if a != b and (1 not in (a, b) or (i > 0 and BATCH in (a, b))):
                 raise ValueError(f"inputs {describe(x)} and {describe(y)} do not fit")
             shape.append(a if b == 1 else b)
         return tuple(shape)
 
+    compute: ClassVar[np.ufunc]
+    # differentiate(grad, x, y) returns the gradients of both in the shape of the result.
+    differentiate: Callable[..., tuple[F32, F32]]
 
-def _fill(shape: Shape, rank: int) -> Shape:
-    return (1,) * (rank - len(shape)) + shape
+    def forward(self, step: Step, x: F32, y: F32) -> Any:
+        return self.compute(x, y)
+
+    def backward(self, step: Step, grad: F32, result: F32, *inputs: F32) -> Grads:
+        parts = zip(self.differentiate(grad, *inputs), inputs, self.needs, strict=True)
+        return tuple([sum_to_shape(own, x.shape, step.threads) if needs else None for own, x, needs in parts])
 
 
 class Add(_Pair, op="add"):
     """x + y."""
 
-    def forward(self, step: Step, x: F32, y: F32) -> F32:
-        return x + y
+    compute = np.add
 
-    def backward(self, step: Step, grad: F32, result: F32, x: F32, y: F32) -> Grads:
-        return sum_to_shape(grad, x.shape, step.threads), sum_to_shape(grad, y.shape, step.threads)
+    def differentiate(self, grad: F32, x: F32, y: F32) -> tuple[F32, F32]:
+        return grad, grad
 
 
 class Subtract(_Pair, op="subtract"):
     """x - y."""
 
-    def forward(self, step: Step, x: F32, y: F32) -> F32:
-        return x - y
+    compute = np.subtract
 
-    def backward(self, step: Step, grad: F32, result: F32, x: F32, y: F32) -> Grads:
-        return sum_to_shape(grad, x.shape, step.threads), -sum_to_shape(grad, y.shape, step.threads)
+    def differentiate(self, grad: F32, x: F32, y: F32) -> tuple[F32, F32]:
+        return grad, -grad
 
 
 class Multiply(_Pair, op="multiply"):
     """x * y."""
 
-    def forward(self, step: Step, x: F32, y: F32) -> F32:
-        return x * y
+    compute = np.multiply
 
-    def backward(self, step: Step, grad: F32, result: F32, x: F32, y: F32) -> Grads:
-        return (
-            sum_to_shape(grad * y, x.shape, step.threads) if self.needs[0] else None,
-            sum_to_shape(grad * x, y.shape, step.threads) if self.needs[1] else None,
-        )
+    def differentiate(self, grad: F32, x: F32, y: F32) -> tuple[F32, F32]:
+        return grad * y, grad * x
 
 
 class Divide(_Pair, op="divide"):
     """x / y."""
 
-    def forward(self, step: Step, x: F32, y: F32) -> F32:
-        quotient: F32 = np.divide(x, y)
-        return quotient
+    compute = np.divide
 
-    def backward(self, step: Step, grad: F32, result: F32, x: F32, y: F32) -> Grads:
-        return (
-            sum_to_shape(grad / y, x.shape, step.threads) if self.needs[0] else None,
-            sum_to_shape(-grad * x / (y * y), y.shape, step.threads) if self.needs[1] else None,
-        )
+    def differentiate(self, grad: F32, x: F32, y: F32) -> tuple[F32, F32]:
+        return grad / y, -grad * x / (y * y)
 
 
 class Scale(Op, op="scale"):
@@ -91,64 +87,47 @@ class Scale(Op, op="scale"):
     overwrites = True
 
     def forward(self, step: Step, x: F32) -> F32:
-        out = np.multiply(x, np.float32(self.value.attrs["scale"]), out=self.get_result(x))
-        return np.add(out, np.float32(self.value.attrs["bias"]), out=out)
+        out = self.take_copy(x)
+        out *= np.float32(self.value.attrs["scale"])
+        out += np.float32(self.value.attrs["bias"])
+        return out
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         return (grad * np.float32(self.value.attrs["scale"]),)
 
 
-class Square(Op, op="square"):
-    """x * x."""
-
-    def forward(self, step: Step, x: F32) -> F32:
-        return np.multiply(x, x, out=self.get_result(x))
-
-    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
-        return (np.float32(2.0) * x * grad,)
-
-
 class _Activation(Op):
-    """A function of the core, and its derivative in terms of the result."""
+    """A function of the core by the operation's name, and its derivative in terms of the result."""
 
-    act: ClassVar[str]
     overwrites = True
     reads_result = True
 
     def forward(self, step: Step, x: F32) -> F32:
         out = self.take_copy(x)
-        _core.activate(self.act, as_rows(out), step.threads)
+        _core.activate(self.value.op, as_rows(out), step.threads)
         return out
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         back: F32 = self.get_buffer("back", result.shape)
         rows = as_rows(result), as_rows(np.ascontiguousarray(grad)), as_rows(back)
-        _core.undo_activation(self.act, *rows, step.threads)
+        _core.undo_activation(self.value.op, *rows, step.threads)
         return (back,)
 
 
 class Sigmoid(_Activation, op="sigmoid"):
     """1 / (1 + exp(-x))."""
 
-    act = "sigmoid"
-
 
 class Tanh(_Activation, op="tanh"):
     """tanh(x)."""
-
-    act = "tanh"
 
 
 class Relu(_Activation, op="relu"):
     """max(x, 0)."""
 
-    act = "relu"
-
 
 class Softmax(_Activation, op="softmax"):
     """exp(x) divided by its sum over the last axis."""
-
-    act = "softmax"
 
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
@@ -165,23 +144,25 @@ class Dropout(Op, op="dropout"):
     """
 
     options = ("rate", "upscales")
+    overwrites = True
 
     def forward(self, step: Step, x: F32) -> F32:
-        if step.draw is not None:
-            return np.multiply(x, self._make_mask(step.draw, x.shape), out=self.get_result(x))
-        factor = 1.0 if self.value.attrs["upscales"] else 1.0 - self.value.attrs["rate"]
-        return np.multiply(x, np.float32(factor), out=self.get_result(x))
+        out = self.take_copy(x)
+        out *= self._find_factor(step.draw, x.shape)
+        return out
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
-        assert step.draw is not None  # a step without training has no gradients
-        return (grad * self._make_mask(step.draw, grad.shape),)
+        return (grad * self._find_factor(step.draw, grad.shape),)
 
-    def _make_mask(self, draw: Draw, shape: Shape) -> F32:
-        """Return the factor of each item, from (seed, trainer, step, name, place) alone."""
+    def _find_factor(self, draw: Draw | None, shape: Shape) -> F32 | np.float32:
+        """Return the factor of each item, from (seed, trainer, step, name, place) alone, or of all."""
+        rate, upscales = self.value.attrs["rate"], self.value.attrs["upscales"]
+        if draw is None:
+            return np.float32(1.0 if upscales else 1.0 - rate)
         label = f"{draw.seed}/{draw.trainer}/{draw.step}/{self.value.name}"
         key = int.from_bytes(hashlib.blake2b(label.encode(), digest_size=16).digest(), "little")
-        count, rate = math.prod(shape), self.value.attrs["rate"]
+        count = math.prod(shape)
         raw = np.random.Philox(key=key).random_raw((count + 3) // 4)
         pieces = np.asarray(raw, dtype="<u8").view(np.uint16)[:count].reshape(shape)
         mask = np.asarray(pieces >= round(rate * 65536), dtype=np.float32)
-        return mask * np.float32(1.0 / (1.0 - rate)) if self.value.attrs["upscales"] else mask
+        return mask * np.float32(1.0 / (1.0 - rate)) if upscales else mask

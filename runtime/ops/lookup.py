@@ -23,11 +23,6 @@ class Lookup(Op, op="lookup"):
     def find_shape(attrs: Mapping[str, Any], ids: Value) -> Shape:
         return (*ids.shape, attrs["dim"])
 
-    @property
-    def table(self) -> str:
-        """The name of the table."""
-        return self.value.params[0].name
-
     def get_rows(self, count: int) -> F32:
         """Return the array for the rows of `count` ids, to be filled before `forward`."""
         return self.get_buffer("result", (count, self.value.shape[-1]))
@@ -49,11 +44,9 @@ class Lookup(Op, op="lookup"):
 
 def find_tables(values: Iterable[Value]) -> frozenset[str]:
     """Return the parameters that are looked up; raises ValueError if another operation reads one of them."""
-    users: dict[str, set[str]] = {}
-    for value in values:
-        for config in value.params:
-            users.setdefault(config.name, set()).add(value.op)
-    for name, ops in users.items():
-        if "lookup" in ops and len(ops) > 1:
+    users = [(config.name, value.op == "lookup") for value in values for config in value.params]
+    tables = frozenset(name for name, looks_up in users if looks_up)
+    for name, looks_up in users:
+        if name in tables and not looks_up:
             raise ValueError(f"parameter {name}: the table of lookups can't be the weight of another layer")
-    return frozenset(name for name, ops in users.items() if "lookup" in ops)
+    return tables

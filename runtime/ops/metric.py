@@ -52,13 +52,8 @@ class Auc(Op, op="auc"):
         return (1,)
 
     def forward(self, step: Step, counts: Ids) -> F32:
-        return np.array([compute_auc(counts)], dtype=np.float32)
-
-
-def compute_auc(counts: Ids) -> float:
-    """Return the area under the ROC curve; 0 if all labels are equal."""
-    low, high = counts.astype(np.float64)
-    # Twice the pairs in the right order, bucket by bucket; those of one bucket count half.
-    right = np.cumsum(high * (2 * np.cumsum(low) - low))[-1]
-    pairs = 2 * low.sum() * high.sum()
-    return float(right / pairs) if pairs else 0.0
+        low, high = counts.astype(np.float64)
+        # Twice the pairs in the right order, bucket by bucket; those of one bucket count half.
+        right = np.cumsum(high * (2 * np.cumsum(low) - low))[-1]
+        pairs = 2 * low.sum() * high.sum()
+        return np.array([right / pairs if pairs else 0.0], dtype=np.float32)

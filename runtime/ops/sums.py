@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def sum_axis(x: F32, axis: int, threads: int) -> F32:
 def sum_axes(x: F32, axes: Sequence[int], threads: int) -> F32:
     """Return the sum over several axes, the last one first; over all of them as if they were one."""
     if len(axes) == x.ndim:
-        x, axes = x.reshape(-1), (0,)
+        return sum_axis(x.reshape(1, -1), 1, threads)
     for axis in sorted(axes, reverse=True):
         x = sum_axis(x, axis, threads)
     return x
@@ -75,6 +75,7 @@ class Sum(Op, op="sum"):
     """Sum over `axis`, a number, several or None for all; `keepdim` leaves axes of size 1."""
 
     options = ("axis", "keepdim")
+    divides: ClassVar[bool] = False  # by the number of the items
 
     def __init__(self, value: Value, needs: Sequence[bool]) -> None:
         super().__init__(value, needs)
@@ -88,26 +89,21 @@ class Sum(Op, op="sum"):
         return tuple(size for i, size in enumerate(x.shape) if i not in axes) or (1,)
 
     def forward(self, step: Step, x: F32) -> F32:
-        return sum_axes(x, self._axes, step.threads).reshape(self._list_sizes(x))
+        total, shape = sum_axes(x, self._axes, step.threads), self.value.shape
+        total /= self._find_divisor(x)
+        return total.reshape((len(x), *shape[1:]) if shape[0] == BATCH else shape)
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         kept = [1 if i in self._axes else size for i, size in enumerate(x.shape)]
-        return (np.broadcast_to(grad.reshape(kept), x.shape),)
+        back = np.empty_like(x)
+        back[...] = grad.reshape(kept) / self._find_divisor(x)
+        return (back,)
 
-    def _list_sizes(self, x: F32) -> Shape:
-        shape = self.value.shape
-        return (len(x), *shape[1:]) if shape[0] == BATCH else shape
+    def _find_divisor(self, x: F32) -> np.float32:
+        return np.float32(max(1, math.prod([x.shape[i] for i in self._axes])) if self.divides else 1)
 
 
 class Mean(Sum, op="mean"):
     """Mean over `axis`: the sum, divided by the number of its items."""
 
-    def forward(self, step: Step, x: F32) -> F32:
-        total = super().forward(step, x)
-        return np.divide(total, np.float32(self._count(x)), out=total)
-
-    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
-        return super().backward(step, grad / np.float32(self._count(x)), result, x)
-
-    def _count(self, x: F32) -> int:
-        return math.prod([1, *(x.shape[i] for i in self._axes if x.shape[i] > 0)])
+    divides = True

@@ -134,7 +134,7 @@ def _freeze(axis: Axis) -> int | tuple[int, ...] | None:
 
 def square(x: Variable, name: str | None = None) -> Variable:
     """Return x * x."""
-    return add_value("square", [x])
+    return add_value("multiply", [x, x])
 
 
 def tanh(x: Variable, name: str | None = None) -> Variable:

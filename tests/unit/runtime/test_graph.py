@@ -36,14 +36,6 @@ def test_a_chain_of_any_length_is_sorted() -> None:
     assert len(Program(sort_values([value]))) == 5001
 
 
-def test_targets_are_selected_with_all_that_they_need_in_order() -> None:
-    x, y, z = make_data("x"), make_data("y"), make_data("z")
-    total = make_value("total", z, x)
-    program = Program([x, y, z, total])
-    assert program.select([total]) == [x, z, total]
-    assert program.select([y, total]) == [x, y, z, total]
-
-
 def test_parameters_are_in_the_order_of_the_values() -> None:
     bias = replace(TABLE, name="bias", rows=1)
     first, second = make_value("a", params=(TABLE, bias)), make_value("b", params=(TABLE,))

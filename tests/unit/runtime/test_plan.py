@@ -78,7 +78,7 @@ def make_feeds(cost: Layer, rng: np.random.Generator) -> dict[str, F32 | Ids]:
 def run_step(plan: Plan, feeds: Feeds, params: dict[str, F32], draw: Draw | None = DRAW) -> StepResult:
     batch = plan.prepare(feeds)
     tables = {name: params[name][own] for name, own in batch.keys.items()}
-    return plan.compute(batch, params, tables, draw)
+    return plan.compute(batch, params, tables, draw, {})
 
 
 def find_cost(step: StepResult) -> float:

@@ -171,7 +171,7 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
         "reshape",
         lambda s: Example([s.draw(s.n, 2, s.k)], lambda x: x.reshape(s.n, -1, 2), {"shape": [0, -1, 2]}),
     ),
-    ("row", lambda s: Example([s.draw(3, s.k)], lambda x: x[1], {"index": 1}, fixed=[0])),
+    ("row", lambda s: Example([s.draw_ids(9, 3, s.k)], lambda x: x[1], {"index": 1}, fixed=[0])),
     ("cast", lambda s: Example([s.draw_ids(9, s.n, s.k)], lambda x: x * 1.0, {"to": "float"})),
     ("cast", lambda s: Example([s.draw(s.n, s.k)], np.trunc, {"to": "id"})),
     *(
@@ -184,7 +184,6 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
         for op, f in ARITHMETIC
     ),
     ("scale", lambda s: Example([s.draw(s.n, s.k)], lambda x: x * 3.5 - 1.25, {"scale": 3.5, "bias": -1.25})),
-    ("square", lambda s: Example([s.draw(s.n, s.k)], np.square)),
     ("sigmoid", lambda s: Example([s.draw(s.n, s.k, s.d)], lambda x: 1 / (1 + np.exp(-x)))),
     ("tanh", lambda s: Example([s.draw(s.n, s.k)], np.tanh)),
     ("relu", lambda s: Example([s.draw(s.n, s.k)], lambda x: np.maximum(x, 0))),
