@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import publish
+from .entry import EntryAttr, ShowClickEntry
 
 __all__ = ["Extra", "ExtraAttr", "ExtraLayerAttribute", "Param", "ParamAttr", "ParameterAttribute"]
 publish(__name__, __all__)
@@ -23,7 +24,8 @@ class ParameterAttribute:
 
     `learning_rate` multiplies the optimizer's; `l2_rate` and `momentum` replace it. With
     `initial_min` and `initial_max` the values are uniform between them, else normal.
-    `sparse_update`: only the rows of a batch are fetched and updated.
+    `sparse_update`: only the rows of a batch are fetched and updated. `entry`: the ids that get a row in such
+    a table on pservers, as CountFilterEntry(10).
     `initializer` is called with the name and returns the initial values.
     """
 
@@ -41,6 +43,7 @@ class ParameterAttribute:
     sparse_update: bool = False
     update_hooks: Any = None
     initializer: Initializer | None = None
+    entry: EntryAttr | None = None
 
     def __post_init__(self) -> None:
         for unsupported in ("l1_rate", "gradient_clipping_threshold", "update_hooks"):
@@ -55,8 +58,20 @@ class ParameterAttribute:
         for rate in ("initial_std", "l2_rate", "learning_rate"):
             if not 0.0 <= (getattr(self, rate) or 0.0) < float("inf"):
                 raise ValueError(f"attr.Param({rate}={getattr(self, rate)}) must be finite and not negative")
+        if self.entry is not None:
+            self._check_entry(self.entry)
         if not 0.0 <= (self.momentum or 0.0) < 1.0:
             raise ValueError(f"attr.Param(momentum={self.momentum}) must be at least 0 and below 1")
+
+    def _check_entry(self, entry: object) -> None:
+        if not isinstance(entry, EntryAttr):
+            raise TypeError(f"attr.Param(entry={entry!r}): expected an entry rule, as CountFilterEntry(10)")
+        if isinstance(entry, ShowClickEntry):
+            raise ValueError(
+                "attr.Param(entry=ShowClickEntry(...)): layers have no shows and clicks; use CountFilterEntry"
+            )
+        if not self.sparse_update:
+            raise ValueError(f"attr.Param(entry={entry!r}) has no effect without sparse_update=True")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, blocks, handshake
+from .entry import ANY, EntryAttr
 from .kernel_numbers import KINDS, MODES, InitialKind, Mode
 from .kernel_numbers import Optim as Optim
 from .shared import env
@@ -358,11 +359,13 @@ class Client:
 
         self._call(add)
 
-    def create_sparse(self, name: str, rows: int, dim: int, optim: Optim, init: Init) -> None:
-        """Create a table of rows [dim] by 64-bit key, created on first use; `rows` keys are known."""
+    def create_sparse(
+        self, name: str, rows: int, dim: int, optim: Optim, init: Init, entry: EntryAttr = ANY
+    ) -> None:
+        """Create a table of rows [dim] by 64-bit key, made when `entry` admits it; `rows` keys are known."""
         self._check_new(name)
         self._dims[name] = dim
-        self._add_table(self._sparse, name, (rows, dim), optim, init, (self._mode, self._discard))
+        self._add_table(self._sparse, name, (rows, dim), optim, init, entry, (self._mode, self._discard))
 
     def _add_table(
         self,
@@ -371,6 +374,7 @@ class Client:
         shape: tuple[int, int],
         optim: Optim,
         init: Init,
+        entry: EntryAttr,
         mode: tuple[int, int],
     ) -> None:
         self.connect()
@@ -383,7 +387,7 @@ class Client:
         def add() -> None:
             rule, schedule = optim.pack(), optim.schedule.pack()
             into[name] = self._core.add_sparse(
-                name, rows, dim, rule, schedule, own_mode, discard, *begin, first, n
+                name, rows, dim, rule, schedule, entry.pack(), own_mode, discard, *begin, first, n
             )
 
         self._call(add)
@@ -407,6 +411,31 @@ class Client:
         """Set rows to these values [n, dim]; for trainer 0, before training."""
         self._call(lambda: self._core.set_rows(self._get_sparse_id(name), keys, values))
 
+    def shrink(self, name: str, *, score: float = 0.0, unseen: int = 0, decay: float = 1.0) -> int:
+        """Give back rows of a table with an entry rule; all trainers call it, between two steps.
+
+        First shows and clicks of all keys are multiplied by `decay`. Then keys go with a score below `score`,
+        and those without a push in this pass and the `unseen` passes before it, if `unseen` is above 0: their
+        rows have initial values again, and the memory serves other keys. Returns the rows given back, in
+        trainer 0; 0 in others. Waits for all trainers.
+        """
+        table = self._get_sparse_id(name)
+        numbers: dict[str, object] = {"score": score, "unseen": unseen, "decay": decay}
+        for what, most, kind in (
+            ("score", 2**24, float | int),
+            ("unseen", 2**32 - 1, int),
+            ("decay", 1, float | int),
+        ):
+            number = numbers[what]
+            if not isinstance(number, kind) or not 0 <= number <= most:
+                raise ValueError(f"shrink of {name!r}: {what}={number!r}, expected 0 to {most}")
+        before = self._core.count_shrunk(table)
+        self.barrier()
+        if self._trainer_id == 0:
+            self._call(lambda: self._core.shrink(table, decay, score, unseen))
+        self.barrier()
+        return self._core.count_shrunk(table) - before
+
     def push_pull(
         self,
         grads: Mapping[str, F32],
@@ -420,7 +449,8 @@ class Client:
         Synchronous: waits for the gradients of all trainers; in other modes for its own answers alone.
         grads: for every dense object. out: arrays of the objects' sizes, any shape. sparse: unique keys
         [n] and row gradients [n, dim]; a table without an entry gets an empty push. rows: keys [n] and arrays
-        [n, dim] for these rows as they are after the push. samples: of the batch that gave the gradients, for
+        [n, dim] for these rows as they are after the push. Gradients of keys without a row that the table's
+        entry rule does not admit are only counted. samples: of the batch that gave the gradients, for
         schedules of the learning rate.
         """
         add = self._make_push(grads, out, sparse or {}, rows or {}, samples)
@@ -579,7 +609,7 @@ class Client:
             init = Init(kind="normal", mean=0.0, std=0.0)
             rule = Optim(method="sgd", learning_rate=1.0)
             mode = MODES["half_async"], 0  # no step to wait for, and no empty pushes in others' steps
-            self._add_table(self._messages, MESSAGES, (0, GATHER_COLS), rule, init, mode)
+            self._add_table(self._messages, MESSAGES, (0, GATHER_COLS), rule, init, ANY, mode)
         keys, table = self._make_message_keys, self._messages[MESSAGES]
         old = self._gathered[0]
         change = np.zeros((max(len(old), len(own)), GATHER_COLS), np.float32)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .attr import Initializer, ParameterAttribute
+from .entry import ANY, EntryAttr
 from .kernel_numbers import InitialKind
 
 
@@ -31,6 +32,7 @@ class ParamConfig:
     is_static: bool = False
     sparse: bool = False
     initializer: Initializer | None = None
+    entry: EntryAttr = ANY
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -65,6 +67,7 @@ def make_config(name: str, rows: int, cols: int, attr: ParameterAttribute, *, bi
         is_static=attr.is_static,
         sparse=attr.sparse_update,
         initializer=attr.initializer,
+        entry=attr.entry or ANY,
     )
 
 

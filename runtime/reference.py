@@ -23,6 +23,7 @@ Index = npt.NDArray[np.intp]
 SGD, MOMENTUM, ADAGRAD, FLEET_ADAGRAD, ADAM = range(5)
 SLOTS = (0, 1, 1, 1, 2)
 NORMAL, UNIFORM = 0, 1
+ANY, COUNT, PROBABILITY, SHOW_CLICK = range(4)
 
 _HALF_ROOT = float.fromhex("0x1.6a09e667f3bcdp-1")
 _MASK = 2**64 - 1
@@ -233,8 +234,20 @@ def init_rows(out: F32, keys: U64, seed: int, table: int, kind: int, mean: float
 
 
 @dataclass(kw_only=True, slots=True)
+class Counts:
+    """Counts of a key in a table with an entry rule."""
+
+    shows: np.float32 = field(default_factory=lambda: np.float32(0))
+    clicks: np.float32 = field(default_factory=lambda: np.float32(0))
+    seen: int = 0
+
+
+@dataclass(kw_only=True, slots=True)
 class SparseTable:
-    """A sparse table as dicts by key: rows [dim], their optimizer state, and the sum of the open step."""
+    """A sparse table as dicts by key: rows [dim], their optimizer state, and the sum of the open step.
+
+    With an entry rule (csrc/ps_entry.h) `counts` has the keys that are counted, with and without a row.
+    """
 
     dim: int
     rule: Rule
@@ -247,6 +260,53 @@ class SparseTable:
     states: dict[int, F32] = field(default_factory=dict)
     sum: dict[int, F32] = field(default_factory=dict)
     steps: int = 0
+    entry: tuple[int, float, float] = (ANY, 0.0, 0.0)
+    passes: int = 0
+    counts: dict[int, Counts] = field(default_factory=dict)
+
+    @property
+    def extra(self) -> int:
+        """Floats before each pushed gradient."""
+        return 2 if self.entry[0] == SHOW_CLICK else 0
+
+    def _score(self, counts: Counts) -> np.float32:
+        if self.entry[0] != SHOW_CLICK:
+            return counts.shows
+        return (counts.shows - counts.clicks) * np.float32(self.entry[2]) + counts.clicks
+
+    def _draw(self, key: int) -> float:
+        base = mix64(mix64(_make_scalar(self.seed + _GOLDEN)) ^ _make_scalar(self.table))
+        step = _make_scalar((self.steps + 1) * _GOLDEN)
+        return int(mix64(mix64(base ^ _make_scalar(key)) ^ step)[0] >> np.uint64(40)) / 2**24
+
+    def _enter(self, key: int, shows: np.float32, clicks: np.float32) -> bool:
+        """Count a push of the key; return True if it has a row now."""
+        rule, number, _ = self.entry
+        if rule == ANY:
+            return True
+        counts = self.counts.get(key, Counts())
+        counts.shows, counts.clicks, counts.seen = counts.shows + shows, counts.clicks + clicks, self.passes
+        if key in self.rows:
+            return True
+        if rule == PROBABILITY:
+            admitted = self._draw(key) < float(np.float32(number))
+        else:
+            admitted = bool(self._score(counts) >= np.float32(number))
+        if admitted or rule != PROBABILITY:
+            self.counts[key] = counts
+        return admitted
+
+    def shrink(self, decay: float, score: float, unseen: int) -> int:
+        """Decay all counts, and remove keys; return the number of rows removed."""
+        before = len(self.rows)
+        for key, counts in list(self.counts.items()):
+            counts.shows *= np.float32(decay)
+            counts.clicks *= np.float32(decay)
+            if self._score(counts) < np.float32(score) or 0 < unseen < self.passes - counts.seen:
+                del self.counts[key]
+                self.rows.pop(key, None)
+                self.states.pop(key, None)
+        return before - len(self.rows)
 
     def read(self, keys: U64) -> F32:
         """Return a new array [n, dim]: the rows, or initial values of missing ones."""
@@ -264,8 +324,12 @@ class SparseTable:
 
     def add(self, keys: U64, grads: F32) -> None:
         """Add to the sum of the step, in order; the first gradient of a key is copied."""
-        for key, grad in zip(keys.tolist(), grads, strict=True):
+        for key, row in zip(keys.tolist(), grads, strict=True):
+            shows, clicks = row[:2] if self.extra else (np.float32(1), np.float32(0))
+            if not self._enter(key, shows, clicks):
+                continue
             self._touch(key)
+            grad = row[self.extra :]
             self.sum[key] = self.sum[key] + grad if key in self.sum else grad.copy()
 
     def commit(self) -> None:
@@ -278,4 +342,8 @@ class SparseTable:
     def set(self, keys: U64, values: F32) -> None:
         """Set the values of rows; their states and the step's sum stay."""
         for key, value in zip(keys.tolist(), values, strict=True):
+            if key not in self.rows and self.entry[0] != ANY:
+                start = np.float32(1 if self.entry[0] == PROBABILITY else self.entry[1])
+                clicks = start if self.extra else np.float32(0)
+                self.counts[key] = Counts(shows=start, clicks=clicks, seen=self.passes)
             self._touch(key)[...] = value

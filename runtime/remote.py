@@ -68,7 +68,9 @@ class RemoteUpdater:
         for name in self._params.sparse:
             config = self._configs[name]
             init = Init(kind=config.kind, mean=config.mean, std=config.std)
-            self.client.create_sparse(name, config.rows, config.cols, self._get_server_rule(name), init)
+            self.client.create_sparse(
+                name, config.rows, config.cols, self._get_server_rule(name), init, config.entry
+            )
         self.client.init_dense(self._get_dense())
         if self._first:
             for name in self._params.sparse:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from . import _core
 from .arrays import F32, U64, Index
+from .entry import ANY
 from .kernel_numbers import Optim
 from .remote import RemoteUpdater
 from .updater import Keys, Sparse
@@ -98,6 +99,11 @@ class GeoUpdater(RemoteUpdater):
         self._dense: dict[str, _Copy] = {}
         self._rows: dict[str, _Rows] = {}
         self._exchange: _Exchange | None = None
+        for name in self._params.sparse:
+            if self._configs[name].entry != ANY:
+                raise ValueError(
+                    f"parameter {name}: geo has no entry rules, but it has {self._configs[name].entry}"
+                )
         for name, rule in self._params.rules.items():
             if rule.method != "sgd":
                 remedy = ": use Momentum(momentum=0)" if rule.method == "momentum" else ""

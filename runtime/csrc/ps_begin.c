@@ -168,8 +168,9 @@ static int begin_rows(ps_shard *s, ps_peer *p, ps_err *err) {
     const ps_header *h = &p->head;
     int code = find_object(s, h, true, &o, err);
     if (code < 0) return code;
-    uint64_t row = h->op == PS_PULL_ROWS ? 0 : sizeof(float) * (uint64_t)o->spec.dim;
-    if (h->length != h->count * (sizeof(uint64_t) + row) || h->count > ps_rows_per_frame(o->spec.dim))
+    uint32_t floats = h->op == PS_PUSH_ROWS ? ps_push_floats(&o->spec) : o->spec.dim;
+    uint64_t row = h->op == PS_PULL_ROWS ? 0 : sizeof(float) * (uint64_t)floats;
+    if (h->length != h->count * (sizeof(uint64_t) + row) || h->count > ps_rows_per_frame(floats))
         return bad_length(h, err);
     if (h->op == PS_PULL_ROWS) return begin_read(s, p, o, err);
     if (h->op == PS_SET_ROWS) {
@@ -220,6 +221,30 @@ static int begin_create(ps_shard *s, ps_peer *p, ps_err *err) {
     return PS_OK;
 }
 
+static int begin_shrink(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_object *o;
+    int code = find_object(s, &p->head, true, &o, err);
+    if (code < 0) return code;
+    if (p->head.length != PS_SHRINK_BYTES) return bad_length(&p->head, err);
+    if (p->trainer != 0)
+        return ps_fail(err, PS_EPROTO, 0, "trainer %u shrinks '%.*s'; only trainer 0 may", p->trainer,
+                       PS_NAME(&o->spec));
+    if (o->spec.entry.rule == PS_ENTRY_ANY)
+        return ps_fail(
+            err, PS_EPROTO, 0,
+            "'%.*s' can't shrink, because it counts nothing: create it with an entry rule, such as "
+            "CountFilterEntry(1)",
+            PS_NAME(&o->spec));
+    /* Trainer 0 has the first turn: before its own push no gradient is in the sum of a step. */
+    if (!p->repeated && !ps_object_async(o) &&
+        (s->ended[0] || o->step.part[0] != PS_PART_NONE || o->step.next != 0))
+        return ps_fail(err, PS_EPROTO, 0, "trainer 0 shrinks '%.*s' in the middle of its own step",
+                       PS_NAME(&o->spec));
+    p->sink = PS_SINK_BYTES;
+    p->mem = p->create;
+    return PS_OK;
+}
+
 static int begin_wait(const ps_shard *s, const ps_peer *p, uint64_t over, ps_err *err) {
     if (p->repeated) return PS_OK;
     for (uint32_t i = 0; i < s->objects_n; i++) {
@@ -245,6 +270,8 @@ static int begin_body(ps_shard *s, ps_peer *p, ps_err *err) {
     case PS_PUSH_ROWS:
     case PS_PULL_ROWS:
         return begin_rows(s, p, err);
+    case PS_SHRINK:
+        return begin_shrink(s, p, err);
     case PS_PULL:
         return begin_pull(s, p, err);
     case PS_END_PASS:

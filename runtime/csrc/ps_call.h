@@ -47,6 +47,7 @@ typedef struct ps_seen {
     uint64_t version; /* of the object, as far as answers tell */
     uint64_t values;  /* of the values read last, or of the oldest rows read since the mark */
     uint64_t base;    /* of those that the gradient is computed from: `values` at the mark */
+    uint32_t shrunk;  /* rows given back so far */
     bool pushing;     /* a push is not answered yet */
 } ps_seen;
 

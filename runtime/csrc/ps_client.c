@@ -434,6 +434,16 @@ uint32_t ps_client_dim(const ps_client *c, uint32_t id) {
     return id < c->objects_n ? c->objects[id].spec.dim : 0;
 }
 
+uint32_t ps_client_push_floats(const ps_client *c, uint32_t id) {
+    return id < c->objects_n ? ps_push_floats(&c->objects[id].spec) : 0;
+}
+
+uint64_t ps_client_shrunk(const ps_client *c, uint32_t id) {
+    uint64_t sum = 0;
+    for (uint32_t k = 0; id < c->objects_n && k < c->shards; k++) sum += c->objects[id].seen[k].shrunk;
+    return sum;
+}
+
 uint64_t ps_client_dropped(const ps_client *c, uint32_t id) {
     return id < c->objects_n ? c->objects[id].dropped : 0;
 }

@@ -61,9 +61,13 @@ int ps_client_pull(ps_client *c, uint32_t id, float *out, ps_err *err);
 int ps_client_set_rows(ps_client *c, uint32_t id, const uint64_t *keys, const float *rows, size_t n,
                        ps_err *err);
 
-/* Push row gradients of a table, likewise. n may be 0. */
+/* Push row gradients of a table, likewise; rows: [n, ps_client_push_floats()]. n may be 0. */
 int ps_client_push_rows(ps_client *c, uint32_t id, uint64_t samples, const uint64_t *keys, const float *rows,
                         size_t n, ps_err *err);
+
+/* Decay the counts of a table with an entry rule, and give back rows: ps_shrink in ps_entry.h. Of trainer 0.
+ */
+int ps_client_shrink(ps_client *c, uint32_t id, const ps_shrink *how, ps_err *err);
 
 /* Read the rows of these keys, in their order. After a synchronous push of the table that has no answer yet
  * they are those after its step: add such reads after all pushes of the step. */
@@ -116,6 +120,12 @@ uint64_t ps_client_size(const ps_client *c, uint32_t id);
 
 /* Return the values in a row of a table; 0 for an unknown id. */
 uint32_t ps_client_dim(const ps_client *c, uint32_t id);
+
+/* Return the floats of a row in a push to a table; 0 for an unknown id. */
+uint32_t ps_client_push_floats(const ps_client *c, uint32_t id);
+
+/* Return the rows of a table that shrinking has given back so far, as far as answers tell. */
+uint64_t ps_client_shrunk(const ps_client *c, uint32_t id);
 
 /* Return the version of an object on a shard, as far as answers tell; 0 for unknown ones. */
 uint64_t ps_client_version(const ps_client *c, uint32_t id, uint32_t shard);

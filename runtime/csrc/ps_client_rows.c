@@ -9,6 +9,7 @@ uint32_t ps_key_shard(uint64_t key, uint32_t n) {
 
 /* Keys in the order of shards, with their rows if any. */
 typedef struct grouped {
+    uint32_t floats; /* of a row */
     const uint64_t *keys;
     const float *rows;
     size_t *order; /* [n]; NULL: unchanged */
@@ -37,8 +38,7 @@ static int group_keys(ps_client *c, const ps_known *o, const uint64_t *keys, siz
     return PS_OK;
 }
 
-static int group_rows(ps_client *c, const ps_known *o, const float *rows, size_t n, grouped *g, ps_err *err) {
-    size_t dim = o->spec.dim;
+static int group_rows(ps_client *c, const float *rows, size_t dim, size_t n, grouped *g, ps_err *err) {
     float *sorted = ps_call_stage(c, n, dim * sizeof *sorted);
     if (sorted == NULL) return ps_call_no_memory(err);
     for (size_t i = 0; i < n; i++) memcpy(sorted + i * dim, rows + g->order[i] * dim, dim * sizeof *rows);
@@ -46,9 +46,9 @@ static int group_rows(ps_client *c, const ps_known *o, const float *rows, size_t
     return PS_OK;
 }
 
-static int group(ps_client *c, const ps_known *o, const uint64_t *keys, const float *rows, size_t n,
-                 grouped *g, ps_err *err) {
-    *g = (grouped){.keys = keys, .rows = rows};
+static int group(ps_client *c, const ps_known *o, const uint64_t *keys, const float *rows, uint32_t floats,
+                 size_t n, grouped *g, ps_err *err) {
+    *g = (grouped){.floats = floats, .keys = keys, .rows = rows};
     g->start = ps_call_stage(c, o->n + 1, sizeof *g->start);
     if (g->start == NULL) return ps_call_no_memory(err);
     if (o->n == 1) {
@@ -58,14 +58,14 @@ static int group(ps_client *c, const ps_known *o, const uint64_t *keys, const fl
     }
     count_keys(o, keys, n, g->start);
     int code = group_keys(c, o, keys, n, g, err);
-    if (code == PS_OK && rows != NULL) code = group_rows(c, o, rows, n, g, err);
+    if (code == PS_OK && rows != NULL) code = group_rows(c, rows, floats, n, g, err);
     return code;
 }
 
 /* Add one frame of rows [from, to). */
-static int rows_frame(ps_client *c, const ps_known *o, uint32_t shard, ps_header head, const grouped *g,
-                      size_t from, size_t to, float *answer, ps_err *err) {
-    size_t n = to - from, dim = o->spec.dim;
+static int rows_frame(ps_client *c, uint32_t shard, ps_header head, const grouped *g, size_t from, size_t to,
+                      float *answer, ps_err *err) {
+    size_t n = to - from, dim = g->floats;
     ps_call_restart(c);
     int code = PS_OK;
     head.count = (uint32_t)n;
@@ -91,7 +91,7 @@ static void wait_for_push(const ps_known *o, uint32_t shard, ps_header *head) {
  * rows. */
 static int rows_call(ps_client *c, ps_known *o, ps_header head, const grouped *g, float *answer,
                      ps_err *err) {
-    size_t most = ps_rows_per_frame(o->spec.dim);
+    size_t most = ps_rows_per_frame(g->floats);
     int code = PS_OK;
     for (uint32_t s = 0; code == PS_OK && s < o->n; s++) {
         size_t at = g->start[s], end = g->start[s + 1];
@@ -101,7 +101,7 @@ static int rows_call(ps_client *c, ps_known *o, ps_header head, const grouped *g
         while (code == PS_OK) {
             size_t to = end - at < most ? end : at + most;
             if (head.op == PS_PUSH_ROWS) head.flags = to < end ? PS_MORE : 0;
-            code = rows_frame(c, o, o->first + s, head, g, at, to, answer, err);
+            code = rows_frame(c, o->first + s, head, g, at, to, answer, err);
             at = to;
             if (at == end) break;
         }
@@ -114,7 +114,7 @@ int ps_client_set_rows(ps_client *c, uint32_t id, const uint64_t *keys, const fl
     ps_known *o = NULL;
     grouped g;
     int code = ps_call_find(c, id, 1, &o, err);
-    if (code == PS_OK) code = group(c, o, keys, rows, n, &g, err);
+    if (code == PS_OK) code = group(c, o, keys, rows, o->spec.dim, n, &g, err);
     if (code < 0) return code;
     return rows_call(c, o, (ps_header){.op = PS_SET_ROWS, .object = id}, &g, NULL, err);
 }
@@ -124,7 +124,7 @@ int ps_client_push_rows(ps_client *c, uint32_t id, uint64_t samples, const uint6
     ps_known *o = NULL;
     grouped g;
     int code = ps_call_find(c, id, 1, &o, err);
-    if (code == PS_OK) code = group(c, o, keys, rows, n, &g, err);
+    if (code == PS_OK) code = group(c, o, keys, rows, ps_push_floats(&o->spec), n, &g, err);
     if (code < 0) return code;
     return rows_call(c, o, (ps_header){.op = PS_PUSH_ROWS, .object = id, .samples = samples}, &g, NULL, err);
 }
@@ -133,7 +133,7 @@ int ps_client_pull_rows(ps_client *c, uint32_t id, const uint64_t *keys, size_t 
     ps_known *o = NULL;
     grouped g;
     int code = ps_call_find(c, id, 1, &o, err);
-    if (code == PS_OK) code = group(c, o, keys, NULL, n, &g, err);
+    if (code == PS_OK) code = group(c, o, keys, NULL, o->spec.dim, n, &g, err);
     if (code < 0) return code;
     float *answer = out;
     if (g.order != NULL) {
@@ -145,4 +145,20 @@ int ps_client_pull_rows(ps_client *c, uint32_t id, const uint64_t *keys, size_t 
         c->building->scatters = scatter;
     }
     return rows_call(c, o, (ps_header){.op = PS_PULL_ROWS, .object = id}, &g, answer, err);
+}
+
+int ps_client_shrink(ps_client *c, uint32_t id, const ps_shrink *how, ps_err *err) {
+    ps_known *o = NULL;
+    int code = ps_call_find(c, id, 1, &o, err);
+    if (code == PS_OK) code = ps_shrink_check(how, err);
+    for (uint32_t s = 0; code == PS_OK && s < o->n; s++) {
+        uint8_t *body = ps_call_stage(c, PS_SHRINK_BYTES, 1);
+        if (body == NULL) return ps_call_no_memory(err);
+        ps_shrink_encode(how, body);
+        ps_call_restart(c);
+        code = ps_call_iov(c, body, PS_SHRINK_BYTES, err);
+        if (code < 0) return code;
+        code = ps_call_request(c, o->first + s, (ps_header){.op = PS_SHRINK, .object = id}, PS_DONE, 1, err);
+    }
+    return code;
 }

@@ -84,6 +84,7 @@ static void learn(ps_client *c, const ps_request *r, const ps_header *answer) {
     if (answer->op == PS_ROWS && answer->version < seen->values) seen->values = answer->version;
     if (pushed) seen->pushing = false;
     if (answer->flags & PS_DROPPED) o->dropped++;
+    if (r->head.op == PS_SHRINK) seen->shrunk = answer->count;
 }
 
 static void unlink_call(ps_link *l, const ps_call *call) {
@@ -106,7 +107,7 @@ void ps_call_complete(ps_client *c, ps_call *call) {
 
 static void answered(ps_client *c, ps_link *l, ps_request *r) {
     if (r->expect == PS_VERSIONS) learn_versions(c, r);
-    else if (r->head.op <= PS_PULL_ROWS) learn(c, r, &l->answer);
+    else if (r->head.op <= PS_PULL_ROWS || r->head.op == PS_SHRINK) learn(c, r, &l->answer);
     r->answered = true;
     l->reading = NULL;
     l->open--;

@@ -79,6 +79,8 @@ uint64_t ps_frame_limit(uint16_t op) {
     case PS_PULL_ROWS:
     case PS_ROWS:
         return PS_MAX_ROW_FRAME;
+    case PS_SHRINK:
+        return PS_SHRINK_BYTES;
     case PS_VERSIONS:
         return 16 * (uint64_t)PS_MAX_OBJECTS;
     case PS_ERROR:
@@ -105,10 +107,10 @@ uint32_t ps_frame_flags(uint16_t op) {
 }
 
 const char *ps_op_name(uint16_t op) {
-    static const char *const requests[] = {"?",    "CREATE",    "INIT",     "SET_ROWS", "PUSH",  "PUSH_ROWS",
-                                           "PULL", "PULL_ROWS", "END_PASS", "BARRIER",  "FINISH"};
+    static const char *const requests[] = {"?",    "CREATE",    "INIT",     "SET_ROWS", "PUSH",   "PUSH_ROWS",
+                                           "PULL", "PULL_ROWS", "END_PASS", "BARRIER",  "FINISH", "SHRINK"};
     static const char *const answers[] = {"DONE", "VALUES", "ROWS", "VERSIONS"};
-    if (op <= PS_FINISH) return requests[op];
+    if (op <= PS_SHRINK) return requests[op];
     if (op >= PS_DONE && op <= PS_VERSIONS) return answers[op - PS_DONE];
     return op == PS_ERROR ? "ERROR" : "?";
 }
@@ -182,8 +184,8 @@ size_t ps_create_encode(const ps_create *c, uint8_t *buf) {
     put_f64(buf + 72, c->schedule.b);
     put_u32(buf + 80, c->schedule.segments_n);
     put_u32(buf + 84, c->discard);
-    put_u32(buf + 88, c->entry);
-    for (int i = 0; i < 2; i++) put_f32(buf + 92 + 4 * i, c->entry_numbers[i]);
+    put_u32(buf + 88, c->entry.rule);
+    for (int i = 0; i < 2; i++) put_f32(buf + 92 + 4 * i, c->entry.numbers[i]);
     put_u64(buf + 100, c->init.seed);
     put_u64(buf + 108, c->init.table);
     put_u32(buf + 116, c->init.kind);
@@ -199,6 +201,17 @@ size_t ps_create_encode(const ps_create *c, uint8_t *buf) {
     return PS_CREATE_BYTES + PS_SEGMENT_BYTES * (size_t)c->schedule.segments_n + c->name_length;
 }
 
+static int entry_valid(const ps_create *c, ps_err *err) {
+    if (ps_entry_check(&c->entry, err) < 0) return PS_EPROTO;
+    if (c->entry.rule == PS_ENTRY_ANY || (c->sparse && c->mode != PS_GEO)) return PS_OK;
+    return ps_fail(err, PS_EPROTO, 0, "entry rule %s: expected a table that is not of mode geo",
+                   ps_entry_name(c->entry.rule));
+}
+
+uint32_t ps_push_floats(const ps_create *c) {
+    return c->dim + ps_entry_extra(&c->entry);
+}
+
 static int create_valid(const ps_create *c, ps_err *err) {
     if (ps_optim_check(&c->optim, err) < 0 || ps_schedule_check(&c->schedule, err) < 0) return PS_EPROTO;
     if (c->sparse > 1) return ps_fail(err, PS_EPROTO, 0, "unknown kind of object %u", c->sparse);
@@ -206,18 +219,14 @@ static int create_valid(const ps_create *c, ps_err *err) {
     if (c->discard != 0 && c->mode == PS_SYNC)
         return ps_fail(err, PS_EPROTO, 0, "pushes are dropped after %u updates, but steps are synchronous",
                        c->discard);
-    if (c->sparse && (c->dim == 0 || c->dim > PS_MAX_DIM))
+    if (entry_valid(c, err) < 0) return PS_EPROTO;
+    if (c->sparse && (c->dim == 0 || ps_push_floats(c) > PS_MAX_DIM))
         return ps_fail(err, PS_EPROTO, 0, "rows of %u values, expected 1..%u", c->dim, PS_MAX_DIM);
     if (c->sparse) return ps_init_check(&c->init, err) < 0 ? PS_EPROTO : PS_OK;
     if (c->size > PS_MAX_DENSE_BYTES / sizeof(float))
         return ps_fail(err, PS_EPROTO, 0, "%" PRIu64 " values on one shard, limit %" PRIu64, c->size,
                        (uint64_t)(PS_MAX_DENSE_BYTES / sizeof(float)));
     return PS_OK;
-}
-
-static bool all_zero(const uint8_t *buf, size_t n) {
-    while (n > 0 && buf[n - 1] == 0) n--;
-    return n == 0;
 }
 
 int ps_create_decode(const uint8_t *buf, size_t n, ps_create *c, ps_err *err) {
@@ -240,7 +249,7 @@ int ps_create_decode(const uint8_t *buf, size_t n, ps_create *c, ps_err *err) {
                                   .a = get_f64(buf + 64),
                                   .b = get_f64(buf + 72)},
                      .discard = get_u32(buf + 84),
-                     .entry = get_u32(buf + 88),
+                     .entry = {.rule = get_u32(buf + 88)},
                      .init = {.seed = get_u64(buf + 100),
                               .table = get_u64(buf + 108),
                               .kind = get_u32(buf + 116),
@@ -248,13 +257,12 @@ int ps_create_decode(const uint8_t *buf, size_t n, ps_create *c, ps_err *err) {
                               .std = get_f32(buf + 124)},
                      .name_length = (uint32_t)(n - fixed)};
     for (int i = 0; i < PS_NUMBERS; i++) c->optim.numbers[i] = get_f32(buf + 48 + 4 * i);
-    for (int i = 0; i < 2; i++) c->entry_numbers[i] = get_f32(buf + 92 + 4 * i);
+    for (int i = 0; i < 2; i++) c->entry.numbers[i] = get_f32(buf + 92 + 4 * i);
     for (uint32_t i = 0; i < c->schedule.segments_n; i++) {
         const uint8_t *at = buf + PS_CREATE_BYTES + PS_SEGMENT_BYTES * (size_t)i;
         c->schedule.segments[i] = (ps_segment){get_u64(at), get_f64(at + 8)};
     }
     memcpy(c->name, buf + fixed, c->name_length);
-    if (!all_zero(buf + 88, 12)) return ps_fail(err, PS_EPROTO, 0, "unknown entry rule %u", c->entry);
     return create_valid(c, err);
 }
 
@@ -316,6 +324,10 @@ static int numbers_differ(const ps_create *a, const ps_create *b, char *text, si
         number("L1 rate", (double)a->optim.l1, (double)b->optim.l1),
         number("L2 rate (l2_rate)", (double)a->optim.l2, (double)b->optim.l2),
         number("gradient_clipping_threshold", (double)a->optim.clip, (double)b->optim.clip),
+        {"entry rule", a->entry.rule, b->entry.rule, ps_entry_name(a->entry.rule),
+         ps_entry_name(b->entry.rule)},
+        number("first number of the entry rule", (double)a->entry.numbers[0], (double)b->entry.numbers[0]),
+        number("second number of the entry rule", (double)a->entry.numbers[1], (double)b->entry.numbers[1]),
         number("initial distribution", a->init.kind, b->init.kind),
         number("seed", (double)(uint32_t)a->init.seed, (double)(uint32_t)b->init.seed),
         number("seed / 2^32", (double)(a->init.seed >> 32), (double)(b->init.seed >> 32)),
@@ -341,7 +353,18 @@ int ps_create_differs(const ps_create *a, const ps_create *b, char *text, size_t
     return numbers_differ(a, b, text, size);
 }
 
-size_t ps_rows_per_frame(uint32_t dim) {
-    size_t rows = PS_MAX_ROWS_BYTES / (sizeof(uint64_t) + sizeof(float) * (size_t)dim);
+void ps_shrink_encode(const ps_shrink *how, uint8_t *buf) {
+    put_f32(buf, how->decay);
+    put_f32(buf + 4, how->score);
+    put_u32(buf + 8, how->unseen);
+}
+
+int ps_shrink_decode(const uint8_t *buf, ps_shrink *how, ps_err *err) {
+    *how = (ps_shrink){.decay = get_f32(buf), .score = get_f32(buf + 4), .unseen = get_u32(buf + 8)};
+    return ps_shrink_check(how, err) < 0 ? PS_EPROTO : PS_OK;
+}
+
+size_t ps_rows_per_frame(uint32_t floats) {
+    size_t rows = PS_MAX_ROWS_BYTES / (sizeof(uint64_t) + sizeof(float) * (size_t)floats);
     return rows > 0 ? rows : 1;
 }

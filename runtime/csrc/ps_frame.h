@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ps_entry.h"
 #include "ps_err.h"
 #include "ps_init.h"
 #include "ps_optim.h"
@@ -15,6 +16,7 @@
 #define PS_MAGIC UINT32_C(0x314c5350) /* "PSL1" */
 #define PS_VERSION 2
 #define PS_HEADER_BYTES 64
+#define PS_SHRINK_BYTES 12  /* the body of SHRINK */
 #define PS_CREATE_BYTES 132 /* in the body of CREATE, before segments and name */
 #define PS_SEGMENT_BYTES 16
 
@@ -45,6 +47,7 @@ enum {
     PS_END_PASS = 8,  /* no further push in pass `version` */
     PS_BARRIER = 9,   /* wait until every trainer is at barrier `version` */
     PS_FINISH = 10,   /* no further request at all */
+    PS_SHRINK = 11,   /* give back rows of a table, from trainer 0 */
     PS_ANSWER = 64,   /* the lowest answer */
     PS_DONE = 64,     /* success, without a body */
     PS_VALUES = 65,   /* values of a dense object */
@@ -92,9 +95,8 @@ typedef struct ps_create {
     ps_schedule schedule; /* of the learning rate */
     uint32_t mode;        /* PS_SYNC, ... */
     uint32_t discard;     /* drop a push this many updates after its values were read; 0: never */
-    uint32_t entry;       /* of a table: the rule by which a key gets a row; 0: at its first push */
-    float entry_numbers[2];
-    ps_init init; /* of a table */
+    ps_entry entry;       /* of a table: the rule by which a key gets a row */
+    ps_init init;         /* of a table */
     uint32_t name_length;
     char name[PS_MAX_NAME + 1];
 } ps_create;
@@ -116,6 +118,16 @@ uint32_t ps_frame_flags(uint16_t op);
 /* Return the name of an op, as in docs/protocol.md; "?" for an unknown one. */
 const char *ps_op_name(uint16_t op);
 
+/* Write the body of SHRINK; buf has room for PS_SHRINK_BYTES. Can't fail. */
+void ps_shrink_encode(const ps_shrink *how, uint8_t *buf);
+
+/* Read it. PS_OK, or PS_EPROTO if a number is out of range. */
+int ps_shrink_decode(const uint8_t *buf, ps_shrink *how, ps_err *err);
+
+/* Return the floats of a row in a push: shows and clicks, if the entry rule asks for them, and the gradient.
+ */
+uint32_t ps_push_floats(const ps_create *c);
+
 /* Write the body of CREATE; buf has room for PS_MAX_CREATE. Returns its length. */
 size_t ps_create_encode(const ps_create *c, uint8_t *buf);
 
@@ -126,7 +138,7 @@ int ps_create_decode(const uint8_t *buf, size_t n, ps_create *c, ps_err *err);
  * first difference with both values. */
 int ps_create_differs(const ps_create *a, const ps_create *b, char *text, size_t size);
 
-/* Return the number of rows that fit in one frame of a table of this dim: at least 1. */
-size_t ps_rows_per_frame(uint32_t dim);
+/* Return the number of rows of so many floats that fit in one frame: at least 1. */
+size_t ps_rows_per_frame(uint32_t floats);
 
 #endif

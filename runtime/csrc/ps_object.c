@@ -14,7 +14,7 @@ int ps_object_new(ps_object **out, const ps_create *spec, uint32_t creator, uint
     o->creator = creator;
     int code = ps_step_init(&o->step, trainers, err);
     if (code == PS_OK && spec->sparse)
-        code = ps_sparse_new(&o->sparse, spec->dim, &spec->optim, &spec->init, err);
+        code = ps_sparse_new(&o->sparse, spec->dim, &spec->optim, &spec->init, &spec->entry, err);
     if (code == PS_OK && !spec->sparse)
         code = ps_dense_init(&o->dense, (size_t)spec->size, &spec->optim, err);
     o->held = calloc(trainers, sizeof *o->held);
@@ -132,7 +132,7 @@ int ps_object_take(ps_object *o, const uint8_t *ended, uint32_t trainer, uint64_
 void ps_object_count(ps_object *o, uint64_t samples, uint64_t pass) {
     o->samples += samples;
     float rate = ps_schedule_rate(&o->spec.schedule, o->spec.optim.learning_rate, o->samples, pass);
-    if (o->sparse != NULL) ps_sparse_set_rate(o->sparse, rate);
+    if (o->sparse != NULL) ps_sparse_begin(o->sparse, rate, o->step.version + 1, pass);
     else o->dense.optim.learning_rate = rate;
 }
 

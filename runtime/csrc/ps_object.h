@@ -20,6 +20,7 @@ typedef struct ps_object {
     uint32_t creator; /* the trainer that created it */
     ps_step step;
     uint64_t samples;      /* of all pushes that have begun */
+    uint64_t shrunk;       /* rows given back by SHRINK */
     ps_dense dense;        /* of a dense object */
     ps_sparse *sparse;     /* of a table; else NULL */
     ps_held **held;        /* [trainers], frames in order */

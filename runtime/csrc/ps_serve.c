@@ -6,62 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FAIR_SHARE = 4 << 20, FRAME_SHARE = 1 << 10, LINGER_MS = 5000 };
-
-/* --- Answers. --- */
-
-/* Without memory for the text: let the trainer connect again. */
-static void fail_answer(ps_shard *s, ps_peer *p, const ps_err *why) {
-    ps_shard_event(s, PS_EVENT_ERROR, p->trainer, 0, why->text);
-    p->dying = true;
-    p->dead_ms = s->now_ms;
-}
-
-/* Values of a synchronous object are lent: they do not change until the trainer has them, because it reads
- * all answers of a step before the next push, and no step ends without its gradient or its end of the pass.
- */
-static void answer(ps_shard *s, ps_peer *p, ps_header head, const void *body, bool lend, void *owned) {
-    ps_err err;
-    head.epoch = s->config.epoch;
-    head.trainer = p->trainer;
-    s->bytes_out += PS_HEADER_BYTES + head.length;
-    if (p->conn.fd < 0) {
-        free(owned);
-        return;
-    }
-    if (ps_peer_answer(p, &head, body, lend, owned, &err) < 0) fail_answer(s, p, &err);
-}
-
-static void answer_done(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t object, uint64_t version,
-                        uint32_t flags) {
-    ps_header head = {
-        .op = PS_DONE, .sequence = sequence, .object = object, .version = version, .flags = flags};
-    answer(s, p, head, NULL, false, NULL);
-}
-
-static void answer_values(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t object, uint32_t flags) {
-    ps_object *o = s->objects[object];
-    ps_header head = {.op = PS_VALUES,
-                      .sequence = sequence,
-                      .object = object,
-                      .flags = flags,
-                      .version = o->step.version,
-                      .length = o->dense.n * sizeof(float)};
-    answer(s, p, head, o->dense.values, !ps_object_async(o), NULL);
-}
-
-/* Every error is a frame, and the last one of its connection. */
-static void refuse(ps_shard *s, ps_peer *p, const ps_err *why) {
-    ps_shard_event(s, PS_EVENT_ERROR, p->trainer, 0, why->text);
-    size_t n = strlen(why->text);
-    void *text = malloc(n + 1);
-    if (text != NULL) memcpy(text, why->text, n + 1);
-    ps_header head = {.op = PS_ERROR, .sequence = p->head.sequence, .length = text == NULL ? 0 : n};
-    answer(s, p, head, text, false, text);
-    p->in_body = false;
-    p->dying = true;
-    p->dead_ms = s->now_ms + LINGER_MS;
-}
+enum { FAIR_SHARE = 4 << 20, FRAME_SHARE = 1 << 10 };
 
 /* --- Steps. --- */
 
@@ -70,24 +15,8 @@ static void answer_step(ps_shard *s, uint32_t object, uint32_t trainer) {
     uint64_t sequence = st->waiter[trainer];
     if (sequence == 0) return;
     st->waiter[trainer] = 0;
-    if (st->flags[trainer] & PS_WANT) answer_values(s, &s->peers[trainer], sequence, object, 0);
-    else answer_done(s, &s->peers[trainer], sequence, object, st->version, 0);
-}
-
-static int answer_rows(ps_shard *s, ps_peer *p, uint32_t object, const ps_held *keys, ps_err *err) {
-    ps_object *o = s->objects[object];
-    size_t bytes = keys->count * sizeof(float) * (size_t)o->spec.dim;
-    float *rows = malloc(bytes + 1);
-    if (rows == NULL) return ps_fail(err, PS_ENOMEM, 0, "%u rows of '%.*s'", keys->count, PS_NAME(&o->spec));
-    ps_sparse_read(o->sparse, keys->data, keys->count, rows);
-    ps_header head = {.op = PS_ROWS,
-                      .sequence = keys->sequence,
-                      .object = object,
-                      .version = o->step.version,
-                      .length = bytes,
-                      .count = keys->count};
-    answer(s, p, head, rows, false, rows);
-    return PS_OK;
+    if (st->flags[trainer] & PS_WANT) ps_answer_values(s, &s->peers[trainer], sequence, object, 0);
+    else ps_answer_done(s, &s->peers[trainer], sequence, object, st->version, 0);
 }
 
 /* Answer the reads that waited for this step. */
@@ -95,7 +24,8 @@ static void answer_parked(ps_shard *s, uint32_t object, uint32_t trainer) {
     ps_err err;
     for (ps_held *h; (h = ps_object_unpark(s->objects[object], trainer)) != NULL;) {
         s->held_bytes -= h->charge;
-        if (answer_rows(s, &s->peers[trainer], object, h, &err) < 0) fail_answer(s, &s->peers[trainer], &err);
+        if (ps_answer_rows(s, &s->peers[trainer], object, h, &err) < 0)
+            ps_answer_failed(s, &s->peers[trainer], &err);
         free(h);
     }
 }
@@ -207,7 +137,7 @@ static void do_init(ps_shard *s, const ps_peer *p) {
     if (p->trainer != 0 || p->head.length == 0 || o->dense.ready) return;
     o->dense.ready = true;
     for (uint32_t t = 0; t < s->config.trainers; t++) {
-        if (o->init_waits[t] != 0) answer_done(s, &s->peers[t], o->init_waits[t], p->head.object, 0, 0);
+        if (o->init_waits[t] != 0) ps_answer_done(s, &s->peers[t], o->init_waits[t], p->head.object, 0, 0);
         o->init_waits[t] = 0;
     }
 }
@@ -231,6 +161,12 @@ static void do_push(ps_shard *s, const ps_peer *p) {
 static int do_push_rows(ps_shard *s, ps_peer *p, ps_err *err) {
     ps_object *o = s->objects[p->head.object];
     bool whole = !(p->head.flags & PS_MORE);
+    if (p->rows != NULL) {
+        const float *rows = (const float *)(p->rows->data + p->head.count);
+        uint32_t floats = ps_push_floats(&o->spec);
+        if (ps_entry_check_rows(&o->spec.entry, p->rows->data, rows, floats, p->head.count, err) < 0)
+            return ps_fail_about(err, o->spec.name);
+    }
     if (ps_object_async(o)) {
         int code = p->rows == NULL ? PS_OK : ps_object_apply_rows(o, p->rows, err);
         if (code < 0) return ps_fail_about(err, o->spec.name);
@@ -245,9 +181,18 @@ static int do_push_rows(ps_shard *s, ps_peer *p, ps_err *err) {
 
 static int do_set_rows(ps_shard *s, const ps_peer *p, ps_err *err) {
     ps_object *o = s->objects[p->head.object];
+    ps_object_count(o, 0, s->pass);
     const float *values = (const float *)(p->rows->data + p->head.count);
     int code = ps_sparse_set(o->sparse, p->rows->data, values, p->head.count, err);
     return code < 0 ? ps_fail_about(err, o->spec.name) : PS_OK;
+}
+
+static int do_shrink(ps_shard *s, const ps_peer *p, ps_err *err) {
+    ps_object *o = s->objects[p->head.object];
+    ps_shrink how;
+    if (ps_shrink_decode(p->create, &how, err) < 0) return ps_fail_about(err, o->spec.name);
+    o->shrunk += ps_sparse_shrink(o->sparse, &how, s->pass);
+    return PS_OK;
 }
 
 static bool all_set(const uint8_t *a, const uint8_t *b, uint32_t n) {
@@ -256,27 +201,13 @@ static bool all_set(const uint8_t *a, const uint8_t *b, uint32_t n) {
     return true;
 }
 
-static void answer_versions(ps_shard *s, ps_peer *p, uint64_t sequence) {
-    size_t n = s->objects_n;
-    uint8_t *body = malloc(n * 16 + 1);
-    for (uint32_t i = 0; body != NULL && i < n; i++) {
-        const uint32_t id[2] = {i, 0};
-        memcpy(body + 16 * (size_t)i, id, 8);
-        memcpy(body + 16 * (size_t)i + 8, &s->objects[i]->step.version, 8);
-    }
-    if (body == NULL) n = 0;
-    ps_header head = {
-        .op = PS_VERSIONS, .sequence = sequence, .version = s->pass, .length = 16 * n, .count = (uint32_t)n};
-    answer(s, p, head, body, false, body);
-}
-
 static void end_pass(ps_shard *s) {
     s->pass++;
     s->pass_since_ms = 0;
     memcpy(s->ended, s->finished, s->config.trainers);
     for (uint32_t i = 0; i < s->objects_n; i++) s->objects[i]->step.next = 0;
     for (uint32_t t = 0; t < s->config.trainers; t++) {
-        if (s->pass_waits[t] != 0) answer_versions(s, &s->peers[t], s->pass_waits[t]);
+        if (s->pass_waits[t] != 0) ps_answer_versions(s, &s->peers[t], s->pass_waits[t]);
         s->pass_waits[t] = 0;
     }
 }
@@ -286,7 +217,7 @@ static void end_barrier(ps_shard *s) {
     s->barrier_since_ms = 0;
     memset(s->at_barrier, 0, s->config.trainers);
     for (uint32_t t = 0; t < s->config.trainers; t++) {
-        if (s->barrier_waits[t] != 0) answer_done(s, &s->peers[t], s->barrier_waits[t], 0, s->barrier, 0);
+        if (s->barrier_waits[t] != 0) ps_answer_done(s, &s->peers[t], s->barrier_waits[t], 0, s->barrier, 0);
         s->barrier_waits[t] = 0;
     }
 }
@@ -326,6 +257,8 @@ static int effect(ps_shard *s, ps_peer *p, ps_err *err) {
     case PS_PUSH:
         do_push(s, p);
         return PS_OK;
+    case PS_SHRINK:
+        return do_shrink(s, p, err);
     case PS_PUSH_ROWS:
         return do_push_rows(s, p, err);
     case PS_END_PASS:
@@ -348,7 +281,7 @@ static int effect(ps_shard *s, ps_peer *p, ps_err *err) {
 static int respond_rows(ps_shard *s, ps_peer *p, ps_err *err) {
     ps_object *o = s->objects[p->head.object];
     if (!(p->head.flags & PS_AFTER) || ps_object_async(o) || p->head.version <= o->step.version)
-        return answer_rows(s, p, p->head.object, p->rows, err);
+        return ps_answer_rows(s, p, p->head.object, p->rows, err);
     ps_object_park(o, p->trainer, p->rows);
     p->rows = NULL;
     return PS_OK;
@@ -358,8 +291,8 @@ static int respond_rows(ps_shard *s, ps_peer *p, ps_err *err) {
 static void answer_push(ps_shard *s, ps_peer *p) {
     const ps_object *o = s->objects[p->head.object];
     uint32_t flags = o->drops[p->trainer].last == p->head.sequence ? PS_DROPPED : 0;
-    if (p->head.flags & PS_WANT) answer_values(s, p, p->head.sequence, p->head.object, flags);
-    else answer_done(s, p, p->head.sequence, p->head.object, o->step.version, flags);
+    if (p->head.flags & PS_WANT) ps_answer_values(s, p, p->head.sequence, p->head.object, flags);
+    else ps_answer_done(s, p, p->head.sequence, p->head.object, o->step.version, flags);
 }
 
 /* Note a later answer; it may be due at once. */
@@ -367,7 +300,7 @@ static void wait_step(ps_shard *s, ps_peer *p) {
     const ps_header *h = &p->head;
     ps_step *st = &s->objects[h->object]->step;
     if (h->flags & PS_MORE) {
-        answer_done(s, p, h->sequence, h->object, st->version, 0);
+        ps_answer_done(s, p, h->sequence, h->object, st->version, 0);
         return;
     }
     st->waiter[p->trainer] = h->sequence;
@@ -378,11 +311,22 @@ static void wait_step(ps_shard *s, ps_peer *p) {
 static void respond_init(ps_shard *s, ps_peer *p) {
     ps_object *o = s->objects[p->head.object];
     if (o->dense.ready) {
-        answer_done(s, p, p->head.sequence, p->head.object, 0, 0);
+        ps_answer_done(s, p, p->head.sequence, p->head.object, 0, 0);
         return;
     }
     o->init_waits[p->trainer] = p->head.sequence;
     if (o->init_since_ms == 0) o->init_since_ms = s->now_ms;
+}
+
+/* Tell the rows that shrinking has given back so far, all in all: so an answer may be given twice. */
+static void respond_shrink(ps_shard *s, ps_peer *p) {
+    const ps_object *o = s->objects[p->head.object];
+    ps_header head = {.op = PS_DONE,
+                      .sequence = p->head.sequence,
+                      .object = p->head.object,
+                      .version = o->step.version,
+                      .count = (uint32_t)o->shrunk};
+    ps_answer(s, p, head, NULL, false, NULL);
 }
 
 static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
@@ -390,10 +334,13 @@ static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
     uint32_t t = p->trainer;
     switch (h->op) {
     case PS_PULL:
-        answer_values(s, p, h->sequence, h->object, 0);
+        ps_answer_values(s, p, h->sequence, h->object, 0);
         return PS_OK;
     case PS_PULL_ROWS:
         return respond_rows(s, p, err);
+    case PS_SHRINK:
+        respond_shrink(s, p);
+        return PS_OK;
     case PS_INIT:
         respond_init(s, p);
         return PS_OK;
@@ -406,16 +353,16 @@ static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
         wait_step(s, p);
         return p->repeated ? PS_OK : settle(s, h->object, err);
     case PS_END_PASS:
-        if (s->pass > h->version) answer_versions(s, p, h->sequence);
+        if (s->pass > h->version) ps_answer_versions(s, p, h->sequence);
         else s->pass_waits[t] = h->sequence;
         return PS_OK;
     case PS_BARRIER:
-        if (s->barrier > h->version) answer_done(s, p, h->sequence, 0, s->barrier, 0);
+        if (s->barrier > h->version) ps_answer_done(s, p, h->sequence, 0, s->barrier, 0);
         else s->barrier_waits[t] = h->sequence;
         return PS_OK;
     default:
-        answer_done(s, p, h->sequence, h->object,
-                    h->op == PS_CREATE ? s->objects[h->object]->step.version : 0, 0);
+        ps_answer_done(s, p, h->sequence, h->object,
+                       h->op == PS_CREATE ? s->objects[h->object]->step.version : 0, 0);
         return PS_OK;
     }
 }
@@ -485,7 +432,7 @@ int ps_serve_input(ps_shard *s, ps_peer *p, ps_err *err) {
         if (code == PS_OK) continue;
         if (code == PS_EAGAIN) return PS_OK;
         if (code == PS_ECONN) return PS_ECONN;
-        refuse(s, p, err);
+        ps_answer_error(s, p, err);
         drop_rows(s, p);
     }
     p->hungry = ps_conn_buffered(&p->conn);
@@ -505,7 +452,7 @@ void ps_serve_resume(ps_shard *s) {
             p->paused = false;
             s->paused_n--;
             again = true;
-            if (code < 0) refuse(s, p, &err);
+            if (code < 0) ps_answer_error(s, p, &err);
             if (ps_serve_input(s, p, &err) == PS_ECONN) ps_shard_drop(s, p, err.text);
         }
     }

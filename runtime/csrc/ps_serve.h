@@ -1,5 +1,5 @@
 /* Handling of the frames of a shard's trainers. Inner header of ps_shard.c (the loop),
- * ps_begin.c, ps_serve.c and ps_waits.c. */
+ * ps_answer.c, ps_begin.c, ps_serve.c and ps_waits.c. */
 #ifndef PS_SERVE_H
 #define PS_SERVE_H
 
@@ -47,6 +47,29 @@ void ps_shard_drop(ps_shard *s, ps_peer *p, const char *why);
  * PS_OK: the body comes next. PS_EAGAIN: the trainer must wait for its turn; call again
  * then. Else it is refused, and err has the reason. */
 int ps_serve_begin(ps_shard *s, ps_peer *p, ps_err *err);
+
+/* Answer the trainer; `head` has op, sequence and what the answer says. lend: the body stays unchanged until
+ * it is sent; owned: memory to free then, or NULL. */
+void ps_answer(ps_shard *s, ps_peer *p, ps_header head, const void *body, bool lend, void *owned);
+
+/* Answer with DONE. */
+void ps_answer_done(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t object, uint64_t version,
+                    uint32_t flags);
+
+/* Answer with the values of a dense object. */
+void ps_answer_values(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t object, uint32_t flags);
+
+/* Answer a read with the rows of these keys. PS_OK or PS_ENOMEM. */
+int ps_answer_rows(ps_shard *s, ps_peer *p, uint32_t object, const ps_held *keys, ps_err *err);
+
+/* Answer with the steps of every object. */
+void ps_answer_versions(ps_shard *s, ps_peer *p, uint64_t sequence);
+
+/* Answer with an error, the last frame of the connection. */
+void ps_answer_error(ps_shard *s, ps_peer *p, const ps_err *why);
+
+/* End a connection that can't be answered: the trainer connects again. */
+void ps_answer_failed(ps_shard *s, ps_peer *p, const ps_err *why);
 
 /* Read and carry out the trainer's input, up to a fair share. PS_OK, or PS_ECONN if the connection
  * is gone. Errors of the trainer are answered and reported, not returned. */

@@ -6,19 +6,22 @@
 
 #include <stdint.h>
 
+#include "ps_entry.h"
 #include "ps_err.h"
 #include "ps_init.h"
 #include "ps_optim.h"
+#include "ps_pool.h"
 
-#define PS_SPARSE_MAX_DIM (UINT32_C(1) << 20)         /* values in a row */
-#define PS_SPARSE_MAX_ROWS (UINT32_C(0xffffffff) - 1) /* rows in a table */
+#define PS_SPARSE_MAX_DIM (UINT32_C(1) << 20) /* values in a row */
+#define PS_SPARSE_MAX_ROWS PS_POOL_MOST       /* rows in a table */
 
 typedef struct ps_sparse ps_sparse;
 
-/* Make a table without rows in *out, owned by the caller, with copies of `optim` and `init`. Returns PS_OK,
- * PS_EINVAL (dim not in 1..PS_SPARSE_MAX_DIM, or a failed check of optim or init) or
- * PS_ENOMEM; then *out is NULL. */
-int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps_init *init, ps_err *err);
+/* Make a table without rows in *out, owned by the caller, with copies of `optim`, `init` and `admit` (NULL:
+ * any key gets a row). Returns PS_OK, PS_EINVAL (dim not in 1..PS_SPARSE_MAX_DIM, or a failed check of one of
+ * them) or PS_ENOMEM; then *out is NULL. */
+int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps_init *init,
+                  const ps_entry *admit, ps_err *err);
 
 /* Release `t` and all its rows. NULL is allowed. Can't fail. */
 void ps_sparse_free(ps_sparse *t);
@@ -28,13 +31,15 @@ void ps_sparse_free(ps_sparse *t);
 void ps_sparse_read(const ps_sparse *t, const uint64_t *keys, size_t n, float *out);
 
 /* Add grads: [n, dim] to the step's sum, in order; keys may repeat. The first gradient of a key in a
- * step is copied, others are added to it. Missing rows are made. Returns PS_OK,
- * PS_ENOMEM or PS_ELIMIT (PS_SPARSE_MAX_ROWS); then the table's rows and sum are unchanged.
- * O(n * dim) amortized. */
+ * step is copied, others are added to it. Missing rows are made; in a table with an entry rule only those
+ * that it admits, and gradients of other keys are only counted. With PS_ENTRY_SHOW_CLICK grads is [n, 2 +
+ * dim]: shows and clicks come first. Returns PS_OK, PS_ENOMEM or PS_ELIMIT (PS_SPARSE_MAX_ROWS); then the
+ * table's rows and sum are unchanged. O(n * dim) amortized. */
 int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t n, ps_err *err);
 
-/* Set the learning rate of the next commits. Can't fail. */
-void ps_sparse_set_rate(ps_sparse *t, float learning_rate);
+/* Note the learning rate, the number and the pass of the step to which the next gradients belong. Can't fail.
+ */
+void ps_sparse_begin(ps_sparse *t, float learning_rate, uint64_t step, uint64_t pass);
 
 /* End this step, counted from 1: apply the optimizer to every row in the sum, and clear the sum. Can't fail.
  */
@@ -44,9 +49,14 @@ void ps_sparse_commit(ps_sparse *t, uint64_t step);
  * optimizer's state of existing rows, and the step's sum, stay. Errors as ps_sparse_add(). */
 int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err);
 
-/* Iterate over all rows, in an order that is the same while the table is not changed: *at is 0 at first.
- * Returns false after the last; else *key and *row, dim values and then the optimizer's state, are the
- * next one's. They are borrowed until the table is changed. */
+/* Decay the counts of all keys, and give back the rows of those that go. No gradient may be in the sum, and
+ * the table has an entry rule. Returns the number of these rows. Memory stays for other keys. Can't fail. */
+size_t ps_sparse_shrink(ps_sparse *t, const ps_shrink *how, uint64_t pass);
+
+/* Iterate over all rows, in an order that is the same while the table is not changed: *at is 0 at first. If
+ * it is changed meanwhile, rows that stay are still met once, and new ones may be. Returns false after the
+ * last; else *key and *row, dim values and then the optimizer's state, are the next one's. They are borrowed
+ * until the table is changed. */
 bool ps_sparse_next(const ps_sparse *t, size_t *at, uint64_t *key, const float **row);
 
 /* Return the values in a row. */
@@ -54,6 +64,9 @@ uint32_t ps_sparse_dim(const ps_sparse *t);
 
 /* Return the number of rows. */
 size_t ps_sparse_rows(const ps_sparse *t);
+
+/* Return the number of keys without a row that are counted. */
+size_t ps_sparse_waiting(const ps_sparse *t);
 
 /* Return the memory held by the table, in bytes. */
 size_t ps_sparse_bytes(const ps_sparse *t);

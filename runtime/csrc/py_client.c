@@ -71,17 +71,19 @@ static int dense_array(client *self, uint32_t id, PyObject *obj, bool writable, 
     return py_need_items(view, (size_t)ps_client_size(self->core, id), name, "the object");
 }
 
-/* Get keys [n] and rows [n, dim]. */
-static int row_arrays(client *self, uint32_t id, PyObject *keys, PyObject *rows, bool writable, uint64_t **k,
+/* Get keys [n] and rows, as many as the operation needs. */
+static int row_arrays(client *self, uint16_t op, uint32_t id, PyObject *keys, PyObject *rows, uint64_t **k,
                       float **r, size_t *n) {
     Py_buffer *view = keep(self, keys, PY_U64, false, "keys");
     if (view == NULL) return -1;
     *k = view->buf;
     *n = py_items(view);
-    view = keep(self, rows, PY_F32, writable, "rows");
+    view = keep(self, rows, PY_F32, op == PS_PULL_ROWS, "rows");
     if (view == NULL) return -1;
     *r = view->buf;
-    return py_need_items(view, *n * ps_client_dim(self->core, id), "rows", "these keys");
+    bool push = op == PS_PUSH_ROWS;
+    size_t floats = push ? ps_client_push_floats(self->core, id) : ps_client_dim(self->core, id);
+    return py_need_items(view, *n * floats, "rows", "these keys");
 }
 
 static PyObject *done(int code, const ps_err *err) {
@@ -205,8 +207,9 @@ static PyObject *client_add_sparse(PyObject *obj, PyObject *args) {
     unsigned int first, n;
     uint32_t id = 0;
     ps_err err = {0};
-    if (!PyArg_ParseTuple(args, "s#KIO&O&IIKIffII", &name, &length, &total, &spec.dim, py_optim, &spec.optim,
-                          py_schedule, &spec.schedule, &spec.mode, &spec.discard, &seed, &spec.init.kind,
+    if (!PyArg_ParseTuple(args, "s#KIO&O&(Iff)IIKIffII", &name, &length, &total, &spec.dim, py_optim,
+                          &spec.optim, py_schedule, &spec.schedule, &spec.entry.rule, &spec.entry.numbers[0],
+                          &spec.entry.numbers[1], &spec.mode, &spec.discard, &seed, &spec.init.kind,
                           &spec.init.mean, &spec.init.std, &first, &n))
         return NULL;
     spec.total = total;
@@ -270,7 +273,7 @@ static PyObject *rows_call(PyObject *obj, PyObject *args, uint16_t op) {
     if (!PyArg_ParseTuple(args, op == PS_PUSH_ROWS ? "IOO|K" : "IOO", &id, &keys_obj, &rows_obj, &samples) ||
         ready(self) < 0)
         return NULL;
-    if (row_arrays(self, id, keys_obj, rows_obj, op == PS_PULL_ROWS, &keys, &rows, &n) < 0) return NULL;
+    if (row_arrays(self, op, id, keys_obj, rows_obj, &keys, &rows, &n) < 0) return NULL;
     self->running = true;
     Py_BEGIN_ALLOW_THREADS
     if (op == PS_SET_ROWS) code = ps_client_set_rows(self->core, id, keys, rows, n, &err);
@@ -291,6 +294,23 @@ static PyObject *client_push_rows(PyObject *obj, PyObject *args) {
 
 static PyObject *client_pull_rows(PyObject *obj, PyObject *args) {
     return rows_call(obj, args, PS_PULL_ROWS);
+}
+
+static PyObject *client_shrink(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int id;
+    ps_shrink how;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "IffI", &id, &how.decay, &how.score, &how.unseen) || ready(self) < 0)
+        return NULL;
+    return done(ps_client_shrink(self->core, id, &how, &err), &err);
+}
+
+static PyObject *client_count_shrunk(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int id;
+    if (!PyArg_ParseTuple(args, "I", &id) || ready(self) < 0) return NULL;
+    return PyLong_FromUnsignedLongLong(ps_client_shrunk(self->core, id));
 }
 
 static PyObject *client_tell(PyObject *obj, PyObject *args) {
@@ -434,6 +454,8 @@ static PyMethodDef client_methods[] = {
     {"mark", client_mark, METH_NOARGS, "Note that gradients are computed from the values read last."},
     {"get_version", client_get_version, METH_VARARGS, "Return the version of an object on a shard."},
     {"count_dropped", client_count_dropped, METH_VARARGS, "Return the pushes that came too late."},
+    {"shrink", client_shrink, METH_VARARGS, "Add the requests that give back rows of a table."},
+    {"count_shrunk", client_count_shrunk, METH_VARARGS, "Return the rows of a table that were given back."},
     {"is_sent", client_is_sent, METH_VARARGS, "Return True if a shard was sent the whole call."},
     {"let_go", client_let_go, METH_VARARGS, "Stop waiting for answers of a shard."},
     {"close", client_close, METH_NOARGS, "Close all connections."},

@@ -90,6 +90,7 @@ static const ps_create table = {.sparse = 1,
                                 .schedule = {PS_MANUAL, 2, 0, 0, {{1000, 1}, {5000, 0.5}}},
                                 .mode = PS_ASYNC,
                                 .discard = 6,
+                                .entry = {PS_ENTRY_SHOW_CLICK, {10, 0.5F}},
                                 .init = {.seed = 5, .table = 6, .kind = PS_INIT_UNIFORM, .mean = 2, .std = 1},
                                 .name_length = 3,
                                 .name = "emb"};

@@ -13,7 +13,7 @@ static const ps_init normal = {.seed = 3, .table = 4, .kind = PS_INIT_NORMAL, .m
 static ps_sparse *new_table(uint32_t dim) {
     ps_sparse *t;
     ps_err err;
-    CHECK(ps_sparse_new(&t, dim, &adagrad, &normal, &err) == PS_OK);
+    CHECK(ps_sparse_new(&t, dim, &adagrad, &normal, NULL, &err) == PS_OK);
     return t;
 }
 
@@ -107,7 +107,7 @@ TEST(sparse_new_without_memory) {
         ps_sparse *t;
         ps_err err;
         harness_fail_alloc(n);
-        CHECK(ps_sparse_new(&t, DIM, &adagrad, &normal, &err) == PS_ENOMEM && t == NULL);
+        CHECK(ps_sparse_new(&t, DIM, &adagrad, &normal, NULL, &err) == PS_ENOMEM && t == NULL);
         CHECK(harness_fail_alloc(0));
     }
     ps_sparse_free(NULL);
@@ -151,8 +151,8 @@ TEST(sparse_grows_one_by_one) {
 TEST(sparse_refuses_what_makes_no_sense) {
     ps_sparse *t;
     ps_err err;
-    CHECK(ps_sparse_new(&t, 0, &adagrad, &normal, &err) == PS_EINVAL && t == NULL);
-    CHECK(ps_sparse_new(&t, PS_SPARSE_MAX_DIM + 1, &adagrad, &normal, &err) == PS_EINVAL && t == NULL);
+    CHECK(ps_sparse_new(&t, 0, &adagrad, &normal, NULL, &err) == PS_EINVAL && t == NULL);
+    CHECK(ps_sparse_new(&t, PS_SPARSE_MAX_DIM + 1, &adagrad, &normal, NULL, &err) == PS_EINVAL && t == NULL);
     t = new_table(DIM);
     CHECK(ps_sparse_add(t, NULL, NULL, SIZE_MAX, &err) == PS_ELIMIT);
     CHECK(ps_sparse_set(t, NULL, NULL, (size_t)PS_SPARSE_MAX_ROWS + 1, &err) == PS_ELIMIT);
@@ -198,7 +198,7 @@ TEST(sparse_tables_grow_part_by_part) {
     static uint64_t some[PUSH];
     static float values[PUSH];
     size_t before, most = 0;
-    CHECK(ps_sparse_new(&t, 1, &plain, &normal, NULL) == PS_OK);
+    CHECK(ps_sparse_new(&t, 1, &plain, &normal, NULL, NULL) == PS_OK);
     for (uint64_t at = 0; at < ROWS; at += PUSH) {
         before = ps_sparse_bytes(t);
         for (uint64_t i = 0; i < PUSH; i++) some[i] = at + i;

@@ -15,11 +15,13 @@ CSRC = ROOT / "runtime" / "csrc"
 KERNELS = (
     "ps_act",
     "ps_compute",
+    "ps_entry",
     "ps_err",
     "ps_init",
     "ps_lookup",
     "ps_matmul",
     "ps_optim",
+    "ps_pool",
     "ps_schedule",
     "ps_sparse",
     "ps_tiles",

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pslaunch.runtime import _core, reference
 
@@ -47,11 +47,27 @@ class Init(ctypes.Structure):
     ]
 
 
+class Entry(ctypes.Structure):
+    _fields_: ClassVar[Any] = [("rule", c_uint32), ("numbers", c_float * 2)]
+
+
+class Shrink(ctypes.Structure):
+    _fields_: ClassVar[Any] = [("decay", c_float), ("score", c_float), ("unseen", c_uint32)]
+
+
 def load() -> ctypes.CDLL:
     """The core's own functions: the extension module is a shared library like any other."""
     assert _core.__file__ is not None
     lib = ctypes.CDLL(_core.__file__)
-    lib.ps_sparse_new.argtypes = [POINTER(c_void_p), c_uint32, POINTER(Optim), POINTER(Init), POINTER(Err)]
+    lib.ps_sparse_new.argtypes = [
+        *(POINTER(c_void_p), c_uint32, POINTER(Optim), POINTER(Init), POINTER(Entry), POINTER(Err))
+    ]
+    lib.ps_sparse_begin.argtypes = [c_void_p, c_float, c_uint64, c_uint64]
+    lib.ps_sparse_begin.restype = None
+    lib.ps_sparse_shrink.argtypes = [c_void_p, POINTER(Shrink), c_uint64]
+    lib.ps_sparse_shrink.restype = c_size_t
+    lib.ps_sparse_next.argtypes = [c_void_p, POINTER(c_size_t), POINTER(c_uint64), POINTER(c_void_p)]
+    lib.ps_sparse_next.restype = ctypes.c_bool
     lib.ps_sparse_free.argtypes = [c_void_p]
     lib.ps_sparse_free.restype = None
     lib.ps_sparse_read.argtypes = [c_void_p, c_void_p, c_size_t, c_void_p]
@@ -60,7 +76,7 @@ def load() -> ctypes.CDLL:
         getattr(lib, name).argtypes = [c_void_p, c_void_p, c_void_p, c_size_t, POINTER(Err)]
     lib.ps_sparse_commit.argtypes = [c_void_p, c_uint64]
     lib.ps_sparse_commit.restype = None
-    for name in ("ps_sparse_rows", "ps_sparse_bytes"):
+    for name in ("ps_sparse_rows", "ps_sparse_waiting", "ps_sparse_bytes"):
         getattr(lib, name).argtypes = [c_void_p]
         getattr(lib, name).restype = c_size_t
     return lib
@@ -77,7 +93,10 @@ class Table:
         method, *rates, a, b, c = like.rule.pack()
         optim = Optim(method, *rates, (a, b, c))
         init = Init(like.seed, like.table, like.kind, like.mean, like.std)
-        code = LIB.ps_sparse_new(byref(self.at), like.dim, byref(optim), byref(init), byref(self.err))
+        entry, self.lr = Entry(like.entry[0], like.entry[1:]), like.rule.lr
+        code = LIB.ps_sparse_new(
+            byref(self.at), like.dim, byref(optim), byref(init), byref(entry), byref(self.err)
+        )
         if code != 0:
             raise ValueError(code, self.err.text.decode())
 
@@ -85,6 +104,20 @@ class Table:
         out = np.empty((len(keys), self.dim), np.float32)
         LIB.ps_sparse_read(self.at, keys.ctypes.data, len(keys), out.ctypes.data)
         return out
+
+    def begin(self, passes: int) -> None:
+        LIB.ps_sparse_begin(self.at, self.lr, self.steps + 1, passes)
+
+    def shrink(self, decay: float, score: float, unseen: int, passes: int) -> int:
+        return int(LIB.ps_sparse_shrink(self.at, byref(Shrink(decay, score, unseen)), passes))
+
+    def walk(self, at: c_size_t) -> int | None:
+        """Return the next key of a walk, None at its end."""
+        key, row = c_uint64(), c_void_p()
+        return key.value if LIB.ps_sparse_next(self.at, byref(at), byref(key), byref(row)) else None
+
+    def waiting(self) -> int:
+        return int(LIB.ps_sparse_waiting(self.at))
 
     def add(self, keys: U64, grads: F32) -> None:
         assert (
@@ -121,6 +154,13 @@ def rule_of(method: int) -> reference.Rule:
     return reference.Rule(method=method, lr=0.1, l1=1e-3, l2=1e-3, clip=2.0, numbers=numbers)
 
 
+entries = st.one_of(
+    st.just((reference.ANY, 0.0, 0.0)),
+    st.tuples(st.just(reference.COUNT), st.integers(1, 4).map(float), st.just(0.0)),
+    st.tuples(st.just(reference.PROBABILITY), st.floats(0.125, 1, width=32), st.just(0.0)),
+    st.tuples(st.just(reference.SHOW_CLICK), st.floats(0, 8, width=32), st.floats(0, 1, width=32)),
+)
+
 PLAIN_5 = reference.Rule(method=5, lr=0.1)
 PLAIN_NAN = reference.Rule(method=0, lr=np.nan)
 
@@ -131,12 +171,17 @@ class SparseMachine(RuleBasedStateMachine):
     table: Table | None = None
 
     @initialize(
-        dim=st.integers(1, 40), method=st.integers(0, 4), kind=st.integers(0, 1), seed=st.integers(0, 9)
+        dim=st.integers(1, 40),
+        method=st.integers(0, 4),
+        kind=st.integers(0, 1),
+        seed=st.integers(0, 9),
+        entry=entries,
     )
-    def create(self, dim: int, method: int, kind: int, seed: int) -> None:
+    def create(self, dim: int, method: int, kind: int, seed: int, entry: tuple[int, float, float]) -> None:
         self.model = reference.SparseTable(
-            dim=dim, rule=rule_of(method), seed=seed, table=77, kind=kind, std=0.5
+            dim=dim, rule=rule_of(method), seed=seed, table=77, kind=kind, std=0.5, entry=entry
         )
+        self.walks: list[tuple[c_size_t, set[int], set[int]]] = []  # place, keys met, rows that stayed
         self.table = Table(self.model)
         self.rng = np.random.default_rng(seed)
 
@@ -147,6 +192,10 @@ class SparseMachine(RuleBasedStateMachine):
     def push(self, keys: U64) -> None:
         assert self.table
         grads = self.floats(keys)
+        if self.model.extra:
+            said = self.rng.integers(0, 3, (len(keys), 2)).astype(np.float32)
+            grads = np.concatenate([said, grads], axis=1)
+        self.table.begin(self.model.passes)
         self.table.add(keys, grads)
         self.model.add(keys, grads)
 
@@ -154,6 +203,7 @@ class SparseMachine(RuleBasedStateMachine):
     def set(self, keys: U64) -> None:
         assert self.table
         values = self.floats(keys)
+        self.table.begin(self.model.passes)
         self.table.set(keys, values)
         self.model.set(keys, values)
 
@@ -162,6 +212,41 @@ class SparseMachine(RuleBasedStateMachine):
         assert self.table
         self.table.commit()
         self.model.commit()
+
+    @precondition(lambda self: self.model.entry[0] and not self.model.sum)
+    @rule(
+        decay=st.sampled_from([0.0, 0.5, 0.98, 1.0]),
+        score=st.floats(0, 3, width=32),
+        unseen=st.integers(0, 3),
+    )
+    def shrink(self, decay: float, score: float, unseen: int) -> None:
+        """Rows go, also while walks are on their way."""
+        assert self.table
+        gone = self.table.shrink(decay, score, unseen, self.model.passes)
+        assert gone == self.model.shrink(decay, score, unseen)
+        for _, _, stayed in self.walks:
+            stayed &= set(self.model.rows)
+
+    @rule()
+    def end_pass(self) -> None:
+        self.model.passes += 1
+
+    @rule(n=st.integers(1, 30))
+    def walk(self, n: int) -> None:
+        """Rows that stay are met once, whatever happens to others meanwhile."""
+        assert self.table
+        if len(self.walks) < 3:
+            self.walks.append((c_size_t(), set(), set(self.model.rows)))
+        at, met, stayed = self.walks[0]
+        for _ in range(n):
+            key = self.table.walk(at)
+            if key is None:
+                assert stayed <= met
+                self.walks.pop(0)
+                return
+            assert key in self.model.rows
+            assert key not in met or key not in stayed
+            met.add(key)
 
     @rule(keys=some_keys)
     def read(self, keys: U64) -> None:
@@ -172,6 +257,8 @@ class SparseMachine(RuleBasedStateMachine):
     def same_rows(self) -> None:
         if self.table:
             assert self.table.rows() == len(self.model.rows)
+            waiting = set(self.model.counts) - set(self.model.rows)
+            assert self.table.waiting() == len(waiting)
             keys = np.array(list(self.model.rows), dtype=np.uint64)
             assert self.table.read(keys).tobytes() == self.model.read(keys).tobytes()
 

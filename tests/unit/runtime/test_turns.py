@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from pslaunch.runtime import _core, reference
+from pslaunch.runtime.entry import ANY
 from pslaunch.runtime.kernel_numbers import Schedule
 from pslaunch.runtime.pserver.threads import EVENT, MAIL
 
@@ -105,9 +106,8 @@ class TurnsMachine(RuleBasedStateMachine):
         for t, trainer in enumerate(self.trainers):
             self.shard.connect(trainer.core, t)
             trainer.core.add_dense("w", SIZE, RULE.pack(), Schedule().pack(), 0, 0, whole)
-            trainer.core.add_sparse(
-                "e", KEYS, DIM, RULE.pack(), Schedule().pack(), 0, 0, 1, 0, 0.0, 0.5, 0, 1
-            )
+            rule, schedule = RULE.pack(), Schedule().pack()
+            trainer.core.add_sparse("e", KEYS, DIM, rule, schedule, ANY.pack(), 0, 0, 1, 0, 0.0, 0.5, 0, 1)
             trainer.core.init_dense(DENSE, zero if t == 0 else None)
         for t in range(n):
             self.finish(t, 0)

@@ -1,0 +1,213 @@
+"""Entry rules of tables on pservers, against the model, for any number of shards and with cut connections."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from pslaunch.runtime import reference
+from pslaunch.runtime.client import Client, ClientError, Init, Optim
+from pslaunch.runtime.entry import ANY, CountFilterEntry, EntryAttr, ProbabilityEntry, ShowClickEntry
+from pslaunch.runtime.kernel_numbers import Mode
+from support.proxy import cutting
+from support.pservers import cluster, run_trainers
+
+pytestmark = pytest.mark.asan
+
+F32 = npt.NDArray[np.float32]
+U64 = npt.NDArray[np.uint64]
+
+OPTIM = Optim(method="adagrad", learning_rate=0.1)
+INIT = Init(kind="normal", mean=0.0, std=0.1)
+KEYS, DIM, TRAINERS, STEPS, PASSES = 300, 4, 3, 4, 3
+ALL = np.arange(KEYS, dtype=np.uint64)
+ENTRIES = [CountFilterEntry(3), ProbabilityEntry(0.25), ShowClickEntry("show", "click", 2.0, 0.5)]
+
+
+def make_push(entry: EntryAttr, trainer: int, step: int) -> tuple[U64, F32]:
+    """Return keys, some much more often than others, and their rows."""
+    rng = np.random.default_rng([5, trainer, step])
+    keys = np.unique((KEYS * rng.random(60) ** 3).astype(np.uint64))
+    rows = rng.standard_normal((len(keys), DIM), dtype=np.float32)
+    if isinstance(entry, ShowClickEntry):
+        said = rng.integers(0, 3, (len(keys), 2)).astype(np.float32)
+        rows = np.concatenate([said, rows], axis=1)
+    return rng.permutation(keys), rows
+
+
+@dataclass
+class Result:
+    """Rows given back and rows read, as a trainer has seen them."""
+
+    gone: list[int] = field(default_factory=list)
+    rows: list[F32] = field(default_factory=list)
+
+
+def train(c: Client, trainer: int, entry: EntryAttr) -> Result:
+    result = Result()
+    with c:
+        c.create_sparse("e", KEYS, DIM, OPTIM, INIT, entry)
+        c.barrier()
+        for own in range(PASSES):
+            for step in range(STEPS):
+                keys, rows = make_push(entry, trainer, own * STEPS + step)
+                c.push_pull({}, {}, {"e": (keys, rows)})
+            c.end_pass()
+            result.gone.append(c.shrink("e", score=1.5, unseen=1, decay=0.75))
+            result.rows.append(c.pull_rows("e", ALL))
+            c.barrier()  # others go on
+        c.finish()
+    return result
+
+
+def expect(entry: EntryAttr) -> Result:
+    """Compute the same with the model."""
+    method, lr, _, _, _, *numbers = OPTIM.pack()
+    rule = reference.Rule(method=method, lr=lr, numbers=tuple(numbers))
+    table = reference.SparseTable(
+        dim=DIM, rule=rule, table=reference.hash_name("e"), kind=0, std=0.1, entry=entry.pack()
+    )
+    result = Result()
+    for own in range(PASSES):
+        for step in range(STEPS):
+            for trainer in range(TRAINERS):
+                table.add(*make_push(entry, trainer, own * STEPS + step))
+            table.commit()
+        table.passes += 1
+        result.gone.append(table.shrink(0.75, 1.5, 1))
+        result.rows.append(table.read(ALL))
+    return result
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: type(entry).__name__)
+@pytest.mark.parametrize(("pservers", "cuts"), [(1, 0), (3, 0), (2, 24)])
+def test_rows_are_those_of_the_model(entry: EntryAttr, pservers: int, cuts: int) -> None:
+    """Deterministic: the same bits for any number of shards, however often connections break."""
+    at = [600 + 170 * i for i in range(cuts)]
+    with cluster(pservers, trainers=TRAINERS) as found, cutting(found.endpoints, at) as proxies:
+        endpoints = [proxy.endpoint for proxy in proxies]
+        results = run_trainers(TRAINERS, lambda t: train(found.client(t, endpoints=endpoints), t, entry))
+        assert found.codes() == [0] * pservers
+        assert cuts == 0 or sum(proxy.cut for proxy in proxies) > cuts / 2
+    want = expect(entry)
+    assert sum(want.gone) > 0
+    for t, result in enumerate(results):
+        assert result.gone == (want.gone if t == 0 else [0] * PASSES)
+        for got, rows in zip(result.rows, want.rows, strict=True):
+            np.testing.assert_array_equal(got, rows)
+
+
+@pytest.mark.parametrize("mode", ["half_async", "async"])
+def test_asynchronous_pushes_are_counted_once_each(mode: Mode) -> None:
+    """Each key needs two pushes; with an SGD of rate 1 all further ones are in its row."""
+    plain = Optim(method="sgd", learning_rate=1.0)
+    keys, ones = np.arange(50, dtype=np.uint64), np.ones((50, DIM), np.float32)
+
+    def push(t: int) -> F32:
+        with found.client(t, mode=mode, endpoints=[proxy.endpoint for proxy in proxies]) as c:
+            c.create_sparse("e", 50, DIM, plain, Init(kind="normal", mean=0.0, std=0.0), CountFilterEntry(2))
+            c.barrier()
+            for _ in range(20):
+                c.push_pull({}, {}, {"e": (keys, ones)})
+            c.end_pass()
+            rows = c.pull_rows("e", keys)
+            c.barrier()
+            c.finish()
+        return rows
+
+    with cluster(trainers=2) as found, cutting(found.endpoints, [3000 * i for i in range(1, 12)]) as proxies:
+        for rows in run_trainers(2, push):
+            assert (rows == -39).all()
+        assert found.codes() == [0]
+
+
+def refuse(entry: EntryAttr, mode: Mode, act: str) -> str:
+    """Return the text of a pserver's refusal of one trainer of two."""
+    with cluster(trainers=1) as found:
+        try:
+            with found.client(0, mode=mode) as c:
+                c.create_sparse("e", KEYS, DIM, OPTIM, INIT, entry)
+                if act == "shrink":
+                    c.shrink("e", score=1.0)
+                elif act == "push":
+                    rows = np.full((2, 2 + DIM), np.nan, np.float32)
+                    c.push_pull({}, {}, {"e": (np.array([7, 8], np.uint64), rows)})
+        except ClientError as e:
+            return str(e)
+        finally:
+            for one in found.processes:
+                one.proc.terminate()
+    return ""
+
+
+@dataclass(frozen=True)
+class _Wrong(EntryAttr):
+    """A rule that no trainer makes."""
+
+    packed: tuple[int, float, float]
+
+    def pack(self) -> tuple[int, float, float]:
+        return self.packed
+
+
+@pytest.mark.parametrize(
+    ("entry", "mode", "act", "text"),
+    [
+        (ANY, "sync", "shrink", "'e' can't shrink, because it counts nothing: create it with an entry rule"),
+        (CountFilterEntry(2), "geo", "", "entry rule count: expected a table that is not of mode geo"),
+        (ENTRIES[2], "sync", "push", "'e': key 7: nan shows and nan clicks, expected 0 to 16777216"),
+        (_Wrong((9, 0, 0)), "sync", "", "'e': unknown entry rule 9"),
+        (
+            _Wrong((1, 0, 0)),
+            "sync",
+            "",
+            "'e': entry rule count: 0, expected a whole number from 1 to 16777216",
+        ),
+        (_Wrong((1, float("nan"), 0)), "sync", "", "entry rule count: nan, expected a whole number"),
+        (_Wrong((2, float("nan"), 0)), "sync", "", "entry rule probability: nan, expected a number above 0"),
+        (_Wrong((3, 1e30, 0)), "sync", "", "entry rule show_click: 1e\\+30, expected a number from 0"),
+        (_Wrong((3, 1, float("inf"))), "sync", "", "entry rule show_click: inf, expected a number from 0"),
+    ],
+)
+def test_wrong_rules_are_refused_in_words(entry: EntryAttr, mode: Mode, act: str, text: str) -> None:
+    assert re.search(text, refuse(entry, mode, act))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"score": float("nan")}, "score=nan, expected 0 to 16777216"),
+        ({"decay": 2.0}, r"decay=2\.0, expected 0 to 1"),
+        ({"unseen": -1}, "unseen=-1, expected 0 to 4294967295"),
+        ({"unseen": 1.5}, r"unseen=1\.5, expected"),
+    ],
+)
+def test_wrong_numbers_of_shrink_are_errors(options: dict[str, float], text: str) -> None:
+    with cluster(trainers=1) as found, found.client(0) as c:
+        c.create_sparse("e", KEYS, DIM, OPTIM, INIT, CountFilterEntry(1))
+        with pytest.raises(ValueError, match=f"shrink of 'e': {text}"):
+            c.shrink("e", **options)  # type: ignore[arg-type]
+        c.finish()
+
+
+def test_trainer_that_is_not_the_first_may_not_shrink() -> None:
+    def act(t: int) -> str:
+        try:
+            with found.client(t) as c:
+                c.create_sparse("e", KEYS, DIM, OPTIM, INIT, CountFilterEntry(1))
+                c.barrier()
+                if t == 1:
+                    c._call(lambda: c._core.shrink(0, 1.0, 1.0, 0))
+        except ClientError as e:
+            return str(e)
+        return ""
+
+    with cluster(trainers=2) as found:
+        texts = run_trainers(2, act)
+        for one in found.processes:
+            one.proc.terminate()
+    assert "trainer 1 shrinks 'e'; only trainer 0 may" in texts[1]
