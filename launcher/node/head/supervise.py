@@ -321,8 +321,11 @@ def _find_advice(end: Exit) -> str:
     if end.signal == "SIGKILL":
         return "if nobody sent it, see the kernel's log (dmesg): it kills processes when memory is short"
     missing = re.search(_NO_MODULE, end.tail[-1]) if end.tail else None
-    if missing and missing[1].startswith("paddle.v2"):
-        return "a v2 program imports pslaunch.runtime as paddle"
+    if missing and missing[1].partition(".")[0] == "paddle":
+        return (
+            "import pslaunch.runtime as paddle, the bundled runtime (docs/from_paddle.md), or install "
+            "PaddlePaddle there"
+        )
     if missing:
         return (
             f"its Python has no {missing[1]}: install it there, give another --python, "

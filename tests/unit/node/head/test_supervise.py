@@ -432,3 +432,17 @@ def test_loss_after_training_is_no_failure() -> None:
         s.note_exit("pserver/0", Exit(0), 11.0)
         assert s.decide(11.0) == [Finish()]
         assert s.result is not None and s.result.code == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "remedy"),
+    [
+        ("paddle", "import pslaunch.runtime as paddle"),
+        ("paddle.v2", "pslaunch.runtime"),
+        ("torch", "no torch"),
+    ],
+)
+def test_missing_module_is_explained(module: str, remedy: str) -> None:
+    s = job()
+    s.note_exit("trainer/0", Exit(1, tail=(f"ModuleNotFoundError: No module named '{module}'",)), 1.0)
+    assert s.failure is not None and remedy in s.failure.advice
