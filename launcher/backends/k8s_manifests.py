@@ -27,6 +27,8 @@ REPORT: Final = "/dev/termination-log"
 MAX_PACKAGE_BYTES: Final = 900 * 1024  # of 1 MiB that a ConfigMap may hold
 ENDING_EXTRA_S: Final = 8  # past the grace: the longest ending of docs/endings.md, and 5 s
 USER: Final = 65532  # with no rights in any image
+# One template each, in the order in which they are applied.
+KINDS: Final = ("services", "policy", "programs", "plan", "package", "job")
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 LOST_NODE_S: Final = 30  # until a lost node's pods are removed; the head notices it itself
 LOST_NODE: Final = tuple(
@@ -98,15 +100,20 @@ def is_main_job(thing: Mapping[str, Any], reach: K8sReach) -> bool:
 
 
 def _list_kinds(plan: Plan, reach: K8sReach) -> list[str]:
-    """Return the names of the templates."""
-    policy, package = ["policy"] if reach.network_policy else [], ["package"] if plan.package else []
-    return ["services", *policy, "programs", "plan", *package, "job"]
+    """Return the names of the job's templates."""
+    without = {"policy": not reach.network_policy, "package": plan.package is None}
+    return [kind for kind in KINDS if not without.get(kind)]
 
 
 def write(rendered: Mapping[str, str], folder: Path) -> None:
-    """Write the manifests into a folder, which is made if it is missing. Raises FileError."""
+    """Write the manifests into a folder, which is made if it is missing; those of other options go.
+
+    Raises FileError.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for name in {f"{kind}.yaml" for kind in KINDS} - rendered.keys():
+            (folder / name).unlink(missing_ok=True)
         for name, text in rendered.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as e:

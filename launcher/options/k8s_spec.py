@@ -116,7 +116,7 @@ def make_k8s_spec(
         detach=not run,
         **{
             **{k: v for k, v in options.items() if k not in ("head", "detach")},
-            **(_read_places(given, workspace, cwd) if run else {}),
+            **(_read_places(given, workspace if package else cwd, cwd) if run else {}),
             "port": options["port"] or FIRST_PORT,  # a pod has all ports; the head's is known beforehand
             "python": given.read("python"),
         },
@@ -128,11 +128,11 @@ def make_k8s_spec(
     return spec
 
 
-def _read_places(given: Given, workspace: Path, cwd: Path) -> dict[str, Path]:
-    """Return the folders for results: those of a job on this machine unless others are given."""
+def _read_places(given: Given, here: Path, cwd: Path) -> dict[str, Path]:
+    """Return the folders for results: those of a job in the folder `here` unless others are given."""
     return {
-        "fetch_output": check_folder_to_make(given.get("fetch_output"), cwd) or workspace / "output",
-        "fetch_logs": check_folder_to_make(given.get("fetch_logs"), cwd) or workspace / "log",
+        "fetch_output": check_folder_to_make(given.get("fetch_output"), cwd) or here / "output",
+        "fetch_logs": check_folder_to_make(given.get("fetch_logs"), cwd) or here / "log",
     }
 
 

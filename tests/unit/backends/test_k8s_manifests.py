@@ -175,6 +175,13 @@ def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "new/folder/job.yaml").read_text() == "x"
 
 
+def test_manifests_of_earlier_options_go(tmp_path: Path) -> None:
+    manifests.write({"job.yaml": "x", "policy.yaml": "x"}, tmp_path)
+    (tmp_path / "kustomization.yaml").touch()
+    manifests.write({"job.yaml": "y"}, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"job.yaml", "kustomization.yaml"}
+
+
 @settings(max_examples=200)
 @example("\\ud83d\\ude00", "\\\U0001f600")
 @given(st.text(min_size=1), st.text())

@@ -240,6 +240,18 @@ def test_run_makes_the_names_of_all_nodes_unique(folder: Path) -> None:
     assert (spec.job_name, spec.site.nodes[0].name) == ("my-job-0a1b2c", "my-job-0a1b2c-0")
 
 
+@pytest.mark.parametrize(("words", "here"), [((), "My Job"), (("--job_workspace=/opt/code",), "elsewhere")])
+def test_results_come_into_the_workspace_or_the_current_folder(
+    folder: Path, words: tuple[str, ...], here: str
+) -> None:
+    cwd = folder.parent / here
+    cwd.mkdir(exist_ok=True)
+    rows = get_options("k8s")
+    split = split_command_line(["--image=i", *words], {name: row.values for name, row in rows.items()})
+    spec = make_k8s_spec(gather("k8s", split, cwd), split, cwd=cwd, environ={}, run="0a1b2c")
+    assert (spec.fetch_output, spec.fetch_logs) == (cwd / "output", cwd / "log")
+
+
 @given(st.sampled_from(["cpu", "memory"]), st.text(alphabet="0123456789.mkMGTPEi-e ", max_size=8))
 def test_accepted_quantity_is_a_number_and_a_unit(kind: str, text: str) -> None:
     if QUANTITIES[kind].fullmatch(text):
