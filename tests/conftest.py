@@ -15,7 +15,15 @@ import hypothesis
 import pytest
 
 from support import furnished, guard, leaks
-from support.jobs import PLACES, SEAM_PLACES, TRAINING_SEAM_PLACES, FabricPlace, LocalPlace, Place
+from support.jobs import (
+    PLACES,
+    POD_PLACES,
+    SEAM_PLACES,
+    TRAINING_SEAM_PLACES,
+    FabricPlace,
+    LocalPlace,
+    Place,
+)
 from support.openmpi import MpiPlace
 from support.process import poll_until
 from support.wheelhouse import make_wheelhouse
@@ -117,14 +125,16 @@ def check_leftovers(check_leftovers_of_the_run: None) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out tests without the mark `seam` in further placements of backends."""
-    items[:] = [item for item in items if item.get_closest_marker("seam") or not _is_further(item)]
+    """Leave out tests without the mark `seam` in further placements of backends, and `standing` in pods."""
+    items[:] = [item for item in items if _belongs(item)]
 
 
-def _is_further(item: pytest.Item) -> bool:
-    return isinstance(item, pytest.Function) and (
-        hasattr(item, "callspec")
-        and item.callspec.params.get("place") in (*SEAM_PLACES, *TRAINING_SEAM_PLACES)
+def _belongs(item: pytest.Item) -> bool:
+    place = item.callspec.params.get("place") if hasattr(item, "callspec") else None
+    if place not in (*SEAM_PLACES, *TRAINING_SEAM_PLACES):
+        return True
+    return bool(item.get_closest_marker("seam")) and not (
+        place in POD_PLACES and item.get_closest_marker("standing")
     )
 
 
@@ -182,6 +192,13 @@ def mpi_led_place(hosts: Hosts) -> Place:
 @pytest.fixture
 def mpi4_led_place(hosts: Hosts) -> Place:
     return MpiPlace(hosts, 4, "--head=node")
+
+
+@pytest.fixture
+def k8s_place(cluster: Kube) -> Place:
+    from support.kube import KubePlace
+
+    return KubePlace(cluster, 2)
 
 
 @pytest.fixture(scope="session")

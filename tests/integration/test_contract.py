@@ -124,6 +124,7 @@ def test_proxies_and_stale_contract_variables_do_not_reach_a_program(place: Plac
 
 
 @pytest.mark.seam
+@pytest.mark.standing
 def test_files_on_the_node_are_complete(place: Place, workspace: Path) -> None:
     write(workspace, "import os, sys\nos.write(1, bytes(range(256)) * 20000); sys.stderr.write('end')")
     code, job = finished(place, workspace, *ALONE, "--worker_num=4")
@@ -237,7 +238,7 @@ def test_killing_the_launcher_leaves_nothing(place: Place, workspace: Path) -> N
         for key in ("pserver/0", "trainer/0", "trainer/1"):
             job.until_printed("ready", [key])
         os.kill(job.launcher.pid, signal.SIGKILL)
-        until_nothing_runs(1 + 2)
+        until_nothing_runs(place.lease_s + 1 + 2)
 
 
 @pytest.mark.seam
@@ -247,9 +248,9 @@ def test_a_stopped_launcher_is_silent_and_the_job_ends(place: Place, workspace: 
         job.until_printed("ready", ["trainer/0"])
         keeper, _agent = job.guards("trainer/0")
         os.kill(job.launcher.pid, signal.SIGSTOP)
-        until_gone(keeper, within_s=3 + 1 + 2)
+        until_gone(keeper, within_s=3 + place.lease_s + 1 + 2)
         os.kill(job.launcher.pid, signal.SIGCONT)
-        assert job.launcher.wait() == codes.NODE_LOST
+        assert job.launcher.wait() == (codes.HUP if place.lease_s else codes.NODE_LOST)
     until_nothing_runs(1.0)
 
 
@@ -296,7 +297,7 @@ def test_other_processes_of_the_user_are_untouched(place: Place, workspace: Path
             job.until_printed("ready", ["trainer/0"])
             keeper, _agent = job.guards("trainer/0")
             os.kill(job.launcher.pid, signal.SIGKILL)
-            until_gone(keeper, within_s=1 + 2)
+            until_gone(keeper, within_s=place.lease_s + 1 + 2)
         os.kill(bystander.pid("trainer/0"), 0)
         bystander.launcher.proc.send_signal(signal.SIGINT)
         assert bystander.launcher.wait() == codes.INT
@@ -306,6 +307,7 @@ def test_other_processes_of_the_user_are_untouched(place: Place, workspace: Path
 
 
 @pytest.mark.seam
+@pytest.mark.standing
 def test_two_jobs_with_one_log_folder_are_refused_with_the_first_ones_id(
     place: Place, workspace: Path
 ) -> None:

@@ -176,6 +176,7 @@ def test_two_jobs_at_once_do_not_disturb_each_other(place: Place, workspace: Pat
 
 
 @pytest.mark.seam
+@pytest.mark.standing
 def test_a_busy_port_that_was_given_is_named_with_its_holder(place: Place, workspace: Path) -> None:
     write(workspace)
     with place.holding_port() as (port, pid):

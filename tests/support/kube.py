@@ -14,6 +14,7 @@ import yaml
 from kubernetes import client, config
 
 from pslaunch.options.k8s_values import ROOT
+from support import leaks
 from support.jobs import PSLAUNCH, has
 from support.process import poll_until
 from testbed.kube import NAMESPACE, of_run, why_not
@@ -140,7 +141,7 @@ def open_kube() -> Iterator[Kube]:
 class KubePlace:
     """Pods of the run's cluster, as the limited user has them. Files of a job are here once it has ended."""
 
-    name, led = "k8s", True
+    name, led, lease_s = "k8s", True, 6.0
 
     def __init__(self, cluster: Kube, nodes: int, *options: str) -> None:
         self._cluster, self.nodes, self._options = cluster, nodes, options
@@ -151,7 +152,8 @@ class KubePlace:
         where = (f"--kubeconfig={self._cluster.kubeconfig}", f"--namespace={self._cluster.namespace}")
         what = (f"--image={PYTHON}", f"--nodes={self.nodes}", f"--job_dispatch_package={workspace}")
         numbers = [f"{name}=1" for name in ("--server_num", "--worker_num") if not has(options, name)]
-        own = ("--json", *where, *what, *numbers, *self._options)
+        mark = f"--env={leaks.MARK}={os.environ[leaks.MARK]}"  # on programs in pods too
+        own = ("--json", f"--lease={self.lease_s}", "--ttl=5", mark, *where, *what, *numbers, *self._options)
         return [*PSLAUNCH, "k8s", "apply", *own, *options, *program]
 
     def workspaces(self, workspace: Path) -> list[Path]:

@@ -69,6 +69,7 @@ def test_commands_documented_to_work_parse(
         return
     if argv[0] == "mpi":
         others.mpirun(4)
-    dry = ["--dry_run"] if argv[0] in ("local", "fabric", "mpi") else []
-    assert cli._run([argv[0], *dry, *argv[1:]]) == codes.OK, capfd.readouterr().err
+    command, dry = (2, ["--dry_run", "--image=i"]) if argv[0] == "k8s" else (1, ["--dry_run"])
+    dry = dry if argv[0] in ("local", "fabric", "mpi", "k8s") else []
+    assert cli._run([*argv[:command], *dry, *argv[command:]]) == codes.OK, capfd.readouterr().err
     assert {path.name for path in (workspace / "ws").iterdir()} == {"train.py", "train_data_dir"}, "no start"
