@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import math
 import os
@@ -14,12 +15,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
-from ..errors import FileError, HostError, NodeLostError, PreflightError, PslaunchError, SpecError
+from ..errors import (
+    ClusterError,
+    FileError,
+    HostError,
+    NodeLostError,
+    PreflightError,
+    PslaunchError,
+    SpecError,
+)
 from ..node import codes
 from ..node.head.events import Event, check_event
 from ..node.job import Node, Plan, to_data
 from ..node.later import relay
 from ..options.k8s_spec import Access, K8sReach
+from ..options.k8s_values import SecretKey
 from . import k8s_manifests as manifests
 from .base import OF_ANOTHER, Ended, Line, Tell
 from .k8s_api import Cluster, open_cluster
@@ -52,8 +62,10 @@ def from_data(data: Any) -> K8sReach:
     """Return a K8sReach from the data of `to_data`. Raises SpecError if another version wrote it."""
     try:
         claims = tuple((str(name), str(path)) for name, path in data["claims"])
-        return K8sReach(**{**data, "claims": claims, "access": Access(**data["access"])})
-    except (KeyError, TypeError, ValueError):
+        secrets = {name: SecretKey(*key.values()) for name, key in data["env_secrets"].items()}
+        made = {"claims": claims, "tolerations": tuple(data["tolerations"]), "env_secrets": secrets}
+        return K8sReach(**{**data, **made, "access": Access(**data["access"])})
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise SpecError(OF_ANOTHER) from None
 
 
@@ -252,13 +264,46 @@ class K8sBackend:
         for thing in self._made if self._reach.lease_s else ():
             if thing["kind"] == "Job":
                 limit_s = self._reach.deadline_s and math.ceil(self._reach.deadline_s)
-                self._patch(thing["metadata"]["name"], {"activeDeadlineSeconds": limit_s})
+                patch = functools.partial(self._patch, thing["metadata"]["name"])
+                self._insist(functools.partial(patch, {"activeDeadlineSeconds": limit_s}))
+
+    def _insist(self, work: Callable[[], None]) -> None:
+        """Repeat a call while the API is away, for at most the time that pods are waited for."""
+        end_s = time.monotonic() + self._reach.wait_timeout_s
+        while True:
+            try:
+                return work()
+            except ClusterError:
+                if time.monotonic() > end_s or self._cancelled.wait(POLL_S):
+                    raise
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         pod = self._pods.get(node.id) or self._list_pods().get(node.id)
         if pod is None:
             raise HostError(node.name, words[0], "its pod is gone")
-        return self._answer(pod, words)
+        return self._answer_whole(pod, words)
+
+    def _answer_whole(self, pod: Thing, words: Sequence[str]) -> Iterator[bytes]:
+        """Return the answer of a program; where it is cut, the same program's answer from there on."""
+        given, came_s = Given(), time.monotonic()
+        while True:
+            try:
+                for piece in given.skip(self._answer(pod, words)):
+                    yield piece
+                    came_s = time.monotonic()
+                return
+            except (HostError, ClusterError):
+                if time.monotonic() > came_s + SILENT_S or self._cancelled.wait(POLL_S):
+                    raise
+                self._check_runs(pod)
+
+    def _check_runs(self, pod: Thing) -> None:
+        """Raise HostError if the pod has ended; its machine or the API may only be away."""
+        name = pod["metadata"]["name"]
+        with contextlib.suppress(ClusterError):
+            now = next((p for p in self._list_pods().values() if p["metadata"]["name"] == name), None)
+            if now is None or not _get_state(now, "running"):
+                raise HostError(name, "fetch", "its pod has ended")
 
     def _answer(self, pod: Thing, words: Sequence[str]) -> Iterator[bytes]:
         name = pod["metadata"]["name"]
@@ -329,6 +374,32 @@ class K8sBackend:
         except PslaunchError as e:
             if not isinstance(e.__cause__, ApiException) or e.__cause__.status != 404:
                 raise
+
+
+class Given:
+    """Bytes of an answer that were passed on, by their hash; a later answer has to begin with them."""
+
+    def __init__(self) -> None:
+        self._hash, self._size = hashlib.sha256(), 0
+
+    def skip(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the rest of an answer. Raises FileError if it is another one."""
+        again, left = hashlib.sha256(), self._size
+        for piece in pieces:
+            old, new = piece[:left], piece[left:]
+            again.update(old)
+            left -= len(old)
+            if new:
+                self._compare(again)
+                for each in (again, self._hash):
+                    each.update(new)
+                self._size += len(new)
+                yield new
+        self._compare(again)
+
+    def _compare(self, again: Any) -> None:
+        if again.digest() != self._hash.digest():
+            raise FileError("its files changed while they were fetched; fetch them again")
 
 
 class _Looking:

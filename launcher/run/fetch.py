@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..backends.base import Backend
-from ..errors import FileError
+from ..errors import FileError, PslaunchError
 from ..node.job import Node
 from ..node.later.relay import NOTES
 
@@ -26,10 +26,11 @@ MAX_ENTRIES = 1_000_000
 
 
 class Fetched(NamedTuple):
-    """Results of a fetch: paths written here, and messages about the rest."""
+    """Results of a fetch: paths written here, messages about the rest, and errors of nodes."""
 
     brought: list[str]
     left_out: list[str]
+    failed: list[PslaunchError]
 
 
 def fetch_results(
@@ -43,16 +44,21 @@ def fetch_results(
     """Fetch a job's results from its nodes.
 
     output: folder for the new and changed files in `output/` of node 0. logs: folder for one folder per
-    node, `ID-NAME`, with its `log/`. Raises PslaunchError, also if a folder now belongs to another job.
+    node, `ID-NAME`, with its `log/`. A node fails also if a folder there now belongs to another job.
     """
-    found = Fetched([], [])
+    found = Fetched([], [], [])
+
+    def bring(node: Node, folder: Path, mode: str, path: str) -> None:
+        try:
+            unpack(backend.ask(node, [mode, path, node.state_dir, job_id]), folder, found)
+        except PslaunchError as e:  # others may have theirs
+            found.failed.append(e)
+
     if output is not None:
-        words = ["results", nodes[0].output_dir, nodes[0].state_dir, job_id]
-        unpack(backend.ask(nodes[0], words), output, found)
+        bring(nodes[0], output, "results", nodes[0].output_dir)
     if logs is not None:
         for node in nodes:
-            place = logs / f"{node.id}-{node.name.replace('/', '_')}"
-            unpack(backend.ask(node, ["pack", node.log_dir, node.state_dir, job_id]), place, found)
+            bring(node, logs / f"{node.id}-{node.name.replace('/', '_')}", "pack", node.log_dir)
     return found
 
 

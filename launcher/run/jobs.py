@@ -436,6 +436,8 @@ def fetch(
         _say(path, out)
     for left_out in found.left_out:
         _tell(f"pslaunch fetch: not fetched: {left_out}")
+    for e in found.failed:
+        raise e
     if output is None:
         raise PslaunchError(f"{_explain_nothing_ran(r)}; only logs were fetched")
     return codes.OK

@@ -34,7 +34,6 @@ from ..errors import (
     HostsError,
     NodeLostError,
     PreflightError,
-    PslaunchError,
     SpecError,
 )
 from ..node import codes
@@ -477,18 +476,18 @@ def _fetch(
     # `release`: the job has ended, nothing on the nodes needs a wait.
     cut = backend.cancel if isinstance(backend, BeginningBackend) else backend.release
     work = functools.partial(fetch_results, backend, plan.job_id, nodes, output=output, logs=logs)
-    try:
-        found = SlowWork(loop, work).wait(lambda: bool(asked), cut)
-        if found is None:
-            number, why = asked[0]
-            watch.say(f"fetching results was interrupted: {why}", "error")
-            return codes.SIGNAL_BASE + number
-    except PslaunchError as e:
-        first = nodes[0]
-        watch.say(f"results were not fetched: {e}; they are in {first.output_dir} on {first.name}", "error")
-        return e.exit_code
+    found = SlowWork(loop, work).wait(lambda: bool(asked), cut)
+    if asked or found is None:
+        number, why = asked[0]
+        watch.say(f"fetching results was interrupted: {why}", "error")
+        return codes.SIGNAL_BASE + number
     for left_out in found.left_out:
         watch.say(f"not fetched: {left_out}", "warning")
+    for e in found.failed:
+        first = nodes[0]
+        watch.say(f"results were not fetched: {e}; they are in {first.output_dir} on {first.name}", "error")
+    if found.failed:
+        return found.failed[0].exit_code
     if not quiet:
         watch.say(f"results are in {' and '.join(places)}")
     return codes.OK

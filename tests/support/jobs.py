@@ -205,8 +205,8 @@ class Job:
         return parent_of(agent), agent
 
     def end(self) -> Event:
-        """The last event."""
-        last = self.events()[-1]
+        """The last event of the job; notes about its results may follow."""
+        last = [e for e in self.events() if e["event"] != "note"][-1]
         assert last["event"] == "end", last
         return last
 

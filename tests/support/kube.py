@@ -53,6 +53,20 @@ class Kube:
 
         poll_until(has_account, describe=f"no account in {self.namespace}")
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Address of the API server."""
+        host, _, port = str(self.core.api_client.configuration.host).removeprefix("https://").partition(":")
+        return host, int(port)
+
+    def lead_through(self, endpoint: tuple[str, int], path: Path) -> Path:
+        """Write a kubeconfig for the same server at another address, and return its path."""
+        read = yaml.safe_load(self.kubeconfig.read_text())
+        there = read["clusters"][0]["cluster"]
+        there |= {"server": "https://{}:{}".format(*endpoint), "tls-server-name": self.address[0]}
+        path.write_text(yaml.safe_dump(read))
+        return path
+
     def list_names(self) -> set[str]:
         """Name all objects in the namespace that a job may have made."""
         lists = {
@@ -143,17 +157,19 @@ class KubePlace:
 
     name, led, lease_s = "k8s", True, 6.0
 
-    def __init__(self, cluster: Kube, nodes: int, *options: str) -> None:
+    def __init__(self, cluster: Kube, nodes: int, *options: str, kubeconfig: Path | None = None) -> None:
         self._cluster, self.nodes, self._options = cluster, nodes, options
+        self._kubeconfig = kubeconfig or cluster.kubeconfig
         self._workspace = Path()
 
     def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
         self._workspace = workspace
-        where = (f"--kubeconfig={self._cluster.kubeconfig}", f"--namespace={self._cluster.namespace}")
+        where = (f"--kubeconfig={self._kubeconfig}", f"--namespace={self._cluster.namespace}")
         what = (f"--image={PYTHON}", f"--nodes={self.nodes}", f"--job_dispatch_package={workspace}")
         numbers = [f"{name}=1" for name in ("--server_num", "--worker_num") if not has(options, name)]
         mark = f"--env={leaks.MARK}={os.environ[leaks.MARK]}"  # on programs in pods too
-        own = ("--json", f"--lease={self.lease_s}", "--ttl=5", mark, *where, *what, *numbers, *self._options)
+        ttl = () if has(options, "--ttl") else ("--ttl=5",)  # of a job whose launcher is gone
+        own = ("--json", f"--lease={self.lease_s}", *ttl, mark, *where, *what, *numbers, *self._options)
         return [*PSLAUNCH, "k8s", "apply", *own, *options, *program]
 
     def workspaces(self, workspace: Path) -> list[Path]:
