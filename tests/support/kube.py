@@ -183,14 +183,17 @@ class KubePlace:
         return self._workspace.joinpath(*inner)
 
     def pid_here(self, node: int, pid: int) -> int:
-        """Return the process whose innermost id is `pid`, by the environment that its job has given it."""
-        for folder in Path("/proc").glob("[0-9]*"):
+        """Return the process of this test that has this id in its pod, the newest of several jobs'."""
+        found: dict[int, int] = {}  # by start
+        for here in leaks.processes_of_the_test():
+            folder = Path(f"/proc/{here}")
             with contextlib.suppress(OSError):
                 inner = re.search(r"^NSpid:.*\s(\d+)$", (folder / "status").read_text(), re.M)
                 environ = (folder / "environ").read_bytes().split(b"\0")
+                start = int((folder / "stat").read_text().rpartition(")")[2].split()[19])
                 if inner and int(inner[1]) == pid and f"PSLAUNCH_NODE_ID={node}".encode() in environ:
-                    return int(folder.name)
-        raise LookupError(f"no process {pid} of node {node}")
+                    found[start] = here
+        return found[max(found)]
 
     def holding_port(self) -> contextlib.AbstractContextManager[tuple[int, int]]:
         pytest.skip("a pod has all ports to itself")

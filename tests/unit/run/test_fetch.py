@@ -35,7 +35,7 @@ def entry(name: str, data: bytes = b"", **fields: object) -> Callable[[tarfile.T
 
 
 def fetched(pieces: Iterable[bytes], folder: Path) -> Fetched:
-    found = Fetched([], [])
+    found = Fetched([], [], [])
     unpack(iter(pieces), folder, found)
     return found
 
@@ -152,7 +152,7 @@ def test_huge_claimed_size_ends_with_the_data(tmp_path: Path, kind: bytes) -> No
 
 def test_a_file_comes_without_its_folder(tmp_path: Path) -> None:
     found = fetched([stream(entry("old/older/new", b"1"))], tmp_path / "out")
-    assert found == ([f"{tmp_path}/out/old/older/new"], [])
+    assert found == ([f"{tmp_path}/out/old/older/new"], [], [])
     assert (tmp_path / "out/old/older/new").read_bytes() == b"1"
 
 
