@@ -470,7 +470,7 @@ OPTIONS: Final[Sequence[Option]] = (
         help="A conf.py; its ports, job name and variables are used, not its hosts.",
     ),
     Option(
-        name="trace", metavar="FILE", kind=Text(), says="PSLAUNCH_TRACE, else none", backends=STARTED,
+        name="trace", metavar="FILE", kind=Text(), says="PSLAUNCH_TRACE, else none",
         help="File for each control message, without secrets; nodes write theirs beside their logs.",
     ),
     _make_flag("detach", "Return as soon as the programs run; the job continues by itself.", STARTED),

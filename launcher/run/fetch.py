@@ -44,7 +44,7 @@ def fetch_results(
     """Fetch a job's results from its nodes.
 
     output: folder for the new and changed files in `output/` of node 0. logs: folder for one folder per
-    node, `ID-NAME`, with its `log/`. A node fails also if a folder there now belongs to another job.
+    node, `ID-NAME` or `ID`, with its `log/`. A node fails also if a folder there now belongs to another job.
     """
     found = Fetched([], [], [])
 
@@ -58,7 +58,9 @@ def fetch_results(
         bring(nodes[0], output, "results", nodes[0].output_dir)
     if logs is not None:
         for node in nodes:
-            bring(node, logs / f"{node.id}-{node.name.replace('/', '_')}", "pack", node.log_dir)
+            # A name of this run alone says nothing; the next run's logs then take the place of these.
+            name = "" if node.name.startswith(f"{job_id}-") else f"-{node.name.replace('/', '_')}"
+            bring(node, logs / f"{node.id}{name}", "pack", node.log_dir)
     return found
 
 

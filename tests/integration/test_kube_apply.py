@@ -74,7 +74,7 @@ for i in range(400):
 """
 
 
-def test_lost_line_is_opened_again_and_nothing_is_told_twice(
+def test_lost_line_is_opened_again_and_no_line_of_output_comes_twice(
     cluster: Kube, workspace: Path, tmp_path: Path
 ) -> None:
     (workspace / "train.py").write_text(COUNT)

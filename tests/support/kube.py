@@ -178,8 +178,7 @@ class KubePlace:
     def seen_here(self, node: int, path: str) -> Path:
         inner = Path(path).relative_to(ROOT).parts[1:]
         if inner[:1] == ("log",):
-            (folder,) = (self._workspace / "log").glob(f"{node}-*")
-            return folder.joinpath(*inner[1:])
+            return self._workspace.joinpath("log", str(node), *inner[1:])
         return self._workspace.joinpath(*inner)
 
     def pid_here(self, node: int, pid: int) -> int:

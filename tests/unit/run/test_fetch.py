@@ -117,7 +117,7 @@ def sparse(name: str) -> bytes:
 
 def test_sparse_file_is_left_out(tmp_path: Path) -> None:
     found = fetched([sparse("huge")], tmp_path / "out")
-    assert found == ([], [f"{tmp_path}/out/huge is not a file, folder or link"])
+    assert found == ([], [f"{tmp_path}/out/huge is not a file, folder or link"], [])
 
 
 @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE])
