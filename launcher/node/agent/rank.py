@@ -129,6 +129,7 @@ def _wait(agent: socket.socket, parent: int) -> tuple[int, bool, bytes]:
 
 def _fork_keeper(listener: socket.socket, order: Mapping[str, Any], secret: str) -> None:
     """Fork the keeper out of mpirun's processes, without any descriptor that mpirun waits for."""
+    first = procs.read_proc(os.getpid())
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -139,7 +140,7 @@ def _fork_keeper(listener: socket.socket, order: Mapping[str, Any], secret: str)
         if os.fork():
             os._exit(0)
         _close_inherited({listener.fileno()})
-        code = _keep(listener, order, secret, loans)
+        code = _keep(listener, order, secret, first, loans)
     except BaseException as e:  # border of a process
         sys.excepthook(type(e), e, e.__traceback__)
         procs.complain(f"keeper: {type(e).__name__}: {e}")
@@ -169,14 +170,20 @@ def _close_inherited(kept: set[int]) -> None:
                 os.close(fd)
 
 
-def _keep(listener: socket.socket, order: Mapping[str, Any], secret: str, lent: dict[int, Loan]) -> int:
+def _keep(
+    listener: socket.socket,
+    order: Mapping[str, Any],
+    secret: str,
+    first: procs.Proc | None,
+    lent: dict[int, Loan],
+) -> int:
     """Take the loans of all ranks of this node, then be its keeper."""
     from ..line import reach, wire
     from . import keeper
 
     with suppress(OSError):  # only trainers are bound
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    size = _take_loans(listener, lent)
+    size = _take_loans(listener, first, lent)
     listener.close()
     for name in [name for name in os.environ if name.startswith(env.MPI_FAMILIES)]:
         del os.environ[name]
@@ -209,12 +216,21 @@ def pack_ranks(ranks: Sequence[int]) -> list[list[int]]:
     return found
 
 
-def _take_loans(listener: socket.socket, loans: dict[int, Loan]) -> int:
-    """Add the loans of this node, by rank; return the number of ranks on all nodes. Raises OSError."""
+def _take_loans(listener: socket.socket, first: procs.Proc | None, loans: dict[int, Loan]) -> int:
+    """Add the loans of this node, by rank; return the number of ranks on all nodes.
+
+    first: the rank process that has forked us; without it, mpirun has ended them all. Raises OSError.
+    """
     end_s = time.monotonic() + LEND_LIMIT_S
     while True:
-        listener.settimeout(max(0.1, end_s - time.monotonic()))
-        sock, _ = listener.accept()
+        listener.settimeout(min(PARENT_EVERY_S, max(0.1, end_s - time.monotonic())))
+        try:
+            sock, _ = listener.accept()
+        except socket.timeout:
+            now = first and procs.read_proc(first.pid)
+            if now and first and now.start == first.start and not now.is_gone and time.monotonic() < end_s:
+                continue
+            raise
         pid, uid = _get_peer(sock)
         lender = procs.read_proc(pid)
         if uid != os.getuid() or lender is None:
