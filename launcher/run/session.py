@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TextIO, TypeVar, cast
 
@@ -101,7 +101,8 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     if spec.detach and spec.site.remote:
         _remember(plan, 0, spec.site.reach).unlink()  # only a test of writing: nobody leads the job yet
     try:
-        code, began = _run(spec, plan, trace, as_json=as_json, out=out)
+        with _report_failed_start(out or sys.stdout) if as_json else contextlib.nullcontext():
+            code, began = _run(spec, plan, trace, as_json=as_json, out=out)
     except HostsError as e:
         if _inspect_hosts(spec, e.failed):
             raise e.shorten() from e
@@ -112,6 +113,21 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     if not began and code not in NO_LOOK:
         _inspect_hosts(spec, {})
     return code
+
+
+@contextlib.contextmanager
+def _report_failed_start(out: TextIO) -> Iterator[None]:
+    """Print the event `end` if a job could not begin: no head has one."""
+    began_s = time.monotonic()
+    try:
+        yield
+    except PslaunchError as e:
+        end = {
+            "time": round(time.time(), 3), "event": "end", "code": int(e.exit_code), "reason": str(e),
+            "elapsed_s": round(time.monotonic() - began_s, 3), "failure": None,
+        }  # fmt: skip
+        print(json.dumps(end), file=out, flush=True)
+        raise
 
 
 def _make_folders(spec: JobSpec) -> None:
