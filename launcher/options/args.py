@@ -41,6 +41,7 @@ class Split(NamedTuple):
     forwarded: tuple[str, ...] = ()  # the program's options that stood before it, as they were
     program: str | None = None
     program_args: tuple[str, ...] = ()  # what followed the program, or `--`
+    written: Mapping[str, str] = {}  # other spellings of options that were used, by the option's name
 
 
 def split_command_line(
@@ -90,6 +91,7 @@ class _Splitter:
         self.ours: list[str] = []
         self.flags: dict[str, str] = {}
         self.forwarded: list[str] = []
+        self.written: dict[str, str] = {}
 
     def split(self) -> Split:
         while self.at < len(self.words):
@@ -114,17 +116,23 @@ class _Splitter:
             forwarded=tuple(self.forwarded),
             program=program,
             program_args=tuple(self.words[args_from:]),
+            written=self.written,
         )
 
     def _take_option(self, word: str) -> None:
         word = "--help" if word == "-h" and "help" in self.options else word
         written, has_value, value = word.partition("=")
-        written = f"--{self.aliases[written]}" if written in self.aliases else written
+        if written in self.aliases:
+            self.written[self.aliases[written]] = written
+            written = f"--{self.aliases[written]}"
+        else:
+            self.written.pop(written[2:].replace("-", "_"), None)
         name = written[2:]
         if (bare := written.lstrip("-").replace("-", "_")) in self.refused:
-            raise SpecError(f"{written} is not supported: {self.refused[bare]}")
+            raise SpecError(f"{written} is not supported: {self.refused[bare].format(written)}")
         if not written.startswith("--") or not name or name.startswith("-"):
             self._refuse_foreign(word.partition("=")[0], word.strip("-").partition("=")[0])
+            self._refuse_near_alias(word)
             raise SpecError(
                 f"{word}: options begin with two dashes and a name; "
                 "put options of the program after the program's name"
@@ -143,13 +151,17 @@ class _Splitter:
             self._refuse_near_miss(name, key)
             self.forwarded.append(word)
 
+    def _show(self, name: str) -> str:
+        """Return an option as it was written last."""
+        return self.written.get(name, f"--{name}")
+
     def _take_ours(self, key: str, value: str | None) -> None:
         name, values = self.options[key]
         self._refuse_repeated(key, name)
         if values:
             value = self._take_values(name, values, [] if value is None else [value])
         elif value is not None:
-            value = None if parse_argument(parse_bool, value, f"--{name}") else "False"
+            value = None if parse_argument(parse_bool, value, self._show(name)) else "False"
         self.ours.append(f"--{name}" if value is None else f"--{name}={value}")
 
     def _take_flag(self, key: str, value: str | None) -> None:
@@ -163,21 +175,25 @@ class _Splitter:
 
     def _refuse_repeated(self, key: str, name: str) -> None:
         if key in self.seen and key not in self.repeatable:
-            raise SpecError(f"--{name} is given twice")
+            raise SpecError(f"{self._show(name)} is given twice")
         self.seen.add(key)
 
     def _take_values(self, name: str, count: int, found: list[str]) -> str:
         while len(found) < count:
             found.append(self._take_value(name))
         if any(" " in value for value in found[:-1]):
-            raise SpecError(f"--{name} {shlex.join(found)}: only its last value may contain a blank")
+            raise SpecError(
+                f"{self._show(name)} {shlex.join(found)}: only its last value may contain a blank"
+            )
         return " ".join(found)
 
     def _take_value(self, name: str) -> str:
         ends = self.at >= len(self.words) or self.words[self.at].startswith("--")
         if ends or self.words[self.at] in self.aliases:
             hint = "" if self.at >= len(self.words) else f" ({self.words[self.at]} is an option)"
-            raise SpecError(f"--{name} needs a value: --{name}=VALUE{hint}")
+            shown = self._show(name)
+            form = f"{shown}=VALUE" if shown.startswith("--") else f"{shown} VALUE"
+            raise SpecError(f"{shown} needs a value: {form}{hint}")
         self.at += 1
         return self.words[self.at - 1]
 
@@ -188,6 +204,16 @@ class _Splitter:
                 f"{shown} belongs to other launchers; use --{self.options[ours][0]}. "
                 f"To pass {shown} to the program, put it after the program's name"
             )
+
+    def _refuse_near_alias(self, word: str) -> None:
+        """Raise SpecError for a word with one dash that is nearly one of ours."""
+        written = word.partition("=")[0]
+        short, rest = written[:2], written[2:]
+        if short in self.aliases and rest.isdigit():
+            raise SpecError(f"{written}: write {short} {rest}")
+        near = find_nearest(written, [*self.aliases, *(f"--{name}" for name, _ in self.options.values())])
+        if near:
+            raise SpecError(f"unknown option {written}; did you mean {near}?")
 
     def _refuse_near_miss(self, name: str, key: str) -> None:
         near = None if key in NEVER_NEAR else find_nearest(key, [*self.options, *TRAINER_FLAGS])

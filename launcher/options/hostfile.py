@@ -6,7 +6,7 @@ A line is `user@node1 slots=2 max_slots=4  # comment`; rejected ones raise SpecE
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from ..errors import SpecError
@@ -18,6 +18,7 @@ WORDS: Final = {"slots": "slots", "cpu": "slots", "count": "slots",
                 "max_slots": "max_slots", "slots_max": "max_slots"}  # fmt: skip
 MAX_SLOTS: Final = 65535
 _COMMENT: Final = re.compile(r"(#|//).*")
+_IPV4: Final = re.compile(r"[0-9.]+")
 _IPV6: Final = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%\w+)?")
 
 
@@ -102,6 +103,11 @@ def _merge(lines: Sequence[SlotHost]) -> list[SlotHost]:
         raise SpecError(f"{lines[MAX_HOSTS].host.where}: {MAX_HOSTS} hosts at most, named twice or not")
     found: dict[str, SlotHost] = {}
     for line in lines:
+        if near := _find_same(line.host, found.values()):
+            raise SpecError(
+                f"{line.host.where}: {line.host.text!r} and {near.text!r} ({near.where}) may be one host: "
+                "give each host one name"
+            )
         known = found.setdefault(line.host.address, line)
         if known is line:
             continue
@@ -113,6 +119,15 @@ def _merge(lines: Sequence[SlotHost]) -> list[SlotHost]:
             line.max_slots or known.max_slots,
         )
     return list(found.values())
+
+
+def _find_same(host: Host, others: Iterable[SlotHost]) -> Host | None:
+    """Return another host whose name is this one's without its domain, or with one."""
+    for other in others:
+        short, whole = sorted((host.name, other.host.name), key=len)
+        if whole.startswith(f"{short}.") and not _IPV4.fullmatch(whole):
+            return other.host
+    return None
 
 
 def deal_ranks(hosts: Sequence[SlotHost], ranks: int | None, *, oversubscribe: bool, label: str) -> list[int]:

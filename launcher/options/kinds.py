@@ -17,7 +17,7 @@ class Value(NamedTuple):
     """One value of an option, as text."""
 
     text: str
-    label: str  # "--port", "pslaunch.toml: [local].port", "conf.py:12: PADDLE_PORT"
+    label: str  # "--port", "-n", "pslaunch.toml: [local].port", "conf.py:12: PADDLE_PORT"
 
     @property
     def shown(self) -> str:
@@ -27,7 +27,7 @@ class Value(NamedTuple):
     @property
     def on_line(self) -> bool:
         """Return True for a value of the command line."""
-        return self.label.startswith("--")
+        return self.label.startswith("-")
 
 
 SourceValues = Mapping[str, Sequence[Value]]  # from one place: the values of each option

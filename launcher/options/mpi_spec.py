@@ -6,21 +6,25 @@ PreflightError. No host is contacted, but mpirun is asked for its version.
 
 from __future__ import annotations
 
+import getpass
 import itertools
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from pslaunch.runtime.shared import nics
 
 from ..errors import PreflightError, SpecError
 from ..node.job import Count, Node
 from .args import Split
 from .hostfile import deal_ranks, parse_host_list, parse_hostfile
 from .locate import locate
-from .options import DEFAULT, MAX_PROCESSES, REFUSED
+from .options import DEFAULT, FOR_MPIRUN, MAX_PROCESSES, REFUSED
 from .remote_spec import check_remote_effects, read_folders, read_nic, read_package, read_programs
 from .sources import Given
 from .spec import JobSpec, Site, check_spec, read_common_options, refuse_without_effect
@@ -28,7 +32,7 @@ from .spec import JobSpec, Site, check_spec, read_common_options, refuse_without
 VERSIONS: Final = (4, 5)  # of Open MPI
 ASK_S: Final = 10.0  # limit of `mpirun --version`
 BATCHES: Final = ("slurm", "pbs")  # scripts that run in an allocation
-NOT_OURS: Final = REFUSED["mpi"]
+NOT_OURS: Final = {name: why for name, why in REFUSED["mpi"].items() if name not in FOR_MPIRUN}
 # Words of mpirun that only options of ours may give.
 OURS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("n", "np", "c"), "worker_num"),
@@ -84,6 +88,7 @@ def make_mpi_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str
     name, folder, logs = read_folders(given, workspace, sent=package is not None)
     node = Node(0, "", "", dispatched=package is not None).place_in(folder, logs)
     mpirun, version = find_mpirun(given.read("mpirun"), cwd, environ)
+    _check_users(hosts)
     if version[0] < 5 and any(":" in host.name for host in hosts):
         raise SpecError("Open MPI 4 takes no IPv6 address as a host; give its name, as in /etc/hosts")
     reach = MpiReach(
@@ -179,6 +184,18 @@ def _read_hosts(given: Given, cwd: Path, environ: Mapping[str, str]) -> tuple[tu
         if count
     ]
     return tuple(hosts), sum(counts)
+
+
+def _check_users(hosts: Sequence[MpiHost]) -> None:
+    """Raise SpecError for another user on this machine, whom mpirun would ignore."""
+    for host in (host for host in hosts if host.user):
+        me, name = getpass.getuser(), socket.gethostname()
+        own = {"localhost", name, name.partition(".")[0]}.union(*nics.list_addresses().values())
+        if host.user != me and (host.name in own or host.name.startswith("127.")):
+            raise SpecError(
+                f"{host.user}@{host.name} is this machine, where mpirun starts processes as {me}: "
+                f"leave {host.user}@ out, or start the job as {host.user}"
+            )
 
 
 def _read_file(path: Path, shown: str) -> str:

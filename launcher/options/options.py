@@ -493,9 +493,24 @@ def get_options(backend: str) -> dict[str, Option]:
 DEFAULT: Final[Mapping[str, Any]] = {option.name: option.default for option in reversed(OPTIONS)}
 
 
-# Options of the same tools that a backend can't take, with the reason and the remedy.
+# Options of mpirun that are none of ours, but have no other meaning either: `--mpirun_args` takes them.
+FOR_MPIRUN: Final = frozenset(
+    {
+        *("report_bindings", "display", "display_map", "display_devel_map", "display_allocation"),
+        *("use_hwthread_cpus", "cpu_set", "cpu_list", "cpus_per_proc", "cpus_per_rank", "rankfile", "rf"),
+        *("nolocal", "nooversubscribe", "leave_session_attached", "debug_daemons", "v", "q"),
+        *("npernode", "pernode", "npersocket", "N"),
+    }
+)
+
+# Options of the same tools that a backend can't take, with the reason and the remedy. {}: as it was written.
 REFUSED: Final[Mapping[str, Mapping[str, str]]] = {
     "mpi": {
+        **dict.fromkeys(FOR_MPIRUN, "it is mpirun's: --mpirun_args '{}'"),
+        **dict.fromkeys(
+            ("npernode", "pernode", "npersocket", "N"),
+            "give -n for all hosts and --map-by ppr:N:node, with N for each host",
+        ),
         "app": "pslaunch runs one program in all trainers; start a job for each program, with a --job_name",
         **dict.fromkeys(
             ("wdir", "wd"), "programs run in the job's workspace; choose it by --root_dir or --job_workspace"

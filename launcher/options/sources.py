@@ -79,7 +79,9 @@ def _read_line(split: Split) -> SourceValues:
     layer: dict[str, list[Value]] = {}
     for word in split.ours:
         name, valued, text = word.removeprefix("--").partition("=")
-        layer.setdefault(name, []).append(Value(text if valued else "True", f"--{name}"))
+        layer.setdefault(name, []).append(
+            Value(text if valued else "True", split.written.get(name, f"--{name}"))
+        )
     return layer
 
 

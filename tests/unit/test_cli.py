@@ -54,7 +54,7 @@ def run(*words: str) -> int:
         ("fabric --cnf conf.py", ["--cnf", "--conf"]),
         ("fabric --install --hosts a --job_workspace /ws", ["--install", "--job_dispatch_package"]),
         ("local --hosts a train.py", ["--hosts is no option of this command; these have it: fabric"]),
-        ("mpi -n 0", ["worker_num=0", "expected a whole number from 1"]),
+        ("mpi -n 0", ["-n=0", "expected a whole number from 1"]),
         ("k8s apply", ["apply", "render"]),
         ("local --trainers 2 train.py", ["--trainers", "--worker_num"]),
         ("local -np 4 train.py", ["-np", "--worker_num"]),

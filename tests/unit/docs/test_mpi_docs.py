@@ -28,5 +28,5 @@ def test_page_names_the_options_that_only_hosts_have() -> None:
 
 def test_options_page_names_refused_options() -> None:
     page = (DOCS / "options.md").read_text()
-    short = {"wd", "s", "tag_output", "xterm"}
+    short = {"wd", "s", "tag_output", "xterm", "v", "q", "N", "rf"}
     assert [n for n in REFUSED["mpi"] if n not in short and f"`--{n.replace('_', '-')}`" not in page] == []

@@ -123,7 +123,7 @@ def test_config_is_no_near_miss_of_conf() -> None:
         (["--confg=x"], ["--confg", "--conf"]),
         (["-n", "3"], ["-n", "two dashes"]),
         (["-x"], ["-x"]),
-        (["-server_num=2"], ["-server_num=2"]),
+        (["-server_num=2"], ["-server_num", "--server_num?"]),
         (["-"], ["-"]),
         (["---x"], ["---x"]),
         (["--=3"], ["--=3"]),

@@ -45,6 +45,12 @@ def test_ranks_of_a_host_that_stands_twice_are_added() -> None:
     assert read("node1 slots=2\nnode1 slots=3\nnode1") == {"node1": 6}
 
 
+def test_hosts_of_different_domains_are_different() -> None:
+    assert read("node1.a\nnode1.b\n10.0.0.1\n10.0.0.11\n") == dict.fromkeys(
+        ("node1.a", "node1.b", "10.0.0.1", "10.0.0.11"), 1
+    )
+
+
 def test_max_slots_alone_are_slots_too() -> None:
     assert read("node1 max_slots=2\n") == {"node1": 2}
 
@@ -66,6 +72,8 @@ def test_max_slots_alone_are_slots_too() -> None:
         ("node1:22", "machines:1: 'node1:22': expected a host without a port; ~/.ssh/config sets its port"),
         ("node[1-2]", "machines:1: 'node[1-2]': expected one host a line"),
         ("-oProxyCommand=x", "machines:1: '-oProxyCommand=x': '-oProxyCommand=x' is not a host name"),
+        ("node1\nnode1.domain", "machines:2: 'node1.domain' and 'node1' (machines:1) may be one host: give"),
+        ("me@node1.a.b slots=2\nnode2\nnode1.a", "machines:3: 'node1.a' and 'me@node1.a.b' (machines:1) may"),
         ("a@node1\nb@node1", "machines:2: 'b@node1' was named as 'a@node1' before (machines:1)"),
     ],
 )

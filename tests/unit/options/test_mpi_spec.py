@@ -149,11 +149,11 @@ def test_workspace_on_the_hosts_is_not_sent(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-n", "3", "-hostfile", "none"], "--hostfile='none' can't be read: No such file or directory"),
+        (["-n", "3", "-hostfile", "none"], "-hostfile='none' can't be read: No such file or directory"),
         (["-hostfile", "machines", "-H", "a"], "are both given: give one"),
         (
             ["-H", "a:2", "-n", "3"],
-            "--worker_num=3 is more than the 2 slots of the hosts; add --oversubscribe",
+            "-n=3 is more than the 2 slots of the hosts; add --oversubscribe",
         ),
         (["-n", "3", "--worker_num", "4"], "--worker_num is given twice"),
         (["--app", "file"], "--app is not supported: pslaunch runs one program in all trainers; start a job"),
@@ -167,6 +167,20 @@ def test_workspace_on_the_hosts_is_not_sent(folder: Path) -> None:
         (["--mpirun_args", "a : b"], "--mpirun_args: : is not supported"),
         (["--mpirun_args", "'"], '--mpirun_args="\'": No closing quotation'),
         (["--mpirun_args=-np 4"], "--mpirun_args: give -np as an option of pslaunch mpi, --worker_num"),
+        (["-H", "nobody@127.0.0.1"], "nobody@127.0.0.1 is this machine, where mpirun starts processes as "),
+        (
+            ["--report-bindings"],
+            "--report-bindings is not supported: it is mpirun's: --mpirun_args '--report",
+        ),
+        (["-v"], "-v is not supported: it is mpirun's: --mpirun_args '-v'"),
+        (["-N", "2"], "-N is not supported: give -n for all hosts and --map-by ppr:N:node"),
+        (["--npernode", "2"], "--npernode is not supported: give -n for all hosts and --map-by ppr:N:node"),
+        (["-hostfil", "x"], "unknown option -hostfil; did you mean -hostfile?"),
+        (["-map-bi", "x"], "unknown option -map-bi; did you mean -map-by?"),
+        (["-n2"], "-n2: write -n 2"),
+        (["-n", "x"], "-n='x': expected a whole number from 1 to 4096"),
+        (["-n", "2", "-np", "3"], "-np is given twice"),
+        (["-x", "A B=1"], "-x 'A B' is not a variable name"),
         (["--hostfil=x"], "unknown option --hostfil; did you mean --hostfile?"),
     ],
 )
