@@ -34,6 +34,7 @@ from ..errors import (
     HostsError,
     NodeLostError,
     PreflightError,
+    PslaunchError,
     SpecError,
 )
 from ..node import codes
