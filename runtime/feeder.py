@@ -108,16 +108,27 @@ def _read_items(
 ) -> bool:
     """Read the items of all samples; returns False if one of them is none for the core."""
     below = _get_limit(layer) if layer.kind == "id" else None
-    count = len(items) if offsets is None else len(offsets) - 1
-    return _core.read_items(samples, place, below, items, offsets) == count
+    return _core.read_items(samples, place, below, items, offsets) == len(samples)
+
+
+def read_column(layer: Value, samples: Sequence[Any], place: int) -> npt.NDArray[Any] | None:
+    """Return the items at `place` of all samples in the layer's shape; None if one of them does not fit.
+
+    The items of a layer of ids are whole numbers if its shape is [batch], else lists or arrays of them.
+    """
+    is_list = layer.kind == "id" and len(layer.shape) > 1
+    offsets = np.arange(len(samples) + 1) * layer.size if is_list else None
+    items = _make_items(layer, len(samples) * layer.size if is_list else len(samples))
+    found = _read_items(layer, samples, place, items, offsets)
+    return items.reshape(-1, *layer.shape[1:]) if found else None
 
 
 def _read_column(layer: Value, samples: Sequence[Any], place: int) -> Column:
-    items = _make_items(layer, len(samples))
-    if not _read_items(layer, samples, place, items, None):
-        column = list(_list_items(layer, samples, place))
-        items = _make_ids(layer, enumerate(column)) if layer.kind == "id" else _stack(layer, column)
-    return items.reshape(-1, *layer.shape[1:])
+    items = read_column(layer, samples, place)
+    if items is not None:
+        return items
+    column = list(_list_items(layer, samples, place))
+    return _make_ids(layer, enumerate(column)) if layer.kind == "id" else _stack(layer, column)
 
 
 def _read_sequences(layer: Value, samples: Sequence[Any], place: int) -> Column:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from . import publish
 from .core import EOFException
+from .feeder import read_column
 from .reader import batch, buffered
 from .static.program import DTYPES, Variable, default_main_program
 
@@ -101,6 +102,10 @@ class GeneratorLoader:
     def _stack_samples(self, samples: Sequence[Any]) -> Feed:
         found: Feed = {}
         for place, variable in enumerate(self._variables):
+            read = read_column(variable, samples, place) if isinstance(samples, list | tuple) else None
+            if read is not None:
+                found[variable.name] = read
+                continue
             try:
                 column = [sample[place] for sample in samples]
             except (IndexError, TypeError):
