@@ -23,6 +23,7 @@ _MODULES = (
     "layer",
     "optimizer",
     "parameters",
+    "pooling",
     "reader",
     "trainer",
 )

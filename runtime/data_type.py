@@ -7,7 +7,13 @@ from typing import Literal
 
 from . import publish
 
-__all__ = ["InputType", "dense_vector", "integer_value"]
+__all__ = [
+    "InputType",
+    "dense_vector",
+    "dense_vector_sequence",
+    "integer_value",
+    "integer_value_sequence",
+]
 publish(__name__, __all__)
 
 DataKind = Literal["integer", "dense"]
@@ -15,10 +21,14 @@ DataKind = Literal["integer", "dense"]
 
 @dataclass(frozen=True, slots=True)
 class InputType:
-    """One input: `integer`, an id from 0 to dim - 1, or `dense`, a vector of `dim` numbers."""
+    """One input: `integer`, an id from 0 to dim - 1, or `dense`, a vector of `dim` numbers.
+
+    `is_sequence`: a list of these for each sample, of any length.
+    """
 
     dim: int
     kind: DataKind
+    is_sequence: bool = False
 
     def __post_init__(self) -> None:
         if self.dim < 1:
@@ -33,3 +43,13 @@ def integer_value(value_range: int) -> InputType:
 def dense_vector(dim: int) -> InputType:
     """Return the type of a vector of `dim` numbers."""
     return InputType(int(dim), "dense")
+
+
+def integer_value_sequence(value_range: int) -> InputType:
+    """Return the type of a list of ids from 0 to `value_range` - 1: the words of a text."""
+    return InputType(int(value_range), "integer", is_sequence=True)
+
+
+def dense_vector_sequence(dim: int) -> InputType:
+    """Return the type of a list of vectors of `dim` numbers."""
+    return InputType(int(dim), "dense", is_sequence=True)

@@ -18,6 +18,7 @@ from .data_type import InputType
 from .graph import BATCH, Program, Value, sort_values
 from .ops import make_value
 from .param_config import ParamConfig, make_config
+from .pooling import Max, get_pooling_name
 
 __all__ = [
     "Layer",
@@ -27,7 +28,10 @@ __all__ = [
     "data",
     "embedding",
     "fc",
+    "first_seq",
+    "last_seq",
     "mse_cost",
+    "pooling",
     "regression_cost",
     "square_error_cost",
 ]
@@ -95,6 +99,7 @@ def data(name: str, type: InputType, height: int | None = None, width: int | Non
         op="data",
         shape=(BATCH,) if is_id else (BATCH, type.dim),
         kind="id" if is_id else "float",
+        is_sequence=type.is_sequence,
         attrs={"below": type.dim if is_id else None},
     )
     return Layer(name=name, size=type.dim, value=value, type=type)
@@ -107,7 +112,7 @@ def embedding(
     param_attr: ParameterAttribute | None = None,
     layer_attr: ExtraLayerAttribute | None = None,
 ) -> Layer:
-    """Return a layer that looks up the table row of each id: [n] ids to [n, size]."""
+    """Return a layer that looks up the table row of each id: [n] ids, or sequences of them, to [n, size]."""
     (one,) = _check_layers(input, "layer.embedding")[:1]
     if one.type is None or one.type.kind != "integer":
         raise ValueError(f"layer.embedding: input {one.name} is not a data layer of integer_value")
@@ -117,6 +122,38 @@ def embedding(
     table = make_config(f"_{own}.w0", one.size, size, param_attr or ParameterAttribute(), bias=False)
     attrs = {"dim": size, "padding": None}
     return _make_layer(own, "lookup", (one,), attrs, (table,), "linear", layer_attr)
+
+
+def pooling(
+    input: LayerInput,
+    pooling_type: object = None,
+    name: str | None = None,
+    layer_attr: ExtraLayerAttribute | None = None,
+) -> Layer:
+    """Return one vector for all items of a sequence; zeros without items. Max by default, as in v2."""
+    by = get_pooling_name(Max if pooling_type is None else pooling_type)
+    return _pool(input, by, "pooling", name, layer_attr)
+
+
+def first_seq(
+    input: LayerInput, name: str | None = None, layer_attr: ExtraLayerAttribute | None = None
+) -> Layer:
+    """Return the first vector of each sequence; zeros without items."""
+    return _pool(input, "first", "first_seq", name, layer_attr)
+
+
+def last_seq(
+    input: LayerInput, name: str | None = None, layer_attr: ExtraLayerAttribute | None = None
+) -> Layer:
+    """Return the last vector of each sequence; zeros without items."""
+    return _pool(input, "last", "last_seq", name, layer_attr)
+
+
+def _pool(
+    input: LayerInput, by: str, kind: str, name: str | None, layer_attr: ExtraLayerAttribute | None
+) -> Layer:
+    layers = _check_vectors(input, f"layer.{kind}")
+    return _make_layer(_make_name(name, kind), "pool", layers, {"by": by}, (), "linear", layer_attr)
 
 
 def concat(
