@@ -28,7 +28,7 @@ CTEST := build/ctest-$(lastword $(subst /, ,$(CC)))
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 .DEFAULT_GOAL := help
-.PHONY: help train test faults hosts hosts-down kube kube-down asan lint typing ctest arm64 bench docs clean setup-train dev
+.PHONY: help train test faults hosts hosts-down kube kube-down asan lint typing ctest tsan arm64 bench docs clean setup-train dev
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -45,7 +45,7 @@ test: dev ctest ## all tests that this machine can run: C under ASan and UBSan, 
 
 faults: dev ## every ending, N times (default 1), each time with another seed
 	@for seed in $$(seq $(N)); do echo "seed $$seed"; \
-	    $(PYTEST) -q --seed=$$seed tests/faults $(PYTEST_ARGS) || exit 1; done
+	    SOAK_STEPS=100000 $(PYTEST) -q --seed=$$seed tests/faults $(PYTEST_ARGS) || exit 1; done
 
 hosts: N = 3
 hosts: dev ## N hosts (default 3) with sshd on this machine, to try `pslaunch fabric` and `mpi`; needs root, Linux, openssh-server
@@ -96,6 +96,13 @@ ctest: $(CTEST) ## the tests of the C core under ASan and UBSan, without Python;
 $(CTEST): $(CORE) $(C_TESTS) $(HEADERS) Makefile | dev
 	@mkdir -p build
 	$(CC) $(C_FLAGS) $(SANITIZE) $(WRAP) -Wall -Wextra -Werror $(CORE) $(C_TESTS) -lm -lpthread -o $@
+
+tsan: build/ctest-tsan ## the same tests under ThreadSanitizer: shards and trainers in threads share nothing
+	./$<
+
+build/ctest-tsan: $(CORE) $(C_TESTS) $(HEADERS) Makefile
+	@mkdir -p build
+	$(CC) $(C_FLAGS) -O1 -g -fsanitize=thread $(WRAP) -Wall -Wextra -Werror $(CORE) $(C_TESTS) -lm -lpthread -o $@
 
 arm64: build/ctest-arm64 ## the same tests as arm64 code under qemu-user (tests/c/README.md)
 	qemu-aarch64 ./$<

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@ static struct {
     void (*run)(void);
 } tests[MAX_TESTS];
 static int tests_n;
-static int failed_checks;
+static atomic_int failed_checks;
 static const char *running;
 
 void harness_register(const char *name, void (*run)(void)) {
@@ -85,9 +86,9 @@ void *__wrap_aligned_alloc(size_t align, size_t size) {
     return fails_now() ? NULL : __real_aligned_alloc(align, size);
 }
 
-/* All of it is used while no thread of a test runs, or by that thread alone. */
+/* The errors are set while no thread of a test runs, or by that thread alone. */
 static int vmsplice_error, splice_error;
-static long spliced;
+static atomic_long spliced;
 
 void harness_fail_splice(int into_pipe, int out_of_pipe) {
     vmsplice_error = into_pipe;
