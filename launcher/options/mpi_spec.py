@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import itertools
+import os
 import re
 import shlex
 import shutil
@@ -122,6 +123,8 @@ def make_mpi_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str
     )
     check_spec(spec, given)
     check_remote_effects(spec, given)
+    if given.is_set("dry_run") and os.geteuid() == 0:
+        _check_root(args, environ)
     script = given.read("script")
     if script is None:
         refuse_without_effect(given, "output", "without --script")
@@ -196,6 +199,13 @@ def _check_users(hosts: Sequence[MpiHost]) -> None:
                 f"{host.user}@{host.name} is this machine, where mpirun starts processes as {me}: "
                 f"leave {host.user}@ out, or start the job as {host.user}"
             )
+
+
+def _check_root(args: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Raise SpecError if mpirun would refuse to run as root."""
+    allowed = any(word.lstrip("-") == "allow-run-as-root" for word in args)
+    if not allowed and not any(name.endswith("_ALLOW_RUN_AS_ROOT") for name in environ):
+        raise SpecError("mpirun refuses to run as root; add --allow-run-as-root")
 
 
 def _read_file(path: Path, shown: str) -> str:

@@ -238,7 +238,7 @@ def _run(
             fetched = _fetch(loop, spec, plan, backend, watch, head.placed.nodes, quiet=as_json)
         elif site.remote and head.code == codes.OK and not as_json:  # in JSON, `end` is the last line
             node_0 = head.placed.nodes[0]
-            watch.say(f"output is in {node_0.output_dir} on {node_0.name}; --fetch_output brings it")
+            watch.say(f"output, if any, is in {node_0.output_dir} on {node_0.name}; --fetch_output brings it")
         if beginner:
             _remove(loop, beginner.backend, watch)
         return head.code or fetched, watch.any_began

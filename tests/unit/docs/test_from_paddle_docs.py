@@ -62,13 +62,14 @@ def test_every_row_says_if_it_works_today() -> None:
 
 @pytest.mark.parametrize("argv", [a for a, today in OURS if today.startswith("works")], ids=" ".join)
 def test_commands_documented_to_work_parse(
-    argv: list[str], workspace: Path, capfd: pytest.CaptureFixture[str]
+    argv: list[str], workspace: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if argv[0] == "pserver":
         pserver_options.parse_options(argv[1:], {})
         return
     if argv[0] == "mpi":
         others.mpirun(4)
+        monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")
     command, dry = (2, ["--dry_run", "--image=i"]) if argv[0] == "k8s" else (1, ["--dry_run"])
     dry = dry if argv[0] in ("local", "fabric", "mpi", "k8s") else []
     assert cli._run([*argv[:command], *dry, *argv[command:]]) == codes.OK, capfd.readouterr().err

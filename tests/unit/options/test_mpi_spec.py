@@ -266,3 +266,16 @@ def test_missing_mpirun_has_a_remedy(tmp_path: Path) -> None:
 
 def test_path_of_mpirun_is_whole(folder: Path) -> None:
     assert find_mpirun("bin/mpirun", folder, os.environ) == (str(folder / "bin/mpirun"), (5, 0, 11))
+
+
+def test_dry_run_by_root_shows_that_mpirun_would_refuse(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(SpecError, match="mpirun refuses to run as root; add --allow-run-as-root"):
+        make(folder, "--dry_run")
+    make(folder, "--dry_run", "--mpirun_args=--allow-run-as-root")
+    make(folder, "--dry_run", "--allow-run-as-root")
+    make(folder, "--dry_run", OMPI_ALLOW_RUN_AS_ROOT="1")
+    monkeypatch.setattr(os, "geteuid", lambda: 7)
+    make(folder, "--dry_run")
