@@ -33,7 +33,7 @@ _NAMES = {
     "infer": "pslaunch.runtime.inference",
 }
 # PaddlePaddle 2's, of static mode
-_FLEET_MODULES = ("core", "fleet", "io", "nn", "regularizer", "static")
+_FLEET_MODULES = ("core", "distributed", "fleet", "io", "nn", "regularizer", "static")
 _TENSOR_FUNCTIONS = (
     "add",
     "add_n",

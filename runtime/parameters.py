@@ -210,10 +210,11 @@ class Parameters:
             raise ValueError(f"parameter {name}: {'fewer' if left.size else 'more'} bytes than {size} values")
         self._replace(name, values.astype(np.float32, copy=False))
 
-    def to_tar(self, f: IO[bytes]) -> None:
-        """Write all parameters in v2's form. Equal parameters give equal bytes."""
+    def to_tar(self, f: IO[bytes], names: Iterable[str] | None = None) -> None:
+        """Write parameters, all without `names`, in v2's form. Equal parameters give equal bytes."""
         with tarfile.open(fileobj=f, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            for name, config in self._configs.items():
+            for name in self._configs if names is None else names:
+                config = self.get_config(name)
                 size = _HEADER.size + 4 * config.rows * config.cols
                 _add_header(tar, name, size)
                 self.serialize(name, f)
@@ -247,13 +248,13 @@ class Parameters:
             if name in self and name not in skip:
                 self._replace(name, other.get_array(name))
 
-    def save(self, path: Path) -> None:
-        """Write a tar file by rename: `path` is complete, old or absent at any time."""
+    def save(self, path: Path, names: Iterable[str] | None = None) -> None:
+        """Write to_tar()'s file by rename: `path` is complete, old or absent at any time."""
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             with part.open("wb") as f:
-                self.to_tar(f)
+                self.to_tar(f, names)
                 f.flush()
                 os.fsync(f.fileno())
             part.replace(path)

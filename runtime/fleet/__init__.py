@@ -1,10 +1,11 @@
 """PaddlePaddle Fleet by its names: `from pslaunch.runtime import fleet` (docs/fleet.md)."""
 
 from .. import publish
+from . import metrics
 from .base.role_maker import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
 from .life import FLEET
 from .optimizer import distributed_optimizer
-from .saving import load_persistables, save_persistables
+from .saving import load_persistables, save_inference_model, save_persistables
 from .strategy import DistributedStrategy, StrategyFactory
 from .util import UtilBase
 
@@ -44,9 +45,11 @@ __all__ = [
     "is_server",
     "is_worker",
     "load_persistables",
+    "metrics",
     "nranks",
     "rank",
     "run_server",
+    "save_inference_model",
     "save_persistables",
     "server_endpoints",
     "server_index",

@@ -52,8 +52,13 @@ class Auc(Op, op="auc"):
         return (1,)
 
     def forward(self, step: Step, counts: Ids) -> F32:
-        low, high = counts.astype(np.float64)
-        # Twice the pairs in the right order, bucket by bucket; those of one bucket count half.
-        right = np.cumsum(high * (2 * np.cumsum(low) - low))[-1]
-        pairs = 2 * low.sum() * high.sum()
-        return np.array([right / pairs if pairs else 0.0], dtype=np.float32)
+        return np.array([compute_auc(*counts)], dtype=np.float32)
+
+
+def compute_auc(low: Ids, high: Ids) -> float:
+    """Return the area under the ROC curve, from the counts of label 0 and of the others; 0 without one."""
+    below, above = low.astype(np.float64), high.astype(np.float64)
+    # Twice the pairs in the right order, bucket by bucket; those of one bucket count half.
+    right = np.cumsum(above * (2 * np.cumsum(below) - below))[-1]
+    pairs = 2 * below.sum() * above.sum()
+    return float(right / pairs) if pairs else 0.0

@@ -5,6 +5,7 @@ from ..nn.layers import create_parameter
 from . import nn
 from .data import data
 from .executor import Executor
+from .inference import load_inference_model, save_inference_model
 from .metric import auc
 from .program import (
     Program,
@@ -25,8 +26,10 @@ __all__ = [
     "default_main_program",
     "default_startup_program",
     "load",
+    "load_inference_model",
     "nn",
     "program_guard",
     "save",
+    "save_inference_model",
 ]
 publish(__name__, __all__)

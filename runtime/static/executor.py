@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from ..fleet.life import FLEET
 from ..graph import Value
+from ..io import refuse_dataset
 from ..learner import Learner
 from ..parameters import Parameters
 from ..plan import BatchInput, Plan
@@ -65,6 +66,12 @@ class Executor:
         if session is None:
             session = program.session = Session(program)
         return session.run(feed, fetch_list or ())
+
+    def train_from_dataset(self, *_: object, **__: object) -> NoReturn:
+        """Raise NotImplementedError that names the substitute of datasets."""
+        refuse_dataset("Executor.train_from_dataset")
+
+    infer_from_dataset = train_from_dataset
 
     def close(self) -> None:
         """Do nothing: fleet.stop_worker() ends the connection to servers."""

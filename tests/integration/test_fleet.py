@@ -161,12 +161,13 @@ def quick_start(workspace: Path) -> Path:
     return workspace
 
 
-def find_losses(text: str) -> tuple[float, float]:
-    """Return the mean losses at the beginning and at the end of a worker."""
-    found = re.search(r"^worker \d: loss (\S+) -> (\S+) after (\d+) steps of all$", text, re.MULTILINE)
+def find_results(text: str) -> tuple[float, float, float]:
+    """Return a worker's mean losses at the beginning and at the end, and the AUC of all workers."""
+    pattern = r"^worker \d: loss (\S+) -> (\S+) after (\d+) steps of all, AUC (\S+)$"
+    found = re.search(pattern, text, re.MULTILINE)
     assert found, text
     assert found[3] == "192"
-    return float(found[1]), float(found[2])
+    return float(found[1]), float(found[2]), float(found[4])
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "geo"])
@@ -175,9 +176,9 @@ def test_quick_start_learns_with_only_its_imports_changed(quick_start: Path, mod
         LocalPlace(1), quick_start, "--server_num=2", "--worker_num=2", program=["train.py", mode]
     )
     assert code == 0, job.launcher.output()
-    for i in range(2):
-        first, last = find_losses("\n".join(job.lines(f"trainer/{i}")))
-        assert last < 0.9 * first
+    results = [find_results("\n".join(job.lines(f"trainer/{i}"))) for i in range(2)]
+    assert all(last < 0.9 * first for first, last, _ in results)
+    assert results[0][2] == results[1][2] > 0.65
     until_nothing_runs(2.0)
 
 
@@ -187,7 +188,7 @@ def test_synchronous_training_gives_the_same_bits_for_any_number_of_servers(quic
         blocks = make_blocks(servers, 2)
         processes = run_by_hand(quick_start, *blocks, program=("train.py", "sync", "model"))
         assert [p.wait() for p in processes] == [0] * len(blocks), [p.output() for p in processes]
-        assert find_losses(processes[-1].output())
+        assert find_results(processes[-1].output())[2] > 0.65
         digests.add(hashlib.sha256((quick_start / "model/parameters.tar").read_bytes()).hexdigest())
     assert len(digests) == 1
 

@@ -40,8 +40,10 @@ if fleet.is_worker():
         model.loader.start()
         try:
             while True:
-                loss_val = exe.run(program=paddle.static.default_main_program(), fetch_list=[model.cost.name])
-                losses.append(np.mean(loss_val))
+                loss_val = exe.run(
+                    program=paddle.static.default_main_program(), fetch_list=[model.cost.name, *model.states]
+                )
+                losses.append(np.mean(loss_val[0]))
         except paddle.core.EOFException:
             model.loader.reset()
     fleet.barrier_worker()
@@ -50,8 +52,10 @@ if fleet.is_worker():
     tenth = len(losses) // 10
     first, last = np.mean(losses[:tenth]), np.mean(losses[-tenth:])
     steps = fleet.util.all_reduce(len(losses))
+    auc = fleet.metrics.auc(loss_val[3], loss_val[4])
     print(
-        f"worker {fleet.worker_index()}: loss {first:.4f} -> {last:.4f} after {steps} steps of all",
+        f"worker {fleet.worker_index()}: loss {first:.4f} -> {last:.4f} after {steps} steps of all, "
+        f"AUC {auc:.4f}",
         flush=True,
     )
     fleet.stop_worker()

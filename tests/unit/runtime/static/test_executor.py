@@ -105,9 +105,9 @@ def run_with(feed: object = None, fetch: object = None) -> None:
     ("feed", "fetch", "text"),
     [
         ({"words": IDS, "label": LABELS}, None, "feed has 'words', no variable of static.data"),
-        ({"word": IDS}, None, "label: expected an array of whole numbers, shape [-1, 1]; the feed has no"),
+        ({"word": IDS}, None, "label: expected an array of whole numbers, shape [-1, 1]"),
         ({"word": IDS * 0.5, "label": LABELS}, None, "word: expected an array of whole numbers"),
-        ({"word": IDS[:, 0], "label": LABELS}, None, "the feed has an array of int64, shape [3]"),
+        ({"word": IDS[:, 0], "label": LABELS}, None, "word: expected an array of whole numbers, shape"),
         ({"word": IDS, "label": LABELS[:2]}, None, "label has 2 samples, expected 3"),
         ({"word": IDS + 1, "label": LABELS}, None, "word has the id 5, expected 0 to 4"),
         (None, ["lossy"], "fetch_list: the program has no value 'lossy'"),

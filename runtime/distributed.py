@@ -1,0 +1,30 @@
+"""Names of PaddlePaddle's `distributed` that static mode with servers has."""
+
+from __future__ import annotations
+
+from . import fleet, publish
+from .io import refuse_dataset
+
+__all__ = ["InMemoryDataset", "QueueDataset", "fleet", "get_rank", "get_world_size"]
+publish(__name__, __all__)
+
+
+class QueueDataset:
+    """Refused: its substitute is io.DataLoader."""
+
+    def __init__(self) -> None:
+        refuse_dataset(f"distributed.{type(self).__name__}")
+
+
+class InMemoryDataset(QueueDataset):
+    """Refused: its substitute is io.DataLoader."""
+
+
+def get_rank() -> int:
+    """Return the index of this process among those of its role."""
+    return fleet.worker_index()
+
+
+def get_world_size() -> int:
+    """Return the number of workers."""
+    return fleet.worker_num()

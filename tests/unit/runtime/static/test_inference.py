@@ -1,0 +1,64 @@
+"""Inference models come back as they were written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pslaunch.runtime as paddle
+from pslaunch.runtime import static
+from pslaunch.runtime.nn import functional as F  # as in PaddlePaddle's pages
+
+
+def make_program() -> tuple[static.Executor, list[static.Variable], static.Variable]:
+    word, dense = static.data("word", [None, 2], "int64"), static.data("dense", [None, 3])
+    static.data("label", [None, 1])
+    row = paddle.reshape(static.nn.embedding(word, [9, 4], padding_idx=1), [-1, 8])
+    hidden = static.nn.fc(paddle.concat([row, dense], axis=1), 5, activation="relu")
+    weight = static.create_parameter([5, 5], "float32")
+    out = F.softmax(paddle.matmul(hidden, weight, transpose_y=True))
+    executor = static.Executor()
+    executor.run(static.default_startup_program())
+    return executor, [word, dense], out
+
+
+def test_loaded_model_gives_the_same_bits(tmp_path: Path) -> None:
+    executor, inputs, out = make_program()
+    rng = np.random.default_rng(0)
+    feed: dict[str, Any] = {
+        "word": rng.integers(0, 9, (6, 2)),
+        "dense": rng.random((6, 3)).astype(np.float32),
+    }
+    (before,) = executor.run(feed=feed, fetch_list=[out])
+    prefix = str(tmp_path / "model")
+    static.save_inference_model(prefix, inputs, [out], executor)
+    program, names, fetches = static.load_inference_model(prefix, executor)
+    assert names == ["word", "dense"]
+    (after,) = executor.run(program, feed=feed, fetch_list=fetches)
+    np.testing.assert_array_equal(after, before)
+
+
+def test_lacking_input_is_named(tmp_path: Path) -> None:
+    _, inputs, out = make_program()
+    with pytest.raises(ValueError, match="save_inference_model: dense is needed too; add it to feed_vars"):
+        static.save_inference_model(str(tmp_path / "model"), inputs[:1], out)
+
+
+def test_damaged_model_is_named(tmp_path: Path) -> None:
+    executor, inputs, out = make_program()
+    static.save_inference_model(str(tmp_path / "model"), inputs, out, executor)
+    path = tmp_path / "model.pdmodel"
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, "values": data["values"][1:]}))
+    with pytest.raises(ValueError, match=r"load_inference_model: the program has no value 'word'"):
+        static.load_inference_model(str(tmp_path / "model"))
+    path.write_text(json.dumps({**data, "values": [{"name": "x"}]}))
+    with pytest.raises(ValueError, match=r"model.pdmodel is damaged: 'params'"):
+        static.load_inference_model(str(tmp_path / "model"))
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="is no inference model of this runtime"):
+        static.load_inference_model(str(tmp_path / "model"))
