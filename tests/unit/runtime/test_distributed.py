@@ -18,5 +18,5 @@ def test_datasets_name_their_substitute() -> None:
         static.Executor().train_from_dataset(None)
 
 
-def test_fleet_is_found_where_paddlepaddle_has_it() -> None:
+def test_fleet_is_found_in_its_place_of_paddlepaddle() -> None:
     assert paddle.distributed.fleet is fleet

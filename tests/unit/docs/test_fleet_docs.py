@@ -1,0 +1,66 @@
+"""docs/fleet.md: its tables of names, the lines that change and the messages are those of the code."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+import pytest
+
+from pslaunch import runtime
+from pslaunch.runtime.fleet.base.role_maker import read_part
+from support.pages import DOCS
+
+PAGE = (DOCS / "fleet.md").read_text()
+TABLES = dict(re.findall(r"^### (paddle\S*)\n\n(.*?)(?=\n###|\Z)", PAGE, re.DOTALL | re.MULTILINE))
+V2 = {*runtime._MODULES, "infer", "init"}  # README.md has these
+
+
+def find_module(name: str) -> Any:
+    place = name.replace("paddle.distributed.fleet", "paddle.fleet").replace("paddle", "pslaunch.runtime", 1)
+    return importlib.import_module(place)
+
+
+def list_names(module: str, *states: str) -> set[str]:
+    """Return the names of a module's table in these states."""
+    rows = re.findall(r"^\| (`.*?`) \| (\w+).*\|$", TABLES[module], re.MULTILINE)
+    found = [name for names, state in rows if state in states for name in re.findall(r"`(\w+)`", names)]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+@pytest.mark.parametrize("module", TABLES)
+def test_tables_have_every_name_that_is_there(module: str) -> None:
+    inner = V2 | set(runtime._FLEET_MODULES) if module == "paddle" else set()
+    assert list_names(module, "works", "differs", "ours") == set(dir(find_module(module))) - inner
+
+
+@pytest.mark.parametrize("module", TABLES)
+def test_absent_names_are_absent(module: str) -> None:
+    for name in list_names(module, "absent"):
+        with pytest.raises(AttributeError, match=rf"\.{name} is not in this runtime"):
+            getattr(find_module(module), name)
+
+
+def test_every_row_has_a_state() -> None:
+    for table in TABLES.values():
+        for row in table.splitlines()[2:]:
+            assert not row or re.fullmatch(r"\| `.*` \| (works|absent|(differs|ours): .*) \|", row), row
+
+
+def test_changed_lines_import_existing_modules() -> None:
+    lines = re.findall(r"^\| `(import paddle.*)` \| `import (pslaunch\S*) as \w+` \|$", PAGE, re.MULTILINE)
+    assert len(lines) == 5
+    for _, module in lines:
+        importlib.import_module(module)
+
+
+def test_blocks_by_hand_are_complete() -> None:
+    block = re.search(r"```\n(# a server.*?)```", PAGE, re.DOTALL)
+    assert block
+    server, worker = (
+        dict(re.findall(r"^export (\w+)=(\S+)$", part, re.MULTILINE)) for part in block[1].split("\n\n")
+    )
+    assert (read_part(server).is_server, read_part(server).index) == (True, 0)
+    assert (read_part(worker).is_server, read_part(worker).workers) == (False, 2)
