@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
-from .errors import FileError, PslaunchError
+from .errors import FileError, PslaunchError, SpecError
 from .node import codes
 from .node.logs import clean_lines
 from .options.typer_glue import (
@@ -151,12 +153,18 @@ def apply_k8s(ctx: typer.Context) -> None:
     and logs and removes all of it. Needs a kubeconfig and the rights of templates/k8s/role.yaml. Words before
     and after PROGRAM are handled as by `pslaunch local`.
     """
-    import functools
-
     from .options.k8s_spec import RUN_DIGITS, make_k8s_spec
 
     run = os.urandom(RUN_DIGITS // 2).hex()
-    _run_job(ctx, functools.partial(make_k8s_spec, run=run))
+    spec, given = _read_job(ctx, functools.partial(make_k8s_spec, run=run))
+    if not given.is_set("validate"):
+        _start_job(spec, given)
+        return
+    from .backends.k8s_validate import validate
+    from .plan import make_plan
+
+    plan = make_plan(spec, spec.site.job_id)
+    raise typer.Exit(validate(plan, spec.site.reach, sys.stdout, as_json=given.is_set("json")))
 
 
 @_add_job_command(k8s, "render", backend="k8s")
@@ -226,12 +234,12 @@ def check_mpi(ctx: typer.Context) -> None:
 def check_k8s(ctx: typer.Context) -> None:
     """Check the cluster for a job and report everything that would prevent it from running.
 
-    Takes the command line of `pslaunch k8s` unchanged. Nothing is created. With --json: one object. The exit
-    code is 0 if the job can run.
+    Takes the command line of `pslaunch k8s apply` unchanged. Nothing is created. With --json: one object.
+    The exit code is 0 if the job can run.
     """
-    from .options.k8s_spec import make_k8s_spec
+    from .options.k8s_spec import RUN_DIGITS, make_k8s_spec
 
-    spec, given = _read_job(ctx, make_k8s_spec)
+    spec, given = _read_job(ctx, functools.partial(make_k8s_spec, run=RUN_DIGITS * "0"))
     from .check.cluster import check_cluster
 
     raise typer.Exit(check_cluster(spec, sys.stdout, as_json=given.is_set("json")))
@@ -276,55 +284,92 @@ def _read_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> tuple[Jo
 
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or a unique beginning of it.")]
-Conf = Annotated[
-    OptionalText,
-    typer.Option(
-        "--conf",
-        metavar="FILE",
-        help="Ask the first host of this conf.py. [default: the jobs known on this machine]",
-        show_default=False,
-    ),
-]
+# Options of later shells, by which they find jobs on other machines.
+OF_PLACE: Final[dict[str, tuple[str, str]]] = {
+    "conf": ("FILE", "Ask the first host of this conf.py. [default: the jobs known on this machine]"),
+    "namespace": ("NAME", "Ask the cluster for the jobs in this namespace. [default: the context's]"),
+    "context": ("NAME", "Ask the cluster of this context. [default: the current one]"),
+    "kubeconfig": ("FILE", "Ask the cluster of this kubeconfig. [default: KUBECONFIG, else ~/.kube/config]"),
+}
 
 
-def _find_elsewhere(ctx: Any, conf: OptionalText) -> Elsewhere | None:
-    """Return the node to ask for jobs; None without a conf.py."""
-    if conf is None:
-        return None
-    from pathlib import Path
+def _ask_place(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that choose the place to ask; the command gets it as `elsewhere`, None if not given."""
 
-    from .options.fabric_spec import find_first_host
+    @functools.wraps(command)
+    def run(ctx: typer.Context, **values: Any) -> None:
+        command(ctx, elsewhere=_find_elsewhere(ctx, *map(values.pop, OF_PLACE)), **values)
 
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for name, p in signature.parameters.items() if name != "elsewhere"]
+    added = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                OptionalText, typer.Option(f"--{name}", metavar=metavar, help=text, show_default=False)
+            ],
+        )
+        for name, (metavar, text) in OF_PLACE.items()
+    ]
+    vars(run)["__signature__"] = signature.replace(parameters=[*own, *added])
+    return run
+
+
+def _find_elsewhere(
+    ctx: Any, conf: OptionalText, namespace: OptionalText, context: OptionalText, kubeconfig: OptionalText
+) -> Elsewhere | None:
+    """Return the place to ask for jobs; None if none is given."""
+    of_cluster = {"namespace": namespace, "context": context, "kubeconfig": kubeconfig}
+    given = {name: text for name, text in of_cluster.items() if text is not None}
     with report_usage_errors(ctx):
-        return find_first_host(conf, Path.cwd())
+        if conf is not None:
+            from pathlib import Path
+
+            from .options.fabric_spec import find_first_host
+
+            if given:
+                raise SpecError(
+                    f"--conf and --{next(iter(given))} are both given: hosts or a cluster is asked"
+                )
+            return find_first_host(conf, Path.cwd())
+        if given:
+            from .options.k8s_spec import find_cluster
+
+            return find_cluster(given)
+    return None
 
 
 @app.command(cls=PlainCommand)
+@_ask_place
 def jobs(
     ctx: typer.Context,
-    conf: Conf = None,
     json: Json = False,
+    elsewhere: Any = None,
 ) -> None:
     """List detached jobs, and the results of earlier ones."""
     from .run.jobs import show_jobs
 
-    show_jobs(sys.stdout, as_json=json, elsewhere=_find_elsewhere(ctx, conf))
+    show_jobs(sys.stdout, as_json=json, elsewhere=elsewhere)
 
 
 @app.command(cls=PlainCommand)
+@_ask_place
 def status(
     ctx: typer.Context,
     job: JobArgument,
-    conf: Conf = None,
     json: Json = False,
+    elsewhere: Any = None,
 ) -> None:
     """Print the state of a job and of each of its processes."""
     from .run.jobs import show_status
 
-    show_status(job, sys.stdout, as_json=json, elsewhere=_find_elsewhere(ctx, conf))
+    show_status(job, sys.stdout, as_json=json, elsewhere=elsewhere)
 
 
 @app.command(cls=PlainCommand)
+@_ask_place
 def logs(
     ctx: typer.Context,
     job: JobArgument,
@@ -340,47 +385,49 @@ def logs(
             "--follow", "-f", help="Continue until the job ends. [default: off]", show_default=False
         ),
     ] = False,
-    conf: Conf = None,
     json: Json = False,
+    elsewhere: Any = None,
 ) -> None:
     """Print the output of a job's processes."""
     from .run.jobs import show_logs
 
-    elsewhere = _find_elsewhere(ctx, conf)
     raise typer.Exit(show_logs(job, process, sys.stdout, follow=follow, as_json=json, elsewhere=elsewhere))
 
 
 @app.command(cls=PlainCommand)
+@_ask_place
 def stop(
     ctx: typer.Context,
     job: JobArgument,
     kill: Annotated[bool, make_flag_option("kill", "Stop at once, without SIGTERM and grace.")] = False,
-    conf: Conf = None,
     json: Json = False,
+    elsewhere: Any = None,
 ) -> None:
     """Stop a job and wait for its end."""
     from .run.jobs import stop as stop_job
 
-    elsewhere = _find_elsewhere(ctx, conf)
     raise typer.Exit(stop_job(job, sys.stdout, kill=kill, as_json=json, elsewhere=elsewhere))
 
 
+app.command("delete", cls=PlainCommand, help="Another name of `pslaunch stop`.")(stop)
+
+
 @app.command(cls=PlainCommand)
+@_ask_place
 def fetch(
     ctx: typer.Context,
     job: JobArgument,
     folder: Annotated[
         str, typer.Argument(metavar="DIR", help="Folder for output/, and log/ with a folder for each node.")
     ],
-    conf: Conf = None,
     json: Json = False,
+    elsewhere: Any = None,
 ) -> None:
     """Fetch a job's output and all logs from its nodes."""
     from pathlib import Path
 
     from .run.jobs import fetch as fetch_job
 
-    elsewhere = _find_elsewhere(ctx, conf)
     raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, as_json=json, elsewhere=elsewhere))
 
 

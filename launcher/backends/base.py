@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
 
-from ..errors import HostError, SpecError
+from ..errors import HostError, PslaunchError, SpecError
 from ..node.job import Limits, Node, Plan
 from ..node.line.wire import encode_control
 
@@ -124,11 +124,31 @@ class StartingBackend(Backend, Protocol):
 
 
 @runtime_checkable
-class BeginningBackend(Backend, Protocol):
+class LaterBackend(Backend, Protocol):
+    """Backend whose jobs may have their head on a node, where later shells find it."""
+
+    def keep_way(self, path: str) -> Any:
+        """Return the reach by which later shells find the head; a secret that they need is kept in `path`."""
+        ...
+
+    def open_head_line(self, record: Mapping[str, Any]) -> Line:
+        """Open an observer's line to the head of a running job, from any later shell. Raises OSError."""
+        ...
+
+    def read_records(self) -> Iterator[bytes]:
+        """Return the records of jobs known to node 0, one JSON object per line. Raises PslaunchError."""
+        ...
+
+
+@runtime_checkable
+class BeginningBackend(LaterBackend, Protocol):
     """Backend whose jobs begin by themselves, from a file (node/beginning.py); their head is on node 0."""
 
-    def begin(self, plan: Plan, tell: Tell) -> Line:
-        """Begin the job; return an observer's line to its head. Raises PslaunchError."""
+    def begin(self, plan: Plan, tell: Tell) -> Line | None:
+        """Begin the job; return an observer's line to its head, None without the right to one.
+
+        Raises PslaunchError.
+        """
         ...
 
     def reopen(self) -> Line | Event:
@@ -146,10 +166,22 @@ class BeginningBackend(Backend, Protocol):
         """Remove the job; return in words the parts of it that remain, and the reasons."""
         ...
 
+    def adopt(self, job: str) -> None:
+        """Take over an earlier launcher's job, for `remove`. Raises PslaunchError."""
+        ...
+
+    def describe_keeping(self) -> str:
+        """Return in words until when the files of a detached job can be fetched."""
+        ...
+
+    def explain_forgotten(self) -> PslaunchError:
+        """Return the error of a job that is not there any more, with its files."""
+        ...
+
 
 @runtime_checkable
-class LeadingBackend(StartingBackend, Protocol):
-    """Backend whose jobs may have their head on a node, where later shells find it."""
+class LeadingBackend(StartingBackend, LaterBackend, Protocol):
+    """Backend that starts heads on nodes."""
 
     def start_head(self, nodes: Sequence[Node], limits: Limits, secret: str) -> tuple[Sequence[Node], Line]:
         """Start an agent that runs the head on node 0; its observer's line keeps the job alive.
@@ -160,18 +192,6 @@ class LeadingBackend(StartingBackend, Protocol):
 
     def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
         """Let agents on the other nodes dial the head. Raises PslaunchError."""
-        ...
-
-    def keep_way(self, path: str) -> Any:
-        """Return the reach by which later shells find the head; a secret that they need is kept in `path`."""
-        ...
-
-    def open_head_line(self, record: Mapping[str, Any]) -> Line:
-        """Open an observer's line to the head of a running job, from any later shell. Raises OSError."""
-        ...
-
-    def read_records(self) -> Iterator[bytes]:
-        """Return the records of jobs known to node 0, one JSON object per line. Raises PslaunchError."""
         ...
 
 
@@ -216,6 +236,14 @@ def make_starting_backend(name: str, reach: Any) -> StartingBackend:
     backend = find_backend(name).make_backend(reach)
     if not isinstance(backend, StartingBackend):
         raise SpecError(f"the {name} backend starts no agents: its jobs begin by themselves")
+    return backend
+
+
+def make_later_backend(name: str, reach: Any) -> LaterBackend:
+    """Return a backend that finds jobs for later shells. Raises SpecError if it can't."""
+    backend = find_backend(name).make_backend(reach)
+    if not isinstance(backend, LaterBackend):
+        raise SpecError(f"the {name} backend has no head on a node: the launcher leads its jobs")
     return backend
 
 

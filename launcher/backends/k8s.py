@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
 import math
 import os
-import re
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ..errors import (
     ClusterError,
@@ -22,23 +22,32 @@ from ..errors import (
     NodeLostError,
     PreflightError,
     PslaunchError,
+    RightsError,
     SpecError,
 )
 from ..node import codes
 from ..node.head.events import Event, check_event
 from ..node.job import Node, Plan, to_data
 from ..node.later import relay
+from ..node.later.record import OVER, UNKNOWN, parse
 from ..options.k8s_spec import Access, K8sReach
 from ..options.k8s_values import SecretKey
 from . import k8s_manifests as manifests
 from .base import OF_ANOTHER, Ended, Line, Tell
 from .k8s_api import Cluster, open_cluster
-from .k8s_errors import Right
 from .k8s_exec import Exec, has_answered
+from .k8s_later import delete, list_jobs
+from .k8s_records import BEGINNING, INDEX, INSTANCE, OF_JOB, get_state, make_record, select_main
+from .k8s_rights import EXEC
 from .k8s_words import Cause, explain
+
+if TYPE_CHECKING:
+    from ..node.messages import JobRecord
 
 __all__ = ["K8sBackend", "from_data", "make_backend", "to_data"]
 
+NO_PODS: Final = "no pod of it runs any more, and its files ended with the pods; --linger keeps them longer"
+BEGINNING_S: Final = 60.0  # for the creation of a job's objects; without a launcher they are swept then
 POLL_S: Final = 0.2
 LOOK_S: Final = 2.0  # between two looks for the reason why pods do not come
 LIMIT_EXTRA_S: Final = 5 * LOOK_S  # past --wait_timeout: a launcher that is there says the reason first
@@ -46,7 +55,11 @@ HELLO_S: Final = 10.0  # for the head's first bytes
 SILENT_S: Final = 30.0  # limit of a pod's silence while it answers
 GONE_EXTRA_S: Final = 15.0  # past a pod's own time to end, for the cluster to remove it
 SHORTEST_GRACE_S: Final = 1
-EXEC_RIGHTS: Final = (Right("get", "pods/exec"), Right("create", "pods/exec"))
+# Kinds of a job's objects that its label finds; the Job first.
+KINDS: Final = (
+    *(("batch/v1", "Job"), ("v1", "Service"), ("v1", "ConfigMap")),
+    ("networking.k8s.io/v1", "NetworkPolicy"),
+)
 Thing = dict[str, Any]  # an object of the API, as JSON has it
 
 
@@ -83,8 +96,8 @@ class K8sBackend:
         self._cancelled, self._confirmed = threading.Event(), threading.Event()
         self._hurried = False
         self._answering: socket.socket | None = None
-        self._count = self._trainer_pods = 0  # of pods
-        self._pods: dict[int, Thing] = {}  # by node, as last seen
+        self._count = 0  # of pods
+        self._pods: dict[str, Thing] = {}  # by the name of the node, as last seen
 
     @functools.cached_property
     def _cluster(self) -> Cluster:
@@ -92,15 +105,18 @@ class K8sBackend:
 
     # --- the beginning ---
 
-    def begin(self, plan: Plan, tell: Tell) -> Line:
+    def begin(self, plan: Plan, tell: Tell) -> Line | None:
         if self._reach.lease_s:
-            self._cluster.demand_rights(EXEC_RIGHTS)
+            self._cluster.demand_rights(EXEC)
+        list_jobs(self._cluster)  # deletes those that other launchers have abandoned
         self._count = len(plan.nodes)
-        self._trainer_pods = self._count - self._reach.server_pods
         self._ending_s = manifests.compute_ending_s(plan)
         self._gone_limit_s = self._ending_s + GONE_EXTRA_S
         self._create(manifests.make_objects(plan, self._reach, os.environ))
         look = _Looking(self._explain, tell, self._reach.wait_timeout_s)
+        if not all(map(self._cluster.has_right, EXEC)):
+            self._wait_for_pods(look)
+            return None
         line = self._find_head(look)
         threading.Thread(target=self._look_after, args=[look, tell], daemon=True).start()
         return line
@@ -108,19 +124,13 @@ class K8sBackend:
     def _create(self, things: Sequence[Thing]) -> None:
         """Create all, owned by the Job of node 0, which is released at last. Raises PslaunchError."""
         *others, job = map(self._limit, things)
-        owner = self._create_one({**job, "spec": {**job["spec"], "suspend": True}})
+        marked = {**job["metadata"], "annotations": {BEGINNING: f"{BEGINNING_S:g}"}}
+        owner = self._create_one({**job, "metadata": marked, "spec": {**job["spec"], "suspend": True}})
         owned = [{"apiVersion": job["apiVersion"], "kind": "Job", "name": self._reach.name,
                   "uid": owner["metadata"]["uid"]}]  # fmt: skip
-        secret = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": f"{self._reach.name}-secret", "labels": job["metadata"]["labels"]},
-            "stringData": {"secret": os.urandom(32).hex()},
-        }
-        for thing in (secret, *others):
+        for thing in (manifests.make_secret(job), *others):
             self._create_one({**thing, "metadata": {**thing["metadata"], "ownerReferences": owned}})
-        if not self._reach.queue:
-            self._patch(self._reach.name, {"suspend": False})
+        self._patch(self._reach.name, {"suspend": bool(self._reach.queue)}, {BEGINNING: None})
 
     def _limit(self, thing: Thing) -> Thing:
         """Limit the time of a Job whose launcher may vanish before it has come to hold it."""
@@ -139,22 +149,14 @@ class K8sBackend:
             raise NodeLostError("cancelled")
         self._made.append({**thing, "spec": None})  # before it is there: the answer may be lost
         name = f"{thing['kind']} {thing['metadata']['name']}"
-        create = self._find_call("create", thing)
+        create = self._cluster.find_function("create", thing)
         made: Thing = self._ask_json(f"create {name}", create, self._cluster.namespace, thing)
         return made
 
-    def _patch(self, job: str, changed: Mapping[str, Any]) -> None:
-        patch = self._cluster.batch.patch_namespaced_job
-        self._cluster.call(f"change Job {job}", patch, job, self._cluster.namespace, {"spec": changed})
-
-    def _find_call(self, verb: str, thing: Thing) -> Callable[..., Any]:
-        """Return the library's function for a kind of object."""
-        from kubernetes import client
-
-        group = thing["apiVersion"].rpartition("/")[0]
-        apis = {"": client.CoreV1Api, "batch": client.BatchV1Api, "networking.k8s.io": client.NetworkingV1Api}
-        kind = re.sub(r"(?<!^)(?=[A-Z])", "_", thing["kind"]).lower()
-        return cast(Callable[..., Any], getattr(apis[group](self._cluster.api), f"{verb}_namespaced_{kind}"))
+    def _patch(self, job: str, changed: Mapping[str, Any], annotations: Mapping[str, None] = {}) -> None:
+        patch, body = self._cluster.batch.patch_namespaced_job, {"spec": changed}
+        more = {"metadata": {"annotations": annotations}} if annotations else {}
+        self._cluster.call(f"change Job {job}", patch, job, self._cluster.namespace, {**body, **more})
 
     def _ask_json(self, doing: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return an answer of the API as it is, without the library's objects."""
@@ -163,23 +165,23 @@ class K8sBackend:
 
     # --- pods ---
 
-    def _list_pods(self) -> dict[int, Thing]:
-        """Return the job's pods by node. Raises PslaunchError."""
+    def _list_pods(self, label: str = "") -> dict[str, Thing]:
+        """Return the job's pods, or those with a label, by the names of their nodes. Raises PslaunchError."""
         found = self._ask_json(
             "list Pods",
             self._cluster.core.list_namespaced_pod,
             self._cluster.namespace,
-            label_selector=f"app.kubernetes.io/instance={self._reach.name}",
+            label_selector=label or f"{INSTANCE}={self._reach.name}",
         )
-        self._pods = {self._find_node(pod["metadata"]["labels"]): pod for pod in found["items"]}
-        return self._pods
+        labels = [(pod, pod["metadata"]["labels"]) for pod in found["items"]]
+        pods = {f"{of[OF_JOB]}-{of[INDEX]}": pod for pod, of in labels if INDEX in of}
+        if not label:
+            self._pods = pods
+        return pods
 
-    def _find_node(self, labels: Mapping[str, str]) -> int:
-        """Return the node of a pod with these labels; pservers' Job follows the trainers' (--separate)."""
-        index = int(labels["batch.kubernetes.io/job-completion-index"])
-        return index + (
-            self._trainer_pods if labels["batch.kubernetes.io/job-name"] != self._reach.name else 0
-        )
+    def _find_first(self) -> Thing | None:
+        """Return pod 0 of the job. Raises PslaunchError."""
+        return self._list_pods().get(f"{self._reach.name}-0")
 
     def _explain(self) -> Cause | None:
         """Return the reason why pods do not come, if there is one. Raises PslaunchError."""
@@ -192,8 +194,8 @@ class K8sBackend:
     def _find_head(self, look: _Looking) -> Line:
         """Wait for pod 0 and return a line to the head in it. Raises PslaunchError."""
         while True:
-            first = self._list_pods().get(0)
-            if first and _get_state(first, "terminated"):
+            first = self._find_first()
+            if first and get_state(first, "terminated"):
                 look.search()
             found = first and self._open_line(first)
             if isinstance(found, Line):
@@ -204,11 +206,22 @@ class K8sBackend:
             if self._cancelled.wait(POLL_S):
                 raise NodeLostError("cancelled")
 
+    def _wait_for_pods(self, look: _Looking) -> None:
+        """Wait until all pods have begun: more is not seen without an exec. Raises PslaunchError."""
+        while True:
+            pods = self._list_pods().values()
+            begun = [pod for pod in pods if get_state(pod, "running") or get_state(pod, "terminated")]
+            if len(begun) == self._count:
+                return
+            look.search_in_turn()
+            if self._cancelled.wait(POLL_S):
+                raise NodeLostError("cancelled")
+
     def _look_after(self, look: _Looking, tell: Tell) -> None:
         """Tell why pods do not come, until all programs run."""
         while not self._confirmed.wait(LOOK_S):
             try:
-                running = [pod for pod in self._list_pods().values() if _get_state(pod, "running")]
+                running = [pod for pod in self._list_pods().values() if get_state(pod, "running")]
                 if len(running) < self._count:
                     look.search()
             except PreflightError as e:
@@ -219,9 +232,9 @@ class K8sBackend:
 
     def _open_line(self, pod: Thing) -> Line | Event | None:
         """Return a line to the head in a pod, the end of its job, or None if there is no head yet."""
-        if ended := _get_state(pod, "terminated"):
+        if ended := get_state(pod, "terminated"):
             return _read_end(ended)
-        if not _get_state(pod, "running"):
+        if not get_state(pod, "running"):
             return None
         opened = self._start(pod, ["relay", self._reach.name])
         if has_answered(opened.fd, HELLO_S):
@@ -239,7 +252,7 @@ class K8sBackend:
         while True:
             why: PslaunchError = NodeLostError(f"pod 0 of {self._reach.name} does not answer")
             try:
-                first = self._list_pods().get(0)
+                first = self._find_first()
                 if first is None:
                     raise NodeLostError(f"pod 0 of {self._reach.name} is gone")
                 if found := self._open_line(first) or self._read_record(first):
@@ -253,10 +266,14 @@ class K8sBackend:
 
     def _read_record(self, pod: Thing) -> Event | None:
         """Return the end of the job from the record in its pod, which lingers."""
+        record = self._find_record(pod, self._reach.name)
+        return _make_end(record) if record and record["state"] == "ended" else None
+
+    def _find_record(self, pod: Thing, job: str) -> JobRecord | None:
         for line in b"".join(self._answer(pod, ["records"])).splitlines():
-            record = json.loads(line)
-            if record["job"] == self._reach.name and record["state"] == "ended":
-                return _make_end(record)
+            record = parse(line)
+            if record["job"] == job:
+                return record
         return None
 
     def confirm(self) -> None:
@@ -278,9 +295,11 @@ class K8sBackend:
                     raise
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
-        pod = self._pods.get(node.id) or self._list_pods().get(node.id)
-        if pod is None:
-            raise HostError(node.name, words[0], "its pod is gone")
+        pod = self._pods.get(node.name)
+        if not (pod and get_state(pod, "running")):
+            pod = self._list_pods(f"{OF_JOB}={node.name.rpartition('-')[0]}").get(node.name)
+        if not (pod and get_state(pod, "running")):
+            raise FileError(f"{node.name}: {NO_PODS}")
         return self._answer_whole(pod, words)
 
     def _answer_whole(self, pod: Thing, words: Sequence[str]) -> Iterator[bytes]:
@@ -301,8 +320,9 @@ class K8sBackend:
         """Raise HostError if the pod has ended; its machine or the API may only be away."""
         name = pod["metadata"]["name"]
         with contextlib.suppress(ClusterError):
-            now = next((p for p in self._list_pods().values() if p["metadata"]["name"] == name), None)
-            if now is None or not _get_state(now, "running"):
+            of_job = f"{OF_JOB}={pod['metadata']['labels'][OF_JOB]}"
+            now = next((p for p in self._list_pods(of_job).values() if p["metadata"]["name"] == name), None)
+            if now is None or not get_state(now, "running"):
                 raise HostError(name, "fetch", "its pod has ended")
 
     def _answer(self, pod: Thing, words: Sequence[str]) -> Iterator[bytes]:
@@ -320,6 +340,68 @@ class K8sBackend:
                 if opened.find_code() == codes.IO:  # the pod answers, but lacks the file
                     raise FileError(f"{name}: {opened.describe_end()}") from None
                 raise HostError(name, words[0], opened.describe_end() or str(e)) from None
+
+    # --- later shells ---
+
+    def keep_way(self, _path: str) -> K8sReach:
+        access, python = self._cluster.access, self._reach.agent_python
+        return K8sReach(self._reach.name, "", agent_python=python, access=access)
+
+    def describe_keeping(self) -> str:
+        if not self._reach.linger_s:
+            return "its files end with its pods, but for those in volume claims"
+        return f"its output and logs can be fetched until {self._reach.linger_s:g} s after its end (--linger)"
+
+    def open_head_line(self, record: Mapping[str, Any]) -> Line:
+        self._reach = self._reach._replace(name=record["job"])
+        first = self._find_first()
+        found = first and self._open_line(first)
+        if not isinstance(found, Line):
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "no head answers in its pod 0")
+        return found
+
+    def read_records(self) -> Iterator[bytes]:
+        jobs = list_jobs(self._cluster, self._reach.name)
+        for main in select_main(jobs):
+            name = main["metadata"]["name"]
+            pods = self._list_pods(f"{INSTANCE}={name}")
+            first = pods.get(f"{name}-0")
+            record = make_record(main, jobs, first)
+            if first and get_state(first, "running"):
+                record.update(self._read_told(first, name))
+            elif record["state"] in OVER and not any(get_state(pod, "running") for pod in pods.values()):
+                record["unreachable"] = f"job {name}: {NO_PODS}"
+            yield json.dumps(record).encode() + b"\n"
+
+    def explain_forgotten(self) -> PslaunchError:
+        return FileError(
+            f"the cluster has no job {self._reach.name} any more: it was deleted, or removed --ttl seconds "
+            "after its end, and its files with it"
+        )
+
+    def _read_told(self, first: Thing, job: str) -> JobRecord:
+        """Return the record in pod 0, without right or answer what is known without it."""
+        try:
+            return self._find_record(first, job) or {}
+        except RightsError:
+            return {}
+        except PslaunchError as e:
+            return {"state": UNKNOWN, "reason": str(e)}
+
+    def adopt(self, job: str) -> None:
+        """Take over an earlier launcher's job, for `remove`. Raises PslaunchError."""
+        self._reach = self._reach._replace(name=job)
+        for version, kind in KINDS:
+            find = self._cluster.find_function("list", {"apiVersion": version, "kind": kind})
+            with contextlib.suppress(RightsError):
+                label, here = f"{INSTANCE}={job}", self._cluster.namespace
+                found = self._ask_json(f"list {kind}s", find, here, label_selector=label)
+                self._made += [{"apiVersion": version, "kind": kind, **thing} for thing in found["items"]]
+        for thing in self._made:
+            if thing["kind"] == "Job":
+                spec = thing["spec"]["template"]["spec"]
+                self._gone_limit_s = spec.get("terminationGracePeriodSeconds", 30) + GONE_EXTRA_S
+        self._made.append({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"{job}-secret"}})
 
     # --- the end ---
 
@@ -346,6 +428,8 @@ class K8sBackend:
         self._confirmed.set()
         end_s = time.monotonic() + self._gone_limit_s
         left, failed = list(self._made), ""
+        if not left:
+            return []
         self._made.clear()
         while time.monotonic() < end_s:
             try:
@@ -363,17 +447,7 @@ class K8sBackend:
         return [f"{failed or 'not gone yet'}: {', '.join(map(_describe, [*left, *self._pods.values()]))}"]
 
     def _delete(self, thing: Thing, grace_s: int | None) -> None:
-        from kubernetes.client import ApiException
-
-        options = {"propagationPolicy": "Background", "gracePeriodSeconds": grace_s}
-        delete, name = self._find_call("delete", thing), thing["metadata"]["name"]
-        try:
-            self._cluster.call(
-                f"delete {_describe(thing)}", delete, name, self._cluster.namespace, body=options
-            )
-        except PslaunchError as e:
-            if not isinstance(e.__cause__, ApiException) or e.__cause__.status != 404:
-                raise
+        delete(self._cluster, thing, {"gracePeriodSeconds": grace_s})
 
 
 class Given:
@@ -434,14 +508,7 @@ def _describe(thing: Thing) -> str:
     return f"{thing.get('kind', 'Pod')} {thing['metadata']['name']}{f' on {at}' if at else ''}"
 
 
-def _get_state(pod: Thing, kind: str) -> Thing | None:
-    """Return this state of the pod's container: `running`, `terminated`; None in another."""
-    found = pod["status"].get("containerStatuses") or [{"state": {}}]
-    state: Thing | None = found[0]["state"].get(kind)
-    return state
-
-
-def _read_end(terminated: Thing) -> Event:
+def _read_end(terminated: Mapping[str, Any]) -> Event:
     """Return the event `end` from the last message of pod 0. Raises NodeLostError if it has left none."""
     try:
         end: Event = json.loads(terminated.get("message", ""))

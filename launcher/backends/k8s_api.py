@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -26,11 +27,14 @@ T = TypeVar("T")
 class Cluster:
     """The API of a cluster as one user, in one namespace. Its calls may come from several threads."""
 
-    def __init__(self, api: Any, place: Place, logged: str = "") -> None:
-        """Take over a client of the library; logged: what the library has only logged."""
+    def __init__(self, api: Any, place: Place, access: Access, logged: str = "") -> None:
+        """Take over a client of the library.
+
+        access: with the names of context and namespace. logged: errors that the library has only logged.
+        """
         from kubernetes import client
 
-        self.api, self.place, self.namespace = api, place, place.namespace
+        self.api, self.place, self.access, self.namespace = api, place, access, place.namespace
         self.core, self.batch = client.CoreV1Api(api), client.BatchV1Api(api)
         self._logged = logged
 
@@ -57,6 +61,19 @@ class Cluster:
         """Return the result of a function of the library, within a time limit. Raises PslaunchError."""
         with self.translate(doing):
             return function(*args, **{"_request_timeout": (CONNECT_S, ANSWER_S), **kwargs})
+
+    def find_function(self, verb: str, thing: Mapping[str, Any]) -> Callable[..., Any]:
+        """Return the library's function for a verb, such as "create", and the kind of an object."""
+        from kubernetes import client
+
+        apis = {
+            "v1": self.core,
+            "batch/v1": self.batch,
+            "networking.k8s.io/v1": client.NetworkingV1Api(self.api),
+        }
+        kind = re.sub(r"(?<!^)(?=[A-Z])", "_", thing["kind"]).lower()
+        function: Callable[..., Any] = getattr(apis[thing["apiVersion"]], f"{verb}_namespaced_{kind}")
+        return function
 
     def has_right(self, right: Right) -> bool:
         """Ask for a right of this user in the namespace. Raises PslaunchError."""
@@ -128,7 +145,7 @@ def _open_by_file(path: str, access: Access) -> Cluster:
                 "get a new one from the cluster, or give another --kubeconfig",
             ) from e
     place = Place(settings.host, f"context {name} of {path}", access.namespace or own or "default")
-    return Cluster(api, place, "; ".join(logged))
+    return Cluster(api, place, Access(path, name, place.namespace), "; ".join(logged))
 
 
 def _check_context(name: str, known: Iterable[str], path: str) -> None:
@@ -153,7 +170,7 @@ def _open_in_pod(access: Access) -> Cluster:
         ) from e
     settings.retries = False
     place = Place(settings.host, "this pod's service account", access.namespace or own)
-    return Cluster(client.ApiClient(settings), place)
+    return Cluster(client.ApiClient(settings), place, Access(namespace=place.namespace))
 
 
 @contextlib.contextmanager

@@ -52,6 +52,10 @@ class AbsentError(PreflightError):
     """An object does not exist."""
 
 
+class ConflictError(PreflightError):
+    """An object has changed meanwhile, or one of this name exists."""
+
+
 class Right(NamedTuple):
     """One verb on one kind of object; its resource as in a rule, such as pods/exec."""
 
@@ -112,6 +116,8 @@ def explain_answer(doing: str, status: int, message: str, place: Place) -> Pslau
         return ClusterError(place.server, f"it can't {doing} now ({status}): {said}", "try again later")
     if status == 404:
         return AbsentError(f"{place.server} can't {doing}: {said}")
+    if status == 409:
+        return ConflictError(f"{place.server} refuses to {doing}: {said}")
     remedy = find_remedy(said)
     return PreflightError(f"{place.server} refuses to {doing}: {said}{f'; {remedy}' if remedy else ''}")
 

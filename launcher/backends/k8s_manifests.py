@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -48,7 +49,6 @@ sys.path.insert(0, {app!r})
 from pslaunch.node.__main__ import main
 sys.exit(main([{words}]))
 """
-LINGER_S: Final = 120.0  # for an attached launcher to fetch files
 
 
 class _Group(NamedTuple):
@@ -94,6 +94,17 @@ def make_objects(plan: Plan, reach: K8sReach, environ: Mapping[str, str]) -> lis
     return sorted(objects, key=lambda thing: is_main_job(thing, reach))
 
 
+def make_secret(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object with a new secret of a job, which belongs beside this Job."""
+    metadata = job["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": f"{metadata['name']}-secret", "labels": metadata["labels"]},
+        "stringData": {"secret": os.urandom(32).hex()},
+    }
+
+
 def is_main_job(thing: Mapping[str, Any], reach: K8sReach) -> bool:
     """Return True for the Job of node 0, which owns all other objects."""
     return bool(thing["kind"] == "Job" and thing["metadata"]["name"] == reach.name)
@@ -134,7 +145,7 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
     packed = plan.package is not None
     begun = beginning.Beginning(
         plan, head, port, reach.wait_timeout_s, REPORT, packed=packed,
-        lease_s=reach.lease_s, linger_s=LINGER_S if reach.lease_s else 0.0,
+        lease_s=reach.lease_s, linger_s=reach.linger_s,
     )  # fmt: skip
     return {
         "name": reach.name,

@@ -17,7 +17,7 @@ JOB: Final = (
     *_list("services", "create", "get", "list", "watch", "patch", "delete"),
     *_list("configmaps", "create", "get", "list", "watch", "patch", "delete"),
     *_list("secrets", "create", "delete"),
-    *_list("pods", "get", "list", "watch"),
+    *_list("pods", "get", "list", "watch", "delete"),
     *_list("pods/log", "get"),
     *_list("events", "get", "list", "watch"),
 )

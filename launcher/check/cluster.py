@@ -9,8 +9,8 @@ from typing import Any, Final, TextIO
 
 from ..backends import k8s_manifests as manifests
 from ..backends.k8s_api import Cluster, open_cluster
-from ..backends.k8s_errors import AbsentError
-from ..backends.k8s_rights import EXEC, JOB, LOOK
+from ..backends.k8s_errors import AbsentError, Right
+from ..backends.k8s_rights import EXEC, JOB, LOOK, POLICY
 from ..errors import ClusterError, RightsError, SpecError
 from ..node.job import choose_gate_port, place
 from ..options.k8s_spec import K8sReach
@@ -28,7 +28,6 @@ from .cluster_findings import (
 )
 from .table import show
 
-RIGHTS: Final = (*JOB, *EXEC, *LOOK)
 AT_ONCE: Final = 8  # questions
 
 
@@ -49,9 +48,14 @@ def check_cluster(
     except ClusterError as e:
         seen = ClusterSeen(e.server, reach.access.namespace or "?", failed=e.cause)
     findings = find(seen, needs)
-    table, data = make_table(seen, findings, len(RIGHTS)), make_data(seen, findings)
+    table, data = make_table(seen, findings, len(list_rights(needs))), make_data(seen, findings)
     show(table, make_lines(findings), [data], out, as_json=as_json, environ=environ)
     return choose_exit_code(findings)
+
+
+def list_rights(needs: Needs) -> list[Right]:
+    """Return the rights to ask for."""
+    return [*JOB, *EXEC, *LOOK, *(POLICY if needs.policies else ())]
 
 
 def examine(cluster: Cluster, needs: Needs) -> ClusterSeen:
@@ -61,12 +65,13 @@ def examine(cluster: Cluster, needs: Needs) -> ClusterSeen:
     core, network, here = cluster.core, client.NetworkingV1Api(cluster.api), cluster.namespace
     version = cluster.call("tell its version", client.VersionApi(cluster.api).get_code).git_version
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        has = list(pool.map(cluster.has_right, RIGHTS))
+        rights = list_rights(needs)
+        has = list(pool.map(cluster.has_right, rights))
     seen = ClusterSeen(
         cluster.place.server,
         here,
         version=str(version),
-        missing=tuple(right for right, given in zip(RIGHTS, has, strict=True) if not given),
+        missing=tuple(right for right, given in zip(rights, has, strict=True) if not given),
         quotas=_list(cluster, core.list_namespaced_resource_quota),
         limit_ranges=_list(cluster, core.list_namespaced_limit_range),
         policies=_list(cluster, network.list_namespaced_network_policy),

@@ -5,6 +5,7 @@ A problem prevents the job; a warning does not. A test compares the kinds with d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
@@ -82,8 +83,8 @@ KINDS: Final[Mapping[str, FindingKind]] = {
     ),
     "cut off": FindingKind(
         "network", "problem",
-        "let the namespace's administrator add a NetworkPolicy by which pods with the label "
-        "app.kubernetes.io/name=pslaunch reach each other",
+        "give --network_policy, which lets the job's pods reach each other, or let the namespace's "
+        "administrator allow it for the label app.kubernetes.io/name=pslaunch",
     ),
     "no names": FindingKind(
         "network", "problem",
@@ -126,6 +127,7 @@ class Needs(NamedTuple):
     pods: tuple[Pods, ...]
     counts: Mapping[str, int]  # of objects by resource, such as jobs.batch
     made: frozenset[str]  # names of secrets that come with the job
+    policies: tuple[Mapping[str, Any], ...]  # that come with the job
     port: int  # of the head
     attached: bool
 
@@ -152,11 +154,13 @@ def find_needs(objects: Sequence[Mapping[str, Any]], port: int, *, attached: boo
     counts: dict[str, int] = {}
     for thing in objects:
         group = thing["apiVersion"].rpartition("/")[0]
-        name = f"{thing['kind'].lower()}s" + (f".{group}" if group else "")
+        kind = re.sub("y$", "ie", thing["kind"].lower())
+        name = f"{kind}s" + (f".{group}" if group else "")
         counts[name] = counts.get(name, 0) + 1
     jobs = [thing for thing in objects if thing["kind"] == "Job"]
     made = {thing["metadata"]["name"] for thing in objects if thing["kind"] == "Secret"}
-    return Needs(tuple(map(_find_pods, jobs)), counts, frozenset(made), port, attached)
+    policies = tuple(thing for thing in objects if thing["kind"] == "NetworkPolicy")
+    return Needs(tuple(map(_find_pods, jobs)), counts, frozenset(made), policies, port, attached)
 
 
 def _find_pods(job: Mapping[str, Any]) -> Pods:
@@ -316,12 +320,13 @@ def _add_up(pods: Sequence[Pods], kind: str, resource: str) -> Decimal | None:
 
 def _judge_policies(seen: ClusterSeen, needs: Needs) -> Iterator[ClusterFinding]:
     labels = [pods.labels for pods in needs.pods]
+    policies = [*(seen.policies or ()), *needs.policies]
     for of in labels:
         for kind, rules, peers in (("Ingress", "ingress", "from"), ("Egress", "egress", "to")):
-            found = [p["spec"] for p in seen.policies or () if _isolates(p["spec"], of, kind)]
+            found = [p["spec"] for p in policies if _isolates(p["spec"], of, kind)]
             if not found:
                 continue
-            names = ", ".join(p["metadata"]["name"] for p in seen.policies or () if p["spec"] in found)
+            names = ", ".join(p["metadata"]["name"] for p in policies if p["spec"] in found)
             allowed = [rule for spec in found for rule in spec.get(rules) or ()]
             if not all(any(_lets(r, peers, to, seen, needs.port) for r in allowed) for to in labels):
                 yield ClusterFinding(

@@ -32,14 +32,17 @@ from .k8s_values import (
 )
 from .kinds import Value
 from .locate import check_folder_to_make, choose_name, locate
-from .options import DEFAULT
+from .options import DEFAULT, get_options
 from .remote_spec import read_package
 from .sources import Given
-from .spec import JobSpec, Site, check_spec, read_common_options, refuse_without_effect
+from .spec import Elsewhere, JobSpec, Site, check_spec, read_common_options, refuse_without_effect
 
 MAX_NAME: Final = 63  # of a label, a host name or a service
 RUN_DIGITS: Final = 6  # that make a name unique
-OF_LAUNCHER: Final = ("lease", "fetch_output", "fetch_logs", "dry_run", "json")  # no effect without one
+# Without effect where no launcher follows the job.
+OF_LAUNCHER: Final = ("detach", "lease", "fetch_output", "fetch_logs", "dry_run", "validate", "json")
+ATTACHED_LINGER_S: Final = 120.0
+DETACHED_LINGER_S: Final = 600.0
 POD_SUFFIX: Final = "-12345"  # as the cluster gives one to each pod
 
 
@@ -79,6 +82,7 @@ class K8sReach(NamedTuple):
     agent_python: str | None = None  # path of the agents' Python; None: search
     access: Access = Access()
     lease_s: float = 0.0  # after which the job ends without a launcher; 0: it needs none
+    linger_s: float = 0.0  # after the end, for its files to be fetched
 
 
 def make_k8s_spec(
@@ -94,8 +98,12 @@ def make_k8s_spec(
     package, workspace, program = read_package(given, split, lambda: locate(given, split, cwd))
     pods, servers = _count_pods(given)
     name = _choose_object_name(given, workspace, pods, servers) + (f"-{run}" if run else "")
-    lease_s = given.read("lease") if run else 0.0
-    reach = _read_reach(given, name, servers, cwd, environ)._replace(lease_s=lease_s)
+    detach = not run or given.is_set("detach")
+    reach = _read_reach(given, name, servers, cwd, environ)
+    reach = reach._replace(
+        lease_s=0.0 if detach else given.read("lease"),
+        linger_s=_choose_linger_s(given, reach, attached=not detach) if run else given.read("linger") or 0.0,
+    )
     one = Count("per_node", 1)
     spec = JobSpec(
         backend="k8s",
@@ -113,10 +121,10 @@ def make_k8s_spec(
         program_args=(*split.forwarded, *split.program_args),
         trainer_flags=given.trainer_flags,
         head="node",
-        detach=not run,
+        detach=detach,
         **{
             **{k: v for k, v in options.items() if k not in ("head", "detach")},
-            **(_read_places(given, workspace if package else cwd, cwd) if run else {}),
+            **({} if detach else _read_places(given, workspace if package else cwd, cwd)),
             "port": options["port"] or FIRST_PORT,  # a pod has all ports; the head's is known beforehand
             "python": given.read("python"),
         },
@@ -125,7 +133,17 @@ def make_k8s_spec(
     _check_effects(spec, given)
     if run:
         refuse_without_effect(given, "output_dir", "where the job is started")
+    for option in ("lease", "fetch_output", "fetch_logs") if run and detach else ():
+        refuse_without_effect(given, option, "with --detach")
     return spec
+
+
+def _choose_linger_s(given: Given, reach: K8sReach, *, attached: bool) -> float:
+    """Return the time for which pods keep a job's files after its end."""
+    linger_s: float | None = given.read("linger")
+    if linger_s is not None:
+        return linger_s
+    return ATTACHED_LINGER_S if attached else 0.0 if reach.claims else DETACHED_LINGER_S
 
 
 def _read_places(given: Given, here: Path, cwd: Path) -> dict[str, Path]:
@@ -206,6 +224,17 @@ def read_access(given: Given) -> Access:
         context.text if context else "",
         read_label(given.get("namespace")),
     )
+
+
+def find_cluster(given: Mapping[str, str]) -> Elsewhere:
+    """Return the cluster and namespace to ask for jobs. Raises SpecError.
+
+    given: values of the options that choose it, by name.
+    """
+    values = {name: [Value(text, f"--{name}")] for name, text in given.items()}
+    access = read_access(Given(get_options("k8s"), values, {}))
+    shown = " of ".join(f"{name} {text}" for name, text in given.items())
+    return Elsewhere("k8s", K8sReach("", "", access=access), shown)
 
 
 def _count_pods(given: Given) -> tuple[int, int]:

@@ -450,6 +450,11 @@ OPTIONS: Final[Sequence[Option]] = (
         help="Seconds after which a job whose launcher is gone ends.",
     ),
     Option(
+        name="linger", metavar="SECONDS", kind=Seconds(0.0), backends=K8S,
+        says="120; 600 with --detach, or 0 with --pvc too",
+        help="Seconds for which a job's files can be fetched after its end.",
+    ),
+    Option(
         name="fetch_output", metavar="DIR", kind=Text(), says="it stays on node 0", backends=REMOTE,
         help="Local folder for output/, fetched at the end.",
     ),
@@ -473,8 +478,9 @@ OPTIONS: Final[Sequence[Option]] = (
         name="trace", metavar="FILE", kind=Text(), says="PSLAUNCH_TRACE, else none",
         help="File for each control message, without secrets; nodes write theirs beside their logs.",
     ),
-    _make_flag("detach", "Return as soon as the programs run; the job continues by itself.", STARTED),
+    _make_flag("detach", "Return as soon as the programs run; the job continues by itself."),
     _make_flag("dry_run", "Print the plan and start nothing."),
+    _make_flag("validate", "Let the cluster judge every object of the job, and create nothing.", K8S),
     _make_flag("connect", "With --dry_run: contact the hosts to complete the plan.", FABRIC),
     _make_flag("json", "Print JSON: one object a line."),
     Option(

@@ -254,8 +254,8 @@ def _find_runtime_import(spec: JobSpec) -> str:
 
 def refuse_without_effect(given: Given, name: str, why: str) -> None:
     """Raise SpecError if the option is on the command line: in a file it may be for other jobs."""
-    flag = isinstance(given.options[name].kind, Flag)
     for value in given.get_all(name):
+        flag = isinstance(given.options[name].kind, Flag)
         if value.on_line and not (flag and not given.is_set(name)):
             raise SpecError(f"{value.label}{'' if flag else f'={value.text}'} has no effect {why}")
 

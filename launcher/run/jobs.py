@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from ..backends.base import OF_ANOTHER, LeadingBackend, find_backend, make_leading_backend
-from ..errors import NodeLostError, PslaunchError, SpecError
+from ..backends.base import OF_ANOTHER, BeginningBackend, LaterBackend, find_backend, make_later_backend
+from ..errors import FileError, NodeLostError, PslaunchError, RightsError, SpecError
 from ..node import codes, job, logs
 from ..node.later import record
 from ..node.loop import Loop
@@ -70,9 +70,15 @@ def list_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
 def _add_reach(r: Record) -> Record:
     """Add the reach to the record of an ended job, or as `error` the reason why it has none."""
     try:
+        r = _add_error(r)
         return {**r, "reach": find_backend(r["backend"]).from_data(r["reach"])} if "reach" in r else r
     except SpecError as e:
         return {**r, "reach": None, "error": e}
+
+
+def _add_error(r: Record) -> Record:
+    """Add the error for who asks for files that are gone."""
+    return {**r, "error": FileError(r["unreachable"])} if "unreachable" in r else r
 
 
 def _read_jobs_there(backend: str, reach: object) -> list[Record]:
@@ -85,8 +91,7 @@ def _read_jobs_there(backend: str, reach: object) -> list[Record]:
     found: list[Record] = []
     for line in text.splitlines():
         try:
-            r = {**record.parse(bytes(line)), "backend": backend, "reach": reach}
-            found.append(cast("Record", r))
+            found.append(_add_error({**record.parse(bytes(line)), "backend": backend, "reach": reach}))
         except (ValueError, RecursionError) as e:
             begin = line[:MAX_SHOWN].decode("utf-8", "replace")
             _tell(
@@ -113,9 +118,20 @@ def _follow(pointers: Sequence[Record]) -> list[Record]:
             found.append({**r, **known[r["job"]], "reach": reach})
             _note_end(r, found[-1])
         else:
-            found.append({**r, "state": record.UNKNOWN, "reason": NOT_KNOWN, "processes": [], "reach": reach})
+            found.append(
+                cast("Record", {**r, **_explain_forgotten(name, reach), "processes": [], "reach": reach})
+            )
             _note(r, {"forgotten": True})
     return found
+
+
+def _explain_forgotten(backend: str, reach: object) -> Record:
+    """Return the state of a job that is not known there any more."""
+    there = make_later_backend(backend, reach)
+    if not isinstance(there, BeginningBackend):
+        return {"state": record.UNKNOWN, "reason": NOT_KNOWN}
+    error = there.explain_forgotten()
+    return {"state": record.UNKNOWN, "reason": str(error), "error": error}
 
 
 def _note_end(pointer: Record, news: Record) -> None:
@@ -130,8 +146,8 @@ def _note(pointer: Record, news: Record) -> None:
 
 
 @contextlib.contextmanager
-def _open_backend(r: Record) -> Iterator[LeadingBackend]:
-    backend = make_leading_backend(r["backend"], r.get("reach"))
+def _open_backend(r: Record) -> Iterator[LaterBackend]:
+    backend = make_later_backend(r["backend"], r.get("reach"))
     try:
         yield backend
     finally:
@@ -178,7 +194,7 @@ def _make_unknown_error(r: Record) -> PslaunchError:
 def _explain_no_jobs(elsewhere: Elsewhere | None) -> str:
     if elsewhere is not None:
         return f"no jobs are known to {elsewhere.shown}"
-    return "no jobs are known here; --conf conf.py asks a cluster"
+    return "no jobs are known here; --conf conf.py asks hosts, --namespace=NAME a cluster"
 
 
 class _NoAnswerError(NodeLostError):
@@ -452,9 +468,33 @@ def stop(
         raise _make_unknown_error(r)
     told = f"{r['job']} is not running: {r['state']}"
     if r["state"] == "running":
-        r, told = _stop_running(r, elsewhere, kill=kill), f"{r['job']} has ended"
+        told = f"{r['job']} has ended"
+    with _open_backend(r) as backend:
+        if isinstance(backend, BeginningBackend):
+            r = _stop_and_remove(r, elsewhere, backend, kill=kill)
+        elif r["state"] == "running":
+            r = _stop_running(r, elsewhere, kill=kill)
     _say(json.dumps({key: r.get(key) for key in STOPPED}) if as_json else told, out)
     return codes.OK
+
+
+def _stop_and_remove(
+    r: Record, elsewhere: Elsewhere | None, backend: BeginningBackend, *, kill: bool
+) -> Record:
+    """End a job, without a line by its removal, which ends it in order too; remove all of it."""
+    if r["state"] == "running":
+        try:
+            r = _stop_running(r, elsewhere, kill=kill)
+        except (RightsError, NodeLostError):
+            r = cast("Record", {**r, "state": "ended", "code": codes.TERM, "reason": "pslaunch stop"})
+    if kill:
+        backend.limit_end(0.0)
+    backend.adopt(r["job"])
+    if left := backend.remove():
+        raise NodeLostError("; ".join(left))
+    if "path" in r:
+        _note(cast("Record", {**r, "reach": find_backend(r["backend"]).to_data(r["reach"])}), r)
+    return r
 
 
 def _stop_running(r: Record, elsewhere: Elsewhere | None, *, kill: bool) -> Record:

@@ -20,6 +20,7 @@ from ..backends.base import (
     Backend,
     BeginningBackend,
     Dial,
+    LaterBackend,
     LeadingBackend,
     Line,
     find_backend,
@@ -212,12 +213,13 @@ def _run(
         remote = None
         if beginner:
             remote = _follow(loop, beginner, watch, starting, at_end, trace)
+            _keep_way(plan, beginner.backend)
+            if remote is None:
+                return _leave_running(plan, beginner.backend, watch), True
         elif leader:
             remote = _lead_on_node(loop, leader, watch, starting, at_end, trace, detach=spec.detach)
             if site.remote:
-                with contextlib.suppress(FileError, OSError):
-                    way = leader.backend.keep_way(record.name_secret(str(_name_pointer(plan))))
-                    _remember(plan, len(remote.placed.nodes), way)
+                _keep_way(remote.placed.plan, leader.backend, len(remote.placed.nodes))
         head = remote or _lead_here(loop, backend, plan, watch, starting, at_end, trace)
         watch.begin(head)
         if beginner:
@@ -226,12 +228,7 @@ def _run(
         if remote and spec.detach:
             watch.run_until(lambda: watch.has_started_all or head.done)
             if not head.done and remote.free():
-                backend.release()
-                watch.say(
-                    "the job goes on by itself; "
-                    f"pslaunch status, logs, stop and fetch take its id: {plan.job_id}"
-                )
-                return codes.OK, True
+                return _leave_running(plan, backend, watch), True
         watch.run_until_done()
         fetched = codes.OK
         if (spec.fetch_output or spec.fetch_logs) and not (beginner and remote and remote.hurried):
@@ -241,6 +238,7 @@ def _run(
             watch.say(f"output, if any, is in {node_0.output_dir} on {node_0.name}; --fetch_output brings it")
         if beginner:
             _remove(loop, beginner.backend, watch)
+            _name_pointer(plan).unlink(missing_ok=True)
         return head.code or fetched, watch.any_began
 
 
@@ -418,7 +416,7 @@ class _Beginner:
 
     def start(self) -> Started:
         line = self.backend.begin(self.plan, lambda text, code: self.news.append((text, code)))
-        return [(self.plan.nodes[0], line)]
+        return [(self.plan.nodes[0], line)] if line else []
 
 
 def _follow(
@@ -428,7 +426,8 @@ def _follow(
     starting: SlowWork[Started],
     at_end: contextlib.ExitStack,
     trace: Trace | None,
-) -> RemoteHead:
+) -> RemoteHead | None:
+    """Return the head of a job that begins by itself, None if nobody here may follow it."""
     from .observe import RemoteHead
 
     backend, plan, news = beginner.backend, beginner.plan, beginner.news
@@ -443,7 +442,10 @@ def _follow(
                 watch.say(text, "warning")
 
     loop.call_every(TICK_S, tell)
-    first, line = _wait_for_nodes(loop, backend, watch, starting, "the cluster").pop()
+    started = _wait_for_nodes(loop, backend, watch, starting, "the cluster")
+    if not started:
+        return None
+    first, line = started.pop()
     head = RemoteHead(
         loop,
         line,
@@ -458,6 +460,15 @@ def _follow(
     _stop_on_signals(loop, backend, head.stop)
     head.hold(place(plan, plan.nodes))
     return head
+
+
+def _leave_running(plan: Plan, backend: Backend, watch: Watch) -> int:
+    """Let a detached job go on without this launcher; return 0."""
+    backend.release()
+    watch.say(f"the job goes on by itself; pslaunch status, logs, stop and fetch take its id: {plan.job_id}")
+    if isinstance(backend, BeginningBackend):
+        watch.say(backend.describe_keeping())
+    return codes.OK
 
 
 def _remove(loop: Loop, backend: BeginningBackend, watch: Watch) -> None:
@@ -512,6 +523,13 @@ def _fetch(
 
 def _name_pointer(plan: Plan) -> Path:
     return Path(record.get_folder(os.environ)) / (plan.job_id + record.POINTER)
+
+
+def _keep_way(plan: Plan, backend: LaterBackend, nodes: int = 0) -> None:
+    """Record for later shells the cluster that leads a job, if that is possible."""
+    with contextlib.suppress(FileError, OSError):
+        way = backend.keep_way(record.name_secret(str(_name_pointer(plan))))
+        _remember(plan, nodes or len(plan.nodes), way)
 
 
 def _remember(plan: Plan, nodes: int, reach: object) -> Path:

@@ -55,7 +55,7 @@ def run(*words: str) -> int:
         ("fabric --install --hosts a --job_workspace /ws", ["--install", "--job_dispatch_package"]),
         ("local --hosts a train.py", ["--hosts is no option of this command; these have it: fabric"]),
         ("mpi -n 0", ["-n=0", "expected a whole number from 1"]),
-        ("k8s apply", ["apply", "render"]),
+        ("k8s apply", ["no image", "--image=NAME"]),
         ("local --trainers 2 train.py", ["--trainers", "--worker_num"]),
         ("local -np 4 train.py", ["-np", "--worker_num"]),
         ("-v", ["-v"]),

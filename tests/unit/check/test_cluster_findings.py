@@ -182,6 +182,15 @@ def test_policies_that_cut_pods_off_are_found(policies: Sequence[Any], kinds: li
     assert find_kinds(GOOD._replace(policies=policies)) == kinds
 
 
+def test_policy_of_the_job_lets_its_pods_through() -> None:
+    own = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "j"},
+           "spec": {"podSelector": {}, "ingress": [{"from": [OURS]}], **IN}}  # fmt: skip
+    needs = find_needs([own], PORT, attached=True)
+    assert needs.counts == {"networkpolicies.networking.k8s.io": 1}
+    needs = make_needs()._replace(policies=needs.policies)
+    assert find_kinds(GOOD._replace(policies=[make_policy(**IN)]), needs) == []
+
+
 def test_needed_secrets_are_those_of_the_pods() -> None:
     assert make_needs(secret="token").pods[0].secrets == ("token",)
 

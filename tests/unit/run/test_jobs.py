@@ -343,7 +343,7 @@ def test_invalid_record_hides_no_job(note: Note, text: str) -> None:
 def test_empty_list_of_jobs_comes_with_advice(note: Note, capsys: pytest.CaptureFixture[str]) -> None:
     for as_json in (False, True):
         jobs.show_jobs(io.StringIO(), as_json=as_json)
-        assert "no jobs are known here; --conf conf.py asks a cluster" in capsys.readouterr().err
+        assert "; --conf conf.py asks hosts, --namespace=NAME a cluster" in capsys.readouterr().err
     with pytest.raises(SpecError, match="no jobs are known here; --conf"):
         jobs.find("train")
     note("train-1", "ended", code=0)

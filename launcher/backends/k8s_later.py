@@ -1,0 +1,46 @@
+"""Jobs of a namespace for later shells: found by their label, deleted with all that belongs to them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from .k8s_api import Cluster
+from .k8s_errors import AbsentError, ConflictError
+from .k8s_records import INSTANCE, OF_JOBS, is_abandoned
+
+Thing = dict[str, Any]  # an object of the API, as JSON has it
+
+
+def list_jobs(cluster: Cluster, name: str = "") -> list[Thing]:
+    """Return all Jobs that pslaunch has made, or those of one job; abandoned ones are deleted."""
+    label = f"{OF_JOBS},{INSTANCE}={name}" if name else OF_JOBS
+    ask = cluster.batch.list_namespaced_job
+    answer = cluster.call("list Jobs", ask, cluster.namespace, label_selector=label, _preload_content=False)
+    now_s = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+    found: list[Thing] = json.loads(answer.data)["items"]
+    abandoned = [job for job in found if is_abandoned(job, now_s)]
+    for job in abandoned:
+        _sweep(cluster, job)
+    return [job for job in found if job not in abandoned]
+
+
+def _sweep(cluster: Cluster, job: Thing) -> None:
+    """Delete a Job, and with it all that it owns, unless it has been released meanwhile."""
+    seen = {key: job["metadata"][key] for key in ("uid", "resourceVersion")}
+    with contextlib.suppress(ConflictError):
+        delete(cluster, {"apiVersion": "batch/v1", "kind": "Job", **job}, {"preconditions": seen})
+
+
+def delete(cluster: Cluster, thing: Mapping[str, Any], options: Mapping[str, Any] = {}) -> None:
+    """Delete an object and all that it owns; it may be gone already."""
+    name = thing["metadata"]["name"]
+    function = cluster.find_function("delete", thing)
+    body = {"propagationPolicy": "Background", **options}
+    try:
+        cluster.call(f"delete {thing['kind']} {name}", function, name, cluster.namespace, body=body)
+    except AbsentError:
+        return

@@ -1,0 +1,93 @@
+"""Records of jobs, for later shells, from a cluster's objects as the API gives them in JSON. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, cast
+
+from ..node import codes
+from ..node.head.events import check_event
+from ..node.messages import JobRecord
+
+Object = Mapping[str, Any]  # of the API
+
+INSTANCE: Final = "app.kubernetes.io/instance"
+OF_JOBS: Final = "app.kubernetes.io/managed-by=pslaunch"
+# Annotation of a Job from its creation to its release, with the number of seconds that this may take.
+BEGINNING: Final = "pslaunch/beginning"
+OF_JOB: Final = "batch.kubernetes.io/job-name"
+INDEX: Final = "batch.kubernetes.io/job-completion-index"
+_OF_END: Final = ("code", "reason", "elapsed_s", "failure")
+
+
+def select_main(jobs: Sequence[Object]) -> list[Object]:
+    """Return the Jobs of nodes 0, oldest first; others belong to them."""
+    main = [job for job in jobs if job["metadata"]["labels"].get(INSTANCE) == job["metadata"]["name"]]
+    return sorted(main, key=lambda job: read_time(job["metadata"]["creationTimestamp"]))
+
+
+def read_time(text: str) -> float:
+    """Return the seconds since 1970 of a time of the API."""
+    return datetime.fromisoformat(text).timestamp()
+
+
+def is_abandoned(job: Object, now_s: float) -> bool:
+    """Return True for a Job whose launcher has died while it created the job's objects."""
+    limit = job["metadata"].get("annotations", {}).get(BEGINNING)
+    try:
+        return now_s > read_time(job["metadata"]["creationTimestamp"]) + float(limit)
+    except (TypeError, ValueError):
+        return False
+
+
+def make_record(main: Object, jobs: Sequence[Object], first: Object | None) -> JobRecord:
+    """Return what the cluster's objects tell of a job, in the form of a record.
+
+    jobs: all Jobs. first: pod 0, if it is there.
+    """
+    name = main["metadata"]["name"]
+    ours = [job for job in jobs if job["metadata"]["labels"].get(INSTANCE) == name]
+    record = {
+        "job": name,
+        "name": name,
+        "backend": "k8s",
+        "nodes": sum(job["spec"].get("completions", 1) for job in ours),
+        "started": read_time(main["metadata"]["creationTimestamp"]),
+        "processes": [],
+        **_read_state(main, first),
+    }
+    return cast(JobRecord, record)
+
+
+def _read_state(main: Object, first: Object | None) -> dict[str, Any]:
+    terminated = get_state(first, "terminated") if first else None
+    if terminated:
+        return {"state": "ended", **read_end(terminated)}
+    for condition in main["status"].get("conditions", ()):
+        if condition["status"] == "True" and condition["type"] in ("Complete", "Failed"):
+            said = ": ".join(filter(None, (condition.get("reason"), condition.get("message"))))
+            failed = condition["type"] == "Failed"
+            code = codes.NODE_LOST if failed else codes.OK
+            return {"state": "ended", "code": code, "reason": said or condition["type"]}
+    return {"state": "running"}
+
+
+def get_state(pod: Object, kind: str) -> Object | None:
+    """Return this state of a pod's container: `running`, `terminated`, `waiting`; None in another."""
+    found = pod["status"].get("containerStatuses") or [{"state": {}}]
+    state: Object | None = found[0]["state"].get(kind)
+    return state
+
+
+def read_end(terminated: Object) -> dict[str, Any]:
+    """Return code, reason, duration and failure of a job from the last state of its pod 0."""
+    try:
+        end = json.loads(terminated.get("message", ""))
+        check_event(end)
+        return {key: end[key] for key in _OF_END}
+    except (ValueError, TypeError, KeyError):
+        code = int(terminated.get("exitCode", codes.FAILED))
+        said = terminated.get("message") or terminated.get("reason") or "no message"
+        return {"code": code, "reason": f"pod 0 ended with {code}: {' '.join(said.split())}"}

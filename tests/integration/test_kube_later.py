@@ -1,0 +1,217 @@
+"""Jobs on a real cluster from later shells: found by label, asked, stopped and deleted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client, config
+
+from pslaunch.backends.k8s_api import Cluster, open_cluster
+from pslaunch.backends.k8s_exec import Exec
+from pslaunch.backends.k8s_later import list_jobs
+from pslaunch.backends.k8s_records import BEGINNING
+from pslaunch.node import codes
+from pslaunch.options.k8s_spec import Access
+from support.jobs import PSLAUNCH
+from support.kube import Kube
+from support.process import poll_until
+from testbed.kube.cluster import PYTHON
+
+WAITING = """
+import os, signal
+print("ready", flush=True)
+with open("output/model", "w") as f:
+    f.write("the model")
+while not os.path.exists("/tmp/go"):
+    signal.sigtimedwait([], 0.05)
+"""
+
+
+@pytest.fixture
+def opened(cluster: Kube) -> Iterator[Cluster]:
+    found = open_cluster(Access(str(cluster.kubeconfig), namespace=cluster.namespace), {})
+    yield found
+    found.close()
+
+
+def make_suspended(cluster: Kube, name: str, annotations: Mapping[str, str] = {}) -> None:
+    """Create a Job as a launcher does before all else, and an object that it owns."""
+    labels = {"app.kubernetes.io/managed-by": "pslaunch", "app.kubernetes.io/instance": name}
+    metadata: dict[str, Any] = {"name": name, "labels": labels}
+    container = {"name": "node", "image": PYTHON}
+    pods = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    annotated = {
+        **metadata,
+        "annotations": {key.replace("__", "/"): text for key, text in annotations.items()},
+    }
+    job = {"metadata": annotated, "spec": {"suspend": True, "template": pods}}
+    made = cluster.batch.create_namespaced_job(cluster.namespace, job)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": made.metadata.uid}
+    owned = {"metadata": {**metadata, "ownerReferences": [owner]}}
+    cluster.core.create_namespaced_config_map(cluster.namespace, owned)
+
+
+def test_job_that_no_launcher_released_is_swept(cluster: Kube, opened: Cluster) -> None:
+    before = cluster.list_names()
+    kept = {f"{kind} {name}" for kind in ("job", "configmap") for name in ("begun", "paused")}
+    make_suspended(cluster, "swept", {BEGINNING: "0"})
+    make_suspended(cluster, "begun", {BEGINNING: "600"})
+    make_suspended(cluster, "paused")
+    try:
+        poll_until(lambda: len(list_jobs(opened)) == 2, describe="swept is there")
+        cluster.wait_until_gone(before | kept)
+        assert [job["metadata"]["name"] for job in list_jobs(opened, "begun")] == ["begun"]
+    finally:
+        for name in ("begun", "paused"):
+            cluster.batch.delete_namespaced_job(name, cluster.namespace, propagation_policy="Background")
+
+
+class Detached:
+    """A detached job, whose programs go on until they may end; asked from another machine."""
+
+    def __init__(self, cluster: Kube, workspace: Path, home: Path, *options: str) -> None:
+        self._cluster, self._home = cluster, home
+        (workspace / "train.py").write_text(WAITING)
+        self.where = [f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}"]
+        what = [f"--image={PYTHON}", "--server_num=0", "--detach", "--json"]
+        done = self.run("k8s", "apply", *self.where, *what, *options, cwd=workspace)
+        assert done.returncode == 0, done.stdout + done.stderr
+        self.told = [json.loads(line) for line in done.stdout.splitlines()]
+        (self.id,) = (name.partition(" ")[2] for name in cluster.list_names() if name.startswith("job "))
+
+    def run(self, *words: str, cwd: Path | None = None, own: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a command; as on another machine if not `own`."""
+        env = {**os.environ, "XDG_STATE_HOME": str(self._home / ("own" if own else "other"))}
+        return subprocess.run(
+            [*PSLAUNCH, *words],
+            cwd=cwd,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def ask(self, verb: str, *words: str) -> list[Any]:
+        """Return the answer of a command on another machine."""
+        job = () if verb == "jobs" else (self.id,)
+        done = self.run(verb, *job, *words, *self.where, "--json", own=False)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def let_end(self) -> None:
+        opened = open_cluster(Access(str(self._cluster.kubeconfig), namespace=self._cluster.namespace), {})
+        for pod in self._cluster.list_pods(self.id):
+            touch = Exec(opened, pod.metadata.name, ["touch", "/tmp/go"])
+            assert touch.find_code() == 0, touch.describe_end()
+            os.close(touch.fd)
+        opened.close()
+
+    def until_ended(self) -> Any:
+        def find() -> Any:
+            (status,) = self.ask("status")
+            return status["state"] == "ended" and status
+
+        return poll_until(find, describe="the end", timeout_s=60.0)
+
+
+@pytest.fixture
+def detach(cluster: Kube, workspace: Path, tmp_path: Path) -> Iterator[Callable[..., Detached]]:
+    """Starts a job, which is gone at the end."""
+    yield lambda *options: Detached(cluster, workspace, tmp_path / "state", *options)
+    for job in cluster.batch.list_namespaced_job(cluster.namespace).items:
+        cluster.batch.delete_namespaced_job(
+            job.metadata.name, cluster.namespace, propagation_policy="Background"
+        )
+
+
+def test_detached_job_is_found_asked_and_stopped_from_anywhere(
+    detach: Callable[..., Detached], cluster: Kube
+) -> None:
+    job = detach("--nodes=2", "--worker_num=2")
+    assert job.told[-1]["text"] == "its output and logs can be fetched until 600 s after its end (--linger)"
+    (found,) = job.ask("jobs")
+    assert (found["job"], found["state"], found["backend"], found["nodes"]) == (
+        job.id,
+        "running",
+        "k8s",
+        2,
+    ), found
+    (status,) = job.ask("status")
+    assert [p["state"] for p in status["processes"]] == ["running"] * 2
+    assert {line["text"] for line in job.ask("logs", "trainer/1")} == {"ready"}
+    assert job.id in job.run("jobs").stdout  # by the note on the machine that began it
+    (ended,) = job.ask("stop")
+    assert (ended["state"], ended["code"]) == ("ended", codes.TERM)
+    assert cluster.list_names() == set()
+    assert job.ask("jobs") == []
+
+
+def test_files_of_an_ended_job_are_fetched_from_anywhere(
+    detach: Callable[..., Detached], cluster: Kube, tmp_path: Path
+) -> None:
+    job = detach()
+    job.let_end()
+    ended = job.until_ended()
+    assert (ended["code"], ended["reason"]) == (0, "all trainers ended with 0")
+    job.ask("fetch", str(tmp_path / "here"))
+    assert (tmp_path / "here/output/model").read_text() == "the model"
+    assert [path.read_text() for path in (tmp_path / "here/log").glob("*/train.log")] == ["ready\n"]
+    done = job.run("delete", job.id)
+    assert done.returncode == 0, done.stderr
+    assert cluster.list_names() == set()
+    assert "ended 0" in job.run("jobs").stdout  # its end was noted
+
+
+def test_files_that_ended_with_their_pods_are_named(
+    detach: Callable[..., Detached], cluster: Kube, tmp_path: Path
+) -> None:
+    job = detach("--linger=0", "--ttl=2")
+    assert "its files end with its pods" in job.told[-1]["text"]
+    job.let_end()
+    cluster.wait_for_end(job.id)
+    done = job.run("fetch", job.id, str(tmp_path / "here"))
+    assert (done.returncode, "--linger" in done.stderr or "--ttl" in done.stderr) == (codes.IO, True), (
+        done.stderr
+    )
+    cluster.wait_until_gone(set())
+    done = job.run("fetch", job.id, str(tmp_path / "here"))
+    assert (done.returncode, f"has no job {job.id} any more" in done.stderr) == (codes.IO, True), done.stderr
+
+
+def test_jobs_run_and_stop_without_exec(
+    detach: Callable[..., Detached], cluster: Kube, no_exec: None, workspace: Path
+) -> None:
+    job = detach()
+    (found,) = job.ask("jobs")
+    assert (found["job"], found["state"]) == (job.id, "running")
+    refused = job.run("logs", job.id, *job.where, own=False)
+    assert refused.returncode == codes.RIGHTS
+    assert "resources: [pods/exec]" in refused.stderr
+    attached = job.run("k8s", "apply", *job.where, f"--image={PYTHON}", cwd=workspace)
+    assert attached.returncode == codes.RIGHTS and "resources: [pods/exec]" in attached.stderr
+    job.ask("stop")
+    assert cluster.list_names() == set()
+
+
+@pytest.fixture
+def no_exec(cluster: Kube) -> Iterator[None]:
+    """Takes the right to run programs in pods from the user, for one test."""
+    admin = config.new_client_from_config(str(cluster.kubeconfig.with_name("admin.kubeconfig")))
+    rights = client.RbacAuthorizationV1Api(admin)
+    role = rights.read_namespaced_role("pslaunch", cluster.namespace)
+    rules = list(role.rules)
+    role.rules = [rule for rule in rules if "pods/exec" not in rule.resources]
+    role = rights.replace_namespaced_role("pslaunch", cluster.namespace, role)
+    try:
+        yield
+    finally:
+        role.rules = rules
+        rights.replace_namespaced_role("pslaunch", cluster.namespace, role)
+        admin.close()

@@ -1,0 +1,82 @@
+"""Records of jobs from a cluster's objects: their state, their end, and Jobs that nobody released."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pslaunch.backends.k8s_records import BEGINNING, is_abandoned, make_record, select_main
+from pslaunch.node.later import record
+
+MADE = "2026-01-02T03:04:05Z"
+MADE_S = 1767323045.0
+END = {"n": 7, "time": 1.0, "event": "end", "code": 5, "reason": "trainer/0 ended with 5", "elapsed_s": 2.5,
+       "failure": None}  # fmt: skip
+
+
+def make_job(name: str = "j", instance: str = "j", pods: int = 2, **status: Any) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/instance": instance}
+    metadata: dict[str, Any] = {"name": name, "creationTimestamp": MADE, "labels": labels}
+    return {"metadata": metadata, "spec": {"completions": pods}, "status": status}
+
+
+def make_pod(**state: Any) -> dict[str, Any]:
+    return {"status": {"containerStatuses": [{"state": state}]}}
+
+
+def test_record_has_size_and_start_of_a_job() -> None:
+    jobs = [make_job(), make_job("j-server", pods=3), make_job("other", "other")]
+    found = make_record(jobs[0], jobs, None)
+    assert (found["job"], found["nodes"], found["started"], found["state"]) == ("j", 5, MADE_S, "running")
+    assert record.parse(json.dumps(found)) == found
+
+
+def test_only_the_job_of_node_0_is_a_job() -> None:
+    jobs = [make_job("j-server"), make_job(), make_job("i", "i")]
+    assert [job["metadata"]["name"] for job in select_main(jobs)] == ["j", "i"]
+
+
+def test_last_message_of_pod_0_is_the_end() -> None:
+    ended = make_pod(terminated={"exitCode": 5, "message": json.dumps(END)})
+    found = make_record(make_job(), [make_job()], ended)
+    assert (found["state"], found["code"], found["reason"], found["elapsed_s"]) == (
+        *("ended", 5, "trainer/0 ended with 5", 2.5),
+    )
+
+
+@pytest.mark.parametrize("message", ["", "no Python\n", "{}", "[]", '{"event": "end", "code": 999}'])
+def test_other_messages_of_pod_0_are_shown(message: str) -> None:
+    ended = make_pod(terminated={"exitCode": 78, "reason": "Error", "message": message})
+    found = make_record(make_job(), [make_job()], ended)
+    assert (found["state"], found["code"]) == ("ended", 78)
+    assert found["reason"] == f"pod 0 ended with 78: {message.strip() or 'Error'}"
+
+
+@pytest.mark.parametrize(
+    ("condition", "state", "code"),
+    [
+        ({"type": "Complete", "status": "True"}, "ended", 0),
+        ({"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "late"}, "ended", 76),
+        ({"type": "Suspended", "status": "True"}, "running", None),
+        ({"type": "Failed", "status": "False"}, "running", None),
+    ],
+)
+def test_conditions_tell_the_state_without_pod_0(
+    condition: dict[str, str], state: str, code: int | None
+) -> None:
+    found = make_record(make_job(conditions=[condition]), [], None)
+    assert (found["state"], found.get("code")) == (state, code)
+
+
+@pytest.mark.parametrize(
+    ("limit", "later_s", "abandoned"),
+    [("60", 61, True), ("60", 59, False), (None, 1e9, False), ("soon", 1e9, False)],
+)
+def test_job_is_abandoned_once_its_launcher_is_late(
+    limit: str | None, later_s: float, abandoned: bool
+) -> None:
+    job = make_job()
+    job["metadata"]["annotations"] = {} if limit is None else {BEGINNING: limit}
+    assert is_abandoned(job, MADE_S + later_s) == abandoned
