@@ -43,14 +43,12 @@ class Learner:
 
     def compute(self, batch: BatchInput) -> StepResult:
         """Compute a batch forward, with the current values and without dropout; nothing is learned."""
-        get = self._parameters.get_current
-        values = {name: get(name) for name in batch.plan.dense}
+        values = {name: self._parameters.get_current(name) for name in batch.plan.dense}
         return batch.plan.compute(batch, values, self._parameters.get_rows(batch.keys), None, self.counts)
 
     def train(self, batch: BatchInput, updater: Updater, following: BatchInput | None = None) -> StepResult:
         """Compute a batch forward and backward, and update; `following` is the next one, if it is known."""
-        get = self._parameters.get_array
-        values = {name: get(name) for name in batch.plan.dense}
+        values = {name: self._parameters.get_array(name) for name in batch.plan.dense}
         draw = Draw(seed=self._seed, trainer=self._trainer, step=self._steps)
         tables = updater.fetch(batch.keys)
         result = batch.plan.compute(batch, values, tables, draw, self.counts, updater.progress)

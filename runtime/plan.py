@@ -19,6 +19,7 @@ from .arrays import F32, U64, Ids, Rows, Sequences, find_rows, sum_rows
 from .graph import BATCH, Program, Value
 from .ops import OPS, Draw, Op, Step
 from .ops.base import FLOAT, ID, Array
+from .ops.dense import Concat
 from .ops.lookup import Lookup, find_tables
 
 Feeds = Mapping[str, Array | Sequences]
@@ -115,10 +116,13 @@ class Plan:
             op.sequence = value.name if value.op == "data" else "".join(items[:1])
             if op.overwrites and users.count(inputs[0]) == 1:
                 before = self._nodes[own[0]].op
-                op.in_place = not (before.reads_result or before.is_view)
+                op.in_place = not (before.reads_result or before.is_view or before.value.op == "data")
             if isinstance(op, Lookup):
                 self._lookups.setdefault(value.params[0].name, []).append((op, own[0]))
             self._nodes.append(_Node(i, op, own, needed[::-1]))
+            if isinstance(op, Concat) and len(value.shape) == 2:
+                for k, place in enumerate(own):
+                    self._settle(place, op, k, users)
         self._data = [node for node in self._nodes if node.op.value.op == "data"]
         early = {place for found in self._lookups.values() for _, place in found}
         reached = {self._loss}  # between the loss and a parameter
@@ -134,6 +138,16 @@ class Plan:
         self._early = [node for node in self._nodes if node.place in early and node not in self._data]
         self._late = [node for node in self._nodes if node.place not in early and node not in self._data]
         self.trained = {c.name: c for node in reversed(self._backward) for c in node.op.value.params}
+
+    def _settle(self, place: int, concat: Concat, i: int, users: Sequence[Value]) -> None:
+        """Let a lookup of one row for each sample, which only `concat` reads, write to its part there."""
+        node = self._nodes[place]
+        while node.op.value.op == "reshape" and users.count(node.op.value) == 1:
+            node = self._nodes[node.inputs[0]]
+        value = node.op.value
+        if isinstance(node.op, Lookup) and users.count(value) == 1 and value.size == value.shape[-1]:
+            node.op.home = concat, i
+            concat.filled.add(i)
 
     def prepare(self, feeds: Feeds) -> BatchInput:
         """Return the input of a batch; raises ValueError naming data that is missing or does not fit."""
@@ -186,20 +200,16 @@ class Plan:
             sparse = self._sum_rows(step, batch)
         finally:
             _core.set_floats(before)
+        values, grads = [batch.results[i].copy() for i in self._targets], step.param_grads
         return StepResult(
-            samples=batch.samples,
-            values=[batch.results[i].copy() for i in self._targets],
-            errors=step.errors,
-            dense=step.param_grads,
-            sparse=sparse,
+            samples=batch.samples, values=values, errors=step.errors, dense=grads, sparse=sparse
         )
 
     def _find_rows(self, lookups: Lookups, results: Sequence[Array]) -> dict[str, Rows]:
         """Return the rows that lookups need; raises ValueError naming an id out of range."""
         ids = {}
         for table, found in lookups.items():
-            own = [results[place] for _, place in found]
-            joined = np.concatenate([one if one.ndim == 1 else one.reshape(-1) for one in own])
+            joined = np.concatenate([results[place].reshape(-1) for _, place in found])
             ids[table] = self.params[table].rows, joined
         try:
             return find_rows(ids, self._threads) if ids else {}
@@ -270,9 +280,9 @@ def _read_feed(value: Value, feeds: Feeds) -> tuple[Array, Ids | None]:
         if same and items.dtype.kind in kinds:
             exact = items.dtype is dtype and items.flags.c_contiguous
             return items if exact else np.ascontiguousarray(items, dtype=dtype), offsets
-    found = "the feed lacks it" if given is None else f"not {given!r}"
+    found = "nothing" if given is None else repr(given)
     if isinstance(items, np.ndarray):
         had = "an array" if offsets is None else "Sequences"
-        found = f"not {had} of {items.dtype}, shape {list(items.shape)}"
+        found = f"{had} of {items.dtype}, shape {list(items.shape)}"
     form = "Sequences" if value.is_sequence else "an array"
-    raise ValueError(f"{value.name}: expected {form} of {words}, shape {list(shape)}; {found}")
+    raise ValueError(f"{value.name}: expected {form} of {words}, shape {list(shape)}; the feed has {found}")

@@ -129,7 +129,7 @@ class Op:
         return out
 
 
-OPS: dict[str, type[Op]] = {}
+OPS: dict[str, type[Op]] = {"data": Op}  # a plan reads data itself
 
 
 class Form(NamedTuple):

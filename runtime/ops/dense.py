@@ -1,4 +1,4 @@
-"""Inputs, parameters, matrix products, and changes of form."""
+"""Parameters, matrix products, and changes of form."""
 
 from __future__ import annotations
 
@@ -14,14 +14,6 @@ from ..arrays import F32
 from ..graph import BATCH, Value
 from .base import FLOAT, ID, Array, Grads, Op, Shape, Step, as_rows, describe
 from .sums import resolve_axes
-
-
-class Data(Op, op="data"):
-    """An input of the program, of any shape; `below`: all ids are less, None: any. A plan reads it itself."""
-
-    takes = ()
-    options = ("below",)
-    is_view = True
 
 
 class Parameter(Op, op="parameter"):
@@ -142,37 +134,33 @@ class Concat(Op, op="concat"):
 
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], *inputs: Value) -> Shape:
-        first, axis = inputs[0], _find_axis(inputs[0], attrs["axis"])
+        first, (axis,) = inputs[0], resolve_axes(inputs[0], attrs["axis"])
         before, after = first.shape[:axis], first.shape[axis + 1 :]
         for one in inputs:
-            same = (one.kind, len(one.shape)) == (first.kind, len(first.shape))
-            if not same or (one.shape[:axis], one.shape[axis + 1 :]) != (before, after):
-                raise ValueError(
-                    f"inputs {describe(first)} and {describe(one)} can't be joined at axis {axis}"
-                )
+            form = (one.kind, len(one.shape), one.shape[:axis], one.shape[axis + 1 :])
+            if form != (first.kind, len(first.shape), before, after) or first.shape[axis] == BATCH:
+                raise ValueError(f"{describe(first)} and {describe(one)} can't be joined at axis {axis}")
         return (*before, sum(one.shape[axis] for one in inputs), *after)
 
     def __init__(self, value: Value, needs: Sequence[bool]) -> None:
         super().__init__(value, needs)
-        self._axis = axis = _find_axis(value, value.attrs["axis"])
+        (axis,) = resolve_axes(value, value.attrs["axis"])
+        self._axis = axis
         ends = [0, *itertools.accumulate(one.shape[axis] for one in value.inputs)]
-        self._parts = [(slice(None),) * axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
+        self.parts = [(slice(None),) * axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
+        self.filled: set[int] = set()  # inputs that lookups write to their part
 
     def forward(self, step: Step, *inputs: Array) -> Array:
         shape, axis = inputs[0].shape, self._axis
         whole = (*shape[:axis], self.value.shape[axis], *shape[axis + 1 :])
         out = self.get_buffer("result", whole, inputs[0].dtype)
-        return np.concatenate(inputs, axis=axis, out=out)
+        for i, x in enumerate(inputs):
+            if i not in self.filled:
+                out[self.parts[i]] = x
+        return out
 
     def backward(self, step: Step, grad: F32, result: F32, *inputs: F32) -> Grads:
-        return tuple([grad[part] for part in self._parts])
-
-
-def _find_axis(value: Value, given: int) -> int:
-    (axis,) = resolve_axes(value, given)
-    if axis == 0 and value.has_batch:
-        raise ValueError(f"axis={given}: {describe(value)} can't be joined there")
-    return axis
+        return tuple([grad[part] for part in self.parts])
 
 
 class Reshape(Op, op="reshape"):

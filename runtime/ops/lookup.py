@@ -8,6 +8,7 @@ from typing import Any
 from ..arrays import F32, Ids
 from ..graph import Value
 from .base import Grads, Op, Shape, Step
+from .dense import Concat
 
 
 class Lookup(Op, op="lookup"):
@@ -23,8 +24,13 @@ class Lookup(Op, op="lookup"):
     def find_shape(attrs: Mapping[str, Any], ids: Value) -> Shape:
         return (*ids.shape, attrs["dim"])
 
+    home: tuple[Concat, int] | None = None  # the result is an input of it, and written there
+
     def get_rows(self, count: int) -> F32:
         """Return the array for the rows of `count` ids, to be filled before `forward`."""
+        if self.home is not None:
+            concat, i = self.home
+            return concat.get_buffer("result", (count, concat.value.shape[1]))[concat.parts[i]]
         return self.get_buffer("result", (count, self.value.shape[-1]))
 
     def forward(self, step: Step, ids: Ids) -> F32:

@@ -33,8 +33,7 @@ class AucCounts(Op, op="auc_counts"):
         if len(x) and (buckets.min() < 0 or buckets.max() > thresholds):
             raise ValueError(f"input {describe(self.value.inputs[0])} has values beyond 0 to 1")
         flat = (labels.reshape(-1) != 0) * (thresholds + 1) + buckets
-        found = np.bincount(flat, minlength=2 * (thresholds + 1)).astype(ID)
-        counts: Ids = found.reshape(2, thresholds + 1)
+        counts: Ids = np.bincount(flat, minlength=2 * (thresholds + 1)).astype(ID).reshape(2, -1)
         if not self.value.attrs["keeps"]:
             return counts
         total: Ids = step.counts.setdefault(self.value.name, np.zeros_like(counts))

@@ -16,10 +16,12 @@ POOLS = ("average", "first", "last", "max", "sum")
 
 
 class Pool(Op, op="pool"):
-    """One item for each sample, from all of its sequence: `by` is one of POOLS. An empty sequence gives 0."""
+    """One item for each sample, from all of its sequence: `by` is one of POOLS. An empty sequence gives 0.
+
+    A gradient of "max" goes to the first item that is as high.
+    """
 
     options = ("by",)
-    reads_result = True
     keeps_items = False
 
     @staticmethod
@@ -31,41 +33,35 @@ class Pool(Op, op="pool"):
         return x.shape
 
     def forward(self, step: Step, x: F32) -> F32:
-        starts, lengths, used = self._find_samples(step)
-        by = self.value.attrs["by"]
-        out: F32 = np.zeros((len(lengths), *x.shape[1:]), dtype=np.float32)
-        rows, sums = x.reshape(len(x), self.value.size), out.reshape(len(out), self.value.size)
-        if by in ("first", "last"):
-            out[used] = x[starts if by == "first" else starts + lengths[used] - 1]
-        elif by == "max":
-            sums[used] = np.maximum.reduceat(rows, starts, axis=0) if len(used) else 0.0
-        else:
-            _core.sum_rows(sums, np.repeat(np.arange(len(out)), lengths), [rows], step.threads)
-            if by == "average":
-                sums /= np.maximum(lengths, 1)[:, None].astype(np.float32)
-        return out
+        by, offsets = self.value.attrs["by"], step.offsets[self.sequence]
+        lengths, rows = np.diff(offsets), x.reshape(len(x), self.value.size)
+        out = np.zeros((len(lengths), rows.shape[1]), dtype=np.float32)
+        if by in ("average", "sum"):
+            _core.sum_rows(out, np.repeat(np.arange(len(out)), lengths), [rows], step.threads)
+        if by == "average":
+            out /= np.maximum(lengths, 1)[:, None].astype(np.float32)
+        elif by != "sum" and len(x):
+            used = np.flatnonzero(lengths)
+            self._places = _choose_items(by, rows, offsets[used], lengths[used])
+            out[used] = np.take_along_axis(rows, self._places, axis=0)
+        return out.reshape(-1, *x.shape[1:])
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
-        starts, lengths, used = self._find_samples(step)
-        by = self.value.attrs["by"]
-        if by in ("first", "last"):
-            back: F32 = np.zeros_like(x)
-            back[starts if by == "first" else starts + lengths[used] - 1] = grad[used]
-            return (back,)
+        by, lengths = self.value.attrs["by"], np.diff(step.offsets[self.sequence])
+        grad = grad.reshape(len(lengths), -1)
         if by == "average":
-            grad = grad / np.maximum(lengths, 1).astype(np.float32).reshape(-1, *(1,) * (x.ndim - 1))
+            grad = grad / np.asarray(np.maximum(lengths, 1)[:, None], np.float32)
         back = np.repeat(grad, lengths, axis=0)
-        if by == "max" and len(x):  # to the first item that is as high
-            highest = x == np.repeat(result, lengths, axis=0)
-            numbers = np.arange(len(x)).reshape(-1, *(1,) * (x.ndim - 1))
-            places = np.where(highest, numbers, len(x))
-            first = np.repeat(np.minimum.reduceat(places, starts, axis=0), lengths[used], axis=0)
-            back = np.where(numbers == first, back, np.float32(0.0))
-        return (back,)
+        if by not in ("average", "sum") and len(x):
+            back[:] = 0.0
+            np.put_along_axis(back, self._places, grad[lengths > 0], axis=0)
+        return (back.reshape(x.shape),)
 
-    def _find_samples(self, step: Step) -> tuple[Ids, Ids, Ids]:
-        """Return the starts of sequences with items, the lengths of all, and the samples of the first."""
-        offsets = step.offsets[self.sequence]
-        lengths = np.diff(offsets)
-        used = np.flatnonzero(lengths)
-        return offsets[used], lengths, used
+
+def _choose_items(by: str, rows: F32, starts: Ids, lengths: Ids) -> Ids:
+    """Return the place of the item of each sequence: one for all columns, or one for each."""
+    if by != "max":
+        return (starts if by == "first" else starts + lengths - 1)[:, None]
+    lower = rows < np.repeat(np.maximum.reduceat(rows, starts, axis=0), lengths, axis=0)
+    places: Ids = np.where(lower, len(rows), np.arange(len(rows))[:, None])
+    return np.minimum.reduceat(places, starts, axis=0)

@@ -84,9 +84,8 @@ class Sum(Op, op="sum"):
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
         axes = resolve_axes(x, attrs["axis"])
-        if attrs["keepdim"]:
-            return tuple(1 if i in axes else size for i, size in enumerate(x.shape))
-        return tuple(size for i, size in enumerate(x.shape) if i not in axes) or (1,)
+        kept = tuple(1 if i in axes else size for i, size in enumerate(x.shape))
+        return kept if attrs["keepdim"] else tuple(kept[i] for i in range(len(kept)) if i not in axes) or (1,)
 
     def forward(self, step: Step, x: F32) -> F32:
         total, shape = sum_axes(x, self._axes, step.threads), self.value.shape
