@@ -39,7 +39,7 @@ class Pool(Op, op="pool"):
         if by in ("average", "sum"):
             _core.sum_rows(out, np.repeat(np.arange(len(out)), lengths), [rows], step.threads)
         if by == "average":
-            out /= np.maximum(lengths, 1)[:, None].astype(np.float32)
+            np.divide(out, np.maximum(lengths, 1)[:, None], out=out, dtype=np.float32)
         elif by != "sum" and len(x):
             used = np.flatnonzero(lengths)
             self._places = _choose_items(by, rows, offsets[used], lengths[used])
@@ -50,7 +50,7 @@ class Pool(Op, op="pool"):
         by, lengths = self.value.attrs["by"], np.diff(step.offsets[self.sequence])
         grad = grad.reshape(len(lengths), -1)
         if by == "average":
-            grad = grad / np.asarray(np.maximum(lengths, 1)[:, None], np.float32)
+            grad = np.divide(grad, np.maximum(lengths, 1)[:, None], dtype=np.float32)
         back = np.repeat(grad, lengths, axis=0)
         if by not in ("average", "sum") and len(x):
             back[:] = 0.0
