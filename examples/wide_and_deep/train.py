@@ -4,18 +4,21 @@
     pslaunch local --server_num 2 --worker_num 2 train.py --mode async
 
 Each worker trains on its share of the files of DIR/train. Before and after each pass all show the AUC for the
-lines of DIR/test, which nobody has learned from.
+lines of DIR/test, which nobody has learned from. For Criteo's own data put labelled lines in both folders, in
+DIR/train as several files: one or more for each worker.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from model import WideDeepModel
-from reader import list_files, make_reader
+from reader import Sample, list_files, make_reader
 
 import pslaunch.runtime as paddle
 import pslaunch.runtime.fleet as fleet
@@ -63,10 +66,13 @@ def measure(
     exe: paddle.static.Executor, model: WideDeepModel, program: paddle.static.Program, files: list[str]
 ) -> float:
     """Return the AUC of the current parameters for the lines of these files, each read by one worker."""
-    samples = list(make_reader(files)())[fleet.worker_index() :: fleet.worker_num()]
+
+    def read_own() -> Iterator[Sample]:
+        return itertools.islice(make_reader(files)(), fleet.worker_index(), None, fleet.worker_num())
+
     counts = np.zeros((2, BUCKETS))
-    for at in range(0, len(samples), 1024):
-        columns = [np.array(column) for column in zip(*samples[at : at + 1024], strict=True)]
+    for samples in paddle.batch(read_own, batch_size=1024)():
+        columns = [np.array(column) for column in zip(*samples, strict=True)]
         feed = {one.name: column for one, column in zip(model.inputs, columns, strict=True)}
         feed["dense_input"] = feed["dense_input"].astype("float32")
         (chances,) = exe.run(program=program, feed=feed, fetch_list=[model.chance])
