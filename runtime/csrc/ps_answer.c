@@ -4,7 +4,10 @@
 
 #include "ps_serve.h"
 
-enum { LINGER_MS = 5000 }; /* a refused trainer's time to read the reason */
+enum {
+    LINGER_MS = 5000,      /* a refused trainer's time to read the reason */
+    EARLY_BYTES = 64 << 10 /* unsent rows that are sent before other requests are carried out */
+};
 
 /* Without memory for the text: let the trainer connect again. */
 void ps_answer_failed(ps_shard *s, ps_peer *p, const ps_err *why) {
@@ -26,6 +29,9 @@ void ps_answer(ps_shard *s, ps_peer *p, ps_header head, const void *body, bool l
         return;
     }
     if (ps_peer_answer(p, &head, body, lend, owned, &err) < 0) ps_answer_failed(s, p, &err);
+    /* The trainer reads while the next answers are made, and their memory is that of the first ones, in the
+     * cache. A failure shows again when the rest is sent. */
+    else if (p->out_owned >= EARLY_BYTES) (void)ps_peer_flush(p, &s->pipe, &err);
 }
 
 void ps_answer_done(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t object, uint64_t version,
