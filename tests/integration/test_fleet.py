@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import signal
 import socket
 import sys
@@ -14,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from support.fleet import find_results, make_blocks, write_quick_start
 from support.jobs import LocalPlace, finished, running, until_nothing_runs
-from support.others import PROGRAMS
 from support.process import Started, started
 from support.pservers import bind_block
 
@@ -58,21 +57,13 @@ def run_by_hand(
     return found
 
 
-def make_blocks(servers: int, workers: int) -> list[dict[str, str]]:
-    """Return the variables of each process, as somebody sets them by hand."""
+def make_local_blocks(servers: int, workers: int) -> list[dict[str, str]]:
+    """Return the variables of processes on this machine."""
     socks = bind_block(servers)
-    ports = [str(sock.getsockname()[1]) for sock in socks]
+    ports = [int(sock.getsockname()[1]) for sock in socks]
     for sock in socks:
         sock.close()
-    listed = ",".join(f"127.0.0.{k}:{port}" for k, port in enumerate(ports, 1))
-    common = {"PADDLE_PSERVERS_IP_PORT_LIST": listed, "PADDLE_TRAINERS_NUM": str(workers)}
-    return [
-        *(
-            {**common, "TRAINING_ROLE": "PSERVER", "POD_IP": f"127.0.0.{k}", "PADDLE_PORT": port}
-            for k, port in enumerate(ports, 1)
-        ),
-        *({**common, "TRAINING_ROLE": "TRAINER", "PADDLE_TRAINER_ID": str(i)} for i in range(workers)),
-    ]
+    return make_blocks([(f"127.0.0.{k}", port) for k, port in enumerate(ports, 1)], workers)
 
 
 def test_launched_processes_have_their_parts_and_end_together(workspace: Path) -> None:
@@ -89,7 +80,7 @@ def test_launched_processes_have_their_parts_and_end_together(workspace: Path) -
 
 def test_four_blocks_of_variables_by_hand_need_no_launcher(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ROLES)
-    blocks = make_blocks(2, 2)
+    blocks = make_local_blocks(2, 2)
     processes = run_by_hand(tmp_path, *blocks)
     assert [process.wait() for process in processes] == [0] * 4, [p.output() for p in processes]
     for i, server in enumerate(processes[:2]):
@@ -132,7 +123,7 @@ def test_wrong_lives_are_refused_in_words(
 
 def test_busy_port_of_a_server_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ROLES)
-    blocks = make_blocks(1, 1)
+    blocks = make_local_blocks(1, 1)
     host, port = blocks[0]["POD_IP"], blocks[0]["PADDLE_PORT"]
     with socket.create_server((host, int(port))):
         (process,) = run_by_hand(tmp_path, blocks[0])
@@ -140,34 +131,11 @@ def test_busy_port_of_a_server_is_named(tmp_path: Path) -> None:
     assert f"port {port} at {host} is busy" in process.output()
 
 
-# Lines of the quick start's program that change, as docs/fleet.md has them.
-IMPORTS = {
-    "import paddle": "import pslaunch.runtime as paddle",
-    "import paddle.nn as nn": "import pslaunch.runtime.nn as nn",
-    "import paddle.nn.functional as F": "import pslaunch.runtime.nn.functional as F",
-    "import paddle.distributed.fleet as fleet": "import pslaunch.runtime.fleet as fleet",
-    "import paddle.distributed.fleet.base.role_maker as role_maker": (
-        "import pslaunch.runtime.fleet.base.role_maker as role_maker"
-    ),
-}
-
-
 @pytest.fixture
 def quick_start(workspace: Path) -> Path:
     """A workspace with the quick start's program, only its imports changed."""
-    for source in (PROGRAMS / "wide_and_deep").glob("*.py"):
-        lines = [IMPORTS.get(line, line) for line in source.read_text().splitlines()]
-        (workspace / source.name).write_text("\n".join(lines) + "\n")
+    write_quick_start(workspace)
     return workspace
-
-
-def find_results(text: str) -> tuple[float, float, float]:
-    """Return a worker's mean losses at the beginning and at the end, and the AUC of all workers."""
-    pattern = r"^worker \d: loss (\S+) -> (\S+) after (\d+) steps of all, AUC (\S+)$"
-    found = re.search(pattern, text, re.MULTILINE)
-    assert found, text
-    assert found[3] == "192"
-    return float(found[1]), float(found[2]), float(found[4])
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "geo"])
@@ -185,7 +153,7 @@ def test_quick_start_learns_with_only_its_imports_changed(quick_start: Path, mod
 def test_synchronous_training_gives_the_same_bits_for_any_number_of_servers(quick_start: Path) -> None:
     digests = set()
     for servers in (1, 2):
-        blocks = make_blocks(servers, 2)
+        blocks = make_local_blocks(servers, 2)
         processes = run_by_hand(quick_start, *blocks, program=("train.py", "sync", "model"))
         assert [p.wait() for p in processes] == [0] * len(blocks), [p.output() for p in processes]
         assert find_results(processes[-1].output())[2] > 0.65

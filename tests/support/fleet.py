@@ -1,0 +1,48 @@
+"""The quick start's program of PaddlePaddle for the bundled runtime, and its results."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from support.others import PROGRAMS
+
+# Lines of the program that change, as docs/fleet.md has them.
+IMPORTS = {
+    "import paddle": "import pslaunch.runtime as paddle",
+    "import paddle.nn as nn": "import pslaunch.runtime.nn as nn",
+    "import paddle.nn.functional as F": "import pslaunch.runtime.nn.functional as F",
+    "import paddle.distributed.fleet as fleet": "import pslaunch.runtime.fleet as fleet",
+    "import paddle.distributed.fleet.base.role_maker as role_maker": (
+        "import pslaunch.runtime.fleet.base.role_maker as role_maker"
+    ),
+}
+
+
+def write_quick_start(workspace: Path) -> None:
+    """Put the program into a workspace, only its imports changed."""
+    for source in (PROGRAMS / "wide_and_deep").glob("*.py"):
+        lines = [IMPORTS.get(line, line) for line in source.read_text().splitlines()]
+        (workspace / source.name).write_text("\n".join(lines) + "\n")
+
+
+def find_results(text: str) -> tuple[float, float, float]:
+    """Return a worker's mean losses at the beginning and at the end, and the AUC of all workers."""
+    pattern = r"^worker \d: loss (\S+) -> (\S+) after (\d+) steps of all, AUC (\S+)$"
+    found = re.search(pattern, text, re.MULTILINE)
+    assert found, text
+    assert found[3] == "192"
+    return float(found[1]), float(found[2]), float(found[4])
+
+
+def make_blocks(servers: list[tuple[str, int]], workers: int) -> list[dict[str, str]]:
+    """Return the variables of each process, as somebody sets them by hand: servers, then workers."""
+    listed = ",".join(f"{host}:{port}" for host, port in servers)
+    common = {"PADDLE_PSERVERS_IP_PORT_LIST": listed, "PADDLE_TRAINERS_NUM": str(workers)}
+    return [
+        *(
+            {**common, "TRAINING_ROLE": "PSERVER", "POD_IP": host, "PADDLE_PORT": str(port)}
+            for host, port in servers
+        ),
+        *({**common, "TRAINING_ROLE": "TRAINER", "PADDLE_TRAINER_ID": str(i)} for i in range(workers)),
+    ]
