@@ -162,6 +162,10 @@ class BeginningBackend(LaterBackend, Protocol):
         """Do what is due once all programs of the job run. Raises PslaunchError."""
         ...
 
+    def explain_loss(self) -> str:
+        """Return the carrier's reason for the loss of a node, in words; "" if it has none."""
+        ...
+
     def remove(self) -> list[str]:
         """Remove the job; return in words the parts of it that remain, and the reasons."""
         ...

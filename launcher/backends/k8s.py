@@ -424,6 +424,14 @@ class K8sBackend:
         with contextlib.suppress(PslaunchError):
             self.remove()
 
+    def explain_loss(self) -> str:
+        with contextlib.suppress(PslaunchError):
+            self._list_pods()
+            cause = self._explain()
+            if cause and not cause.waits:
+                return cause.text
+        return ""
+
     def remove(self) -> list[str]:
         self._confirmed.set()
         end_s = time.monotonic() + self._gone_limit_s

@@ -114,7 +114,8 @@ FAILURES: Final = (
         codes.NODE_LOST, "it was evicted from its machine", "start the job again; other machines take it",
     ),
     Failure(
-        "Deleted", "", codes.NODE_LOST, "it was deleted", "pslaunch does not start it again",
+        "Deleted|Killing", "", codes.NODE_LOST, "it was deleted or evicted",
+        "pslaunch does not start it again",
     ),
     Failure(
         "Unschedulable", r"Insufficient \S+", codes.PREFLIGHT, "no machine has enough left for it",
@@ -191,8 +192,8 @@ def _shorten(message: str) -> str:
 
 
 def _list_pod_signs(pods: Sequence[Object]) -> Iterator[_Sign]:
-    """Yield what the states of pods say."""
-    for pod in pods:
+    """Yield what the states of pods say, of those that were deleted first before others."""
+    for pod in sorted(pods, key=lambda pod: str(pod["metadata"].get("deletionTimestamp", ""))):
         status = pod["status"]
         containers = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
         states = [

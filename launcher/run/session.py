@@ -230,6 +230,8 @@ def _run(
             if not head.done and remote.free():
                 return _leave_running(plan, backend, watch), True
         watch.run_until_done()
+        if beginner and head.code == codes.NODE_LOST:
+            _tell_loss(loop, beginner.backend, watch)
         fetched = codes.OK
         if (spec.fetch_output or spec.fetch_logs) and not (beginner and remote and remote.hurried):
             fetched = _fetch(loop, spec, plan, backend, watch, head.placed.nodes, quiet=as_json)
@@ -469,6 +471,12 @@ def _leave_running(plan: Plan, backend: Backend, watch: Watch) -> int:
     if isinstance(backend, BeginningBackend):
         watch.say(backend.describe_keeping())
     return codes.OK
+
+
+def _tell_loss(loop: Loop, backend: BeginningBackend, watch: Watch) -> None:
+    """Tell the cluster's reason for the loss of a node, which it forgets soon."""
+    if reason := SlowWork(loop, backend.explain_loss).wait(lambda: False, backend.cancel):
+        watch.say(reason, "warning")
 
 
 def _remove(loop: Loop, backend: BeginningBackend, watch: Watch) -> None:

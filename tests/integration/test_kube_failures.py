@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -139,4 +140,5 @@ def test_pod_that_is_taken_away_ends_the_job_with_that_reason(
         else:
             cluster.admin.delete_namespaced_pod(pod, cluster.namespace)
         assert job.launcher.wait() == codes.NODE_LOST, job.launcher.output()
+        assert re.search(rf"pod {name}-\d.*: it was ({how}|deleted or evicted)", job.launcher.output())
     cluster.wait_until_gone(set())

@@ -35,7 +35,7 @@ CAUSES = [
     ("preempted", 76, "pod preempted-1 on node1: a pod of higher priority took its place"),
     ("evicted", 76, "pod evicted-0 on node1: it was evicted from its machine: Eviction API"),
     ("drained", 76, "it was evicted from its machine: Taint manager"),
-    ("deleted", 76, "pod deleted-0 on node2: it was deleted"),
+    ("deleted", 76, "pod deleted-0 on node2: it was deleted or evicted"),
 ]
 WAITS = [
     ("unschedulable-cpu", "no machine has enough left for it: 0/2 nodes are available: 2 Insufficient cpu; "),
@@ -118,6 +118,13 @@ def test_equal_failures_of_several_pods_are_one_cause() -> None:
     ]
     cause = explain(pods, [])
     assert cause is not None and "pod image-never-0 on node1 (and 3 more): " in cause.text
+
+
+def test_pod_that_was_deleted_first_is_named() -> None:
+    last, first = (copy.deepcopy(RECORDED["deleted"]["pods"][0]) for _ in range(2))
+    last["metadata"] |= {"name": "deleted-1-abcde", "deletionTimestamp": "2026-11-23T02:25:24+00:00"}
+    cause = explain([last, first], [])
+    assert cause is not None and "pod deleted-0 on node2 (and 1 more): it was deleted" in cause.text
 
 
 def test_long_words_are_cut() -> None:
