@@ -160,8 +160,8 @@ class K8sBackend:
 
     def _ask_json(self, doing: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return an answer of the API as it is, without the library's objects."""
-        answer = self._cluster.call(doing, function, *args, _preload_content=False, **kwargs)
-        return json.loads(answer.data)
+        read = functools.partial(function, *args, _preload_content=False, **kwargs)
+        return json.loads(self._cluster.call(doing, lambda **limits: read(**limits).data))
 
     # --- pods ---
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import random
 import signal
 import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from integration.test_contract import POLITE
 from pslaunch.node import codes
-from support.jobs import finished, running
+from support.jobs import QUICK, Job, finished, running
 from support.kube import Kube, KubePlace
+from support.process import poll_until
 from support.proxy import CuttingProxy
 from support.pservers import HOST
 
@@ -52,7 +58,7 @@ def test_interrupt_ends_in_order_and_fetches(cluster: Kube, workspace: Path) -> 
     (workspace / "train.py").write_text(POLITE)
     with running(KubePlace(cluster, 2), workspace, "--server=script", *BOTH) as job:
         job.until_printed("ready", ["pserver/0", "pserver/1", "trainer/0", "trainer/1"])
-        assert not list_deadlines(cluster)
+        poll_until(lambda: not list_deadlines(cluster), describe="the deadline stays")
         job.launcher.proc.send_signal(signal.SIGINT)
         assert job.launcher.wait() == codes.INT
         said = [e["text"] for e in job.events() if e["event"] == "line" and e["text"].startswith("leaving")]
@@ -72,26 +78,107 @@ for i in range(400):
     print(i, flush=True)
     time.sleep(0.02)
 """
+SAVE_MUCH = f"""
+import random
+with open("output/model", "wb") as f:
+    f.write(random.Random(1).randbytes(700_000))
+{POLITE}
+"""
+
+
+@pytest.fixture
+def make_proxy(cluster: Kube, tmp_path: Path) -> Iterator[Callable[..., CuttingProxy]]:
+    """Return a way to the API server that can be cut."""
+    made: list[CuttingProxy] = []
+
+    def make(*cuts: int, port: int = 0) -> CuttingProxy:
+        made.append(CuttingProxy(socket.create_server((HOST, port)), cluster.address, cuts))
+        return made[-1]
+
+    yield make
+    for proxy in made:
+        proxy.close()
+
+
+def make_place(cluster: Kube, proxy: CuttingProxy, tmp_path: Path) -> KubePlace:
+    return KubePlace(cluster, 1, kubeconfig=cluster.lead_through(proxy.endpoint, tmp_path / "config"))
+
+
+def await_loss(job: Job) -> None:
+    """Wait until the launcher notices that its line is lost."""
+    job.until(lambda events: any("opened again" in e.get("text", "") for e in events), "the loss")
 
 
 def test_lost_line_is_opened_again_and_no_line_of_output_comes_twice(
-    cluster: Kube, workspace: Path, tmp_path: Path
+    cluster: Kube, make_proxy: Callable[..., CuttingProxy], workspace: Path, tmp_path: Path
 ) -> None:
     (workspace / "train.py").write_text(COUNT)
-    target = cluster.address
-    proxy = CuttingProxy(socket.create_server((HOST, 0)), target, ())
-    try:
-        place = KubePlace(cluster, 1, kubeconfig=cluster.lead_through(proxy.endpoint, tmp_path / "config"))
-        with running(place, workspace, *ALONE) as job:
-            job.until_printed("5", ["trainer/0"])
-            proxy.close()
-            job.until(lambda events: any("opened again" in e.get("text", "") for e in events), "the loss")
-            proxy = CuttingProxy(socket.create_server(proxy.endpoint), target, ())
-            assert job.launcher.wait() == 0, job.launcher.output()
-            assert job.lines("trainer/0") == [str(i) for i in range(400)]
-        assert (workspace / "output").is_dir()
-    finally:
+    proxy = make_proxy()
+    with running(make_place(cluster, proxy, tmp_path), workspace, *ALONE) as job:
+        job.until_printed("5", ["trainer/0"])
         proxy.close()
+        await_loss(job)
+        make_proxy(port=proxy.endpoint[1])
+        assert job.launcher.wait() == 0, job.launcher.output()
+        assert job.lines("trainer/0") == [str(i) for i in range(400)]
+
+
+def test_launcher_that_is_away_for_longer_than_the_lease_learns_of_the_end(
+    cluster: Kube, make_proxy: Callable[..., CuttingProxy], workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "train.py").write_text(POLITE)
+    proxy = make_proxy()
+    with running(make_place(cluster, proxy, tmp_path), workspace, *ALONE, "--ttl=60") as job:
+        job.until_printed("ready", ["trainer/0"])
+        poll_until(lambda: not list_deadlines(cluster), describe="the deadline stays")
+        proxy.close()
+        await_loss(job)
+        cluster.wait_for_end(job.events()[0]["job"])
+        make_proxy(port=proxy.endpoint[1])
+        assert job.launcher.wait() == codes.HUP, job.launcher.output()
+        assert job.end()["reason"].startswith("the launcher is gone for 6 s")
+
+
+def test_files_come_whole_though_their_execs_are_cut(
+    cluster: Kube, make_proxy: Callable[..., CuttingProxy], workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "train.py").write_text(SAVE_MUCH)
+    proxy = make_proxy()
+    with running(make_place(cluster, proxy, tmp_path), workspace, *ALONE) as job:
+        job.until_printed("ready", ["trainer/0"])
+        proxy.cuts[:] = [-65536 * n for n in (1, 2, 3, 4, 6, 8, 10)]
+        job.launcher.proc.send_signal(signal.SIGINT)
+        assert job.launcher.wait() == codes.INT, job.launcher.output()
+        assert not any("not fetched" in e.get("text", "") for e in job.events())
+    assert proxy.cut >= 3
+    assert (workspace / "output/model").read_bytes() == random.Random(1).randbytes(700_000)
+
+
+def test_pod_that_stays_is_named_with_its_machine(cluster: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text(POLITE)
+    with running(KubePlace(cluster, 1), workspace, *ALONE, *QUICK) as job:
+        job.until_printed("ready", ["trainer/0"])
+        (pod,) = cluster.list_pods(job.events()[0]["job"])
+        hold = {"metadata": {"finalizers": ["pslaunch.test/held"]}}
+        cluster.admin.patch_namespaced_pod(pod.metadata.name, cluster.namespace, hold)
+        try:
+            job.launcher.proc.send_signal(signal.SIGINT)
+            assert job.launcher.wait() == codes.INT
+            words = f"Pod {pod.metadata.name} on {pod.spec.node_name}"
+            assert any(words in e.get("text", "") for e in job.events()), job.launcher.output()
+        finally:
+            free = {"metadata": {"finalizers": None}}
+            cluster.admin.patch_namespaced_pod(pod.metadata.name, cluster.namespace, free)
+
+
+def test_pending_job_without_its_launcher_ends_after_the_wait_timeout(cluster: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text("")
+    before = cluster.list_names()
+    with running(KubePlace(cluster, 1), workspace, *ALONE, "--cpu=1000", "--wait_timeout=2") as job:
+        pods = functools.partial(cluster.core.list_namespaced_pod, cluster.namespace)
+        poll_until(lambda: pods().items, describe="no pod")
+        job.launcher.kill()
+    cluster.wait_until_gone(before)
 
 
 def test_job_without_its_launcher_ends_after_the_lease(cluster: Kube, workspace: Path) -> None:

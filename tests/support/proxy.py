@@ -20,7 +20,7 @@ class CuttingProxy:
     def __init__(self, listener: socket.socket, target: tuple[str, int], cuts: Sequence[int]) -> None:
         self._listener, self._target = listener, target
         self.endpoint: tuple[str, int] = (HOST, listener.getsockname()[1])
-        self._cuts = list(cuts)
+        self.cuts = list(cuts)  # of the connections to come
         self.cut = 0  # connections that were cut
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -44,7 +44,7 @@ class CuttingProxy:
     def _accept(self, selector: selectors.BaseSelector, stack: contextlib.ExitStack) -> None:
         client = stack.enter_context(self._listener.accept()[0])
         server = stack.enter_context(socket.create_connection(self._target))
-        limit = self._cuts.pop(0) if self._cuts else None
+        limit = self.cuts.pop(0) if self.cuts else None
         left = {"up": limit if limit and limit > 0 else None, "down": -limit if limit and limit < 0 else None}
         selector.register(client, selectors.EVENT_READ, (client, server, "up", left))
         selector.register(server, selectors.EVENT_READ, (server, client, "down", left))
