@@ -13,16 +13,18 @@ __all__ = [
     "dense_vector_sequence",
     "integer_value",
     "integer_value_sequence",
+    "sparse_binary_vector",
 ]
 publish(__name__, __all__)
 
-DataKind = Literal["integer", "dense"]
+DataKind = Literal["integer", "dense", "sparse"]
 
 
 @dataclass(frozen=True, slots=True)
 class InputType:
-    """One input: `integer`, an id from 0 to dim - 1, or `dense`, a vector of `dim` numbers.
+    """One input: `integer`, an id from 0 to dim - 1; `dense` or `sparse`, a vector of `dim` numbers.
 
+    A sparse one has numbers of 0 and 1, and is given as the places of those that are 1.
     `is_sequence`: a list of these for each sample, of any length.
     """
 
@@ -53,3 +55,8 @@ def integer_value_sequence(value_range: int) -> InputType:
 def dense_vector_sequence(dim: int) -> InputType:
     """Return the type of a list of vectors of `dim` numbers."""
     return InputType(int(dim), "dense", is_sequence=True)
+
+
+def sparse_binary_vector(dim: int) -> InputType:
+    """Return the type of a vector of `dim` numbers, given as a list of the places that are 1."""
+    return InputType(int(dim), "sparse")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import publish
 from .activation import get_activation_name
@@ -79,9 +79,15 @@ def _check_layers(value: LayerInput, where: str) -> tuple[Layer, ...]:
     return layers
 
 
-def _check_vectors(value: LayerInput, where: str) -> tuple[Layer, ...]:
+def _is_sparse(layer: Layer) -> bool:
+    return layer.type is not None and layer.type.kind == "sparse"
+
+
+def _check_vectors(value: LayerInput, where: str, *, sparse: bool = False) -> tuple[Layer, ...]:
     layers = _check_layers(value, where)
     for one in layers:
+        if _is_sparse(one) and not sparse:
+            raise ValueError(f"{where}: input {one.name} is a sparse vector, which layer.fc alone takes")
         if one.is_cost or (one.type and one.type.kind == "integer"):
             raise ValueError(f"{where}: input {one.name} is not a vector; convert ids with layer.embedding")
     return layers
@@ -93,13 +99,13 @@ def data(name: str, type: InputType, height: int | None = None, width: int | Non
         raise TypeError(
             f"layer.data({name!r}): type={type!r}, expected a type from data_type, such as integer_value(n)"
         )
-    is_id = type.kind == "integer"
+    is_id = type.kind != "dense"
     value = Value(
         name=name,
         op="data",
         shape=(BATCH,) if is_id else (BATCH, type.dim),
         kind="id" if is_id else "float",
-        is_sequence=type.is_sequence,
+        is_sequence=type.is_sequence or type.kind == "sparse",
         attrs={"below": type.dim if is_id else None},
     )
     return Layer(name=name, size=type.dim, value=value, type=type)
@@ -177,23 +183,57 @@ def fc(
     bias_attr: BiasAttr = None,
     layer_attr: ExtraLayerAttribute | None = None,
 ) -> Layer:
-    """Return act(x W + b), summed over the inputs. `act` is Tanh by default, as in v2; bias False: no b."""
-    layers = _check_vectors(input, "layer.fc")
+    """Return act(x W + b), summed over the inputs. `act` is Tanh by default, as in v2; bias False: no b.
+
+    Of a sparse vector the rows of W are looked up, which may be on pservers (sparse_update).
+    """
+    layers = _check_vectors(input, "layer.fc", sparse=True)
     own = _make_name(name, "fc_layer")
     if isinstance(param_attr, ParameterAttribute) or param_attr is None:
         param_attr = [param_attr or ParameterAttribute()] * len(layers)
     if len(param_attr) != len(layers):
         raise ValueError(f"layer.fc: {len(param_attr)} param_attr for {len(layers)} inputs")
-    if any(attr.sparse_update for attr in param_attr):
-        raise ValueError(f"layer.fc {own}: sparse_update is only for embeddings")
+    if any(attr.sparse_update and not _is_sparse(one) for attr, one in zip(param_attr, layers, strict=True)):
+        raise ValueError(f"layer.fc {own}: sparse_update is only for embeddings and sparse vectors")
     weights = [
         make_config(f"_{own}.w{i}", one.size, size, attr, bias=False)
         for i, (one, attr) in enumerate(zip(layers, param_attr, strict=True))
     ]
     bias = _make_bias(f"_{own}.wbias", size, bias_attr)
+    act = get_activation_name(act, "tanh")
+    if any(map(_is_sparse, layers)):
+        return _make_sparse_fc(own, layers, weights, bias, act, layer_attr)
     params = (*weights, bias) if bias is not None else tuple(weights)
-    attrs = {"size": size, "keeps": 1}
-    return _make_layer(own, "fc", layers, attrs, params, get_activation_name(act, "tanh"), layer_attr)
+    return _make_layer(own, "fc", layers, {"size": size, "keeps": 1}, params, act, layer_attr)
+
+
+def _make_sparse_fc(
+    name: str,
+    layers: Sequence[Layer],
+    weights: Sequence[ParamConfig],
+    bias: ParamConfig | None,
+    act: str,
+    layer_attr: ExtraLayerAttribute | None,
+) -> Layer:
+    """Return fc with sparse vectors among its inputs: the sum of its parts, the bias first."""
+    size = weights[0].cols
+    parts = []
+    if bias is not None:
+        parts.append(Value(name=f"{name}.bias", op="parameter", shape=(1, size), params=(bias,)))
+    for i, (one, weight) in enumerate(zip(layers, weights, strict=True)):
+        if _is_sparse(one):
+            attrs = {"dim": size, "padding": None}
+            rows = make_value("lookup", [one.value], name=f"{name}.rows{i}", attrs=attrs, params=[weight])
+            parts.append(make_value("pool", [rows], name=f"{name}.part{i}", attrs={"by": "sum"}))
+        else:
+            attrs = {"size": size, "keeps": 1}
+            parts.append(make_value("fc", [one.value], name=f"{name}.part{i}", attrs=attrs, params=[weight]))
+    total = parts[0]
+    for i, part in enumerate(parts[1:]):
+        total = make_value("add", [total, part], name=f"{name}.sum{i}")
+    summed = Layer(name=total.name, size=size, value=total)
+    made = _make_layer(name, "scale", [summed], {"scale": 1.0, "bias": 0.0}, (), act, layer_attr)
+    return replace(made, inputs=tuple(layers))
 
 
 def classification_cost(input: Layer, label: Layer, name: str | None = None) -> Layer:

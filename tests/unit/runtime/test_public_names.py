@@ -24,7 +24,7 @@ INNER = ["nn.functional", "nn.initializer", "static.nn", "fleet.base.role_maker"
         "image",
         "layer.lstmemory",
         "optimizer.AdaDelta",
-        "data_type.sparse_binary_vector",
+        "data_type.sparse_float_vector",
         "dataset.uci_housing",
         "activation.Exp",
         "attr.Hook",

@@ -1,4 +1,4 @@
-"""Sequences by v2's names: types, lookups of each item, and one vector for all items."""
+"""Sequences and sparse vectors by v2's names: types, lookups of each item, and one vector for all items."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import pslaunch.runtime as paddle
 from pslaunch.runtime import settings
 from pslaunch.runtime.arrays import F32, Sequences
+from pslaunch.runtime.parameters import Parameters
 
 WORDS, DIM = 20, 3
 TEXTS = [[1, 5, 1], [], [7], [2, 2]]
@@ -94,9 +95,70 @@ def test_texts_are_classified_by_their_words(sparse: bool) -> None:
 
 def test_a_sequence_in_place_of_a_vector_is_refused_with_its_name() -> None:
     x = paddle.layer.data(name="x", type=paddle.data_type.dense_vector(2))
-    with pytest.raises(ValueError, match="is a sequence, input x is not"):
+    with pytest.raises(ValueError, match="is a sequence, x is not"):
         paddle.layer.concat([embed(), x])
     with pytest.raises(ValueError, match=r"input x.* is not a sequence"):
         paddle.layer.pooling(x)
     with pytest.raises(TypeError, match=r"pooling_type=3, expected one of pooling, such as pooling\.Sum\(\)"):
         paddle.layer.pooling(embed(), 3)
+
+
+def train_on_places(kind: Any, *, bias: bool, sparse: bool = False) -> tuple[F32, Parameters]:
+    """Train fc on vectors of 0 and 1 beside a number, as `kind`; return its output and the parameters."""
+    x = paddle.layer.data(name="x", type=kind(WORDS))
+    y = paddle.layer.data(name="y", type=paddle.data_type.dense_vector(1))
+    attrs = [paddle.attr.Param(sparse_update=sparse), paddle.attr.Param()]
+    out = paddle.layer.fc(input=[x, y], size=2, name="out", param_attr=attrs, bias_attr=bias)
+    target = paddle.layer.data(name="target", type=paddle.data_type.dense_vector(2))
+    cost = paddle.layer.square_error_cost(input=out, label=target)
+    parameters = paddle.parameters.create(cost)
+
+    def give(places: list[int]) -> Any:
+        return np.isin(np.arange(WORDS), places).astype(np.float32) if x.type == DENSE else places
+
+    samples = [(give(sorted(set(text))), [float(i)], [i / 4, -0.5]) for i, text in enumerate(TEXTS)]
+    optimizer = paddle.optimizer.Momentum(momentum=0, learning_rate=0.1)
+    trainer = paddle.trainer.SGD(cost, parameters, optimizer)
+    trainer.train(lambda: [samples], num_passes=5)
+    found = paddle.infer(out, parameters, [sample[:2] for sample in samples])
+    assert isinstance(found, np.ndarray)
+    return found, parameters
+
+
+DENSE = paddle.data_type.dense_vector(WORDS)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_sparse_vectors_give_the_values_of_dense_ones(bias: bool) -> None:
+    want, dense = train_on_places(paddle.data_type.dense_vector, bias=bias)
+    for sparse_update in (False, True):
+        kind = paddle.data_type.sparse_binary_vector
+        found, sparse = train_on_places(kind, bias=bias, sparse=sparse_update)
+        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
+        assert set(sparse.names()) == set(dense.names())
+        for name in dense.names():
+            np.testing.assert_allclose(sparse[name], dense[name], rtol=1e-5, atol=1e-6)
+
+
+def test_one_sparse_vector_without_bias_is_the_sum_of_its_rows() -> None:
+    x = paddle.layer.data(name="x", type=paddle.data_type.sparse_binary_vector(WORDS))
+    out = paddle.layer.fc(input=x, size=2, name="out", bias_attr=False, act=paddle.activation.Linear())
+    parameters = paddle.parameters.create(out)
+    found = paddle.infer(out, parameters, [([1, 5],), ([],)])
+    np.testing.assert_allclose(found, [parameters["_out.w0"][[1, 5]].sum(axis=0), [0, 0]], rtol=1e-6)
+
+
+def test_a_sparse_vector_in_a_wrong_place_is_refused() -> None:
+    x = paddle.layer.data(name="x", type=paddle.data_type.sparse_binary_vector(WORDS))
+    with pytest.raises(ValueError, match=r"input x is a sparse vector, which layer\.fc alone takes"):
+        paddle.layer.concat([x])
+    with pytest.raises(ValueError, match="input x is not a data layer of integer_value"):
+        paddle.layer.embedding(x, 3)
+    y = paddle.layer.data(name="y", type=paddle.data_type.dense_vector(2))
+    with pytest.raises(ValueError, match="sparse_update is only for embeddings and sparse vectors"):
+        paddle.layer.fc(y, 2, param_attr=paddle.attr.Param(sparse_update=True))
+    out = paddle.layer.fc(input=x, size=2)
+    with pytest.raises(
+        ValueError, match=f"data layer x: sample 0 of the batch has the id {WORDS}, expected 0 to 19"
+    ):
+        paddle.infer(out, paddle.parameters.create(out), [([WORDS],)])
