@@ -2,7 +2,8 @@
 
 mpirun only places: the first rank process of a host forks an agent out of mpirun's processes
 (node/agent/rank.py), which dials our gate and proves the job's secret. mpirun runs on a leash (leash.py); it
-ends by itself once its rank processes have ended.
+ends by itself once its rank processes have ended. For a head on a node the agents come in the same way; then
+that of rank 0's host leads, and the others get its address.
 """
 
 from __future__ import annotations
@@ -304,7 +305,8 @@ class MpiBackend(EndLimit):
             raise NodeLostError(f"{', '.join(gone)}: the agent ended before the job began")
 
     def keep_way(self, path: str) -> MpiReach:
-        assert self._dial is not None
+        if self._dial is None:  # ended before it led the job
+            return self._reach
         record.write_secret(path, self._dial.secret)
         head = Head(self._first, self._dial.addrs, self._dial.port, path)
         return self._reach._replace(head=head)

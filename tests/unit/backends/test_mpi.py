@@ -91,3 +91,9 @@ def test_ranks_arrive_as_they_were(ranks: set[int]) -> None:
 def test_many_ranks_of_a_host_fit_into_its_proof(step: int) -> None:
     ranks = range(0, MAX_PROCESSES, step)
     assert len(json.dumps(pack_ranks(ranks))) < 100
+
+
+def test_job_that_never_had_a_head_leaves_no_secret(tmp_path: Path) -> None:
+    backend = make_backend()
+    assert backend.keep_way(str(tmp_path / "job.secret")) == backend._reach
+    assert not list(tmp_path.iterdir())
