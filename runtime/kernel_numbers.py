@@ -6,7 +6,7 @@ csrc/ps_init.h the distributions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from . import _core
@@ -68,7 +68,8 @@ class Optim:
     def pack_at(self, samples: int, passes: int) -> PackedOptim:
         """Return the rule of an update, after so many samples with its own, and complete passes."""
         rate = _core.find_rate(self.schedule.pack(), self.learning_rate, samples, passes)
-        return replace(self, learning_rate=rate).pack()
+        packed = self.pack()
+        return (packed[0], rate, *packed[2:])
 
     @property
     def state_floats(self) -> int:

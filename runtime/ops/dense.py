@@ -144,10 +144,9 @@ class Concat(Op, op="concat"):
 
     def __init__(self, value: Value, needs: Sequence[bool]) -> None:
         super().__init__(value, needs)
-        (axis,) = resolve_axes(value, value.attrs["axis"])
-        self._axis = axis
-        ends = [0, *itertools.accumulate(one.shape[axis] for one in value.inputs)]
-        self.parts = [(slice(None),) * axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
+        (self._axis,) = resolve_axes(value, value.attrs["axis"])
+        ends = [0, *itertools.accumulate(one.shape[self._axis] for one in value.inputs)]
+        self.parts = [(slice(None),) * self._axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
         self.filled: set[int] = set()  # inputs that lookups write to their part
 
     def forward(self, step: Step, *inputs: Array) -> Array:
