@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes import client, config
+import yaml
+from kubernetes import client, config, utils
 
 from pslaunch.backends.k8s_api import Cluster, open_cluster
 from pslaunch.backends.k8s_exec import Exec
@@ -215,3 +216,30 @@ def no_exec(cluster: Kube) -> Iterator[None]:
         role.rules = rules
         rights.replace_namespaced_role("pslaunch", cluster.namespace, role)
         admin.close()
+
+
+def test_rendered_job_is_found_and_removed_by_its_label(
+    cluster: Kube, workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "train.py").write_text(WAITING)
+    name = f"rendered-{os.urandom(3).hex()}"
+    words = ["k8s", "render", f"--image={PYTHON}", f"--job_name={name}", "--server_num=0"]
+    done = subprocess.run([*PSLAUNCH, *words], cwd=workspace, capture_output=True, text=True, check=True)
+    for thing in yaml.safe_load_all(done.stdout):
+        utils.create_from_dict(cluster.core.api_client, thing, namespace=cluster.namespace)
+    cluster.core.create_namespaced_secret(
+        cluster.namespace,
+        {"metadata": {"name": f"{name}-secret"}, "stringData": {"secret": os.urandom(32).hex()}},
+    )
+    where = [f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}"]
+
+    def ask(*words: str) -> str:
+        env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+        argv = [*PSLAUNCH, *words, *where]
+        return subprocess.run(argv, env=env, capture_output=True, text=True, check=True, timeout=120).stdout
+
+    poll_until(lambda: "trainer/0 on node 0  running" in ask("status", name), describe="the trainer")
+    assert ask("logs", name) == "trainer/0 | ready\n"
+    assert f"{name}  running" in ask("jobs")
+    assert ask("stop", name) == f"{name} has ended\n"
+    assert cluster.list_names() == set()
