@@ -91,7 +91,8 @@ def _read_jobs_there(backend: str, reach: object) -> list[Record]:
     found: list[Record] = []
     for line in text.splitlines():
         try:
-            found.append(_add_error({**record.parse(bytes(line)), "backend": backend, "reach": reach}))
+            told = {k: v for k, v in record.parse(bytes(line)).items() if k not in ADDED}
+            found.append(_add_error(cast("Record", {**told, "backend": backend, "reach": reach})))
         except (ValueError, RecursionError) as e:
             begin = line[:MAX_SHOWN].decode("utf-8", "replace")
             _tell(

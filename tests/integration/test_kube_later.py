@@ -148,9 +148,10 @@ def test_detached_job_is_found_asked_and_stopped_from_anywhere(
     assert [p["state"] for p in status["processes"]] == ["running"] * 2
     assert {line["text"] for line in job.ask("logs", "trainer/1")} == {"ready"}
     assert job.id in job.run("jobs").stdout  # by the note on the machine that began it
-    (ended,) = job.ask("stop")
+    ended = json.loads(job.run("stop", job.id, "--json").stdout)
     assert (ended["state"], ended["code"]) == ("ended", codes.TERM)
     assert cluster.list_names() == set()
+    assert f"{job.id}  ended 143" in job.run("jobs").stdout
     assert job.ask("jobs") == []
 
 
