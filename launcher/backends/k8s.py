@@ -37,7 +37,7 @@ from .base import OF_ANOTHER, Ended, Line, Tell
 from .k8s_api import Cluster, open_cluster
 from .k8s_exec import Exec, has_answered
 from .k8s_later import delete, list_jobs
-from .k8s_records import BEGINNING, INDEX, INSTANCE, OF_JOB, get_state, make_record, select_main
+from .k8s_records import BEGINNING, HELD, INDEX, INSTANCE, OF_JOB, get_state, make_record, select_main
 from .k8s_rights import EXEC
 from .k8s_words import Cause, explain
 
@@ -124,7 +124,8 @@ class K8sBackend:
     def _create(self, things: Sequence[Thing]) -> None:
         """Create all, owned by the Job of node 0, which is released at last. Raises PslaunchError."""
         *others, job = map(self._limit, things)
-        marked = {**job["metadata"], "annotations": {BEGINNING: f"{BEGINNING_S:g}"}}
+        marks = {BEGINNING: f"{BEGINNING_S:g}", **({HELD: "true"} if self._reach.lease_s else {})}
+        marked = {**job["metadata"], "annotations": {**job["metadata"].get("annotations", {}), **marks}}
         owner = self._create_one({**job, "metadata": marked, "spec": {**job["spec"], "suspend": True}})
         owned = [{"apiVersion": job["apiVersion"], "kind": "Job", "name": self._reach.name,
                   "uid": owner["metadata"]["uid"]}]  # fmt: skip

@@ -17,6 +17,7 @@ INSTANCE: Final = "app.kubernetes.io/instance"
 OF_JOBS: Final = "app.kubernetes.io/managed-by=pslaunch"
 # Annotation of a Job from its creation to its release, with the number of seconds that this may take.
 BEGINNING: Final = "pslaunch/beginning"
+HELD: Final = "pslaunch/held"  # annotation of a Job whose launcher fetches its files and removes it
 OF_JOB: Final = "batch.kubernetes.io/job-name"
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _OF_END: Final = ("code", "reason", "elapsed_s", "failure")
@@ -56,6 +57,7 @@ def make_record(main: Object, jobs: Sequence[Object], first: Object | None) -> J
         "nodes": sum(job["spec"].get("completions", 1) for job in ours),
         "started": read_time(main["metadata"]["creationTimestamp"]),
         "processes": [],
+        "held": HELD in main["metadata"].get("annotations", {}),
         **_read_state(main, first),
     }
     return cast(JobRecord, record)

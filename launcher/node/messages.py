@@ -250,12 +250,13 @@ InspectedMsg = TypedDict("InspectedMsg", {"type": Literal["inspected"], "facts":
 # --- Kept for later shells: the record of a job ---
 
 # places: of job.Node; path, error: added by the reader; reach, forgotten: of a job led elsewhere;
-# unreachable: the reason why its files are gone.
+# unreachable: the reason why its files are gone; held: its launcher removes it.
 JobRecord = TypedDict("JobRecord", {
     "job": str, "name": str, "backend": str, "workspace": str, "nodes": int, "host": str, "started": float,
     "socket": str, "places": list[dict[str, Any]], "processes": list[dict[str, Any]], "state": str,
     "code": int, "reason": str, "elapsed_s": float, "failure": Optional[dict[str, Any]], "path": str,
     "reach": Any, "forgotten": bool, "error": Any, "unreachable": str,
+    "held": bool,
 }, total=False)
 
 # --- All that one side sends to another ---

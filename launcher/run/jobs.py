@@ -482,10 +482,12 @@ def stop(
 def _stop_and_remove(
     r: Record, elsewhere: Elsewhere | None, backend: BeginningBackend, *, kill: bool
 ) -> Record:
-    """End a job, without a line by its removal, which ends it in order too; remove all of it."""
+    """End a job, without a line by its removal, which ends it in order too; remove all that nobody holds."""
     if r["state"] == "running":
         try:
             r = _stop_running(r, elsewhere, kill=kill)
+            if r.get("held"):  # its launcher fetches its files first
+                return r
         except (RightsError, NodeLostError):
             r = cast("Record", {**r, "state": "ended", "code": codes.TERM, "reason": "pslaunch stop"})
     if kill:

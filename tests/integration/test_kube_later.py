@@ -19,8 +19,8 @@ from pslaunch.backends.k8s_later import list_jobs
 from pslaunch.backends.k8s_records import BEGINNING
 from pslaunch.node import codes
 from pslaunch.options.k8s_spec import Access
-from support.jobs import PSLAUNCH
-from support.kube import Kube
+from support.jobs import PSLAUNCH, running
+from support.kube import Kube, KubePlace
 from support.process import poll_until
 from testbed.kube.cluster import PYTHON
 
@@ -243,4 +243,18 @@ def test_rendered_job_is_found_and_removed_by_its_label(
     assert ask("logs", name) == "trainer/0 | ready\n"
     assert f"{name}  running" in ask("jobs")
     assert ask("stop", name) == f"{name} has ended\n"
+    assert cluster.list_names() == set()
+
+
+def test_attached_job_that_another_shell_stops_is_fetched_and_removed_by_its_launcher(
+    cluster: Kube, workspace: Path
+) -> None:
+    (workspace / "train.py").write_text(WAITING)
+    with running(KubePlace(cluster, 1), workspace, "--server_num=0") as job:
+        job.until_printed("ready", ["trainer/0"])
+        where = [f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}"]
+        stop = [*PSLAUNCH, "stop", job.events()[0]["job"], *where]
+        subprocess.run(stop, check=True, capture_output=True, timeout=60)
+        assert job.launcher.wait() == codes.TERM
+    assert (workspace / "output/model").read_text() == "the model"
     assert cluster.list_names() == set()

@@ -31,7 +31,7 @@ STATUS: dict[str, Any] = {
 }  # fmt: skip
 _POINTER = {
     **STATUS, "name?": str, "backend": is_name, "nodes": int, "started": is_number, "workspace?": str,
-    "host?": str, "socket?": str, "unreachable?": str, "places?": [dict],
+    "host?": str, "socket?": str, "unreachable?": str, "held?": bool, "places?": [dict],
     "processes?": [{**_PROCESS, "log": str}],
 }  # fmt: skip
 _RECORD = {**_POINTER, "processes": [dict]}
