@@ -190,7 +190,12 @@ class K8sBackend:
             "list Events", self._cluster.core.list_namespaced_event, self._cluster.namespace
         )
         ours = [e for e in events["items"] if e["involvedObject"]["name"].startswith(self._reach.name)]
-        return explain(list(self._pods.values()), ours)
+        cause = explain(list(self._pods.values()), ours)
+        if cause is None and self._reach.queue and not self._pods:
+            text = f"job {self._reach.name}: the queue {self._reach.queue} has not released it; "
+            remedy = "look at it with kubectl describe localqueues,workloads"
+            return Cause("", codes.PREFLIGHT, text + remedy, waits=True)
+        return cause
 
     def _find_head(self, look: _Looking) -> Line:
         """Wait for pod 0 and return a line to the head in it. Raises PslaunchError."""

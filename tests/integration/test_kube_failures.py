@@ -85,9 +85,10 @@ def test_failure_ends_the_job_with_its_cause(
         (("--node_selector=disk=ssd",), ("no machine suits it: 0/2 nodes", "check --node_selector")),
         (("--cpu=500",), ("2 Insufficient cpu", "ask for less")),
         (("--pvc=nothing:/data",), ('persistentvolumeclaim "nothing" not found', "check --pvc")),
+        (("--queue=team",), ("the queue team has not released it", "kubectl describe localqueues")),
         (("--env_secret=A=nothing:k",), ('secret "nothing" not found', "check --env_secret")),
     ],
-    ids=["selector", "cpu", "claim", "secret"],
+    ids=["selector", "cpu", "claim", "queue", "secret"],
 )
 def test_obstacle_is_said_and_ends_the_job_after_the_wait(
     cluster: Kube, workspace: Path, options: tuple[str, ...], words: tuple[str, ...]
