@@ -175,10 +175,10 @@ def _find_free_block(ports: int) -> int:
 
 
 @contextmanager
-def start_pserver(case: Case) -> Iterator[Address]:
+def start_pserver(case: Case, *options: str) -> Iterator[Address]:
     port = _find_free_block(case.ports)
     argv = [sys.executable, "-m", "pslaunch.runtime.pserver", f"--host={HOST}", f"--port={port}"]
-    argv += [f"--ports_num={case.ports}", f"--num_gradient_servers={case.workers}"]
+    argv += [f"--ports_num={case.ports}", f"--num_gradient_servers={case.workers}", *options]
     pserver = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
     try:
         yield HOST, port
