@@ -67,6 +67,7 @@ def list_files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.parametrize("place", [5], indirect=True)
 def test_later_shell_sees_the_job_fetches_from_it_and_ends_it(job: Detached, tmp_path: Path) -> None:
     shell = job.shell
     (listed,) = [json.loads(line) for line in shell.ok("jobs", "--json").splitlines()]
