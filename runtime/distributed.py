@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from . import fleet, publish
+from .entry import CountFilterEntry, ProbabilityEntry, ShowClickEntry
 from .io import refuse_dataset
 
-__all__ = ["InMemoryDataset", "QueueDataset", "fleet", "get_rank", "get_world_size"]
+__all__ = [
+    "CountFilterEntry",
+    "InMemoryDataset",
+    "ProbabilityEntry",
+    "QueueDataset",
+    "ShowClickEntry",
+    "fleet",
+    "get_rank",
+    "get_world_size",
+]
 publish(__name__, __all__)
 
 

@@ -23,6 +23,7 @@ init_server = FLEET.init_server
 run_server = FLEET.run_server
 init_worker = FLEET.init_worker
 barrier_worker = FLEET.barrier_worker
+shrink = FLEET.shrink
 stop_worker = FLEET.stop_worker
 util = UtilBase()
 all_reduce = util.all_reduce
@@ -54,6 +55,7 @@ __all__ = [
     "server_endpoints",
     "server_index",
     "server_num",
+    "shrink",
     "stop_worker",
     "util",
     "worker_endpoints",

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..client import Client
+from ..entry import ANY
 from ..plan import Plan
 from ..pserver import pserver
 from ..remote import make_client
@@ -215,6 +216,21 @@ class Fleet:
             if self._updater is not None:
                 self._updater.end_pass()
             return self._client.gather(data)
+
+    def shrink(self, threshold: float | None = None) -> None:
+        """Give back rows of tables with an entry rule, those with a score below `threshold`; on all workers.
+
+        docs/training.md has the scores.
+        """
+        run = self._get_run("shrink")
+        params = self._program.graph.params.values() if self._program else ()
+        names = [config.name for config in params if config.entry != ANY]
+        if not names or self._updater is None or self._client is None:
+            raise ValueError("fleet.shrink has no effect: no table with an entry rule is on servers")
+        with run.guard():
+            self._updater.end_pass()
+            for name in names:
+                self._client.shrink(name, score=threshold or 0.0)
 
     def stop_worker(self) -> None:
         """Report to the servers that this worker has finished; they end when all have."""

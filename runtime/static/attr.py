@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..entry import ANY, EntryAttr
 from ..nn.initializer import Constant, Initializer, XavierUniform
 from ..param_config import ParamConfig
 from ..regularizer import L2Decay
@@ -40,7 +41,13 @@ Attr = ParamAttr | Initializer | str | Literal[False] | None
 
 
 def make_param(
-    attr: Attr, default_name: str, shape: Sequence[int], *, is_bias: bool, sparse: bool = False
+    attr: Attr,
+    default_name: str,
+    shape: Sequence[int],
+    *,
+    is_bias: bool,
+    sparse: bool = False,
+    entry: EntryAttr = ANY,
 ) -> ParamConfig:
     """Return the configuration of a parameter: a vector or a matrix.
 
@@ -67,4 +74,5 @@ def make_param(
         is_static=not own.trainable,
         sparse=sparse,
         initializer=begin.make,
+        entry=entry,
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from .. import publish
 from ..arrays import MAX_IDS
+from ..entry import ANY, EntryAttr, ShowClickEntry
 from ..param_config import ParamConfig
 from .attr import Attr, make_param
 from .program import Variable, add_value, make_unique_name, parse_dtype
@@ -71,12 +72,25 @@ def embedding(
     `is_sparse`: only the rows of a batch are fetched and updated, and with servers only these have the table.
     `is_distributed` has no effect: such tables always are. The row of the id `padding_idx` is 0.
     """
+    return _make_embedding(input, size, padding_idx, param_attr, dtype, sparse=is_sparse, entry=ANY)
+
+
+def _make_embedding(
+    input: Variable,
+    size: Sequence[int],
+    padding_idx: int | None,
+    param_attr: Attr,
+    dtype: object,
+    *,
+    sparse: bool,
+    entry: EntryAttr,
+) -> Variable:
     own = make_unique_name("embedding")
     if len(size) != 2:
         raise ValueError(f"{own}: size={size!r}, expected the number of ids and the size of a row")
     if parse_dtype(dtype, own) != "float":
         raise ValueError(f"{own}: dtype={dtype!r}, expected float32")
-    table = make_param(param_attr, f"{own}.w_0", size, is_bias=False, sparse=is_sparse)
+    table = make_param(param_attr, f"{own}.w_0", size, is_bias=False, sparse=sparse, entry=entry)
     return look_up(input, table, padding_idx, own)
 
 
@@ -102,8 +116,14 @@ def sparse_embedding(
     dtype: object = "float32",
     slot: object = None,
 ) -> Variable:
-    """Return embedding(is_sparse=True). `is_test` and `table_class` have no effect; ids are below size[0]."""
-    for name, value in (("entry", entry), ("slot", slot)):
-        if value is not None:
-            raise ValueError(f"sparse_embedding: {name}={value!r} is not in this runtime; leave it out")
-    return embedding(input, size, is_sparse=True, padding_idx=padding_idx, param_attr=param_attr, dtype=dtype)
+    """Return embedding(is_sparse=True); `entry` is a rule of `distributed`, as CountFilterEntry(10).
+
+    `is_test` and `table_class` have no effect; ids are below size[0].
+    """
+    if slot is not None:
+        raise ValueError(f"sparse_embedding: slot={slot!r} is not in this runtime; leave it out")
+    if not isinstance(entry, EntryAttr | None):
+        raise TypeError(f"sparse_embedding: entry={entry!r}, expected an entry rule, as CountFilterEntry(10)")
+    if isinstance(entry, ShowClickEntry):
+        raise ValueError(f"sparse_embedding: {entry!r}: no shows and clicks here; use CountFilterEntry")
+    return _make_embedding(input, size, padding_idx, param_attr, dtype, sparse=True, entry=entry or ANY)

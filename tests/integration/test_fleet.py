@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import signal
 import socket
 import sys
@@ -189,3 +190,51 @@ def test_killed_server_ends_the_workers_in_words(quick_start: Path) -> None:
         assert job.launcher.wait() == 128 + signal.SIGKILL
         assert job.end()["failure"]["what"] == "pserver/0"
     until_nothing_runs(2.0)
+
+
+ENTRY = """
+import numpy as np
+import pslaunch.runtime as paddle
+from pslaunch.runtime import fleet
+
+fleet.init()
+word = paddle.static.data("word", [None, 1], "int64")
+entry = paddle.distributed.CountFilterEntry(2)
+half = paddle.nn.initializer.Constant(0.5)
+row = paddle.static.nn.sparse_embedding(word, [50, 4], entry=entry, param_attr=half)
+loss = paddle.mean(row)
+strategy = fleet.StrategyFactory.create_half_async_strategy()
+fleet.distributed_optimizer(paddle.optimizer.SGD(1.0), strategy).minimize(loss)
+if fleet.is_server():
+    fleet.run_server()
+else:
+    exe = paddle.static.Executor()
+    exe.run(paddle.static.default_startup_program())
+    fleet.init_worker()
+    feed = {"word": np.array([[3]])}
+    found = [float(exe.run(feed=feed, fetch_list=[loss])[0][0]) for _ in range(4)]
+    fleet.shrink(threshold=100)
+    found += [float(exe.run(feed=feed, fetch_list=[loss])[0][0])]
+    print("values", found)
+    fleet.stop_worker()
+"""
+
+
+def test_tables_admit_ids_by_their_entry_and_shrink(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ENTRY)
+    processes = run_by_hand(tmp_path, *make_local_blocks(2, 1))
+    assert [p.wait() for p in processes] == [0] * 3, [p.output() for p in processes]
+    found = re.search(r"^values \[(.*)\]$", processes[-1].output(), re.MULTILINE)
+    assert found, processes[-1].output()
+    values = [float(text) for text in found[1].split(", ")]
+    assert values[:2] == [0.5, 0.5]
+    assert 0.5 > values[2] > values[3]
+    assert values[4] == 0.5
+
+
+def test_shrink_without_an_entry_rule_is_refused(tmp_path: Path) -> None:
+    program = "fleet.init(); fleet.init_worker(); fleet.shrink(1.0)"
+    (tmp_path / "train.py").write_text(f"from pslaunch.runtime import fleet\n{program}\n")
+    (process,) = run_by_hand(tmp_path, {})
+    assert process.wait() == 1
+    assert process.output().endswith("no table with an entry rule is on servers\n")

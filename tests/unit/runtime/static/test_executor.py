@@ -120,6 +120,21 @@ def test_feeds_and_fetches_that_do_not_fit_are_named(feed: object, fetch: object
         run_with(feed, fetch)
 
 
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        (
+            paddle.distributed.ShowClickEntry("show", "click"),
+            "no shows and clicks here; use CountFilter",
+        ),
+        (5, "entry=5, expected an entry rule, as CountFilterEntry(10)"),
+    ],
+)
+def test_entry_rules_without_effect_are_refused(entry: object, text: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(text)):
+        static.nn.sparse_embedding(static.data("word", [None, 1], "int64"), [5, 2], entry=entry)
+
+
 def test_run_before_the_startup_program_is_refused() -> None:
     loss, _ = make_model()
     with pytest.raises(RuntimeError, match="the startup program has not been run"):
