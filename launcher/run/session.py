@@ -6,34 +6,18 @@ import contextlib
 import functools
 import json
 import os
-import signal
 import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
-from ..backends.base import (
-    CLOSE_EXTRA_S,
-    Backend,
-    BeginningBackend,
-    Dial,
-    LaterBackend,
-    LeadingBackend,
-    Line,
-    find_backend,
-    make_leading_backend,
-    make_starting_backend,
-)
+from ..backends.base import Backend, LaterBackend, find_backend
 from ..errors import (
     STOP_SIGNALS,
-    EndedEarlyError,
     FileError,
     HostError,
     HostsError,
-    NodeLostError,
     PreflightError,
     PslaunchError,
     SpecError,
@@ -44,23 +28,18 @@ from ..node.later import record
 from ..node.loop import Loop
 from ..options.spec import JobSpec
 from ..plan import make_dry_run as plan_as_data
-from ..plan import make_plan, place_found, render
+from ..plan import make_plan, render
 from ..views.async_writer import Outlet
-from .watch import TICK_S, Watch
+from .slow_work import SlowWork
+from .watch import Watch
+from .ways import Scene, Started, Way, choose_way, stop_on_signals
 
 if TYPE_CHECKING:
-    from ..backends.base import Ended
-    from ..node.dispatch.head_side import Supply
-    from ..node.head.head import Head
     from ..node.line.trace import Trace
     from ..node.messages import JobRecord
-    from .observe import RemoteHead
 
-AT_ONCE_S = 0.02  # for a start without a network
 # Ends after which the hosts are not inspected: no host is at fault, or its failure is named already.
 NO_LOOK = (codes.OK, codes.USAGE, codes.INT, codes.TERM, codes.HUP, codes.NODE_LOST)
-T = TypeVar("T")
-Started = list[tuple[Node, Line]]
 
 
 def make_job_id(name: str) -> str:
@@ -178,19 +157,8 @@ def _run(
     spec: JobSpec, plan: Plan, trace: Trace | None = None, *, as_json: bool, out: TextIO | None
 ) -> tuple[int, bool]:
     """Return the exit code, and True if any program was started."""
-    site = spec.site
-    backend: Backend = find_backend(spec.backend).make_backend(site.reach)
-    start: Callable[[], Started]
-    leader = beginner = None
-    if isinstance(backend, BeginningBackend):
-        beginner = _Beginner(backend, plan)
-        start = beginner.start
-    elif spec.head == "node":
-        leader = _Leader(make_leading_backend(spec.backend, site.reach), plan)
-        backend, start = leader.backend, leader.start
-    else:
-        starter = make_starting_backend(spec.backend, site.reach)
-        backend, start = starter, functools.partial(starter.start, plan.nodes, plan.limits)
+    site, way = spec.site, choose_way(spec, plan)
+    backend = way.backend
     loop, outlet = Loop(), Outlet(out or sys.stdout)
     with contextlib.ExitStack() as at_end:
         at_end.callback(outlet.drain)
@@ -199,7 +167,7 @@ def _run(
         at_end.callback(loop.close)
         # From here on a signal waits until the loop runs, when what was started can be ended.
         loop.handle_signals({n: lambda: None for n in STOP_SIGNALS})
-        starting = SlowWork(loop, start)
+        starting = SlowWork(loop, way.start)
         at_end.callback(backend.close)
         at_end.callback(_leave, starting, backend)
         starting.give_time()
@@ -210,136 +178,29 @@ def _run(
         at_end.callback(view.close)
         watch = Watch(loop, view, outlet)
         watch.on_ending = backend.limit_end
-        remote = None
-        if beginner:
-            remote = _follow(loop, beginner, watch, starting, at_end, trace)
-            _keep_way(plan, beginner.backend)
-            if remote is None:
-                return _leave_running(plan, beginner.backend, watch), True
-        elif leader:
-            remote = _lead_on_node(loop, leader, watch, starting, at_end, trace, detach=spec.detach)
-            if site.remote:
-                _keep_way(remote.placed.plan, leader.backend, len(remote.placed.nodes))
-        head = remote or _lead_here(loop, backend, plan, watch, starting, at_end, trace)
+        head = way.find_head(Scene(loop, watch, at_end, trace), starting)
+        if way.later and site.remote:
+            _keep_way(plan, way.later, len(way.nodes))
+        if head is None:
+            return _leave_running(way, watch), True
         watch.begin(head)
-        if beginner:
+        way.confirm(loop, watch)
+        if spec.detach:
             watch.run_until(lambda: watch.has_started_all or head.done)
-            SlowWork(loop, beginner.backend.confirm).wait(lambda: head.done, backend.cancel)
-        if remote and spec.detach:
-            watch.run_until(lambda: watch.has_started_all or head.done)
-            if not head.done and remote.free():
-                return _leave_running(plan, backend, watch), True
+            if not head.done and way.free():
+                return _leave_running(way, watch), True
         watch.run_until_done()
-        if beginner and head.code == codes.NODE_LOST:
-            _tell_loss(loop, beginner.backend, watch)
+        if head.code == codes.NODE_LOST:
+            way.explain_loss(loop, watch)
         fetched = codes.OK
-        if (spec.fetch_output or spec.fetch_logs) and not (beginner and remote and remote.hurried):
-            fetched = _fetch(loop, spec, plan, backend, watch, head.placed.nodes, quiet=as_json)
+        if (spec.fetch_output or spec.fetch_logs) and not way.drops_results:
+            fetched = _fetch(loop, spec, way, watch, head.placed.nodes, quiet=as_json)
         elif site.remote and head.code == codes.OK and not as_json:  # in JSON, `end` is the last line
             node_0 = head.placed.nodes[0]
             watch.say(f"output, if any, is in {node_0.output_dir} on {node_0.name}; --fetch_output brings it")
-        if beginner:
-            _remove(loop, beginner.backend, watch)
+        if way.remove(loop, watch):
             _name_pointer(plan).unlink(missing_ok=True)
         return head.code or fetched, watch.any_began
-
-
-class SlowWork(Generic[T]):
-    """Slow work with nodes in a thread of its own, started at once."""
-
-    def __init__(self, loop: Loop, work: Callable[[], T]) -> None:
-        self._loop = loop
-        self._found: list[T] = []
-        self._over: list[Exception | None] = []
-        self._done = done = threading.Event()
-
-        def run() -> None:
-            try:
-                self._found.append(work())
-            finally:
-                done.set()
-
-        loop.do_aside(run, self._over.append, self._over.append)
-
-    def give_time(self) -> None:
-        """Let fast work finish: imports here would slow the thread down, by 10 ms and more."""
-        self._done.wait(AT_ONCE_S)
-
-    def leave(self, cut: Callable[[], None]) -> T | None:
-        """Return the result, or None without one; unfinished work is ended by `cut`."""
-        if not self._done.is_set():
-            cut()
-            self._done.wait(CLOSE_EXTRA_S)
-        return self._found[0] if self._found else None
-
-    def wait(self, asked: Callable[[], bool], cut: Callable[[], None]) -> T | None:
-        """Run the loop until the work ends and return its result. Once `asked` is true, `cut` ends it soon.
-
-        Then returns None if there is no result; otherwise raises the work's exception.
-        """
-        self._loop.run(lambda: bool(self._over) or asked())
-        while not self._over:
-            cut()
-            self._loop.run_once(TICK_S)
-        if self._over[0] and not asked():
-            raise self._over[0]
-        return self._found[0] if self._found else None
-
-
-def _lead_here(
-    loop: Loop,
-    backend: Backend,
-    plan: Plan,
-    watch: Watch,
-    starting: SlowWork[Started],
-    at_end: contextlib.ExitStack,
-    trace: Trace | None,
-) -> Head:
-    from ..node.head.head import Head
-
-    started = [] if plan.nodes else _wait_for_nodes(loop, backend, watch, starting, "the cluster")
-    placed = place_found(plan, [node for node, _ in started])
-    head = Head(loop, placed, os.urandom(32).hex(), time.time, _make_supply(loop, plan), trace)
-    at_end.callback(head.close)
-    head.drain = watch.show
-    _stop_on_signals(loop, backend, head.stop)
-    started = starting.wait(lambda: head.done, functools.partial(_cut, backend, watch, head)) or []
-    while started and not head.done:
-        node, line = started[0]
-        head.attach(node, *line)
-        started.pop(0)
-    if backend.ended:
-        _end_with_carrier(loop, backend.ended, head)
-    return head
-
-
-def _wait_for_nodes(
-    loop: Loop, backend: Backend, watch: Watch, starting: SlowWork[Started], shown: str
-) -> Started:
-    """Return the started nodes, without which no head can exist. Raises EndedEarlyError."""
-    asked: list[tuple[int, str]] = []
-
-    def ask(number: int, why: str) -> None:
-        if not asked:
-            watch.say(f"ending: {why}; no longer waiting for {shown}")
-        asked.append((number, why))
-
-    _stop_on_signals(loop, backend, ask)
-    started = starting.wait(lambda: bool(asked), backend.cancel) or []
-    if asked:
-        raise EndedEarlyError(*asked[0])
-    return started
-
-
-def _end_with_carrier(loop: Loop, ended: Ended, head: Head) -> None:
-    """End the job once the carrier of all agents is gone."""
-
-    def end() -> None:
-        loop.watch(ended.fd)
-        how, killed = ended.describe()
-        head.lose_carrier(ended.carrier, how, killed=killed)
-
-    loop.watch(ended.fd, read=end)
 
 
 def _leave(starting: SlowWork[Started], backend: Backend) -> None:
@@ -348,154 +209,17 @@ def _leave(starting: SlowWork[Started], backend: Backend) -> None:
         line.close()
 
 
-def _cut(backend: Backend, watch: Watch, head: Head | RemoteHead) -> None:
-    """Reach no more nodes and show the end; not earlier: a question may be open on the terminal."""
-    backend.cancel()
-    watch.begin(head)
-
-
-class _Leader:
-    """Start of a head on node 0; `nodes` are known once it runs."""
-
-    def __init__(self, backend: LeadingBackend, plan: Plan) -> None:
-        self.backend, self.plan, self.secret = backend, plan, os.urandom(32).hex()
-        self.nodes: Sequence[Node] = plan.nodes
-
-    def start(self) -> Started:
-        self.nodes, line = self.backend.start_head(self.plan.nodes, self.plan.limits, self.secret)
-        return [(self.nodes[0], line)]
-
-
-def _lead_on_node(
-    loop: Loop,
-    leader: _Leader,
-    watch: Watch,
-    starting: SlowWork[Started],
-    at_end: contextlib.ExitStack,
-    trace: Trace | None,
-    *,
-    detach: bool,
-) -> RemoteHead:
-    from .observe import RemoteHead
-
-    backend, plan = leader.backend, leader.plan
-    awaited = plan.nodes[0].name if plan.nodes else "the cluster"
-    started = _wait_for_nodes(loop, backend, watch, starting, awaited)
-    placed = place_found(plan, leader.nodes)
-    first, line = started.pop()
-    head = RemoteHead(
-        loop,
-        line,
-        name=f"node 0 ({first.name})",
-        lost_after_s=plan.limits.lost_after_s,
-        supply=_make_supply(loop, plan),
-        trace=trace and trace.make_note("head"),
-    )
-    at_end.callback(head.close)
-    head.on_slow = lambda text: watch.say(text, "warning")
-    _stop_on_signals(loop, backend, head.stop)
-    port, addrs = head.lead(placed, leader.secret, detach=detach)
-    if port:
-        head.follow()
-        dial = Dial(addrs, port, leader.secret)
-        rest, limits = placed.nodes[1:], plan.limits
-        cut = functools.partial(_cut, backend, watch, head)
-        SlowWork(loop, lambda: backend.start_dialing(rest, limits, dial)).wait(lambda: head.done, cut)
-        head.expect()
-    elif not head.done:
-        kinds = {codes.PREFLIGHT: PreflightError, codes.IO: FileError}
-        kind = kinds.get(head.answers.get("refused", {}).get("code", codes.NODE_LOST), NodeLostError)
-        raise kind(f"node 0 ({first.name}) does not lead the job: {head.refusal or 'no answer'}")
-    return head
-
-
-class _Beginner:
-    """Start of a job that begins by itself; `news`: told meanwhile, each with the code of its failure."""
-
-    def __init__(self, backend: BeginningBackend, plan: Plan) -> None:
-        self.backend, self.plan = backend, plan
-        self.news: deque[tuple[str, int]] = deque()
-
-    def start(self) -> Started:
-        line = self.backend.begin(self.plan, lambda text, code: self.news.append((text, code)))
-        return [(self.plan.nodes[0], line)] if line else []
-
-
-def _follow(
-    loop: Loop,
-    beginner: _Beginner,
-    watch: Watch,
-    starting: SlowWork[Started],
-    at_end: contextlib.ExitStack,
-    trace: Trace | None,
-) -> RemoteHead | None:
-    """Return the head of a job that begins by itself, None if nobody here may follow it."""
-    from .observe import RemoteHead
-
-    backend, plan, news = beginner.backend, beginner.plan, beginner.news
-    heads: list[RemoteHead] = []
-
-    def tell() -> None:
-        while news:
-            text, code = news.popleft()
-            if code and heads:
-                heads[0].stop(signal.SIGTERM, text, code)
-            else:
-                watch.say(text, "warning")
-
-    loop.call_every(TICK_S, tell)
-    started = _wait_for_nodes(loop, backend, watch, starting, "the cluster")
-    if not started:
-        return None
-    first, line = started.pop()
-    head = RemoteHead(
-        loop,
-        line,
-        name=f"node 0 ({first.name})",
-        lost_after_s=plan.limits.lost_after_s,
-        trace=trace and trace.make_note("head"),
-        reopen=backend.reopen,
-    )
-    heads.append(head)
-    at_end.callback(head.close)
-    head.on_slow = lambda text: watch.say(text, "warning")
-    _stop_on_signals(loop, backend, head.stop)
-    head.hold(place(plan, plan.nodes))
-    return head
-
-
-def _leave_running(plan: Plan, backend: Backend, watch: Watch) -> int:
+def _leave_running(way: Way, watch: Watch) -> int:
     """Let a detached job go on without this launcher; return 0."""
-    backend.release()
-    watch.say(f"the job goes on by itself; pslaunch status, logs, stop and fetch take its id: {plan.job_id}")
-    if isinstance(backend, BeginningBackend):
-        watch.say(backend.describe_keeping())
+    way.backend.release()
+    job_id = way.plan.job_id
+    watch.say(f"the job goes on by itself; pslaunch status, logs, stop and fetch take its id: {job_id}")
+    if kept := way.describe_keeping():
+        watch.say(kept)
     return codes.OK
 
 
-def _tell_loss(loop: Loop, backend: BeginningBackend, watch: Watch) -> None:
-    """Tell the cluster's reason for the loss of a node, which it forgets soon."""
-    if reason := SlowWork(loop, backend.explain_loss).wait(lambda: False, backend.cancel):
-        watch.say(reason, "warning")
-
-
-def _remove(loop: Loop, backend: BeginningBackend, watch: Watch) -> None:
-    """Remove what the job has left in the cluster, at once after a signal."""
-    _stop_on_signals(loop, backend, lambda _number, _why: backend.limit_end(0.0))
-    for left in SlowWork(loop, backend.remove).wait(lambda: False, backend.cancel) or ():
-        watch.say(left, "warning")
-
-
-def _fetch(
-    loop: Loop,
-    spec: JobSpec,
-    plan: Plan,
-    backend: Backend,
-    watch: Watch,
-    nodes: Sequence[Node],
-    *,
-    quiet: bool,
-) -> int:
+def _fetch(loop: Loop, spec: JobSpec, way: Way, watch: Watch, nodes: Sequence[Node], *, quiet: bool) -> int:
     """Fetch the results and report what failed. Returns an exit code, 0 if all came."""
     from .fetch import fetch_results
 
@@ -508,11 +232,9 @@ def _fetch(
             watch.say("nothing is fetched because no program of this job has run")
         return codes.OK
     asked: list[tuple[int, str]] = []
-    _stop_on_signals(loop, backend, lambda number, why: asked.append((number, why)))
-    # `release`: the job has ended, nothing on the nodes needs a wait.
-    cut = backend.cancel if isinstance(backend, BeginningBackend) else backend.release
-    work = functools.partial(fetch_results, backend, plan.job_id, nodes, output=output, logs=logs)
-    found = SlowWork(loop, work).wait(lambda: bool(asked), cut)
+    stop_on_signals(loop, way.backend, lambda number, why: asked.append((number, why)))
+    work = functools.partial(fetch_results, way.backend, way.plan.job_id, nodes, output=output, logs=logs)
+    found = SlowWork(loop, work).wait(lambda: bool(asked), way.cut_fetch)
     if asked or found is None:
         number, why = asked[0]
         watch.say(f"fetching results was interrupted: {why}", "error")
@@ -551,23 +273,3 @@ def _remember(plan: Plan, nodes: int, reach: object) -> Path:
     if why := record.Record(str(path), fixed).write({"state": record.ELSEWHERE}):
         raise FileError(f"later shells can't find the job: {why}")
     return path
-
-
-def _make_supply(loop: Loop, plan: Plan) -> Supply | None:
-    if plan.package is None:
-        return None
-    from ..ship.package import Folder
-
-    return Folder(loop, plan.package)
-
-
-def _stop_on_signals(loop: Loop, backend: Backend, stop: Callable[[int, str], None]) -> None:
-    came: list[int] = []
-
-    def ask(number: int, why: str) -> None:
-        if came:
-            backend.limit_end(0.0)
-        came.append(number)
-        stop(number, why)
-
-    loop.handle_signals({n: functools.partial(ask, n, why) for n, why in STOP_SIGNALS.items()})

@@ -1,0 +1,334 @@
+"""Ways to the head of a job: in the launcher, on node 0, or in a job that begins by itself.
+
+A session chooses one, starts nodes by it in a thread of its own, then finds the head. Afterwards all heads
+look alike, and a way only knows how its job is left or removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..backends.base import (
+    Backend,
+    BeginningBackend,
+    Dial,
+    Ended,
+    LaterBackend,
+    LeadingBackend,
+    Line,
+    find_backend,
+    make_leading_backend,
+    make_starting_backend,
+)
+from ..errors import STOP_SIGNALS, EndedEarlyError, FileError, NodeLostError, PreflightError
+from ..node import codes
+from ..node.job import Node, Plan, place
+from ..node.loop import Loop
+from ..options.spec import JobSpec
+from ..plan import place_found
+from .slow_work import SlowWork
+from .watch import TICK_S, Watch
+
+if TYPE_CHECKING:
+    from ..backends.base import StartingBackend
+    from ..node.dispatch.head_side import Supply
+    from ..node.head.events import Event
+    from ..node.head.head import Head
+    from ..node.line.trace import Trace
+    from .observe import RemoteHead
+
+    AnyHead = Head | RemoteHead
+
+Started = list[tuple[Node, Line]]
+
+
+class Scene(NamedTuple):
+    """Surroundings of a job in its session."""
+
+    loop: Loop
+    watch: Watch
+    at_end: contextlib.ExitStack
+    trace: Trace | None
+
+
+class Way(ABC):
+    """A way to the head of one job. `nodes` are known once the head is."""
+
+    backend: Backend
+    later: LaterBackend | None = None  # by which later shells reach the job
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.nodes: Sequence[Node] = plan.nodes
+
+    @abstractmethod
+    def start(self) -> Started:
+        """Start agents; slow, in a thread. Raises PslaunchError."""
+
+    @abstractmethod
+    def find_head(self, scene: Scene, starting: SlowWork[Started]) -> AnyHead | None:
+        """Wait for the nodes and return the head; None if nobody here may follow it. Raises PslaunchError."""
+
+    def confirm(self, loop: Loop, watch: Watch) -> None:  # noqa: B027 # most backends do not care
+        """Tell the backend once all programs run."""
+
+    def free(self) -> bool:
+        """Let the job run on without this launcher; return False if that fails."""
+        return False
+
+    def describe_keeping(self) -> str:
+        """Return a line about the time for which a detached job keeps its results, "" for no limit."""
+        return ""
+
+    def explain_loss(self, _loop: Loop, _watch: Watch) -> None:  # noqa: B027 # most backends know no more
+        """Show the backend's reason for the loss of a node."""
+
+    @property
+    def drops_results(self) -> bool:
+        """True if the user wants no results any more."""
+        return False
+
+    def cut_fetch(self) -> None:
+        """Let a fetch fail soon. The job has ended: nothing on the nodes needs a wait."""
+        self.backend.release()
+
+    def remove(self, _loop: Loop, _watch: Watch) -> bool:
+        """Remove the rest of an ended job; return True if nothing is left for later shells."""
+        return False
+
+
+def choose_way(spec: JobSpec, plan: Plan) -> Way:
+    """Return the way for a job. Raises SpecError if its backend has none."""
+    backend = find_backend(spec.backend).make_backend(spec.site.reach)
+    if isinstance(backend, BeginningBackend):
+        return _ByItself(backend, plan)
+    if spec.head == "node":
+        return _OnNode(make_leading_backend(spec.backend, spec.site.reach), plan, detach=spec.detach)
+    return _Here(make_starting_backend(spec.backend, spec.site.reach), plan)
+
+
+class _Here(Way):
+    """Head in this process."""
+
+    def __init__(self, backend: StartingBackend, plan: Plan) -> None:
+        super().__init__(plan)
+        self.backend = self._starting = backend
+
+    def start(self) -> Started:
+        return self._starting.start(self.plan.nodes, self.plan.limits)
+
+    def find_head(self, scene: Scene, starting: SlowWork[Started]) -> Head:
+        from ..node.head.head import Head
+
+        loop, plan = scene.loop, self.plan
+        started = [] if plan.nodes else _wait_for_nodes(scene, self.backend, starting, "the cluster")
+        placed = place_found(plan, [node for node, _ in started])
+        head = Head(loop, placed, os.urandom(32).hex(), time.time, _make_supply(loop, plan), scene.trace)
+        scene.at_end.callback(head.close)
+        head.drain = scene.watch.show
+        stop_on_signals(loop, self.backend, head.stop)
+        cut = functools.partial(_cut, self.backend, scene.watch, head)
+        started = starting.wait(lambda: head.done, cut) or []
+        while started and not head.done:
+            node, line = started[0]
+            head.attach(node, *line)
+            started.pop(0)
+        if self.backend.ended:
+            _end_with_carrier(loop, self.backend.ended, head)
+        return head
+
+
+class _OnNode(Way):
+    """Head that this launcher starts on node 0."""
+
+    def __init__(self, backend: LeadingBackend, plan: Plan, *, detach: bool) -> None:
+        super().__init__(plan)
+        self.backend = self.later = self._leading = backend
+        self._secret, self._detach = os.urandom(32).hex(), detach
+
+    def start(self) -> Started:
+        self.nodes, line = self._leading.start_head(self.plan.nodes, self.plan.limits, self._secret)
+        return [(self.nodes[0], line)]
+
+    def find_head(self, scene: Scene, starting: SlowWork[Started]) -> RemoteHead:
+        backend, plan = self._leading, self.plan
+        awaited = plan.nodes[0].name if plan.nodes else "the cluster"
+        started = _wait_for_nodes(scene, backend, starting, awaited)
+        placed = place_found(plan, self.nodes)
+        first, line = started.pop()
+        head = _follow(scene, backend, plan, first, line, supply=_make_supply(scene.loop, plan))
+        port, addrs = head.lead(placed, self._secret, detach=self._detach)
+        if port:
+            head.follow()
+            dial = Dial(addrs, port, self._secret)
+            rest, limits = placed.nodes[1:], plan.limits
+            cut = functools.partial(_cut, backend, scene.watch, head)
+            work = SlowWork(scene.loop, lambda: backend.start_dialing(rest, limits, dial))
+            work.wait(lambda: head.done, cut)
+            head.expect()
+        elif not head.done:
+            kinds = {codes.PREFLIGHT: PreflightError, codes.IO: FileError}
+            kind = kinds.get(head.answers.get("refused", {}).get("code", codes.NODE_LOST), NodeLostError)
+            raise kind(f"node 0 ({first.name}) does not lead the job: {head.refusal or 'no answer'}")
+        self._head = head
+        return head
+
+    def free(self) -> bool:
+        return self._head.free()
+
+
+class _ByItself(Way):
+    """Head of a job that begins by itself."""
+
+    def __init__(self, backend: BeginningBackend, plan: Plan) -> None:
+        super().__init__(plan)
+        self.backend = self.later = self._beginning = backend
+        self._news: deque[tuple[str, int]] = deque()  # each with the code of its failure, 0 for none
+        self._head: RemoteHead | None = None
+
+    def start(self) -> Started:
+        line = self._beginning.begin(self.plan, lambda text, code: self._news.append((text, code)))
+        return [(self.plan.nodes[0], line)] if line else []
+
+    def find_head(self, scene: Scene, starting: SlowWork[Started]) -> RemoteHead | None:
+        backend, plan = self._beginning, self.plan
+        scene.loop.call_every(TICK_S, lambda: self._tell(scene.watch))
+        started = _wait_for_nodes(scene, backend, starting, "the cluster")
+        if not started:
+            return None
+        first, line = started.pop()
+        self._head = _follow(scene, backend, plan, first, line, reopen=backend.reopen)
+        self._head.hold(place(plan, plan.nodes))
+        return self._head
+
+    def _tell(self, watch: Watch) -> None:
+        """Show the news of the backend; a failure ends the job."""
+        while self._news:
+            text, code = self._news.popleft()
+            if code and self._head:
+                self._head.stop(signal.SIGTERM, text, code)
+            else:
+                watch.say(text, "warning")
+
+    def confirm(self, loop: Loop, watch: Watch) -> None:
+        head = self._head
+        assert head is not None
+        watch.run_until(lambda: watch.has_started_all or head.done)
+        SlowWork(loop, self._beginning.confirm).wait(lambda: head.done, self.backend.cancel)
+
+    def free(self) -> bool:
+        return self._head is not None and self._head.free()
+
+    def describe_keeping(self) -> str:
+        return self._beginning.describe_keeping()
+
+    def explain_loss(self, loop: Loop, watch: Watch) -> None:
+        """Show the cluster's reason, which it forgets soon."""
+        work = SlowWork(loop, self._beginning.explain_loss)
+        if reason := work.wait(lambda: False, self.backend.cancel):
+            watch.say(reason, "warning")
+
+    @property
+    def drops_results(self) -> bool:
+        return self._head is not None and self._head.hurried
+
+    def cut_fetch(self) -> None:
+        self.backend.cancel()
+
+    def remove(self, loop: Loop, watch: Watch) -> bool:
+        """Remove the rest of the job in the cluster, at once after a signal."""
+        stop_on_signals(loop, self.backend, lambda _number, _why: self.backend.limit_end(0.0))
+        work = SlowWork(loop, self._beginning.remove)
+        for left in work.wait(lambda: False, self.backend.cancel) or ():
+            watch.say(left, "warning")
+        return True
+
+
+def stop_on_signals(loop: Loop, backend: Backend, stop: Callable[[int, str], None]) -> None:
+    """Call `stop` with each signal that ends a job, and its words; after the first the backend hurries."""
+    came: list[int] = []
+
+    def ask(number: int, why: str) -> None:
+        if came:
+            backend.limit_end(0.0)
+        came.append(number)
+        stop(number, why)
+
+    loop.handle_signals({n: functools.partial(ask, n, why) for n, why in STOP_SIGNALS.items()})
+
+
+def _follow(
+    scene: Scene,
+    backend: Backend,
+    plan: Plan,
+    first: Node,
+    line: Line,
+    *,
+    supply: Supply | None = None,
+    reopen: Callable[[], Line | Event] | None = None,
+) -> RemoteHead:
+    """Return the head at the other end of a line to node 0."""
+    from .observe import RemoteHead
+
+    head = RemoteHead(
+        scene.loop,
+        line,
+        name=f"node 0 ({first.name})",
+        lost_after_s=plan.limits.lost_after_s,
+        supply=supply,
+        trace=scene.trace and scene.trace.make_note("head"),
+        reopen=reopen,
+    )
+    scene.at_end.callback(head.close)
+    head.on_slow = lambda text: scene.watch.say(text, "warning")
+    stop_on_signals(scene.loop, backend, head.stop)
+    return head
+
+
+def _wait_for_nodes(scene: Scene, backend: Backend, starting: SlowWork[Started], shown: str) -> Started:
+    """Return the started nodes, without which no head can exist. Raises EndedEarlyError."""
+    asked: list[tuple[int, str]] = []
+
+    def ask(number: int, why: str) -> None:
+        if not asked:
+            scene.watch.say(f"ending: {why}; no longer waiting for {shown}")
+        asked.append((number, why))
+
+    stop_on_signals(scene.loop, backend, ask)
+    started = starting.wait(lambda: bool(asked), backend.cancel) or []
+    if asked:
+        raise EndedEarlyError(*asked[0])
+    return started
+
+
+def _end_with_carrier(loop: Loop, ended: Ended, head: Head) -> None:
+    """End the job once the carrier of all agents is gone."""
+
+    def end() -> None:
+        loop.watch(ended.fd)
+        how, killed = ended.describe()
+        head.lose_carrier(ended.carrier, how, killed=killed)
+
+    loop.watch(ended.fd, read=end)
+
+
+def _cut(backend: Backend, watch: Watch, head: AnyHead) -> None:
+    """Reach no more nodes and show the end; not earlier: a question may be open on the terminal."""
+    backend.cancel()
+    watch.begin(head)
+
+
+def _make_supply(loop: Loop, plan: Plan) -> Supply | None:
+    if plan.package is None:
+        return None
+    from ..ship.package import Folder
+
+    return Folder(loop, plan.package)
