@@ -25,7 +25,8 @@ from ..node.job import Count, Node
 from .args import Split
 from .hostfile import deal_ranks, parse_host_list, parse_hostfile
 from .locate import locate
-from .options import DEFAULT, FOR_MPIRUN, MAX_PROCESSES, REFUSED
+from .options import DEFAULT, MAX_PROCESSES
+from .refused import FOR_MPIRUN, REFUSED
 from .remote_spec import check_remote_effects, read_folders, read_nic, read_package, read_programs
 from .sources import Given
 from .spec import JobSpec, Site, check_spec, read_common_options, refuse_without_effect

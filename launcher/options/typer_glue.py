@@ -13,7 +13,8 @@ from typer.core import TyperCommand, TyperGroup
 from .. import __version__
 from ..errors import SpecError
 from .args import find_nearest, split_command_line
-from .options import OPTIONS, REFUSED, Option, get_options
+from .options import OPTIONS, Option, get_options
+from .refused import REFUSED
 
 HELP_NAMES: Final = ("--help", "-h")
 

@@ -12,7 +12,7 @@ import pytest
 from pslaunch.backends.base import BUILT_IN
 
 LAUNCHER = Path(__file__).parents[3] / "launcher"
-OWN = ("backends/*.py", "options/*_spec.py", "options/options.py", "cli.py")
+OWN = ("backends/*.py", "options/*_spec.py", "options/options.py", "options/refused.py", "cli.py")
 NAMES = frozenset({*BUILT_IN, "mpi", "k8s"})  # those to come included
 WORD = r"(?<![\w./])\w+(?![\w/])"  # not as part of a path, such as /usr/local
 FILES = sorted(path for path in LAUNCHER.rglob("*.py") if not any(path.match(own) for own in OWN))

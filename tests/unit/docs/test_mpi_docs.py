@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pslaunch.backends.mpirun import PATTERNS
-from pslaunch.options.options import REFUSED, get_options
+from pslaunch.options.options import get_options
+from pslaunch.options.refused import REFUSED
 from support.pages import DOCS, rows
 
 PARTS = {

@@ -14,7 +14,8 @@ from pslaunch.node.job import place
 from pslaunch.options.args import split_command_line
 from pslaunch.options.k8s_spec import Access, K8sReach, make_k8s_spec
 from pslaunch.options.k8s_values import QUANTITIES, SecretKey
-from pslaunch.options.options import REFUSED, get_options
+from pslaunch.options.options import get_options
+from pslaunch.options.refused import REFUSED
 from pslaunch.options.sources import gather
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan

@@ -15,7 +15,8 @@ from pslaunch.errors import PreflightError, SpecError
 from pslaunch.node import codes
 from pslaunch.options.args import split_command_line
 from pslaunch.options.mpi_spec import MpiHost, MpiReach, find_mpirun, make_mpi_spec, parse_version
-from pslaunch.options.options import REFUSED, get_options
+from pslaunch.options.options import get_options
+from pslaunch.options.refused import REFUSED
 from pslaunch.options.sources import gather
 from pslaunch.options.spec import JobSpec
 
