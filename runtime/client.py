@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import socket
 import sys
 import threading
 import time
@@ -19,36 +18,22 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, blocks, handshake
+from .dialer import ATTEMPT_S, Dialer, ShardPort, list_shards
+from .dialer import ClientError as ClientError
+from .dialer import NotReached as NotReached
+from .dialer import PeerVanished as PeerVanished
 from .entry import ANY, EntryAttr
 from .kernel_numbers import KINDS, MODES, InitialKind, Mode
 from .kernel_numbers import Optim as Optim
-from .shared import env
 
 F32 = npt.NDArray[np.float32]
 U64 = npt.NDArray[np.uint64]
 
-FIRST_WAIT_S = 0.05  # pause between two attempts while pservers are not ready; doubles up to MAX_WAIT_S
-MAX_WAIT_S = 3.0
-ATTEMPT_S = 5.0  # limit of one connection with its handshake, and of a stopped pserver's answer
-LAST_ATTEMPT_S = 1.0  # limit of one connection after connect_timeout has passed
-REFUSED_S = 1.0  # if nobody listens for this long after training began, the pserver is gone for good
 RUN_MS = 500
 MESSAGES = "messages of trainers"  # name of gather()'s table
 GATHER_COLS = 64
 GATHER_ROWS = 1 << 20  # of one trainer's message, 128 MiB
 PULL_BYTES = 32 << 20  # rows pulled at a time; the core may need the same amount again to sort them
-
-
-class ClientError(RuntimeError):
-    """A pserver refused a request; the text names both and the cause. v2's trainer exits with 78."""
-
-
-class NotReached(ClientError):
-    """A pserver was not reached within connect_timeout; v2's trainer exits with 69."""
-
-
-class PeerVanished(RuntimeError):
-    """A pserver is gone for good; the trainer then exits with 75."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,30 +43,6 @@ class Init:
     kind: InitialKind
     mean: float
     std: float
-
-
-@dataclass(frozen=True, slots=True)
-class _ShardPort:
-    """One port of one pserver."""
-
-    host: str
-    port: int
-    pserver: int  # its rank
-    number: int  # index of the port in its pserver, dense ports first
-
-    @property
-    def addr(self) -> str:
-        return env.join_addr(self.host, self.port)
-
-
-def _list_shards(
-    endpoints: Sequence[tuple[str, int]], ports_num: int, ports_num_for_sparse: int
-) -> list[_ShardPort]:
-    """Return all dense ports, pserver by pserver, then all sparse ones."""
-    ranks = list(enumerate(endpoints))
-    dense = [_ShardPort(h, p + i, rank, i) for rank, (h, p) in ranks for i in range(ports_num)]
-    numbers = range(ports_num, ports_num + ports_num_for_sparse)
-    return dense + [_ShardPort(h, p + i, rank, i) for rank, (h, p) in ranks for i in numbers]
 
 
 def _count_rows(size: int) -> int:
@@ -136,17 +97,26 @@ class Client:
         """
         if not endpoints:
             raise ValueError("no pservers: endpoints is empty")
-        self._shards = _list_shards(endpoints, ports_num, ports_num_for_sparse)
-        self._pservers = len(endpoints)
+        self._shards = list_shards(endpoints, ports_num, ports_num_for_sparse)
         self._dense_shards = len(endpoints) * ports_num
-        self._ports = (ports_num, ports_num_for_sparse)
+        self._sparse_ports = ports_num_for_sparse
         self._trainer_id, self._trainers = trainer_id, num_gradient_servers
         self._mode, self._discard = MODES[mode], discard
-        self._epoch, self._seed, self._secret = epoch, seed, secret
-        self._connect_timeout_s, self._log = connect_timeout_s, log
+        self._seed, self._secret, self._log = seed, secret, log
         self._stall_after_s, self._stall_timeout_s = stall_after_s, stall_timeout_s
-        self._incarnation = secrets.randbits(63) + 1
         self._core = _core.Client(len(self._shards), epoch, trainer_id)
+        hello = handshake.Hello(
+            trainer_id=trainer_id,
+            num_gradient_servers=num_gradient_servers,
+            ports_num=ports_num,
+            ports_num_for_sparse=ports_num_for_sparse,
+            incarnation=secrets.randbits(63) + 1,
+            epoch=epoch,
+            pserver=0,
+            pservers=len(endpoints),
+            shard=0,
+        )
+        self._dialer = Dialer(self._shards, hello, secret, connect_timeout_s, self._core.attach, log)
         self._dense: dict[str, int] = {}  # name -> id, in the order of creation
         self._sparse: dict[str, int] = {}
         self._dims: dict[str, int] = {}
@@ -167,89 +137,8 @@ class Client:
             if self._connected:
                 return
             self._log(f"init rpc client with trainer_id {self._trainer_id}")
-            self._attach(list(range(len(self._shards))))
+            self._dialer.attach(range(len(self._shards)), begun=self._begun)
             self._connected = True
-
-    def _attach(self, missing: list[int]) -> None:
-        """Connect to these shards; retry with growing pauses until connect_timeout."""
-        began_s = time.monotonic()
-        wait_s, last = FIRST_WAIT_S, ""
-        told: set[str] = set()
-        while True:
-            missing, last, refused = self._try(missing, last, told, began_s + self._connect_timeout_s)
-            if not missing:
-                return
-            elapsed_s = time.monotonic() - began_s
-            names = [self._shards[i].addr for i in missing]
-            if self._begun and refused and elapsed_s > REFUSED_S:
-                raise PeerVanished(f"pserver {', '.join(names)} is gone: {last}")
-            left_s = self._connect_timeout_s - elapsed_s
-            if left_s <= 0:
-                self._give_up(names, last)
-            wait_s = min(wait_s, max(left_s, 0.001))  # one last attempt when the time is over
-            self._log(f"server not ready, wait {wait_s:.2g} sec to retry...")
-            self._log(f"not ready endpoints:{names}")
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, MAX_WAIT_S)
-
-    def _give_up(self, names: list[str], last: str) -> None:
-        after = f"after {self._connect_timeout_s:g} s (option connect_timeout)"
-        text = f"no connection to pserver {', '.join(names)} {after}: {last}"
-        raise PeerVanished(text) if self._begun else NotReached(text)
-
-    def _try(
-        self, missing: list[int], last: str, told: set[str], end_s: float
-    ) -> tuple[list[int], str, bool]:
-        """Try each shard once; return those still missing, the last error, and whether a host refused any.
-
-        Attempts are short once the clock has passed `end_s`, or many silent ports would exceed the limit.
-        An unknown host name is reported at once and added to `told`: it may be a typo, or DNS may
-        learn it later.
-        """
-        left, refused = [], False
-        for i in missing:
-            try:
-                limit_s = min(ATTEMPT_S, max(end_s - time.monotonic(), LAST_ATTEMPT_S))
-                self._core.attach(i, self._dial(self._shards[i], limit_s))
-            except OSError as e:
-                left.append(i)
-                refused = refused or isinstance(e, ConnectionRefusedError)
-                last = e.strerror or str(e)
-                if isinstance(e, TimeoutError):
-                    last += " (it or its machine is stopped, or strangers keep its port busy; see its log)"
-                if isinstance(e, socket.gaierror):
-                    last = self._report_unknown_name(self._shards[i].host, last, told)
-        return left, last, refused
-
-    def _report_unknown_name(self, host: str, reason: str, told: set[str]) -> str:
-        text = f"unknown host name {host}: {reason}"
-        if host not in told:
-            told.add(host)
-            until = f"for up to {self._connect_timeout_s:g} s (option connect_timeout)"
-            self._log(f"{text} (option pservers); trying again {until}")
-        return text
-
-    def _dial(self, shard: _ShardPort, limit_s: float) -> int:
-        """Return a connected descriptor after the handshake. Raises OSError, or ClientError if refused."""
-        hello = handshake.Hello(
-            trainer_id=self._trainer_id,
-            num_gradient_servers=self._trainers,
-            ports_num=self._ports[0],
-            ports_num_for_sparse=self._ports[1],
-            incarnation=self._incarnation,
-            epoch=self._epoch,
-            pserver=shard.pserver,
-            pservers=self._pservers,
-            shard=shard.number,
-        )
-        with socket.create_connection((shard.host, shard.port), timeout=limit_s) as sock:
-            if sock.getsockname() == sock.getpeername():  # a free local port may connect to itself
-                raise ConnectionRefusedError(f"no process listens at {shard.addr}")
-            try:
-                handshake.greet(sock, self._secret, hello)
-            except handshake.ProofError as e:
-                raise ClientError(f"pserver {shard.addr} refuses trainer {self._trainer_id}: {e}") from None
-            return sock.detach()
 
     # -- calls
 
@@ -323,7 +212,7 @@ class Client:
             raise ClientError(f"pserver {self._shards[i].addr}: {why}")
         self._reconnect(i, why)
 
-    def _ask(self, shard: _ShardPort, began_s: float) -> None:
+    def _ask(self, shard: ShardPort, began_s: float) -> None:
         """Probe a pserver: while it waits for trainers, it answers new connections. Raises PeerVanished."""
         if handshake.is_silent((shard.host, shard.port), self._secret, ATTEMPT_S):
             silent_s = time.monotonic() - began_s
@@ -337,7 +226,7 @@ class Client:
         sent = self._core.is_sent(i)
         self._log(f"connection to pserver {self._shards[i].addr} broke ({why}); reconnecting")
         try:
-            self._attach([i])
+            self._dialer.attach([i], begun=self._begun)
         except PeerVanished:
             if not (self._finishing and sent):
                 raise
@@ -379,7 +268,7 @@ class Client:
     ) -> None:
         self.connect()
         first, n = 0, self._dense_shards
-        if self._ports[1]:
+        if self._sparse_ports:
             first, n = n, len(self._shards) - n
         (rows, dim), (own_mode, discard) = shape, mode
         begin = (self._seed, KINDS[init.kind], init.mean, init.std)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
-from pslaunch.runtime import client
+from pslaunch.runtime import dialer
 from support.clock import own_s
 from support.faults import Control, Held, MemoryLimit, control, memory_limit
 from support.jobs import Job, Place, finished, running
@@ -145,7 +145,7 @@ def bound_s(case: Case) -> float:
     if case.when == "ending":
         return bound_s
     bound_s += LOOK_FURTHER_S + (2 * STALL_TIMEOUT_S if case.how == "STOP" else 0)
-    return bound_s + (client.ATTEMPT_S if (case.who, case.how) == ("pserver/0", "STOP") else 0)
+    return bound_s + (dialer.ATTEMPT_S if (case.who, case.how) == ("pserver/0", "STOP") else 0)
 
 
 def check(place: Place, workspace: Path, case: Case) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslaunch.runtime import client, handshake
+from pslaunch.runtime import client, dialer, handshake
 from pslaunch.runtime.client import Client, ClientError, Init, NotReached, Optim, PeerVanished
 from support.clock import own_s
 from support.progress import heard
@@ -297,7 +297,7 @@ def test_a_pserver_that_is_killed_ends_the_trainer_soon() -> None:
 
 def test_each_pserver_is_waited_for_when_the_trainer_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pserver that is gone after FINISH was sent had all it needs; the others are still to answer."""
-    monkeypatch.setattr(client, "REFUSED_S", 0.05)
+    monkeypatch.setattr(dialer, "REFUSED_S", 0.05)
     broke: list[str] = []
     first_is_gone = threading.Event()
 
@@ -349,7 +349,7 @@ def test_a_missing_pserver_is_named_when_the_time_is_over() -> None:
 
 
 def test_ports_that_say_nothing_do_not_draw_out_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "LAST_ATTEMPT_S", 0.1)
+    monkeypatch.setattr(dialer, "LAST_ATTEMPT_S", 0.1)
     silent = bind_block(4)
     for sock in silent:
         sock.listen()
@@ -358,7 +358,7 @@ def test_ports_that_say_nothing_do_not_draw_out_the_limit(monkeypatch: pytest.Mo
     begun_s = own_s()
     with c, pytest.raises(ClientError, match=r"connect_timeout"):
         c.connect()
-    assert own_s() - begun_s < client.ATTEMPT_S
+    assert own_s() - begun_s < dialer.ATTEMPT_S
     for sock in silent:
         sock.close()
 

@@ -13,7 +13,7 @@ from pslaunch.options.local_spec import make_local_spec
 from pslaunch.options.options import MIN_LOST_AFTER_S
 from pslaunch.options.sources import gather
 from pslaunch.run import jobs, observe
-from pslaunch.runtime import client, handshake
+from pslaunch.runtime import dialer, handshake
 from pslaunch.runtime.pserver import pserver_options
 from pslaunch.runtime.shared.env import INIT_ARGS
 from support.pages import rows, section, words
@@ -45,9 +45,9 @@ def test_times_on_the_page_are_those_of_the_code(tmp_path: Path) -> None:
             jobs.LOST_AFTER_S,
             spec.stall_after_s,
             spec.stall_timeout_s,
-            client.ATTEMPT_S,
+            dialer.ATTEMPT_S,
             INIT_ARGS["connect_timeout"].default,
-            client.REFUSED_S,
+            dialer.REFUSED_S,
             by_hand.trainer_timeout_s,
             handshake.TIMEOUT_S,
         )
@@ -72,7 +72,7 @@ def test_bounds_and_codes_on_the_page_are_those_of_the_code() -> None:
         f"lost_after + grace + {kill}",
         f"lease + grace + {kill}",
         f"stall_timeout + {look} + grace + {kill}",
-        f"stall_timeout + {client.ATTEMPT_S:g} s + {look} + grace + {kill}",
+        f"stall_timeout + {dialer.ATTEMPT_S:g} s + {look} + grace + {kill}",
         "no program was started",
     }
     for what, _, within, code in rows(PAGE, "Causes of an end"):
