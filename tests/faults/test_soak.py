@@ -126,8 +126,7 @@ def kill_a_trainer(found: Cluster, after: int) -> tuple[int, int]:
     program = TRAINER.format(tests=tests, endpoints=found.endpoints, steps=PLACES * 3)
     with started([sys.executable, "-c", program]) as trainer:
         trainer.expect(f"done {after}\n")
-        trainer.proc.kill()
-        trainer.proc.wait()
+        trainer.kill()  # then all that it wrote is read
         lines = trainer.output().splitlines()
     counts = {"done": 0, "begun": 0}
     for line in lines:
