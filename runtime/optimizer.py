@@ -89,6 +89,13 @@ def _parse_segments(args: str) -> tuple[tuple[int, float], ...]:
     return tuple(segments)
 
 
+def refuse_choices(parameters: object, no_grad_set: object) -> None:
+    """Raise ValueError for arguments of minimize() that choose the parameters that learn."""
+    for name, value in (("parameters", parameters), ("no_grad_set", no_grad_set)):
+        if value is not None:
+            raise ValueError(f"minimize: {name} is not in this runtime; use ParamAttr(trainable=False)")
+
+
 class Optimizer:
     """Base of all optimizers: `learning_rate` (default 1e-3) and `regularization`.
 
@@ -181,9 +188,7 @@ class Optimizer:
         """Let the default main program of static mode learn to reduce `loss` in this process alone."""
         from .static.program import set_training  # it imports parameters, which v2 needs without this
 
-        for name, value in (("parameters", parameters), ("no_grad_set", no_grad_set)):
-            if value is not None:
-                raise ValueError(f"minimize: {name} is not in this runtime; use ParamAttr(trainable=False)")
+        refuse_choices(parameters, no_grad_set)
         set_training(loss, self, is_distributed=False)
         return [], []
 

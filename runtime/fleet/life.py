@@ -59,6 +59,9 @@ class Fleet:
             raise ValueError(
                 "fleet.init: give strategy to fleet.distributed_optimizer; it has no effect here"
             )
+        if isinstance(role_maker, type):
+            name = role_maker.__name__  # type: ignore[unreachable]  # for users without a type checker
+            raise TypeError(f"fleet.init: {name} is a class; call it, {name}()")
         part = (role_maker or PaddleCloudRoleMaker(is_collective)).make_part()
         if part.note:
             print(part.note, file=sys.stderr)
@@ -169,13 +172,21 @@ class Fleet:
         parameters = program.startup.parameters if program.startup else None
         if parameters is None or program.training is None:
             return
-        plan = Plan(program.graph, [], program.training.loss)
+        plan = Plan(program.graph, [], program.training.goal)
         optimizer = program.training.optimizer
         updater = run.make_updater(plan.trained, plan.tables, parameters, optimizer)
         with run.guard():
             updater.start()
         self._client = updater.client
         self._updater = updater
+
+    def refuse_alone(self) -> None:
+        """Raise RuntimeError if this job has servers: a program that trains alone would not use them."""
+        if self._part is not None and self._part.servers:
+            raise RuntimeError(
+                "Executor.run: this job has servers, but the program trains in this process alone; "
+                "call minimize() of fleet.distributed_optimizer(optimizer)"
+            )
 
     def get_updater(self, program: Program) -> Updater:
         """Return the updater of the program that trains."""

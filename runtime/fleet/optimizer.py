@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..optimizer import Optimizer
-from ..static.program import default_main_program, set_training
+from ..optimizer import Optimizer, refuse_choices
+from ..static.program import set_training
 from .life import FLEET
 from .strategy import resolve_strategy
 
@@ -21,14 +21,10 @@ class DistributedOptimizer:
 
         In `sync` a step's gradient is the mean over workers; in other modes each worker's counts alone.
         """
-        for name, value in (("parameters", parameters), ("no_grad_set", no_grad_set)):
-            if value is not None:
-                raise ValueError(f"minimize: {name} is not in this runtime; use ParamAttr(trainable=False)")
+        refuse_choices(parameters, no_grad_set)
         workers = FLEET.worker_num()
-        FLEET.set_program(default_main_program())
-        shared = self._optimizer.strategy.mode == "sync" and workers > 1
-        own = loss * (1.0 / workers) if shared else loss  # type: ignore[operator]  # set_training checks it
-        set_training(own, self._optimizer, is_distributed=True)
+        share = 1.0 / workers if self._optimizer.strategy.mode == "sync" else 1.0
+        FLEET.set_program(set_training(loss, self._optimizer, is_distributed=True, share=share))
         return [], []
 
 

@@ -27,6 +27,12 @@ class _LabelCost(Op):
             raise ValueError(f"label {describe(label)} has not one class for each row of {describe(x)}")
         return (*rows, 1)
 
+    def _check_labels(self, label: Ids, classes: int) -> Ids:
+        labels = label.reshape(-1)
+        for bad in labels[(labels < 0) | (labels >= classes)]:
+            raise ValueError(f"{self.value.inputs[1].name} has the label {bad}, expected 0 to {classes - 1}")
+        return labels
+
 
 class SoftmaxCrossEntropy(_LabelCost, op="softmax_with_cross_entropy"):
     """-log(probability of the label), from scores: exact near probabilities of 0 and 1."""
@@ -34,7 +40,8 @@ class SoftmaxCrossEntropy(_LabelCost, op="softmax_with_cross_entropy"):
     overwrites = True
 
     def forward(self, step: Step, scores: F32, label: Ids) -> F32:
-        x, labels = as_rows(self.take_copy(scores)), label.reshape(-1)
+        labels = self._check_labels(label, scores.shape[-1])
+        x = as_rows(self.take_copy(scores))
         cost: F32 = np.empty(len(x), dtype=np.float32)
         step.errors += _core.cross_entropy(x, labels, cost, step.threads)
         self._probability = x
@@ -57,7 +64,8 @@ class CrossEntropy(_LabelCost, op="cross_entropy"):
         return (SoftmaxCrossEntropy, (x.inputs[0], label)) if x.op == "softmax" else (cls, value.inputs)
 
     def forward(self, step: Step, probability: F32, label: Ids) -> F32:
-        x, labels = as_rows(probability), label.reshape(-1)
+        x = as_rows(probability)
+        labels = self._check_labels(label, x.shape[1])
         picked = x[np.arange(len(x)), labels]
         # NaN never counts as the right answer.
         step.errors += int(np.count_nonzero(~(picked >= x.max(axis=1))))

@@ -24,6 +24,7 @@ from .program import Program, Variable, default_main_program, get_variable
 Array = npt.NDArray[Any]
 Feed = Mapping[str, Array]
 Fetch = Value | str
+Fetches = Fetch | Sequence["Fetches"]
 
 
 class CPUPlace:
@@ -41,7 +42,7 @@ class Executor:
         self,
         program: Program | None = None,
         feed: Feed | Sequence[Feed] | None = None,
-        fetch_list: Sequence[Fetch] | None = None,
+        fetch_list: Fetches | None = None,
         feed_var_name: str = "feed",
         fetch_var_name: str = "fetch",
         scope: None = None,
@@ -62,10 +63,11 @@ class Executor:
         if program.configs or not len(program.graph):
             _initialize(program)
             return []
+        parameters = _get_parameters(program)
         session: Session | None = program.session
-        if session is None:
-            session = program.session = Session(program)
-        return session.run(feed, fetch_list or ())
+        if session is None or session.parameters is not parameters:
+            session = program.session = Session(program, parameters)
+        return session.run(feed, _list_fetches(fetch_list))
 
     def train_from_dataset(self, *_: object, **__: object) -> NoReturn:
         """Raise NotImplementedError that names the substitute of datasets."""
@@ -85,13 +87,30 @@ def _initialize(startup: Program) -> None:
         startup.parameters.extend(startup.configs)
 
 
+def _get_parameters(program: Program) -> Parameters | None:
+    """Return the parameters of a main program, None if it has none."""
+    if program.startup is not None and program.startup.parameters is None:
+        raise RuntimeError(
+            "Executor.run: the startup program has not been run: call "
+            "run(static.default_startup_program()) first"
+        )
+    return program.startup.parameters if program.startup else None
+
+
+def _list_fetches(fetches: Fetches | None) -> list[Fetch]:
+    """Return the fetches of a list with lists in it, or of a single fetch."""
+    if fetches is None:
+        return []
+    if isinstance(fetches, Value | str) or not isinstance(fetches, Sequence):
+        return [fetches]
+    return [one for part in fetches for one in _list_fetches(part)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Compiled:
     """A program for one list of fetches."""
 
-    targets: list[Value]  # the fetches, then those that are always computed
-    loss: Value | None
-    plan: Plan
+    plan: Plan  # of the fetches, the loss, and the values that are always computed
     fetches: int
 
 
@@ -106,32 +125,27 @@ class _Ahead:
 class Session:
     """Runs of one main program."""
 
-    def __init__(self, program: Program) -> None:
-        parameters = program.startup.parameters if program.startup else Parameters()
-        if parameters is None:
-            raise RuntimeError(
-                "Executor.run: the startup program has not been run: call "
-                "run(static.default_startup_program()) first"
-            )
-        parameters.check("Executor.run", program.graph.params)
+    def __init__(self, program: Program, parameters: Parameters | None) -> None:
+        self.parameters = parameters
         settings = get_settings()
         self._program = program
-        self._parameters = parameters
+        self._parameters = parameters or Parameters()
         self._learner = Learner(
             program.graph,
-            parameters,
+            self._parameters,
             seed=settings.seed,
             trainer=settings.trainer_id,
             threads=settings.trainer_count,
         )
         self._compiled: dict[tuple[object, ...], _Compiled] = {}
         self._ahead: _Ahead | None = None
-        self._values = 0  # of the program when `_data` was made
+        self._form: object = None  # of the program when `_compiled` and `_data` were made
         self._data: dict[str, Value] = {}
         self._updater: Updater | None = None
 
     def run(self, feed: Feed | Sequence[Feed] | None, fetch_list: Sequence[Fetch]) -> list[Array]:
         """Compute a batch, learn from it, and return the fetched values."""
+        self._follow_program()
         key = tuple([getattr(one, "name", one) for one in fetch_list])
         compiled = self._compiled.get(key)
         if compiled is None:
@@ -157,14 +171,30 @@ class Session:
         FLEET.report_step(batch.samples, result.values[compiled.fetches])
         return result.values[: compiled.fetches]
 
+    def _follow_program(self) -> None:
+        """Drop results of compilation if the program has changed; raises RuntimeError for new parameters."""
+        program = self._program
+        form = len(program.graph), program.training, len(program.always)
+        if form == self._form:
+            return
+        for name in program.graph.params:
+            if name not in self._parameters:
+                raise RuntimeError(
+                    f"Executor.run: parameter {name} is newer than the last run of the startup program: "
+                    "call run(static.default_startup_program()) again"
+                )
+        self._parameters.check("Executor.run", program.graph.params)
+        self._data = {value.name: value for value in program.graph if value.op == "data"}
+        self._compiled.clear()
+        self._ahead = None
+        self._form = form
+
     def _compile(self, fetch_list: Sequence[Fetch]) -> _Compiled:
         program = self._program
         targets = [self._find_fetch(one) for one in fetch_list]
         training = program.training
-        loss = training.loss if training else None
-        every = [*targets, *([] if loss is None else [loss]), *program.always]
-        plan = self._learner.get_plan(every, loss)
-        return _Compiled(every, loss, plan, len(targets))
+        every = [*targets, *([training.loss] if training else []), *program.always]
+        return _Compiled(self._learner.get_plan(every, training.goal if training else None), len(targets))
 
     def _find_fetch(self, fetch: Fetch) -> Value:
         if isinstance(fetch, str):
@@ -188,18 +218,24 @@ class Session:
             if len(feed) != 1:
                 raise ValueError(f"Executor.run: feed is a list of {len(feed)}, expected a dict")
             feed = feed[0]
-        if self._values != len(self._program.graph):
-            self._data = {value.name: value for value in self._program.graph if value.op == "data"}
-            self._values = len(self._program.graph)
+        feed = {} if feed is None else feed
+        if not isinstance(feed, Mapping):
+            raise TypeError(
+                f"Executor.run: feed is a {type(feed).__name__}, expected a dict of arrays by the names of "
+                "variables"
+            )
         given = {}
-        for name, value in (feed or {}).items():  # type: ignore[union-attr]  # a dict by now
+        for name, value in feed.items():
             if name not in self._data:
                 near = difflib.get_close_matches(name, self._data, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ValueError(
                     f"Executor.run: feed has {name!r}, no variable of static.data in the program{hint}"
                 )
-            given[name] = value if isinstance(value, np.ndarray) else np.asarray(value)
+            try:
+                given[name] = np.asarray(value)
+            except ValueError as e:
+                raise ValueError(f"Executor.run: feed of {name}: {e}") from None
         return given
 
     def _find_updater(self) -> Updater:
@@ -208,7 +244,8 @@ class Session:
         if training.is_distributed:
             self._updater = FLEET.get_updater(self._program)
         else:
-            plan = self._learner.get_plan([], training.loss)
+            FLEET.refuse_alone()
+            plan = self._learner.get_plan([], training.goal)
             run = Run(get_settings(), is_local=True)
             optimizer = training.optimizer
             self._updater = run.make_updater(plan.trained, plan.tables, self._parameters, optimizer)

@@ -79,7 +79,8 @@ def parse_dtype(dtype: object, where: str) -> Kind:
 class Training:
     """Goal and rule by which a program learns, from minimize() of an optimizer."""
 
-    loss: Variable
+    loss: Variable  # of the user
+    goal: Variable  # its gradients are used: the loss, or this worker's share of it
     optimizer: Any  # an optimizer.Optimizer
     is_distributed: bool
 
@@ -172,8 +173,11 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
 _counters: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 
-def set_training(loss: object, optimizer: object, *, is_distributed: bool) -> Program:
-    """Let the default main program learn to reduce `loss`, and return it."""
+def set_training(loss: object, optimizer: object, *, is_distributed: bool, share: float = 1.0) -> Program:
+    """Let the default main program learn to reduce `loss` * `share`, and return it.
+
+    Raises ValueError for a loss that is not one value of the program.
+    """
     main = _defaults.main
     if not isinstance(loss, Variable) or loss not in main.graph:
         name = loss.name if isinstance(loss, Variable) else repr(loss)
@@ -181,9 +185,15 @@ def set_training(loss: object, optimizer: object, *, is_distributed: bool) -> Pr
             f"minimize: {name} is no variable of the default main program; call minimize in the "
             "program_guard of its program"
         )
+    if loss.shape not in ((), (1,)):
+        raise ValueError(
+            f"minimize: {loss.name} has the shape {list(loss.shape)}, expected one value; "
+            "minimize its mean over the batch, paddle.mean(...)"
+        )
     if main.training is not None:
         raise ValueError(f"minimize: the program learns to reduce {main.training.loss.name} already")
-    main.training = Training(loss=loss, optimizer=optimizer, is_distributed=is_distributed)
+    goal = loss if share == 1.0 else loss * share
+    main.training = Training(loss=loss, goal=goal, optimizer=optimizer, is_distributed=is_distributed)
     return main
 
 

@@ -14,7 +14,6 @@ from ...shared import env
 __all__ = ["PaddleCloudRoleMaker", "Role", "UserDefinedRoleMaker"]
 publish(__name__, __all__)
 
-WORKERS = "PADDLE_TRAINER_ENDPOINTS"
 ROLE = "TRAINING_ROLE"
 SERVERS = "PADDLE_PSERVERS_IP_PORT_LIST"
 WORKERS_NUM = "PADDLE_TRAINERS_NUM"
@@ -83,8 +82,9 @@ def read_part(environ: Mapping[str, str]) -> Part:
     )
 
 
-def _read_endpoints(text: str, name: str) -> tuple[str, ...]:
-    found = [env.split_addr(part, name) for part in text.split(",") if part.strip()]
+def _read_endpoints(endpoints: Sequence[str] | str, name: str) -> tuple[str, ...]:
+    parts = endpoints.split(",") if isinstance(endpoints, str) else endpoints
+    found = [env.split_addr(part, name) for part in parts if part.strip()]
     return tuple(env.join_addr(host, port) for host, port in found)
 
 
@@ -118,8 +118,8 @@ class UserDefinedRoleMaker:
         current_id: int = 0,
         role: int = Role.WORKER,
         worker_num: int = 0,
-        server_endpoints: Sequence[str] = (),
-        worker_endpoints: Sequence[str] = (),
+        server_endpoints: Sequence[str] | str = (),
+        worker_endpoints: Sequence[str] | str = (),
     ) -> None:
         """`init_gloo` has no effect: workers always wait for each other through the pservers."""
         name = type(self).__name__
@@ -127,8 +127,9 @@ class UserDefinedRoleMaker:
         if role not in (Role.WORKER, Role.SERVER):
             raise ValueError(f"{name}: role={role!r}, expected Role.WORKER or Role.SERVER")
         is_server = role == Role.SERVER
-        servers = _read_endpoints(",".join(server_endpoints), "server_endpoints")
-        workers = worker_num or len(worker_endpoints)
+        servers = _read_endpoints(server_endpoints, "server_endpoints")
+        given_workers = _read_endpoints(worker_endpoints, "worker_endpoints")
+        workers = worker_num or len(given_workers)
         index = env.parse_int(current_id, "current_id")
         limit, given = (len(servers), "servers") if is_server else (workers, "workers")
         if not servers or not workers:
@@ -140,7 +141,7 @@ class UserDefinedRoleMaker:
             index=index,
             workers=workers,
             servers=servers,
-            worker_endpoints=_read_endpoints(",".join(worker_endpoints), "worker_endpoints"),
+            worker_endpoints=given_workers,
         )
 
     def make_part(self) -> Part:

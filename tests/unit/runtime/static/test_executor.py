@@ -10,6 +10,8 @@ import pytest
 
 import pslaunch.runtime as paddle
 from pslaunch.runtime import static
+from pslaunch.runtime.fleet import UserDefinedRoleMaker
+from pslaunch.runtime.fleet.life import Fleet
 from pslaunch.runtime.nn import functional as F  # as in PaddlePaddle's pages
 from pslaunch.runtime.nn.initializer import Assign, Constant
 
@@ -32,6 +34,14 @@ def run_startup() -> static.Executor:
     executor = static.Executor(paddle.CPUPlace())
     assert executor.run(static.default_startup_program()) == []
     return executor
+
+
+def fleet_with_servers() -> Fleet:
+    fleet = Fleet()
+    fleet.init(
+        UserDefinedRoleMaker(current_id=0, worker_num=2, server_endpoints="127.0.0.1:6170,127.0.0.1:6171")
+    )
+    return fleet
 
 
 def find_loss(table: Any) -> Any:
@@ -113,6 +123,8 @@ def run_with(feed: object = None, fetch: object = None) -> None:
         (None, ["lossy"], "fetch_list: the program has no value 'lossy'"),
         (None, [5], "fetch_list has 5, expected a variable or its name"),
         ([{"word": IDS}] * 2, None, "feed is a list of 2, expected a dict"),
+        (IDS, None, "feed is a ndarray, expected a dict of arrays by the names of variables"),
+        ({"word": [[1], [1, 2]], "label": LABELS}, None, "feed of word: "),
     ],
 )  # fmt: skip
 def test_feeds_and_fetches_that_do_not_fit_are_named(feed: object, fetch: object, text: str) -> None:
@@ -177,3 +189,68 @@ def test_a_program_of_many_kinds_of_operations_has_numpys_values() -> None:
     first = (2 - given) * given / (given + 4) - 1.5
     second = (first + 1) * 2 + given**2 - given / 2
     np.testing.assert_allclose(found, second / (second**2).sum(axis=1, keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize("use_softmax", [True, False])
+@pytest.mark.parametrize("label", [-1, 3])
+def test_label_out_of_range_is_named(use_softmax: bool, label: int) -> None:
+    scores, labels = static.data("x", [None, 3]), static.data("l", [None, 1], "int64")
+    cost = F.cross_entropy(scores, labels, use_softmax=use_softmax)
+    feed = {"x": np.full((2, 3), 0.3, np.float32), "l": np.array([[0], [label]])}
+    with pytest.raises(ValueError, match=f"l has the label {label}, expected 0 to 2"):
+        static.Executor().run(feed=feed, fetch_list=[cost])
+
+
+def test_loss_of_a_batch_is_refused() -> None:
+    _, guess = make_model()
+    minimize = paddle.optimizer.SGD(learning_rate=0.1).minimize
+    with pytest.raises(ValueError, match=rf"{guess.name} has the shape \[-1, 1\], .* paddle.mean"):
+        minimize(guess)
+    minimize(paddle.mean(guess))
+
+
+def test_program_may_change_after_a_run() -> None:
+    loss, guess = make_model()
+    executor = run_startup()
+    feed = {"word": IDS, "label": LABELS}
+    (before,) = executor.run(feed=feed, fetch_list=[loss])
+    paddle.optimizer.SGD(learning_rate=0.5).minimize(loss)
+    label: Any = static.default_main_program().var("label")
+    *_, states = static.auc(paddle.concat([1 - guess, guess], axis=1), label)
+    executor.run(feed=feed)
+    (after,) = executor.run(feed=feed, fetch_list=[loss])
+    assert after < before
+    (counts,) = executor.run(feed=feed, fetch_list=[states[2]])
+    assert counts.sum() == 6  # of three runs
+    out = static.nn.fc(guess, 2, name="late")
+    with pytest.raises(RuntimeError, match=r"late\.w_0 is newer than the last run of the startup program"):
+        executor.run(feed=feed, fetch_list=[loss])
+    executor.run(static.default_startup_program())
+    (late,) = executor.run(feed=feed, fetch_list=[out])
+    assert late.shape == (3, 2)
+
+
+def test_program_may_get_its_first_parameters_after_a_run() -> None:
+    x = static.data("x", [None, 2])
+    feed = {"x": np.ones((3, 2), np.float32)}
+    static.Executor().run(feed=feed, fetch_list=[x])
+    out = static.nn.fc(x, 1)
+    (found,) = run_startup().run(feed=feed, fetch_list=[out])
+    assert found.shape == (3, 1)
+
+
+def test_fetches_may_be_one_or_in_lists() -> None:
+    loss, guess = make_model()
+    executor = run_startup()
+    feed = {"word": IDS, "label": LABELS}
+    assert [v.shape for v in executor.run(feed=feed, fetch_list=guess.name)] == [(3, 1)]
+    assert [v.shape for v in executor.run(feed=feed, fetch_list=guess)] == [(3, 1)]
+    assert [v.shape for v in executor.run(feed=feed, fetch_list=[[loss], guess])] == [(1,), (3, 1)]
+
+
+def test_local_training_in_a_job_with_servers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pslaunch.runtime.static.executor.FLEET", fleet_with_servers())
+    loss, _ = make_model()
+    paddle.optimizer.SGD(learning_rate=0.5).minimize(loss)
+    with pytest.raises(RuntimeError, match=r"has servers, but .* fleet.distributed_optimizer\(optimizer\)"):
+        run_startup().run(feed={"word": IDS, "label": LABELS})
