@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -10,17 +11,19 @@ import select
 import socket
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, Final
 
 from ..errors import PslaunchError
-from .k8s_api import Cluster
+from .k8s_api import ANSWER_S, CONNECT_S, Cluster
 from .k8s_errors import explain_answer, explain_connection
 
 CONTAINER: Final = "node"
 IN, OUT, SAID, STATUS = range(4)  # channels: the first byte of each message
 PIECE_BYTES: Final = 32 * 1024
 SAID_BYTES: Final = 2000
+LIMIT_S: Final = CONNECT_S + ANSWER_S  # for a connection
 END_S: Final = 2.0  # for the status of a program after its output
 AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -165,7 +168,8 @@ def _connect(cluster: Cluster, pod: str, argv: Sequence[str]) -> Any:
     doing = f"run a program in pod {pod}"
     try:
         with cluster.translate(doing):
-            return stream(
+            connect = functools.partial(
+                stream,
                 client.CoreV1Api(api).connect_get_namespaced_pod_exec,
                 pod,
                 cluster.namespace,
@@ -176,9 +180,31 @@ def _connect(cluster: Cluster, pod: str, argv: Sequence[str]) -> Any:
                 stderr=True,
                 tty=False,
                 _preload_content=False,
-            ).sock
+            )
+            return _call_in_time(lambda: connect().sock)
     except PslaunchError as e:
         raise _explain(doing, e.__cause__, cluster) or e from e.__cause__
+
+
+def _call_in_time(connect: Callable[[], Any]) -> Any:
+    """Return the websocket that `connect` returns. The library's connect has no limit; a late one is closed.
+
+    Raises TimeoutError, and all errors of `connect`.
+    """
+    made: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            made.set_result(connect())
+        except BaseException as e:
+            made.set_exception(e)
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        return made.result(LIMIT_S)
+    except TimeoutError:
+        made.add_done_callback(lambda late: late.exception() or late.result().shutdown())
+        raise TimeoutError(f"no answer within {LIMIT_S:g} s") from None
 
 
 def _explain(doing: str, cause: BaseException | None, cluster: Cluster) -> PslaunchError | None:
