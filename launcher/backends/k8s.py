@@ -26,10 +26,10 @@ from ..errors import (
     SpecError,
 )
 from ..node import codes
-from ..node.head.events import Event, check_event
+from ..node.head.events import Event
 from ..node.job import Node, Plan, to_data
 from ..node.later import relay
-from ..node.later.record import OVER, UNKNOWN, parse
+from ..node.later.record import OVER, UNKNOWN
 from ..options.k8s_spec import Access, K8sReach
 from ..options.k8s_values import SecretKey
 from . import k8s_manifests as manifests
@@ -37,9 +37,23 @@ from .base import OF_ANOTHER, Ended, Line, Tell
 from .k8s_api import Cluster, open_cluster
 from .k8s_exec import Exec, has_answered
 from .k8s_later import delete, list_jobs
-from .k8s_records import BEGINNING, HELD, INDEX, INSTANCE, OF_JOB, get_state, make_record, select_main
+from .k8s_records import (
+    BEGINNING,
+    HELD,
+    INDEX,
+    INSTANCE,
+    OF_JOB,
+    Object,
+    describe_end,
+    find_record,
+    get_state,
+    make_end,
+    make_record,
+    read_end,
+    select_main,
+)
 from .k8s_rights import EXEC
-from .k8s_words import Cause, explain
+from .k8s_words import UNUSUAL, Cause, explain
 
 if TYPE_CHECKING:
     from ..node.messages import JobRecord
@@ -60,7 +74,6 @@ KINDS: Final = (
     *(("batch/v1", "Job"), ("v1", "Service"), ("v1", "ConfigMap")),
     ("networking.k8s.io/v1", "NetworkPolicy"),
 )
-Thing = dict[str, Any]  # an object of the API, as JSON has it
 
 
 def make_backend(reach: K8sReach) -> K8sBackend:
@@ -90,14 +103,14 @@ class K8sBackend:
 
     def __init__(self, reach: K8sReach) -> None:
         self._reach = reach
-        self._made: list[Thing] = []  # all to remove, the Job first
+        self._made: list[Object] = []  # all to remove, the Job first
         self._ending_s = 0  # for a pod
         self._gone_limit_s = 0.0  # for all to be gone
         self._cancelled, self._confirmed = threading.Event(), threading.Event()
         self._hurried = False
         self._answering: socket.socket | None = None
         self._count = 0  # of pods
-        self._pods: dict[str, Thing] = {}  # by the name of the node, as last seen
+        self._pods: dict[str, Object] = {}  # by the name of the node, as last seen
 
     @functools.cached_property
     def _cluster(self) -> Cluster:
@@ -121,7 +134,7 @@ class K8sBackend:
         threading.Thread(target=self._look_after, args=[look, tell], daemon=True).start()
         return line
 
-    def _create(self, things: Sequence[Thing]) -> None:
+    def _create(self, things: Sequence[Object]) -> None:
         """Create all, owned by the Job of node 0, which is released at last. Raises PslaunchError."""
         *others, job = map(self._limit, things)
         marks = {BEGINNING: f"{BEGINNING_S:g}", **({HELD: "true"} if self._reach.lease_s else {})}
@@ -133,7 +146,7 @@ class K8sBackend:
             self._create_one({**thing, "metadata": {**thing["metadata"], "ownerReferences": owned}})
         self._patch(self._reach.name, {"suspend": bool(self._reach.queue)}, {BEGINNING: None})
 
-    def _limit(self, thing: Thing) -> Thing:
+    def _limit(self, thing: Object) -> Object:
         """Limit the time of a Job whose launcher may vanish before it has come to hold it."""
         if thing["kind"] != "Job" or not self._reach.lease_s:
             return thing
@@ -145,13 +158,13 @@ class K8sBackend:
             },
         }
 
-    def _create_one(self, thing: Thing) -> Thing:
+    def _create_one(self, thing: Object) -> Object:
         if self._cancelled.is_set():
             raise NodeLostError("cancelled")
         self._made.append({**thing, "spec": None})  # before it is there: the answer may be lost
         name = f"{thing['kind']} {thing['metadata']['name']}"
         create = self._cluster.find_function("create", thing)
-        made: Thing = self._ask_json(f"create {name}", create, self._cluster.namespace, thing)
+        made: Object = self._ask_json(f"create {name}", create, self._cluster.namespace, thing)
         return made
 
     def _patch(self, job: str, changed: Mapping[str, Any], annotations: Mapping[str, None] = {}) -> None:
@@ -166,7 +179,7 @@ class K8sBackend:
 
     # --- pods ---
 
-    def _list_pods(self, label: str = "") -> dict[str, Thing]:
+    def _list_pods(self, label: str = "") -> dict[str, Object]:
         """Return the job's pods, or those with a label, by the names of their nodes. Raises PslaunchError."""
         found = self._ask_json(
             "list Pods",
@@ -180,16 +193,21 @@ class K8sBackend:
             self._pods = pods
         return pods
 
-    def _find_first(self) -> Thing | None:
+    def _find_first(self) -> Object | None:
         """Return pod 0 of the job. Raises PslaunchError."""
         return self._list_pods().get(f"{self._reach.name}-0")
 
     def _explain(self) -> Cause | None:
         """Return the reason why pods do not come, if there is one. Raises PslaunchError."""
         events = self._ask_json(
-            "list Events", self._cluster.core.list_namespaced_event, self._cluster.namespace
+            "list Events",
+            self._cluster.core.list_namespaced_event,
+            self._cluster.namespace,
+            field_selector=UNUSUAL,
         )
-        ours = [e for e in events["items"] if e["involvedObject"]["name"].startswith(self._reach.name)]
+        ours = [
+            e for e in events["items"] if e["involvedObject"].get("name", "").startswith(self._reach.name)
+        ]
         cause = explain(list(self._pods.values()), ours)
         if cause is None and self._reach.queue and not self._pods:
             text = f"job {self._reach.name}: the queue {self._reach.queue} has not released it; "
@@ -236,10 +254,12 @@ class K8sBackend:
             except PslaunchError:  # of the API, which the line to the head shows too
                 continue
 
-    def _open_line(self, pod: Thing) -> Line | Event | None:
+    def _open_line(self, pod: Object) -> Line | Event | None:
         """Return a line to the head in a pod, the end of its job, or None if there is no head yet."""
         if ended := get_state(pod, "terminated"):
-            return _read_end(ended)
+            if end := read_end(ended):
+                return end
+            raise NodeLostError(describe_end(ended))
         if not get_state(pod, "running"):
             return None
         opened = self._start(pod, ["relay", self._reach.name])
@@ -248,7 +268,7 @@ class K8sBackend:
         os.close(opened.fd)
         return None
 
-    def _start(self, pod: Thing, words: Sequence[str]) -> Exec:
+    def _start(self, pod: Object, words: Sequence[str]) -> Exec:
         return Exec(self._cluster, pod["metadata"]["name"], manifests.make_command(self._reach, words))
 
     # --- the running job ---
@@ -270,17 +290,13 @@ class K8sBackend:
             if time.monotonic() > end_s or self._cancelled.wait(POLL_S):
                 raise why
 
-    def _read_record(self, pod: Thing) -> Event | None:
+    def _read_record(self, pod: Object) -> Event | None:
         """Return the end of the job from the record in its pod, which lingers."""
         record = self._find_record(pod, self._reach.name)
-        return _make_end(record) if record and record["state"] == "ended" else None
+        return make_end(record) if record and record["state"] == "ended" else None
 
-    def _find_record(self, pod: Thing, job: str) -> JobRecord | None:
-        for line in b"".join(self._answer(pod, ["records"])).splitlines():
-            record = parse(line)
-            if record["job"] == job:
-                return record
-        return None
+    def _find_record(self, pod: Object, job: str) -> JobRecord | None:
+        return find_record(b"".join(self._answer(pod, ["records"])), job)
 
     def confirm(self) -> None:
         self._confirmed.set()
@@ -308,7 +324,7 @@ class K8sBackend:
             raise FileError(f"{node.name}: {NO_PODS}")
         return self._answer_whole(pod, words)
 
-    def _answer_whole(self, pod: Thing, words: Sequence[str]) -> Iterator[bytes]:
+    def _answer_whole(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
         """Return the answer of a program; where it is cut, the same program's answer from there on."""
         given, came_s = Given(), time.monotonic()
         while True:
@@ -322,7 +338,7 @@ class K8sBackend:
                     raise
                 self._check_runs(pod)
 
-    def _check_runs(self, pod: Thing) -> None:
+    def _check_runs(self, pod: Object) -> None:
         """Raise HostError if the pod has ended; its machine or the API may only be away."""
         name = pod["metadata"]["name"]
         with contextlib.suppress(ClusterError):
@@ -331,7 +347,7 @@ class K8sBackend:
             if now is None or not get_state(now, "running"):
                 raise HostError(name, "fetch", "its pod has ended")
 
-    def _answer(self, pod: Thing, words: Sequence[str]) -> Iterator[bytes]:
+    def _answer(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
         name = pod["metadata"]["name"]
         opened = self._start(pod, words)
         with socket.socket(fileno=opened.fd) as there:
@@ -385,7 +401,7 @@ class K8sBackend:
             "after its end, and its files with it"
         )
 
-    def _read_told(self, first: Thing, job: str) -> JobRecord:
+    def _read_told(self, first: Object, job: str) -> JobRecord:
         """Return the record in pod 0, without right or answer what is known without it."""
         try:
             return self._find_record(first, job) or {}
@@ -460,7 +476,7 @@ class K8sBackend:
             time.sleep(POLL_S)
         return [f"{failed or 'not gone yet'}: {', '.join(map(_describe, [*left, *self._pods.values()]))}"]
 
-    def _delete(self, thing: Thing, grace_s: int | None) -> None:
+    def _delete(self, thing: Object, grace_s: int | None) -> None:
         delete(self._cluster, thing, {"gracePeriodSeconds": grace_s})
 
 
@@ -517,25 +533,6 @@ class _Looking:
             self._tell(cause.text, codes.OK)
 
 
-def _describe(thing: Thing) -> str:
+def _describe(thing: Object) -> str:
     at = thing.get("spec") and thing["spec"].get("nodeName")
     return f"{thing.get('kind', 'Pod')} {thing['metadata']['name']}{f' on {at}' if at else ''}"
-
-
-def _read_end(terminated: Mapping[str, Any]) -> Event:
-    """Return the event `end` from the last message of pod 0. Raises NodeLostError if it has left none."""
-    try:
-        end: Event = json.loads(terminated.get("message", ""))
-        check_event(end)
-    except (ValueError, TypeError):
-        said = terminated.get("message") or terminated.get("reason") or "no message"
-        raise NodeLostError(f"pod 0 ended with {terminated.get('exitCode')}: {said.strip()}") from None
-    return end
-
-
-def _make_end(record: Mapping[str, Any]) -> Event:
-    """Return the event `end` from a record."""
-    fields = {key: record.get(key) for key in ("code", "reason", "elapsed_s", "failure")}
-    end: Event = {"n": 0, "time": round(time.time(), 3), "event": "end", **fields}
-    check_event(end)
-    return end

@@ -8,30 +8,29 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from ..errors import RightsError
 from .k8s_api import Cluster
 from .k8s_errors import AbsentError, ConflictError
-from .k8s_records import INSTANCE, OF_JOBS, is_abandoned
-
-Thing = dict[str, Any]  # an object of the API, as JSON has it
+from .k8s_records import INSTANCE, OF_JOBS, Object, is_abandoned
 
 
-def list_jobs(cluster: Cluster, name: str = "") -> list[Thing]:
+def list_jobs(cluster: Cluster, name: str = "") -> list[Object]:
     """Return all Jobs that pslaunch has made, or those of one job; abandoned ones are deleted."""
     label = f"{OF_JOBS},{INSTANCE}={name}" if name else OF_JOBS
     ask = cluster.batch.list_namespaced_job
     answer = cluster.call("list Jobs", ask, cluster.namespace, label_selector=label, _preload_content=False)
     now_s = parsedate_to_datetime(answer.headers["Date"]).timestamp()
-    found: list[Thing] = json.loads(answer.data)["items"]
+    found: list[Object] = json.loads(answer.data)["items"]
     abandoned = [job for job in found if is_abandoned(job, now_s)]
     for job in abandoned:
         _sweep(cluster, job)
     return [job for job in found if job not in abandoned]
 
 
-def _sweep(cluster: Cluster, job: Thing) -> None:
-    """Delete a Job, and with it all that it owns, unless it has been released meanwhile."""
+def _sweep(cluster: Cluster, job: Object) -> None:
+    """Delete a Job, and with it all that it owns, unless it was released meanwhile or this user may not."""
     seen = {key: job["metadata"][key] for key in ("uid", "resourceVersion")}
-    with contextlib.suppress(ConflictError):
+    with contextlib.suppress(ConflictError, RightsError):
         delete(cluster, {"apiVersion": "batch/v1", "kind": "Job", **job}, {"preconditions": seen})
 
 

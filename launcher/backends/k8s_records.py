@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, cast
 
 from ..node import codes
-from ..node.head.events import check_event
+from ..node.head.events import Event, check_event
+from ..node.later.record import parse
 from ..node.messages import JobRecord
 
 Object = Mapping[str, Any]  # of the API
@@ -21,6 +24,7 @@ HELD: Final = "pslaunch/held"  # annotation of a Job whose launcher fetches its 
 OF_JOB: Final = "batch.kubernetes.io/job-name"
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _OF_END: Final = ("code", "reason", "elapsed_s", "failure")
+_INVALID: Final = (ValueError, TypeError, KeyError, RecursionError)  # of what a pod tells
 
 
 def select_main(jobs: Sequence[Object]) -> list[Object]:
@@ -66,7 +70,10 @@ def make_record(main: Object, jobs: Sequence[Object], first: Object | None) -> J
 def _read_state(main: Object, first: Object | None) -> dict[str, Any]:
     terminated = get_state(first, "terminated") if first else None
     if terminated:
-        return {"state": "ended", **read_end(terminated)}
+        if end := read_end(terminated):
+            return {"state": "ended", **{key: end[key] for key in _OF_END}}
+        code = terminated.get("exitCode", codes.FAILED)
+        return {"state": "ended", "code": code, "reason": describe_end(terminated)}
     for condition in main["status"].get("conditions", ()):
         if condition["status"] == "True" and condition["type"] in ("Complete", "Failed"):
             said = ": ".join(filter(None, (condition.get("reason"), condition.get("message"))))
@@ -83,13 +90,37 @@ def get_state(pod: Object, kind: str) -> Object | None:
     return state
 
 
-def read_end(terminated: Object) -> dict[str, Any]:
-    """Return code, reason, duration and failure of a job from the last state of its pod 0."""
-    try:
-        end = json.loads(terminated.get("message", ""))
+def read_end(terminated: Object) -> Event | None:
+    """Return the event `end` from the last message of pod 0; None if it has left none."""
+    with contextlib.suppress(*_INVALID):
+        end: Event = json.loads(terminated.get("message", ""))
         check_event(end)
-        return {key: end[key] for key in _OF_END}
-    except (ValueError, TypeError, KeyError):
-        code = int(terminated.get("exitCode", codes.FAILED))
-        said = terminated.get("message") or terminated.get("reason") or "no message"
-        return {"code": code, "reason": f"pod 0 ended with {code}: {' '.join(said.split())}"}
+        if end["event"] == "end":
+            return end
+    return None
+
+
+def describe_end(terminated: Object) -> str:
+    """Return words for the last state of a pod that has left no event."""
+    said = terminated.get("message") or terminated.get("reason") or "no message"
+    return f"pod 0 ended with {terminated.get('exitCode')}: {' '.join(said.split())}"
+
+
+def find_record(answer: bytes, job: str) -> JobRecord | None:
+    """Return a job's record from those that a pod has told; lines that are no records are left out."""
+    for line in answer.splitlines():
+        with contextlib.suppress(*_INVALID):
+            record = parse(line)
+            if record["job"] == job:
+                return record
+    return None
+
+
+def make_end(record: JobRecord) -> Event | None:
+    """Return the event `end` from a record; None if it does not tell the end."""
+    fields = {key: record.get(key) for key in _OF_END}
+    end: Event = {"n": 0, "time": round(time.time(), 3), "event": "end", **fields}
+    with contextlib.suppress(*_INVALID):
+        check_event(end)
+        return end
+    return None

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ..node import codes
-
-Object = Mapping[str, Any]  # of the API
+from .k8s_records import Object
 
 OOM_KILLED: Final = codes.SIGNAL_BASE + 9
 MAX_WORDS: Final = 500  # of the cluster, in characters
+# Selector of events without those of every healthy pod, which fill a busy namespace.
+UNUSUAL: Final = ",".join(
+    f"reason!={reason}"
+    for reason in ("Scheduled", "Pulling", "Pulled", "Created", "Started", "SuccessfulCreate", "Completed")
+)
 
 
 class Cause(NamedTuple):
@@ -216,8 +220,8 @@ def _list_event_signs(pods: Sequence[Object], events: Sequence[Object]) -> Itera
     known = {_get_name(pod): pod for pod in pods}
     come = {_cut_suffix(name) for name in known}
     for event in events:
-        kind, name = event["involvedObject"]["kind"], event["involvedObject"]["name"]
-        reason, message = event["reason"], event.get("message", "")
+        kind, name = (event["involvedObject"].get(key, "") for key in ("kind", "name"))
+        reason, message = event.get("reason", ""), event.get("message", "")
         pod = known.get(name)
         if refused := re.match(r'Error creating: pods "(\S+?)-?"', message):
             kind, name = "Pod", refused[1]

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from pslaunch.backends.k8s_records import BEGINNING, is_abandoned, make_record, select_main
+from pslaunch.backends.k8s_records import (
+    BEGINNING,
+    find_record,
+    is_abandoned,
+    make_end,
+    make_record,
+    read_end,
+    select_main,
+)
 from pslaunch.node.later import record
 
 MADE = "2026-01-02T03:04:05Z"
@@ -46,7 +54,9 @@ def test_last_message_of_pod_0_is_the_end() -> None:
     )
 
 
-@pytest.mark.parametrize("message", ["", "no Python\n", "{}", "[]", '{"event": "end", "code": 999}'])
+@pytest.mark.parametrize(
+    "message", ["", "no Python\n", "{}", "[]", '{"event": "end", "code": 999}', "[" * 3000]
+)
 def test_other_messages_of_pod_0_are_shown(message: str) -> None:
     ended = make_pod(terminated={"exitCode": 78, "reason": "Error", "message": message})
     found = make_record(make_job(), [make_job()], ended)
@@ -80,3 +90,22 @@ def test_job_is_abandoned_once_its_launcher_is_late(
     job = make_job()
     job["metadata"]["annotations"] = {} if limit is None else {BEGINNING: limit}
     assert is_abandoned(job, MADE_S + later_s) == abandoned
+
+
+@pytest.mark.parametrize("told", [b'{"state":"running","job":5}', b"\xff garbage", b"[" * 3000, b"{}", b"5"])
+def test_lines_that_are_no_records_are_left_out(told: bytes) -> None:
+    assert find_record(told, "j") is None
+    valid = json.dumps(make_record(make_job(), [make_job()], None)).encode()
+    assert find_record(told + b"\n" + valid, "j") == json.loads(valid)
+
+
+def test_only_an_ended_record_gives_the_end() -> None:
+    job = make_record(make_job(), [make_job()], None)
+    assert make_end(job) is None
+    told = make_end(cast(Any, {**job, **END}))
+    assert told is not None and (told["code"], told["reason"]) == (5, "trainer/0 ended with 5")
+
+
+def test_another_event_than_the_end_is_no_end() -> None:
+    note = {"n": 7, "time": 1.0, "event": "note", "level": "info", "text": "here"}
+    assert read_end({"exitCode": 0, "message": json.dumps(note)}) is None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pslaunch.backends.k8s_words import FAILURES, MAX_WORDS, explain
+from pslaunch.backends.k8s_words import FAILURES, MAX_WORDS, UNUSUAL, explain
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parents[2] / "golden/kube_objects.json").read_text()
@@ -76,6 +76,10 @@ def test_every_record_is_of_a_known_failure() -> None:
     assert explain([], []) is None
 
 
+def test_events_without_object_or_reason_say_nothing() -> None:
+    assert explain([], [{"involvedObject": {}}]) is None
+
+
 def test_every_failure_is_recorded() -> None:
     texts = [cause.text for recorded in RECORDED.values() if (cause := explain(**recorded))]
     missing = [
@@ -132,3 +136,8 @@ def test_long_words_are_cut() -> None:
     pods[0]["status"]["containerStatuses"][0]["state"]["waiting"]["message"] = "long\n" * MAX_WORDS
     cause = explain(pods, [])
     assert cause is not None and len(cause.text) < MAX_WORDS + 300 and "\n" not in cause.text
+
+
+def test_events_of_a_failure_are_asked_for() -> None:
+    left_out = [term.removeprefix("reason!=") for term in UNUSUAL.split(",")]
+    assert not [f.reasons for f in FAILURES for reason in left_out if re.fullmatch(f.reasons, reason)]
