@@ -113,11 +113,11 @@ def test_nodes_are_found_by_their_names_wherever_they_stand_among_the_hosts(
     logs = {p.parent.name: p.read_text() for p in (tmp_path / "got").rglob("train.log")}
     assert logs == {"0-node2": "0", "1-node3": "1"}
 
-    for words in (("logs", job), ("fetch", job, str(tmp_path / "less"))):
+    less = tmp_path / "less"
+    there = "".join(f"{less / name}\n" for name in ("log/0-node2/train.log", "output/model-0"))
+    for words, said in ((("logs", job), "trainer/0 | 0\n"), (("fetch", job, str(less)), there)):
         done = another("node2").run(*words)
-        assert done.returncode == codes.USAGE and done.stdout == (
-            "trainer/0 | 0\n" if "logs" in words else ""
-        )
+        assert (done.returncode, done.stdout) == (codes.USAGE, said)
         assert "node 1 of the job (node3) is not among the hosts of this command: node2;" in done.stderr
 
 
