@@ -180,7 +180,7 @@ def _run(
         watch.on_ending = backend.limit_end
         head = way.find_head(Scene(loop, watch, at_end, trace), starting)
         if way.later and site.remote:
-            _keep_way(plan, way.later, len(way.nodes))
+            _keep_way(plan, way.later, len(way.nodes), detach=spec.detach)
         if head is None:
             return _leave_running(way, watch), True
         watch.begin(head)
@@ -200,6 +200,8 @@ def _run(
             watch.say(f"output, if any, is in {node_0.output_dir} on {node_0.name}; --fetch_output brings it")
         if way.remove(loop, watch):
             _name_pointer(plan).unlink(missing_ok=True)
+        if head.code != codes.NODE_LOST:  # the job's end was seen
+            record.remove_secret(str(_name_pointer(plan)))
         return head.code or fetched, watch.any_began
 
 
@@ -255,11 +257,17 @@ def _name_pointer(plan: Plan) -> Path:
     return Path(record.get_folder(os.environ)) / (plan.job_id + record.POINTER)
 
 
-def _keep_way(plan: Plan, backend: LaterBackend, nodes: int = 0) -> None:
-    """Record for later shells the cluster that leads a job, if that is possible."""
-    with contextlib.suppress(FileError, OSError):
+def _keep_way(plan: Plan, backend: LaterBackend, nodes: int, *, detach: bool) -> None:
+    """Record for later shells the cluster that leads a job; FileError is raised only for one to detach."""
+    try:
         way = backend.keep_way(record.name_secret(str(_name_pointer(plan))))
         _remember(plan, nodes or len(plan.nodes), way)
+    except OSError as e:
+        if detach:
+            raise FileError.from_os(e, "keep the way to the job for later shells") from e
+    except FileError:
+        if detach:
+            raise
 
 
 def _remember(plan: Plan, nodes: int, reach: object) -> Path:

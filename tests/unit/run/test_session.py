@@ -18,6 +18,7 @@ from pslaunch.backends.local import LocalBackend
 from pslaunch.errors import EndedEarlyError, FileError, HostError, HostsError
 from pslaunch.node import codes
 from pslaunch.node.job import Limits, Node
+from pslaunch.node.later import record
 from pslaunch.options.fabric_spec import Reach
 from pslaunch.options.hosts import Host
 from pslaunch.options.local_spec import make_local_site
@@ -179,3 +180,21 @@ def test_job_elsewhere_without_a_local_record_is_not_started(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with pytest.raises(FileError, match=f"find the job: {tmp_path}/file/.*: Not a directory"):
         session.run(spec, as_json=False)
+
+
+class Keeping(LocalBackend):
+    """Backend whose later shells need a secret."""
+
+    def keep_way(self, path: str) -> None:
+        record.write_secret(path, "00")
+
+
+def test_job_is_detached_only_if_later_shells_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    plan = make_plan(job("j", tmp_path, "node"), "j")
+    session._keep_way(plan, Keeping(), 1, detach=False)
+    with pytest.raises(FileError, match="keep the way"):
+        session._keep_way(plan, Keeping(), 1, detach=True)
