@@ -144,8 +144,10 @@ class LaterBackend(Backend, Protocol):
 class BeginningBackend(LaterBackend, Protocol):
     """Backend whose jobs begin by themselves, from a file (node/beginning.py); their head is on node 0."""
 
-    def begin(self, plan: Plan, tell: Tell) -> Line | None:
+    def begin(self, plan: Plan, tell: Tell) -> Line | Event | None:
         """Begin the job; return an observer's line to its head, None without the right to one.
+
+        A job that is over by then gives its event `end`.
 
         Raises PslaunchError.
         """

@@ -118,7 +118,7 @@ class K8sBackend:
 
     # --- the beginning ---
 
-    def begin(self, plan: Plan, tell: Tell) -> Line | None:
+    def begin(self, plan: Plan, tell: Tell) -> Line | Event | None:
         if self._reach.lease_s:
             self._cluster.demand_rights(EXEC)
         list_jobs(self._cluster)  # deletes those that other launchers have abandoned
@@ -215,17 +215,15 @@ class K8sBackend:
             return Cause("", codes.PREFLIGHT, text + remedy, waits=True)
         return cause
 
-    def _find_head(self, look: _Looking) -> Line:
-        """Wait for pod 0 and return a line to the head in it. Raises PslaunchError."""
+    def _find_head(self, look: _Looking) -> Line | Event:
+        """Wait for pod 0; return a line to the head in it, or the end of its job. Raises PslaunchError."""
         while True:
             first = self._find_first()
-            if first and get_state(first, "terminated"):
+            ended = first and get_state(first, "terminated")
+            if ended and not read_end(ended):
                 look.search()
-            found = first and self._open_line(first)
-            if isinstance(found, Line):
+            if first and (found := self._open_line(first)):
                 return found
-            if found:
-                raise NodeLostError(f"pod 0 has ended: {found['reason']}")
             look.search_in_turn()
             if self._cancelled.wait(POLL_S):
                 raise NodeLostError("cancelled")
@@ -474,7 +472,9 @@ class K8sBackend:
             except PslaunchError as e:
                 failed = str(e)
             time.sleep(POLL_S)
-        return [f"{failed or 'not gone yet'}: {', '.join(map(_describe, [*left, *self._pods.values()]))}"]
+        rest = ", ".join(map(_describe, [*left, *self._pods.values()]))
+        remedy = f"pslaunch stop {self._reach.name} --namespace={self._cluster.namespace} removes it"
+        return [f"{failed or 'not gone yet'}: {rest}; {remedy}"]
 
     def _delete(self, thing: Object, grace_s: int | None) -> None:
         delete(self._cluster, thing, {"gracePeriodSeconds": grace_s})

@@ -155,6 +155,13 @@ class RemoteHead:
         self._line.send({"type": "hold"})
         self.follow()
 
+    def take_end(self, placed: Placed, end: Event) -> None:
+        """End with the event `end` of a job whose head is over."""
+        self.placed, self._job_id = placed, placed.plan.job_id
+        self._keep({**end, "n": self._next})
+        self._code = end["code"]
+        self.close()
+
     def free(self) -> bool:
         """Let the job run on without this launcher; returns False if the head refuses."""
         self._line.send({"type": "free"})
@@ -225,9 +232,7 @@ class RemoteHead:
     def _resume(self, found: Line | Event) -> None:
         if not isinstance(found, Line):
             if not self._closed:
-                self._keep({**found, "n": self._next})
-                self._code = found["code"]
-                self.close()
+                self.take_end(self.placed, found)
         elif self._closed:
             found.close()
         else:

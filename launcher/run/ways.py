@@ -10,6 +10,7 @@ import contextlib
 import functools
 import os
 import signal
+import socket
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -28,7 +29,7 @@ from ..backends.base import (
     make_leading_backend,
     make_starting_backend,
 )
-from ..errors import STOP_SIGNALS, EndedEarlyError, FileError, NodeLostError, PreflightError
+from ..errors import STOP_SIGNALS, EndedEarlyError, FileError, NodeLostError, PreflightError, PslaunchError
 from ..node import codes
 from ..node.job import Node, Plan, place
 from ..node.loop import Loop
@@ -193,20 +194,31 @@ class _ByItself(Way):
         self.backend = self.later = self._beginning = backend
         self._news: deque[tuple[str, int]] = deque()  # each with the code of its failure, 0 for none
         self._head: RemoteHead | None = None
+        self._end: Event | None = None  # of a job that was over before its head was found
 
     def start(self) -> Started:
-        line = self._beginning.begin(self.plan, lambda text, code: self._news.append((text, code)))
-        return [(self.plan.nodes[0], line)] if line else []
+        found = self._beginning.begin(self.plan, lambda text, code: self._news.append((text, code)))
+        if isinstance(found, Line):
+            return [(self.plan.nodes[0], found)]
+        self._end = found
+        return []
 
     def find_head(self, scene: Scene, starting: SlowWork[Started]) -> RemoteHead | None:
         backend, plan = self._beginning, self.plan
         scene.loop.call_every(TICK_S, lambda: self._tell(scene.watch))
-        started = _wait_for_nodes(scene, backend, starting, "the cluster")
-        if not started:
+        try:
+            started = _wait_for_nodes(scene, backend, starting, "the cluster")
+        except PslaunchError:
+            self.remove(scene.loop, scene.watch)
+            raise
+        if not (started or self._end):
             return None
-        first, line = started.pop()
+        first, line = started.pop() if started else (plan.nodes[0], _make_cut_line())
         self._head = _follow(scene, backend, plan, first, line, reopen=backend.reopen)
-        self._head.hold(place(plan, plan.nodes))
+        if self._end:
+            self._head.take_end(place(plan, plan.nodes), self._end)
+        else:
+            self._head.hold(place(plan, plan.nodes))
         return self._head
 
     def _tell(self, watch: Watch) -> None:
@@ -247,9 +259,10 @@ class _ByItself(Way):
         """Remove the rest of the job in the cluster, at once after a signal."""
         stop_on_signals(loop, self.backend, lambda _number, _why: self.backend.limit_end(0.0))
         work = SlowWork(loop, self._beginning.remove)
-        for left in work.wait(lambda: False, self.backend.cancel) or ():
-            watch.say(left, "warning")
-        return True
+        left = work.wait(lambda: False, self.backend.cancel) or []
+        for each in left:
+            watch.say(each, "warning")
+        return not left
 
 
 def stop_on_signals(loop: Loop, backend: Backend, stop: Callable[[int, str], None]) -> None:
@@ -307,6 +320,14 @@ def _wait_for_nodes(scene: Scene, backend: Backend, starting: SlowWork[Started],
     if asked:
         raise EndedEarlyError(*asked[0])
     return started
+
+
+def _make_cut_line() -> Line:
+    """Return the line to a head that is over."""
+    here, there = socket.socketpair()
+    there.close()
+    fd = here.detach()
+    return Line(fd, fd, lambda: "")
 
 
 def _end_with_carrier(loop: Loop, ended: Ended, head: Head) -> None:

@@ -187,6 +187,25 @@ def test_files_that_ended_with_their_pods_are_named(
     assert (done.returncode, f"has no job {job.id} any more" in done.stderr) == (codes.IO, True), done.stderr
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_detached_job_that_ends_at_once_has_its_own_code(
+    cluster: Kube, workspace: Path, tmp_path: Path, code: int
+) -> None:
+    (workspace / "train.py").write_text(f"raise SystemExit({code})")
+    where = [f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}"]
+    done = subprocess.run(
+        [*PSLAUNCH, "k8s", "apply", *where, f"--image={PYTHON}", "--server_num=0", "--detach", "--linger=0"],
+        cwd=workspace,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert cluster.list_names() == set()
+
+
 def test_jobs_run_and_stop_without_exec(
     detach: Callable[..., Detached], cluster: Kube, no_exec: None, workspace: Path
 ) -> None:
