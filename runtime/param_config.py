@@ -34,6 +34,13 @@ class ParamConfig:
     initializer: Initializer | None = None
     entry: EntryAttr = ANY
 
+    def __post_init__(self) -> None:
+        if self.entry != ANY and self.initializer is not None:
+            raise ValueError(
+                f"parameter {self.name}: an initializer of all values gives every id a row, so its entry "
+                "rule has no effect; use values that servers draw, Uniform or Normal, or leave the rule out"
+            )
+
     @property
     def shape(self) -> tuple[int, int]:
         return self.rows, self.cols

@@ -32,5 +32,10 @@ def distributed_optimizer(optimizer: Optimizer, strategy: object = None) -> Dist
     """Return the optimizer for training with servers; `strategy` is the mode, sync by default."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"fleet.distributed_optimizer: {optimizer!r} is not an optimizer")
+    if optimizer.schedule.kind == "pass_manual":
+        raise ValueError(
+            "fleet.distributed_optimizer: the schedule pass_manual counts passes, and each barrier_worker, "
+            "shrink, metric and function of util ends one; use manual, which counts samples"
+        )
     optimizer.strategy = resolve_strategy(strategy)
     return DistributedOptimizer(optimizer)

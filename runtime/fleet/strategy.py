@@ -34,7 +34,8 @@ class DistributedStrategy:
         super().__setattr__(name, value)
 
     def make_strategy(self) -> Strategy:
-        """Return the mode. Raises ValueError for a_sync_configs without a_sync."""
+        """Return the mode. Raises ValueError for a_sync_configs that have no effect."""
+        _check_configs(self.a_sync_configs)  # the dict may have been changed since
         if self.a_sync_configs and not self.a_sync:
             raise ValueError(
                 f"DistributedStrategy.a_sync_configs={dict(self.a_sync_configs)!r} has no effect without "
@@ -43,7 +44,7 @@ class DistributedStrategy:
         if not self.a_sync:
             return Strategy()
         k_steps = self.a_sync_configs.get("k_steps", 0)
-        return Strategy(mode="geo", k_steps=k_steps) if k_steps else Strategy(mode="async")
+        return Strategy(mode="geo", k_steps=k_steps) if k_steps > 0 else Strategy(mode="async")
 
 
 def _check_configs(value: object) -> None:
@@ -57,7 +58,8 @@ def _check_configs(value: object) -> None:
             near = difflib.get_close_matches(str(name), ["k_steps"], 1)
             hint = f"; did you mean {near[0]}?" if near else ": remove it"
             raise ValueError(f"{where} has no effect in this runtime{hint}")
-        env.parse_int(number, "DistributedStrategy.a_sync_configs: k_steps")
+        if number != -1:  # PaddlePaddle's default: async
+            env.parse_int(number, "DistributedStrategy.a_sync_configs: k_steps")
 
 
 class StrategyFactory:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,7 +87,7 @@ class TruncatedNormal(Normal):
     """Normal distribution, without values further than 2 std from the mean."""
 
     def begin(self, shape: Sequence[int]) -> Beginning:
-        make = functools.partial(_make_truncated, shape=tuple(shape), mean=self._mean, std=self._std)
+        make = _TruncatedMaker(shape=tuple(shape), mean=self._mean, std=self._std)
         return Beginning(mean=self._mean, std=self._std, make=make)
 
 
@@ -156,7 +155,19 @@ class Assign(Initializer):
                 f"initializer.Assign: the value has the shape {list(self._values.shape)}, the parameter "
                 f"{list(shape)}"
             )
-        return Beginning(make=lambda name: self._values)
+        return Beginning(make=_GivenMaker(self._values.shape, self._values.tobytes()))
+
+
+# Makers of equal values are equal: so several values of a program may share a parameter.
+
+
+@dataclass(frozen=True, slots=True)
+class _GivenMaker:
+    shape: tuple[int, ...]
+    data: bytes
+
+    def __call__(self, name: str) -> F32:
+        return np.frombuffer(self.data, np.float32).reshape(self.shape)
 
 
 def _spread(mean: float, half: float) -> Beginning:
@@ -173,18 +184,24 @@ def _find_fans(shape: Sequence[int]) -> tuple[int, int]:
     return shape[0], shape[-1]
 
 
-def _make_truncated(name: str, *, shape: tuple[int, ...], mean: float, std: float) -> F32:
-    cols = shape[-1]
-    values: F32 = np.empty((math.prod(shape) // cols, cols), np.float32)
-    rows = np.arange(len(values), dtype=np.uint64)
-    left = np.ones(values.shape, np.bool_)
-    for draw in range(DRAWS):
-        fresh: F32 = np.empty_like(values)
-        table = _core.hash_name(f"{name}/{draw}" if draw else name)
-        _core.init_rows(fresh, rows, get_settings().seed, table, KINDS["normal"], 0.0, 1.0)
-        values[left] = fresh[left]
-        left = np.abs(values) > 2.0
-        if not left.any():
-            break
-    np.clip(values, -2.0, 2.0, out=values)
-    return (np.float32(mean) + np.float32(std) * values).reshape(shape)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _TruncatedMaker:
+    shape: tuple[int, ...]
+    mean: float
+    std: float
+
+    def __call__(self, name: str) -> F32:
+        cols = self.shape[-1]
+        values: F32 = np.empty((math.prod(self.shape) // cols, cols), np.float32)
+        rows = np.arange(len(values), dtype=np.uint64)
+        left = np.ones(values.shape, np.bool_)
+        for draw in range(DRAWS):
+            fresh: F32 = np.empty_like(values)
+            table = _core.hash_name(f"{name}/{draw}" if draw else name)
+            _core.init_rows(fresh, rows, get_settings().seed, table, KINDS["normal"], 0.0, 1.0)
+            values[left] = fresh[left]
+            left = np.abs(values) > 2.0
+            if not left.any():
+                break
+        np.clip(values, -2.0, 2.0, out=values)
+        return (np.float32(self.mean) + np.float32(self.std) * values).reshape(self.shape)

@@ -155,7 +155,10 @@ def find_form(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], name: 
     plain = [one.name for one in inputs if one.has_batch and not one.is_sequence]
     sequences = [one.name for one in inputs if one.is_sequence]
     if plain and sequences:
-        raise ValueError(f"{name}: input {sequences[0]} is a sequence, {plain[0]} is not; `pool` it first")
+        raise ValueError(
+            f"{name}: input {sequences[0]} is a sequence, {plain[0]} is not; give both the same kind of "
+            "data, or, in v2 alone, `pool` the sequence first"
+        )
     try:
         shape = cls.find_shape(attrs, *inputs)
     except ValueError as e:

@@ -23,6 +23,8 @@ def auc(
     for name, value, expected in (("curve", curve, ("ROC",)), ("slide_steps", slide_steps, (0, 1))):
         if value not in expected:
             raise ValueError(f"static.auc: {name}={value!r}, expected {' or '.join(map(str, expected))}")
+    if num_thresholds < 1:
+        raise ValueError(f"static.auc: num_thresholds={num_thresholds}, expected 1 or more")
     if ins_tag_weight is not None:
         raise ValueError("static.auc: ins_tag_weight is not in this runtime; leave it out")
     found = []

@@ -40,3 +40,14 @@ def test_class_of_a_role_maker_is_refused() -> None:
         TypeError, match=r"PaddleCloudRoleMaker is a class; call it, PaddleCloudRoleMaker\(\)"
     ):
         Fleet().init(PaddleCloudRoleMaker)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_schedule_by_passes_is_refused() -> None:
+    optimizer = paddle.optimizer.Momentum(
+        momentum=0.0,
+        learning_rate=0.1,
+        learning_rate_schedule="pass_manual",
+        learning_rate_args="1:1.0,2:0.5",
+    )
+    with pytest.raises(ValueError, match=r"pass_manual counts passes, .*; use manual, which counts samples"):
+        distributed_optimizer(optimizer)

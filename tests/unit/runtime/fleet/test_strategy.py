@@ -20,6 +20,7 @@ from pslaunch.runtime.strategy import Strategy
         ({"a_sync": False}, Strategy()),
         ({"a_sync": True}, Strategy(mode="async")),
         ({"a_sync": True, "a_sync_configs": {"k_steps": 0}}, Strategy(mode="async")),
+        ({"a_sync": True, "a_sync_configs": {"k_steps": -1}}, Strategy(mode="async")),
         ({"a_sync_configs": {"k_steps": 50}, "a_sync": True}, Strategy(mode="geo", k_steps=50)),
     ],
 )
@@ -57,10 +58,18 @@ def set_field(name: str, value: object) -> Callable[[], object]:
         (set_field("a_sync_configs", 5), 'expected a dict, as {"k_steps": 100}'),
         (set_field("a_sync_configs", {"ksteps": 5}), "ksteps=5 has no effect in this runtime; did you mean"),
         (set_field("a_sync_configs", {"send_queue_size": 5}), "send_queue_size=5 has no effect"),
-        (set_field("a_sync_configs", {"k_steps": -1}), "k_steps=-1: expected 0 to"),
+        (set_field("a_sync_configs", {"k_steps": -2}), "k_steps=-2: expected 0 to"),
         (lambda: resolve_strategy("async"), "strategy='async', expected fleet.DistributedStrategy()"),
     ],
 )  # fmt: skip
 def test_options_without_effect_are_named(act: Callable[[], object], text: str) -> None:
     with pytest.raises((AttributeError, TypeError, ValueError), match=re.escape(text)):
         act()
+
+
+def test_option_set_in_the_dict_itself_is_checked() -> None:
+    strategy = DistributedStrategy()
+    strategy.a_sync = True
+    strategy.a_sync_configs["kstep"] = 100  # type: ignore[index]  # as PaddlePaddle's programs do
+    with pytest.raises(ValueError, match=r"kstep=100 has no effect in this runtime; did you mean k_steps\?"):
+        resolve_strategy(strategy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from pslaunch.runtime import static
 from pslaunch.runtime.fleet import UserDefinedRoleMaker
 from pslaunch.runtime.fleet.life import Fleet
 from pslaunch.runtime.nn import functional as F  # as in PaddlePaddle's pages
-from pslaunch.runtime.nn.initializer import Assign, Constant
+from pslaunch.runtime.nn.initializer import Assign, Constant, Initializer, TruncatedNormal
 
 IDS = np.array([[1], [4], [1]])
 LABELS = np.array([[1], [0], [1]])
@@ -254,3 +255,44 @@ def test_local_training_in_a_job_with_servers_is_refused(monkeypatch: pytest.Mon
     paddle.optimizer.SGD(learning_rate=0.5).minimize(loss)
     with pytest.raises(RuntimeError, match=r"has servers, but .* fleet.distributed_optimizer\(optimizer\)"):
         run_startup().run(feed={"word": IDS, "label": LABELS})
+
+
+@pytest.mark.parametrize("initializer", [TruncatedNormal, lambda: Assign(START)])
+def test_tables_with_equal_attributes_are_one(initializer: Callable[[], Initializer]) -> None:
+    word = static.data("word", [None, 1], "int64")
+    rows = [
+        static.nn.embedding(word, [5, 2], param_attr=paddle.ParamAttr(name="t", initializer=initializer()))
+        for _ in range(2)
+    ]
+    first, second = run_startup().run(feed={"word": IDS}, fetch_list=rows)
+    np.testing.assert_array_equal(first, second)
+    assert first.any()
+    other = paddle.ParamAttr(name="t", initializer=TruncatedNormal(std=2.0))
+    with pytest.raises(ValueError, match=r"parameter t: .* gives it other attributes"):
+        static.nn.embedding(word, [5, 2], param_attr=other)
+
+
+def test_initializer_of_all_values_with_an_entry_rule_is_refused() -> None:
+    word = static.data("word", [None, 1], "int64")
+    own = paddle.ParamAttr(name="t", initializer=TruncatedNormal())
+    with pytest.raises(ValueError, match="parameter t: an initializer of all values gives every id a row"):
+        static.nn.sparse_embedding(word, [5, 2], entry=paddle.distributed.CountFilterEntry(2), param_attr=own)
+
+
+def test_auc_without_thresholds_is_refused() -> None:
+    _, guess = make_model()
+    label: Any = static.default_main_program().var("label")
+    with pytest.raises(ValueError, match=r"static\.auc: num_thresholds=0, expected 1 or more"):
+        static.auc(guess, label, num_thresholds=0)
+
+
+def test_second_run_of_the_startup_program_keeps_values(
+    programs: tuple[static.Program, static.Program],
+) -> None:
+    make_model()
+    run_startup()
+    parameters = programs[1].parameters
+    assert parameters is not None
+    parameters.set("table", START * 3)
+    run_startup()
+    np.testing.assert_array_equal(parameters.get("table"), START * 3)
