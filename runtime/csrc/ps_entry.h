@@ -1,23 +1,28 @@
 /* Entry rules of tables: the keys that get a row, and those that lose it again. Pure.
  *
- * A table with a rule counts, for each key, its shows and clicks, and the pass in which it was pushed last:
- *   PS_ENTRY_COUNT        every push of the key is a show; a row from numbers[0] shows on
- *   PS_ENTRY_PROBABILITY  a row with probability numbers[0] in each step that pushes the key, drawn from
- * seed, table, key and step; then every push is a show PS_ENTRY_SHOW_CLICK   a push says shows and clicks; a
- * row from a score of numbers[0] on The score is the number of shows; of PS_ENTRY_SHOW_CLICK it is (shows -
- * clicks) * numbers[1] + clicks. Gradients of a key without a row are not used. Sources: PaddlePaddle 2,
- * python/paddle/distributed/ entry_attr.py, paddle/fluid/distributed/ps/table/ctr_accessor.cc (scores,
- * shrink); McMahan et al., KDD 2013, section 4.1 (inclusion by probability). There a push has the number of
- * the key's uses in its batch, and probabilities are drawn from the clock. */
+ * A table with a rule counts, for each key, its shows and clicks, and the pass in which it was pushed last;
+ * the list of rules below says when a key gets its row. The score of a key is the number of its shows; of
+ * PS_ENTRY_SHOW_CLICK it is (shows - clicks) * numbers[1] + clicks. Gradients of a key without a row are not
+ * used.
+ *
+ * Sources: PaddlePaddle 2, python/paddle/distributed/entry_attr.py and
+ * paddle/fluid/distributed/ps/table/ctr_accessor.cc (scores, shrink); McMahan et al., KDD 2013, section 4.1
+ * (inclusion by probability). There a push has the number of the key's uses in its batch, and probabilities
+ * are drawn from the clock. */
 #ifndef PS_ENTRY_H
 #define PS_ENTRY_H
 
 #include "ps_init.h"
 
 enum {
-    PS_ENTRY_ANY = 0, /* a row with the first push; nothing is counted */
+    /* A row with the first push; nothing is counted. */
+    PS_ENTRY_ANY = 0,
+    /* Every push of the key is a show; a row from numbers[0] shows on. */
     PS_ENTRY_COUNT = 1,
+    /* A row with probability numbers[0] in each step that pushes the key, drawn from seed, table, key and
+     * step; then every push is a show. */
     PS_ENTRY_PROBABILITY = 2,
+    /* A push says shows and clicks; a row from a score of numbers[0] on. */
     PS_ENTRY_SHOW_CLICK = 3,
     PS_ENTRIES = 4,
 };

@@ -177,7 +177,7 @@ static PyObject *move_rows(PyObject *args, bool sums) {
     ps_err err;
     borrowed b = {0};
     if (!PyArg_ParseTuple(args, "OOO!i", &objs[0], &objs[1], &PyList_Type, &parts, &given)) return NULL;
-    if (get_threads(given, &threads) < 0 || make_room(&b, (size_t)PyList_Size(parts) + 2) < 0) return NULL;
+    if (get_threads(given, &threads) < 0 || make_room(&b, (size_t)PyList_Size(parts) + 2) < 0) goto done;
     if (get_parts(objs, parts, sums, &b) < 0) goto done;
     if (need_alone(&b, 0) < 0 || need_alone(&b, 1) < 0) goto done; /* parts may be columns of one array */
     Py_BEGIN_ALLOW_THREADS
