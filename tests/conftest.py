@@ -292,7 +292,7 @@ def standing_cluster(check_leftovers_of_the_run: None) -> Iterator[Kube]:
 
 @pytest.fixture
 def cluster(standing_cluster: Kube) -> Iterator[Kube]:
-    """The run's Kubernetes cluster; a test that leaves an object in the namespace fails."""
-    before = standing_cluster.list_names()
+    """The run's Kubernetes cluster with an empty namespace; a test that leaves an object there fails."""
+    standing_cluster.empty()  # of what a failed test has left
     yield standing_cluster
-    standing_cluster.wait_until_gone(before)
+    standing_cluster.wait_until_gone()

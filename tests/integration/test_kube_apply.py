@@ -44,7 +44,7 @@ def test_results_come_here_and_nothing_is_left(cluster: Kube, workspace: Path) -
     assert (workspace / "output/model").read_text() == "the model"
     logs = sorted(path.read_text() for path in (workspace / "log").glob("*/train.log"))
     assert logs == ["rank 0\n", "rank 1\n"]
-    cluster.wait_until_gone(set())
+    cluster.wait_until_gone()
 
 
 def test_failed_program_gives_the_code_and_its_log(cluster: Kube, workspace: Path) -> None:
@@ -173,12 +173,11 @@ def test_pod_that_stays_is_named_with_its_machine(cluster: Kube, workspace: Path
 
 def test_pending_job_without_its_launcher_ends_after_the_wait_timeout(cluster: Kube, workspace: Path) -> None:
     (workspace / "train.py").write_text("")
-    before = cluster.list_names()
     with running(KubePlace(cluster, 1), workspace, *ALONE, "--cpu=1000", "--wait_timeout=2") as job:
         pods = functools.partial(cluster.core.list_namespaced_pod, cluster.namespace)
         poll_until(lambda: pods().items, describe="no pod")
         job.launcher.kill()
-    cluster.wait_until_gone(before)
+    cluster.wait_until_gone()
 
 
 def test_job_without_its_launcher_ends_after_the_lease(cluster: Kube, workspace: Path) -> None:

@@ -34,7 +34,7 @@ def apply(cluster: Kube, workspace: Path, *options: str, image: str = PYTHON) ->
     argv = [*PSLAUNCH, "k8s", "apply", *where, "--server_num=0", "--grace=1", *options]
     done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, timeout=120.0, check=False)
     took_s = time.monotonic() - began_s
-    cluster.wait_until_gone(set())
+    cluster.wait_until_gone()
     return done.returncode, done.stderr + done.stdout, took_s
 
 
@@ -124,7 +124,7 @@ def test_two_jobs_of_one_name_both_run(cluster: Kube, workspace: Path) -> None:
         for i in range(2)
     ]
     assert [process.wait(120.0) for process in both] == [0, 0]
-    cluster.wait_until_gone(set())
+    cluster.wait_until_gone()
 
 
 @pytest.mark.parametrize("how", ["evicted", "deleted"])
@@ -142,4 +142,4 @@ def test_pod_that_is_taken_away_ends_the_job_with_that_reason(
             cluster.admin.delete_namespaced_pod(pod, cluster.namespace)
         assert job.launcher.wait() == codes.NODE_LOST, job.launcher.output()
         assert re.search(rf"pod {name}-\d.*: it was ({how}|deleted or evicted)", job.launcher.output())
-    cluster.wait_until_gone(set())
+    cluster.wait_until_gone()

@@ -59,14 +59,13 @@ def make_suspended(cluster: Kube, name: str, annotations: Mapping[str, str] = {}
 
 
 def test_job_that_no_launcher_released_is_swept(cluster: Kube, opened: Cluster) -> None:
-    before = cluster.list_names()
     kept = {f"{kind} {name}" for kind in ("job", "configmap") for name in ("begun", "paused")}
     make_suspended(cluster, "swept", {BEGINNING: "0"})
     make_suspended(cluster, "begun", {BEGINNING: "600"})
     make_suspended(cluster, "paused")
     try:
         poll_until(lambda: len(list_jobs(opened)) == 2, describe="swept is there")
-        cluster.wait_until_gone(before | kept)
+        cluster.wait_until_gone(kept)
         assert [job["metadata"]["name"] for job in list_jobs(opened, "begun")] == ["begun"]
     finally:
         for name in ("begun", "paused"):
@@ -182,7 +181,7 @@ def test_files_that_ended_with_their_pods_are_named(
     assert (done.returncode, "--linger" in done.stderr or "--ttl" in done.stderr) == (codes.IO, True), (
         done.stderr
     )
-    cluster.wait_until_gone(set())
+    cluster.wait_until_gone()
     done = job.run("fetch", job.id, str(tmp_path / "here"))
     # The first fetch has noted the end here, unless the Job was gone before it.
     words = (f"has no job {job.id} any more", "no pod of it runs any more")

@@ -31,7 +31,7 @@ def applied(cluster: Kube, workspace: Path, *options: str) -> Iterator[Started]:
     pods = ("--separate", "--server_num=2", "--worker_num=2", "--grace=1")
     with started([*PSLAUNCH, "k8s", "apply", *where, *pods, *options], cwd=workspace) as launcher:
         yield launcher
-        cluster.wait_until_gone(set())
+        cluster.wait_until_gone()
 
 
 def list_logs(workspace: Path) -> list[str]:

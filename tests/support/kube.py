@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from support.process import poll_until
 from testbed.kube import NAMESPACE, of_run, why_not
 from testbed.kube.cluster import PYTHON, RESTRICTED, ROLE, make_binding
 
-GONE_S = 30.0
+GONE_S = 60.0
 
 
 class Kube:
@@ -69,19 +69,31 @@ class Kube:
 
     def list_names(self) -> set[str]:
         """Name all objects in the namespace that a job may have made."""
-        lists = {
-            "job": self.batch.list_namespaced_job,
-            "pod": self.core.list_namespaced_pod,
-            "service": self.core.list_namespaced_service,
-            "configmap": self.core.list_namespaced_config_map,
-            "secret": self.admin.list_namespaced_secret,  # no right of the user
+        return {f"{kind} {name}" for kind, name, _ in self._list()}
+
+    def _list(self) -> list[tuple[str, str, Callable[..., Any]]]:
+        """Return kind, name and function of deletion of all that a job may have made, Jobs first."""
+        apis = {
+            "job": (self.batch.list_namespaced_job, self.batch.delete_namespaced_job),
+            "pod": (self.core.list_namespaced_pod, self.admin.delete_namespaced_pod),
+            "service": (self.core.list_namespaced_service, self.core.delete_namespaced_service),
+            "configmap": (self.core.list_namespaced_config_map, self.core.delete_namespaced_config_map),
+            # no right of the user
+            "secret": (self.admin.list_namespaced_secret, self.admin.delete_namespaced_secret),
         }
-        found = {
-            f"{kind} {item.metadata.name}"
-            for kind, ask in lists.items()
+        return [
+            (kind, item.metadata.name, delete)
+            for kind, (ask, delete) in apis.items()
             for item in ask(self.namespace).items
-        }
-        return found - {"configmap kube-root-ca.crt"}
+            if item.metadata.name != "kube-root-ca.crt"
+        ]
+
+    def empty(self) -> None:
+        """Delete all that a job may have made, and wait until it is gone."""
+        for _, name, delete in self._list():
+            with contextlib.suppress(client.ApiException):  # gone meanwhile
+                delete(name, self.namespace, propagation_policy="Background", grace_period_seconds=0)
+        self.wait_until_gone()
 
     def list_pods(self, job: str) -> list[Any]:
         """Return the pods of a job, in order of their indexes."""
@@ -126,11 +138,11 @@ class Kube:
             ]
         )
 
-    def wait_until_gone(self, before: set[str]) -> None:
-        """Wait until the namespace has only the objects of `before`."""
+    def wait_until_gone(self, but: Set[str] = frozenset()) -> None:
+        """Wait until the namespace has no object, or none but these."""
         poll_until(
-            lambda: self.list_names() <= before,
-            describe=lambda: f"left: {self.list_names() - before}",
+            lambda: self.list_names() <= but,
+            describe=lambda: f"left: {self.list_names() - but}",
             timeout_s=GONE_S,
             every_s=0.2,
         )
