@@ -93,7 +93,7 @@ class Peer:
         own = {"host": f"host{self.number}", "run_dir": "/run/x", "python": "/usr/bin/python3"}
         self.line.send({"type": "prepared", **own, "addrs": [message["addr"]], "shared": None, **folders})
 
-    def _offer_ports(self, _message: Message) -> None:
+    def _ports(self, _message: Message) -> None:
         self.line.send({"type": "bound"})
 
     def _begin(self, message: Message) -> None:

@@ -151,11 +151,9 @@ def read_launcher_peak(pid: int) -> float:
 
 
 def measure_guards(host: Host) -> tuple[float, float]:
-    """PSS and RSS of the keeper and the agent on a host: a process and its fork."""
-    said = host.processes()
-    forks = {(pid, child) for pid in said for child in list_children(pid) if said.get(child) == said[pid]}
-    (pair,) = forks
-    both = [measure_memory(pid) for pid in pair]
+    """PSS and RSS of the keeper and the agent on a host."""
+    (keeper,) = (pid for pid, name in host.processes().items() if name.startswith("keeper of "))
+    both = [measure_memory(pid) for pid in (keeper, *list_children(keeper))]
     return sum(pss for pss, _ in both), sum(rss for _, rss in both)
 
 
