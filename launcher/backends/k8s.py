@@ -7,7 +7,6 @@ import errno
 import functools
 import hashlib
 import json
-import math
 import os
 import socket
 import threading
@@ -69,6 +68,7 @@ HELLO_S: Final = 10.0  # for the head's first bytes
 SILENT_S: Final = 30.0  # limit of a pod's silence while it answers
 GONE_EXTRA_S: Final = 15.0  # past a pod's own time to end, for the cluster to remove it
 SHORTEST_GRACE_S: Final = 1
+LIMIT: Final = "activeDeadlineSeconds"
 # Kinds of a job's objects that its label finds; the Job first.
 KINDS: Final = (
     *(("batch/v1", "Job"), ("v1", "Service"), ("v1", "ConfigMap")),
@@ -104,6 +104,7 @@ class K8sBackend:
     def __init__(self, reach: K8sReach) -> None:
         self._reach = reach
         self._made: list[Object] = []  # all to remove, the Job first
+        self._own_limits: dict[str, int | None] = {}  # of Jobs, for the time when their programs run
         self._ending_s = 0  # for a pod
         self._gone_limit_s = 0.0  # for all to be gone
         self._cancelled, self._confirmed = threading.Event(), threading.Event()
@@ -144,19 +145,18 @@ class K8sBackend:
                   "uid": owner["metadata"]["uid"]}]  # fmt: skip
         for thing in (manifests.make_secret(job), *others):
             self._create_one({**thing, "metadata": {**thing["metadata"], "ownerReferences": owned}})
-        self._patch(self._reach.name, {"suspend": bool(self._reach.queue)}, {BEGINNING: None})
+        release = {} if self._reach.queue else {"suspend": False}  # the queue releases, perhaps long ago
+        self._patch(self._reach.name, release, {BEGINNING: None})
 
     def _limit(self, thing: Object) -> Object:
         """Limit the time of a Job whose launcher may vanish before it has come to hold it."""
         if thing["kind"] != "Job" or not self._reach.lease_s:
             return thing
-        return {
-            **thing,
-            "spec": {
-                **thing["spec"],
-                "activeDeadlineSeconds": round(self._reach.wait_timeout_s + LIMIT_EXTRA_S),
-            },
-        }
+        own_s, limit_s = thing["spec"].get(LIMIT), round(self._reach.wait_timeout_s + LIMIT_EXTRA_S)
+        if own_s is not None and own_s <= limit_s:
+            return thing
+        self._own_limits[thing["metadata"]["name"]] = own_s
+        return {**thing, "spec": {**thing["spec"], LIMIT: limit_s}}
 
     def _create_one(self, thing: Object) -> Object:
         if self._cancelled.is_set():
@@ -224,7 +224,10 @@ class K8sBackend:
                 look.search()
             if first and (found := self._open_line(first)):
                 return found
-            look.search_in_turn()
+            if look.search_in_turn() and first and get_state(first, "running"):
+                with contextlib.suppress(HostError):  # the pod may end meanwhile
+                    if end := self._read_record(first):  # the job was over at once, and its pod lingers
+                        return end
             if self._cancelled.wait(POLL_S):
                 raise NodeLostError("cancelled")
 
@@ -298,11 +301,8 @@ class K8sBackend:
 
     def confirm(self) -> None:
         self._confirmed.set()
-        for thing in self._made if self._reach.lease_s else ():
-            if thing["kind"] == "Job":
-                limit_s = self._reach.deadline_s and math.ceil(self._reach.deadline_s)
-                patch = functools.partial(self._patch, thing["metadata"]["name"])
-                self._insist(functools.partial(patch, {"activeDeadlineSeconds": limit_s}))
+        for job, own_s in self._own_limits.items():
+            self._insist(functools.partial(self._patch, job, {LIMIT: own_s}))
 
     def _insist(self, work: Callable[[], None]) -> None:
         """Repeat a call while the API is away, for at most the time that pods are waited for."""
@@ -514,10 +514,12 @@ class _Looking:
         self._began_s = self._looked_s = time.monotonic()
         self._told: set[str] = set()
 
-    def search_in_turn(self) -> None:
-        """Search if the last time was LOOK_S ago. Raises PslaunchError."""
-        if time.monotonic() >= self._looked_s + LOOK_S:
-            self.search()
+    def search_in_turn(self) -> bool:
+        """Search if the last time was LOOK_S ago, and return True then. Raises PslaunchError."""
+        if time.monotonic() < self._looked_s + LOOK_S:
+            return False
+        self.search()
+        return True
 
     def search(self) -> None:
         """Search now. Raises PreflightError for a reason that does not pass, or has not in time."""

@@ -21,6 +21,8 @@ FIRST_S: Final = 6.0  # for the first answer, before anything is made
 ANSWER_S: Final = 35.0  # for each part of another: a webhook may take 30 s
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # in a pod that has one
 
+METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
 T = TypeVar("T")
 
 
@@ -74,6 +76,18 @@ class Cluster:
         kind = re.sub(r"(?<!^)(?=[A-Z])", "_", thing["kind"]).lower()
         function: Callable[..., Any] = getattr(apis[thing["apiVersion"]], f"{verb}_namespaced_{kind}")
         return function
+
+    def read_metadata(self, kind: str, name: str) -> Any:
+        """Return an object of the core API without its contents. kind: as `secret`. Raises PslaunchError."""
+        from kubernetes import client
+
+        api = client.ApiClient(self.api.configuration, "Accept", METADATA)  # before the library's own choice
+        try:
+            read = getattr(client.CoreV1Api(api), f"read_namespaced_{kind}")
+            answer = self.call(f"get {kind} {name}", read, name, self.namespace, _preload_content=False)
+            return json.loads(answer.data)
+        finally:
+            api.close()
 
     def has_right(self, right: Right) -> bool:
         """Ask for a right of this user in the namespace. Raises PslaunchError."""

@@ -5,7 +5,8 @@ Lists whose items have a merge key are merged by it, as the API server does; all
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ MERGE_KEYS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 SERVICE_PORTS: Final = "spec.ports"  # by `port`; those of containers by `containerPort`
 CONTAINER: Final = "node"
+# As the API server reads amounts of resources.
+QUANTITY: Final = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
 # Fields of a Job that a patch may change or take away; all others are needed as they are.
 FREE: Final = (
     "spec.ttlSecondsAfterFinished",
@@ -158,6 +161,9 @@ def _check(thing: Object, patched: Object) -> None:
         raise SpecError(f"--patch: {thing['kind']} {path} must stay as it is: the job needs it")
     if thing["kind"] != "Job":
         return
+    for kind in ("containers", "initContainers"):
+        path = f"spec.template.spec.{kind}"
+        _check_amounts(_look_up(patched, path) or (), path)
     for path, why in ABSENT.items():
         if _look_up(patched, path) is not None:
             raise SpecError(f"--patch: Job {path} can't be set: {why}")
@@ -168,6 +174,19 @@ def _check(thing: Object, patched: Object) -> None:
             f"--patch: Job spec.template.spec.containers.{more[0]}: a pod ends with the container "
             f"{CONTAINER}; add others as initContainers with restartPolicy: Always"
         )
+
+
+def _check_amounts(containers: Iterable[Object], path: str) -> None:
+    """Raise SpecError with the first resource whose amount is none."""
+    for container in containers:
+        for kind in ("limits", "requests"):
+            place = f"--patch: Job {path}.{container['name']}.resources.{kind}"
+            amounts = _look_up(container, f"resources.{kind}") or {}
+            if not isinstance(amounts, dict):
+                raise SpecError(f"{place}: {amounts!r}: expected amounts by the names of resources")
+            for name, amount in amounts.items():
+                if not QUANTITY.fullmatch(str(amount)):
+                    raise SpecError(f"{place}.{name}: {amount!r}: expected an amount such as 2, 500m or 4Gi")
 
 
 def _list_broken(needed: Any, found: Any, path: str) -> Iterator[str]:

@@ -13,13 +13,21 @@ def _list(resource: str, *verbs: str, group: str = "") -> tuple[Right, ...]:
 
 # Objects of a job, and the view of its pods.
 JOB: Final = (
-    *_list("jobs", "create", "get", "list", "watch", "patch", "delete", group="batch"),
-    *_list("services", "create", "get", "list", "watch", "patch", "delete"),
-    *_list("configmaps", "create", "get", "list", "watch", "patch", "delete"),
+    *_list("jobs", "create", "list", "patch", "delete", group="batch"),
+    *_list("services", "create", "list", "delete"),
+    *_list("configmaps", "create", "list", "delete"),
     *_list("secrets", "create", "delete"),
-    *_list("pods", "get", "list", "watch", "delete"),
+    *_list("pods", "list", "delete"),
+    *_list("events", "list"),
+)
+# For the steps of docs/kubernetes.md with kubectl: `apply --server-side`, `get`, `logs`, `describe`.
+KUBECTL: Final = (
+    *_list("jobs", "get", "watch", group="batch"),
+    *_list("services", "get", "watch", "patch"),
+    *_list("configmaps", "get", "watch", "patch"),
+    *_list("pods", "get", "watch"),
     *_list("pods/log", "get"),
-    *_list("events", "get", "list", "watch"),
+    *_list("events", "get", "watch"),
 )
 # The line to a running job. The library asks for it by GET; later servers want to see `create` too.
 EXEC: Final = _list("pods/exec", "get", "create")
@@ -30,7 +38,6 @@ LOOK: Final = (
     *_list("limitranges", "list"),
     *_list("networkpolicies", "list", group="networking.k8s.io"),
 )
-# For `--network_policy` in addition.
-POLICY: Final = _list(
-    "networkpolicies", "create", "get", "watch", "patch", "delete", group="networking.k8s.io"
-)
+# For `--network_policy` in addition, and for kubectl with it.
+POLICY: Final = _list("networkpolicies", "create", "delete", group="networking.k8s.io")
+KUBECTL_POLICY: Final = _list("networkpolicies", "get", "watch", "patch", group="networking.k8s.io")

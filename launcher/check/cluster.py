@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO
 from ..backends import k8s_manifests as manifests
 from ..backends.k8s_api import Cluster, open_cluster
 from ..backends.k8s_errors import AbsentError, Right
-from ..backends.k8s_rights import EXEC, JOB, LOOK, POLICY
+from ..backends.k8s_rights import EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY
 from ..errors import ClusterError, RightsError, SpecError
 from ..node.job import choose_gate_port, place
 from ..options.k8s_spec import K8sReach
@@ -38,7 +38,8 @@ def check_cluster(
     reach: K8sReach = spec.site.reach
     plan = make_plan(spec, spec.job_name)
     port = choose_gate_port(place(plan, plan.nodes))
-    needs = find_needs(manifests.make_objects(plan, reach, environ), port, attached=not spec.detach)
+    *others, job = manifests.make_objects(plan, reach, environ)
+    needs = find_needs([*others, manifests.make_secret(job), job], port, attached=not spec.detach)
     try:
         cluster = open_cluster(reach.access, environ)
         try:
@@ -55,7 +56,8 @@ def check_cluster(
 
 def list_rights(needs: Needs) -> list[Right]:
     """Return the rights to ask for."""
-    return [*JOB, *EXEC, *LOOK, *(POLICY if needs.policies else ())]
+    of_policies = (*POLICY, *KUBECTL_POLICY) if needs.policies else ()
+    return [*JOB, *EXEC, *LOOK, *KUBECTL, *of_policies]
 
 
 def examine(cluster: Cluster, needs: Needs) -> ClusterSeen:
@@ -103,7 +105,7 @@ def _name_secrets(needs: Needs) -> list[str]:
 def _has_secret(cluster: Cluster, name: str) -> bool | None:
     """Return True if a secret exists; None without the right to know."""
     try:
-        cluster.call(f"get secret {name}", cluster.core.read_namespaced_secret, name, cluster.namespace)
+        cluster.read_metadata("secret", name)
     except RightsError:
         return None
     except AbsentError:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from ..backends.k8s_errors import Right, make_rule
-from ..backends.k8s_rights import EXEC, LOOK
+from ..backends.k8s_rights import EXEC, KUBECTL, KUBECTL_POLICY, LOOK
 from ..node import codes
 from .findings import FindingKind
 from .table import WORDS, Level, Table
@@ -63,6 +63,10 @@ KINDS: Final[Mapping[str, FindingKind]] = {
     "no look": FindingKind(
         "rights", "warning",
         "nothing for the job, since only this check looks there; RULE",
+    ),
+    "no kubectl": FindingKind(
+        "rights", "warning",
+        "nothing for pslaunch, but kubectl needs it: apply --server-side, get, logs, describe; RULE",
     ),
     "quota": FindingKind(
         "quota", "problem",
@@ -224,15 +228,17 @@ def _judge_server(seen: ClusterSeen) -> Iterator[ClusterFinding]:
 
 
 def _judge_rights(missing: Sequence[Right], *, attached: bool) -> Iterator[ClusterFinding]:
-    for resource in dict.fromkeys((right.group, right.resource) for right in missing):
-        rights = tuple(right for right in missing if (right.group, right.resource) == resource)
-        kind = "no right"
-        if rights[0] in EXEC:
-            kind = "no exec" if attached else "no line"
-        elif rights[0] in LOOK:
-            kind = "no look"
+    kinds = {
+        **dict.fromkeys(EXEC, "no exec" if attached else "no line"),
+        **dict.fromkeys(LOOK, "no look"),
+        **dict.fromkeys((*KUBECTL, *KUBECTL_POLICY), "no kubectl"),
+    }
+    found: dict[tuple[str, str, str], list[Right]] = {}
+    for right in missing:
+        found.setdefault((kinds.get(right, "no right"), right.group, right.resource), []).append(right)
+    for (kind, _, resource), rights in found.items():
         verbs = ", ".join(right.verb for right in rights)
-        yield ClusterFinding(kind, f"no right to {verbs} {resource[1]}", rights)
+        yield ClusterFinding(kind, f"no right to {verbs} {resource}", tuple(rights))
 
 
 # --- Amounts: quotas and limits. ---

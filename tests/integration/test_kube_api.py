@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from pslaunch.backends.k8s_api import Cluster, open_cluster
-from pslaunch.backends.k8s_errors import Right
+from pslaunch.backends.k8s_errors import AbsentError, Right
 from pslaunch.errors import ClusterError, PreflightError, PslaunchError, RightsError, SpecError
 from pslaunch.options.k8s_spec import Access
 from support.kube import Kube
@@ -140,6 +140,21 @@ def test_rights_are_known_before_they_are_used(opened: Cluster) -> None:
     assert not opened.has_right(Right("get", "secrets"))
     with pytest.raises(RightsError, match="has no right to get secrets"):
         opened.demand_rights([Right("create", "jobs", "batch"), Right("get", "secrets")])
+
+
+def test_metadata_comes_without_the_contents(cluster: Kube) -> None:
+    secret = {"metadata": {"name": "private", "labels": {"a": "b"}}, "stringData": {"key": "hidden"}}
+    cluster.core.create_namespaced_secret(cluster.namespace, secret)
+    access = Access(str(cluster.kubeconfig.with_name("admin.kubeconfig")), namespace=cluster.namespace)
+    admin = open_cluster(access, {})
+    try:
+        found = admin.read_metadata("secret", "private")
+        with pytest.raises(AbsentError):
+            admin.read_metadata("secret", "absent")
+    finally:
+        admin.close()
+        cluster.core.delete_namespaced_secret("private", cluster.namespace)
+    assert found["metadata"]["labels"] == {"a": "b"} and found.keys().isdisjoint(("data", "type"))
 
 
 def test_missing_namespace_is_named(cluster: Kube) -> None:

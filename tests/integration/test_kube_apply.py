@@ -72,6 +72,23 @@ def list_deadlines(cluster: Kube) -> list[int]:
     return [job.spec.active_deadline_seconds for job in jobs if job.spec.active_deadline_seconds]
 
 
+def test_own_time_limit_of_a_job_returns_once_its_programs_run(cluster: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text(POLITE)
+    (workspace / "patch.yaml").write_text("kind: Job\nspec: {activeDeadlineSeconds: 900}\n")
+    options = (*ALONE, *QUICK, f"--patch={workspace}/patch.yaml")
+    with running(KubePlace(cluster, 1), workspace, *options) as job:
+        job.until_printed("ready", ["trainer/0"])
+        poll_until(lambda: list_deadlines(cluster) == [900], describe=lambda: str(list_deadlines(cluster)))
+        job.launcher.proc.send_signal(signal.SIGINT)
+        assert job.launcher.wait() == codes.INT
+
+
+def test_shorter_time_limit_of_a_job_holds_from_its_beginning(cluster: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text("")
+    code, job = finished(KubePlace(cluster, 1), workspace, *ALONE, "--cpu=1000", "--deadline=3")
+    assert (code, "the job's time is over" in job.launcher.output()) == (codes.NODE_LOST, True)
+
+
 COUNT = """
 import time
 for i in range(400):

@@ -87,8 +87,9 @@ def test_namespace_without_rights_shows_each_with_its_rule(check: Check) -> None
     code, told = check("--namespace=default")
     assert code == codes.RIGHTS
     said = {finding["text"]: finding["advice"] for finding in told["findings"]}
-    rule = '{apiGroups: ["batch"], resources: [jobs], verbs: [create, get, list, watch, patch, delete]}'
-    assert rule in said["no right to create, get, list, watch, patch, delete jobs"]
+    rule = '{apiGroups: ["batch"], resources: [jobs], verbs: [create, list, patch, delete]}'
+    assert rule in said["no right to create, list, patch, delete jobs"]
+    assert "nothing for pslaunch" in said["no right to get pods/log"]
     assert "resources: [pods/exec]" in said["no right to get, create pods/exec"]
 
 
@@ -108,6 +109,13 @@ def test_quota_that_demands_amounts_is_found(check: Check, added: Callable[..., 
     assert name_findings(check("--nodes=2")[1]) == ["amounts", "quota"]
     code, told = check("--memory=2Gi")
     assert (code, name_findings(told)) == (codes.PREFLIGHT, ["quota"])
+
+
+def test_secret_of_the_job_counts_in_a_quota(check: Check, added: Callable[..., None]) -> None:
+    added("resource_quota", {"hard": {"secrets": "0"}})
+    code, told = check()
+    assert (code, name_findings(told)) == (codes.PREFLIGHT, ["quota"])
+    assert "the job needs 1" in told["findings"][0]["text"]
 
 
 def test_limits_of_the_namespace_are_found(check: Check, added: Callable[..., None]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from kubernetes import client, utils
+from kubernetes import client, utils, watch
 
 from integration.test_contract_training import TRAIN
 from support.jobs import PSLAUNCH, LocalPlace, finished
@@ -170,6 +170,22 @@ def test_failure_is_the_code_and_the_last_message_of_pod_0(applied: Applied, wor
     (workspace / "train.py").write_text(FAIL)
     code, end, log = applied.run(workspace, "--nodes=2", "--server_num=0", "--memory=200Mi", "--cpu=1")
     assert (code, end["code"], end["failure"]["what"]) == (5, 5, "trainer/1"), log
+
+
+def test_queue_that_releases_early_is_not_taken_back(cluster: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text("")
+    jobs, name = cluster.batch, cluster.namespace
+    version = jobs.list_namespaced_job(name).metadata.resource_version
+    where = (f"--kubeconfig={cluster.kubeconfig}", f"--namespace={name}", f"--image={PYTHON}")
+    argv = [*PSLAUNCH, "k8s", "apply", *where, "--server_num=0", "--queue=team", "--wait_timeout=60"]
+    with subprocess.Popen(argv, cwd=workspace) as launcher:
+        seen = watch.Watch().stream(
+            jobs.list_namespaced_job, name, resource_version=version, timeout_seconds=60
+        )
+        job = next(seen)["object"].metadata.name
+        jobs.patch_namespaced_job(job, name, {"spec": {"suspend": False}})
+        assert launcher.wait() == 0
+    cluster.wait_until_gone()
 
 
 @pytest.mark.slow

@@ -188,14 +188,23 @@ def test_files_that_ended_with_their_pods_are_named(
     assert done.returncode == codes.IO and any(text in done.stderr for text in words), done.stderr
 
 
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize(("code", "linger"), [(0, "0"), (3, "0"), (3, "60")])
 def test_detached_job_that_ends_at_once_has_its_own_code(
-    cluster: Kube, workspace: Path, tmp_path: Path, code: int
+    cluster: Kube, workspace: Path, tmp_path: Path, code: int, linger: str
 ) -> None:
     (workspace / "train.py").write_text(f"raise SystemExit({code})")
     where = [f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}"]
     done = subprocess.run(
-        [*PSLAUNCH, "k8s", "apply", *where, f"--image={PYTHON}", "--server_num=0", "--detach", "--linger=0"],
+        [
+            *PSLAUNCH,
+            "k8s",
+            "apply",
+            *where,
+            f"--image={PYTHON}",
+            "--server_num=0",
+            "--detach",
+            f"--linger={linger}",
+        ],
         cwd=workspace,
         env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
         capture_output=True,

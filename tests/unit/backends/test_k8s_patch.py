@@ -93,6 +93,15 @@ def test_patch_adds_to_the_pod_and_its_container() -> None:
             "shareProcessNamespace: true",
             "shareProcessNamespace can't be set: the keeper is the first process",
         ),
+        (
+            "containers: [{name: node, resources: {limits: {cpu: lots}}}]",
+            "containers.node.resources.limits.cpu: 'lots': expected an amount",
+        ),
+        (
+            "initContainers: [{name: own, resources: {requests: {memory: 4 Gi}}}]",
+            "initContainers.own.resources.requests.memory: '4 Gi': expected an amount",
+        ),
+        ("containers: [{name: node, resources: 3}]", "containers.node.resources.limits: 3: expected amounts"),
         ("containers: [{image: p}]", "spec.template.spec.containers: an item has no name"),
         ("nodeSelector: {$retainKeys: [a]}", "nodeSelector: \\$retainKeys is not supported here"),
     ],
@@ -115,6 +124,11 @@ def test_patch_that_breaks_the_job_is_refused_with_its_field(text: str, field: s
 def test_patch_of_the_jobs_own_fields_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match=r"--patch: Job (metadata|spec)"):
         patch(text)
+
+
+@pytest.mark.parametrize("amount", ["2", "0.5", ".5", "500m", "4Gi", "1e3", "0", "'1.5E'"])
+def test_patch_may_have_all_amounts_of_kubernetes(amount: str) -> None:
+    patch_pod(f"containers: [{{name: node, resources: {{limits: {{cpu: {amount}}}}}}}]")
 
 
 def test_patch_may_change_values_of_options() -> None:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from pslaunch.backends.k8s_errors import Right
-from pslaunch.backends.k8s_rights import EXEC, JOB, LOOK, POLICY
+from pslaunch.backends.k8s_rights import EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY
 from pslaunch.check.cluster_findings import (
     COLUMNS,
     KINDS,
@@ -80,8 +80,10 @@ def test_good_cluster_has_no_finding() -> None:
         ({"missing": (Right("create", "jobs", "batch"),)}, ["no right"], codes.RIGHTS),
         ({"missing": EXEC}, ["no exec"], codes.RIGHTS),
         ({"missing": LOOK}, ["no look"] * 4, codes.OK),
+        ({"missing": (Right("get", "pods/log"), Right("watch", "pods"))}, ["no kubectl"] * 2, codes.OK),
+        ({"missing": (Right("list", "pods"), Right("watch", "pods"))}, ["no right", "no kubectl"], 77),
         ({"secrets": {"pull": False, "other": None}}, ["no secret"], codes.PREFLIGHT),
-        ({"missing": (Right("get", "pods"),), "phase": "Terminating"}, ["ending namespace", "no right"], 78),
+        ({"missing": (Right("list", "pods"),), "phase": "Terminating"}, ["ending namespace", "no right"], 78),
     ],
 )  # fmt: skip
 def test_findings_have_codes(change: dict[str, Any], kinds: list[str], code: int) -> None:
@@ -90,9 +92,9 @@ def test_findings_have_codes(change: dict[str, Any], kinds: list[str], code: int
 
 
 def test_rights_are_shown_one_kind_of_object_each_with_the_rule() -> None:
-    missing = (Right("create", "jobs", "batch"), Right("delete", "jobs", "batch"), Right("get", "pods"))
+    missing = (Right("create", "jobs", "batch"), Right("delete", "jobs", "batch"), Right("list", "pods"))
     jobs, pods = find(GOOD._replace(missing=missing), make_needs())
-    assert (jobs.text, pods.text) == ("no right to create, delete jobs", "no right to get pods")
+    assert (jobs.text, pods.text) == ("no right to create, delete jobs", "no right to list pods")
     assert '{apiGroups: ["batch"], resources: [jobs], verbs: [create, delete]}' in jobs.advice
 
 
@@ -240,7 +242,7 @@ def test_the_role_gives_exactly_the_rights() -> None:
     rules = yaml.safe_load(ROLE.read_text())["rules"]
     given = [Right(v, r, g) for rule in rules for g in rule["apiGroups"] for r in rule["resources"]
              for v in rule["verbs"]]  # fmt: skip
-    assert sorted(given) == sorted([*JOB, *EXEC, *LOOK, *POLICY])
+    assert sorted(given) == sorted([*JOB, *EXEC, *LOOK, *POLICY, *KUBECTL, *KUBECTL_POLICY])
 
 
 def test_the_page_has_the_advice_for_every_finding() -> None:
