@@ -19,8 +19,8 @@ C_FLAGS := -std=c11 -D_GNU_SOURCE -fno-math-errno -ffp-contract=off -Iruntime/cs
 C_WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wconversion -Werror
 SANITIZE := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 SANITIZERS = $(shell $(CC) -print-file-name=libasan.so) $(shell $(CC) -print-file-name=libubsan.so)
-# Lets a test make the n-th allocation fail, and the kernel one that does not splice: tests/c/harness.h.
-WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=vmsplice,--wrap=splice
+# Lets a test make the n-th allocation fail: tests/c/harness.h.
+WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
 # Both compilers where both are there; each has warnings that the other lacks.
 COMPILERS := $(sort $(CC) $(shell command -v clang >/dev/null && echo clang))
 ARM64_CC ?= aarch64-linux-gnu-gcc

@@ -16,10 +16,11 @@ void ps_answer_failed(ps_shard *s, ps_peer *p, const ps_err *why) {
     p->dead_ms = s->now_ms;
 }
 
-/* Values of a synchronous object are lent: they do not change until the trainer has them, because it reads
- * all answers of a step before the next push, and no step ends without its gradient or its end of the pass.
+/* Values are sent from their object. Those of a synchronous one do not change until the trainer has them,
+ * because it reads all answers of a step before the next push, and no step ends without its gradient or its
+ * end of the pass.
  */
-void ps_answer(ps_shard *s, ps_peer *p, ps_header head, const void *body, bool lend, void *owned) {
+void ps_answer(ps_shard *s, ps_peer *p, ps_header head, const void *body, void *owned) {
     ps_err err;
     head.epoch = s->config.epoch;
     head.trainer = p->trainer;
@@ -28,17 +29,17 @@ void ps_answer(ps_shard *s, ps_peer *p, ps_header head, const void *body, bool l
         free(owned);
         return;
     }
-    if (ps_peer_answer(p, &head, body, lend, owned, &err) < 0) ps_answer_failed(s, p, &err);
+    if (ps_peer_answer(p, &head, body, owned, &err) < 0) ps_answer_failed(s, p, &err);
     /* The trainer reads while the next answers are made, and their memory is that of the first ones, in the
      * cache. A failure shows again when the rest is sent. */
-    else if (p->out_owned >= EARLY_BYTES) (void)ps_peer_flush(p, &s->pipe, &err);
+    else if (p->out_owned >= EARLY_BYTES) (void)ps_peer_flush(p, &err);
 }
 
 void ps_answer_done(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t object, uint64_t version,
                     uint32_t flags) {
     ps_header head = {
         .op = PS_DONE, .sequence = sequence, .object = object, .version = version, .flags = flags};
-    ps_answer(s, p, head, NULL, false, NULL);
+    ps_answer(s, p, head, NULL, NULL);
 }
 
 void ps_answer_values(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t object, uint32_t flags) {
@@ -49,7 +50,7 @@ void ps_answer_values(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t objec
                       .flags = flags,
                       .version = o->step.version,
                       .length = o->dense.n * sizeof(float)};
-    ps_answer(s, p, head, o->dense.values, !ps_object_async(o), NULL);
+    ps_answer(s, p, head, o->dense.values, NULL);
 }
 
 /* Every error is a frame, and the last one of its connection. */
@@ -59,7 +60,7 @@ void ps_answer_error(ps_shard *s, ps_peer *p, const ps_err *why) {
     void *text = malloc(n + 1);
     if (text != NULL) memcpy(text, why->text, n + 1);
     ps_header head = {.op = PS_ERROR, .sequence = p->head.sequence, .length = text == NULL ? 0 : n};
-    ps_answer(s, p, head, text, false, text);
+    ps_answer(s, p, head, text, text);
     p->in_body = false;
     p->dying = true;
     p->dead_ms = s->now_ms + LINGER_MS;
@@ -77,7 +78,7 @@ int ps_answer_rows(ps_shard *s, ps_peer *p, uint32_t object, const ps_held *keys
                       .version = o->step.version,
                       .length = bytes,
                       .count = keys->count};
-    ps_answer(s, p, head, rows, false, rows);
+    ps_answer(s, p, head, rows, rows);
     return PS_OK;
 }
 
@@ -92,5 +93,5 @@ void ps_answer_versions(ps_shard *s, ps_peer *p, uint64_t sequence) {
     if (body == NULL) n = 0;
     ps_header head = {
         .op = PS_VERSIONS, .sequence = sequence, .version = s->pass, .length = 16 * n, .count = (uint32_t)n};
-    ps_answer(s, p, head, body, false, body);
+    ps_answer(s, p, head, body, body);
 }

@@ -49,7 +49,7 @@ static int send_link(ps_link *l, ps_err *err) {
     struct iovec iov[PIECES];
     sent_bytes(l, 0); /* skips requests already answered */
     while (l->sending != NULL) {
-        int64_t sent = ps_conn_send(&l->conn, iov, gather(l, iov), false, err);
+        int64_t sent = ps_conn_send(&l->conn, iov, gather(l, iov), err);
         if (sent < 0) return (int)sent;
         sent_bytes(l, (uint64_t)sent);
     }

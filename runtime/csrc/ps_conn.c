@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 enum { KEEP_IDLE_S = 15, KEEP_INTERVAL_S = 5, KEEP_COUNT = 3, USER_TIMEOUT_MS = 30000 };
-enum { PIPE_BYTES = 1 << 20, BATCH_BYTES = 512 << 10 };
+enum { BATCH_BYTES = 512 << 10 };
 
 void ps_conn_init(ps_conn *c) {
     c->fd = -1;
@@ -133,56 +133,10 @@ bool ps_conn_buffered(const ps_conn *c) {
     return c->from < c->to;
 }
 
-void ps_pipe_init(ps_pipe *p) {
-    p->in = p->out = -1;
-    p->unfit = false;
-}
-
-void ps_pipe_close(ps_pipe *p) {
-    if (p->in >= 0) close(p->in);
-    if (p->out >= 0) close(p->out);
-    p->in = p->out = -1;
-}
-
-static bool open_pipe(ps_pipe *p) {
-    int fds[2];
-    if (p->out >= 0) return true;
-    if (pipe2(fds, O_NONBLOCK | O_CLOEXEC) < 0) return false; /* no descriptor just now */
-    p->out = fds[0];
-    p->in = fds[1];
-    /* A user may have few large pipes; with small ones copying is cheaper. */
-    p->unfit = fcntl(p->in, F_SETPIPE_SZ, PIPE_BYTES) < PIPE_BYTES;
-    return !p->unfit;
-}
-
-/* Put pages into an empty pipe. Returns the number of bytes; 0: they must be copied. */
-static size_t fill_pipe(ps_pipe *p, const uint8_t *src, size_t n) {
-    if (p->unfit || !open_pipe(p)) return 0;
-    ssize_t filled = vmsplice(p->in, &(struct iovec){(void *)(uintptr_t)src, n}, 1, SPLICE_F_NONBLOCK);
-    p->unfit = filled <= 0;
-    return p->unfit ? 0 : (size_t)filled;
-}
-
-int64_t ps_conn_lend(ps_conn *c, ps_pipe *pipe, const void *src, size_t n, ps_err *err) {
-    if (c->fd < 0) return ps_fail(err, PS_ECONN, 0, "not connected");
-    size_t filled = fill_pipe(pipe, src, n);
-    if (filled > 0) {
-        unsigned flags = SPLICE_F_NONBLOCK | (filled < n ? SPLICE_F_MORE : 0);
-        ssize_t taken = splice(pipe->out, NULL, c->fd, NULL, filled, flags);
-        int error = errno;
-        if (taken != (ssize_t)filled) ps_pipe_close(pipe); /* its rest is sent again next time */
-        if (taken > 0) return taken;
-        if (taken < 0 && is_for_later(error)) return PS_EAGAIN;
-    }
-    int64_t sent = ps_conn_send(c, &(struct iovec){(void *)(uintptr_t)src, n}, 1, false, err);
-    if (filled > 0 && sent > 0) pipe->unfit = true; /* this works where splice() did not */
-    return sent;
-}
-
-int64_t ps_conn_send(ps_conn *c, struct iovec *iov, size_t n, bool more, ps_err *err) {
+int64_t ps_conn_send(ps_conn *c, struct iovec *iov, size_t n, ps_err *err) {
     if (c->fd < 0) return ps_fail(err, PS_ECONN, 0, "not connected");
     struct msghdr msg = {.msg_iov = iov, .msg_iovlen = n};
-    ssize_t sent = sendmsg(c->fd, &msg, MSG_NOSIGNAL | (more ? MSG_MORE : 0));
+    ssize_t sent = sendmsg(c->fd, &msg, MSG_NOSIGNAL);
     if (sent >= 0) return sent;
     return is_for_later(errno) ? PS_EAGAIN : ps_fail(err, PS_ECONN, errno, "sending");
 }

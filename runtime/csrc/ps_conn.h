@@ -19,19 +19,6 @@ typedef struct ps_conn {
     uint8_t in[PS_CONN_BUFFER];
 } ps_conn;
 
-/* Pipe for pages on their way from memory to a socket; empty between two calls, so one per thread is enough.
- */
-typedef struct ps_pipe {
-    int in, out; /* owned; -1: none */
-    bool unfit;  /* copying is cheaper here, or the only way */
-} ps_pipe;
-
-/* Initialise without a pipe. Can't fail. */
-void ps_pipe_init(ps_pipe *p);
-
-/* Release the pipe; it may be used again. Can't fail. */
-void ps_pipe_close(ps_pipe *p);
-
 /* Initialise without a socket. Can't fail. */
 void ps_conn_init(ps_conn *c);
 
@@ -62,13 +49,8 @@ void ps_conn_await(ps_conn *c, uint64_t left);
 /* Return true if bytes were read and not taken. */
 bool ps_conn_buffered(const ps_conn *c);
 
-/* Send from iov[0..n), n > 0, as much as the socket takes. `more`: further data follows at once. Returns the
- * number of bytes, PS_EAGAIN or PS_ECONN. Raises no signal. */
-int64_t ps_conn_send(ps_conn *c, struct iovec *iov, size_t n, bool more, ps_err *err);
-
-/* Send src[0..n), n > 0, as much as the socket takes, without a copy if possible: the other side
- * then reads the contents of src at its time of reading. Returns the number of bytes, PS_EAGAIN or PS_ECONN.
- * May raise SIGPIPE, which Python ignores. */
-int64_t ps_conn_lend(ps_conn *c, ps_pipe *pipe, const void *src, size_t n, ps_err *err);
+/* Send from iov[0..n), n > 0, as much as the socket takes. Returns the number of bytes, PS_EAGAIN or
+ * PS_ECONN. Raises no signal. */
+int64_t ps_conn_send(ps_conn *c, struct iovec *iov, size_t n, ps_err *err);
 
 #endif

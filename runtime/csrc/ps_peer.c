@@ -4,10 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    SEND_AT_ONCE = 32,    /* answers in one system call */
-    LENT_BYTES = 64 << 10 /* from this size values are lent to the socket; copying less is faster */
-};
+enum { SEND_AT_ONCE = 32 }; /* answers in one system call */
 
 void ps_peer_init(ps_peer *p, uint32_t trainer) {
     memset(p, 0, sizeof *p);
@@ -60,7 +57,7 @@ static int grow(ps_peer *p, ps_err *err) {
     return PS_OK;
 }
 
-int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, bool lend, void *owned, ps_err *err) {
+int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, void *owned, ps_err *err) {
     int code = p->out_to == p->out_cap ? grow(p, err) : PS_OK;
     if (code < 0) {
         free(owned);
@@ -71,18 +68,12 @@ int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, bool len
     r->body = body;
     r->length = (size_t)head->length;
     r->owned = owned;
-    r->lend = lend;
     if (owned != NULL) p->out_owned += r->length;
     return PS_OK;
 }
 
-static bool lent(const ps_reply *r) {
-    return r->lend && r->length >= LENT_BYTES;
-}
-
-/* Collect the unsent parts of the first answers as iovecs; not beyond the header of a lent body,
- * whose presence `more` reports. */
-static size_t gather(const ps_peer *p, struct iovec *iov, bool *more) {
+/* Collect the unsent parts of the first answers as iovecs. Returns their number. */
+static size_t gather(const ps_peer *p, struct iovec *iov) {
     size_t n = 0, sent = p->out_sent;
     for (size_t i = p->out_from; i < p->out_to && i < p->out_from + SEND_AT_ONCE; i++) {
         ps_reply *r = &p->out[i];
@@ -90,8 +81,6 @@ static size_t gather(const ps_peer *p, struct iovec *iov, bool *more) {
             iov[n++] = (struct iovec){r->header + sent, PS_HEADER_BYTES - sent};
             sent = PS_HEADER_BYTES;
         }
-        *more = lent(r);
-        if (*more) break;
         size_t at = sent - PS_HEADER_BYTES;
         if (at < r->length) iov[n++] = (struct iovec){(void *)(r->body + at), r->length - at};
         sent = 0;
@@ -112,21 +101,10 @@ static void advance(ps_peer *p, size_t sent) {
     p->out_from = p->out_to = 0;
 }
 
-static int64_t send_some(ps_peer *p, ps_pipe *pipe, ps_err *err) {
+int ps_peer_flush(ps_peer *p, ps_err *err) {
     struct iovec iov[2 * SEND_AT_ONCE];
-    const ps_reply *r = &p->out[p->out_from];
-    if (!lent(r) || p->out_sent < PS_HEADER_BYTES) {
-        bool more = false;
-        size_t n = gather(p, iov, &more);
-        return ps_conn_send(&p->conn, iov, n, more, err);
-    }
-    size_t at = p->out_sent - PS_HEADER_BYTES;
-    return ps_conn_lend(&p->conn, pipe, r->body + at, r->length - at, err);
-}
-
-int ps_peer_flush(ps_peer *p, ps_pipe *pipe, ps_err *err) {
     while (ps_peer_unsent(p)) {
-        int64_t sent = send_some(p, pipe, err);
+        int64_t sent = ps_conn_send(&p->conn, iov, gather(p, iov), err);
         if (sent < 0) return (int)sent;
         advance(p, (size_t)sent);
     }

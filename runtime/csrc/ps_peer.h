@@ -35,7 +35,6 @@ typedef struct ps_reply {
     const uint8_t *body; /* borrowed from an object, or `owned` */
     size_t length;
     void *owned; /* freed when the answer has gone */
-    bool lend;   /* the body does not change until the trainer has it */
 } ps_reply;
 
 typedef struct ps_peer {
@@ -86,16 +85,14 @@ void ps_peer_close(ps_peer *p);
  * already taken stay taken. Can't fail. */
 void ps_peer_lost(ps_peer *p);
 
-/* Queue an answer; takes over `owned` in any case. `lend`: the body does not change until the trainer has
- * it. PS_OK, PS_ENOMEM, or PS_ELIMIT beyond PS_MAX_ANSWERS. */
-int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, bool lend, void *owned, ps_err *err);
+/* Queue an answer; takes over `owned` in any case. PS_OK, PS_ENOMEM, or PS_ELIMIT beyond PS_MAX_ANSWERS. */
+int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, void *owned, ps_err *err);
 
 /* Return true if a part of this body waits to be sent. */
 bool ps_peer_owes(const ps_peer *p, const void *body);
 
-/* Send queued answers as far as the socket takes them; values go through `pipe`. PS_OK (all sent), PS_EAGAIN
- * or PS_ECONN. */
-int ps_peer_flush(ps_peer *p, ps_pipe *pipe, ps_err *err);
+/* Send queued answers as far as the socket takes them. PS_OK (all sent), PS_EAGAIN or PS_ECONN. */
+int ps_peer_flush(ps_peer *p, ps_err *err);
 
 /* Return the missing bytes of the body being received; earlier ones are sent again, and count. */
 uint64_t ps_peer_left(const ps_peer *p);

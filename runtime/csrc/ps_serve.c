@@ -326,7 +326,7 @@ static void respond_shrink(ps_shard *s, ps_peer *p) {
                       .object = p->head.object,
                       .version = o->step.version,
                       .count = (uint32_t)o->shrunk};
-    ps_answer(s, p, head, NULL, false, NULL);
+    ps_answer(s, p, head, NULL, NULL);
 }
 
 static int respond(ps_shard *s, ps_peer *p, ps_err *err) {

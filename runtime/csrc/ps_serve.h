@@ -13,7 +13,6 @@ typedef struct ps_shard {
     int epoll_fd;
     int save_fd; /* file to save to at the end; -1: none */
     int64_t now_ms;
-    ps_pipe pipe;
     ps_peer *peers; /* [trainers] */
     ps_object **objects;
     uint32_t objects_n, objects_cap;
@@ -48,9 +47,9 @@ void ps_shard_drop(ps_shard *s, ps_peer *p, const char *why);
  * then. Else it is refused, and err has the reason. */
 int ps_serve_begin(ps_shard *s, ps_peer *p, ps_err *err);
 
-/* Answer the trainer; `head` has op, sequence and what the answer says. lend: the body stays unchanged until
- * it is sent; owned: memory to free then, or NULL. */
-void ps_answer(ps_shard *s, ps_peer *p, ps_header head, const void *body, bool lend, void *owned);
+/* Answer the trainer; `head` has op, sequence and what the answer says. owned: memory to free when the body
+ * is sent, or NULL. */
+void ps_answer(ps_shard *s, ps_peer *p, ps_header head, const void *body, void *owned);
 
 /* Answer with DONE. */
 void ps_answer_done(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t object, uint64_t version,

@@ -141,7 +141,7 @@ void ps_shard_drop(ps_shard *s, ps_peer *p, const char *why) {
 static void settle_peer(ps_shard *s, ps_peer *p) {
     ps_err err;
     if (p->conn.fd < 0) return;
-    if (ps_peer_flush(p, &s->pipe, &err) == PS_ECONN) {
+    if (ps_peer_flush(p, &err) == PS_ECONN) {
         ps_shard_drop(s, p, err.text);
         return;
     }
@@ -158,7 +158,7 @@ static bool read_peer(ps_shard *s, ps_peer *p, uint32_t events, ps_err *err) {
     const uint32_t broken = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
     ps_conn_ready(&p->conn);
     if (p->full) {
-        if (ps_peer_flush(p, &s->pipe, err) == PS_ECONN) return true;
+        if (ps_peer_flush(p, err) == PS_ECONN) return true;
         p->full = ps_peer_full(p);
         events |= EPOLLIN; /* remaining input */
     }
@@ -311,7 +311,6 @@ static void close_peers(ps_shard *s) {
 static void tear_down(ps_shard *s) {
     for (uint32_t i = 0; i < s->objects_n; i++) ps_object_free(s->objects[i]);
     if (s->epoll_fd >= 0) close(s->epoll_fd);
-    ps_pipe_close(&s->pipe);
     free(s->objects);
     free(s->peers);
     free(s->ended);
@@ -330,7 +329,6 @@ int ps_shard_run(const ps_shard_config *config, ps_err *err) {
     if (s == NULL) return ps_fail(err, PS_ENOMEM, 0, "a shard");
     s->config = *config;
     s->epoll_fd = s->save_fd = -1;
-    ps_pipe_init(&s->pipe);
     unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
     int code = set_up(s, err);
     if (code == PS_OK) code = loop(s, err);

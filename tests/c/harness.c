@@ -1,13 +1,10 @@
 #include "harness.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
 
 enum { MAX_TESTS = 512 };
 
@@ -86,40 +83,6 @@ void *__wrap_aligned_alloc(size_t align, size_t size) {
     return fails_now() ? NULL : __real_aligned_alloc(align, size);
 }
 
-/* The errors are set while no thread of a test runs, or by that thread alone. */
-static int vmsplice_error, splice_error;
-static atomic_long spliced;
-
-void harness_fail_splice(int into_pipe, int out_of_pipe) {
-    vmsplice_error = into_pipe;
-    splice_error = out_of_pipe;
-}
-
-long harness_spliced(void) {
-    return spliced;
-}
-
-ssize_t __real_vmsplice(int fd, const struct iovec *iov, size_t n, unsigned flags);
-ssize_t __real_splice(int in, off_t *in_at, int out, off_t *out_at, size_t n, unsigned flags);
-ssize_t __wrap_vmsplice(int fd, const struct iovec *iov, size_t n, unsigned flags);
-ssize_t __wrap_splice(int in, off_t *in_at, int out, off_t *out_at, size_t n, unsigned flags);
-
-ssize_t __wrap_vmsplice(int fd, const struct iovec *iov, size_t n, unsigned flags) {
-    if (vmsplice_error == 0) return __real_vmsplice(fd, iov, n, flags);
-    errno = vmsplice_error;
-    return -1;
-}
-
-ssize_t __wrap_splice(int in, off_t *in_at, int out, off_t *out_at, size_t n, unsigned flags) {
-    if (splice_error == 0) {
-        ssize_t done = __real_splice(in, in_at, out, out_at, n, flags);
-        if (done > 0) spliced += done;
-        return done;
-    }
-    errno = splice_error;
-    return -1;
-}
-
 int main(int argc, char **argv) {
     int failed = 0, ran = 0;
     signal(SIGPIPE, SIG_IGN); /* a test may still write to what the other side has closed by then */
@@ -129,7 +92,6 @@ int main(int argc, char **argv) {
         int before = failed_checks;
         tests[i].run();
         harness_fail_alloc(0);
-        harness_fail_splice(0, 0);
         failed += failed_checks != before;
         ran++;
     }

@@ -27,12 +27,6 @@ bool harness_check(bool ok, const char *condition, const char *file, int line);
  * whether the last one asked for has failed. */
 bool harness_fail_alloc(long n);
 
-/* Make vmsplice() and splice() fail with these errors; 0, as at first: they don't. */
-void harness_fail_splice(int into_pipe, int out_of_pipe);
-
-/* Bytes that were spliced out of pipes so far. */
-long harness_spliced(void);
-
 /* A random number, the same in every run. */
 uint64_t harness_random(void);
 

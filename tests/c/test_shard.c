@@ -1,4 +1,3 @@
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
@@ -30,22 +29,6 @@ TEST(pushes_of_three_trainers_are_summed) {
 TEST(pushes_count_once_when_connections_break) {
     test_pushes(1, 7);
     test_pushes(3, 23);
-}
-
-TEST(values_are_lent) {
-    long before = harness_spliced();
-    test_pushes(3, 0);
-    CHECK(harness_spliced() - before >= 9L * SIZE * (long)sizeof(float));
-}
-
-TEST(where_values_can_not_be_lent_they_are_copied) {
-    long before = harness_spliced();
-    const int errors[][2] = {{ENOSYS, 0}, {0, EINVAL}, {0, EPERM}};
-    for (size_t i = 0; i < 3; i++) {
-        harness_fail_splice(errors[i][0], errors[i][1]);
-        test_pushes(3, 5);
-    }
-    CHECK(harness_spliced() == before);
 }
 
 TEST(a_trainer_that_ended_the_pass_is_an_empty_push) {
