@@ -125,7 +125,13 @@ def find_outside(  # returns the first column with an id that is not below its l
 
 # -- shards and frames: py_shard.c, documented in csrc/ps_shard.h and ps_frame.h
 
-def run_shard(trainers: int, epoch: int, mailbox_fd: int, event_fd: int, stall_after_s: float) -> None: ...
+# Values that an object has in place of trainer 0's: its name, values, dim of a table or 0, shard of the table
+# among so many. A table's are of all its rows.
+_First = tuple[str, _F32, int, int, int]
+
+def run_shard(
+    trainers: int, epoch: int, mailbox_fd: int, event_fd: int, stall_after_s: float, first: list[_First]
+) -> None: ...
 def decode_header(data: bytes, /) -> dict[str, int] | None: ...  # ValueError: it can't be one
 def encode_header(
     op: int,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+
 from . import fleet, publish
 from .entry import CountFilterEntry, ProbabilityEntry, ShowClickEntry
 from .io import refuse_dataset
@@ -17,6 +20,9 @@ __all__ = [
     "get_world_size",
 ]
 publish(__name__, __all__)
+# Imports of these by PaddlePaddle's names find the same modules.
+for _name in ("fleet", "fleet.base", "fleet.base.role_maker", "fleet.metrics"):
+    sys.modules[f"{__name__}.{_name}"] = importlib.import_module(f"pslaunch.runtime.{_name}")
 
 
 class QueueDataset:

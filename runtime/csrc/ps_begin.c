@@ -174,7 +174,7 @@ static int begin_rows(ps_shard *s, ps_peer *p, ps_err *err) {
         return bad_length(h, err);
     if (h->op == PS_PULL_ROWS) return begin_read(s, p, o, err);
     if (h->op == PS_SET_ROWS) {
-        if ((code = may_set(p, o, err)) < 0 || p->repeated) return code;
+        if ((code = may_set(p, o, err)) < 0 || p->repeated || o->given) return code;
         return body_buffer(s, p, 0, err);
     }
 

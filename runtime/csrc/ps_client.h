@@ -133,7 +133,4 @@ uint64_t ps_client_version(const ps_client *c, uint32_t id, uint32_t shard);
 /* Return the pushes of an object that came too late, counted by shard. */
 uint64_t ps_client_dropped(const ps_client *c, uint32_t id);
 
-/* Return the shard of a key among n: the same for every client. */
-uint32_t ps_key_shard(uint64_t key, uint32_t n);
-
 #endif

@@ -3,10 +3,6 @@
 
 #include "ps_call.h"
 
-uint32_t ps_key_shard(uint64_t key, uint32_t n) {
-    return (uint32_t)(((ps_mix64(key + UINT64_C(0x9e3779b97f4a7c15)) >> 32) * n) >> 32);
-}
-
 /* Keys in the order of shards, with their rows if any. */
 typedef struct grouped {
     uint32_t floats; /* of a row */

@@ -368,3 +368,7 @@ size_t ps_rows_per_frame(uint32_t floats) {
     size_t rows = PS_MAX_ROWS_BYTES / (sizeof(uint64_t) + sizeof(float) * (size_t)floats);
     return rows > 0 ? rows : 1;
 }
+
+uint32_t ps_key_shard(uint64_t key, uint32_t n) {
+    return (uint32_t)(((ps_mix64(key + UINT64_C(0x9e3779b97f4a7c15)) >> 32) * n) >> 32);
+}

@@ -141,4 +141,7 @@ int ps_create_differs(const ps_create *a, const ps_create *b, char *text, size_t
 /* Return the number of rows of so many floats that fit in one frame: at least 1. */
 size_t ps_rows_per_frame(uint32_t floats);
 
+/* Return the shard of a key among n: the same for everybody. */
+uint32_t ps_key_shard(uint64_t key, uint32_t n);
+
 #endif

@@ -23,6 +23,7 @@ typedef struct ps_object {
     uint64_t shrunk;       /* rows given back by SHRINK */
     ps_dense dense;        /* of a dense object */
     ps_sparse *sparse;     /* of a table; else NULL */
+    bool given;            /* it has values of ps_first.h: trainer 0 sets none */
     ps_held **held;        /* [trainers], frames in order */
     uint32_t held_n;       /* trainers with held frames */
     ps_held **parked;      /* [trainers], keys of reads that wait for a step, in order */

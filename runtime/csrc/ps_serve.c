@@ -122,7 +122,10 @@ static int do_create(ps_shard *s, ps_peer *p, ps_err *err) {
         code = grow_objects(s, err);
         if (code == PS_OK)
             code = ps_object_new(&s->objects[s->objects_n], &spec, p->trainer, s->config.trainers, err);
+        if (code < 0) return code;
+        code = ps_first_apply(s->config.first, s->config.first_n, s->objects[s->objects_n], err);
         if (code == PS_OK) s->objects_n++;
+        else ps_object_free(s->objects[s->objects_n]);
         return code;
     }
     const ps_object *o = s->objects[p->head.object];
@@ -181,6 +184,7 @@ static int do_push_rows(ps_shard *s, ps_peer *p, ps_err *err) {
 
 static int do_set_rows(ps_shard *s, const ps_peer *p, ps_err *err) {
     ps_object *o = s->objects[p->head.object];
+    if (o->given) return PS_OK;
     ps_object_count(o, 0, s->pass);
     const float *values = (const float *)(p->rows->data + p->head.count);
     int code = ps_sparse_set(o->sparse, p->rows->data, values, p->head.count, err);

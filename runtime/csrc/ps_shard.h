@@ -4,7 +4,7 @@
 #ifndef PS_SHARD_H
 #define PS_SHARD_H
 
-#include "ps_frame.h"
+#include "ps_first.h"
 
 #define PS_MAX_HELD 4                          /* held gradients per dense object */
 #define PS_MAX_HELD_BYTES (UINT64_C(64) << 20) /* held per shard; beyond it a trainer waits for its turn */
@@ -44,6 +44,8 @@ typedef struct ps_shard_config {
     int mailbox_fd;         /* read end; borrowed */
     int event_fd;           /* write end; borrowed */
     int64_t stall_after_ms; /* report a longer wait, and again each time it doubles; 0: never */
+    const ps_first *first;  /* [first_n], borrowed */
+    size_t first_n;
 } ps_shard_config;
 
 /* Serve until the mailbox says stop or is closed; then close all connections, and save if requested.

@@ -4,26 +4,59 @@
 #include "ps_serve.h"
 #include "py_args.h"
 
+/* Read the tuple of one object's first values: name, array, dim, shard, shards. */
+static int get_first(PyObject *tuple, ps_first *f, Py_buffer *view) {
+    PyObject *array;
+    if (!PyTuple_Check(tuple)) {
+        PyErr_SetString(PyExc_TypeError, "first: expected tuples of name, values, dim, shard and shards");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(tuple, "sOIII", &f->name, &array, &f->dim, &f->shard, &f->shards)) return -1;
+    if (py_array(array, view, PY_F32, false, f->name) < 0) return -1;
+    f->values = view->buf, f->n = py_items(view);
+    return 0;
+}
+
+/* Serve with the first values of `list`, which are borrowed for that time. */
+static PyObject *run_with(ps_shard_config *config, PyObject *list) {
+    PyObject *result = NULL;
+    size_t n = (size_t)PyList_Size(list);
+    ps_err err = {0};
+    int code = 0;
+    ps_first *first = PyMem_Calloc(n + 1, sizeof *first);
+    Py_buffer *views = PyMem_Calloc(n + 1, sizeof *views);
+    if (first == NULL || views == NULL) PyErr_NoMemory(), code = -1;
+    for (size_t i = 0; code == 0 && i < n; i++)
+        code = get_first(PyList_GetItem(list, (Py_ssize_t)i), &first[i], &views[i]);
+    if (code == 0) {
+        config->first = first, config->first_n = n;
+        Py_BEGIN_ALLOW_THREADS
+        code = ps_shard_run(config, &err);
+        Py_END_ALLOW_THREADS
+        result = code < 0 ? py_raise(&err) : Py_NewRef(Py_None);
+    }
+    for (size_t i = 0; views != NULL && i < n; i++) PyBuffer_Release(&views[i]);
+    PyMem_Free(views);
+    PyMem_Free(first);
+    return result;
+}
+
 static PyObject *run_shard(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
-    static char *names[] = {"trainers", "epoch", "mailbox_fd", "event_fd", "stall_after_s", NULL};
+    static char *names[] = {"trainers", "epoch", "mailbox_fd", "event_fd", "stall_after_s", "first", NULL};
     ps_shard_config config = {0};
     double stall_after_s;
-    int code;
-    ps_err err = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIiid", names, &config.trainers, &config.epoch,
-                                     &config.mailbox_fd, &config.event_fd, &stall_after_s))
+    PyObject *first;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIiidO!", names, &config.trainers, &config.epoch,
+                                     &config.mailbox_fd, &config.event_fd, &stall_after_s, &PyList_Type,
+                                     &first))
         return NULL;
     if (!(stall_after_s >= 0 && stall_after_s < 1e9)) {
         PyErr_SetString(PyExc_ValueError, "stall_after_s: expected 0 to 1e9");
         return NULL;
     }
     config.stall_after_ms = (int64_t)(stall_after_s * 1000);
-    Py_BEGIN_ALLOW_THREADS
-    code = ps_shard_run(&config, &err);
-    Py_END_ALLOW_THREADS
-    if (code < 0) return py_raise(&err);
-    return Py_NewRef(Py_None);
+    return run_with(&config, first);
 }
 
 /* Return one header to Python, for the tests of the decoder. */

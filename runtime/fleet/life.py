@@ -19,8 +19,9 @@ from ..run import Run
 from ..settings import Settings, build_pserver_options, prepare
 from ..shared import env
 from ..strategy import Strategy
-from ..updater import Updater
+from ..updater import ParamRules, Updater
 from .base.role_maker import PaddleCloudRoleMaker, Part
+from .loading import First, Ports, deal_values, read_values
 
 if TYPE_CHECKING:
     from ..static.program import Program  # at run time it would import this module
@@ -42,6 +43,7 @@ class Fleet:
         self._client: Client | None = None
         self._program: Program | None = None  # that trains
         self._updater: Updater | None = None  # of that program, once it is connected
+        self._first: list[list[First]] = []  # values that this server has loaded, for each port
         self._steps = self._samples = 0
         self._reported_s = 0.0
 
@@ -116,16 +118,29 @@ class Fleet:
     # -- server
 
     def init_server(self, dirname: str | None = None) -> None:
-        """Check that this process is a server; run_server() does the rest.
+        """Load the values that fleet.save_persistables() wrote to `dirname`, on every server.
 
-        Servers have the values of worker 0: it takes saved ones by fleet.load_persistables().
+        Without `dirname` the training begins with the values of worker 0. Raises ValueError if the file is
+        missing, damaged, or of another program.
         """
-        self._check_role("init_server", server=True)
-        if dirname is not None:
-            raise ValueError(
-                f"fleet.init_server({dirname!r}): servers begin with worker 0's values: let workers call "
-                f"fleet.load_persistables(exe, {dirname!r}) after the startup program"
+        part, settings = self._check_role("init_server", server=True)
+        if dirname is None:
+            return
+        program = self._program
+        if program is None or program.training is None:
+            raise RuntimeError(
+                f"fleet.init_server({dirname!r}): call minimize() of fleet.distributed_optimizer(optimizer) "
+                "first: servers take the values of the program that trains"
             )
+        plan = Plan(program.graph, [], program.training.goal)
+        rules = ParamRules(plan.trained, program.training.optimizer, plan.tables)
+        if fixed := [name for name in program.graph.params if name not in rules.rules]:
+            raise ValueError(
+                f"fleet.init_server({dirname!r}): {', '.join(fixed)} does not learn, so servers do not have "
+                f"it: let workers call fleet.load_persistables(exe, {dirname!r}) before fleet.init_worker()"
+            )
+        values = read_values(dirname, plan.trained)
+        self._first = deal_values(values, rules.dense, rules.sparse, Ports.make(settings, part.index))
 
     def run_server(self) -> None:
         """Serve at POD_IP:PADDLE_PORT until all workers have stopped.
@@ -135,7 +150,7 @@ class Fleet:
         part, settings = self._check_role("run_server", server=True)
         host, port = env.split_addr(part.servers[part.index], "server_endpoints")
         sys.stdout.flush()
-        if code := pserver.main(build_pserver_options(settings, host, str(port))):
+        if code := pserver.main(build_pserver_options(settings, host, str(port)), self._first):
             raise SystemExit(code)
 
     # -- worker

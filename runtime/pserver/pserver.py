@@ -27,7 +27,7 @@ from . import ports, saving
 from .pserver_options import Options, parse_options
 from .roster import Roster
 from .serverlog import ServerLog
-from .threads import CONNECTED, DROPPED, ERROR, FINISHED, GONE, RESUMED, STALLED, STATS, Shard
+from .threads import CONNECTED, DROPPED, ERROR, FINISHED, GONE, RESUMED, STALLED, STATS, First, Shard
 
 EX_USAGE, EX_UNAVAILABLE, EX_IOERR, EX_TEMPFAIL, EX_CONFIG = 2, 69, 74, 75, 78
 EX_TERM = 128 + signal.SIGTERM
@@ -74,12 +74,18 @@ class Pserver:
     """One pserver process, from open ports to its exit code."""
 
     def __init__(
-        self, options: Options, listeners: Sequence[Sequence[socket.socket]], log: ServerLog
+        self,
+        options: Options,
+        listeners: Sequence[Sequence[socket.socket]],
+        log: ServerLog,
+        first: Sequence[Sequence[First]] = (),
     ) -> None:
+        """`first`: values for the objects of each port, in place of trainer 0's."""
         self._options, self._listeners, self._log = options, listeners, log
         self._roster = Roster(options.num_gradient_servers, options.ports, options.trainer_timeout_s)
         waits = [s for s in (options.stall_after_s, options.stall_timeout_s) if s]
-        self._shards = [Shard(i, options, min(waits, default=0.0)) for i in range(options.ports)]
+        dealt = first or [()] * options.ports
+        self._shards = [Shard(i, options, min(waits, default=0.0), dealt[i]) for i in range(options.ports)]
         self._selector = selectors.DefaultSelector()
         self._unproven: Places[_Unproven] = Places()
         self._crowded = False  # strangers have taken all places before
@@ -475,8 +481,8 @@ class Pserver:
                 self._end(EX_TEMPFAIL, why, f"{env.TRAINER}/{trainer}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program; return its exit code."""
+def main(argv: Sequence[str] | None = None, first: Sequence[Sequence[First]] = ()) -> int:
+    """Run the program; return its exit code. `first`: values for the objects of each port."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background process ignores INT
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no exception needed: nothing to clean up
     try:
@@ -490,7 +496,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as e:
         return _refuse(EX_UNAVAILABLE if isinstance(e, ports.PortError) else EX_IOERR, e)
     with contextlib.closing(log):
-        return Pserver(options, listeners, log).serve()
+        return Pserver(options, listeners, log, first).serve()
 
 
 def _refuse(code: int, error: Exception) -> int:

@@ -6,13 +6,15 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from .. import _core
 from .pserver_options import Options
 
 EVENT = struct.Struct("<IIQ232s")  # ps_event
 Event = tuple[int, int, int, str]  # kind, trainer, number, text
+First = tuple[str, Any, int, int, int]  # values that an object has in place of trainer 0's: _core.run_shard
 MAIL = struct.Struct("=iIQ")  # ps_mail
 SAVE = 2**32 - 1  # PS_MAIL_SAVE
 CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, STATS, DROPPED = range(1, 9)
@@ -21,7 +23,9 @@ CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, STATS, DROPPED = range(1, 9)
 class Shard:
     """A shard's thread and its two pipes."""
 
-    def __init__(self, number: int, options: Options, stall_after_s: float) -> None:
+    def __init__(
+        self, number: int, options: Options, stall_after_s: float, first: Sequence[First] = ()
+    ) -> None:
         mail_out, self._mail = os.pipe()
         self.events, event_in = os.pipe()
         os.set_blocking(self.events, False)
@@ -31,9 +35,8 @@ class Shard:
 
         def run() -> None:
             try:
-                _core.run_shard(
-                    options.num_gradient_servers, options.epoch, mail_out, event_in, stall_after_s
-                )
+                trainers, epoch = options.num_gradient_servers, options.epoch
+                _core.run_shard(trainers, epoch, mail_out, event_in, stall_after_s, list(first))
             except BaseException as e:
                 self.failure = e
             finally:

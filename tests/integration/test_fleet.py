@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pslaunch.runtime.parameters import Parameters
 from support.fleet import find_results, make_blocks, write_quick_start
 from support.jobs import LocalPlace, finished, running, until_nothing_runs
 from support.process import Started, started
@@ -203,7 +204,7 @@ entry = paddle.distributed.CountFilterEntry(2)
 half = paddle.nn.initializer.Constant(0.5)
 row = paddle.static.nn.sparse_embedding(word, [50, 4], entry=entry, param_attr=half)
 loss = paddle.mean(row)
-strategy = fleet.StrategyFactory.create_half_async_strategy()
+strategy = fleet.StrategyFactory.create_sync_strategy()
 fleet.distributed_optimizer(paddle.optimizer.SGD(1.0), strategy).minimize(loss)
 if fleet.is_server():
     fleet.run_server()
@@ -220,16 +221,18 @@ else:
 """
 
 
-def test_tables_admit_ids_by_their_entry_and_shrink(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("workers", "unseen"), [(1, 2), (2, 1)])
+def test_tables_admit_ids_by_their_entry_and_shrink(tmp_path: Path, workers: int, unseen: int) -> None:
     (tmp_path / "train.py").write_text(ENTRY)
-    processes = run_by_hand(tmp_path, *make_local_blocks(2, 1))
-    assert [p.wait() for p in processes] == [0] * 3, [p.output() for p in processes]
-    found = re.search(r"^values \[(.*)\]$", processes[-1].output(), re.MULTILINE)
-    assert found, processes[-1].output()
-    values = [float(text) for text in found[1].split(", ")]
-    assert values[:2] == [0.5, 0.5]
-    assert 0.5 > values[2] > values[3]
-    assert values[4] == 0.5
+    processes = run_by_hand(tmp_path, *make_local_blocks(2, workers))
+    assert [p.wait() for p in processes] == [0] * (2 + workers), [p.output() for p in processes]
+    for worker in processes[2:]:
+        found = re.search(r"^values \[(.*)\]$", worker.output(), re.MULTILINE)
+        assert found, worker.output()
+        *values, last = (float(text) for text in found[1].split(", "))
+        assert values[:unseen] == [0.5] * unseen
+        assert sorted(set(values), reverse=True) == [0.5, *values[unseen:]]
+        assert last == 0.5
 
 
 def test_shrink_without_an_entry_rule_is_refused(tmp_path: Path) -> None:
@@ -238,3 +241,97 @@ def test_shrink_without_an_entry_rule_is_refused(tmp_path: Path) -> None:
     (process,) = run_by_hand(tmp_path, {})
     assert process.wait() == 1
     assert process.output().endswith("no table with an entry rule is on servers\n")
+
+
+LOADING = """
+import sys
+import numpy as np
+import pslaunch.runtime as paddle
+from pslaunch.runtime import fleet
+
+mode, seed, into, *model = sys.argv[1:]
+fleet.init()
+paddle.seed(int(seed))
+word = paddle.static.data("word", [None, 1], "int64")
+row = paddle.static.nn.sparse_embedding(word, [5000, 16])
+score = paddle.static.nn.fc(paddle.reshape(row, [-1, 16]), 2000, activation="tanh")
+loss = paddle.mean(paddle.square(paddle.static.nn.fc(score, 1) - 1.0))
+strategy = fleet.DistributedStrategy()
+strategy.a_sync = mode != "sync"
+if mode == "geo":
+    strategy.a_sync_configs = {"k_steps": 2}
+fleet.distributed_optimizer(paddle.optimizer.SGD(0.1), strategy).minimize(loss)
+if fleet.is_server():
+    fleet.init_server(*model)
+    fleet.run_server()
+else:
+    exe = paddle.static.Executor()
+    exe.run(paddle.static.default_startup_program())
+    fleet.init_worker()
+    feed = {"word": np.array([[3], [4], [4321], [3]])}
+    tested = paddle.static.default_main_program().clone(for_test=True)
+    print("begins with", exe.run(tested, feed=feed, fetch_list=[loss])[0].tobytes().hex())
+    for _ in range(4):
+        exe.run(feed=feed)
+    fleet.barrier_worker()
+    print("ends with", exe.run(tested, feed=feed, fetch_list=[loss])[0].tobytes().hex())
+    fleet.save_persistables(exe, into)
+    fleet.stop_worker()
+"""
+
+
+def train_loaded(folder: Path, servers: int, *words: str) -> tuple[str, str]:
+    """Return the loss before and after a training of one worker, as bits."""
+    (folder / "train.py").write_text(LOADING)
+    processes = run_by_hand(folder, *make_local_blocks(servers, 1), program=("train.py", *words))
+    assert [p.wait() for p in processes] == [0] * (servers + 1), [p.output() for p in processes]
+    first, last = re.findall(r"^(?:begins|ends) with (\w+)$", processes[-1].output(), re.MULTILINE)
+    return first, last
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
+def test_servers_go_on_from_saved_values(tmp_path: Path, mode: str) -> None:
+    begun, saved = train_loaded(tmp_path, 2, mode, "1", "first")
+    assert begun != saved
+    assert train_loaded(tmp_path, 3, mode, "2", "second", "first")[0] == saved
+    assert train_loaded(tmp_path, 1, mode, "3", "third", "second") == train_loaded(
+        tmp_path, 2, mode, "4", "fourth", "second"
+    )
+
+
+def test_table_keeps_rows_that_nobody_pushed(tmp_path: Path) -> None:
+    train_loaded(tmp_path, 2, "sync", "1", "first")
+    train_loaded(tmp_path, 2, "sync", "2", "second", "first")
+    tables = []
+    for name in ("first", "second"):
+        with (tmp_path / name / "parameters.tar").open("rb") as f:
+            tables.append(Parameters.from_tar(f)["embedding_0.w_0"])
+    same = (tables[0] == tables[1]).all(axis=1)
+    assert same.sum() == 5000 - 3
+    assert not same[[3, 4, 4321]].any()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ((), r"/model/parameters.tar: No such file or directory; fleet.save_persistables\(exe, 'model'\)"),
+        (("[5000, 16]", "[5000, 8]", "[-1, 16]", "[-1, 8]"), r"with the shape \(5000, 16\), the program \(5000, 8\)"),
+        (("loss = ", 'score = paddle.static.nn.fc(score, 3, name="more")\nloss = '), r"lacks more.w_0; it has "),
+        (("16])\n", "16], param_attr=paddle.ParamAttr(trainable=False))\n"), r"embedding_0.w_0 does not learn"),
+        (("fleet.distributed_optimizer(paddle.optimizer.SGD(0.1), strategy)", "paddle.optimizer.SGD(0.1)"), r"call minimize\(\) of"),
+    ],
+)  # fmt: skip
+def test_values_that_servers_can_not_load_are_refused(
+    tmp_path: Path, change: tuple[str, ...], text: str
+) -> None:
+    program = LOADING
+    if change:
+        train_loaded(tmp_path, 1, "sync", "1", "model")
+    for old, new in zip(change[::2], change[1::2], strict=True):
+        assert old in program
+        program = program.replace(old, new)
+    (tmp_path / "train.py").write_text(program)
+    words = ("train.py", "sync", "1", "other", "model")
+    (server,) = run_by_hand(tmp_path, make_local_blocks(1, 1)[0], program=words)
+    assert server.wait() == 1
+    assert re.search(text, server.output().splitlines()[-1]), server.output()

@@ -12,9 +12,9 @@ IMPORTS = {
     "import paddle": "import pslaunch.runtime as paddle",
     "import paddle.nn as nn": "import pslaunch.runtime.nn as nn",
     "import paddle.nn.functional as F": "import pslaunch.runtime.nn.functional as F",
-    "import paddle.distributed.fleet as fleet": "import pslaunch.runtime.fleet as fleet",
+    "import paddle.distributed.fleet as fleet": "import pslaunch.runtime.distributed.fleet as fleet",
     "import paddle.distributed.fleet.base.role_maker as role_maker": (
-        "import pslaunch.runtime.fleet.base.role_maker as role_maker"
+        "import pslaunch.runtime.distributed.fleet.base.role_maker as role_maker"
     ),
 }
 

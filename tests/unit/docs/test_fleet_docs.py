@@ -18,8 +18,7 @@ V2 = {*runtime._MODULES, "infer", "init"}  # README.md has these
 
 
 def find_module(name: str) -> Any:
-    place = name.replace("paddle.distributed.fleet", "paddle.fleet").replace("paddle", "pslaunch.runtime", 1)
-    return importlib.import_module(place)
+    return importlib.import_module(name.replace("paddle", "pslaunch.runtime", 1))
 
 
 def list_names(module: str, *states: str) -> set[str]:

@@ -1,0 +1,82 @@
+"""Values that servers load before they serve: each takes its part of a file of parameters. Pure but for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .. import blocks
+from ..param_config import ParamConfig
+from ..parameters import Parameters
+from ..run import MODEL_NAME
+from ..settings import Settings
+
+First = tuple[str, object, int, int, int]  # _core.run_shard
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ports:
+    """The ports of server `server` among those of all servers."""
+
+    server: int
+    servers: int
+    dense: int  # of each server
+    sparse: int  # 0: tables are at the dense ones
+
+    @staticmethod
+    def make(settings: Settings, server: int) -> Ports:
+        return Ports(
+            server=server,
+            servers=len(settings.endpoints),
+            dense=settings.ports_num,
+            sparse=settings.ports_num_for_sparse,
+        )
+
+
+def read_values(dirname: str, configs: Mapping[str, ParamConfig]) -> Parameters:
+    """Return the values of fleet.save_persistables(); raises ValueError unless they are those of a program."""
+    where, path = f"fleet.init_server({dirname!r})", Path(dirname) / MODEL_NAME
+    try:
+        with path.open("rb") as f:
+            found = Parameters.from_tar(f)
+    except OSError as e:
+        raise ValueError(
+            f"{where}: {path.absolute()}: {e.strerror}; fleet.save_persistables(exe, {dirname!r}) writes it, "
+            "and every server needs a copy"
+        ) from None
+    except ValueError as e:
+        raise ValueError(f"{where}: {path.absolute()}: {e}") from None
+    for name, config in configs.items():
+        if name not in found:
+            raise ValueError(f"{where}: {path} lacks {name}; it has {', '.join(found.keys())}")
+        if found.get_shape(name) != config.shape:
+            raise ValueError(
+                f"{where}: {path} has {name} with the shape {found.get_shape(name)}, the program {config.shape}"
+            )
+    return found
+
+
+def deal_values(
+    values: Parameters, dense: Sequence[str], tables: Sequence[str], ports: Ports
+) -> list[list[First]]:
+    """Return the values for each port of a server; `dense` and `tables` in the order of their creation."""
+    dealt: list[list[First]] = [[] for _ in range(ports.dense + ports.sparse)]
+    first_block = 0
+    for name in dense:
+        array = values.get_array(name).reshape(-1)
+        pieces = blocks.place(array.size, first_block, ports.servers * ports.dense)
+        first_block += blocks.count_blocks(array.size)
+        for port in range(ports.dense):
+            shard = ports.server * ports.dense + port
+            own = [array[p.start : p.start + p.length] for p in pieces if p.shard == shard]
+            dealt[port].append((name, np.concatenate([array[:0], *own]), 0, 0, 1))
+    begin, count = (ports.dense, ports.sparse) if ports.sparse else (0, ports.dense)
+    for name in tables:
+        rows = values.get_array(name)
+        for port in range(count):
+            shard = ports.server * count + port
+            dealt[begin + port].append((name, rows, rows.shape[1], shard, ports.servers * count))
+    return dealt
