@@ -1,4 +1,4 @@
-"""Values that servers load before they serve: each takes its part of a file of parameters. Pure but for reading."""
+"""Values that servers load before they serve: each takes its part of a file of parameters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Ports:
 
 
 def read_values(dirname: str, configs: Mapping[str, ParamConfig]) -> Parameters:
-    """Return the values of fleet.save_persistables(); raises ValueError unless they are those of a program."""
+    """Return the values of fleet.save_persistables(); raises ValueError if they do not fit."""
     where, path = f"fleet.init_server({dirname!r})", Path(dirname) / MODEL_NAME
     try:
         with path.open("rb") as f:
@@ -52,10 +52,8 @@ def read_values(dirname: str, configs: Mapping[str, ParamConfig]) -> Parameters:
     for name, config in configs.items():
         if name not in found:
             raise ValueError(f"{where}: {path} lacks {name}; it has {', '.join(found.keys())}")
-        if found.get_shape(name) != config.shape:
-            raise ValueError(
-                f"{where}: {path} has {name} with the shape {found.get_shape(name)}, the program {config.shape}"
-            )
+        if (shape := found.get_shape(name)) != config.shape:
+            raise ValueError(f"{where}: {path} has {name} with the shape {shape}, the program {config.shape}")
     return found
 
 

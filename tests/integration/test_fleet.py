@@ -311,23 +311,29 @@ def test_table_keeps_rows_that_nobody_pushed(tmp_path: Path) -> None:
     assert not same[[3, 4, 4321]].any()
 
 
+SMALLER = {"[5000, 16]": "[5000, 8]", "[-1, 16]": "[-1, 8]"}
+LARGER = {"loss = ": "score = paddle.static.nn.fc(score, 3, name='more')\nloss = "}
+FIXED = {"16])\n": "16], param_attr=paddle.ParamAttr(trainable=False))\n"}
+ALONE = {"fleet.distributed_optimizer(paddle.optimizer.SGD(0.1), strategy)": "paddle.optimizer.SGD(0.1)"}
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ((), r"/model/parameters.tar: No such file or directory; fleet.save_persistables\(exe, 'model'\)"),
-        (("[5000, 16]", "[5000, 8]", "[-1, 16]", "[-1, 8]"), r"with the shape \(5000, 16\), the program \(5000, 8\)"),
-        (("loss = ", 'score = paddle.static.nn.fc(score, 3, name="more")\nloss = '), r"lacks more.w_0; it has "),
-        (("16])\n", "16], param_attr=paddle.ParamAttr(trainable=False))\n"), r"embedding_0.w_0 does not learn"),
-        (("fleet.distributed_optimizer(paddle.optimizer.SGD(0.1), strategy)", "paddle.optimizer.SGD(0.1)"), r"call minimize\(\) of"),
+        ({}, r"/model/parameters.tar: No such file .*; fleet.save_persistables\(exe, 'model'\)"),
+        (SMALLER, r"with the shape \(5000, 16\), the program \(5000, 8\)"),
+        (LARGER, r"lacks more.w_0; it has "),
+        (FIXED, r"embedding_0.w_0 does not learn"),
+        (ALONE, r"call minimize\(\) of"),
     ],
-)  # fmt: skip
+)
 def test_values_that_servers_can_not_load_are_refused(
-    tmp_path: Path, change: tuple[str, ...], text: str
+    tmp_path: Path, change: dict[str, str], text: str
 ) -> None:
     program = LOADING
     if change:
         train_loaded(tmp_path, 1, "sync", "1", "model")
-    for old, new in zip(change[::2], change[1::2], strict=True):
+    for old, new in change.items():
         assert old in program
         program = program.replace(old, new)
     (tmp_path / "train.py").write_text(program)
