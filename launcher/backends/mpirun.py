@@ -16,6 +16,9 @@ from ..options.mpi_spec import MpiHost, MpiReach
 
 SHOWN_LINES: Final = 6  # of an output without a known cause
 MANY_HOSTS: Final = 64  # more than this number of ssh clients at once would be a burden
+ABORT_DELAY_S: Final = (
+    1  # from an MPI error, or MPI_Abort, to the end of its process; an integer for Open MPI
+)
 # Runs ssh, and adds the host's name to the words of a failure: Open MPI 4 does not tell it.
 _SSH: Final = """\
 value= host=
@@ -82,7 +85,9 @@ def make_environ(
     for name, value in environ.items():
         if name.startswith(others):  # Open MPI would ignore it without a word
             found.setdefault(ours + name.removeprefix(others), value)
-    if not five:  # rank processes have nothing to save
+    if five:  # else ranks that miss another one end themselves before its own exit is reported
+        found.setdefault("OMPI_MCA_mpi_abort_delay", str(ABORT_DELAY_S))
+    else:  # rank processes have nothing to save
         found.setdefault("OMPI_MCA_odls_base_sigkill_timeout", "0")
     if reach.hosts:
         found.setdefault(f"{ours}agent", f"/bin/sh {folder}/{_AGENT}")

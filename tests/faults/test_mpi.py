@@ -17,7 +17,7 @@ import pytest
 
 from pslaunch.node import codes
 from support import leaks, others
-from support.jobs import Job, finished, parent_of, running, until_nothing_runs
+from support.jobs import Event, Job, finished, parent_of, running, until_nothing_runs
 from support.openmpi import MpiPlace, get_prefix
 from support.trainings import STUBBORN
 from testbed import Host, Hosts
@@ -187,6 +187,21 @@ def test_trainers_are_ranks_of_one_mpi_job(
         assert job.end()["failure"]["what"] == "trainer/1"
     if servers:
         assert job.lines("pserver/0") == [""]
+
+
+def test_exception_explains_ranks_that_end_before_it_is_reported(hosts: Hosts, workspace: Path) -> None:
+    shutil.copy(Path(__file__).parents[1] / "programs/mpi_train.py", workspace)
+    place = MpiPlace(hosts, 5)
+    program = ["mpi_train.py", "raise-unseen", find_library(hosts, 5)]
+    with running(place, workspace, *ALONE, *TIMES, program=program) as job:
+
+        def is_missed(events: list[Event]) -> bool:
+            return any("before aborting" in e["text"] for e in events if e["event"] == "line")
+
+        job.until(is_missed, "another rank misses it")
+        hosts[1].thaw()
+        assert job.launcher.wait() == 1, job.launcher.output()
+        assert job.end()["failure"]["what"] == "trainer/1"
 
 
 @pytest.mark.parametrize("how", ["INT", "TERM", "mpirun"])

@@ -24,10 +24,12 @@ assert rank.value == int(os.environ["PADDLE_TRAINER_ID"])
 print("sum", total.value, flush=True)
 if rank.value == 1 and sys.argv[1] == "abort":
     mpi.MPI_Abort(find("comm_world"), 7)
-if rank.value == 1 and sys.argv[1] == "raise":
+if rank.value == 1 and sys.argv[1] in ("raise", "raise-unseen"):
+    if sys.argv[1] == "raise-unseen":  # until the test lets the agent go on
+        os.kill(os.getppid(), signal.SIGSTOP)
     raise RuntimeError("of one rank")
 if sys.argv[1] in ("abort", "wait"):
     signal.pause()
-if sys.argv[1] == "raise":
+if sys.argv[1] in ("raise", "raise-unseen"):
     mpi.MPI_Barrier(find("comm_world"))
 mpi.MPI_Finalize()

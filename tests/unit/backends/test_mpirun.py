@@ -117,7 +117,8 @@ def test_binding_of_the_user_is_kept(args: tuple[str, ...]) -> None:
 def test_allocation_has_no_hostfile_and_no_ssh_settings() -> None:
     reach = make_reach(hosts=())
     assert make_argv(reach, ["true"], "/run/j") == ["mpirun", "-n", "3", "--bind-to", "none", "true"]
-    assert make_environ(reach, {"A": "b"}, "/run/j", in_container=False) == {"A": "b"}
+    environ = make_environ(reach, {"A": "b"}, "/run/j", in_container=False)
+    assert environ == {"A": "b", "OMPI_MCA_mpi_abort_delay": "1"}
     assert make_files(reach) == {}
 
 
@@ -129,7 +130,8 @@ def test_settings_have_the_names_of_the_version() -> None:
         "OMPI_MCA_odls_base_sigkill_timeout": "0",  # rank processes need no time to end
         "OMPI_MCA_orte_keep_fqdn_hostnames": "1",  # else ssh gets half a name
     }
-    for version, name, own in ((4, "OMPI_MCA_plm_rsh_", of_4), (5, "PRTE_MCA_plm_ssh_", {})):
+    of_5 = {"OMPI_MCA_mpi_abort_delay": "1"}  # else ranks end before the cause is reported
+    for version, name, own in ((4, "OMPI_MCA_plm_rsh_", of_4), (5, "PRTE_MCA_plm_ssh_", of_5)):
         assert make_environ(make_reach(version), {}, "/run/j", in_container=False) == {
             **own,
             f"{name}agent": "/bin/sh /run/j/ssh",
