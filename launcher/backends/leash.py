@@ -1,11 +1,11 @@
 """A leash: a command that runs no longer than its launcher, however that ends.
 
-`python -m pslaunch.backends.leash GRACE FOLDER COMMAND…` leads a session of its own, apart from the
+`python -m pslaunch.backends.leash GRACE REMOVED COMMAND…` leads a session of its own, apart from the
 terminal's signals. Standard input is a socket to the launcher. A byte from it ends the command at once; its
 closing ends it after the grace, in which the command may end by itself. After a line with the address of
 the job's head, the end of the job does that, and the launcher may go. All processes of the session end with
-the command, found by its number, which no stranger can take on; the folder, if any, is removed. The launcher
-gets the command's wait status.
+the command, found by its number, which no stranger can take on; the removed ones, a list in JSON, are folders
+and files that end with it. The launcher gets the command's wait status.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Leashed:
         env: Mapping[str, str],
         grace_s: float,
         *,
-        folder: str = "",
+        removed: Sequence[str] = (),
         stdout: int | None = None,
     ) -> None:
-        """Start it. folder: removed at the end; stdout: in place of our file. Raises OSError."""
+        """Start it. removed: paths that end with it; stdout: in place of our file. Raises OSError."""
         self._said = os.fdopen(os.memfd_create("said"), "w+b")
         self._sock, theirs = socket.socketpair()
-        words = [sys.executable, "-P", "-m", __name__, str(grace_s), folder, *argv]
+        words = [sys.executable, "-P", "-m", __name__, str(grace_s), json.dumps(removed), *argv]
         with contextlib.ExitStack() as on_error, theirs:
             on_error.enter_context(self._said)
             on_error.enter_context(self._sock)
@@ -134,7 +134,7 @@ class Leashed:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command, and send its wait status."""
-    grace_s, folder, command = float(argv[0]), argv[1], argv[2:]
+    grace_s, removed, command = float(argv[0]), json.loads(argv[1]), argv[2:]
     launcher = socket.socket(fileno=0)
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=procs.end_with_parent)
@@ -151,8 +151,10 @@ def main(argv: Sequence[str]) -> int:
                 _send(ended, signal.SIGKILL)
         status = os.waitpid(child.pid, 0)[1]
         _end_session()
-    if folder:
-        shutil.rmtree(folder, ignore_errors=True)
+    for path in removed:
+        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # noqa: PTH108 - a file
     with contextlib.suppress(OSError):
         launcher.send(b"%d" % status)
     return 0

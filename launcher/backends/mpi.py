@@ -4,6 +4,9 @@ mpirun only places: the first rank process of a host forks an agent out of mpiru
 (node/agent/rank.py), which dials our gate and proves the job's secret. mpirun runs on a leash (leash.py); it
 ends by itself once its rank processes have ended. For a head on a node the agents come in the same way; then
 that of rank 0's host leads, and the others get its address.
+
+While they start, a mark with a random name is in the launcher's folder: agents that see it have the same
+folder, and if all do it is used in place.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from ..node.later import record, relay
 from ..node.line import gate, reach, wire
 from ..node.line.gate import Gate, Seals
 from ..node.line.handout import Handout
+from ..node.listing import make_own_folder
 from ..node.loop import Loop
 from ..node.shapes import check
 from ..options.hosts import NAME
@@ -100,10 +104,12 @@ def describe_start(reach: MpiReach) -> dict[str, Any]:
     """Return mpirun's command line, with symbols for what is made at the start, and its hostfile."""
     argv = mpirun.make_argv(reach, ["/bin/sh", "-c", "{agent}"], "{folder}", [SECRET])
     env = mpirun.make_environ(reach, {}, "{folder}", in_container=_is_in_container())
+    stays = [f"{reach.in_place.workspace} where all hosts see it"] if reach.in_place else []
     return {
         "argv": argv,
         "env": [f"{name}={value}" for name, value in env.items()],
         "hosts": mpirun.make_hostfile(reach.hosts).splitlines(),
+        "in place": [*stays, *(f"else it is sent to {reach.node.workspace}" for _ in stays)],
     }
 
 
@@ -113,7 +119,9 @@ def from_data(data: Any) -> MpiReach:
         hosts = tuple(MpiHost(**host) for host in data["hosts"])
         lists = {"version": tuple(data["version"]), "args": tuple(data["args"])}
         head = data["head"] and Head(**data["head"])
-        return MpiReach(**{**data, **lists, "hosts": hosts, "node": parse_node(data["node"]), "head": head})
+        in_place = data["in_place"] and parse_node(data["in_place"])
+        fixed = {"hosts": hosts, "node": parse_node(data["node"]), "in_place": in_place, "head": head}
+        return MpiReach(**{**data, **lists, **fixed})
     except (KeyError, TypeError):
         raise SpecError(OF_ANOTHER) from None
 
@@ -149,16 +157,22 @@ class MpiBackend(EndLimit):
         }  # fmt: skip
         loop = Loop()
         try:
-            with self._open_gate(loop, secret, came, refused) as offer:
-                order.update(addrs=offer.addrs, port=offer.port)
+            with (
+                self._open_gate(loop, secret, came, refused) as offer,
+                _mark_folder(self._reach.in_place) as mark,
+            ):
+                order.update(addrs=offer.addrs, port=offer.port, mark=mark)
                 program = offer.make_program(["rank", json.dumps(order)], self._reach)
-                self._mpirun = self._run(self._reach, program, secret)
+                self._mpirun = self._run(self._reach, program, secret, mark=mark)
                 self.ended = Ended(self._mpirun.fd, "mpirun", self._mpirun.describe)
                 if self._cancelled.is_set():
                     self._mpirun.end_now()
                 self._wait(loop, self._mpirun, came)
             came.sort(key=lambda one: one.trainers[0])
-            return [(self._make_node(i, one), one.line) for i, one in enumerate(came)]
+            template = self._reach.node
+            if self._reach.in_place and all(one.sees_mark for one in came):
+                template = self._reach.in_place
+            return [(self._make_node(template, i, one), one.line) for i, one in enumerate(came)]
         except BaseException:
             for one in came:
                 one.line.close()
@@ -204,9 +218,15 @@ class MpiBackend(EndLimit):
             gate.close()
 
     def _run(
-        self, reach: MpiReach, program: Sequence[str], secret: bytes, stdout: int | None = None
+        self,
+        reach: MpiReach,
+        program: Sequence[str],
+        secret: bytes,
+        stdout: int | None = None,
+        *,
+        mark: str = "",
     ) -> Leashed:
-        """Start mpirun. Raises ServiceError."""
+        """Start mpirun. mark: a file that is removed with it. Raises ServiceError."""
         try:
             # mpirun splits the words of its agent's command at blanks and colons.
             plain = re.fullmatch(r"[\w/.+-]+", tempfile.gettempdir())
@@ -216,7 +236,8 @@ class MpiBackend(EndLimit):
             argv = mpirun.make_argv(reach, program, self._folder, [SECRET])
             env = mpirun.make_environ(reach, os.environ, self._folder, in_container=_is_in_container())
             env[SECRET] = secret.hex()
-            return Leashed(argv, env, self._grace_s, folder=self._folder, stdout=stdout)
+            removed = [path for path in (self._folder, mark) if path]
+            return Leashed(argv, env, self._grace_s, removed=removed, stdout=stdout)
         except OSError as e:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise ServiceError(f"mpirun can't be started: {e.strerror}") from e
@@ -278,9 +299,9 @@ class MpiBackend(EndLimit):
                 return host
         return None
 
-    def _make_node(self, number: int, one: _Arrival) -> Node:
+    def _make_node(self, template: Node, number: int, one: _Arrival) -> Node:
         host = self._find_host(one)
-        return self._reach.node._replace(
+        return template._replace(
             id=number, name=host.name if host else one.host, ranks=len(one.trainers), trainers=one.trainers
         )
 
@@ -401,6 +422,27 @@ class MpiBackend(EndLimit):
 
 
 @contextlib.contextmanager
+def _mark_folder(in_place: Node | None) -> Iterator[str]:
+    """Put a mark into the launcher's folder, which nobody can know before; yield its path, "" without one.
+
+    Its name is random, so a host that has looked into the folder before does not remember that it lacks it.
+    """
+    path = ""
+    if in_place:
+        folder = Path(in_place.workspace, ".pslaunch")
+        with contextlib.suppress(OSError):  # nothing can be written there: it can't be used in place
+            make_own_folder(str(folder))
+            mark = folder / f"mark-{os.urandom(16).hex()}"
+            mark.touch(0o644, exist_ok=False)
+            path = str(mark)
+    try:
+        yield path
+    finally:
+        if path:
+            Path(path).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
 def _serve_aside(loop: Loop) -> Iterator[None]:
     """Run a loop in a thread."""
     over = threading.Event()
@@ -440,6 +482,7 @@ class _Arrival:
     def __init__(self, told: Mapping[str, Any], fd: int, seals: Seals) -> None:
         self.host = str(told["host"])
         self.trainers = unpack_ranks(told["trainers"])
+        self.sees_mark = told["sees_mark"] is True
         self._own = frozenset(map(str, told["own"]))
         self.line = Line(fd, fd, str, seals)
 
@@ -488,6 +531,7 @@ def _check_arrival(text: bytes, known: set[int]) -> str:
         told = json.loads(text)
         ranks = set(unpack_ranks(told["trainers"]))
         reach.check_addrs(told["own"])
+        check(told["sees_mark"], bool, "sees_mark")
         if not NAME.fullmatch(told["host"]):  # which mpirun and ssh may get
             return f"{str(told['host'])[:MAX_SHOWN]!r} is no host name"
     except wire.NONSENSE:

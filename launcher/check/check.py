@@ -109,6 +109,7 @@ def examine(
         lines = [(node, x) for node, x in started if isinstance(x, Line)]
         inspection.attach(lines, plan.limits.lost_after_s)
         placed = place_found(plan, [node for node, _ in started])
+        wanted = wanted._replace(sent=placed.is_sent)
         inspection.ask_facts(lambda node: make_question(spec, wanted, placed, node))
         inspection.try_network(plan.port or 0)
         inspection.end()
@@ -119,7 +120,7 @@ def examine(
         inspection.close()
         backend.close()
         loop.close()
-    sent = count_sent_bytes(placed, entries)
+    sent = count_sent_bytes(placed, entries if placed.is_sent else [])
     errors = {node: x for node, x in opened.items() if isinstance(x, HostError)}
     seen = [inspection.add_answers(Seen(host=n.name, failed=errors.get(n.id)), n.id) for n in placed.nodes]
     seen = [reject_nonsense(one, wanted, size) for one, size in zip(seen, sent, strict=True)]

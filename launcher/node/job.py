@@ -148,6 +148,11 @@ class Placed(NamedTuple):
     nodes: tuple[Node, ...]
     processes: tuple[Process, ...]
 
+    @property
+    def is_sent(self) -> bool:
+        """True if any node is filled from the package, False where all have its folder."""
+        return self.plan.package is not None and any(node.dispatched for node in self.nodes)
+
     def list_processes(self, role: str) -> list[Process]:
         return [p for p in self.processes if p.role == role]
 

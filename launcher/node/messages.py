@@ -30,10 +30,11 @@ PlacesMsg = TypedDict("PlacesMsg", {"type": Literal["places"], "places": list[tu
 
 # Starter -> agent, without a hello: dial this address, and tell there all keys after `secret`, which is
 # missing over TCP: there it stays the same. own: addresses of the node; trainers: as by `pack_ranks`; of:
-# number of trainers on all nodes.
+# number of trainers on all nodes; sees_mark: the launcher's mark in its folder is seen there.
 DialMsg = TypedDict("DialMsg", {
     "type": Literal["dial"], "addrs": Sequence[str], "port": int, "secret": str,
     "node": int, "host": str, "own": Sequence[str], "trainers": list[list[int]], "of": int,
+    "sees_mark": bool,
 }, total=False)
 
 # --- Head -> agent -> head: a node is made ready ---

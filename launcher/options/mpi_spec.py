@@ -42,6 +42,8 @@ OURS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("H", "host"), "host"),
     "x": "env",
 }
+# Options about copies on the hosts: with any of them the folder is sent, also where all hosts see it.
+ABOUT_COPIES: Final = ("job_dispatch_package", "root_dir", "shard", "link", "install")
 
 
 class MpiHost(NamedTuple):
@@ -70,6 +72,9 @@ class MpiReach(NamedTuple):
     hosts: tuple[MpiHost, ...]  # empty in an allocation, or where mpirun places by itself
     args: tuple[str, ...]  # passed to mpirun unchanged
     node: Node  # template of all nodes: folders on them, `dispatched`
+    in_place: Node | None = (
+        None  # template where all hosts see the launcher's folder; None: it is sent anyway
+    )
     nic: str = ""  # of the launcher and the nodes, as in Site
     port: int = 0  # at which the launcher listens for agents, past the pservers' ports; 0: any
     agent_python: str | None = None  # path of the agents' Python; None: search
@@ -89,6 +94,7 @@ def make_mpi_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str
     package, workspace, program = read_package(given, split, lambda: locate(given, split, cwd))
     name, folder, logs = read_folders(given, workspace, sent=package is not None)
     node = Node(0, "", "", dispatched=package is not None).place_in(folder, logs)
+    may_stay = package is not None and not any(name in given for name in ABOUT_COPIES)
     mpirun, version = find_mpirun(given.read("mpirun"), cwd, environ)
     _check_users(hosts)
     if version[0] < 5 and any(":" in host.name for host in hosts):
@@ -100,6 +106,7 @@ def make_mpi_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str
         hosts=hosts,
         args=args,
         node=node,
+        in_place=Node(0, "", "").place_in(str(workspace), logs) if may_stay else None,
         nic=read_nic(given),
         port=_choose_port(options, hosts, ranks),
         agent_python=given.read("agent_python"),

@@ -317,7 +317,8 @@ OPTIONS: Final[Sequence[Option]] = (
     ),
     Option(
         name="job_dispatch_package", metavar="DIR", kind=Text(), says="the program's folder", backends=MPI,
-        help="Folder to send to the hosts, where the programs run in it.",
+        help="Folder to send to the hosts, where the programs run in it. Its default is used in place if all "
+        "hosts see it.",
     ),
     Option(
         name="job_dispatch_package", metavar="DIR", kind=Text(), says="the program's folder", backends=K8S,

@@ -31,7 +31,7 @@ from ..backends.base import (
 )
 from ..errors import STOP_SIGNALS, EndedEarlyError, FileError, NodeLostError, PreflightError, PslaunchError
 from ..node import codes
-from ..node.job import Node, Plan, place
+from ..node.job import Node, Placed, Plan, place
 from ..node.loop import Loop
 from ..options.spec import JobSpec
 from ..plan import place_found
@@ -132,7 +132,7 @@ class _Here(Way):
         loop, plan = scene.loop, self.plan
         started = [] if plan.nodes else _wait_for_nodes(scene, self.backend, starting, "the cluster")
         placed = place_found(plan, [node for node, _ in started])
-        head = Head(loop, placed, os.urandom(32).hex(), time.time, _make_supply(loop, plan), scene.trace)
+        head = Head(loop, placed, os.urandom(32).hex(), time.time, _make_supply(loop, placed), scene.trace)
         scene.at_end.callback(head.close)
         head.drain = scene.watch.show
         stop_on_signals(loop, self.backend, head.stop)
@@ -165,7 +165,7 @@ class _OnNode(Way):
         started = _wait_for_nodes(scene, backend, starting, awaited)
         placed = place_found(plan, self.nodes)
         first, line = started.pop()
-        head = _follow(scene, backend, plan, first, line, supply=_make_supply(scene.loop, plan))
+        head = _follow(scene, backend, plan, first, line, supply=_make_supply(scene.loop, placed))
         port, addrs = head.lead(placed, self._secret, detach=self._detach)
         if port:
             head.follow()
@@ -347,9 +347,10 @@ def _cut(backend: Backend, watch: Watch, head: AnyHead) -> None:
     watch.begin(head)
 
 
-def _make_supply(loop: Loop, plan: Plan) -> Supply | None:
-    if plan.package is None:
+def _make_supply(loop: Loop, placed: Placed) -> Supply | None:
+    package = placed.plan.package
+    if package is None or not placed.is_sent:
         return None
     from ..ship.package import Folder
 
-    return Folder(loop, plan.package)
+    return Folder(loop, package)

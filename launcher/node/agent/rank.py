@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     """Run `rank ORDER`: lend, wait, end; return the trainer's exit code, 76 without one.
 
     ORDER is JSON: name (of the job, for the socket), addrs, port, lost_after, grace, head (its place:
-    launcher, or node for the node of rank 0).
+    launcher, or node for the node of rank 0), mark (a file in the launcher's folder, "" for none).
     """
     order, parent = json.loads(argv[0]), os.getppid()
     daemon = _find_daemon(parent)
@@ -191,6 +191,7 @@ def _keep(
         "type": "dial", "addrs": order["addrs"], "port": order["port"], "secret": secret,
         "host": socket.gethostname(), "own": reach.list_candidates(""),
         "trainers": pack_ranks(sorted(lent)), "of": size,
+        "sees_mark": os.path.isfile(order["mark"]),
     }  # fmt: skip
     read_fd, write_fd = os.pipe()
     os.write(write_fd, b"".join(wire.encode_control(dial)))

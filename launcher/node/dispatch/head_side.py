@@ -67,8 +67,11 @@ class Dispatch:
 
     def begin(self, then: Callable[[], None]) -> None:
         """Fill all nodes that need it; then call `then`."""
-        supply, nodes = self._supply, self._desk.placed.nodes
-        if supply is None or not self._desk.placed.plan.package:
+        supply, nodes, package = self._supply, self._desk.placed.nodes, self._desk.placed.plan.package
+        if package and not self._desk.placed.is_sent:
+            text = f"{package.folder} is used in place: all hosts see it"
+            self._desk.tell("note", level="info", text=text)
+        if supply is None or not self._desk.placed.is_sent:
             then()
             return
         # A folder that nodes share is filled once, with the files of all of them.

@@ -20,7 +20,7 @@ from pslaunch.options.mpi_spec import MpiHost, MpiReach
 from pslaunch.options.options import MAX_PROCESSES
 
 ALIASES = (MpiHost("alias1.invalid", None, 1), MpiHost("alias2.invalid", None, 2))
-TOLD = {"host": "machine-a.example.org", "own": ["192.0.2.7"], "trainers": [[1, 2, 1]]}
+TOLD = {"host": "machine-a.example.org", "own": ["192.0.2.7"], "trainers": [[1, 2, 1]], "sees_mark": False}
 
 
 def make_backend(hosts: tuple[MpiHost, ...] = ALIASES, mpirun: str = "mpirun", *args: str) -> MpiBackend:
@@ -49,6 +49,7 @@ def test_agent_with_host_and_ranks_is_admitted() -> None:
         ({"trainers": [0]}, "does not tell"),
         ({"trainers": [[0, 2]]}, "does not tell"),
         ({"trainers": [[0, 10**12, 1]]}, "does not tell"),
+        ({"sees_mark": 1}, "does not tell"),
     ],
 )
 def test_agent_with_wrong_words_is_refused(wrong: dict[str, Any], words: str) -> None:
@@ -56,12 +57,13 @@ def test_agent_with_wrong_words_is_refused(wrong: dict[str, Any], words: str) ->
 
 
 def test_host_with_a_name_of_ssh_is_found_by_its_ranks() -> None:
-    assert make_backend()._make_node(1, make_arrival(TOLD)).name == "alias2.invalid"
+    backend = make_backend()
+    assert backend._make_node(backend._reach.node, 1, make_arrival(TOLD)).name == "alias2.invalid"
 
 
 def test_host_placed_by_mpirun_keeps_its_own_name() -> None:
     backend = make_backend(ALIASES, "mpirun", "--map-by", "node")
-    assert backend._make_node(1, make_arrival(TOLD)).name == TOLD["host"]
+    assert backend._make_node(backend._reach.node, 1, make_arrival(TOLD)).name == TOLD["host"]
 
 
 def test_only_given_hosts_are_asked() -> None:

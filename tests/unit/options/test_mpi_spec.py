@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -11,8 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pslaunch import cli
+from pslaunch.backends.mpi import describe_start, from_data, to_data
 from pslaunch.errors import PreflightError, SpecError
 from pslaunch.node import codes
+from pslaunch.node.job import Node
 from pslaunch.options.args import split_command_line
 from pslaunch.options.mpi_spec import MpiHost, MpiReach, find_mpirun, make_mpi_spec, parse_version
 from pslaunch.options.options import get_options
@@ -140,6 +143,23 @@ def test_launcher_listens_after_the_pservers(folder: Path) -> None:
     assert make_reach(folder, "-H", "a,b", "--port", "7164", "--ports_num", "2").port == 7168
     assert make_reach(folder, "-H", "a,b", "--port", "7164", "--server_num", "1").port == 7165
     assert make_reach(folder, "-H", "a,b").port == 0
+
+
+def test_folder_of_the_program_may_be_used_in_place(folder: Path) -> None:
+    reach = make_reach(folder, "--log_dir=/data/logs")
+    assert reach.in_place == Node(0, "", "").place_in(str(folder / "ws"), "/data/logs")
+    assert reach.node.dispatched and not reach.in_place.dispatched
+    assert describe_start(reach)["in place"] == [
+        f"{folder}/ws where all hosts see it", f"else it is sent to {reach.node.workspace}"
+    ]  # fmt: skip
+    assert from_data(json.loads(json.dumps(to_data(reach)))) == reach
+
+
+@pytest.mark.parametrize(
+    "option", ["--job_dispatch_package=ws", "--root_dir=/data", "--shard=a-{}", "--link=a=/b", "--install"]
+)
+def test_option_about_copies_has_the_folder_sent(folder: Path, option: str) -> None:
+    assert make_reach(folder, option).in_place is None
 
 
 def test_workspace_on_the_hosts_is_not_sent(folder: Path) -> None:
