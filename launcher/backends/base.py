@@ -164,8 +164,8 @@ class BeginningBackend(LaterBackend, Protocol):
         """Do what is due once all programs of the job run. Raises PslaunchError."""
         ...
 
-    def explain_loss(self) -> str:
-        """Return the carrier's reason for the loss of a node, in words; "" if it has none."""
+    def explain_loss(self) -> tuple[str, int]:
+        """Return the carrier's reason for the loss of a node, "" if it has none, and the job's exit code."""
         ...
 
     def remove(self) -> list[str]:

@@ -68,6 +68,7 @@ HELLO_S: Final = 10.0  # for the head's first bytes
 SILENT_S: Final = 30.0  # limit of a pod's silence while it answers
 GONE_EXTRA_S: Final = 15.0  # past a pod's own time to end, for the cluster to remove it
 SHORTEST_GRACE_S: Final = 1
+TOLD_S: Final = 5.0  # for the cluster to tell the end of a pod
 LIMIT: Final = "activeDeadlineSeconds"
 # Kinds of a job's objects that its label finds; the Job first.
 KINDS: Final = (
@@ -444,13 +445,17 @@ class K8sBackend:
         with contextlib.suppress(PslaunchError):
             self.remove()
 
-    def explain_loss(self) -> str:
+    def explain_loss(self) -> tuple[str, int]:
+        end_s, told = time.monotonic() + TOLD_S, False
         with contextlib.suppress(PslaunchError):
-            self._list_pods()
-            cause = self._explain()
-            if cause and not cause.waits:
-                return cause.text
-        return ""
+            while not told:
+                pods = self._list_pods().values()
+                cause = self._explain()
+                if cause and not cause.waits:
+                    return cause.text, cause.code
+                ended = len(pods) < self._count or any(get_state(pod, "terminated") for pod in pods)
+                told = ended or time.monotonic() > end_s or self._cancelled.wait(POLL_S)
+        return "", codes.NODE_LOST
 
     def remove(self) -> list[str]:
         self._confirmed.set()

@@ -112,7 +112,7 @@ def explain_answer(doing: str, status: int, message: str, place: Place) -> Pslau
         return explain_rights([right], place, forbidden["user"])
     if status == 404 and (found := _NO_NAMESPACE.search(said)):
         return SpecError(f"namespace {found[1]} does not exist on {place.server}; give another --namespace")
-    if status == 429 or (status >= 500 and not find_remedy(said)):
+    if status in (410, 429) or (status >= 500 and not find_remedy(said)):
         return ClusterError(place.server, f"it can't {doing} now ({status}): {said}", "try again later")
     if status == 404:
         return AbsentError(f"{place.server} can't {doing}: {said}")

@@ -190,8 +190,7 @@ def _run(
             if not head.done and way.free():
                 return _leave_running(way, watch), True
         watch.run_until_done()
-        if head.code == codes.NODE_LOST:
-            way.explain_loss(loop, watch)
+        code = way.explain_loss(loop, watch) if head.code == codes.NODE_LOST else head.code
         fetched = codes.OK
         if (spec.fetch_output or spec.fetch_logs) and not way.drops_results:
             fetched = _fetch(loop, spec, way, watch, head.placed.nodes, quiet=as_json)
@@ -202,7 +201,7 @@ def _run(
             _name_pointer(plan).unlink(missing_ok=True)
         if head.code != codes.NODE_LOST:  # the job's end was seen
             record.remove_secret(str(_name_pointer(plan)))
-        return head.code or fetched, watch.any_began
+        return code or fetched, watch.any_began
 
 
 def _leave(starting: SlowWork[Started], backend: Backend) -> None:

@@ -89,8 +89,9 @@ class Way(ABC):
         """Return a line about the time for which a detached job keeps its results, "" for no limit."""
         return ""
 
-    def explain_loss(self, _loop: Loop, _watch: Watch) -> None:  # noqa: B027 # most backends know no more
-        """Show the backend's reason for the loss of a node."""
+    def explain_loss(self, _loop: Loop, _watch: Watch) -> int:
+        """Show the backend's reason for the loss of a node, if it has one; return the job's exit code."""
+        return codes.NODE_LOST
 
     @property
     def drops_results(self) -> bool:
@@ -242,11 +243,12 @@ class _ByItself(Way):
     def describe_keeping(self) -> str:
         return self._beginning.describe_keeping()
 
-    def explain_loss(self, loop: Loop, watch: Watch) -> None:
-        """Show the cluster's reason, which it forgets soon."""
+    def explain_loss(self, loop: Loop, watch: Watch) -> int:
         work = SlowWork(loop, self._beginning.explain_loss)
-        if reason := work.wait(lambda: False, self.backend.cancel):
+        reason, code = work.wait(lambda: False, self.backend.cancel) or ("", codes.NODE_LOST)
+        if reason:
             watch.say(reason, "warning")
+        return code
 
     @property
     def drops_results(self) -> bool:

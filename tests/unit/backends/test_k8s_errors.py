@@ -53,6 +53,7 @@ def test_rights_on_one_kind_are_one_rule() -> None:
         (422, 'Job.batch "j" is invalid: spec.template.spec.x: Required value', 78, "--patch"),
         (400, 'Job in version "v1" cannot be handled as a Job: json: bad', 78, "--patch"),
         (429, "too many requests", 68, "try again later"),
+        (410, "too old resource version: 1 (2)", 68, "try again later"),
         (503, "apiserver is shutting down", 68, "try again later"),
     ],
 )  # fmt: skip
