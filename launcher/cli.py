@@ -190,7 +190,10 @@ def render_k8s(ctx: typer.Context) -> None:
     from .backends import k8s_manifests as manifests
     from .plan import make_plan
 
-    rendered = manifests.render(make_plan(spec, spec.job_name), spec.site.reach, os.environ)
+    plan = make_plan(spec, spec.job_name)
+    package = manifests.pack_package(plan, os.environ)
+    manifests.refuse_brought(plan, package)
+    rendered = manifests.render(plan, spec.site.reach, package)
     if folder is None:
         typer.echo("---\n".join(rendered.values()), nl=False)
     else:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
 
 from ..errors import HostError, PslaunchError, SpecError
+from ..node import codes
 from ..node.job import Limits, Node, Plan
 from ..node.line.wire import encode_control
 
@@ -37,8 +38,15 @@ LAST_WORDS_S = 0.5  # for a node to end its line after its job
 OF_ANOTHER = "another version of pslaunch recorded where it runs: use that version, or --conf conf.py"
 
 
-# Takes news of a start in progress, from any thread: a text, and a code other than 0 if the job must end.
-Tell = Callable[[str, int], None]
+class News(NamedTuple):
+    """News of a start in progress."""
+
+    text: str
+    code: int = codes.OK  # any other ends the job
+    level: str = "warning"  # as of a note
+
+
+Tell = Callable[[News], None]  # called from any thread
 
 
 class Line(NamedTuple):

@@ -32,7 +32,7 @@ from ..node.later.record import OVER, UNKNOWN
 from ..options.k8s_spec import Access, K8sReach
 from ..options.k8s_values import SecretKey
 from . import k8s_manifests as manifests
-from .base import OF_ANOTHER, Ended, Line, Tell
+from .base import OF_ANOTHER, Ended, Line, News, Tell
 from .k8s_api import Cluster, open_cluster
 from .k8s_exec import Exec, has_answered
 from .k8s_later import delete, list_jobs
@@ -121,13 +121,15 @@ class K8sBackend:
     # --- the beginning ---
 
     def begin(self, plan: Plan, tell: Tell) -> Line | Event | None:
-        if self._reach.lease_s:
+        package = manifests.pack_package(plan, os.environ)
+        if self._reach.lease_s or manifests.is_brought(plan, package):
             self._cluster.demand_rights(EXEC)
+        tell(News(manifests.describe_package(plan, package), level="info"))
         list_jobs(self._cluster)  # deletes those that other launchers have abandoned
         self._count = len(plan.nodes)
         self._ending_s = manifests.compute_ending_s(plan)
         self._gone_limit_s = self._ending_s + GONE_EXTRA_S
-        self._create(manifests.make_objects(plan, self._reach, os.environ))
+        self._create(manifests.make_objects(plan, self._reach, package))
         look = _Looking(self._explain, tell, self._reach.wait_timeout_s)
         if not all(map(self._cluster.has_right, EXEC)):
             self._wait_for_pods(look)
@@ -251,7 +253,7 @@ class K8sBackend:
                 if len(running) < self._count:
                     look.search()
             except PreflightError as e:
-                tell(str(e), e.exit_code)
+                tell(News(str(e), e.exit_code))
                 return
             except PslaunchError:  # of the API, which the line to the head shows too
                 continue
@@ -537,7 +539,7 @@ class _Looking:
             raise PreflightError(f"the job's pods are not there within {self._limit_s:g} s (--wait_timeout)")
         if cause and cause.text not in self._told:
             self._told.add(cause.text)
-            self._tell(cause.text, codes.OK)
+            self._tell(News(cause.text))
 
 
 def _describe(thing: Object) -> str:

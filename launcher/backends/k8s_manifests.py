@@ -14,10 +14,12 @@ from typing import Any, Final, NamedTuple
 from .. import __version__
 from ..errors import FileError, SpecError
 from ..node import beginning, job
+from ..node.codes import Refusal
 from ..node.dispatch.archive import pack
 from ..node.job import Plan
 from ..options.k8s_spec import K8sReach, name_servers
 from ..options.k8s_values import FOLDER, HOME, ROOT
+from ..options.options import DEFAULT
 from ..ship.find_python import make_search
 from ..ship.package import IGNORE, list_package
 from ..ship.wheel import make_wheel, make_wheel_name
@@ -26,6 +28,7 @@ from .k8s_patch import apply_patches, read_patches
 
 REPORT: Final = "/dev/termination-log"
 MAX_PACKAGE_BYTES: Final = 900 * 1024  # of 1 MiB that a ConfigMap may hold
+TO_CONFIG_MAP: Final = f"{MAX_PACKAGE_BYTES // 1024} KiB"
 ENDING_EXTRA_S: Final = 8  # past the grace: the longest ending of docs/endings.md, and 5 s
 USER: Final = 65532  # with no rights in any image
 # One template each, in the order in which they are applied.
@@ -62,10 +65,10 @@ class _Group(NamedTuple):
     limits: Mapping[str, str]
 
 
-def render(plan: Plan, reach: K8sReach, environ: Mapping[str, str]) -> dict[str, str]:
+def render(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, str]:
     """Return the manifests by file name, in the order in which they are applied.
 
-    Raises SpecError if the package is too large, or a patch is invalid.
+    package: of `pack_package`. Raises SpecError if a patch is invalid.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -77,20 +80,20 @@ def render(plan: Plan, reach: K8sReach, environ: Mapping[str, str]) -> dict[str,
         keep_trailing_newline=True,
     )
     templates.filters["yaml"] = _quote
-    values = make_values(plan, reach, _pack(plan, environ))
+    values = make_values(plan, reach, package)
     rendered = {
         f"{kind}.yaml": templates.get_template(f"k8s/{kind}.yaml.j2").render(values)
-        for kind in _list_kinds(plan, reach)
+        for kind in _list_kinds(reach, package)
     }
     return apply_patches(rendered, read_patches(reach.patch)) if reach.patch else rendered
 
 
-def make_objects(plan: Plan, reach: K8sReach, environ: Mapping[str, str]) -> list[dict[str, Any]]:
+def make_objects(plan: Plan, reach: K8sReach, package: bytes) -> list[dict[str, Any]]:
     """Return the objects that `render` prints, the trainers' Job last. Raises SpecError."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 10 times faster
-    objects = [o for text in render(plan, reach, environ).values() for o in yaml.load_all(text, loader)]
+    objects = [o for text in render(plan, reach, package).values() for o in yaml.load_all(text, loader)]
     return sorted(objects, key=lambda thing: is_main_job(thing, reach))
 
 
@@ -110,9 +113,9 @@ def is_main_job(thing: Mapping[str, Any], reach: K8sReach) -> bool:
     return bool(thing["kind"] == "Job" and thing["metadata"]["name"] == reach.name)
 
 
-def _list_kinds(plan: Plan, reach: K8sReach) -> list[str]:
+def _list_kinds(reach: K8sReach, package: bytes) -> list[str]:
     """Return the names of the job's templates."""
-    without = {"policy": not reach.network_policy, "package": plan.package is None}
+    without = {"policy": not reach.network_policy, "package": not package}
     return [kind for kind in KINDS if not without.get(kind)]
 
 
@@ -142,10 +145,12 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
     """Return the values of the templates."""
     head = f"{reach.name}-head"
     port = job.choose_gate_port(job.place(plan, plan.nodes))
-    packed = plan.package is not None
+    packed = bool(package)
+    # A detached job is held, too, until its launcher has brought the package and frees it.
+    lease_s = reach.lease_s or (DEFAULT["lease"] if is_brought(plan, package) else 0.0)
     begun = beginning.Beginning(
         plan, head, port, reach.wait_timeout_s, REPORT, packed=packed,
-        lease_s=reach.lease_s, linger_s=reach.linger_s,
+        lease_s=lease_s, linger_s=reach.linger_s,
     )  # fmt: skip
     return {
         "name": reach.name,
@@ -214,17 +219,43 @@ def compute_ending_s(plan: Plan) -> int:
     return math.ceil(plan.limits.grace_s) + ENDING_EXTRA_S
 
 
-def _pack(plan: Plan, environ: Mapping[str, str]) -> bytes:
+def pack_package(plan: Plan, environ: Mapping[str, str]) -> bytes:
+    """Return the package for a ConfigMap, b"" if none is sent or it is too large.
+
+    Raises SpecError, FileError.
+    """
     if plan.package is None:
         return b""
-    package = pack(list_package(plan.package, environ))
-    if len(package) > MAX_PACKAGE_BYTES:
+    try:
+        return pack(list_package(plan.package, environ), MAX_PACKAGE_BYTES)
+    except Refusal as e:
+        raise SpecError(str(e)) from None
+    except OSError as e:
+        raise FileError.from_os(e, "read the package") from e
+
+
+def is_brought(plan: Plan, package: bytes) -> bool:
+    """Return True if a launcher has to bring the package; package: of `pack_package`."""
+    return plan.package is not None and not package
+
+
+def describe_package(plan: Plan, package: bytes) -> str:
+    """Return in words the way of the package to the nodes."""
+    if plan.package is None:
+        return "nothing is sent: the workspace is in the image, or in a volume claim"
+    if package:
+        return f"the package goes into a ConfigMap: {len(package):,} bytes when compressed"
+    return f"the package goes over the line to pod 0: it is over {TO_CONFIG_MAP} when compressed"
+
+
+def refuse_brought(plan: Plan, package: bytes) -> None:
+    """Raise SpecError if a launcher has to bring the package: manifests have none."""
+    if plan.package and is_brought(plan, package):
         raise SpecError(
-            f"{plan.package.folder} is {len(package):,} bytes when compressed, and a ConfigMap takes "
-            f"{MAX_PACKAGE_BYTES:,}: leave files out ({IGNORE}), put them into a volume claim (--pvc), or "
-            "the whole folder into the image or a claim (--job_workspace)"
+            f"{plan.package.folder} is over {TO_CONFIG_MAP} when compressed, and a ConfigMap takes no more: "
+            f"leave files out ({IGNORE}), put them into a volume claim (--pvc), or the whole folder into the "
+            "image or a claim (--job_workspace); pslaunch k8s apply sends a folder of any size"
         )
-    return package
 
 
 def _make_limits(cpu: str, memory: str, gpu: int) -> dict[str, str]:

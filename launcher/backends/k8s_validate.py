@@ -32,7 +32,8 @@ def validate(plan: Plan, reach: K8sReach, out: TextIO, *, as_json: bool) -> int:
     cluster = open_cluster(reach.access)
     code = codes.OK
     try:
-        *others, job = manifests.make_objects(plan, reach, os.environ)
+        package = manifests.pack_package(plan, os.environ)
+        *others, job = manifests.make_objects(plan, reach, package)
         for verdict in ask(cluster, [*others, manifests.make_secret(job), job]):
             print(_format(verdict, out, as_json=as_json), file=out, flush=True)
             code = code or (verdict.error.exit_code if verdict.error else codes.OK)

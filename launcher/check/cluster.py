@@ -38,8 +38,10 @@ def check_cluster(
     reach: K8sReach = spec.site.reach
     plan = make_plan(spec, spec.job_name)
     port = choose_gate_port(place(plan, plan.nodes))
-    *others, job = manifests.make_objects(plan, reach, environ)
-    needs = find_needs([*others, manifests.make_secret(job), job], port, attached=not spec.detach)
+    package = manifests.pack_package(plan, environ)
+    attached = not spec.detach or manifests.is_brought(plan, package)
+    *others, job = manifests.make_objects(plan, reach, package)
+    needs = find_needs([*others, manifests.make_secret(job), job], port, attached=attached)
     try:
         cluster = open_cluster(reach.access, environ)
         try:

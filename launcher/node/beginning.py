@@ -25,7 +25,7 @@ class Beginning(NamedTuple):
     report: str = ""  # file for the job's end as JSON, if it exists
     lease_s: float = 0.0  # after which the job ends without a launcher; 0: it needs none
     linger_s: float = 0.0  # after the end, for a launcher to fetch files
-    packed: bool = False  # the package is in PACKAGE
+    packed: bool = False  # the package is in PACKAGE; else a launcher brings it, if the plan has one
 
     def encode(self) -> bytes:
         """Return the contents of JOB; equal jobs give equal bytes."""

@@ -18,9 +18,11 @@ HelloMsg = TypedDict("HelloMsg", {"type": Literal["hello"], "wire": int, "versio
 
 # --- Launcher -> head on node 0 -> launcher: a job is led there ---
 
-# -> Lead this job (job.to_data of job.Placed). secret: None over TCP, where the agent has proved it.
+# -> Lead this job (job.to_data of job.Placed). secret: None over TCP, where the agent has proved it;
+# supplies: a package comes over this line, else over that of an observer that holds the job.
 LeadMsg = TypedDict("LeadMsg", {
     "type": Literal["lead"], "placed": dict[str, Any], "secret": Optional[str], "detach": bool,
+    "supplies": bool,
 })
 # <- Address for the other agents; -> they have it; <- folders for logs and state of each node.
 LeadingMsg = TypedDict("LeadingMsg", {"type": Literal["leading"], "port": int, "addrs": list[str]})
@@ -201,7 +203,7 @@ StoppingMsg = TypedDict("StoppingMsg", {"type": Literal["stopping"]})
 # stay for `linger_s` after the end; observer -> head: we hold it.
 LeaseMsg = TypedDict("LeaseMsg", {"type": Literal["lease"], "lease_s": float, "linger_s": float})
 HoldMsg = TypedDict("HoldMsg", {"type": Literal["hold"]})
-# Launcher -> head: continue without us; <- agreed.
+# Launcher, or another holder -> head: continue without us; <- agreed.
 FreeMsg = TypedDict("FreeMsg", {"type": Literal["free"]})
 FreedMsg = TypedDict("FreedMsg", {"type": Literal["freed"]})
 

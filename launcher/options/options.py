@@ -322,7 +322,7 @@ OPTIONS: Final[Sequence[Option]] = (
     ),
     Option(
         name="job_dispatch_package", metavar="DIR", kind=Text(), says="the program's folder", backends=K8S,
-        help="Folder for the pods, where the programs run in it: at most 900 KiB when compressed.",
+        help="Folder to send to the pods, where the programs run in it; rendered, at most 900 KiB packed.",
     ),
     Option(
         name="job_workspace", metavar="DIR", kind=Text(), backends=REMOTE,

@@ -69,8 +69,8 @@ class RemoteHead:
         self.told = False  # any message has come
         self.on_slow: Callable[[str], None] = lambda _text: None  # called if the head does not answer
         self.answers: dict[str, Any] = {}
+        self._supply = supply
         self._take_line(line)
-        self._package = ToHead(loop, self._line, supply, self._lose)
 
     def _take_line(self, line: Line) -> None:
         self._diagnosis = line.diagnosis
@@ -84,6 +84,7 @@ class RemoteHead:
             seals=line.seals,
             trace=self._trace,
         )
+        self._package = ToHead(self._loop, self._line, self._supply, self._lose)
 
     # --- the interface of a head, as of node/head/head.py ---
 
@@ -137,7 +138,8 @@ class RemoteHead:
         """
         self._job_id, self.placed = placed.plan.job_id, placed
         told = None if self._line.is_sealed else secret
-        self._line.send({"type": "lead", "placed": to_data(placed), "secret": told, "detach": detach})
+        self._line.send({"type": "lead", "placed": to_data(placed), "secret": told, "detach": detach,
+                         "supplies": True})  # fmt: skip
         answer: messages.LeadingMsg | None = self.ask("leading")
         return (int(answer["port"]), tuple(answer["addrs"])) if answer else (0, ())
 
@@ -221,6 +223,7 @@ class RemoteHead:
 
     def _lose_line(self, reason: str) -> None:
         """Open a lost line again, if that is possible."""
+        self._package.close()
         if not self._reopen:
             self._lose(reason)
             return

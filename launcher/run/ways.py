@@ -25,6 +25,7 @@ from ..backends.base import (
     LaterBackend,
     LeadingBackend,
     Line,
+    News,
     find_backend,
     make_leading_backend,
     make_starting_backend,
@@ -193,12 +194,12 @@ class _ByItself(Way):
     def __init__(self, backend: BeginningBackend, plan: Plan) -> None:
         super().__init__(plan)
         self.backend = self.later = self._beginning = backend
-        self._news: deque[tuple[str, int]] = deque()  # each with the code of its failure, 0 for none
+        self._news: deque[News] = deque()
         self._head: RemoteHead | None = None
         self._end: Event | None = None  # of a job that was over before its head was found
 
     def start(self) -> Started:
-        found = self._beginning.begin(self.plan, lambda text, code: self._news.append((text, code)))
+        found = self._beginning.begin(self.plan, self._news.append)
         if isinstance(found, Line):
             return [(self.plan.nodes[0], found)]
         self._end = found
@@ -212,24 +213,27 @@ class _ByItself(Way):
         except PslaunchError:
             self.remove(scene.loop, scene.watch)
             raise
+        self._tell(scene.watch)
         if not (started or self._end):
             return None
         first, line = started.pop() if started else (plan.nodes[0], _make_cut_line())
-        self._head = _follow(scene, backend, plan, first, line, reopen=backend.reopen)
+        placed = place(plan, plan.nodes)
+        supply = _make_supply(scene.loop, placed)
+        self._head = _follow(scene, backend, plan, first, line, supply=supply, reopen=backend.reopen)
         if self._end:
-            self._head.take_end(place(plan, plan.nodes), self._end)
+            self._head.take_end(placed, self._end)
         else:
-            self._head.hold(place(plan, plan.nodes))
+            self._head.hold(placed)
         return self._head
 
     def _tell(self, watch: Watch) -> None:
         """Show the news of the backend; a failure ends the job."""
         while self._news:
-            text, code = self._news.popleft()
-            if code and self._head:
-                self._head.stop(signal.SIGTERM, text, code)
+            news = self._news.popleft()
+            if news.code and self._head:
+                self._head.stop(signal.SIGTERM, news.text, news.code)
             else:
-                watch.say(text, "warning")
+                watch.say(news.text, news.level)
 
     def confirm(self, loop: Loop, watch: Watch) -> None:
         head = self._head

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -12,23 +14,26 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from integration.test_contract import POLITE
+from pslaunch.backends.base import Line
 from pslaunch.backends.local import NODE, LocalBackend
 from pslaunch.node import beginning, codes, job
 from pslaunch.node.dispatch.archive import pack
 from pslaunch.node.later import relay
+from pslaunch.node.line.trace import Note
 from pslaunch.node.loop import Loop
 from pslaunch.options.args import Split
 from pslaunch.options.local_spec import make_local_spec
 from pslaunch.options.sources import gather
 from pslaunch.plan import make_plan
 from pslaunch.run.observe import RemoteHead
-from pslaunch.ship.package import list_package
+from pslaunch.ship.package import Folder, list_package
 from support.jobs import has
-from support.process import Started, started
+from support.process import Started, poll_until, started
 
 SECRET = "ab" * 32
 SAY = """
@@ -54,6 +59,7 @@ def write_job(
     wait_timeout_s: float = 60.0,
     lease_s: float = 0.0,
     linger_s: float = 0.0,
+    packed: bool = True,
 ) -> Path:
     """Write what the nodes of a job of two nodes begin from; return the file for its end."""
     words = ("--nodes=2", "--worker_num=2", f"--job_workspace={workspace}", *options)
@@ -70,11 +76,18 @@ def write_job(
     report.touch()
     port = job.choose_gate_port(job.place(plan, nodes))
     begun = beginning.Beginning(
-        plan, "localhost", port, wait_timeout_s, str(report), packed=True, lease_s=lease_s, linger_s=linger_s
+        plan,
+        "localhost",
+        port,
+        wait_timeout_s,
+        str(report),
+        packed=packed,
+        lease_s=lease_s,
+        linger_s=linger_s,
     )
     contents = {
         beginning.JOB: begun.encode(),
-        beginning.PACKAGE: pack(list_package(plan.package, os.environ)),
+        **({beginning.PACKAGE: pack(list_package(plan.package, os.environ))} if packed else {}),
         beginning.SECRET: SECRET.encode(),
     }
     for name, data in contents.items():
@@ -153,13 +166,19 @@ def test_term_to_node_0_ends_the_job_in_order(folder: Path, workspace: Path) -> 
 WAIT = "import time; print('runs', flush=True); time.sleep(600)"
 
 
+def open_line() -> Line:
+    return LocalBackend().open_head_line({"socket": relay.find_socket("begun-1")})
+
+
 @contextlib.contextmanager
-def holding_line(folder: Path) -> Iterator[tuple[Loop, RemoteHead]]:
-    """Hold the job as a launcher does."""
-    line = LocalBackend().open_head_line({"socket": relay.find_socket("begun-1")})
+def holding_line(folder: Path, trace: Note | None = None) -> Iterator[tuple[Loop, RemoteHead]]:
+    """Hold the job as a launcher does, with its package at hand."""
+    line = open_line()
     loop = Loop()
-    head = RemoteHead(loop, line, name="node 0", lost_after_s=30.0)
     plan = beginning.read(str(folder)).plan
+    assert plan.package
+    supply = Folder(loop, plan.package)
+    head = RemoteHead(loop, line, name="node 0", lost_after_s=30.0, supply=supply, trace=trace)
     head.hold(job.place(plan, plan.nodes))
     yield loop, head
     head.close()
@@ -194,6 +213,84 @@ def test_nodes_linger_for_a_launcher_that_comes_late_and_end_by_term(folder: Pat
             assert node.proc.poll() is None
             os.kill(node.pid, signal.SIGTERM)
         assert (first.wait(timeout_s=5), second.wait(timeout_s=5)) == (0, 0)
+
+
+LARGE_BYTES = 24 * 1024 * 1024
+COMPARE = """
+import hashlib
+with open("large", "rb") as f:
+    print(hashlib.sha256(f.read()).hexdigest())
+"""
+
+
+def await_leader() -> None:
+    """Wait until the job can be held."""
+    poll_until(can_hold, describe="no head")
+
+
+def can_hold() -> bool:
+    try:
+        open_line().close()
+    except OSError:
+        return False
+    return True
+
+
+class Heard:
+    """Requests of a head for its package."""
+
+    def __init__(self) -> None:
+        self.received_bytes = 0
+        self.offsets: dict[str, int] = {}  # of files that are there in part
+
+    def __call__(self, direction: str, m: Any) -> None:
+        if m["type"] == "received" and direction == "got":
+            self.received_bytes += m["bytes"]
+        elif m["type"] == "lacks":
+            self.offsets = m["offsets"]
+
+
+def test_package_comes_over_the_lines_of_launchers_though_they_are_cut(folder: Path, workspace: Path) -> None:
+    (workspace / "train.py").write_text(COMPARE)
+    (workspace / "large").write_bytes(random.Random(1).randbytes(LARGE_BYTES))
+    report = write_job(folder, workspace, lease_s=60.0, packed=False)
+    with run_node(folder, 0) as first, run_node(folder, 1) as second:
+        await_leader()
+        for share in (5, 3):
+            heard = Heard()
+            with holding_line(folder, heard) as (loop, _head):
+                while heard.received_bytes < LARGE_BYTES // share:
+                    loop.run_once()
+        heard = Heard()
+        with holding_line(folder, heard) as (loop, head):
+            loop.run(lambda: head.done)
+        assert (first.wait(), second.wait()) == (0, 0), first.output()
+    assert min(heard.offsets.values()) > LARGE_BYTES // 3 and heard.received_bytes < LARGE_BYTES * 2 // 3
+    digest = hashlib.sha256((workspace / "large").read_bytes()).hexdigest()
+    assert {f"trainer/{i} | {digest}" for i in (0, 1)} <= {*first.output().splitlines()}
+    assert json.loads(report.read_text())["code"] == 0
+
+
+def test_job_that_was_freed_before_its_launcher_left_goes_on(folder: Path, workspace: Path) -> None:
+    (workspace / "train.py").write_text(WAIT)
+    write_job(folder, workspace, lease_s=1.0, packed=False)
+    with run_node(folder, 0) as first, run_node(folder, 1) as second:
+        await_leader()
+        with holding_line(folder) as (loop, head):
+            loop.run(lambda: "trainer/1" in {e.get("process") for e in head.list_events(0)[0]})
+            assert head.free()
+        with pytest.raises(subprocess.TimeoutExpired):
+            first.proc.wait(3.0)  # past the lease
+        os.kill(first.pid, signal.SIGTERM)
+        assert (first.wait(), second.wait()) == (codes.NODE_LOST, 0)
+
+
+def test_job_whose_package_never_comes_ends_after_the_lease(folder: Path, workspace: Path) -> None:
+    (workspace / "train.py").write_text("")
+    report = write_job(folder, workspace, lease_s=2.0, packed=False)
+    with run_node(folder, 0) as first, run_node(folder, 1) as second:
+        assert (first.wait(), second.wait()) == (codes.HUP, 0)
+    assert "the launcher is gone for 2 s: its line never came" in json.loads(report.read_text())["reason"]
 
 
 def test_term_to_another_node_ends_the_job_in_order(folder: Path, workspace: Path) -> None:

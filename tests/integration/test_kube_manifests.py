@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kubernetes import client
 
-from pslaunch.backends.k8s_manifests import make_objects
+from pslaunch.backends.k8s_manifests import make_objects, pack_package
 from pslaunch.backends.k8s_patch import merge
 from pslaunch.errors import SpecError
 from pslaunch.options.args import split_command_line
@@ -104,7 +104,8 @@ def make(folder: Path, words: list[str]) -> list[dict[str, Any]]:
     several = {name for name, row in rows.items() if row.repeatable}
     split = split_command_line(words, {name: row.values for name, row in rows.items()}, several)
     spec = make_k8s_spec(gather("k8s", split, folder), split, cwd=folder, environ={"PSLAUNCH_IMAGE": "i"})
-    return make_objects(make_plan(spec, "j"), spec.site.reach, {"XDG_CACHE_HOME": str(folder)})
+    plan = make_plan(spec, "j")
+    return make_objects(plan, spec.site.reach, pack_package(plan, {"XDG_CACHE_HOME": str(folder)}))
 
 
 def create(cluster: Kube, thing: dict[str, Any]) -> None:

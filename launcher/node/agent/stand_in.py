@@ -48,7 +48,13 @@ class StandIn:
         self._package = ToHead(loop, self._line, supply, lambda why: self._end(codes.NODE_LOST, why))
         placed = job.place(begun.plan, begun.plan.nodes)
         self._line.send(
-            {"type": "lead", "placed": job.to_data(placed), "secret": secret.hex(), "detach": False}
+            {
+                "type": "lead",
+                "placed": job.to_data(placed),
+                "secret": secret.hex(),
+                "detach": False,
+                "supplies": begun.packed,
+            }
         )
 
     def _hear(self, m: Message) -> None:

@@ -15,22 +15,24 @@ if TYPE_CHECKING:
     from .head_side import Fail, Parts, Tell, Then
 
 MANIFEST = "manifest"
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip file
+PIECE_BYTES = 256 * 1024
 
 
-def pack(source: Source) -> bytes:
-    """Return the file with a package; equal packages give equal bytes. Raises OSError."""
+def pack(source: Source, limit_bytes: float = float("inf")) -> bytes:
+    """Return the file with a package, b"" if it has more than `limit_bytes`. Raises OSError.
+
+    Equal packages give equal bytes. A package that is too large is not read to its end.
+    """
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-
-        def add(name: str, data: bytes) -> None:
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED, compresslevel=9)
-
-        add(MANIFEST, source.manifest)
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        archive.writestr(zipfile.ZipInfo(MANIFEST), source.manifest, zipfile.ZIP_DEFLATED, compresslevel=9)
         for content, equal in source.by_content.items():
-            with open(source.open(equal[0]), "rb") as f:
-                add(content, f.read())
-    return packed.getvalue()
+            if packed.tell() > limit_bytes:
+                break
+            with open(source.open(equal[0]), "rb") as f, archive.open(content, "w") as entry:
+                while packed.tell() <= limit_bytes and (data := f.read(PIECE_BYTES)):
+                    entry.write(data)
+    return packed.getvalue() if packed.tell() <= limit_bytes else b""
 
 
 class Archive:

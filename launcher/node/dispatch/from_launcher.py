@@ -27,7 +27,7 @@ class FromLauncher:
     def __init__(
         self, loop: Loop, say: Callable[[OfPackage | WantsMsg], None], placed: Callable[[], job.Placed]
     ) -> None:
-        """`placed` returns the job, with nodes as reported by their agents."""
+        """`say` sends to the launcher; `placed` returns the job, with nodes as reported by their agents."""
         self._loop, self._say, self._placed = loop, say, placed
         self._receiver: Receiver | None = None
         self._fail: Callable[[Exception], None] = lambda _why: None
@@ -55,7 +55,7 @@ class FromLauncher:
         receiver = Receiver(
             self._loop,
             first.workspace,
-            say=self._say,
+            say=lambda m: self._say(m),
             end=finish,
             tell=tell,
             in_place=not first.dispatched,
@@ -65,6 +65,13 @@ class FromLauncher:
         if first.dispatched and mine is None:  # else only a part is here
             receiver.expect()
         self._say({"type": "wants"})
+
+    def ask_again(self, say: Callable[[OfPackage | WantsMsg], None]) -> None:
+        """Ask over a launcher's new line, for all that has not come over an earlier one."""
+        self._say = say
+        if self._receiver and not self._receiver.closed:
+            self._receiver.start_again()
+            say({"type": "wants"})
 
     def take_answer(self, m: DispatchMsg | NoPackageMsg) -> None:
         """Take the launcher's offer of a package, or its refusal."""

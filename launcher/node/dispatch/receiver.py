@@ -63,6 +63,7 @@ class Receiver:
         self._free_bytes = 0  # of it, not granted again yet
         self._window, self._idle_since_s = FIRST_BYTES, loop.now()
         self._writing = False
+        self._tries = 0  # lines over which the package was offered and that were lost
         self.closed = False
         self.entries: list[Entry] = []  # the received package; empty if it was here already
 
@@ -77,6 +78,13 @@ class Receiver:
                 self._foreseen = compute_digest(own), self._incoming.list_lacking(own)
 
         self._aside.do(compare)  # a failure: take_offer meets the same failure again
+
+    def start_again(self) -> None:
+        """Forget the offer, whose line was lost; the next one gives what has not come yet."""
+        self._tries += 1
+        self._manifest, self._foreseen = None, ("", [])
+        self._pieces, self._writing = [], False
+        self._waiting_bytes, self._free_bytes, self._window = 0, 0, FIRST_BYTES
 
     def take_offer(self, m: DispatchMsg) -> None:
         """Take the offer of a package: request an unknown manifest, else the lacking files."""
@@ -115,7 +123,8 @@ class Receiver:
     def _begin_taking(self, wants: Sequence[Want]) -> None:
         self._ask(wants)
         if self._incoming and wants:
-            self._files, self._bytes = len(wants), self._incoming.count_missing_bytes()
+            self._files = len(wants)
+            self._bytes = self._received_bytes + self._incoming.count_missing_bytes()
             self._tell_progress("sending")
         self._place_if_whole()
 
@@ -224,10 +233,12 @@ class Receiver:
             self._do(incoming.place, lambda _: self._end(None))
 
     def _do(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        def unless_closed(report: Callable[[U], None]) -> Callable[[U], None]:
-            return lambda result: None if self.closed else report(result)
+        number = self._tries
 
-        self._aside.do(work, unless_closed(then), unless_closed(self._end))
+        def unless_over(report: Callable[[U], None]) -> Callable[[U], None]:
+            return lambda result: None if self.closed or number < self._tries else report(result)
+
+        self._aside.do(work, unless_over(then), unless_over(self._end))
 
     def _tell_progress(self, state: str) -> None:
         if not self._files or (state == self._state and self._loop.now() < self._due_s):

@@ -74,6 +74,7 @@ class Incoming:
         Raises Refusal without enough space, or if programs' files are in the way.
         """
         self._unchanged = False
+        self._drop()  # a file whose line was cut
         self._wanted.clear()
         self._sure.clear()
         self.listed = self.entries = decode(manifest)

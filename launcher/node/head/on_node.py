@@ -66,7 +66,7 @@ class Lead:
         self._held = True
         self._lease_s = self._linger_s = 0.0
         self._lease: Timer | None = None  # running while nobody holds the job
-        self._lease_is_over = False
+        self._lease_is_over = self._holders_supply = False
         self._told_holder = False  # about the end
         self._trace: Trace | None = None
         self._record = record.Record("", {})
@@ -74,6 +74,7 @@ class Lead:
         self._observers: list[Observer] = []
         self._launcher = self._observe(read_fd, write_fd, seals)
         self._holders = {self._launcher}
+        self._supplier = self._launcher  # of the package
         self._supply = FromLauncher(loop, self._launcher.line.send, self._get_job)
 
     @property
@@ -165,6 +166,7 @@ class Lead:
         if observer is not self._launcher or self._head is not None:
             self._refuse(observer, "only the launcher begins a job, and once")
             return
+        self._holders_supply = not m["supplies"]
         placed = job.parse_placed(m["placed"])
         first = placed.nodes[0]
         try:
@@ -223,13 +225,13 @@ class Lead:
         return self._head.placed
 
     def order_dispatch(self, observer: Observer, m: messages.DispatchMsg | messages.NoPackageMsg) -> None:
-        if observer is self._launcher:
+        if observer is self._supplier:
             self._supply.take_answer(m)
 
     order_no_package = order_dispatch
 
     def _take(self, observer: Observer, piece: Data) -> None:
-        if observer is self._launcher:
+        if observer is self._supplier:
             self._supply.take(piece)
 
     def order_expect(self, observer: Observer, m: messages.ExpectMsg) -> None:
@@ -248,6 +250,9 @@ class Lead:
         self._holders.add(observer)
         if self._lease:
             self._lease.cancel()
+        if self._holders_supply:
+            self._supplier = observer
+            self._supply.ask_again(observer.line.send)
 
     def _choose_linger_s(self) -> float:
         """Return the time for which nodes stay after the end, since a launcher will fetch their files."""
@@ -255,7 +260,7 @@ class Lead:
 
     def order_free(self, observer: Observer, _m: messages.FreeMsg) -> None:
         """Continue without the launcher."""
-        self._held &= observer is not self._launcher
+        self._held &= observer not in self._holders
         if not self._held:
             observer.line.send({"type": "freed"})
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .seal import Seal
     from .trace import Note
 
-WIRE_VERSION = 13
+WIRE_VERSION = 14
 HEADER = struct.Struct("<IBB")
 MAX_FRAME_BYTES = 64 * 1024
 MAX_BODY_BYTES = MAX_FRAME_BYTES - HEADER.size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import os
 import subprocess
@@ -21,6 +22,7 @@ from pslaunch.node import beginning, job
 from pslaunch.node.job import Count, Package, Plan, Role
 from pslaunch.options.k8s_spec import K8sReach, make_nodes
 from pslaunch.options.k8s_values import SecretKey
+from support.packages import fill_package
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 MOST_BYTES = 1024 * 1024  # of a ConfigMap
@@ -56,7 +58,11 @@ def package(tmp_path: Path) -> Path:
 
 
 def render(plan: Plan, reach: K8sReach, tmp_path: Path) -> dict[str, str]:
-    return manifests.render(plan, reach, {"XDG_CACHE_HOME": str(tmp_path)})
+    return manifests.render(plan, reach, pack_package(plan, tmp_path))
+
+
+def pack_package(plan: Plan, tmp_path: Path) -> bytes:
+    return manifests.pack_package(plan, {"XDG_CACHE_HOME": str(tmp_path)})
 
 
 @pytest.mark.parametrize(
@@ -76,9 +82,8 @@ def test_job_services_and_policy_equal_their_golden_files(
 
 def test_pods_of_both_jobs_begin_as_the_nodes_of_the_plan(package: Path, tmp_path: Path) -> None:
     plan = make_plan(5, str(package), servers=2)
-    objects = manifests.make_objects(
-        plan, SEPARATE._replace(server_pods=2), {"XDG_CACHE_HOME": str(tmp_path)}
-    )
+    package_bytes = pack_package(plan, tmp_path)
+    objects = manifests.make_objects(plan, SEPARATE._replace(server_pods=2), package_bytes)
     servers, trainers = (thing for thing in objects if thing["kind"] == "Job")
     for thing, first, pods in ((trainers, 0, 3), (servers, 3, 2)):
         container = thing["spec"]["template"]["spec"]["containers"][0]
@@ -158,13 +163,39 @@ def test_secret_may_end_with_a_newline(tmp_path: Path) -> None:
     assert beginning.read_secret(str(tmp_path)) == b"\xab" * 32
 
 
-def test_package_that_is_too_large_is_refused(package: Path, tmp_path: Path) -> None:
-    overhead = len(manifests._pack(make_plan(1, str(package)), {"XDG_CACHE_HOME": str(tmp_path)}))
-    (package / "data").write_bytes(os.urandom(manifests.MAX_PACKAGE_BYTES - overhead - 1000))
-    render(make_plan(1, str(package)), REACH, tmp_path)
-    (package / "data").write_bytes(os.urandom(manifests.MAX_PACKAGE_BYTES))
-    with pytest.raises(SpecError, match=r"ws is [0-9,]+ bytes when compressed.*\.pslaunchignore"):
-        render(make_plan(1, str(package)), REACH, tmp_path)
+def test_package_of_just_the_limit_goes_into_a_config_map(package: Path, tmp_path: Path) -> None:
+    plan = make_plan(1, str(package))
+    fill_package(package, manifests.MAX_PACKAGE_BYTES)
+    packed = pack_package(plan, tmp_path)
+    assert len(packed) == manifests.MAX_PACKAGE_BYTES
+    assert "package.yaml" in manifests.render(plan, REACH, packed)
+    manifests.refuse_brought(plan, packed)
+
+
+def test_package_of_one_byte_more_is_brought_or_refused_with_the_remedy(
+    package: Path, tmp_path: Path
+) -> None:
+    plan = make_plan(1, str(package))
+    fill_package(package, manifests.MAX_PACKAGE_BYTES + 1)
+    packed = pack_package(plan, tmp_path)
+    rendered = manifests.render(plan, REACH, packed)
+    assert packed == b"" and "package.yaml" not in rendered and "package" not in rendered["job.yaml"]
+    with pytest.raises(SpecError, match=r"ws is over 900 KiB when compressed.*\.pslaunchignore.*--pvc"):
+        manifests.refuse_brought(plan, packed)
+
+
+def test_job_to_detach_is_held_until_its_package_was_brought(package: Path, tmp_path: Path) -> None:
+    plan = make_plan(1, str(package))
+    for packed, lease_s in ((b"small", 0.0), (b"", 120.0)):
+        values = manifests.make_values(plan, REACH._replace(lease_s=0.0), packed)
+        begun = json.loads(gzip.decompress(base64.b64decode(values["plan"])))
+        assert (begun["packed"], begun["lease_s"]) == (bool(packed), lease_s)
+
+
+def test_package_that_cannot_be_sent_is_a_mistake_of_its_folder(package: Path, tmp_path: Path) -> None:
+    (package / "out").symlink_to("/etc")
+    with pytest.raises(SpecError, match=r"ws can't be sent: out is a link that leads out"):
+        pack_package(make_plan(1, str(package)), tmp_path)
 
 
 def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
