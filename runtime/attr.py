@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import publish
-from .entry import EntryAttr, ShowClickEntry
+from .entry import EntryAttr
 
 __all__ = ["Extra", "ExtraAttr", "ExtraLayerAttribute", "Param", "ParamAttr", "ParameterAttribute"]
 publish(__name__, __all__)
@@ -66,10 +66,6 @@ class ParameterAttribute:
     def _check_entry(self, entry: object) -> None:
         if not isinstance(entry, EntryAttr):
             raise TypeError(f"attr.Param(entry={entry!r}): expected an entry rule, as CountFilterEntry(10)")
-        if isinstance(entry, ShowClickEntry):
-            raise ValueError(
-                "attr.Param(entry=ShowClickEntry(...)): layers have no shows and clicks; use CountFilterEntry"
-            )
         if not self.sparse_update:
             raise ValueError(f"attr.Param(entry={entry!r}) has no effect without sparse_update=True")
 

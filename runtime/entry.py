@@ -64,9 +64,10 @@ class ProbabilityEntry(EntryAttr):
 class ShowClickEntry(EntryAttr):
     """Admits a key with a score of `threshold`: (shows - clicks) * `show_weight` + clicks.
 
-    show_name, click_name: the data with the shows and clicks of each sample. A push of such a table has rows
-    [n, 2 + dim]: the key's shows and clicks in the batch come before its gradient. The defaults are those of
-    PaddlePaddle's accessor (embedx_threshold, nonclk_coeff; its click_coeff is 1).
+    show_name, click_name: the data with the shows and clicks of each sample, which count for each key of the
+    sample. A push of such a table has rows [n, 2 + dim]: the key's shows and clicks in the batch come before
+    its gradient. The defaults are those of PaddlePaddle's accessor (embedx_threshold, nonclk_coeff; its
+    click_coeff is 1).
     """
 
     show_name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TypeVar
 
@@ -77,7 +77,8 @@ class SGD:
     """Trains `parameters` to reduce `cost`, by `update_equation`.
 
     With `is_local` it trains alone, in this process; otherwise together with the other trainers, through
-    the pservers of `init()` or its environment.
+    the pservers of `init()` or its environment. `extra_layers`: data layers that `cost` does not use, as the
+    shows and clicks of an entry rule; a sample has items for them.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class SGD:
         cost: Layer,
         parameters: Parameters,
         update_equation: Optimizer,
-        extra_layers: object = None,
+        extra_layers: Layer | Sequence[Layer] | None = None,
         is_local: bool = True,
         pserver_spec: object = None,
     ) -> None:
@@ -93,16 +94,17 @@ class SGD:
             raise TypeError(f"trainer.SGD: parameters={parameters!r} does not come from parameters.create()")
         if not isinstance(update_equation, Optimizer):
             raise TypeError(f"trainer.SGD: update_equation={update_equation!r} is not an optimizer")
-        if extra_layers is not None or pserver_spec is not None:
-            raise ValueError(
-                "trainer.SGD: the bundled runtime does not support extra_layers and pserver_spec"
-            )
+        if pserver_spec is not None:
+            raise ValueError("trainer.SGD: the bundled runtime does not support pserver_spec")
+        extra = [extra_layers] if isinstance(extra_layers, Layer) else list(extra_layers or ())
+        if not all(getattr(one, "type", None) for one in extra):
+            raise ValueError(f"trainer.SGD: extra_layers={extra_layers!r}, expected data layers")
         settings = get_settings()
         self._settings = settings
         if not cost.is_cost:
             raise ValueError(f"trainer.SGD: layer {cost.name} is not a cost")
         self._cost = cost
-        program = make_program([cost])
+        program = make_program([cost, *extra])
         parameters.check("trainer.SGD", program.params)
         self._parameters = parameters
         self._data = list_data(program)

@@ -129,7 +129,8 @@ class LocalUpdater:
             _core.apply_optim(*self._get_target(name), grad)
         for name in self._params.sparse:
             keys, grad = sparse[name]
-            _core.apply_sparse(*self._get_target(name), keys, grad)
+            cols = self._parameters.get_shape(name)[1]  # shows and clicks before them are for pservers
+            _core.apply_sparse(*self._get_target(name), keys, np.ascontiguousarray(grad[:, -cols:]))
 
     def _get_target(self, name: str) -> tuple[PackedOptim, int, F32, F32 | None]:
         rule = self._params.rules[name].pack_at(self._samples, self._passes)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .. import publish
 from ..arrays import MAX_IDS
-from ..entry import ANY, EntryAttr, ShowClickEntry
+from ..entry import ANY, EntryAttr
 from ..param_config import ParamConfig
 from .attr import Attr, make_param
 from .program import Variable, add_value, make_unique_name, parse_dtype
@@ -124,6 +124,4 @@ def sparse_embedding(
         raise ValueError(f"sparse_embedding: slot={slot!r} is not in this runtime; leave it out")
     if not isinstance(entry, EntryAttr | None):
         raise TypeError(f"sparse_embedding: entry={entry!r}, expected an entry rule, as CountFilterEntry(10)")
-    if isinstance(entry, ShowClickEntry):
-        raise ValueError(f"sparse_embedding: {entry!r}: no shows and clicks here; use CountFilterEntry")
     return _make_embedding(input, size, padding_idx, param_attr, dtype, sparse=True, entry=entry or ANY)

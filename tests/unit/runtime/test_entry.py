@@ -52,7 +52,6 @@ def test_rule_of_an_attribute_is_the_one_of_the_parameter() -> None:
     [
         ({"entry": entry.CountFilterEntry(2)}, "has no effect without sparse_update=True"),
         ({"entry": 2, "sparse_update": True}, "expected an entry rule"),
-        ({"entry": entry.ShowClickEntry("a", "b"), "sparse_update": True}, "layers have no shows and clicks"),
     ],
 )
 def test_wrong_rules_of_an_attribute_are_errors(options: dict[str, Any], text: str) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import _core
-from pslaunch.runtime.arrays import F32, Ids
+from pslaunch.runtime import _core, entry
+from pslaunch.runtime.arrays import F32, Ids, Sequences
 from pslaunch.runtime.layer import make_program
 from pslaunch.runtime.ops import Draw
 from pslaunch.runtime.plan import Feeds, Plan, StepResult
@@ -181,3 +181,46 @@ def test_a_library_that_flushes_small_numbers_changes_no_bit(threads: int) -> No
     for name, grad in plain.dense.items():
         assert grad.tobytes() == kept[name].tobytes()
     assert any(np.any((grad != 0) & (np.abs(grad) < 2.0**-126)) for grad in plain.dense.values())
+
+
+def make_scored(*, show: paddle.data_type.InputType, sequence: bool) -> Plan:
+    """Return a plan with a table that admits ids by shows and clicks; `b` has sequences of ids if asked."""
+    rule = entry.ShowClickEntry("show", "click")
+    attr = paddle.attr.Param(name="table", sparse_update=True, entry=rule)
+    kind = paddle.data_type.integer_value_sequence if sequence else paddle.data_type.integer_value
+    words = [ids("a", 9), paddle.layer.data(name="b", type=kind(9))]
+    first, second = (paddle.layer.embedding(input=one, size=2, param_attr=attr) for one in words)
+    if sequence:
+        second = paddle.layer.pooling(input=second, pooling_type=paddle.pooling.Sum())
+    cost = paddle.layer.square_error_cost(
+        input=paddle.layer.concat(input=[first, second]), label=vector("t", 4)
+    )
+    numbers = [paddle.layer.data(name="show", type=show), vector("click", 1)]
+    return Plan(make_program([cost, *numbers]), [cost.value], cost.value)
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_each_use_of_an_id_counts_the_shows_and_clicks_of_its_sample(sequence: bool) -> None:
+    plan = make_scored(show=paddle.data_type.integer_value(100), sequence=sequence)
+    b: Ids | Sequences = np.array([2, 8, 5])
+    if sequence:
+        b = Sequences(np.array([5, 5, 3, 8, 5]), np.array([0, 2, 2, 5]))
+    feeds = {
+        "a": np.array([3, 5, 3]),
+        "b": b,
+        "t": np.zeros((3, 4), np.float32),
+        "show": np.array([1, 10, 20]),
+        "click": np.array([[0], [0.5], [2]], np.float32),
+    }
+    keys, rows = run_step(plan, feeds, {"table": np.ones((9, 2), np.float32)}).sparse["table"]
+    got = dict(zip(keys.tolist(), rows.tolist(), strict=True))
+    want = {3: [21, 2], 5: [30, 2.5], 2: [1, 0], 8: [10, 0.5]}
+    if sequence:
+        want = {3: [41, 4], 5: [10 + 2 + 20, 0.5 + 2], 8: [20, 2]}
+    assert {key: row[:2] for key, row in got.items()} == want
+    assert {len(row) for row in got.values()} == {4}
+
+
+def test_data_with_several_numbers_are_no_shows() -> None:
+    with pytest.raises(ValueError, match=r"parameter table: .* a number for each sample, not show"):
+        make_scored(show=paddle.data_type.dense_vector(2), sequence=False)

@@ -294,3 +294,11 @@ def test_not_a_number_is_no_right_answer() -> None:
     trainer = paddle.trainer.SGD(cost, parameters, paddle.optimizer.SGD(), is_local=True)
     result = trainer.test(paddle.batch(ngrams(40), 20))
     assert result.metrics["classification_error_evaluator"] == 1.0
+
+
+def test_extra_layers_are_data() -> None:
+    cost = ngram_cost()
+    with pytest.raises(ValueError, match=r"extra_layers=.*, expected data layers"):
+        paddle.trainer.SGD(
+            cost, paddle.parameters.create(cost), paddle.optimizer.AdaGrad(), extra_layers=cost
+        )

@@ -133,19 +133,29 @@ def test_feeds_and_fetches_that_do_not_fit_are_named(feed: object, fetch: object
         run_with(feed, fetch)
 
 
-@pytest.mark.parametrize(
-    ("entry", "text"),
-    [
-        (
-            paddle.distributed.ShowClickEntry("show", "click"),
-            "no shows and clicks here; use CountFilter",
-        ),
-        (5, "entry=5, expected an entry rule, as CountFilterEntry(10)"),
-    ],
-)
-def test_entry_rules_without_effect_are_refused(entry: object, text: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=re.escape(text)):
-        static.nn.sparse_embedding(static.data("word", [None, 1], "int64"), [5, 2], entry=entry)
+def test_other_objects_as_entry_rules_are_refused() -> None:
+    with pytest.raises(
+        TypeError, match=re.escape("entry=5, expected an entry rule, as CountFilterEntry(10)")
+    ):
+        static.nn.sparse_embedding(static.data("word", [None, 1], "int64"), [5, 2], entry=5)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_show_and_click_of_an_entry_rule_are_data_of_the_program(dtype: str) -> None:
+    entry = paddle.distributed.ShowClickEntry("show", "click")
+    row = static.nn.sparse_embedding(static.data("word", [None, 1], "int64"), [5, 2], entry=entry)
+    loss = paddle.mean(row)
+    executor = static.Executor()
+    paddle.optimizer.SGD(0.1).minimize(loss)
+    executor.run(static.default_startup_program())
+    with pytest.raises(ValueError, match="needs the data 'show': the program has no value 'show'"):
+        executor.run(feed={"word": IDS}, fetch_list=[loss])
+    for name in ("show", "click"):
+        static.data(name, [None, 1], dtype)
+    with pytest.raises(ValueError, match=r"click: expected an array .* the feed has nothing"):
+        executor.run(feed={"word": IDS, "show": np.ones((3, 1), dtype)}, fetch_list=[loss])
+    counts = {name: np.ones((3, 1), dtype) for name in ("show", "click")}
+    executor.run(feed={"word": IDS, **counts}, fetch_list=[loss])
 
 
 def test_run_before_the_startup_program_is_refused() -> None:
