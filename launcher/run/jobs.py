@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from ..backends.base import OF_ANOTHER, BeginningBackend, LaterBackend, find_backend, make_later_backend
-from ..errors import FileError, NodeLostError, PslaunchError, RightsError, SpecError
+from ..backends.base import OF_ANOTHER, BeginningBackend, find_backend
+from ..errors import NodeLostError, PslaunchError, RightsError, SpecError
 from ..node import codes, job, logs
 from ..node.later import record
 from ..node.loop import Loop
 from ..node.shapes import check
-from ..options.args import find_nearest
 from ..options.spec import Elsewhere
+from .known_jobs import (
+    explain_no_jobs,
+    find,
+    find_reached,
+    format_line,
+    list_jobs,
+    make_unknown_error,
+    note,
+    open_backend,
+    say,
+    tell,
+)
 from .observe import RemoteHead
 
 if TYPE_CHECKING:
@@ -27,175 +36,12 @@ if TYPE_CHECKING:
 
 LOST_AFTER_S = 10.0  # a head silent for longer is reported as lost
 PLACE = {"name": str, "workspace": str, "log_dir": str, "output_dir": str, "state_dir": str}
-MAX_RECORDS_BYTES = 16 * 1024 * 1024
-MAX_SHOWN = 100  # bytes of an invalid record
-ADDED = ("path", "reach", "error")  # keys that this machine adds to a record
-NOT_KNOWN = f"its first host does not know it any more: it keeps only the last {record.KEPT} ended jobs"
 WAITING = "waiting"  # state of a process not yet started
 NEWS = (
     "job", "name", "backend", "workspace", "nodes", "host", "started", "state", "code", "reason", "elapsed_s",
     "failure", "processes",
 )  # fmt: skip
 STOPPED = ("job", "state", "code", "reason")  # JSON of `stop`
-
-
-def list_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
-    """Return the user's jobs, oldest first; `state` is running, ended, unknown, or lost if no head answers.
-
-    Lists the jobs known to this machine, or those known elsewhere. The state of a job that runs elsewhere is
-    read there.
-    """
-    if elsewhere is not None:
-        return _read_jobs_there(elsewhere.backend, elsewhere.reach)
-    read = record.read_all(record.get_folder(os.environ), lambda text: _tell(f"pslaunch: {text}"))
-    led = {
-        r["job"]: r for r in read if not record.is_pointer(r)
-    }  # here, or on a machine that shares the folder
-    found: list[Record] = []
-    asked: dict[str, list[Record]] = {}
-    for r in filter(record.is_pointer, read):
-        here = led.pop(r["job"], None)
-        if r["state"] != record.ELSEWHERE:
-            found.append(_add_reach(r))
-        elif here and here["state"] != record.UNKNOWN:
-            found.append(_add_reach({**here, "reach": r.get("reach")}))
-            _note_end(r, here)
-        else:
-            asked.setdefault(json.dumps([r["backend"], r.get("reach")]), []).append(r)
-    for pointers in asked.values():
-        found += _follow(pointers)
-    return sorted([*led.values(), *found], key=lambda r: float(r["started"]))
-
-
-def _add_reach(r: Record) -> Record:
-    """Add the reach to the record of an ended job, or as `error` the reason why it has none."""
-    try:
-        r = _add_error(r)
-        return {**r, "reach": find_backend(r["backend"]).from_data(r["reach"])} if "reach" in r else r
-    except SpecError as e:
-        return {**r, "reach": None, "error": e}
-
-
-def _add_error(r: Record) -> Record:
-    """Add the error for who asks for files that are gone."""
-    return {**r, "error": FileError(r["unreachable"])} if "unreachable" in r else r
-
-
-def _read_jobs_there(backend: str, reach: object) -> list[Record]:
-    text = bytearray()
-    with _open_backend({"backend": backend, "reach": reach}) as there:
-        for piece in there.read_records():
-            text += piece
-            if len(text) > MAX_RECORDS_BYTES:
-                raise PslaunchError(f"the first host has more than {MAX_RECORDS_BYTES:,} bytes of records")
-    found: list[Record] = []
-    for line in text.splitlines():
-        try:
-            told = {k: v for k, v in record.parse(bytes(line)).items() if k not in ADDED}
-            found.append(_add_error(cast("Record", {**told, "backend": backend, "reach": reach})))
-        except (ValueError, RecursionError) as e:
-            begin = line[:MAX_SHOWN].decode("utf-8", "replace")
-            _tell(
-                f"pslaunch: {begin!r} on the first host is not a valid record of a job, and is left out: {e}"
-            )
-    return found
-
-
-def _follow(pointers: Sequence[Record]) -> list[Record]:
-    """Return the records of node 0 for jobs started from here; ends are recorded here too."""
-    reach = None
-    try:
-        name = pointers[0]["backend"]
-        reach = find_backend(name).from_data(pointers[0].get("reach"))
-        known = {r["job"]: r for r in _read_jobs_there(name, reach)}
-    except PslaunchError as e:
-        return [
-            {**r, "state": record.UNKNOWN, "reason": str(e), "processes": [], "reach": reach, "error": e}
-            for r in pointers
-        ]
-    found: list[Record] = []
-    for r in pointers:
-        if r["job"] in known:
-            found.append({**r, **known[r["job"]], "reach": reach})
-            _note_end(r, found[-1])
-        else:
-            found.append(
-                cast("Record", {**r, **_explain_forgotten(name, reach), "processes": [], "reach": reach})
-            )
-            _note(r, {"forgotten": True})
-    return found
-
-
-def _explain_forgotten(backend: str, reach: object) -> Record:
-    """Return the state of a job that is not known there any more."""
-    there = make_later_backend(backend, reach)
-    if not isinstance(there, BeginningBackend):
-        return {"state": record.UNKNOWN, "reason": NOT_KNOWN}
-    error = there.explain_forgotten()
-    return {"state": record.UNKNOWN, "reason": str(error), "error": error}
-
-
-def _note_end(pointer: Record, news: Record) -> None:
-    if news["state"] in record.OVER:
-        record.remove_secret(pointer["path"])
-        _note(pointer, news)
-
-
-def _note(pointer: Record, news: Record) -> None:
-    fixed = cast("Record", {k: v for k, v in {**pointer, **news}.items() if k not in ADDED})
-    record.Record(pointer["path"], fixed).write({"reach": pointer.get("reach")})
-
-
-@contextlib.contextmanager
-def _open_backend(r: Record) -> Iterator[LaterBackend]:
-    backend = make_later_backend(r["backend"], r.get("reach"))
-    try:
-        yield backend
-    finally:
-        backend.release()
-
-
-def find(word: str, elsewhere: Elsewhere | None = None, *, running: bool = False) -> Record:
-    """Return the job with this id, or with a unique beginning of it. Raises SpecError.
-
-    running: prefer the only running job among several.
-    """
-    jobs = list_jobs(elsewhere)
-    found = [r for r in jobs if r["job"] == word] or [r for r in jobs if r["job"].startswith(word)]
-    if running and len(found) > 1:
-        alive = [r for r in found if r["state"] in ("running", record.UNKNOWN)]
-        found = alive if [r["state"] for r in alive] == ["running"] else found
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise SpecError(
-            "\n  ".join([f"{word!r} matches several jobs; give more of the id", *map(_format_line, found)])
-        )
-    if not jobs:
-        raise SpecError(f"no job {word!r}; {_explain_no_jobs(elsewhere)}")
-    near = find_nearest(word, [r["job"] for r in jobs], cutoff=0.5)
-    there = f" on {elsewhere.shown}" if elsewhere else ""
-    hint = f"did you mean {near!r}?" if near else "pslaunch jobs lists them"
-    raise SpecError(f"no job {word!r}{there}; {hint}")
-
-
-def _find_reached(word: str, elsewhere: Elsewhere | None, *, running: bool = False) -> Record:
-    """Find a job as `find` does; raises the reason if its nodes can't be asked."""
-    r = find(word, elsewhere, running=running)
-    if "error" in r or r["state"] == record.UNKNOWN:
-        raise _make_unknown_error(r)
-    return r
-
-
-def _make_unknown_error(r: Record) -> PslaunchError:
-    error: PslaunchError | None = r.get("error")
-    return error or SpecError(f"job {r['job']}: {r['reason']}")
-
-
-def _explain_no_jobs(elsewhere: Elsewhere | None) -> str:
-    if elsewhere is not None:
-        return f"no jobs are known to {elsewhere.shown}"
-    return "no jobs are known here; --conf conf.py asks hosts, --namespace=NAME a cluster"
 
 
 class _NoAnswerError(NodeLostError):
@@ -213,7 +59,7 @@ def _find_ended(r: Record, elsewhere: Elsewhere | None, why: NodeLostError) -> R
 @contextlib.contextmanager
 def _connect(r: Record) -> Iterator[tuple[RemoteHead, Loop]]:
     """Open a line to the head of a running job. Raises NodeLostError if the line is lost."""
-    with contextlib.closing(Loop()) as loop, _open_backend(r) as backend:
+    with contextlib.closing(Loop()) as loop, open_backend(r) as backend:
         try:
             line = backend.open_head_line(r)
         except OSError as e:
@@ -229,27 +75,9 @@ def show_jobs(out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None)
     """Print one line per job."""
     found = list_jobs(elsewhere)
     for r in found:
-        _say(json.dumps(_select_news(r)) if as_json else _format_line(r), out)
+        say(json.dumps(_select_news(r)) if as_json else format_line(r), out)
     if not found:
-        _tell(f"pslaunch jobs: {_explain_no_jobs(elsewhere)}")
-
-
-def _format_line(r: Record) -> str:
-    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(r["started"]))
-    code = f" {r['code']}" if "code" in r else ""
-    nodes = f"{r['nodes']} node{'' if r['nodes'] == 1 else 's'}"
-    why = f"  {' '.join(r['reason'].split())}" if r["state"] == record.UNKNOWN else ""
-    return f"{r['job']}  {r['state']}{code}  {r['backend']}, {nodes}  {started}{why}"
-
-
-def _tell(text: str) -> None:
-    if sys.stderr is not None:  # None if it is closed
-        _say(text, sys.stderr)
-
-
-def _say(text: str, out: TextIO) -> None:
-    """Print a line that is safe for a terminal: parts of it come from nodes."""
-    print(logs.clean(text, out.encoding or "utf-8"), file=out)
+        tell(f"pslaunch jobs: {explain_no_jobs(elsewhere)}")
 
 
 def _select_news(r: Record) -> dict[str, Any]:
@@ -279,13 +107,13 @@ def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere |
         return
     code = "" if status["code"] is None else f" (exit code {status['code']})"
     ended = "" if status["reason"] is None else f": {status['reason']}{code}"
-    _say(f"{status['job']}  {status['state']}{ended}", out)
+    say(f"{status['job']}  {status['state']}{ended}", out)
     never = {WAITING: "not started"} if status["state"] == "ended" else {}
     for process in status["processes"] or ():
         known = {k: v for k, v in process.items() if k not in ("process", "state", "log", "node")}
         state = process.get("state", "")
         line = f"  {process['process']} on node {process['node']}  {never.get(state, state)}"
-        _say(" ".join([line, *(f"{k}={v}" for k, v in known.items())]), out)
+        say(" ".join([line, *(f"{k}={v}" for k, v in known.items())]), out)
 
 
 def show_logs(
@@ -302,7 +130,7 @@ def show_logs(
 
     Returns the exit code for the shell: with `follow` the job's own.
     """
-    r = _find_reached(word, elsewhere, running=follow)
+    r = find_reached(word, elsewhere, running=follow)
     known = [p["process"] for p in r["processes"]]
     if process and process not in known:
         raise SpecError(f"no process {process!r} in job {r['job']}; there are {', '.join(known)}")
@@ -371,17 +199,17 @@ def _print_event(event: Mapping[str, Any], process: str | None, out: TextIO, *, 
     if as_json:
         print(json.dumps(event), file=out)
     elif event["event"] == "gap":
-        _tell(f"{event['process']}: {event['bytes']} bytes are left out here; its log is complete")
+        tell(f"{event['process']}: {event['bytes']} bytes are left out here; its log is complete")
     elif missing:
-        _tell(event["text"])
+        tell(event["text"])
     else:
-        _say(event["text"] if process else f"{event['process']} | {event['text']}", out)
+        say(event["text"] if process else f"{event['process']} | {event['text']}", out)
 
 
 def _print_files(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> int:
     """Print log files; returns 0, or the code of the first unreadable one."""
     code, nodes = codes.OK, _read_places(r)
-    with _open_backend(r) as there:
+    with open_backend(r) as there:
         for p in r["processes"]:
             if process not in (None, p["process"]):
                 continue
@@ -394,7 +222,7 @@ def _print_files(r: Record, process: str | None, out: TextIO, *, as_json: bool) 
                     line = {"event": "line", "process": p["process"], "text": text.text, **more}
                     _print_event(line, process, out, as_json=as_json)
             except PslaunchError as e:
-                _tell(f"{e}" if process else f"{p['process']} | {e}")
+                tell(f"{e}" if process else f"{p['process']} | {e}")
                 code = code or e.exit_code
     return code
 
@@ -437,22 +265,22 @@ def fetch(
     """Fetch a job's results into `output/` and `log/` of a folder. Returns 0."""
     from .fetch import fetch_results
 
-    r = _find_reached(word, elsewhere)
+    r = find_reached(word, elsewhere)
     nodes = _read_places(r)
     if not nodes:
         raise _make_lost_error(r)
     r = _add_status(r, elsewhere)
     # Without a process, files there belong to earlier jobs.
     output = folder / "output" if _has_begun(r) else None
-    with _open_backend(r) as there:
+    with open_backend(r) as there:
         found = fetch_results(there, r["job"], nodes, output=output, logs=folder / "log")
     brought = sorted(found.brought)
     if as_json:
         print(json.dumps({"job": r["job"], "brought": brought, "left_out": found.left_out}), file=out)
     for path in () if as_json else brought:
-        _say(path, out)
+        say(path, out)
     for left_out in found.left_out:
-        _tell(f"pslaunch fetch: not fetched: {left_out}")
+        tell(f"pslaunch fetch: not fetched: {left_out}")
     for e in found.failed:
         raise e
     if output is None:
@@ -466,16 +294,16 @@ def stop(
     """End a job, with `kill` at once, and wait for its end. Returns 0."""
     r = find(word, elsewhere, running=True)
     if r["state"] == record.UNKNOWN:
-        raise _make_unknown_error(r)
+        raise make_unknown_error(r)
     told = f"{r['job']} is not running: {r['state']}"
     if r["state"] == "running":
         told = f"{r['job']} has ended"
-    with _open_backend(r) as backend:
+    with open_backend(r) as backend:
         if isinstance(backend, BeginningBackend):
             r = _stop_and_remove(r, elsewhere, backend, kill=kill)
         elif r["state"] == "running":
             r = _stop_running(r, elsewhere, kill=kill)
-    _say(json.dumps({key: r.get(key) for key in STOPPED}) if as_json else told, out)
+    say(json.dumps({key: r.get(key) for key in STOPPED}) if as_json else told, out)
     return codes.OK
 
 
@@ -496,7 +324,7 @@ def _stop_and_remove(
     if left := backend.remove():
         raise NodeLostError("; ".join(left))
     if "path" in r:
-        _note(cast("Record", {**r, "reach": find_backend(r["backend"]).to_data(r["reach"])}), r)
+        note(cast("Record", {**r, "reach": find_backend(r["backend"]).to_data(r["reach"])}), r)
     return r
 
 

@@ -23,7 +23,7 @@ from pslaunch.node.job import Node
 from pslaunch.node.later import record, relay
 from pslaunch.node.logs import MAX_LINE_CHARS
 from pslaunch.node.messages import JobRecord
-from pslaunch.run import jobs
+from pslaunch.run import jobs, known_jobs
 from support.spoilt import find_obeyed, spoil
 
 Note = Callable[..., None]
@@ -60,10 +60,10 @@ def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Note]:
 def test_only_running_job_is_preferred_if_asked_for(note: Note) -> None:
     note("train-1", "ended", code=3)
     note("train-2", "running")
-    assert jobs.find("train", running=True)["job"] == "train-2"
-    assert jobs.find("train-1", running=True)["job"] == "train-1"
+    assert known_jobs.find("train", running=True)["job"] == "train-2"
+    assert known_jobs.find("train-1", running=True)["job"] == "train-1"
     with pytest.raises(SpecError) as e:
-        jobs.find("train")
+        known_jobs.find("train")
     first, *lines = str(e.value).splitlines()
     assert "'train'" in first and [line.split()[:2] for line in lines] == [
         ["train-1", "ended"],
@@ -71,19 +71,19 @@ def test_only_running_job_is_preferred_if_asked_for(note: Note) -> None:
     ]
     note("train-3", "running")
     with pytest.raises(SpecError):
-        jobs.find("train", running=True)
+        known_jobs.find("train", running=True)
 
 
 def test_unreachable_job_is_unknown_and_gives_the_reason(note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreached(*_: object) -> object:
         raise HostError("node1", "connecting", "timed out\nafter 10 s")
 
-    monkeypatch.setattr(jobs, "_read_jobs_there", unreached)
+    monkeypatch.setattr(known_jobs, "_read_jobs_there", unreached)
     monkeypatch.setattr(fabric, "from_data", lambda data: data)
     note("train-1", "running")
     note("train-2", record.ELSEWHERE, reach={})
     with pytest.raises(SpecError, match="unknown"):
-        jobs.find("train", running=True)
+        known_jobs.find("train", running=True)
     out = io.StringIO()
     jobs.show_jobs(out, as_json=False)
     told = next(line for line in out.getvalue().splitlines() if line.startswith("train-2"))
@@ -149,7 +149,7 @@ def test_end_recorded_by_another_version_is_kept(note: Note) -> None:
     note("train-1", "running")
     note("train-2", "ended", code=3, reason="it failed", reach=ANOTHERS, processes=processes)
     note("train-3", "ended", code=0, reason="all ended", places=places, processes=processes)
-    assert jobs.find("train", running=True)["job"] == "train-1"
+    assert known_jobs.find("train", running=True)["job"] == "train-1"
     out = io.StringIO()
     jobs.show_status("train-2", out, as_json=False)
     assert jobs.stop("train-2", out, kill=False) == 0
@@ -166,11 +166,11 @@ def test_end_recorded_by_another_version_is_kept(note: Note) -> None:
 def test_job_led_from_its_start_machine_has_both_records(note: Note) -> None:
     note("train-1", record.ELSEWHERE, end=record.POINTER, reach=ANOTHERS)
     note("train-1", "running", workspace="/here", backend="fabric")
-    (job,) = jobs.list_jobs()
+    (job,) = known_jobs.list_jobs()
     assert (job["state"], job["workspace"]) == ("running", "/here")
     note("train-1", "ended", code=3, backend="fabric")
     for _ in "12":
-        (job,) = jobs.list_jobs()
+        (job,) = known_jobs.list_jobs()
         assert (job["state"], job["code"]) == ("ended", 3) and isinstance(job["error"], SpecError)
     pointer = Path(record.get_folder(os.environ)) / f"train-1{record.POINTER}"
     assert json.loads(pointer.read_text())["code"] == 3
@@ -189,7 +189,7 @@ def test_node_lists_jobs_that_it_leads(note: Note) -> None:
 def test_job_led_by_a_machine_with_the_same_folder_is_not_lost(note: Note, tmp_path: Path) -> None:
     note("train-1", "running", host="another", socket=str(tmp_path / "no"))
     note("train-2", "running", host=socket.gethostname(), socket=str(tmp_path / "no"))
-    assert [r["state"] for r in jobs.list_jobs()] == ["unknown", "lost"]
+    assert [r["state"] for r in known_jobs.list_jobs()] == ["unknown", "lost"]
     with pytest.raises(SpecError, match="job train-1: it is led on another: ask there"):
         jobs.stop("train-1", io.StringIO(), kill=False)
 
@@ -290,24 +290,24 @@ def test_end_recorded_during_a_request_is_seen(note: Note, monkeypatch: pytest.M
 
     monkeypatch.setattr(record, "_has_listener", ends)
     note("train-1", "running")
-    assert jobs.find("train-1")["state"] == "ended"
+    assert known_jobs.find("train-1")["state"] == "ended"
 
 
 def test_job_unknown_to_its_first_host_is_asked_for_again(
     note: Note, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known: list[dict[str, Any]] = []
-    monkeypatch.setattr(jobs, "_read_jobs_there", lambda *_: known)
+    monkeypatch.setattr(known_jobs, "_read_jobs_there", lambda *_: known)
     monkeypatch.setattr(fabric, "from_data", lambda data: data)
     note("train-1", record.ELSEWHERE, end=record.POINTER, reach={})
     for _ in "12":
-        assert jobs.find("train-1")["state"] == "unknown"
+        assert known_jobs.find("train-1")["state"] == "unknown"
     with pytest.raises(SpecError, match="train-1: its first host does not know it any more"):
         jobs.stop("train-1", io.StringIO(), kill=False)
     known.append({"job": "train-1", "state": "ended", "code": 3})
-    assert jobs.find("train-1")["code"] == 3
+    assert known_jobs.find("train-1")["code"] == 3
     known.clear()
-    assert jobs.find("train-1")["code"] == 3  # noted here
+    assert known_jobs.find("train-1")["code"] == 3  # noted here
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_empty_list_of_jobs_comes_with_advice(note: Note, capsys: pytest.Capture
         jobs.show_jobs(io.StringIO(), as_json=as_json)
         assert "; --conf conf.py asks hosts, --namespace=NAME a cluster" in capsys.readouterr().err
     with pytest.raises(SpecError, match="no jobs are known here; --conf"):
-        jobs.find("train")
+        known_jobs.find("train")
     note("train-1", "ended", code=0)
     out = io.StringIO()
     jobs.show_jobs(out, as_json=True)

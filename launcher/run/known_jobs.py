@@ -1,0 +1,203 @@
+"""Jobs that this machine or another one knows: their records, with the state from where they run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TextIO, cast
+
+from ..backends.base import BeginningBackend, LaterBackend, find_backend, make_later_backend
+from ..errors import FileError, PslaunchError, SpecError
+from ..node import logs
+from ..node.later import record
+from ..options.args import find_nearest
+from ..options.spec import Elsewhere
+
+if TYPE_CHECKING:
+    from ..node.messages import JobRecord as Record
+
+MAX_RECORDS_BYTES = 16 * 1024 * 1024
+MAX_SHOWN = 100  # bytes of an invalid record
+ADDED = ("path", "reach", "error")  # keys that this machine adds to a record
+NOT_KNOWN = f"its first host does not know it any more: it keeps only the last {record.KEPT} ended jobs"
+
+
+def list_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
+    """Return the user's jobs, oldest first; `state` is running, ended, unknown, or lost if no head answers.
+
+    Lists the jobs known to this machine, or those known elsewhere. The state of a job that runs elsewhere is
+    read there.
+    """
+    if elsewhere is not None:
+        return _read_jobs_there(elsewhere.backend, elsewhere.reach)
+    read = record.read_all(record.get_folder(os.environ), lambda text: tell(f"pslaunch: {text}"))
+    led = {
+        r["job"]: r for r in read if not record.is_pointer(r)
+    }  # here, or on a machine that shares the folder
+    found: list[Record] = []
+    asked: dict[str, list[Record]] = {}
+    for r in filter(record.is_pointer, read):
+        here = led.pop(r["job"], None)
+        if r["state"] != record.ELSEWHERE:
+            found.append(_add_reach(r))
+        elif here and here["state"] != record.UNKNOWN:
+            found.append(_add_reach({**here, "reach": r.get("reach")}))
+            _note_end(r, here)
+        else:
+            asked.setdefault(json.dumps([r["backend"], r.get("reach")]), []).append(r)
+    for pointers in asked.values():
+        found += _follow(pointers)
+    return sorted([*led.values(), *found], key=lambda r: float(r["started"]))
+
+
+def _add_reach(r: Record) -> Record:
+    """Add the reach to the record of an ended job, or as `error` the reason why it has none."""
+    try:
+        r = _add_error(r)
+        return {**r, "reach": find_backend(r["backend"]).from_data(r["reach"])} if "reach" in r else r
+    except SpecError as e:
+        return {**r, "reach": None, "error": e}
+
+
+def _add_error(r: Record) -> Record:
+    """Add the error for who asks for files that are gone."""
+    return {**r, "error": FileError(r["unreachable"])} if "unreachable" in r else r
+
+
+def _read_jobs_there(backend: str, reach: object) -> list[Record]:
+    text = bytearray()
+    with open_backend({"backend": backend, "reach": reach}) as there:
+        for piece in there.read_records():
+            text += piece
+            if len(text) > MAX_RECORDS_BYTES:
+                raise PslaunchError(f"the first host has more than {MAX_RECORDS_BYTES:,} bytes of records")
+    found: list[Record] = []
+    for line in text.splitlines():
+        try:
+            told = {k: v for k, v in record.parse(bytes(line)).items() if k not in ADDED}
+            found.append(_add_error(cast("Record", {**told, "backend": backend, "reach": reach})))
+        except (ValueError, RecursionError) as e:
+            begin = line[:MAX_SHOWN].decode("utf-8", "replace")
+            tell(
+                f"pslaunch: {begin!r} on the first host is not a valid record of a job, and is left out: {e}"
+            )
+    return found
+
+
+def _follow(pointers: Sequence[Record]) -> list[Record]:
+    """Return the records of node 0 for jobs started from here; ends are recorded here too."""
+    reach = None
+    try:
+        name = pointers[0]["backend"]
+        reach = find_backend(name).from_data(pointers[0].get("reach"))
+        known = {r["job"]: r for r in _read_jobs_there(name, reach)}
+    except PslaunchError as e:
+        return [
+            {**r, "state": record.UNKNOWN, "reason": str(e), "processes": [], "reach": reach, "error": e}
+            for r in pointers
+        ]
+    found: list[Record] = []
+    for r in pointers:
+        if r["job"] in known:
+            found.append({**r, **known[r["job"]], "reach": reach})
+            _note_end(r, found[-1])
+        else:
+            found.append(
+                cast("Record", {**r, **_explain_forgotten(name, reach), "processes": [], "reach": reach})
+            )
+            note(r, {"forgotten": True})
+    return found
+
+
+def _explain_forgotten(backend: str, reach: object) -> Record:
+    """Return the state of a job that is not known there any more."""
+    there = make_later_backend(backend, reach)
+    if not isinstance(there, BeginningBackend):
+        return {"state": record.UNKNOWN, "reason": NOT_KNOWN}
+    error = there.explain_forgotten()
+    return {"state": record.UNKNOWN, "reason": str(error), "error": error}
+
+
+def _note_end(pointer: Record, news: Record) -> None:
+    if news["state"] in record.OVER:
+        record.remove_secret(pointer["path"])
+        note(pointer, news)
+
+
+def note(pointer: Record, news: Record) -> None:
+    fixed = cast("Record", {k: v for k, v in {**pointer, **news}.items() if k not in ADDED})
+    record.Record(pointer["path"], fixed).write({"reach": pointer.get("reach")})
+
+
+def find(word: str, elsewhere: Elsewhere | None = None, *, running: bool = False) -> Record:
+    """Return the job with this id, or with a unique beginning of it. Raises SpecError.
+
+    running: prefer the only running job among several.
+    """
+    jobs = list_jobs(elsewhere)
+    found = [r for r in jobs if r["job"] == word] or [r for r in jobs if r["job"].startswith(word)]
+    if running and len(found) > 1:
+        alive = [r for r in found if r["state"] in ("running", record.UNKNOWN)]
+        found = alive if [r["state"] for r in alive] == ["running"] else found
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise SpecError(
+            "\n  ".join([f"{word!r} matches several jobs; give more of the id", *map(format_line, found)])
+        )
+    if not jobs:
+        raise SpecError(f"no job {word!r}; {explain_no_jobs(elsewhere)}")
+    near = find_nearest(word, [r["job"] for r in jobs], cutoff=0.5)
+    there = f" on {elsewhere.shown}" if elsewhere else ""
+    hint = f"did you mean {near!r}?" if near else "pslaunch jobs lists them"
+    raise SpecError(f"no job {word!r}{there}; {hint}")
+
+
+def find_reached(word: str, elsewhere: Elsewhere | None, *, running: bool = False) -> Record:
+    """Find a job as `find` does; raises the reason if its nodes can't be asked."""
+    r = find(word, elsewhere, running=running)
+    if "error" in r or r["state"] == record.UNKNOWN:
+        raise make_unknown_error(r)
+    return r
+
+
+def make_unknown_error(r: Record) -> PslaunchError:
+    error: PslaunchError | None = r.get("error")
+    return error or SpecError(f"job {r['job']}: {r['reason']}")
+
+
+def explain_no_jobs(elsewhere: Elsewhere | None) -> str:
+    if elsewhere is not None:
+        return f"no jobs are known to {elsewhere.shown}"
+    return "no jobs are known here; --conf conf.py asks hosts, --namespace=NAME a cluster"
+
+
+@contextlib.contextmanager
+def open_backend(r: Record) -> Iterator[LaterBackend]:
+    backend = make_later_backend(r["backend"], r.get("reach"))
+    try:
+        yield backend
+    finally:
+        backend.release()
+
+
+def format_line(r: Record) -> str:
+    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(r["started"]))
+    code = f" {r['code']}" if "code" in r else ""
+    nodes = f"{r['nodes']} node{'' if r['nodes'] == 1 else 's'}"
+    why = f"  {' '.join(r['reason'].split())}" if r["state"] == record.UNKNOWN else ""
+    return f"{r['job']}  {r['state']}{code}  {r['backend']}, {nodes}  {started}{why}"
+
+
+def tell(text: str) -> None:
+    if sys.stderr is not None:  # None if it is closed
+        say(text, sys.stderr)
+
+
+def say(text: str, out: TextIO) -> None:
+    """Print a line that is safe for a terminal: parts of it come from nodes."""
+    print(logs.clean(text, out.encoding or "utf-8"), file=out)
