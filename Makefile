@@ -68,7 +68,7 @@ asan: dev build/asan/pslaunch/runtime/_core.abi3.so ## tests of the runtime, its
 	@ln -sfn $(addprefix "$(CURDIR)"/,$(filter-out %.so,$(wildcard runtime/*))) build/asan/pslaunch/runtime/
 	PYTHONPATH="$(CURDIR)/build/asan" LD_PRELOAD="$(SANITIZERS)" \
 	ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_abort=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	$(PYTEST) -m asan -k "not memory and not furnished" $$(grep -rl mark.asan tests --include=test_*.py) $(PYTEST_ARGS)
+	$(PYTEST) -m asan -k "not memory and not furnished and not k8s" $$(grep -rl mark.asan tests --include=test_*.py) $(PYTEST_ARGS)
 
 # The import names as real folders, as in build/typing, but with a core of its own: .venv/ stays as it is.
 build/asan/pslaunch/runtime/_core.abi3.so: $(CORE) $(BINDINGS) $(HEADERS) Makefile | dev

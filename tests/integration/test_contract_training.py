@@ -86,7 +86,7 @@ def test_training_writes_its_logs_and_reports_progress(place: Place, workspace: 
     write(workspace)
     code, job = finished(place, workspace, "--server_num=1", "--worker_num=2", "--num_passes=1")
     assert code == 0, job.launcher.output()
-    log = place.workspaces(workspace)[0] / "log"
+    log = job.log_of("trainer/0").parent
     assert "Server listening on" in job.log_of("pserver/0").read_text()
     assert (
         "training" in job.log_of("trainer/0").read_text()
@@ -159,7 +159,7 @@ def test_killing_the_launcher_of_a_training_leaves_nothing(place: Place, workspa
     with running(place, workspace, *QUICK, "--server_num=2", "--worker_num=2") as job:
         until_training(job, "trainer/0", "trainer/1")
         os.kill(job.launcher.pid, signal.SIGKILL)
-        until_nothing_runs(1 + 2)
+        until_nothing_runs(place.lease_s + 1 + 2)
 
 
 def test_two_jobs_at_once_do_not_disturb_each_other(place: Place, workspace: Path) -> None:

@@ -20,15 +20,17 @@ Event = dict[str, Any]
 PSLAUNCH = (sys.executable, "-X", "faulthandler", "-P", "-m", "pslaunch")
 # Each backend, and each placement of its head, adds its own; their fixtures are in tests/conftest.py.
 LOCAL_PLACES = ("local", "local_cluster", "local_led", "local_led_cluster")
-PLACES = (*LOCAL_PLACES, "fabric", "fabric_led", "mpi")
+PLACES = (*LOCAL_PLACES, "fabric", "fabric_led", "mpi", "k8s")
+# Pods are there for one job alone, and end with it: tests marked `standing` have no sense there.
 POD_PLACES = ("k8s",)
 # Further placements of a backend, which run the tests marked `seam` alone.
-SEAM_PLACES = ("mpi4", "mpi_led", "mpi4_led", *POD_PLACES)
+SEAM_PLACES = ("mpi4", "mpi_led", "mpi4_led")
 # Those with what the bundled runtime imports on every node: hosts by SSH have Python alone.
 TRAINING_SEAM_PLACES = ("mpi_furnished", "mpi4_led_furnished")
-TRAINING_PLACES = (*LOCAL_PLACES, "fabric_furnished", "fabric_led_furnished", *TRAINING_SEAM_PLACES)
+TRAINING_PLACES = (*LOCAL_PLACES, "fabric_furnished", "fabric_led_furnished", "k8s", *TRAINING_SEAM_PLACES)
 QUICK = ("--grace=1",)  # a test of an ending is short
-SOON_LOST = (*QUICK, "--lost_after=3")  # for tests of silence alone: a busy machine may be as silent
+SILENT_S = 3.0  # for tests of silence alone: a busy machine may be as silent
+SOON_LOST = (*QUICK, f"--lost_after={SILENT_S:g}")
 
 
 HOLD = """
@@ -46,6 +48,7 @@ class Place(Protocol):
     led: bool  # whether the head is on node 0, the launcher an observer
     nodes: int
     lease_s: float  # for which a job goes on without its launcher
+    silent_s: float  # limit of silence, for tests of it
 
     def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
         """The command line that runs `program` of `workspace` there."""
@@ -71,7 +74,7 @@ class Place(Protocol):
 class LocalPlace:
     """This machine: one node, or a simulated cluster."""
 
-    lease_s = 0.0
+    lease_s, silent_s = 0.0, SILENT_S
 
     def __init__(self, nodes: int, *options: str) -> None:
         self.name, self.led = "local", "--head=node" in options
@@ -100,7 +103,7 @@ class LocalPlace:
 class FabricPlace:
     """Hosts by SSH. Numbers of processes are those of a job on one machine unless a test says otherwise."""
 
-    lease_s = 0.0
+    lease_s, silent_s = 0.0, SILENT_S
 
     def __init__(self, hosts: Hosts, *options: str, on: Sequence[Host] = (), user: str = "") -> None:
         """`on`: these of the hosts, not all; `user`: not the one who is set up for ssh."""

@@ -168,22 +168,27 @@ def open_kube() -> Iterator[Kube]:
 class KubePlace:
     """Pods of the run's cluster, as the limited user has them. Files of a job are here once it has ended."""
 
-    name, led, lease_s = "k8s", True, 6.0
+    name, led, lease_s, silent_s = "k8s", True, 6.0, 8.0
 
     def __init__(self, cluster: Kube, nodes: int, *options: str, kubeconfig: Path | None = None) -> None:
-        self._cluster, self.nodes, self._options = cluster, nodes, options
+        self._cluster, self.nodes, self._options = cluster, nodes, (f"--nodes={nodes}", *options)
         self._kubeconfig = kubeconfig or cluster.kubeconfig
         self._workspace = Path()
 
     def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
+        ttl = () if has(options, "--ttl") else ("--ttl=15",)  # of a job whose launcher is gone
+        own = ("--json", f"--lease={self.lease_s}", f"--kubeconfig={self._kubeconfig}", *ttl)
+        no_proxy = f"NO_PROXY={self._cluster.address[0]}"  # the API is reached as with kubectl
+        words = [*self._choose(workspace, options), *options, *program]
+        return ["env", no_proxy, *PSLAUNCH, "k8s", "apply", *own, *words]
+
+    def _choose(self, workspace: Path, options: Sequence[str]) -> list[str]:
+        """Return the options of all jobs here, beside those of a test."""
         self._workspace = workspace
-        where = (f"--kubeconfig={self._kubeconfig}", f"--namespace={self._cluster.namespace}")
-        what = (f"--image={PYTHON}", f"--nodes={self.nodes}", f"--job_dispatch_package={workspace}")
+        what = (f"--image={PYTHON}", f"--namespace={self._cluster.namespace}")
         numbers = [f"{name}=1" for name in ("--server_num", "--worker_num") if not has(options, name)]
         mark = f"--env={leaks.MARK}={os.environ[leaks.MARK]}"  # on programs in pods too
-        ttl = () if has(options, "--ttl") else ("--ttl=5",)  # of a job whose launcher is gone
-        own = ("--json", f"--lease={self.lease_s}", *ttl, mark, *where, *what, *numbers, *self._options)
-        return [*PSLAUNCH, "k8s", "apply", *own, *options, *program]
+        return [*what, f"--job_dispatch_package={workspace}", *numbers, mark, *self._options]
 
     def workspaces(self, workspace: Path) -> list[Path]:
         return [workspace] * self.nodes
@@ -208,4 +213,4 @@ class KubePlace:
         return found[max(found)]
 
     def holding_port(self) -> contextlib.AbstractContextManager[tuple[int, int]]:
-        pytest.skip("a pod has all ports to itself")
+        raise NotImplementedError("a pod has all its ports to itself")
