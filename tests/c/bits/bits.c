@@ -173,6 +173,110 @@ static int train(ps_isa isa, unsigned threads) {
     return 0;
 }
 
+enum { CONTEXT = 4, EMBEDDING = 16, HIDDEN = 48 };
+
+/* Dense parameters of the word2vec example's network, smaller: weights and bias of the hidden layer, of the
+ * words. */
+enum {
+    W1 = CONTEXT * EMBEDDING * HIDDEN,
+    B1 = HIDDEN,
+    W2 = HIDDEN * CLASSES,
+    B2 = CLASSES,
+    DENSE = W1 + B1 + W2 + B2
+};
+
+typedef struct word2vec {
+    float dense[DENSE], slots[DENSE], grads[DENSE];
+    ps_sparse *table;
+    unsigned threads;
+} word2vec;
+
+static ps_matrix rows_of(float *at, size_t cols) {
+    return (ps_matrix){at, (ptrdiff_t)cols, 1};
+}
+
+static ps_matrix turned(float *at, size_t cols) {
+    return (ps_matrix){at, 1, (ptrdiff_t)cols};
+}
+
+/* out [m, n] = start + a b. A bias has the row distance 0. */
+static int multiply(const word2vec *net, size_t m, size_t n, size_t k, ps_matrix a, ps_matrix b,
+                    ps_matrix start, float *out) {
+    ps_product p = {m, n, k, a, b, start, rows_of(out, n)};
+    return ps_matmul(&p, net->threads, NULL);
+}
+
+/* Learn from a batch: ids [CONTEXT * SAMPLES], word by word, and labels. */
+static int learn(word2vec *net, const int64_t *ids, const int64_t *labels, uint64_t step, float *cost) {
+    static float rows[CLASSES * EMBEDDING], x[SAMPLES * CONTEXT * EMBEDDING], hidden[SAMPLES * HIDDEN],
+        scores[SAMPLES * CLASSES], back[SAMPLES * HIDDEN], x_grad[SAMPLES * CONTEXT * EMBEDDING];
+    enum { IDS = CONTEXT * SAMPLES, INPUT = CONTEXT * EMBEDDING };
+    uint64_t keys[IDS];
+    int64_t index[IDS];
+    float *w1 = net->dense, *b1 = w1 + W1, *w2 = b1 + B1, *b2 = w2 + W2, *g = net->grads;
+    unsigned threads = net->threads;
+    size_t errors;
+    ps_lookup l = {.ids = ids, .n = IDS, .rows = CLASSES, .keys = keys, .index = index};
+    int rc = ps_lookup_run(&l, 1, threads, NULL);
+    ps_sparse_read(net->table, keys, l.k, rows);
+    for (size_t c = 0; c < CONTEXT; c++)
+        rc |= ps_gather(rows, l.k, EMBEDDING, index + c * SAMPLES, SAMPLES, x + c * EMBEDDING, INPUT, threads,
+                        NULL);
+    rc |= multiply(net, SAMPLES, HIDDEN, INPUT, rows_of(x, INPUT), rows_of(w1, HIDDEN), (ps_matrix){b1, 0, 1},
+                   hidden);
+    rc |= ps_act_apply(PS_SIGMOID, hidden, SAMPLES, HIDDEN, threads, NULL);
+    rc |= multiply(net, SAMPLES, CLASSES, HIDDEN, rows_of(hidden, HIDDEN), rows_of(w2, CLASSES),
+                   (ps_matrix){b2, 0, 1}, scores);
+    rc |= ps_cross_entropy(scores, labels, cost, SAMPLES, CLASSES, &errors, threads, NULL);
+    for (size_t i = 0; i < SAMPLES; i++) scores[i * CLASSES + (size_t)labels[i]] -= 1;
+    rc |= multiply(net, HIDDEN, CLASSES, SAMPLES, turned(hidden, HIDDEN), rows_of(scores, CLASSES),
+                   (ps_matrix){0}, g + W1 + B1);
+    rc |= ps_sum_columns(scores, g + W1 + B1 + W2, SAMPLES, CLASSES, threads, NULL);
+    rc |= multiply(net, SAMPLES, HIDDEN, CLASSES, rows_of(scores, CLASSES), turned(w2, CLASSES),
+                   (ps_matrix){0}, back);
+    rc |= ps_act_undo(PS_SIGMOID, hidden, back, back, SAMPLES, HIDDEN, threads, NULL);
+    rc |= multiply(net, INPUT, HIDDEN, SAMPLES, turned(x, INPUT), rows_of(back, HIDDEN), (ps_matrix){0}, g);
+    rc |= ps_sum_columns(back, g + W1, SAMPLES, HIDDEN, threads, NULL);
+    rc |= multiply(net, SAMPLES, INPUT, HIDDEN, rows_of(back, HIDDEN), turned(w1, HIDDEN), (ps_matrix){0},
+                   x_grad);
+    ps_clear_sums(rows, l.k * EMBEDDING);
+    for (size_t c = 0; c < CONTEXT; c++)
+        rc |= ps_add_rows(rows, l.k, EMBEDDING, index + c * SAMPLES, SAMPLES, x_grad + c * EMBEDDING, INPUT,
+                          threads, NULL);
+    ps_optim rule = rule_of(PS_ADAGRAD, 0);
+    ps_optim_apply(&rule, ps_optim_rate(&rule, step), net->dense, net->slots, DENSE, g, DENSE);
+    rc |= ps_sparse_add(net->table, keys, rows, l.k, NULL);
+    ps_sparse_commit(net->table, step);
+    return rc;
+}
+
+/* The whole network, trained as the example trains it but for dropout. */
+static int word2vec_training(ps_isa isa, unsigned threads) {
+    static word2vec net;
+    ps_optim rule = rule_of(PS_ADAGRAD, 0);
+    ps_init init = {.seed = 7, .table = 1, .kind = PS_INIT_NORMAL, .mean = 0, .std = 0.1F};
+    int64_t ids[CONTEXT * SAMPLES], labels[SAMPLES];
+    uint64_t keys[CLASSES], hash = UINT64_C(0xcbf29ce484222325);
+    float cost[SAMPLES], rows[CLASSES * EMBEDDING];
+    net = (word2vec){.threads = threads};
+    ps_build_choose(isa);
+    fill(net.dense, DENSE, 1, 0);
+    if (ps_sparse_new(&net.table, EMBEDDING, &rule, &init, NULL, NULL) != PS_OK) return 1;
+    int rc = PS_OK;
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        for (uint64_t i = 0; i < CONTEXT * SAMPLES; i++)
+            ids[i] = (int64_t)(ps_mix64(step << 20 | i) % CLASSES);
+        for (uint64_t i = 0; i < SAMPLES; i++) labels[i] = (ids[i] + ids[i + SAMPLES]) % CLASSES;
+        rc |= learn(&net, ids, labels, step, cost);
+        hash = digest(hash, cost, SAMPLES);
+    }
+    for (uint64_t i = 0; i < CLASSES; i++) keys[i] = i;
+    ps_sparse_read(net.table, keys, CLASSES, rows);
+    ps_sparse_free(net.table);
+    print("word2vec", 0, "tame", digest(digest(hash, net.dense, DENSE), rows, CLASSES * EMBEDDING));
+    return rc;
+}
+
 int main(void) {
     int failed = 0;
     for (int wild = 0; wild < 2; wild++) {
@@ -186,5 +290,7 @@ int main(void) {
     failed |= lookup();
     for (ps_isa isa = PS_ISA_BASE; isa <= PS_ISA_AVX512; isa++)
         for (unsigned threads = 1; threads < 4; threads += 2) failed |= train(isa, threads);
+    for (ps_isa isa = PS_ISA_BASE; isa <= PS_ISA_AVX512; isa++)
+        for (unsigned threads = 1; threads <= 4; threads *= 2) failed |= word2vec_training(isa, threads);
     return failed;
 }

@@ -33,6 +33,7 @@ LIBRARIES = ("-lm", "-lpthread")
 METHODS = 5  # optimizers
 SCHEDULES = 7
 LAYERS = 6  # trainings with each build of the kernels that the program holds, and 1 and 3 threads
+NETWORKS = 9  # the same of a whole network with 1, 2 and 4 threads
 ARM64 = "aarch64-linux-gnu-gcc"
 BUILDS = {
     "gcc -O0": ("gcc", "-O0"),
@@ -73,7 +74,7 @@ def bits(build: str, folder: Path) -> list[str]:
         str(target),
     ]
     subprocess.run(argv, check=True)
-    done = subprocess.run([*emulator, str(target)], check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*emulator, str(target)], check=True, capture_output=True, text=True, timeout=300)
     return done.stdout.splitlines()
 
 
@@ -101,8 +102,9 @@ def test_every_kernel_is_in_it_and_gives_something_of_its_own(plain: list[str]) 
         *(f"sparse {method} tame" for method in range(METHODS)),
         "lookup 0 tame",
         *["layer 0 tame"] * LAYERS,
+        *["word2vec 0 tame"] * NETWORKS,
     ]
-    assert len({line.split()[-1] for line in plain}) == len(plain) - LAYERS + 1
+    assert len({line.split()[-1] for line in plain}) == len(plain) - LAYERS - NETWORKS + 2
 
 
 @pytest.mark.parametrize("flag", ["-ffast-math", "-ffinite-math-only"])
