@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from .kernel_numbers import Optim
 from .remote import RemoteUpdater
 from .updater import Keys, Sparse
 
+Item = TypeVar("Item", bound=np.generic)
 ADDS = Optim(method="sgd", learning_rate=1.0)
 
 
@@ -34,48 +35,93 @@ class _Copy:
         """Return what is pushed."""
         return (self.base - self.own) / np.float32(trainers)
 
-    def take(self, place: Index | slice, pushed: F32, values: F32) -> None:
+    def take(self, place: slice, pushed: F32, values: F32) -> None:
         """Take the pservers' values after a push, for which `pushed` was the own copy."""
         self.own[place] += values - pushed
         self.base[place] = values
 
 
-@dataclass(kw_only=True, slots=True)
 class _Rows:
-    """Rows of a table that were used since the last exchange, in order of keys."""
+    """Rows of a table that were used since the last exchange. A row keeps its place until keep_used()."""
 
-    keys: U64
-    copy: _Copy
-    used: npt.NDArray[np.bool_]  # since the last push
+    def __init__(self, cols: int) -> None:
+        self.count = 0
+        self._keys = np.empty(0, np.uint64)  # by place, as the next three; the first `count` are in use
+        self._used = np.empty(0, np.bool_)  # since the last push
+        self._own, self._base = (np.empty((0, cols), np.float32) for _ in range(2))
+        self._sorted = np.empty(0, np.uint64)  # all keys in order, and their places
+        self._places = np.empty(0, np.intp)
+        self._found: tuple[U64, Index] | None = None  # the last keys of find()
 
-    @classmethod
-    def make(cls, cols: int) -> _Rows:
-        """Return no rows."""
-        keys, used = np.empty(0, np.uint64), np.empty(0, np.bool_)
-        own, base = (np.empty((0, cols), np.float32) for _ in range(2))
-        return cls(keys=keys, copy=_Copy(own=own, base=base), used=used)
+    @property
+    def keys(self) -> U64:
+        """The keys by place."""
+        return self._keys[: self.count]
+
+    @property
+    def copy(self) -> _Copy:
+        """The values by place."""
+        return _Copy(own=self._own[: self.count], base=self._base[: self.count])
 
     def find(self, keys: U64) -> Index:
         """Return the places of these keys, which must be here."""
-        return np.searchsorted(self.keys, keys)
+        if self._found is None or self._found[0] is not keys:
+            self._found = keys, self._places[np.searchsorted(self._sorted, keys)]
+        return self._found[1]
 
     def find_missing(self, keys: U64) -> U64:
-        """Return those of the keys that are not here, in order."""
-        return np.setdiff1d(keys, self.keys)
+        """Return those of the keys that are not here."""
+        if not self.count:
+            return keys
+        near = np.searchsorted(self._sorted, keys)
+        near[near == self.count] = 0
+        new = self._sorted[near] != keys
+        if not new.any():
+            self._found = keys, self._places[near]
+        missing: U64 = keys[new]
+        return missing
 
     def insert(self, keys: U64, values: F32) -> None:
         """Add missing rows."""
-        places = np.searchsorted(self.keys, keys)
-        self.keys = np.insert(self.keys, places, keys)
-        self.used = np.insert(self.used, places, False)
-        self.copy.own = np.insert(self.copy.own, places, values, axis=0)
-        self.copy.base = np.insert(self.copy.base, places, values, axis=0)
+        begin, self.count = self.count, self.count + len(keys)
+        if self.count > len(self._keys):
+            room = 2 * self.count
+            self._keys = _extend(self._keys, begin, room)
+            self._used = _extend(self._used, begin, room)
+            self._own = _extend(self._own, begin, room)
+            self._base = _extend(self._base, begin, room)
+        self._keys[begin : self.count] = keys
+        self._used[begin : self.count] = False
+        self._own[begin : self.count] = self._base[begin : self.count] = values
+        order = np.argsort(keys)
+        at = np.searchsorted(self._sorted, keys[order])
+        self._sorted = np.insert(self._sorted, at, keys[order])
+        self._places = np.insert(self._places, at, begin + order)
+
+    def note_used(self, places: Index) -> None:
+        """Note that a step has used these rows."""
+        self._used[places] = True
+
+    def note_pushed(self) -> None:
+        """Note that all rows are on their way: none is used since."""
+        self._used[: self.count] = False
 
     def keep_used(self) -> None:
         """Forget rows that no step has used since the last push."""
-        used = self.used
-        self.keys, self.used = self.keys[used], used[used]
-        self.copy.own, self.copy.base = self.copy.own[used], self.copy.base[used]
+        used = self._used[: self.count]
+        kept = used[self._places]
+        self._sorted, self._places = self._sorted[kept], (np.cumsum(used) - 1)[self._places[kept]]
+        self._keys = self.keys[used]
+        self._own, self._base = self.copy.own[used], self.copy.base[used]
+        self._used = used[used]
+        self.count, self._found = len(self._keys), None
+
+
+def _extend(old: npt.NDArray[Item], used: int, room: int) -> npt.NDArray[Item]:
+    """Return an array of `room` rows that begins with the `used` rows of another."""
+    new = np.empty((room, *old.shape[1:]), old.dtype)
+    new[:used] = old[:used]
+    return new
 
 
 @dataclass(kw_only=True, slots=True)
@@ -121,7 +167,7 @@ class GeoUpdater(RemoteUpdater):
 
     def _begin_pass(self) -> None:
         self._dense = {name: _Copy(own=own, base=own.copy()) for name, own in self._get_dense().items()}
-        self._rows = {name: _Rows.make(self._parameters.get_shape(name)[1]) for name in self._params.sparse}
+        self._rows = {name: _Rows(self._parameters.get_shape(name)[1]) for name in self._params.sparse}
 
     def fetch(self, keys: Keys) -> Mapping[str, F32]:
         own = {name: used for name, used in keys.items() if name in self._rows}
@@ -150,7 +196,7 @@ class GeoUpdater(RemoteUpdater):
         for name, rows in self._rows.items():
             keys, grad = sparse[name]
             places = rows.find(keys)
-            rows.used[places] = True
+            rows.note_used(places)
             rule = self._params.rules[name].pack_at(self._samples, self._passes)
             _core.apply_sparse(rule, self._steps, rows.copy.own, None, places.astype(np.uint64), grad)
         self.progress()
@@ -171,7 +217,7 @@ class GeoUpdater(RemoteUpdater):
             for name, rows in self._rows.items()
         }
         for one in self._rows.values():
-            one.used[:] = False
+            one.note_pushed()
         call = self.client.begin_push_pull(
             changes,
             {name: values for name, (_, values) in dense.items()},
@@ -188,9 +234,9 @@ class GeoUpdater(RemoteUpdater):
         self.client.wait(self._exchange.call)
         for name, (pushed, values) in self._exchange.dense.items():
             self._dense[name].take(slice(None), pushed, values)
-        for name, (keys, pushed, values) in self._exchange.rows.items():
+        for name, (_, pushed, values) in self._exchange.rows.items():
             rows = self._rows[name]
-            rows.copy.take(rows.find(keys), pushed, values)
+            rows.copy.take(slice(len(values)), pushed, values)
             rows.keep_used()
         self._exchange = None
 
