@@ -7,7 +7,6 @@ kernels for AVX2 of both.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
@@ -19,7 +18,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # i
 
 from ngram import CONTEXT, EMBEDDING, HIDDEN, WORDS
 from pslaunch.runtime import _core
-from turns import Table, compute_ratio, take_turns
+from turns import Table, compute_ratio, parse_turns, take_turns
 
 BATCHES = (32, 256, 512)
 LAYERS = {"hidden": (CONTEXT * EMBEDDING, HIDDEN), "words": (HIDDEN, WORDS)}
@@ -98,11 +97,7 @@ def measure(turns: int) -> None:
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--turns", type=int, default=9, help="of each contender (%(default)s)")
-    turns = parser.parse_args().turns
+    turns = parse_turns(__doc__, 9)
     if os.environ.get("OPENBLAS_CORETYPE") == "Haswell":
         _core.choose_build(AVX2)
     with threadpool_limits(limits=1):

@@ -5,7 +5,6 @@ Started: from the command to the first line of the last script to run. Over: unt
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -13,7 +12,15 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from turns import Table, compute_ratio, find_beside_python, make_fresh_folder, make_user_environ, take_turns
+from turns import (
+    Table,
+    compute_ratio,
+    find_beside_python,
+    make_fresh_folder,
+    make_user_environ,
+    parse_turns,
+    take_turns,
+)
 
 NOTE = "import os, time; open(f'started-{os.getpid()}', 'w').write(repr(time.time()))\n"
 Environ = Mapping[str, str]
@@ -69,11 +76,7 @@ def format_ms(seconds: list[float]) -> str:
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--turns", type=int, default=21, help="of each contender (%(default)s)")
-    turns = parser.parse_args().turns
+    turns = parse_turns(__doc__, 21)
     table = Table("Launch, time", beside="Python alone")
     with make_user_environ() as environ:
         launches = {f"{s} + {w}": Launch(s, w, environ) for s, w in ((0, 1), (1, 1), (1, 2))}

@@ -7,9 +7,7 @@ kept between steps, one thread of BLAS on both sides.
 
 from __future__ import annotations
 
-import argparse
 import os
-import statistics
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -21,7 +19,7 @@ import numpy.typing as npt
 
 import pslaunch.runtime as paddle
 from exchange import Address, Case, start_pserver
-from turns import Table, Turn, compute_ratio, make_fresh_folder, start_workers, take_turns
+from turns import Table, Turn, make_fresh_folder, parse_turns, start_workers, take_turns
 
 WORDS, EMBEDDING, HIDDEN, CONTEXT = 2073, 32, 256, 4
 RATE, L2, EPSILON = 3e-2, 8e-4, 1e-6
@@ -166,11 +164,7 @@ def start_contender(kind: str, size: int, folder: Path) -> Iterator[Turn]:
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--turns", type=int, default=9, help="of each contender (%(default)s)")
-    turns = parser.parse_args().turns
+    turns = parse_turns(__doc__, 9)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     table = Table("N-gram model, examples a second", beside=f"numpy {np.__version__} alone")
     for size in (32, 512):
@@ -179,8 +173,7 @@ def main() -> None:
             names = {kind: stack.enter_context(start_contender(kind, size, folder)) for kind in KINDS}
             times = take_turns(names, turns)
         for kind, name in (("alone", "no pserver"), ("pserver", "1 pserver, 1 trainer")):
-            ours, plain = (f"{1 / statistics.median(times[k]):,.0f}" for k in (kind, "numpy"))
-            table.add_row(f"batch {size}, {name}", ours, plain, compute_ratio(times["numpy"], times[kind]))
+            table.add_speeds(f"batch {size}, {name}", times[kind], times["numpy"])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ gradient, waits until those of all workers are in, and takes the new values (exc
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from exchange import Case, compile_stream, start_c_stream, start_contender
-from turns import Table, Times, compute_ratio, make_fresh_folder, take_turns
+from turns import Table, Times, compute_ratio, make_fresh_folder, parse_turns, take_turns
 
 MIB_16, KIB_4 = 1 << 22, 1 << 10  # floats
 TABLES = 52
@@ -95,11 +94,7 @@ def measure_wide(table: Table, turns: int) -> None:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--turns", type=int, default=9, help="of each contender (%(default)s)")
-    turns = parser.parse_args().turns
+    turns = parse_turns(__doc__, 9)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     peers = f"plain Python sockets with numpy {np.__version__}, or a C stream"
     with make_fresh_folder() as folder:

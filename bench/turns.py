@@ -6,6 +6,7 @@ turns are what is printed.
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing as mp
 import os
 import platform
@@ -23,6 +24,13 @@ Turn = Callable[[], float]
 Work = Callable[[], AbstractContextManager[Callable[[], None]]]
 Times = dict[str, list[float]]
 SPAWN = mp.get_context("spawn")
+
+
+def parse_turns(doc: str | None, default: int) -> int:
+    """Return the turns of each contender, from the command line; `doc` is its help."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=default, help="of each contender (%(default)s)")
+    return int(parser.parse_args().turns)
 
 
 def take_turns(contenders: Mapping[str, Turn], turns: int) -> Times:
@@ -69,6 +77,11 @@ class Table:
             met = found >= float(limit) if sign == ">=" else found <= float(limit)
             target += "" if met else " **missed**"
         print(f"| {what} | {ours} | {beside} | {shown} | {target} |", flush=True)
+
+    def add_speeds(self, what: str, own: Sequence[float], beside: Sequence[float], target: str = "") -> None:
+        """Add a row from the seconds of one item, by turn."""
+        ours, theirs = (f"{1 / statistics.median(times):,.0f}" for times in (own, beside))
+        self.add_row(what, ours, theirs, compute_ratio(beside, own), target)
 
 
 @contextmanager

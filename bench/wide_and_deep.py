@@ -8,10 +8,8 @@ nothing else: one `np.unique` over all ids, one gather, one thread of BLAS. Both
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -24,7 +22,7 @@ import numpy.typing as npt
 import pslaunch.runtime as paddle
 from exchange import Address, Case, start_pserver
 from pslaunch.runtime.strategy import Strategy
-from turns import Table, Turn, compute_ratio, make_fresh_folder, start_workers, take_turns
+from turns import Table, Turn, make_fresh_folder, parse_turns, start_workers, take_turns
 
 SLOTS, NUMBERS, VOCABULARY, DIM, BATCH = 26, 13, 100_000, 10, 512
 MODELS = {"thin": (16,), "deep": (400, 400, 400)}
@@ -201,11 +199,7 @@ TARGETS = {
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--turns", type=int, default=9, help="of each contender (%(default)s)")
-    turns = parser.parse_args().turns
+    turns = parse_turns(__doc__, 9)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     table = Table("Wide-and-deep, examples a second", beside=f"numpy {np.__version__} alone")
     for model in MODELS:
@@ -218,9 +212,7 @@ def main() -> None:
             times = take_turns(contenders, turns)
         plain = times.pop("numpy")
         for name, own in times.items():
-            ours, beside = (f"{1 / statistics.median(one):,.0f}" for one in (own, plain))
-            ratio = compute_ratio(plain, own)
-            table.add_row(f"{model}, {name}", ours, beside, ratio, TARGETS[model].get(name, ""))
+            table.add_speeds(f"{model}, {name}", own, plain, TARGETS[model].get(name, ""))
 
 
 if __name__ == "__main__":
