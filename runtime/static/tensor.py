@@ -6,26 +6,6 @@ from collections.abc import Sequence
 
 from .program import Variable, add_value, combine, parse_dtype
 
-__all__ = [
-    "add",
-    "add_n",
-    "cast",
-    "concat",
-    "divide",
-    "flatten",
-    "matmul",
-    "mean",
-    "multiply",
-    "reshape",
-    "scale",
-    "square",
-    "squeeze",
-    "subtract",
-    "sum",
-    "tanh",
-    "unsqueeze",
-]
-
 Axis = int | Sequence[int] | None
 _Sequence = Sequence[Variable]
 
