@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ..errors import (
@@ -61,6 +62,7 @@ __all__ = ["K8sBackend", "from_data", "make_backend", "to_data"]
 
 NO_PODS: Final = "no pod of it runs any more, and its files ended with the pods; --linger keeps them longer"
 BEGINNING_S: Final = 60.0  # for the creation of a job's objects; without a launcher they are swept then
+AT_ONCE: Final = 4  # objects that are created at the same time
 POLL_S: Final = 0.2
 LOOK_S: Final = 2.0  # between two looks for the reason why pods do not come
 LIMIT_EXTRA_S: Final = 5 * LOOK_S  # past --wait_timeout: a launcher that is there says the reason first
@@ -122,16 +124,19 @@ class K8sBackend:
 
     def begin(self, plan: Plan, tell: Tell) -> Line | Event | None:
         package = manifests.pack_package(plan, os.environ)
-        if self._reach.lease_s or manifests.is_brought(plan, package):
-            self._cluster.demand_rights(EXEC)
-        tell(News(manifests.describe_package(plan, package), level="info"))
-        list_jobs(self._cluster)  # deletes those that other launchers have abandoned
+        with ThreadPoolExecutor(1) as meanwhile:
+            making = meanwhile.submit(manifests.make_objects, plan, self._reach, package)
+            has_exec = all(map(self._cluster.has_right, EXEC))
+            if not has_exec and (self._reach.lease_s or manifests.is_brought(plan, package)):
+                self._cluster.demand_rights(EXEC)
+            tell(News(manifests.describe_package(plan, package), level="info"))
+            list_jobs(self._cluster)  # deletes those that other launchers have abandoned
         self._count = len(plan.nodes)
         self._ending_s = manifests.compute_ending_s(plan)
         self._gone_limit_s = self._ending_s + GONE_EXTRA_S
-        self._create(manifests.make_objects(plan, self._reach, package))
+        self._create(making.result())
         look = _Looking(self._explain, tell, self._reach.wait_timeout_s)
-        if not all(map(self._cluster.has_right, EXEC)):
+        if not has_exec:
             self._wait_for_pods(look)
             return None
         line = self._find_head(look)
@@ -146,8 +151,10 @@ class K8sBackend:
         owner = self._create_one({**job, "metadata": marked, "spec": {**job["spec"], "suspend": True}})
         owned = [{"apiVersion": job["apiVersion"], "kind": "Job", "name": self._reach.name,
                   "uid": owner["metadata"]["uid"]}]  # fmt: skip
-        for thing in (manifests.make_secret(job), *others):
-            self._create_one({**thing, "metadata": {**thing["metadata"], "ownerReferences": owned}})
+        belonging = [{**thing, "metadata": {**thing["metadata"], "ownerReferences": owned}}
+                     for thing in (manifests.make_secret(job), *others)]  # fmt: skip
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(self._create_one, belonging))
         release = {} if self._reach.queue else {"suspend": False}  # the queue releases, perhaps long ago
         self._patch(self._reach.name, release, {BEGINNING: None})
 

@@ -273,4 +273,5 @@ def _quote(value: object) -> str:
     def join(pair: re.Match[str]) -> str:
         return f"{pair[1]}\\U{0x10000 + ((int(pair[2], 16) & 0x3FF) << 10) + (int(pair[3], 16) & 0x3FF):08x}"
 
-    return _PAIR.sub(join, json.dumps(value))
+    text = json.dumps(value)
+    return _PAIR.sub(join, text) if "\\ud" in text else text  # packages are long, and have none

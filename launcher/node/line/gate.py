@@ -22,6 +22,7 @@ PLANE = prove.Plane(b"pslaunch control plane", "head", "agent", advice="is it an
 OBSERVER = b"observer"  # text of a caller that is no agent
 TRY_S = 3.0  # for one of several addresses
 MIN_TRY_S = 0.1
+LATE = 0.2  # pause between two tries, as a part of the time since the first
 TICK_S = 1.0
 Seals = tuple[Seal, Seal]
 
@@ -167,8 +168,8 @@ def dial(
     """
     if not addrs:
         raise ConnectionError("no address was given")
-    end_s = time.monotonic() + limit_s
-    wait_s = 0.05
+    began_s = time.monotonic()
+    end_s, wait_s = began_s + limit_s, 0.05
     while True:
         failed: list[OSError | prove.ProofError] = []
         for left, addr in zip(range(len(addrs), 0, -1), addrs):
@@ -185,7 +186,7 @@ def dial(
         if only_refused or gone or time.monotonic() + wait_s > end_s:
             raise failed[-1]
         time.sleep(wait_s)
-        wait_s = min(1.0, wait_s * 2)
+        wait_s = min(1.0, max(0.05, (time.monotonic() - began_s) * LATE))
 
 
 def _call(addr: str, port: int, secret: bytes, text: bytes, end_s: float) -> tuple[int, Seals]:
