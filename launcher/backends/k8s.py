@@ -70,6 +70,7 @@ HELLO_S: Final = 10.0  # for the head's first bytes
 SILENT_S: Final = 30.0  # limit of a pod's silence while it answers
 GONE_EXTRA_S: Final = 15.0  # past a pod's own time to end, for the cluster to remove it
 SHORTEST_GRACE_S: Final = 1
+AWAY: Final = (ClusterError, RightsError)  # for its first second an API server knows no rights
 TOLD_S: Final = 5.0  # for the cluster to tell the end of a pod
 LIMIT: Final = "activeDeadlineSeconds"
 # Kinds of a job's objects that its label finds; the Job first.
@@ -320,7 +321,7 @@ class K8sBackend:
         while True:
             try:
                 return work()
-            except ClusterError:
+            except AWAY:
                 if time.monotonic() > end_s or self._cancelled.wait(POLL_S):
                     raise
 
@@ -341,15 +342,17 @@ class K8sBackend:
                     yield piece
                     came_s = time.monotonic()
                 return
-            except (HostError, ClusterError):
-                if time.monotonic() > came_s + SILENT_S or self._cancelled.wait(POLL_S):
+            except (HostError, *AWAY) as e:
+                had_rights = self._reach.lease_s  # as an attached launcher
+                late = time.monotonic() > came_s + SILENT_S
+                if late or (isinstance(e, RightsError) and not had_rights) or self._cancelled.wait(POLL_S):
                     raise
                 self._check_runs(pod)
 
     def _check_runs(self, pod: Object) -> None:
         """Raise HostError if the pod has ended; its machine or the API may only be away."""
         name = pod["metadata"]["name"]
-        with contextlib.suppress(ClusterError):
+        with contextlib.suppress(*AWAY):
             of_job = f"{OF_JOB}={pod['metadata']['labels'][OF_JOB]}"
             now = next((p for p in self._list_pods(of_job).values() if p["metadata"]["name"] == name), None)
             if now is None or not get_state(now, "running"):

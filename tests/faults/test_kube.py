@@ -1,12 +1,25 @@
-"""Failures of a cluster while a job runs: of a pod's memory."""
+"""Failures of a cluster while a job runs: of memory, rights, the API server, a machine with its pods.
+
+The last two disturb all jobs of a cluster, so they have one of their own.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from support.jobs import QUICK, finished
+import pytest
+from kubernetes import client, config
+
+from pslaunch.node import codes
+from support.jobs import QUICK, Event, finished, running
 from support.kube import Kube, KubePlace
+from support.process import poll_until
+from testbed.kube import Cluster, why_not
+from testbed.kube.cluster import make_binding
 
 OOM_KILLED = 137
 BOTH = ("--server_num=0", "--worker_num=2")
@@ -21,6 +34,21 @@ while True:
 """
 # The kernel takes the first process, and with it all others, as with memory.oom.group of cgroup 2.
 WHOLE = 'open("/proc/1/oom_score_adj", "w").write("1000")'
+LINES = 1250
+COUNT = """
+import time
+for i in range({lines}):
+    print(i, flush=True)
+    time.sleep(0.02)
+"""
+AWAY_S = 20.0
+INDEX = "batch.kubernetes.io/job-completion-index"
+WAIT = """
+import signal
+print("ready", flush=True)
+signal.pause()
+"""
+HELD = "kind: Job\nspec: {template: {spec: {schedulingGates: [{name: pslaunch.test/placed}]}}}\n"
 
 
 def test_trainer_without_enough_memory_gives_137(cluster: Kube, workspace: Path) -> None:
@@ -37,3 +65,104 @@ def test_container_without_enough_memory_gives_137(cluster: Kube, workspace: Pat
     code, job = finished(KubePlace(cluster, 2), workspace, *BOTH, *amounts, *QUICK)
     assert code == OOM_KILLED, job.launcher.output()
     assert re.search(r"pod \S+-1 on node\d: its memory was not enough; raise --memory", job.launcher.output())
+
+
+def place(cluster: Kube, number: int, machine: str = "") -> None:
+    """Let a pod of the only job, whose pods are held, find its place, or that machine."""
+
+    def find() -> list[str]:
+        pods = cluster.admin.list_namespaced_pod(cluster.namespace).items
+        return [pod.metadata.name for pod in pods if pod.metadata.labels[INDEX] == str(number)]
+
+    (name,) = poll_until(find, describe=f"no pod {number}")
+    selector = {"nodeSelector": {"kubernetes.io/hostname": machine}} if machine else {}
+    cluster.admin.patch_namespaced_pod(
+        name, cluster.namespace, {"spec": {"schedulingGates": None, **selector}}
+    )
+
+
+@pytest.fixture
+def bind(cluster: Kube) -> Iterator[Callable[[bool], None]]:
+    """Takes the user's rights away, and gives them back."""
+    admin = config.new_client_from_config(str(cluster.kubeconfig.with_name("admin.kubeconfig")))
+    rights = client.RbacAuthorizationV1Api(admin)
+
+    def do(given: bool) -> None:
+        if given:
+            rights.create_namespaced_role_binding(cluster.namespace, make_binding("pslaunch"))
+        else:
+            rights.delete_namespaced_role_binding("pslaunch", cluster.namespace)
+
+    yield do
+    with contextlib.suppress(client.ApiException):  # given back already
+        do(True)
+    admin.close()
+
+
+def test_rights_that_an_api_server_knows_only_later_are_waited_for(
+    cluster: Kube, bind: Callable[[bool], None], workspace: Path
+) -> None:
+    (workspace / "train.py").write_text(COUNT.format(lines=150))
+    (workspace / "held.yaml").write_text(HELD)
+    with running(KubePlace(cluster, 2), workspace, *BOTH, f"--patch={workspace}/held.yaml") as job:
+        place(cluster, 0)
+        job.until(lambda events: events, "the line")
+        bind(False)
+        place(cluster, 1)
+        job.until_printed("99", ["trainer/0", "trainer/1"])  # the launcher has asked meanwhile
+        bind(True)
+        assert job.launcher.wait() == 0, job.launcher.output()
+        assert job.lines("trainer/0") == [str(i) for i in range(150)]
+
+
+@pytest.fixture(scope="module")
+def machines(check_leftovers_of_the_run: None) -> Iterator[Cluster]:
+    """A cluster for the tests of this module alone."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Cluster() as made:
+        yield made
+
+
+@pytest.fixture
+def own(machines: Cluster) -> Iterator[Kube]:
+    """That cluster for its user and its administrator."""
+    kube = Kube(machines.folder)
+    yield kube
+    kube.close()
+
+
+def count_connected(events: list[Event]) -> int:
+    return sum(e["event"] == "node" and e["state"] == "connected" for e in events)
+
+
+def test_job_goes_on_while_the_api_server_is_away(machines: Cluster, own: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text(COUNT.format(lines=LINES))
+    pods = KubePlace(own, 2)
+    pods.lease_s = 300.0
+    with running(pods, workspace, *BOTH) as job:
+        job.until(lambda events: count_connected(events) == 2, "both nodes")  # before a program runs
+        machines.stop_api()
+        back_s = time.monotonic() + AWAY_S
+        job.until(lambda events: any("opened again" in e.get("text", "") for e in events), "the loss")
+        poll_until(lambda: time.monotonic() > back_s, describe="time stands", timeout_s=2 * AWAY_S)
+        machines.start_api()
+        assert job.launcher.wait(timeout_s=240.0) == 0, job.launcher.output()
+        for trainer in ("trainer/0", "trainer/1"):
+            assert job.lines(trainer) == [str(i) for i in range(LINES)]
+    own.wait_until_gone()
+
+
+def test_machine_that_dies_ends_the_job(machines: Cluster, own: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text(WAIT)
+    (workspace / "held.yaml").write_text(HELD)
+    options = (*BOTH, *QUICK, f"--patch={workspace}/held.yaml", "--lost_after=10")
+    with running(KubePlace(own, 2), workspace, *options) as job:
+        place(own, 0, "node1")
+        place(own, 1, "node2")
+        job.until_printed("ready", ["trainer/0", "trainer/1"])
+        machines.nodes[1].crash()
+        assert job.launcher.wait(timeout_s=150.0) == codes.NODE_LOST, job.launcher.output()
+        lost = f"{job.events()[0]['job']}-1"
+        assert job.end()["reason"].startswith(f"node 1 ({lost}) was lost"), job.launcher.output()
+        assert re.search(rf"Pod {lost}-\w+ on node2", job.launcher.output()), job.launcher.output()
