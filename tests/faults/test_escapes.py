@@ -201,7 +201,7 @@ def test_process_that_can_not_be_ended_is_named_also_by_the_keeper_of_a_lost_hos
         for pid, words in host.processes().items():
             assert "other_user" in words
             os.kill(pid, signal.SIGKILL)
-    argv = [*PSLAUNCH, "fetch", job.events()[0]["job"], str(tmp_path / "fetched")]
+    argv = [*PSLAUNCH, "fetch", job.get_job()["job"], str(tmp_path / "fetched")]
     subprocess.run(hosts.as_user(argv), check=True)
     (fetched,) = (tmp_path / "fetched/log").glob(f"*{lost.name}*/guards.log")
     assert fetched.read_text() == log.read_text()

@@ -322,7 +322,7 @@ def test_a_free_job_goes_on_without_its_launcher_and_ends_from_any_machine(
     conf = tmp_path / "conf.py"
     conf.write_text(f"HOSTS = {[host.name for host in hosts]}\nROOT_DIR = {str(hosts.root_dir)!r}\n")
     elsewhere = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}  # which knows of no job
-    argv = hosts.as_user([*PSLAUNCH, "stop", f"--conf={conf}", job.events()[0]["job"]])
+    argv = hosts.as_user([*PSLAUNCH, "stop", f"--conf={conf}", job.get_job()["job"]])
     done = subprocess.run(argv, env=elsewhere, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
     poll_until(

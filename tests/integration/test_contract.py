@@ -328,7 +328,7 @@ def test_two_jobs_with_one_log_folder_are_refused_with_the_first_ones_id(
         first.until_printed("ready", ["trainer/0"])
         code, second = finished(place, workspace, *ALONE)
         assert code == codes.USAGE
-        assert first.events()[0]["job"] in second.end()["reason"]
+        assert first.get_job()["job"] in second.end()["reason"]
         first.launcher.proc.send_signal(signal.SIGINT)
         first.launcher.wait()
     write(workspace, "pass")

@@ -169,7 +169,7 @@ def test_launcher_reports_that_another_shell_stopped_its_job(
     )
     with running(LocalPlace(1, "--head=node"), workspace, "--server_num=0", f"--grace={grace_s}") as job:
         job.until_printed("ready", ["trainer/0"])
-        assert "has ended" in ok("stop", *words, job.events()[0]["job"])
+        assert "has ended" in ok("stop", *words, job.get_job()["job"])
         assert job.launcher.wait() == codes.TERM
         assert job.end()["reason"] == "pslaunch stop"
 

@@ -222,7 +222,7 @@ def test_nodes_that_share_a_folder_get_it_once_and_have_their_own_logs(
     for rank in range(3):
         assert job.lines(f"trainer/{rank}") == ["a b link part-1", str(rank), "3"]
     assert [e for e in job.events() if e["event"] == "note" and "share one folder; each" in e["text"]]
-    assert len({e["log"] for e in job.events()[0]["processes"]}) == 1  # as they were declared
+    assert len({e["log"] for e in job.get_job()["processes"]}) == 1  # as they were declared
     shared = place.workspaces(workspace)[0]
     logs = sorted(str(p.relative_to(shared)) for p in (shared / "log").rglob("train*.log"))
     assert len(logs) == 3 and sum("node-" in log for log in logs) == 2
@@ -246,7 +246,7 @@ def test_the_logs_of_nodes_that_share_a_folder_are_fetched_as_their_own(
     code, job = finished(place, workspace, "--server_num=0", "--worker_num=2", f"--fetch_logs={logs}")
     assert code == 0, job.launcher.output()
     found = {str(path.relative_to(logs)): path.read_text() for path in logs.rglob("train*.log")}
-    job_id = job.events()[0]["job"]
+    job_id = job.get_job()["job"]
     assert found == {f"{i}-{hosts[i].name}/train.log": f"{job_id} {i}\n" for i in range(2)}
     if head == "node":
         record = json.loads(

@@ -134,7 +134,7 @@ def test_pod_that_is_taken_away_ends_the_job_with_that_reason(
     (workspace / "train.py").write_text(WAIT)
     with running(KubePlace(cluster, 2), workspace, "--server_num=0", "--worker_num=2", *QUICK) as job:
         job.until_printed("ready", ["trainer/0", "trainer/1"])
-        name = str(job.events()[0]["job"])
+        name = str(job.get_job()["job"])
         pod = cluster.list_pods(name)[1].metadata.name
         if how == "evicted":
             cluster.admin.create_namespaced_pod_eviction(pod, cluster.namespace, {"metadata": {"name": pod}})

@@ -157,6 +157,10 @@ class Job:
     def events(self) -> list[Event]:
         return parse_events(self.launcher.output())
 
+    def get_job(self) -> Event:
+        """Return the event that describes the job; the launcher's notes may come before it."""
+        return next(e for e in self.events() if e["event"] == "job")
+
     def lines(self, process: str) -> list[str]:
         """Return the lines that a process has printed, as the launcher streamed them."""
         return [e["text"] for e in self.events() if e["event"] == "line" and e["process"] == process]
@@ -186,11 +190,11 @@ class Job:
 
     def node_of(self, process: str) -> int:
         """The node of a process."""
-        return int(next(p["node"] for p in self.events()[0]["processes"] if p["process"] == process))
+        return int(next(p["node"] for p in self.get_job()["processes"] if p["process"] == process))
 
     def log_of(self, process: str) -> Path:
         """The file of a process's output, as this machine sees it."""
-        log = next(p["log"] for p in self.events()[0]["processes"] if p["process"] == process)
+        log = next(p["log"] for p in self.get_job()["processes"] if p["process"] == process)
         return self.place.seen_here(self.node_of(process), log)
 
     def pid(self, process: str) -> int:
