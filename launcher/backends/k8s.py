@@ -20,7 +20,6 @@ from ..errors import (
     FileError,
     HostError,
     NodeLostError,
-    PreflightError,
     PslaunchError,
     RightsError,
     SpecError,
@@ -37,10 +36,10 @@ from .base import OF_ANOTHER, Ended, Line, News, Tell
 from .k8s_api import Cluster, open_cluster
 from .k8s_exec import Exec, has_answered
 from .k8s_later import delete, list_jobs
+from .k8s_pods import LOOK_S, POLL_S, Pods, PodWait, list_pods
 from .k8s_records import (
     BEGINNING,
     HELD,
-    INDEX,
     INSTANCE,
     OF_JOB,
     Object,
@@ -53,7 +52,6 @@ from .k8s_records import (
     select_main,
 )
 from .k8s_rights import EXEC
-from .k8s_words import UNUSUAL, Cause, explain
 
 if TYPE_CHECKING:
     from ..node.messages import JobRecord
@@ -63,8 +61,6 @@ __all__ = ["K8sBackend", "from_data", "make_backend", "to_data"]
 NO_PODS: Final = "no pod of it runs any more, and its files ended with the pods; --linger keeps them longer"
 BEGINNING_S: Final = 60.0  # for the creation of a job's objects; without a launcher they are swept then
 AT_ONCE: Final = 4  # objects that are created at the same time
-POLL_S: Final = 0.2
-LOOK_S: Final = 2.0  # between two looks for the reason why pods do not come
 LIMIT_EXTRA_S: Final = 5 * LOOK_S  # past --wait_timeout: a launcher that is there says the reason first
 HELLO_S: Final = 10.0  # for the head's first bytes
 SILENT_S: Final = 30.0  # limit of a pod's silence while it answers
@@ -115,11 +111,19 @@ class K8sBackend:
         self._hurried = False
         self._answering: socket.socket | None = None
         self._count = 0  # of pods
-        self._pods: dict[str, Object] = {}  # by the name of the node, as last seen
 
     @functools.cached_property
     def _cluster(self) -> Cluster:
         return open_cluster(self._reach.access)
+
+    @functools.cached_property
+    def _pods(self) -> Pods:
+        return Pods(self._cluster, self._reach.name, self._reach.queue)
+
+    def _turn_to(self, job: str) -> None:
+        """Speak of this job from now on."""
+        self._reach = self._reach._replace(name=job)
+        self._pods = Pods(self._cluster, job)
 
     # --- the beginning ---
 
@@ -136,12 +140,12 @@ class K8sBackend:
         self._ending_s = manifests.compute_ending_s(plan)
         self._gone_limit_s = self._ending_s + GONE_EXTRA_S
         self._create(making.result())
-        look = _Looking(self._explain, tell, self._reach.wait_timeout_s)
+        wait = PodWait(self._pods, self._count, tell, self._reach.wait_timeout_s)
         if not has_exec:
-            self._wait_for_pods(look)
+            wait.wait_for_all(self._cancelled)
             return None
-        line = self._find_head(look)
-        threading.Thread(target=self._look_after, args=[look, tell], daemon=True).start()
+        line = self._find_head(wait)
+        threading.Thread(target=wait.go_on, args=[self._confirmed], daemon=True).start()
         return line
 
     def _create(self, things: Sequence[Object]) -> None:
@@ -175,7 +179,7 @@ class K8sBackend:
         self._made.append({**thing, "spec": None})  # before it is there: the answer may be lost
         name = f"{thing['kind']} {thing['metadata']['name']}"
         create = self._cluster.find_function("create", thing)
-        made: Object = self._ask_json(f"create {name}", create, self._cluster.namespace, thing)
+        made: Object = self._cluster.ask_json(f"create {name}", create, self._cluster.namespace, thing)
         return made
 
     def _patch(self, job: str, changed: Mapping[str, Any], annotations: Mapping[str, None] = {}) -> None:
@@ -183,88 +187,23 @@ class K8sBackend:
         more = {"metadata": {"annotations": annotations}} if annotations else {}
         self._cluster.call(f"change Job {job}", patch, job, self._cluster.namespace, {**body, **more})
 
-    def _ask_json(self, doing: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return an answer of the API as it is, without the library's objects."""
-        read = functools.partial(function, *args, _preload_content=False, **kwargs)
-        return json.loads(self._cluster.call(doing, lambda **limits: read(**limits).data))
+    # --- the line to the head ---
 
-    # --- pods ---
-
-    def _list_pods(self, label: str = "") -> dict[str, Object]:
-        """Return the job's pods, or those with a label, by the names of their nodes. Raises PslaunchError."""
-        found = self._ask_json(
-            "list Pods",
-            self._cluster.core.list_namespaced_pod,
-            self._cluster.namespace,
-            label_selector=label or f"{INSTANCE}={self._reach.name}",
-        )
-        labels = [(pod, pod["metadata"]["labels"]) for pod in found["items"]]
-        pods = {f"{of[OF_JOB]}-{of[INDEX]}": pod for pod, of in labels if INDEX in of}
-        if not label:
-            self._pods = pods
-        return pods
-
-    def _find_first(self) -> Object | None:
-        """Return pod 0 of the job. Raises PslaunchError."""
-        return self._list_pods().get(f"{self._reach.name}-0")
-
-    def _explain(self) -> Cause | None:
-        """Return the reason why pods do not come, if there is one. Raises PslaunchError."""
-        events = self._ask_json(
-            "list Events",
-            self._cluster.core.list_namespaced_event,
-            self._cluster.namespace,
-            field_selector=UNUSUAL,
-        )
-        ours = [
-            e for e in events["items"] if e["involvedObject"].get("name", "").startswith(self._reach.name)
-        ]
-        cause = explain(list(self._pods.values()), ours)
-        if cause is None and self._reach.queue and not self._pods:
-            text = f"job {self._reach.name}: the queue {self._reach.queue} has not released it; "
-            remedy = "look at it with kubectl describe localqueues,workloads"
-            return Cause("", codes.PREFLIGHT, text + remedy, waits=True)
-        return cause
-
-    def _find_head(self, look: _Looking) -> Line | Event:
+    def _find_head(self, wait: PodWait) -> Line | Event:
         """Wait for pod 0; return a line to the head in it, or the end of its job. Raises PslaunchError."""
         while True:
-            first = self._find_first()
+            first = self._pods.find_first()
             ended = first and get_state(first, "terminated")
             if ended and not read_end(ended):
-                look.search()
+                wait.search()
             if first and (found := self._open_line(first)):
                 return found
-            if look.search_in_turn() and first and get_state(first, "running"):
+            if wait.search_in_turn() and first and get_state(first, "running"):
                 with contextlib.suppress(HostError):  # the pod may end meanwhile
                     if end := self._read_record(first):  # the job was over at once, and its pod lingers
                         return end
             if self._cancelled.wait(POLL_S):
                 raise NodeLostError("cancelled")
-
-    def _wait_for_pods(self, look: _Looking) -> None:
-        """Wait until all pods have begun: more is not seen without an exec. Raises PslaunchError."""
-        while True:
-            pods = self._list_pods().values()
-            begun = [pod for pod in pods if get_state(pod, "running") or get_state(pod, "terminated")]
-            if len(begun) == self._count:
-                return
-            look.search_in_turn()
-            if self._cancelled.wait(POLL_S):
-                raise NodeLostError("cancelled")
-
-    def _look_after(self, look: _Looking, tell: Tell) -> None:
-        """Tell why pods do not come, until all programs run."""
-        while not self._confirmed.wait(LOOK_S):
-            try:
-                running = [pod for pod in self._list_pods().values() if get_state(pod, "running")]
-                if len(running) < self._count:
-                    look.search()
-            except PreflightError as e:
-                tell(News(str(e), e.exit_code))
-                return
-            except PslaunchError:  # of the API, which the line to the head shows too
-                continue
 
     def _open_line(self, pod: Object) -> Line | Event | None:
         """Return a line to the head in a pod, the end of its job, or None if there is no head yet."""
@@ -290,7 +229,7 @@ class K8sBackend:
         while True:
             why: PslaunchError = NodeLostError(f"pod 0 of {self._reach.name} does not answer")
             try:
-                first = self._find_first()
+                first = self._pods.find_first()
                 if first is None:
                     raise NodeLostError(f"pod 0 of {self._reach.name} is gone")
                 if found := self._open_line(first) or self._read_record(first):
@@ -326,9 +265,10 @@ class K8sBackend:
                     raise
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
-        pod = self._pods.get(node.name)
+        pod = self._pods.seen.get(node.name)
         if not (pod and get_state(pod, "running")):
-            pod = self._list_pods(f"{OF_JOB}={node.name.rpartition('-')[0]}").get(node.name)
+            of_job = f"{OF_JOB}={node.name.rpartition('-')[0]}"
+            pod = list_pods(self._cluster, of_job).get(node.name)
         if not (pod and get_state(pod, "running")):
             raise FileError(f"{node.name}: {NO_PODS}")
         return self._answer_whole(pod, words)
@@ -354,7 +294,8 @@ class K8sBackend:
         name = pod["metadata"]["name"]
         with contextlib.suppress(*AWAY):
             of_job = f"{OF_JOB}={pod['metadata']['labels'][OF_JOB]}"
-            now = next((p for p in self._list_pods(of_job).values() if p["metadata"]["name"] == name), None)
+            found = list_pods(self._cluster, of_job).values()
+            now = next((p for p in found if p["metadata"]["name"] == name), None)
             if now is None or not get_state(now, "running"):
                 raise HostError(name, "fetch", "its pod has ended")
 
@@ -386,8 +327,8 @@ class K8sBackend:
         return f"its output and logs can be fetched until {self._reach.linger_s:g} s after its end (--linger)"
 
     def open_head_line(self, record: Mapping[str, Any]) -> Line:
-        self._reach = self._reach._replace(name=record["job"])
-        first = self._find_first()
+        self._turn_to(record["job"])
+        first = self._pods.find_first()
         found = first and self._open_line(first)
         if not isinstance(found, Line):
             raise ConnectionRefusedError(errno.ECONNREFUSED, "no head answers in its pod 0")
@@ -397,7 +338,7 @@ class K8sBackend:
         jobs = list_jobs(self._cluster, self._reach.name)
         for main in select_main(jobs):
             name = main["metadata"]["name"]
-            pods = self._list_pods(f"{INSTANCE}={name}")
+            pods = list_pods(self._cluster, f"{INSTANCE}={name}")
             first = pods.get(f"{name}-0")
             record = make_record(main, jobs, first)
             if first and get_state(first, "running"):
@@ -423,12 +364,12 @@ class K8sBackend:
 
     def adopt(self, job: str) -> None:
         """Take over an earlier launcher's job, for `remove`. Raises PslaunchError."""
-        self._reach = self._reach._replace(name=job)
+        self._turn_to(job)
         for version, kind in KINDS:
             find = self._cluster.find_function("list", {"apiVersion": version, "kind": kind})
             with contextlib.suppress(RightsError):
                 label, here = f"{INSTANCE}={job}", self._cluster.namespace
-                found = self._ask_json(f"list {kind}s", find, here, label_selector=label)
+                found = self._cluster.ask_json(f"list {kind}s", find, here, label_selector=label)
                 self._made += [{"apiVersion": version, "kind": kind, **thing} for thing in found["items"]]
         for thing in self._made:
             if thing["kind"] == "Job":
@@ -461,8 +402,8 @@ class K8sBackend:
         end_s, told = time.monotonic() + TOLD_S, False
         with contextlib.suppress(PslaunchError):
             while not told:
-                pods = self._list_pods().values()
-                cause = self._explain()
+                pods = self._pods.list().values()
+                cause = self._pods.explain()
                 if cause and not cause.waits:
                     return cause.text, cause.code
                 ended = len(pods) < self._count or any(get_state(pod, "terminated") for pod in pods)
@@ -481,7 +422,7 @@ class K8sBackend:
                 while left:
                     self._delete(left[0], None)
                     left.pop(0)
-                pods = self._list_pods()
+                pods = self._pods.list()
                 if not pods:
                     return []
                 for pod in pods.values() if self._hurried else ():
@@ -489,7 +430,7 @@ class K8sBackend:
             except PslaunchError as e:
                 failed = str(e)
             time.sleep(POLL_S)
-        rest = ", ".join(map(_describe, [*left, *self._pods.values()]))
+        rest = ", ".join(map(_describe, [*left, *self._pods.seen.values()]))
         remedy = f"pslaunch stop {self._reach.name} --namespace={self._cluster.namespace} removes it"
         return [f"{failed or 'not gone yet'}: {rest}; {remedy}"]
 
@@ -521,35 +462,6 @@ class Given:
     def _compare(self, again: Any) -> None:
         if again.digest() != self._hash.digest():
             raise FileError("its files changed while they were fetched; fetch them again")
-
-
-class _Looking:
-    """Searches for the reason why pods do not come: tells a passing one, raises the error of any other."""
-
-    def __init__(self, explain: Callable[[], Cause | None], tell: Tell, limit_s: float) -> None:
-        self._explain, self._tell, self._limit_s = explain, tell, limit_s
-        self._began_s = self._looked_s = time.monotonic()
-        self._told: set[str] = set()
-
-    def search_in_turn(self) -> bool:
-        """Search if the last time was LOOK_S ago, and return True then. Raises PslaunchError."""
-        if time.monotonic() < self._looked_s + LOOK_S:
-            return False
-        self.search()
-        return True
-
-    def search(self) -> None:
-        """Search now. Raises PreflightError for a reason that does not pass, or has not in time."""
-        self._looked_s = time.monotonic()
-        is_late = self._looked_s > self._began_s + self._limit_s
-        cause = self._explain()
-        if cause and (is_late or not cause.waits):
-            raise PreflightError(cause.text, cause.code)
-        if is_late:
-            raise PreflightError(f"the job's pods are not there within {self._limit_s:g} s (--wait_timeout)")
-        if cause and cause.text not in self._told:
-            self._told.add(cause.text)
-            self._tell(News(cause.text))
 
 
 def _describe(thing: Object) -> str:

@@ -99,6 +99,10 @@ class Cluster:
         answer = self.call("tell rights", review, {"spec": spec}, _request_timeout=limit)
         return bool(answer.status.allowed)
 
+    def ask_json(self, doing: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return an answer as it is, without the library's objects. Raises PslaunchError."""
+        return json.loads(self.call(doing, function, *args, _preload_content=False, **kwargs).data)
+
     def demand_rights(self, rights: Iterable[Right]) -> None:
         """Raise RightsError, with the rules to add, if this user lacks any of these rights."""
         if missing := [right for right in rights if not self.has_right(right)]:

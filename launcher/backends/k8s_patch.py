@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import FileError, SpecError
-
-Object = dict[str, Any]
+from .k8s_records import Object
 
 # By the last names of a path: the keys by which Kubernetes merges lists in Jobs, Services and their metadata.
 MERGE_KEYS: Final[Mapping[str, str]] = {

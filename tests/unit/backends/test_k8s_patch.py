@@ -9,13 +9,14 @@ import pytest
 import yaml
 
 from pslaunch.backends.k8s_patch import apply_patches, merge, patch_object, read_patches
+from pslaunch.backends.k8s_records import Object
 from pslaunch.errors import FileError, SpecError
 
 MANIFESTS = (Path(__file__).parents[2] / "golden/k8s-default.yaml").read_text()
 JOB: dict[str, Any] = [*yaml.safe_load_all(MANIFESTS)][-1]
 
 
-def patch(text: str) -> dict[str, Any]:
+def patch(text: str) -> Object:
     return patch_object(JOB, [{"kind": "Job", **yaml.safe_load(text)}])
 
 

@@ -1,0 +1,108 @@
+"""The pods of a job: listed, explained while they do not come, and waited for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from ..errors import NodeLostError, PreflightError, PslaunchError
+from ..node import codes
+from .base import News, Tell
+from .k8s_api import Cluster
+from .k8s_records import INDEX, INSTANCE, OF_JOB, Object, get_state
+from .k8s_words import UNUSUAL, Cause, explain
+
+POLL_S: Final = 0.2
+LOOK_S: Final = 2.0  # between two looks for the reason why pods do not come
+
+
+class Pods:
+    """The pods of one job in a namespace."""
+
+    def __init__(self, cluster: Cluster, job: str, queue: str = "") -> None:
+        self._cluster, self._job, self._queue = cluster, job, queue
+        self.seen: Mapping[str, Object] = {}  # by the name of the node
+
+    def list(self) -> Mapping[str, Object]:
+        """Return the pods by the names of their nodes. Raises PslaunchError."""
+        self.seen = list_pods(self._cluster, f"{INSTANCE}={self._job}")
+        return self.seen
+
+    def find_first(self) -> Object | None:
+        """Return pod 0 of the job. Raises PslaunchError."""
+        return self.list().get(f"{self._job}-0")
+
+    def explain(self) -> Cause | None:
+        """Return the reason why pods do not come, if there is one. Raises PslaunchError."""
+        ask, here = self._cluster.core.list_namespaced_event, self._cluster.namespace
+        events = self._cluster.ask_json("list Events", ask, here, field_selector=UNUSUAL)
+        ours = [e for e in events["items"] if e["involvedObject"].get("name", "").startswith(self._job)]
+        cause = explain([*self.seen.values()], ours)
+        if cause is None and self._queue and not self.seen:
+            text = f"job {self._job}: the queue {self._queue} has not released it; "
+            remedy = "look at it with kubectl describe localqueues,workloads"
+            return Cause("", codes.PREFLIGHT, text + remedy, waits=True)
+        return cause
+
+
+def list_pods(cluster: Cluster, label: str) -> dict[str, Object]:
+    """Return all pods with a label by the names of their nodes. Raises PslaunchError."""
+    ask = cluster.core.list_namespaced_pod
+    found = cluster.ask_json("list Pods", ask, cluster.namespace, label_selector=label)
+    labels = [(pod, pod["metadata"]["labels"]) for pod in found["items"]]
+    return {f"{of[OF_JOB]}-{of[INDEX]}": pod for pod, of in labels if INDEX in of}
+
+
+class PodWait:
+    """Wait for a job's pods: tells a passing reason why they do not come, raises the error of any other."""
+
+    def __init__(self, pods: Pods, count: int, tell: Tell, limit_s: float) -> None:
+        self._pods, self._count, self._tell, self._limit_s = pods, count, tell, limit_s
+        self._began_s = self._looked_s = time.monotonic()
+        self._told: set[str] = set()
+
+    def wait_for_all(self, cancelled: threading.Event) -> None:
+        """Wait until all pods have begun: more is not seen without an exec. Raises PslaunchError."""
+        while True:
+            pods = self._pods.list().values()
+            begun = [pod for pod in pods if get_state(pod, "running") or get_state(pod, "terminated")]
+            if len(begun) == self._count:
+                return
+            self.search_in_turn()
+            if cancelled.wait(POLL_S):
+                raise NodeLostError("cancelled")
+
+    def go_on(self, confirmed: threading.Event) -> None:
+        """Tell why pods do not come, until all programs run."""
+        while not confirmed.wait(LOOK_S):
+            try:
+                running = [pod for pod in self._pods.list().values() if get_state(pod, "running")]
+                if len(running) < self._count:
+                    self.search()
+            except PreflightError as e:
+                self._tell(News(str(e), e.exit_code))
+                return
+            except PslaunchError:  # of the API, which the line to the head shows too
+                continue
+
+    def search_in_turn(self) -> bool:
+        """Search if the last time was LOOK_S ago, and return True then. Raises PslaunchError."""
+        if time.monotonic() < self._looked_s + LOOK_S:
+            return False
+        self.search()
+        return True
+
+    def search(self) -> None:
+        """Search now. Raises PreflightError for a reason that does not pass, or has not in time."""
+        self._looked_s = time.monotonic()
+        is_late = self._looked_s > self._began_s + self._limit_s
+        cause = self._pods.explain()
+        if cause and (is_late or not cause.waits):
+            raise PreflightError(cause.text, cause.code)
+        if is_late:
+            raise PreflightError(f"the job's pods are not there within {self._limit_s:g} s (--wait_timeout)")
+        if cause and cause.text not in self._told:
+            self._told.add(cause.text)
+            self._tell(News(cause.text))
