@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,8 +15,10 @@ import yaml
 from kubernetes import client, config, utils
 
 from pslaunch.backends.k8s_api import Cluster, open_cluster
+from pslaunch.backends.k8s_errors import Right
 from pslaunch.backends.k8s_exec import Exec
-from pslaunch.backends.k8s_later import list_jobs
+from pslaunch.backends.k8s_later import _sweep, list_jobs
+from pslaunch.backends.k8s_manifests import MAX_PACKAGE_BYTES
 from pslaunch.backends.k8s_records import BEGINNING
 from pslaunch.node import codes
 from pslaunch.options.k8s_spec import Access
@@ -70,6 +73,35 @@ def test_job_that_no_launcher_released_is_swept(cluster: Kube, opened: Cluster) 
     finally:
         for name in ("begun", "paused"):
             cluster.batch.delete_namespaced_job(name, cluster.namespace, propagation_policy="Background")
+
+
+def test_job_released_while_it_is_swept_stays(cluster: Kube, opened: Cluster) -> None:
+    make_suspended(cluster, "released", {BEGINNING: "0"})
+    try:
+        ask = opened.batch.list_namespaced_job
+        (seen,) = opened.ask_json("list Jobs", ask, opened.namespace)["items"]
+        change = {"metadata": {"annotations": {BEGINNING: None}}}
+        cluster.batch.patch_namespaced_job("released", cluster.namespace, change)
+        _sweep(opened, seen)
+        assert not cluster.batch.read_namespaced_job(
+            "released", cluster.namespace
+        ).metadata.deletion_timestamp
+    finally:
+        cluster.empty()
+
+
+def test_list_of_jobs_needs_no_right_to_sweep(cluster: Kube, opened: Cluster) -> None:
+    make_suspended(cluster, "left", {BEGINNING: "0"})
+    make_suspended(cluster, "begun", {BEGINNING: "600"})
+    try:
+        with changing_rights(cluster, take_deletion):
+            right = Right("delete", "jobs", "batch")
+            poll_until(lambda: not opened.has_right(right), describe="the right stays")
+            poll_until(lambda: len(list_jobs(opened)) == 1, describe="nothing to sweep")
+            assert [job["metadata"]["name"] for job in list_jobs(opened)] == ["begun"]
+            assert "job left" in cluster.list_names()
+    finally:
+        cluster.empty()
 
 
 class Detached:
@@ -227,6 +259,9 @@ def test_jobs_run_and_stop_without_exec(
     assert "resources: [pods/exec]" in refused.stderr
     attached = job.run("k8s", "apply", *job.where, f"--image={PYTHON}", cwd=workspace)
     assert attached.returncode == codes.RIGHTS and "resources: [pods/exec]" in attached.stderr
+    (workspace / "data").write_bytes(os.urandom(MAX_PACKAGE_BYTES))  # for the line
+    large = job.run("k8s", "apply", *job.where, f"--image={PYTHON}", "--detach", cwd=workspace)
+    assert large.returncode == codes.RIGHTS and "resources: [pods/exec]" in large.stderr
     job.ask("stop")
     assert cluster.list_names() == set()
 
@@ -234,11 +269,26 @@ def test_jobs_run_and_stop_without_exec(
 @pytest.fixture
 def no_exec(cluster: Kube) -> Iterator[None]:
     """Takes the right to run programs in pods from the user, for one test."""
+    with changing_rights(cluster, lambda rule: [] if "pods/exec" in rule.resources else rule.verbs):
+        yield
+
+
+def take_deletion(rule: Any) -> list[str]:
+    return [verb for verb in rule.verbs if verb != "delete"]
+
+
+@contextlib.contextmanager
+def changing_rights(cluster: Kube, choose_verbs: Callable[[Any], list[str]]) -> Iterator[None]:
+    """Give the user other verbs of each rule, until the end."""
     admin = config.new_client_from_config(str(cluster.kubeconfig.with_name("admin.kubeconfig")))
     rights = client.RbacAuthorizationV1Api(admin)
     role = rights.read_namespaced_role("pslaunch", cluster.namespace)
     rules = list(role.rules)
-    role.rules = [rule for rule in rules if "pods/exec" not in rule.resources]
+    changed = [
+        client.V1PolicyRule(api_groups=rule.api_groups, resources=rule.resources, verbs=choose_verbs(rule))
+        for rule in rules
+    ]
+    role.rules = [rule for rule in changed if rule.verbs]
     role = rights.replace_namespaced_role("pslaunch", cluster.namespace, role)
     try:
         yield
@@ -282,7 +332,7 @@ def test_attached_job_that_another_shell_stops_is_fetched_and_removed_by_its_lau
     with running(KubePlace(cluster, 1), workspace, "--server_num=0") as job:
         job.until_printed("ready", ["trainer/0"])
         where = [f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}"]
-        stop = [*PSLAUNCH, "stop", job.events()[0]["job"], *where]
+        stop = [*PSLAUNCH, "stop", job.get_job()["job"], *where]
         subprocess.run(stop, check=True, capture_output=True, timeout=60)
         assert job.launcher.wait() == codes.TERM
     assert (workspace / "output/model").read_text() == "the model"

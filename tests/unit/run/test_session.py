@@ -198,3 +198,21 @@ def test_job_is_detached_only_if_later_shells_find_it(
     session._keep_way(plan, Keeping(), 1, detach=False)
     with pytest.raises(FileError, match="keep the way"):
         session._keep_way(plan, Keeping(), 1, detach=True)
+
+
+@pytest.mark.timeout(90)
+def test_secret_for_later_shells_ends_with_its_attached_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state"
+    (tmp_path / "train.py").write_text(
+        f"import pathlib; print([p.name for p in pathlib.Path({str(state)!r}).rglob('*.secret')])"
+    )
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    monkeypatch.setattr(local, "make_backend", lambda _: Keeping())
+    spec = job("j", tmp_path, "node")
+    spec = spec._replace(site=spec.site._replace(remote=True))
+    out = io.StringIO()
+    assert session._run(spec, make_plan(spec, "j-1"), as_json=False, out=out) == (codes.OK, True)
+    assert "['j-1.secret']" in out.getvalue()
+    assert not [*state.rglob("*.secret")]
