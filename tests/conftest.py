@@ -26,6 +26,7 @@ from support.jobs import (
 )
 from support.openmpi import MpiPlace
 from support.process import poll_until
+from support.slurm import Slurm, run_slurm
 from support.wheelhouse import make_wheelhouse
 from testbed import Hosts, why_not
 from testbed.kube import of_run
@@ -278,6 +279,23 @@ def make_hosts(check_leftovers: None) -> Iterator[Callable[..., Hosts]]:
     """Make sets of hosts of the test's own: arguments as of `make_set`."""
     with contextlib.ExitStack() as stack:
         yield lambda count, **options: stack.enter_context(make_set(count, **options))
+
+
+@pytest.fixture(scope="module")
+def standing_slurm(check_leftovers_of_the_run: None) -> Iterator[Slurm]:
+    """Slurm on three hosts of its own, for the tests of a module."""
+    with make_set(3) as hosts:
+        leaks.kept_hosts.add(hosts.id)
+        with run_slurm(hosts) as slurm:
+            yield slurm
+    leaks.kept_hosts.discard(hosts.id)
+
+
+@pytest.fixture
+def slurm(standing_slurm: Slurm) -> Iterator[Slurm]:
+    """Slurm without a job; what a test leaves there is ended."""
+    yield standing_slurm
+    standing_slurm.end_jobs()
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from pslaunch.node import codes
 from support import leaks, others
 from support.jobs import Event, Job, finished, parent_of, running, until_nothing_runs
 from support.openmpi import MpiPlace, get_prefix
-from support.trainings import STUBBORN
+from support.trainings import SAVING, STUBBORN
 from testbed import Host, Hosts
 
 GRACE_S, LOST_AFTER_S, EXTRA_S, SLACK_S = 1.0, 3.0, 2.0, 1.5
@@ -27,21 +27,6 @@ SECONDARY_S = 1.0  # in which a program's own end explains the loss
 TIMES = (f"--grace={GRACE_S:g}", f"--lost_after={LOST_AFTER_S:g}")
 ALONE = ("--server_num=0", "--worker_num=3")
 TRAINERS = ("trainer/0", "trainer/1", "trainer/2")
-SAVING = """
-import os, signal, sys, time
-def save(*_):
-    if os.environ["TRAINING_ROLE"] == "PSERVER":
-        time.sleep(3)
-        open(os.path.join(os.environ["PSLAUNCH_OUTPUT_DIR"], "saved"), "w").close()
-    sys.exit(0)
-here, there = os.pipe()
-os.set_blocking(there, False)
-signal.set_wakeup_fd(there)
-signal.signal(signal.SIGTERM, save)
-os.write(1, b"ready\\n")
-while True:
-    os.read(here, 1)
-"""
 
 
 @pytest.fixture(params=[4, 5])

@@ -33,6 +33,23 @@ trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), momentum, is_
 trainer.train(paddle.batch(reader, 16), num_passes=1, event_handler=on_event)
 """
 
+# A program that is no training: ends at TERM, for which a pserver takes three seconds.
+SAVING = """
+import os, signal, sys, time
+def save(*_):
+    if os.environ["TRAINING_ROLE"] == "PSERVER":
+        time.sleep(3)
+        open(os.path.join(os.environ["PSLAUNCH_OUTPUT_DIR"], "saved"), "w").close()
+    sys.exit(0)
+here, there = os.pipe()
+os.set_blocking(there, False)
+signal.set_wakeup_fd(there)
+signal.signal(signal.SIGTERM, save)
+os.write(1, b"ready\\n")
+while True:
+    os.read(here, 1)
+"""
+
 # A program that is no training: does not end at TERM, and hides children from everyone.
 STUBBORN = r"""
 import os, signal

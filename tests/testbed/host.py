@@ -33,6 +33,18 @@ for bin; do
     rm -f $bin/$pattern
 done
 """
+# Folders of this machine that the host has not.
+SHOW = """
+below=$1
+shift
+mkdir $below
+mount --bind / $below
+for path in "$@"; do
+    ! mountpoint -q "$path" || umount "$path"
+    [ -e "$path" ] || mkdir -p "$path"
+    [ "$(ls -A "$path")" ] || mount --bind "$below$path" "$path"
+done
+"""
 
 
 @dataclass(frozen=True)
@@ -311,6 +323,12 @@ class Host:
         self._changed = True
         size = f"size={size_bytes},mode=755"
         self.run("mount", "-t", "tmpfs", "-o", size, "tmpfs", folder or str(self.site.root))
+
+    def show_installation(self) -> None:
+        """Have this machine's pslaunch and its Python at the same paths, as on a disk that hosts share."""
+        self._changed = True
+        below = "/run/below"  # this machine's files, without what a host has in their place
+        self.run("sh", "-euc", SHOW, "sh", below, *self.site.hidden)
 
     def share_root(self, other: Host) -> None:
         """Have another host's ROOT_DIR for its own, as over NFS."""

@@ -1,0 +1,132 @@
+"""Slurm on test hosts: its controller on the first, its daemon on each, munge between them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from support import leaks
+from support.process import Started, poll_until
+from testbed import Hosts
+from testbed.hosts import PATH
+
+PROGRAMS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client"}
+# A step's processes are those below its first: the hosts share one kernel, so a cgroup of a step would be
+# that of three hosts.
+CONF = """\
+ClusterName=testbed
+SlurmctldHost={first}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir=/run/slurmd
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+ReturnToService=2
+NodeName={names} CPUs=1
+PartitionName=all Nodes=ALL Default=YES State=UP
+"""
+
+
+class Slurm:
+    """A running cluster of Slurm on all hosts of a set; pslaunch is there too, where this machine has it."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self.hosts = hosts
+        self.folder = hosts.folder / "slurm"  # which all hosts share
+        self._daemons: list[Started] = []
+
+    def start(self, stack: contextlib.ExitStack) -> None:
+        """Start all daemons, until `stack` ends, and wait until Slurm takes jobs."""
+        self._write_files()
+        for host in self.hosts:
+            host.show_installation()
+            host.run("mount", "--bind", str(self.folder / "etc"), "/etc/slurm")
+            host.run("mkdir", "-m", "755", "/run/munge", "/run/slurmd")
+            files = [f"--{name}-file=/run/munge/{name}" for name in ("log", "pid", "seed")]
+            key = f"--key-file={self.folder / 'munge.key'}"
+            self._daemons.append(
+                stack.enter_context(host.running("munged", "--foreground", "--force", key, *files))
+            )
+        poll_until(self._can_prove, describe=self.describe)
+        self._daemons.append(stack.enter_context(self.hosts[0].running("slurmctld", "-D")))
+        self._daemons += [stack.enter_context(host.running("slurmd", "-D")) for host in self.hosts]
+        poll_until(self._is_idle, describe=self.describe)
+
+    def _write_files(self) -> None:
+        for name in ("etc", "state"):
+            (self.folder / name).mkdir(parents=True)
+        key = self.folder / "munge.key"
+        key.touch(0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        names = [host.name for host in self.hosts]
+        conf = CONF.format(folder=self.folder, first=names[0], names=",".join(names))
+        (self.folder / "etc/slurm.conf").write_text(conf)
+
+    def _can_prove(self) -> bool:
+        return not any(host.run("munge", "-n", check=False).returncode for host in self.hosts)
+
+    def _is_idle(self) -> bool:
+        said = self.run("sinfo", "--noheader", "--format=%D %t").stdout.split()
+        return said == [str(len(self.hosts)), "idle"]
+
+    def describe(self) -> str:
+        """Return the last words of all daemons."""
+        return "\n".join(one.output()[-2000:] for one in self._daemons)
+
+    def run(self, *argv: str, check: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run a command on the first host, with the mark of this run."""
+        marked = f"{leaks.MARK}={os.environ[leaks.MARK]}"
+        return self.hosts[0].run("env", marked, *argv, check=check)
+
+    def get_job(self, job: str) -> dict[str, str]:
+        """Return the fields of a job, as the controller shows them."""
+        said = self.run("scontrol", "--oneliner", "show", "job", job).stdout
+        return dict(word.split("=", 1) for word in said.split() if "=" in word)
+
+    def wait(self, job: str, *, timeout_s: float = 45.0) -> dict[str, str]:
+        """Wait until a job is over on all hosts; return its fields."""
+
+        def find_end() -> dict[str, str]:
+            job_ = self.get_job(job)
+            return job_ if job_["JobState"] not in ("PENDING", "RUNNING", "COMPLETING") else {}
+
+        return poll_until(
+            find_end,
+            describe=lambda: f"{self.get_job(job)}\n{self.describe()}",
+            timeout_s=timeout_s,
+            every_s=0.2,
+        )
+
+    def end_jobs(self) -> None:
+        """End what is left of any job, and wait until the hosts are free."""
+        if not self._is_idle():
+            self.run("scancel", "--full", "--signal=KILL", "--user=root")
+            poll_until(self._is_idle, describe=self.describe, every_s=0.2)
+
+
+@contextlib.contextmanager
+def run_slurm(hosts: Hosts) -> Iterator[Slurm]:
+    """Run Slurm on all hosts of a set; skips where it is not installed."""
+    for program, package in PROGRAMS.items():
+        if not shutil.which(program, path=PATH):
+            pytest.skip(f"no {program}; apt-get install {package}, or .ci/run, brings it")
+    with contextlib.ExitStack() as stack:
+        slurm = Slurm(hosts)
+        slurm.start(stack)
+        yield slurm
