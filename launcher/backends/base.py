@@ -208,6 +208,10 @@ class LeadingBackend(StartingBackend, LaterBackend, Protocol):
         """Let agents on the other nodes dial the head. Raises PslaunchError."""
         ...
 
+    def prepare_release(self) -> str:
+        """Return why a job that runs can't go on without this launcher, or ""; slow, in a thread."""
+        ...
+
 
 class EndLimit:
     """Time until which `close` of a backend waits for what it has started."""

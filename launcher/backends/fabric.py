@@ -113,6 +113,9 @@ class FabricBackend(EndLimit):
     def cancel(self) -> None:
         self._fleet.cancel()
 
+    def prepare_release(self) -> str:
+        return ""
+
     def release(self) -> None:
         self._prompt.give_up()
         self._channels.clear()

@@ -29,6 +29,7 @@ TERM_S = 0.5  # from TERM to KILL
 SETTLE_S = 0.5  # after the command's end, for clients that end with their daemons on other machines
 KILLED_S = 0.25  # for the kernel to end what was killed
 LEASH_S = TERM_S + SETTLE_S + KILLED_S + 0.25  # for a leash after `end_now`
+ANSWER_S = 5.0  # for a leash, beyond the limit that it was given
 _SHOWN_BYTES = 4000
 _MAX_HEAD_BYTES = 64 * 1024
 
@@ -80,10 +81,23 @@ class Leashed:
         with contextlib.suppress(OSError):
             self._sock.send(b"!")
 
-    def leave(self, head: Mapping[str, Any]) -> None:
-        """Leave it to its leash until the job ends. head: addrs, port, secret, lost_after. Never raises."""
+    def follow(self, head: Mapping[str, Any], limit_s: float) -> str:
+        """Let the leash end it after the job; return why it can't, or "".
+
+        head: addrs, port, secret, lost_after; limit_s: for the head's answer to the leash.
+        """
         with contextlib.suppress(OSError):
-            self._sock.send(json.dumps(head).encode() + b"\n")
+            self._sock.send(json.dumps({**head, "limit": limit_s}).encode() + b"\n")
+            if not self.wait(limit_s + ANSWER_S):
+                return "its leash does not answer"
+            said = self._sock.recv(_SHOWN_BYTES, socket.MSG_PEEK).decode()
+            if said.endswith("\n"):
+                self._sock.recv(_SHOWN_BYTES)
+                return said[:-1]
+        return f"mpirun was lost: {self.describe()[0]}"
+
+    def leave(self) -> None:
+        """Leave it to its leash, which follows the job."""
         self._leash.returncode = 0  # no longer waited for here
         self._sock.close()
         self._said.close()
@@ -162,19 +176,22 @@ def main(argv: Sequence[str]) -> int:
 
 def _wait(launcher: socket.socket, ended: int, grace_s: float) -> bool:
     """Return True once the command has ended by itself, False when it is to be ended."""
-    if 0 not in select.select([0, ended], [], [])[0]:
-        return True
-    with contextlib.suppress(OSError):
-        said = launcher.recv(_MAX_HEAD_BYTES)
-        if said.endswith(b"\n"):
-            _wait_for_job(json.loads(said), ended)
-        elif said:
+    while 0 in select.select([0, ended], [], [])[0]:
+        said = b""
+        with contextlib.suppress(OSError):
+            said = launcher.recv(_MAX_HEAD_BYTES)
+        if said and not said.endswith(b"\n"):
             return False
-    return bool(select.select([ended], [], [], grace_s)[0])
+        if not said or _follow(launcher, json.loads(said), ended):
+            return bool(select.select([ended], [], [], grace_s)[0])
+    return True
 
 
-def _wait_for_job(head: Mapping[str, Any], ended: int) -> None:
-    """Wait until the head has ended its job, or the command has ended."""
+def _follow(launcher: socket.socket, head: Mapping[str, Any], ended: int) -> bool:
+    """Wait until the head has ended its job, or the command has ended; return False if no head is reached.
+
+    The launcher gets a line with the reason, an empty one once the head is reached.
+    """
     from pslaunch.runtime.shared import prove
 
     from ..node.line import gate
@@ -183,11 +200,13 @@ def _wait_for_job(head: Mapping[str, Any], ended: int) -> None:
 
     over: list[str] = []
     secret = bytes.fromhex(head["secret"])
+    try:
+        fd, seals = gate.dial(head["addrs"], head["port"], secret, gate.OBSERVER, head["limit"])
+    except (OSError, prove.ProofError) as e:
+        _tell(launcher, str(e))
+        return False
+    _tell(launcher, "")
     with contextlib.closing(Loop()) as loop:
-        try:
-            fd, seals = gate.dial(head["addrs"], head["port"], secret, gate.OBSERVER, head["lost_after"])
-        except (OSError, prove.ProofError):
-            return
         line = MessageLine[Any](
             loop,
             fd,
@@ -200,6 +219,12 @@ def _wait_for_job(head: Mapping[str, Any], ended: int) -> None:
         loop.watch(ended, read=lambda: over.append("ended"))
         loop.run(lambda: bool(over))
         line.close()
+    return True
+
+
+def _tell(launcher: socket.socket, text: str) -> None:
+    with contextlib.suppress(OSError):
+        launcher.send(f"{' '.join(text.split())}\n".encode())
 
 
 def _send(pidfd: int, number: int) -> None:

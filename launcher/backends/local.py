@@ -148,6 +148,9 @@ class LocalBackend(EndLimit):
     def cancel(self) -> None:
         """Do nothing: starting is fast here."""
 
+    def prepare_release(self) -> str:
+        return ""
+
     def release(self) -> None:
         for keeper, said in self._keepers:
             keeper.returncode = 0  # no longer waited for here

@@ -394,12 +394,23 @@ class MpiBackend(EndLimit):
         if run:
             run.end_now()
 
+    def prepare_release(self) -> str:
+        assert self._mpirun and self._dial
+        head = {**self._dial._asdict(), "lost_after": self._lost_after_s}
+        if not (why := self._mpirun.follow(head, DIAL_S)):
+            return ""
+        return (
+            f"this machine can't connect to the job's head on {self._first}, as mpirun's leash and later "
+            f"shells do: {why}; allow port {self._dial.port} of that host in firewalls (--port chooses it), "
+            "choose its network with --nics, or leave --detach out"
+        )
+
     def release(self) -> None:
         """End what is asked; mpirun runs on as long as the job."""
         for run in [*self._asking]:
             run.end_now()
         if self._mpirun and self._dial:
-            self._mpirun.leave({**self._dial._asdict(), "lost_after": self._lost_after_s})
+            self._mpirun.leave()
             self._mpirun = self.ended = None
 
     def close(self) -> None:

@@ -187,7 +187,7 @@ def _run(
         way.confirm(loop, watch)
         if spec.detach:
             watch.run_until(lambda: watch.has_started_all or head.done)
-            if not head.done and way.free():
+            if not head.done and way.free(loop):
                 return _leave_running(way, watch), True
         watch.run_until_done()
         code = way.explain_loss(loop, watch) if head.code == codes.NODE_LOST else head.code

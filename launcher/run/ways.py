@@ -82,7 +82,7 @@ class Way(ABC):
     def confirm(self, loop: Loop, watch: Watch) -> None:  # noqa: B027 # most backends do not care
         """Tell the backend once all programs run."""
 
-    def free(self) -> bool:
+    def free(self, _loop: Loop) -> bool:
         """Let the job run on without this launcher; return False if that fails."""
         return False
 
@@ -184,8 +184,12 @@ class _OnNode(Way):
         self._head = head
         return head
 
-    def free(self) -> bool:
-        return self._head.free()
+    def free(self, loop: Loop) -> bool:
+        head = self._head
+        why = SlowWork(loop, self._leading.prepare_release).wait(lambda: head.done, self._leading.cancel)
+        if why:
+            head.stop(signal.SIGTERM, why, codes.PREFLIGHT)
+        return not why and head.free()
 
 
 class _ByItself(Way):
@@ -241,7 +245,7 @@ class _ByItself(Way):
         watch.run_until(lambda: watch.has_started_all or head.done)
         SlowWork(loop, self._beginning.confirm).wait(lambda: head.done, self.backend.cancel)
 
-    def free(self) -> bool:
+    def free(self, _loop: Loop) -> bool:
         return self._head is not None and self._head.free()
 
     def describe_keeping(self) -> str:

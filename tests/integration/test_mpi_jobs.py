@@ -104,6 +104,22 @@ def test_killed_mpirun_ends_the_job(job: Detached, who: str) -> None:
     assert "lost the process that its scheduler had started" in status["reason"]
 
 
+def test_job_whose_head_is_not_reached_from_here_is_not_left_alone(
+    hosts: Hosts, workspace: Path, tmp_path: Path
+) -> None:
+    hosts[0].hide_port(7165)
+    (workspace / "train.py").write_text("import signal\nsignal.pause()")
+    place = MpiPlace(hosts, 5, "--detach", "--port=7164", on=[hosts[0]])
+    shell = Shell(hosts, tmp_path / "state")
+    words = place.command(workspace, ("--server=script", *QUICK), ())
+    done = shell.run(*words[words.index("mpi") :])
+    assert done.returncode == codes.PREFLIGHT, done.stdout + done.stderr
+    until_nothing_runs(5.0)
+    status = json.loads(shell.ok("status", json.loads(done.stdout.splitlines()[0])["job"], "--json"))
+    assert (status["state"], status["code"]) == ("ended", codes.PREFLIGHT)
+    assert "can't connect to the job's head on node1" in status["reason"] and "port 7165" in status["reason"]
+
+
 def test_lost_head_ends_the_job_and_its_mpirun(hosts: Hosts, workspace: Path, tmp_path: Path) -> None:
     job = detach(MpiPlace(hosts, 5, "--detach"), hosts, workspace, tmp_path / "state", *SOON_LOST)
     hosts[0].crash()

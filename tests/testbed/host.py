@@ -294,6 +294,13 @@ class Host:
             self.run("ip", family, "rule", "add", "priority", "10", "ipproto", "tcp", "dport", str(port),
                      "prohibit")  # fmt: skip
 
+    def hide_port(self, port: int) -> None:
+        """Nobody gets an answer from this port of it."""
+        self._changed = True
+        for family in ("-4", "-6"):
+            self.run("ip", family, "rule", "add", "priority", "10", "ipproto", "tcp", "sport", str(port),
+                     "blackhole")  # fmt: skip
+
     def change_key(self) -> None:
         """It was set up anew: another host key, which known_hosts does not have."""
         self._keep("host_key")

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from pslaunch.backends.leash import Leashed
-from support import leaks
 from support.jobs import parent_of
 from support.process import poll_until, until_gone
 
@@ -143,11 +142,12 @@ def test_closing_a_leash_leaves_no_descriptor() -> None:
     poll_until(lambda: len([*folder.iterdir()]) == before, describe="descriptors are left")
 
 
-def test_left_command_ends_after_a_job_whose_head_is_gone() -> None:
+def test_command_follows_no_job_whose_head_is_gone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         head = {"addrs": ["127.0.0.1"], "port": gone.getsockname()[1], "secret": "00" * 32, "lost_after": 3.0}
-    leashed = Leashed(["sh", "-c", TWO], os.environ, 0.1)
-    leash = leashed._leash.pid
-    leashed.leave(head)
-    assert os.waitpid(leash, 0)[1] == 0
-    assert not [pid for pid in leaks.processes_of_the_test() if parent_of(pid) == leash]
+    with leashed(TWO) as (one, _):
+        assert "Connection refused" in one.follow(head, 3.0)
+        assert one.describe() == ("it has not ended", False)
+        one.end_now()
+        assert one.wait(10)
+        assert one.describe() == ("it was killed by SIGTERM", True)
