@@ -96,6 +96,9 @@ def make_k8s_spec(
     options = read_common_options(given, environ)
     _check_workspace(given)
     package, workspace, program = read_package(given, split, lambda: locate(given, split, cwd))
+    made = check_folder_to_make(given.get("output_dir"), cwd)
+    if package and made and workspace in made.parents:
+        package = package._replace(skip=(str(made.relative_to(workspace)),))
     pods, servers = _count_pods(given)
     name = _choose_object_name(given, workspace, pods, servers) + (f"-{run}" if run else "")
     detach = not run or given.is_set("detach")

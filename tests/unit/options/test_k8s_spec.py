@@ -49,6 +49,12 @@ def make_reach(folder: Path, *words: str, image: str = "i:1", **environ: str) ->
     return reach
 
 
+def test_manifests_of_an_earlier_render_are_not_sent(folder: Path) -> None:
+    for words, skipped in (("-o made/here", ("made/here",)), ("-o ..", ()), ("", ())):
+        package = make(folder, *words.split()).site.package
+        assert package and package.skip == skipped
+
+
 def test_cluster_to_ask_is_read(folder: Path) -> None:
     reach = make_reach(folder, "--kubeconfig=/k", "--context=big", "--namespace=team-1")
     assert reach.access == Access("/k", "big", "team-1")
