@@ -14,7 +14,7 @@ from support import leaks
 from support.jobs import until_nothing_runs
 from support.process import poll_until
 
-ORDER = {"addrs": ["127.0.0.1"], "head": "launcher", "lost_after": 3.0, "grace": 0.0}
+ORDER = {"addrs": ["127.0.0.1"], "head": "launcher", "lost_after": 3.0, "grace": 0.0, "mark": ""}
 
 
 def start_rank(port: int, local_size: int) -> subprocess.Popen[str]:
