@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 U = TypeVar("U")
 STARVED_S = 0.02  # a node that waits so long is far away: allow more in flight
-GRANT_BYTES = 128 * 1024  # per grant: a message for fewer costs as much
+GRANT_BYTES = 512 * 1024  # per grant: a message for fewer costs as much
 TELL_EVERY_S = 0.5
 
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from .. import messages
     from ..line.wire import MessageLine
 
-# In flight to a node at first: sshd slows down with full buffers.
-FIRST_BYTES = 512 * 1024
+# In flight to a node at first: with less, the sender waits for the grants of a busy node.
+FIRST_BYTES = 2 * 1024 * 1024
 WINDOW_BYTES = 4 * 1024 * 1024  # at most in flight to a node or in its memory
 THE_MANIFEST = 2**32 - 1  # as the number of a file
-BATCH_BYTES = 256 * 1024  # read at once; two of them wait at most
+BATCH_BYTES = 512 * 1024  # read at once; two of them wait at most
 
 
 class Source:

@@ -17,13 +17,16 @@ class Seal:
     mac_bytes = MAC_BYTES
 
     def __init__(self, key: bytes) -> None:
-        self._key, self._number = key, 0
+        self._keyed, self._number = hmac.new(key, digestmod="sha256"), 0
 
-    def compute_mac(self, frame: bytes) -> bytes:
+    def compute_mac(self, frame: bytes | memoryview) -> bytes:
         """Return the MAC of the next frame."""
         self._number += 1
-        return hmac.digest(self._key, struct.pack("<Q", self._number) + frame, "sha256")[:MAC_BYTES]
+        mac = self._keyed.copy()
+        mac.update(struct.pack("<Q", self._number))
+        mac.update(frame)
+        return mac.digest()[:MAC_BYTES]
 
-    def fits(self, frame: bytes, mac: bytes) -> bool:
+    def fits(self, frame: bytes | memoryview, mac: bytes) -> bool:
         """Return True if this is the MAC of the next frame."""
         return hmac.compare_digest(self.compute_mac(frame), mac)

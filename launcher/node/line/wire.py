@@ -27,7 +27,7 @@ HEADER = struct.Struct("<IBB")
 MAX_FRAME_BYTES = 64 * 1024
 MAX_BODY_BYTES = MAX_FRAME_BYTES - HEADER.size
 MAX_CONTROL_BYTES = 16 * 1024 * 1024
-READ_BYTES = 64 * 1024  # in one round of the loop: perhaps as many lines, while others wait
+READ_BYTES = 256 * 1024  # in one round of the loop: perhaps as many lines, while others wait
 MAX_BULK_BYTES = 1024 * 1024  # waiting to be sent; more is left out
 HEARTBEAT_S = 1.0
 LAST_WORDS_S = 1.0  # to read the last messages of a side that reads no more
@@ -69,8 +69,9 @@ class Data(NamedTuple):
 Item = Union[Message, Output, Data]
 
 
-def _make_frame(kind: int, body: bytes, flags: int = 0) -> bytes:
-    return HEADER.pack(len(body), kind, flags) + body
+def _make_frame(kind: int, body: bytes, flags: int = 0, head: bytes = b"") -> bytes:
+    """Return a frame; `head` is the first part of its body, so that a large rest is copied once."""
+    return HEADER.pack(len(head) + len(body), kind, flags) + head + body
 
 
 BEAT = _make_frame(HEARTBEAT, b"")
@@ -87,12 +88,12 @@ def encode_control(message: object) -> list[bytes]:
 
 def encode_output(piece: Output) -> bytes:
     """Return the frame of a piece of at most MAX_OUTPUT_BYTES."""
-    return _make_frame(OUTPUT, _PIECE_HEAD.pack(piece.process, piece.offset) + piece.data)
+    return _make_frame(OUTPUT, piece.data, head=_PIECE_HEAD.pack(piece.process, piece.offset))
 
 
 def encode_data(piece: Data) -> bytes:
     """Return the frame of a piece of at most MAX_DATA_BYTES."""
-    return _make_frame(DATA, _PIECE_HEAD.pack(piece.file, piece.offset) + piece.data)
+    return _make_frame(DATA, piece.data, head=_PIECE_HEAD.pack(piece.file, piece.offset))
 
 
 def make_hello() -> HelloMsg:
@@ -137,7 +138,7 @@ class Decoder:
                 after = end + (self._seal.mac_bytes if self._seal else 0)
                 if after > len(view):
                     break
-                if self._seal and not self._seal.fits(bytes(view[start:end]), bytes(view[end:after])):
+                if self._seal and not self._seal.fits(view[start:end], bytes(view[end:after])):
                     raise WireError("a frame was changed on its way, or is not of this line")
                 item = self._decode_item(kind, flags, view[start + HEADER.size : end])
                 start = after

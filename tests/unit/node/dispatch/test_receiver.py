@@ -26,7 +26,7 @@ from pslaunch.node.dispatch.manifest import (
     walk,
 )
 from pslaunch.node.dispatch.receiver import Receiver, encode_runs
-from pslaunch.node.dispatch.sender import FIRST_BYTES, THE_MANIFEST, WINDOW_BYTES, Sender, Source
+from pslaunch.node.dispatch.sender import BATCH_BYTES, FIRST_BYTES, THE_MANIFEST, WINDOW_BYTES, Sender, Source
 from pslaunch.node.dispatch.staging import Incoming
 from pslaunch.node.line.wire import (
     MAX_CONTROL_BYTES,
@@ -246,7 +246,7 @@ def test_memory_is_bounded_whatever_the_size(tmp_path: Path, ends: list[Ends]) -
         f.truncate(64 * 1024 * 1024)
     e = dispatched(ends, listed(source), tmp_path / "ws")
     assert (tmp_path / "ws/huge").stat().st_size == 64 * 1024 * 1024
-    assert e.largest <= 2 * 300 * 1024
+    assert e.largest <= 2 * BATCH_BYTES
 
 
 def test_control_is_not_held_up_by_files(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
