@@ -190,11 +190,6 @@ def mpi_led_place(hosts: Hosts) -> Place:
 
 
 @pytest.fixture
-def mpi4_led_place(hosts: Hosts) -> Place:
-    return MpiPlace(hosts, 4, "--head=node")
-
-
-@pytest.fixture
 def k8s_place(cluster: Kube) -> Place:
     from support.kube import KubePlace
 

@@ -24,7 +24,7 @@ PLACES = (*LOCAL_PLACES, "fabric", "fabric_led", "mpi", "k8s")
 # Pods are there for one job alone, and end with it: tests marked `standing` have no sense there.
 POD_PLACES = ("k8s",)
 # Further placements of a backend, which run the tests marked `seam` alone.
-SEAM_PLACES = ("mpi4", "mpi_led", "mpi4_led")
+SEAM_PLACES = ("mpi4", "mpi_led")
 # Those with what the bundled runtime imports on every node: hosts by SSH have Python alone.
 TRAINING_SEAM_PLACES = ("mpi_furnished", "mpi4_led_furnished")
 TRAINING_PLACES = (*LOCAL_PLACES, "fabric_furnished", "fabric_led_furnished", "k8s", *TRAINING_SEAM_PLACES)
