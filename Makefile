@@ -112,7 +112,7 @@ build/ctest-arm64: $(CORE) $(C_TESTS) $(HEADERS) Makefile
 	$(ARM64_CC) $(C_FLAGS) -O3 $(WRAP) -Wall -Wextra -Werror -static $(CORE) $(C_TESTS) -lm -lpthread -o $@
 
 bench: dev ## side-by-side measurements; those on hosts and pods need root; see bench/README.md
-	@for what in launch agents push_pull modes kernels ngram wide_and_deep ssh mpi k8s; do $(BIN)/python bench/$$what.py || exit 1; done
+	@for what in launch agents push_pull tables modes kernels ngram wide_and_deep ssh mpi k8s; do $(BIN)/python bench/$$what.py || exit 1; done
 
 docs: dev ## write the tables of docs/options.md anew from the code
 	$(BIN)/python docs/make_tables.py

@@ -1,0 +1,82 @@
+/* A table that grows, and SHA-256, in the C core alone.
+
+   tables rows DIM ROWS   push so many keys, 1,000 at a time, in random order: the slowest push in seconds of
+   its thread, the median push, and the bytes of the table. tables sha MIB         the seconds of a digest by
+   the processor's instructions, and without them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "ps_sha256.h"
+#include "ps_sparse.h"
+
+enum { PUSH = 1000 };
+
+static void check(int ok, const char *name) {
+    if (ok) return;
+    fprintf(stderr, "%s failed\n", name);
+    exit(1);
+}
+
+/* Return the time of this thread: others on the processor do not count. */
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void grow(uint32_t dim, size_t rows) {
+    const ps_optim optim = {.method = PS_ADAGRAD, .learning_rate = 0.1F, .numbers = {1e-6F}};
+    const ps_init init = {.seed = 1, .table = 1, .kind = PS_INIT_NORMAL, .std = 0.1F};
+    size_t pushes = rows / PUSH;
+    double *times = malloc((pushes + 1) * sizeof *times);
+    float *grads = calloc((size_t)PUSH * dim, sizeof *grads);
+    uint64_t keys[PUSH];
+    ps_sparse *t;
+    ps_err err;
+    check(times != NULL && grads != NULL, "malloc");
+    check(ps_sparse_new(&t, dim, &optim, &init, NULL, &err) == PS_OK, "ps_sparse_new");
+    for (size_t i = 0; i < pushes; i++) {
+        for (size_t k = 0; k < PUSH; k++) keys[k] = ps_mix64(i * PUSH + k);
+        double begin = now_s();
+        check(ps_sparse_add(t, keys, grads, PUSH, &err) == PS_OK, "ps_sparse_add");
+        ps_sparse_commit(t, i + 1);
+        times[i] = now_s() - begin;
+    }
+    qsort(times, pushes, sizeof *times, compare);
+    printf("%.9f %.9f %zu\n", times[pushes - 1], times[pushes / 2], ps_sparse_bytes(t));
+    ps_sparse_free(t);
+    free(times);
+    free(grads);
+}
+
+static void digest(size_t mib) {
+    size_t n = mib << 20;
+    uint8_t *data = malloc(n), out[PS_SHA256_BYTES];
+    ps_sha256 s;
+    check(data != NULL, "malloc");
+    memset(data, 7, n);
+    for (int fast = 1; fast >= 0; fast--) {
+        if (fast) ps_sha256_init(&s);
+        else ps_sha256_init_isa(&s, PS_ISA_BASE);
+        double begin = now_s();
+        ps_sha256_add(&s, data, n);
+        ps_sha256_end(&s, out);
+        printf("%.9f ", now_s() - begin);
+    }
+    printf("\n");
+    free(data);
+}
+
+int main(int argc, char **argv) {
+    check(argc > 2, "usage: tables rows DIM ROWS | tables sha MIB; this");
+    if (strcmp(argv[1], "sha") == 0) digest(strtoul(argv[2], NULL, 10));
+    else grow((uint32_t)strtoul(argv[2], NULL, 10), strtoul(argv[3], NULL, 10));
+    return 0;
+}
