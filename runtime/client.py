@@ -1,25 +1,22 @@
 """Client of the job's pservers for a trainer: dense tensors and sparse tables, numpy in and out.
 
-This module connects and waits; the compiled core (csrc/ps_client.h) sends requests and reads answers.
+calls.py carries out calls; the compiled core (csrc/ps_client.h) sends requests and reads answers.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import secrets
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _core, blocks, handshake
-from .dialer import ATTEMPT_S, Dialer, ShardPort, list_shards
+from .calls import CallRunner
 from .dialer import ClientError as ClientError
+from .dialer import Dialer, list_shards
 from .dialer import NotReached as NotReached
 from .dialer import PeerVanished as PeerVanished
 from .entry import ANY, EntryAttr
@@ -29,7 +26,6 @@ from .kernel_numbers import Optim as Optim
 F32 = npt.NDArray[np.float32]
 U64 = npt.NDArray[np.uint64]
 
-RUN_MS = 500
 MESSAGES = "messages of trainers"  # name of gather()'s table
 GATHER_COLS = 64
 GATHER_ROWS = 1 << 20  # of one trainer's message, 128 MiB
@@ -102,8 +98,7 @@ class Client:
         self._sparse_ports = ports_num_for_sparse
         self._trainer_id, self._trainers = trainer_id, num_gradient_servers
         self._mode, self._discard = MODES[mode], discard
-        self._seed, self._secret, self._log = seed, secret, log
-        self._stall_after_s, self._stall_timeout_s = stall_after_s, stall_timeout_s
+        self._seed, self._log = seed, log
         self._core = _core.Client(len(self._shards), epoch, trainer_id)
         hello = handshake.Hello(
             trainer_id=trainer_id,
@@ -117,120 +112,28 @@ class Client:
             shard=0,
         )
         self._dialer = Dialer(self._shards, hello, secret, connect_timeout_s, self._core.attach, log)
+        self._calls = CallRunner(
+            self._core, self._dialer, self._shards, secret, stall_after_s, stall_timeout_s, log
+        )
         self._dense: dict[str, int] = {}  # name -> id, in the order of creation
         self._sparse: dict[str, int] = {}
         self._dims: dict[str, int] = {}
         self._blocks = 0
-        self._in_call = threading.Lock()
         self._passes = self._barriers = self._gathers = 0
         self._messages: dict[str, int] = {}  # the table of gather()
         self._gathered = (np.empty((0, GATHER_COLS), np.float32),) * 2  # own rows of the last two calls
-        self._connected = self._begun = self._finishing = self._closed = False
-        self._interrupted = False  # a call that pservers may know in part is not complete
-        self._pid = os.getpid()
+        self._connected = self._closed = False
 
     # -- connecting
 
     def connect(self) -> None:
         """Connect to every port of every pserver and wait until all are ready. Repeated calls do nothing."""
-        with self._hold_alone():
+        with self._calls.hold_alone():
             if self._connected:
                 return
             self._log(f"init rpc client with trainer_id {self._trainer_id}")
-            self._dialer.attach(range(len(self._shards)), begun=self._begun)
+            self._dialer.attach(range(len(self._shards)), begun=self._calls.begun)
             self._connected = True
-
-    # -- calls
-
-    @contextlib.contextmanager
-    def _hold_alone(self) -> Iterator[None]:
-        """Guard a call that only one thread may make at a time; a signal handler counts as another thread."""
-        if os.getpid() != self._pid:
-            raise RuntimeError(
-                f"this client belongs to process {self._pid}, which forked this one: pservers know one "
-                "process of each trainer"
-            )
-        if not self._in_call.acquire(blocking=False):
-            raise RuntimeError("this client is already in a call: only one thread at a time may use a client")
-        try:
-            yield
-        finally:
-            self._in_call.release()
-
-    def _call(self, add: Callable[[], object]) -> None:
-        """Let `add` add requests, and carry them out after those of an interrupted call."""
-        with self._hold_alone():
-            self._carry_out(add)
-
-    def _carry_out(self, add: Callable[[], object]) -> None:
-        self._build(add)
-        self._interrupted = True  # from here on pservers may know a part
-        self._complete(self._core.begin())
-
-    def _build(self, add: Callable[[], object]) -> None:
-        """Let `add` add requests, after an interrupted call is complete."""
-        if self._interrupted:
-            self._complete()
-        try:
-            add()
-        except BaseException:
-            self._core.cancel()
-            raise
-
-    def _complete(self, call: int = 0) -> None:
-        """Carry out a call, 0: all. If a signal's handler raises meanwhile, the next call goes on with it."""
-        self._interrupted = True
-        try:
-            self._run(call)
-        except (ClientError, PeerVanished):
-            self._core.clear()
-            self._interrupted = False
-            raise
-        self._interrupted = False
-
-    def _run(self, call: int) -> None:
-        """Send requests and take answers until the call is complete; reconnect where necessary."""
-        began_s, reported = time.monotonic(), False
-        limit_s = float("inf") if self._stall_timeout_s is None else self._stall_timeout_s
-        ask_s = limit_s  # time at which to probe a silent pserver, in seconds from the start
-        while (report := self._core.run(RUN_MS, call)) is not None:
-            what, i, text = report
-            if what == "wait":
-                waited_s = time.monotonic() - began_s
-                if waited_s > self._stall_after_s and not reported:
-                    reported = True
-                    self._log(f"waiting for pserver {self._shards[i].addr} for {waited_s:.0f} s")
-                if waited_s > ask_s:
-                    ask_s = waited_s + max(limit_s, ATTEMPT_S)
-                    self._ask(self._shards[i], began_s)
-            else:
-                self._mend(what, i, text)
-
-    def _mend(self, what: str, i: int, why: str) -> None:
-        """Connect again to a shard, unless it has refused a request."""
-        if what != "broken":
-            raise ClientError(f"pserver {self._shards[i].addr}: {why}")
-        self._reconnect(i, why)
-
-    def _ask(self, shard: ShardPort, began_s: float) -> None:
-        """Probe a pserver: while it waits for trainers, it answers new connections. Raises PeerVanished."""
-        if handshake.is_silent((shard.host, shard.port), self._secret, ATTEMPT_S):
-            silent_s = time.monotonic() - began_s
-            raise PeerVanished(
-                f"pserver {shard.pserver} at {shard.addr} has not answered for {silent_s:.0f} s, not even a "
-                "new connection: it or its machine is stopped (option --stall_timeout)"
-            )
-
-    def _reconnect(self, i: int, why: str) -> None:
-        """Connect again unless unnecessary: a pserver ends when all trainers have reported finished."""
-        sent = self._core.is_sent(i)
-        self._log(f"connection to pserver {self._shards[i].addr} broke ({why}); reconnecting")
-        try:
-            self._dialer.attach([i], begun=self._begun)
-        except PeerVanished:
-            if not (self._finishing and sent):
-                raise
-            self._core.let_go(i)
 
     def create_dense(self, name: str, size: int, optim: Optim) -> None:
         """Create a dense object of `size` values; init_dense() sets them."""
@@ -246,7 +149,7 @@ class Client:
             self._blocks += blocks.count_blocks(size)
             self._dims[name] = size
 
-        self._call(add)
+        self._calls.call(add)
 
     def create_sparse(
         self, name: str, rows: int, dim: int, optim: Optim, init: Init, entry: EntryAttr = ANY
@@ -279,7 +182,7 @@ class Client:
                 name, rows, dim, rule, schedule, entry.pack(), own_mode, discard, *begin, first, n
             )
 
-        self._call(add)
+        self._calls.call(add)
 
     def _check_new(self, name: str) -> None:
         if name in self._dense or name in self._sparse:
@@ -293,12 +196,12 @@ class Client:
             for name in values:
                 self._core.init_dense(self._get_dense_id(name), values[name] if first else None)
 
-        self._call(add)
-        self._begun = True
+        self._calls.call(add)
+        self._calls.begun = True
 
     def set_rows(self, name: str, keys: U64, values: F32) -> None:
         """Set rows to these values [n, dim]; for trainer 0, before training."""
-        self._call(lambda: self._core.set_rows(self._get_sparse_id(name), keys, values))
+        self._calls.call(lambda: self._core.set_rows(self._get_sparse_id(name), keys, values))
 
     def shrink(self, name: str, *, score: float = 0.0, unseen: int = 0, decay: float = 1.0) -> int:
         """Give back rows of a table with an entry rule; all trainers call it, between two steps.
@@ -321,7 +224,7 @@ class Client:
         before = self._core.count_shrunk(table)
         self.barrier()
         if self._trainer_id == 0:
-            self._call(lambda: self._core.shrink(table, decay, score, unseen))
+            self._calls.call(lambda: self._core.shrink(table, decay, score, unseen))
         self.barrier()
         return self._core.count_shrunk(table) - before
 
@@ -343,9 +246,9 @@ class Client:
         schedules of the learning rate.
         """
         add = self._make_push(grads, out, sparse or {}, rows or {}, samples)
-        with self._hold_alone():
-            self._begun = True
-            self._carry_out(add)
+        with self._calls.hold_alone():
+            self._calls.begun = True
+            self._calls.carry_out(add)
 
     def begin_push_pull(
         self,
@@ -360,16 +263,16 @@ class Client:
         Nothing is sent before progress() or wait().
         """
         add = self._make_push(grads, out, sparse or {}, rows or {}, samples)
-        with self._hold_alone():
-            self._begun = True
-            self._build(add)
+        with self._calls.hold_alone():
+            self._calls.begun = True
+            self._calls.build(add)
             return self._core.begin()
 
     def progress(self) -> None:
         """Send what the connections take at once and receive what is there, for all calls that have begun."""
-        with self._hold_alone():
+        with self._calls.hold_alone():
             while (report := self._core.progress()) is not None:
-                self._mend(*report)
+                self._calls.mend(*report)
 
     def is_done(self, call: int) -> bool:
         """Return True if all requests of a call are answered."""
@@ -377,8 +280,8 @@ class Client:
 
     def wait(self, call: int) -> None:
         """Wait until a call is done."""
-        with self._hold_alone():
-            self._complete(call)
+        with self._calls.hold_alone():
+            self._calls.complete(call)
 
     def _make_push(
         self,
@@ -409,7 +312,7 @@ class Client:
     def mark(self) -> None:
         """Note that the next gradients are computed from the dense values read last and from the rows read
         since the mark before; an asynchronous push says their versions."""
-        with self._hold_alone():
+        with self._calls.hold_alone():
             self._core.mark()
 
     def count_dropped(self) -> dict[str, int]:
@@ -424,7 +327,7 @@ class Client:
             for name, array in out.items():
                 self._core.pull(self._get_dense_id(name), array)
 
-        self._call(add)
+        self._calls.call(add)
 
     def pull_rows(self, name: str, keys: U64, out: F32 | None = None) -> F32:
         """Return the rows [n, dim] of these keys, in `out` if given; missing rows have initial values."""
@@ -457,7 +360,7 @@ class Client:
             for part in parts:
                 self._core.pull_rows(*part)
 
-        self._call(add)
+        self._calls.call(add)
 
     def _get_dense_id(self, name: str) -> int:
         if name not in self._dense:
@@ -477,7 +380,7 @@ class Client:
             self._passes += 1
 
         self.connect()
-        self._call(add)
+        self._calls.call(add)
 
     def barrier(self) -> None:
         """Wait until every trainer has called this or has finished."""
@@ -487,7 +390,7 @@ class Client:
             self._barriers += 1
 
         self.connect()
-        self._call(add)
+        self._calls.call(add)
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return the bytes of every trainer, in order of trainers; all of them call it, between passes."""
@@ -504,7 +407,7 @@ class Client:
         change = np.zeros((max(len(old), len(own)), GATHER_COLS), np.float32)
         change[: len(old)] = old
         change[: len(own)] -= own  # the rule subtracts it, without rounding
-        self._call(lambda: self._core.push_rows(table, keys(self._trainer_id, len(change)), change))
+        self._calls.call(lambda: self._core.push_rows(table, keys(self._trainer_id, len(change)), change))
         self._gathered = self._gathered[1], own
         self.barrier()
         heads = np.empty((self._trainers, GATHER_COLS), np.float32)
@@ -526,15 +429,15 @@ class Client:
         """Report to every pserver that this trainer is finished, and close."""
 
         def add() -> None:
-            if not self._finishing:
+            if not self._calls.finishing:
                 self._core.tell("FINISH", 0)
-                self._finishing = True
+                self._calls.finishing = True
 
         if self._closed:
             return
-        self._begun = True  # a pserver that is gone now will not come back
+        self._calls.begun = True  # a pserver that is gone now will not come back
         self.connect()
-        self._call(add)
+        self._calls.call(add)
         self.close()
 
     @property
@@ -547,9 +450,9 @@ class Client:
 
         In a child made by fork it does nothing: the connections are its parent's.
         """
-        if os.getpid() != self._pid:
+        if self._calls.is_forked:
             return
-        with self._hold_alone():
+        with self._calls.hold_alone():
             self._closed = True
             self._core.close()
 

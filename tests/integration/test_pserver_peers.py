@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslaunch.runtime import client, dialer, handshake
+from pslaunch.runtime import calls, dialer, handshake
 from pslaunch.runtime.client import Client, ClientError, Init, NotReached, Optim, PeerVanished
 from support.clock import own_s
 from support.progress import heard
@@ -431,7 +431,7 @@ def test_only_a_pserver_that_answers_nobody_counts_as_stopped(monkeypatch: pytes
         asked.set()
         return found
 
-    monkeypatch.setattr(client, "ATTEMPT_S", 0.5)
+    monkeypatch.setattr(calls, "ATTEMPT_S", 0.5)
     monkeypatch.setattr(handshake, "is_silent", silent)
     with cluster(trainers=2) as found, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(found.client(t, stall_timeout_s=0.1)) for t in range(2)]
