@@ -23,12 +23,13 @@ static size_t count_places(size_t n) {
     return (size_t)1 << count_bits(n);
 }
 
-/* Write the place of the first use of each id to `first`. The table has places in `ids`, or free entries. Ids
- * that are only read are fastest to compare: no load waits for a store whose address is not known yet. */
-static void find_first(const int64_t *restrict ids, size_t n, uint32_t *restrict table,
-                       int64_t *restrict first) {
+/* Number the ids in the order of their first use. The table has places of first uses in `ids`, or free
+ * entries; number: of the id at each of these places. Ids that are only read are fastest to compare: no load
+ * waits for a store whose address is not known yet. Returns the number of different ids. */
+static size_t number_ids(const int64_t *restrict ids, size_t n, uint32_t *restrict table,
+                         uint32_t *restrict number, uint64_t *restrict keys, int64_t *restrict index) {
     unsigned bits = count_bits(n);
-    size_t mask = count_places(n) - 1;
+    size_t mask = count_places(n) - 1, k = 0;
     memset(table, 0xff, (mask + 1) * sizeof *table); /* free: above any place */
     for (uint32_t i = 0; i < n; i++) {
         size_t at = (size_t)((uint64_t)ids[i] * GOLDEN >> (64 - bits));
@@ -38,15 +39,20 @@ static void find_first(const int64_t *restrict ids, size_t n, uint32_t *restrict
             place = table[at] < i ? table[at] : i;
         }
         table[at] = place;
-        first[i] = place;
+        keys[k] = (uint64_t)ids[i];
+        number[i] = (uint32_t)k;
+        k += place == i;
+        index[i] = number[place];
     }
+    return k;
 }
 
-/* Return the first place of an id that is not below `rows`, else n. */
+/* Return the first place of an id that is not below `rows`, else n. Those below have no sign, and their
+ * distance to the last row has none: any vector unit can tell. */
 static size_t find_outside(const int64_t *ids, size_t n, uint64_t rows) {
-    bool outside = false;
-    for (size_t i = 0; i < n; i++) outside |= (uint64_t)ids[i] >= rows;
-    size_t at = outside ? 0 : n;
+    int64_t last = rows > INT64_MAX ? INT64_MAX : (int64_t)rows - 1, signs = 0;
+    for (size_t i = 0; i < n; i++) signs |= ids[i] | (int64_t)((uint64_t)last - (uint64_t)ids[i]);
+    size_t at = signs < 0 ? 0 : n;
     while (at < n && (uint64_t)ids[at] < rows) at++;
     return at;
 }
@@ -54,18 +60,8 @@ static size_t find_outside(const int64_t *ids, size_t n, uint64_t rows) {
 /* scratch: a table of places, and the number of each id at its first use. */
 static void look_up(ps_lookup *l, float *scratch) {
     uint32_t *table = (uint32_t *)(void *)scratch, *number = table + count_places(l->n);
-    size_t k = 0;
     l->bad = find_outside(l->ids, l->n, l->rows);
-    if (l->bad < l->n) return;
-    find_first(l->ids, l->n, table, l->index);
-    for (size_t i = 0; i < l->n; i++) {
-        size_t first = (size_t)l->index[i];
-        l->keys[k] = (uint64_t)l->ids[i];
-        number[i] = (uint32_t)k;
-        k += first == i;
-        l->index[i] = number[first];
-    }
-    l->k = k;
+    if (l->bad == l->n) l->k = number_ids(l->ids, l->n, table, number, l->keys, l->index);
 }
 
 typedef struct lookups {
