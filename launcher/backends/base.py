@@ -184,6 +184,11 @@ class BeginningBackend(LaterBackend, Protocol):
         """Take over an earlier launcher's job, for `remove`. Raises PslaunchError."""
         ...
 
+    @property
+    def keeps_files(self) -> bool:
+        """True if the files of a detached job stay for a time after its end."""
+        ...
+
     def describe_keeping(self) -> str:
         """Return in words until when the files of a detached job can be fetched."""
         ...

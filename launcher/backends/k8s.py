@@ -321,8 +321,12 @@ class K8sBackend:
         access, python = self._cluster.access, self._reach.agent_python
         return K8sReach(self._reach.name, "", agent_python=python, access=access)
 
+    @property
+    def keeps_files(self) -> bool:
+        return self._reach.linger_s > 0
+
     def describe_keeping(self) -> str:
-        if not self._reach.linger_s:
+        if not self.keeps_files:
             return "its files end with its pods, but for those in volume claims"
         return f"its output and logs can be fetched until {self._reach.linger_s:g} s after its end (--linger)"
 

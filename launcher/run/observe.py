@@ -105,6 +105,11 @@ class RemoteHead:
             cursor = event["n"] + 1
         return told, cursor if told else max(cursor, self._next)
 
+    @property
+    def is_stopped(self) -> bool:
+        """True once an end was requested here."""
+        return self._stopped is not None
+
     def stop(self, number: int, reason: str, code: int = 0) -> None:
         if not self._stopped:
             self._loop.call_after(SLOW_S, self._report_slow)

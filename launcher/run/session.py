@@ -182,15 +182,18 @@ def _run(
         if way.later and site.remote:
             _keep_way(plan, way.later, len(way.nodes), detach=spec.detach)
         if head is None:
-            return _leave_running(way, watch), True
+            return _leave_job(way, watch, "goes on by itself"), True
         watch.begin(head)
         way.confirm(loop, watch)
         if spec.detach:
             watch.run_until(lambda: watch.has_started_all or head.done)
             if not head.done and way.free(loop):
-                return _leave_running(way, watch), True
+                return _leave_job(way, watch, "goes on by itself"), True
         watch.run_until_done()
         code = way.explain_loss(loop, watch) if head.code == codes.NODE_LOST else head.code
+        if spec.detach and way.keeps_files(watch):
+            _leave_job(way, watch, "is over already")
+            return code, True
         fetched = codes.OK
         if (spec.fetch_output or spec.fetch_logs) and not way.drops_results:
             fetched = _fetch(loop, spec, way, watch, head.placed.nodes, quiet=as_json)
@@ -210,11 +213,11 @@ def _leave(starting: SlowWork[Started], backend: Backend) -> None:
         line.close()
 
 
-def _leave_running(way: Way, watch: Watch) -> int:
-    """Let a detached job go on without this launcher; return 0."""
+def _leave_job(way: Way, watch: Watch, state: str) -> int:
+    """Leave a detached job and its files to later shells; return 0."""
     way.backend.release()
     job_id = way.plan.job_id
-    watch.say(f"the job goes on by itself; pslaunch status, logs, stop and fetch take its id: {job_id}")
+    watch.say(f"the job {state}; pslaunch status, logs, stop and fetch take its id: {job_id}")
     if kept := way.describe_keeping():
         watch.say(kept)
     return codes.OK

@@ -86,6 +86,10 @@ class Way(ABC):
         """Let the job run on without this launcher; return False if that fails."""
         return False
 
+    def keeps_files(self, _watch: Watch) -> bool:
+        """Return True if the nodes of an ended job, which are its own, keep its files for later shells."""
+        return False
+
     def describe_keeping(self) -> str:
         """Return a line about the time for which a detached job keeps its results, "" for no limit."""
         return ""
@@ -247,6 +251,10 @@ class _ByItself(Way):
 
     def free(self, _loop: Loop) -> bool:
         return self._head is not None and self._head.free()
+
+    def keeps_files(self, watch: Watch) -> bool:
+        is_stopped = self._head is not None and self._head.is_stopped
+        return self._beginning.keeps_files and not is_stopped and (watch.any_began or self._end is not None)
 
     def describe_keeping(self) -> str:
         return self._beginning.describe_keeping()
