@@ -266,16 +266,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", nargs="*", help="start, output, render, weight (default: all)")
+    parser.add_argument("part", nargs="*", help="render, weight, start, output (default: all)")
     parser.add_argument("--turns", type=int, default=5, help="of each contender (%(default)s)")
     chosen = parser.parse_args()
     with make_user_environ() as environ, make_cluster() as kubeconfig:
         environ["KUBECONFIG"] = str(kubeconfig)
         parts: dict[str, Callable[[], None]] = {
-            "start": lambda: measure_start(environ, chosen.turns),
-            "output": lambda: measure_output(environ, chosen.turns),
             "render": lambda: measure_render(environ, chosen.turns),
             "weight": lambda: measure_weight(environ, kubeconfig),
+            "start": lambda: measure_start(environ, chosen.turns),
+            "output": lambda: measure_output(environ, chosen.turns),
         }
         for name, measure in parts.items():
             if not chosen.part or name in chosen.part:
