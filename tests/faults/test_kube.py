@@ -1,12 +1,19 @@
 """Failures of a cluster while a job runs: of memory, rights, the API server, a machine with its pods.
 
-The last two disturb all jobs of a cluster, so they have one of their own.
+The last two disturb all jobs of a cluster, so they have one of their own, with an image of an old Python.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
+import json
+import platform
+import random
 import re
+import subprocess
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +24,7 @@ from kubernetes import client, config
 from pslaunch.node import codes
 from support.jobs import QUICK, Event, finished, running
 from support.kube import Kube, KubePlace
+from support.others import NO_BULLSEYE, bullseye_root
 from support.process import poll_until
 from testbed.kube import Cluster, why_not
 from testbed.kube.cluster import make_binding
@@ -42,6 +50,8 @@ for i in range({lines}):
     time.sleep(0.02)
 """
 AWAY_S = 20.0
+OLD = "pslaunch.test/python39:1"
+HOST = "kubernetes.io/hostname"
 INDEX = "batch.kubernetes.io/job-completion-index"
 WAIT = """
 import signal
@@ -75,7 +85,7 @@ def place(cluster: Kube, number: int, machine: str = "") -> None:
         return [pod.metadata.name for pod in pods if pod.metadata.labels[INDEX] == str(number)]
 
     (name,) = poll_until(find, describe=f"no pod {number}")
-    selector = {"nodeSelector": {"kubernetes.io/hostname": machine}} if machine else {}
+    selector = {"nodeSelector": {HOST: machine}} if machine else {}
     cluster.admin.patch_namespaced_pod(
         name, cluster.namespace, {"spec": {"schedulingGates": None, **selector}}
     )
@@ -134,6 +144,47 @@ def own(machines: Cluster) -> Iterator[Kube]:
 
 def count_connected(events: list[Event]) -> int:
     return sum(e["event"] == "node" and e["state"] == "connected" for e in events)
+
+
+def write_image(root: Path, path: Path) -> None:
+    """Write an image of one layer, the folder `root`, as programs for containers save it."""
+    layer = path.with_suffix(".layer")
+    left_out = [f"--exclude=./{name}" for name in ("dev/*", "proc/*", "tmp/*", "var/*", "usr/share/*")]
+    subprocess.run(["tar", "-C", root, "-cf", layer, *left_out, "."], check=True)
+    with layer.open("rb") as f:
+        hashed = hashlib.file_digest(f, "sha256").hexdigest()
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+    config = {"architecture": machine, "os": "linux", "config": {"Env": ["PATH=/usr/bin:/bin"]},
+              "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashed}"]}}  # fmt: skip
+    manifest = [{"Config": "config.json", "RepoTags": [OLD], "Layers": [layer.name]}]
+    with tarfile.open(path, "w") as image:
+        for name, data in (("config.json", config), ("manifest.json", manifest)):
+            text = json.dumps(data).encode()
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            image.addfile(info, io.BytesIO(text))
+        image.add(layer, layer.name)
+    layer.unlink()
+
+
+@pytest.mark.may_skip(NO_BULLSEYE)
+def test_image_of_python_3_9_runs_as_any_user(machines: Cluster, own: Kube, workspace: Path) -> None:
+    image, first, user = machines.folder / "old.tar", machines.nodes[0], random.randrange(10**5, 2**31)
+    write_image(bullseye_root(), image)
+    first.run("ctr", "-n", "k8s.io", "images", "import", image)
+    (workspace / "train.py").write_text("import os, sys; print(*sys.version_info[:2], os.getuid())")
+    spec = {"securityContext": {"runAsUser": user}}
+    (workspace / "patch.json").write_text(json.dumps({"kind": "Job", "spec": {"template": {"spec": spec}}}))
+    options = (
+        *BOTH,
+        f"--patch={workspace}/patch.json",
+        f"--image={OLD}",
+        f"--node_selector={HOST}={first.name}",
+    )
+    code, job = finished(KubePlace(own, 2), workspace, *options)
+    assert code == 0, job.launcher.output()
+    assert {*job.lines("trainer/0"), *job.lines("trainer/1")} == {f"3 9 {user}"}
+    assert len(list((workspace / "log").glob("*/train.log"))) == 2
 
 
 def test_job_goes_on_while_the_api_server_is_away(machines: Cluster, own: Kube, workspace: Path) -> None:

@@ -184,7 +184,8 @@ class KubePlace:
     def _choose(self, workspace: Path, options: Sequence[str]) -> list[str]:
         """Return the options of all jobs here, beside those of a test."""
         self._workspace = workspace
-        what = (f"--image={PYTHON}", f"--namespace={self._cluster.namespace}")
+        image = () if has(options, "--image") else (f"--image={PYTHON}",)
+        what = (*image, f"--namespace={self._cluster.namespace}")
         numbers = [f"{name}=1" for name in ("--server_num", "--worker_num") if not has(options, name)]
         mark = f"--env={leaks.MARK}={os.environ[leaks.MARK]}"  # on programs in pods too
         return [*what, f"--job_dispatch_package={workspace}", *numbers, mark, *self._options]
