@@ -214,6 +214,6 @@ def test_machine_that_dies_ends_the_job(machines: Cluster, own: Kube, workspace:
         job.until_printed("ready", ["trainer/0", "trainer/1"])
         machines.nodes[1].crash()
         assert job.launcher.wait(timeout_s=150.0) == codes.NODE_LOST, job.launcher.output()
-        lost = f"{job.events()[0]['job']}-1"
+        lost = f"{job.get_job()['job']}-1"
         assert job.end()["reason"].startswith(f"node 1 ({lost}) was lost"), job.launcher.output()
         assert re.search(rf"Pod {lost}-\w+ on node2", job.launcher.output()), job.launcher.output()

@@ -72,7 +72,9 @@ def test_large_package_reaches_all_pods(cluster: Kube, workspace: Path) -> None:
 
 
 def test_interrupt_during_the_transfer_leaves_nothing(cluster: Kube, workspace: Path) -> None:
-    write_package(workspace, 64 * MIB)
+    write_package(workspace, MIB)
+    with (workspace / "zeros").open("wb") as f:
+        f.truncate(256 * MIB)  # for longer than the signal takes
     with running(KubePlace(cluster, 2), workspace, *TRAINERS) as job:
         job.until(lambda events: any(e["event"] == "dispatch" for e in events), "the transfer")
         job.launcher.proc.send_signal(signal.SIGINT)
@@ -86,7 +88,7 @@ def test_transfer_to_a_detached_job_goes_on_after_each_cut(
     cluster: Kube, workspace: Path, tmp_path: Path
 ) -> None:
     write_package(workspace, 24 * MIB)
-    proxy = CuttingProxy(socket.create_server((HOST, 0)), cluster.address, [6 * MIB] * 12)
+    proxy = CuttingProxy(socket.create_server((HOST, 0)), cluster.address, [6 * MIB] * 64)
     try:
         kubeconfig = cluster.lead_through(proxy.endpoint, tmp_path / "config")
         done = apply_detached(cluster, kubeconfig, workspace, "--nodes=2", "--worker_num=2")
