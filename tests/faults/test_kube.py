@@ -136,7 +136,7 @@ def machines(check_leftovers_of_the_run: None) -> Iterator[Cluster]:
 
 @pytest.fixture
 def own(machines: Cluster) -> Iterator[Kube]:
-    """That cluster for its user and its administrator."""
+    """The cluster of these machines, for its user and its administrator."""
     kube = Kube(machines.folder)
     yield kube
     kube.close()
