@@ -2,15 +2,18 @@
 
     python3 write_conf.py compose [--exec]
     python3 write_conf.py k8s [--exec] [--namespace NAME] [--context NAME]
+    python3 write_conf.py mpi [--exec] [--namespace NAME] [--context NAME]
 
 Containers and pods are asked of docker and kubectl, and so are the host keys, so that nothing is trusted for
 the mere reason that it answered. Addresses are dialled; with --exec, ssh goes in by `docker exec` or `kubectl
-exec`, for a machine that has no route to them. The hosts still reach each other by their addresses.
+exec`, for a machine that has no route to them. The hosts still reach each other by their addresses. For the
+pods of head.yaml and mpi-nodes.yaml, `mpi` also writes access/machines, the nodes' addresses for mpirun.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import ipaddress
 import json
 import re
@@ -24,11 +27,8 @@ from pathlib import Path
 from typing import Any, Final
 
 HERE: Final = Path(__file__).resolve().parent
-USER: Final = "pslaunch"
-ROOT_DIR: Final = "/home/pslaunch/jobs"
 PORT: Final = 2222
-HOST_KEY: Final = "/home/pslaunch/.sshd/ssh_host_ed25519_key.pub"
-LABEL: Final = "app=ssh-servers"
+HEAD: Final = "mpi-head"
 DIAL_S: Final = 5.0
 TOOL_S: Final = 60.0
 # Speaks SSH on its standard input and output. It keeps its standard error (-e): containerd ends the input of
@@ -46,6 +46,41 @@ class ClusterError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Account:
+    """The user of an image, who alone can log in."""
+
+    name: str
+
+    @property
+    def root_dir(self) -> str:
+        return f"/home/{self.name}/jobs"
+
+    @property
+    def host_key(self) -> str:
+        return f"/home/{self.name}/.sshd/ssh_host_ed25519_key.pub"
+
+
+SSH: Final = Account("pslaunch")
+MPI: Final = Account("tutorial")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Pods of files in this folder."""
+
+    label: str
+    files: tuple[str, ...]
+    waited: str  # for which `kubectl rollout status` waits
+    account: Account
+
+
+SSH_SERVERS: Final = Kind("app=ssh-servers", ("ssh_servers.yaml",), "statefulset/ssh-servers", SSH)
+MPI_PODS: Final = Kind(
+    f"app in ({HEAD}, mpi-nodes)", ("head.yaml", "mpi-nodes.yaml"), "statefulset/mpi-nodes", MPI
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """One container or pod with sshd."""
 
@@ -53,21 +88,23 @@ class Server:
     address: str
     enter: tuple[str, ...]  # runs a command in it
     port: int = PORT
+    account: Account = SSH
 
 
 # --- Who is there. Pure. ---
 
 
-def read_pods(listing: Mapping[str, Any], kubectl: Sequence[str]) -> list[Server]:
+def read_pods(listing: Mapping[str, Any], kubectl: Sequence[str], kind: Kind = SSH_SERVERS) -> list[Server]:
     """The servers of `kubectl get pods -o json`, in order of their numbers. Raises ClusterError."""
     present = [pod for pod in listing["items"] if "deletionTimestamp" not in pod["metadata"]]
     if not present:
-        raise ClusterError(f"no pod has the label {LABEL}; kubectl apply -f ssh_servers.yaml makes them")
+        files = " ".join(f"-f {file}" for file in kind.files)
+        raise ClusterError(f"no pod has the label {kind.label}; kubectl apply {files} makes them")
     waiting = [f"{pod['metadata']['name']} ({why})" for pod in present if (why := explain_not_ready(pod))]
     if waiting:
         raise ClusterError(
             f"not ready: {', '.join(waiting)}; "
-            "kubectl rollout status statefulset/ssh-servers waits for them, kubectl describe pod says more"
+            f"kubectl rollout status {kind.waited} waits for them, kubectl describe pod says more"
         )
     return sort_servers(
         make_server(
@@ -75,6 +112,7 @@ def read_pods(listing: Mapping[str, Any], kubectl: Sequence[str]) -> list[Server
             pod["status"].get("podIP", ""),
             (*kubectl, f"--namespace={pod['metadata']['namespace']}", "exec", "-i"),
             ("--container=sshd", "--"),
+            kind.account,
         )
         for pod in present
     )
@@ -134,7 +172,9 @@ def get_container_address(inspected: Mapping[str, Any]) -> str:
     return next((address for address in addresses if address), "")
 
 
-def make_server(name: str, address: str, before: Sequence[str], after: Sequence[str]) -> Server:
+def make_server(
+    name: str, address: str, before: Sequence[str], after: Sequence[str], account: Account = SSH
+) -> Server:
     """One server; its name and its address go into files, and must be no more than that."""
     if not _NAME.fullmatch(name):
         raise ClusterError(f"{name!r} can't be a host's name in ssh_config")
@@ -142,7 +182,7 @@ def make_server(name: str, address: str, before: Sequence[str], after: Sequence[
         checked = str(ipaddress.ip_address(address))
     except ValueError:
         raise ClusterError(f"{name} has no address: {address!r}") from None
-    return Server(name, checked, (*before, name, *after))
+    return Server(name, checked, (*before, name, *after), account=account)
 
 
 def sort_servers(servers: Iterable[Server]) -> list[Server]:
@@ -158,19 +198,29 @@ def sort_servers(servers: Iterable[Server]) -> list[Server]:
 
 
 def render_conf(servers: Sequence[Server]) -> str:
-    hosts = "".join(f'    "{one.name}",\n' for one in servers)
+    hosts = "".join(f'    "{one.name}",\n' for one in select_nodes(servers))
     says = "# Written by write_conf.py: ssh_config beside it says how these are reached."
-    return f'{says}\nHOSTS = [\n{hosts}]\nROOT_DIR = "{ROOT_DIR}"\n'
+    return f'{says}\nHOSTS = [\n{hosts}]\nROOT_DIR = "{servers[0].account.root_dir}"\n'
+
+
+def render_machines(servers: Sequence[Server]) -> str:
+    """Return the nodes as a hostfile of mpirun."""
+    return "".join(f"{one.address}\n" for one in select_nodes(servers))
+
+
+def select_nodes(servers: Sequence[Server]) -> list[Server]:
+    """Return all but the head of an MPI cluster."""
+    return [one for one in servers if not one.name.startswith(HEAD)]
 
 
 def render_known_hosts(servers: Sequence[Server], keys: Mapping[str, str]) -> str:
-    """The hosts' keys by their names, which ssh looks for in place of addresses. Raises ClusterError."""
+    """The hosts' keys, by names for this machine and by addresses for a head. Raises ClusterError."""
     lines = []
     for one in servers:
         key = " ".join(keys[one.name].split()[:2])
         if not _KEY.fullmatch(key):
-            raise ClusterError(f"{one.name}: {HOST_KEY} is no public key: {keys[one.name]!r:.80}")
-        lines.append(f"{one.name} {key}\n")
+            raise ClusterError(f"{one.name}: {one.account.host_key} is no public key: {keys[one.name]!r:.80}")
+        lines.append(f"{one.name},[{one.address}]:{one.port} {key}\n")
     return "".join(lines)
 
 
@@ -187,7 +237,7 @@ def render_ssh_config(servers: Sequence[Server], access: Path, *, by_exec: bool)
             way = f"    HostName {one.address}\n    Port {one.port}\n"
         blocks.append(
             f"Host {one.name}\n{way}"
-            f"    User {USER}\n"
+            f"    User {one.account.name}\n"
             f"    HostKeyAlias {one.name}\n"
             f'    UserKnownHostsFile "{access}/known_hosts"\n'
             "    StrictHostKeyChecking yes\n"
@@ -215,12 +265,12 @@ def ask(argv: Sequence[str]) -> str:
     return done.stdout
 
 
-def find_kubernetes(chosen: argparse.Namespace) -> list[Server]:
+def find_kubernetes(chosen: argparse.Namespace, kind: Kind) -> list[Server]:
     context = [f"--context={chosen.context}"] if chosen.context else []
     namespace = [f"--namespace={chosen.namespace}"] if chosen.namespace else []
     kubectl = ["kubectl", *context]
-    listing = ask([*kubectl, *namespace, "get", "pods", "-l", LABEL, "-o", "json"])
-    return read_pods(json.loads(listing), kubectl)
+    listing = ask([*kubectl, *namespace, "get", "pods", "-l", kind.label, "-o", "json"])
+    return read_pods(json.loads(listing), kubectl, kind)
 
 
 def find_compose(chosen: argparse.Namespace) -> list[Server]:
@@ -243,28 +293,36 @@ def dial(one: Server) -> None:
 
 
 def write(servers: Sequence[Server], access: Path, *, by_exec: bool) -> None:
-    """Ask each server for its host key, and write the three files."""
+    """Ask each server for its host key, and write the files."""
     config = render_ssh_config(servers, access, by_exec=by_exec)
-    keys = {one.name: ask([*one.enter, "cat", HOST_KEY]) for one in servers}
+    keys = {one.name: ask([*one.enter, "cat", one.account.host_key]) for one in servers}
     files = {
         "known_hosts": render_known_hosts(servers, keys),
         "ssh_config": config,
         "conf.py": render_conf(servers),
     }
+    if servers[0].account == MPI:
+        files["machines"] = render_machines(servers)
     for name, text in files.items():
         (access / name).write_text(text)
 
 
 def parse(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Writes access/conf.py, ssh_config and known_hosts.")
+    parser = argparse.ArgumentParser(
+        description="Writes access/conf.py, ssh_config and known_hosts, and for mpi also machines."
+    )
     ways = parser.add_subparsers(dest="what", required=True)
     finders: dict[str, Callable[[argparse.Namespace], list[Server]]]
-    finders = {"compose": find_compose, "k8s": find_kubernetes}
+    finders = {
+        "compose": find_compose,
+        "k8s": functools.partial(find_kubernetes, kind=SSH_SERVERS),
+        "mpi": functools.partial(find_kubernetes, kind=MPI_PODS),
+    }
     for name, find in finders.items():
         way = ways.add_parser(name)
         way.set_defaults(find=find)
         way.add_argument("--exec", dest="by_exec", action="store_true", help="go in by exec, without a route")
-        if name == "k8s":
+        if name != "compose":
             way.add_argument("--namespace", help="of the pods; default: kubectl's own")
             way.add_argument("--context", help="of kubectl; default: its current one")
     return parser.parse_args(words)

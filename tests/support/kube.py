@@ -28,6 +28,7 @@ class Kube:
 
     def __init__(self, folder: Path) -> None:
         self.kubeconfig = folder / "kubeconfig"
+        self.admin_config = yaml.safe_load((folder / "admin.kubeconfig").read_text())
         api, admin = (
             config.new_client_from_config(str(folder / name)) for name in ("kubeconfig", "admin.kubeconfig")
         )

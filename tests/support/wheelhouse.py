@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 from importlib.metadata import distribution
 from pathlib import Path
 
 from pslaunch.ship.wheel import RUNTIME_NEEDS
 
 
-def make_wheelhouse(folder: Path) -> Path:
-    """Wheels of what the runtime needs, for this Python's version and processor."""
+def make_wheelhouse(folder: Path, names: Sequence[str] = RUNTIME_NEEDS) -> Path:
+    """Make wheels, of what the runtime needs by default, for this Python's version and processor."""
     folder.mkdir()
-    for name in RUNTIME_NEEDS:
+    for name in names:
         _repack(name, folder)
     return folder
 

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 BUILT = ROOT / ".cache/kube"  # as .ci/kube makes it
 STATE = Path("/var/tmp")
 NAMESPACE, USER, ADMIN = "team", "developer", "admin"
-PAUSE, PYTHON = "pslaunch.test/pause:1", "pslaunch.test/python:1"
+PAUSE, PYTHON, MPI = (f"pslaunch.test/{name}:1" for name in ("pause", "python", "mpi"))
 ROLE = ROOT / "templates/k8s/role.yaml"
 SERVICES = "10.200.0"
 READY_S = 120.0
@@ -88,7 +88,11 @@ def why_not() -> str:
             return f"no {program}: apt-get install {package}"
     if not Path("/usr/lib/cni/ptp").exists():
         return "no network plugins: apt-get install containernetworking-plugins"
-    missing = [name for name in ("kubernetes", "coredns", "pause", "python") if not (BUILT / name).exists()]
+    missing = [
+        name
+        for name in ("kubernetes", "kubectl", "coredns", "pause", "python", "mpi")
+        if not (BUILT / name).exists()
+    ]
     return f"no {', '.join(missing)} in {BUILT}: .ci/kube makes them" if missing else ""
 
 
@@ -221,17 +225,17 @@ class Cluster:
         (folder / "cni/pods.conflist").write_text(text)
         node.start("containerd", ["containerd", "--config", config, "--log-level=warn"])
         self._wait("containerd", lambda: _succeeds(node, "ctr", "version"))
-        for image, name in ((PAUSE, "pause"), (PYTHON, "python")):
-            node.run(
-                "ctr",
-                "-n",
-                "k8s.io",
-                "images",
-                "import",
-                "--base-name",
-                image.partition(":")[0],
-                BUILT / name,
-            )
+        for image in (PAUSE, PYTHON):
+            self._load(image, node)
+
+    def _load(self, image: str, node: Node) -> None:
+        name = image.partition(":")[0]
+        node.run("ctr", "-n", "k8s.io", "images", "import", "--base-name", name, BUILT / Path(name).name)
+
+    def load(self, image: str) -> None:
+        """Bring another image of `.ci/kube` to all nodes."""
+        for node in self.nodes:
+            self._load(image, node)
 
     def _start_kubelet(self, node: Node) -> None:
         folder = node.folder

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import write_conf
 import yaml
-from write_conf import ClusterError, Server
+from write_conf import MPI_PODS, SSH_SERVERS, ClusterError, Kind, Server
 
 from pslaunch.options.conf_py import read_conf
 from pslaunch.options.hosts import parse_hosts
@@ -40,31 +40,35 @@ def setting(name: str) -> str:
 # --- The files of the folder agree with each other. ---
 
 
-def kubernetes(kind: str) -> dict[str, Any]:
-    (found,) = (
-        each for each in yaml.safe_load_all((FOLDER / "ssh_servers.yaml").read_text()) if each["kind"] == kind
-    )
+def kubernetes(kind: str, file: str) -> dict[str, Any]:
+    (found,) = (each for each in yaml.safe_load_all((FOLDER / file).read_text()) if each["kind"] == kind)
     assert isinstance(found, dict)
     return found
 
 
-POD = kubernetes("StatefulSet")["spec"]["template"]
+FILES = [(file, kind) for kind in (SSH_SERVERS, MPI_PODS) for file in kind.files]
+each_file = pytest.mark.parametrize(("file", "kind"), FILES, ids=[file for file, _ in FILES])
+DOCKERFILE, START = (FOLDER / "Dockerfile").read_text(), (FOLDER / "start").read_text()
+MOUNTED = re.findall(r"^mounted=(.*)/(\w+)$", START, re.MULTILINE)
 COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text())
 
 
-def test_the_service_finds_the_pods() -> None:
-    service, pods = kubernetes("Service"), kubernetes("StatefulSet")
-    name, _, value = write_conf.LABEL.partition("=")
+@each_file
+def test_the_service_finds_the_pods(file: str, kind: Kind) -> None:
+    service, pods = kubernetes("Service", file), kubernetes("StatefulSet", file)
+    pod = pods["spec"]["template"]
     assert (service["apiVersion"], pods["apiVersion"]) == ("v1", "apps/v1")
     assert service["spec"]["clusterIP"] == "None"
     assert pods["spec"]["serviceName"] == service["metadata"]["name"]
-    assert POD["metadata"]["labels"] == service["spec"]["selector"] == {name: value}
-    assert pods["spec"]["selector"]["matchLabels"] == POD["metadata"]["labels"]
+    assert pod["metadata"]["labels"] == service["spec"]["selector"] == {"app": pods["metadata"]["name"]}
+    assert pods["metadata"]["name"] in kind.label
+    assert pods["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
     assert [port["port"] for port in service["spec"]["ports"]] == [write_conf.PORT]
 
 
-def test_pods_keep_to_the_restricted_standard() -> None:
-    spec = POD["spec"]
+@each_file
+def test_pods_keep_to_the_restricted_standard(file: str, kind: Kind) -> None:
+    spec = kubernetes("StatefulSet", file)["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["runAsUser"] == 1000
@@ -79,34 +83,52 @@ def test_pods_keep_to_the_restricted_standard() -> None:
     assert spec["automountServiceAccountToken"] is False
 
 
-def test_the_image_the_pods_and_the_containers_agree() -> None:
-    dockerfile, start = (FOLDER / "Dockerfile").read_text(), (FOLDER / "start").read_text()
-    (container,) = POD["spec"]["containers"]
-    service = COMPOSE["services"]["host"]
-    user = POD["spec"]["securityContext"]["runAsUser"]
-    assert f"--uid {user} " in dockerfile
-    assert f"USER {user}:{user}\n" in dockerfile
-    assert f"EXPOSE {write_conf.PORT}\n" in dockerfile
-    assert container["image"] == service["image"]
+@each_file
+def test_image_and_pods_agree(file: str, kind: Kind) -> None:
+    pod = kubernetes("StatefulSet", file)["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    user, name = pod["spec"]["securityContext"]["runAsUser"], kind.account.name
+    assert f"USER {user}:{user}\n" in DOCKERFILE
+    assert f"--uid {user} " in (FOLDER / "account.sh").read_text()
+    assert f"EXPOSE {write_conf.PORT}\n" in DOCKERFILE
     assert container["ports"][0]["containerPort"] == write_conf.PORT == int(setting("Port"))
-    probe = ["test", "-f", setting("PidFile")]
+    probe = ["test", "-f", setting("PidFile").replace("pslaunch", name)]
     assert container["readinessProbe"]["exec"]["command"] == probe
-    assert service["healthcheck"]["test"] == ["CMD", *probe]
-    assert setting("AllowUsers") == write_conf.USER
-    assert setting("HostKey") + ".pub" == write_conf.HOST_KEY
-    mounted = re.findall(r"^mounted=(.*)/(\w+)$", start, re.MULTILINE)
+    assert setting("AllowUsers").replace("pslaunch", name) == name
+    assert setting("HostKey").replace("pslaunch", name) + ".pub" == kind.account.host_key
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert mounted == [(mounts["authorized-keys"], COMPOSE["services"]["host"]["secrets"][0])]
-    assert set(mounts) == {volume["name"] for volume in POD["spec"]["volumes"]}
-    assert write_conf.ROOT_DIR.startswith(mounts["home"] + "/")
+    assert [mounts["authorized-keys"]] == [folder for folder, _ in MOUNTED]
+    assert set(mounts) == {volume["name"] for volume in pod["spec"]["volumes"]}
+    assert kind.account.root_dir.startswith(mounts["home"] + "/")
+
+
+def test_image_and_containers_agree() -> None:
+    service = COMPOSE["services"]["host"]
+    (container,) = kubernetes("StatefulSet", "ssh_servers.yaml")["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == service["image"]
+    assert service["healthcheck"]["test"] == ["CMD", "test", "-f", setting("PidFile")]
+    assert [service["secrets"][0]] == [name for _, name in MOUNTED]
+
+
+def test_only_the_head_has_the_key_that_leads_to_the_nodes() -> None:
+    given = {}
+    for file in MPI_PODS.files:
+        (secret, *_) = kubernetes("StatefulSet", file)["spec"]["template"]["spec"]["volumes"]
+        given[file] = [item["key"] for item in secret["secret"].get("items", ())]
+    assert given == {"head.yaml": [], "mpi-nodes.yaml": ["authorized_keys"]}  # none listed: all of them
 
 
 def test_only_a_public_key_is_mounted_and_no_key_is_in_an_image_or_the_repository() -> None:
     assert COMPOSE["secrets"] == {"authorized_keys": {"file": "access/key.pub"}}
     lines = (FOLDER / ".dockerignore").read_text().splitlines()
-    assert [line for line in lines if not line.startswith("#")] == ["*", "!sshd_config", "!start"]
+    assert [line for line in lines if not line.startswith("#")] == [
+        "*",
+        "!account.sh",
+        "!sshd_config",
+        "!start",
+    ]
     assert (FOLDER / ".gitignore").read_text().splitlines() == ["/access/", "/ws/"]
-    assert "rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_*" in (FOLDER / "Dockerfile").read_text()
+    assert "rm -f /etc/ssh/ssh_host_*\n" in (FOLDER / "account.sh").read_text()
 
 
 @needs_openssh
@@ -272,16 +294,25 @@ def test_containers_that_are_not_ready() -> None:
 def test_conf_py_is_read(tmp_path: Path) -> None:
     (tmp_path / "conf.py").write_text(write_conf.render_conf(SERVERS))
     layer = read_conf(tmp_path / "conf.py", "conf.py")
-    assert [value.text for value in layer["root_dir"]] == [write_conf.ROOT_DIR]
+    assert [value.text for value in layer["root_dir"]] == [write_conf.SSH.root_dir]
     hosts = parse_hosts([value.text for value in layer["hosts"]], "conf.py")
     assert [host.name for host in hosts] == ["ssh-servers-0", "ssh-servers-1"]
     assert set(layer) == {"root_dir", "hosts"}
 
 
-def test_known_hosts_has_keys_by_name() -> None:
+def test_machines_are_the_nodes_without_their_head() -> None:
+    pods = [
+        Server("mpi-head-0", "10.244.1.7", ()),
+        *(Server(f"mpi-nodes-{i}", f"10.244.2.{i}", ()) for i in (0, 1)),
+    ]
+    assert write_conf.render_machines(pods) == "10.244.2.0\n10.244.2.1\n"
+    assert "head" not in write_conf.render_conf(pods)
+
+
+def test_known_hosts_has_keys_by_name_and_address() -> None:
     keys = {one.name: f"{KEY} {one.name}\n" for one in SERVERS}
     text = write_conf.render_known_hosts(SERVERS, keys)
-    assert text == f"ssh-servers-0 {KEY}\nssh-servers-1 {KEY}\n"
+    assert text == f"ssh-servers-0,[10.244.1.7]:2222 {KEY}\nssh-servers-1,[fd00:10:244::8]:2222 {KEY}\n"
 
 
 @pytest.mark.parametrize(
