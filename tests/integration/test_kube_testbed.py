@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,18 @@ def test_nothing_stays_of_a_cluster_whose_maker_is_killed() -> None:
             describe=lambda: f"left: {list_traces(name)}, {folder}", timeout_s=20.0,
         )  # fmt: skip
     assert list_rules() == rules
+
+
+def test_cgroups_of_containers_go_with_their_cluster(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    set_id, container = uuid.uuid4().hex[: sweep.ID_DIGITS], uuid.uuid4().hex
+    hierarchies = {path.parent for path in Path("/sys/fs/cgroup").glob("**/cgroup.procs")}
+    groups = [path / sweep.NAMESPACE / container for path in hierarchies if path.parent.name == "cgroup"]
+    for folder in (tmp_path / "node1" / sweep.CONTAINERS / container, *groups):
+        folder.mkdir(parents=True)
+    sweep.sweep(set_id, str(tmp_path))
+    assert groups and not [path for path in groups if path.exists()]
 
 
 def test_a_node_that_crashes_is_gone_from_the_cluster_and_leaves_no_process() -> None:

@@ -14,11 +14,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Set
 from pathlib import Path
 
 VARIABLE = "PSLAUNCH_TESTBED"  # in the environment of what holds a host up: the id of its set
 LINK = "pt"  # how names of all links of all sets begin; the id follows
 RUN_DIGITS, ID_DIGITS = 5, 9  # of an id: its first are those of the run that made the set
+NAMESPACE = "k8s.io"  # containerd's, for the pods of all its nodes: a folder of containers, and their cgroup
+CONTAINERS = f"containerd/io.containerd.runtime.v2.task/{NAMESPACE}"  # in the folder of a node
 PATIENCE_S = 10.0
 
 
@@ -66,17 +69,32 @@ def sweep(set_id: str, folder: str) -> None:
         if time.monotonic() > end_s:
             raise RuntimeError(f"processes {pids} do not end")
         time.sleep(0.005)
-    remove_cgroups(LINK + set_id)
+    remove_cgroups({LINK + set_id, *(path.name for path in Path(folder).glob(f"*/{CONTAINERS}/*"))})
     shutil.rmtree(folder, ignore_errors=True)
     if left := [*links(set_id), *([folder] if Path(folder).exists() else [])]:
         raise RuntimeError(f"can't be removed: {', '.join(left)}")
 
 
-def remove_cgroups(name: str) -> None:
-    """Remove the cgroups that a set of this name has made, in every hierarchy."""
-    for group in Path("/sys/fs/cgroup").glob(f"**/{name}"):
+def remove_cgroups(names: Set[str]) -> None:
+    """Remove the cgroups of these names in every hierarchy, and that of all containers once it is empty."""
+    end_s = time.monotonic() + PATIENCE_S
+    for group in [path for path in Path("/sys/fs/cgroup").glob("**/") if path.name in names]:
         for folder, _, _ in os.walk(group, topdown=False):
-            Path(folder).rmdir()
+            _remove_group(Path(folder), end_s)
+        if group.parent.name == NAMESPACE:
+            with contextlib.suppress(OSError):  # others are in it
+                group.parent.rmdir()
+
+
+def _remove_group(group: Path, end_s: float) -> None:
+    """Remove a cgroup, whose last process may be about to end. Raises OSError."""
+    while True:
+        try:
+            return group.rmdir()
+        except OSError:
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(0.005)
 
 
 def _ended(pid: int) -> bool:

@@ -347,13 +347,16 @@ class Cluster:
 
 
 def _favour_pods() -> None:
-    """Let pods be about as quick as programs outside on a busy machine, as on machines of their own."""
+    """Let pods be about as quick as programs outside on a busy machine, as on machines of their own.
+
+    The cgroup of all pods goes with the last of them (sweep.py); one that is there already is left as it is.
+    """
     groups = Path("/sys/fs/cgroup")
     first, shares = ("cpu", "cpu.shares") if (groups / "cpu").exists() else ("", "cpu.weight")
-    group = groups / first / "k8s.io"
-    group.mkdir(exist_ok=True)
+    group = groups / first / sweep.NAMESPACE
     usual = {"cpu.shares": 1024, "cpu.weight": 100}[shares]
-    with contextlib.suppress(OSError):  # without this controller
+    with contextlib.suppress(OSError):  # it is there, or has not this controller
+        group.mkdir()
         (group / shares).write_text(str(POD_SHARES * usual))
 
 
