@@ -18,16 +18,16 @@ from ..node.loop import Loop
 from ..node.shapes import check
 from ..options.spec import Elsewhere
 from .known_jobs import (
+    complain,
     explain_no_jobs,
     find,
     find_reached,
     format_line,
     list_jobs,
     make_unknown_error,
-    note,
     open_backend,
-    say,
-    tell,
+    print_line,
+    write_news,
 )
 from .observe import RemoteHead
 
@@ -75,9 +75,9 @@ def show_jobs(out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None)
     """Print one line per job."""
     found = list_jobs(elsewhere)
     for r in found:
-        say(json.dumps(_select_news(r)) if as_json else format_line(r), out)
+        print_line(json.dumps(_select_news(r)) if as_json else format_line(r), out)
     if not found:
-        tell(f"pslaunch jobs: {explain_no_jobs(elsewhere)}")
+        complain(f"pslaunch jobs: {explain_no_jobs(elsewhere)}")
 
 
 def _select_news(r: Record) -> dict[str, Any]:
@@ -107,13 +107,13 @@ def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere |
         return
     code = "" if status["code"] is None else f" (exit code {status['code']})"
     ended = "" if status["reason"] is None else f": {status['reason']}{code}"
-    say(f"{status['job']}  {status['state']}{ended}", out)
+    print_line(f"{status['job']}  {status['state']}{ended}", out)
     never = {WAITING: "not started"} if status["state"] == "ended" else {}
     for process in status["processes"] or ():
         known = {k: v for k, v in process.items() if k not in ("process", "state", "log", "node")}
         state = process.get("state", "")
         line = f"  {process['process']} on node {process['node']}  {never.get(state, state)}"
-        say(" ".join([line, *(f"{k}={v}" for k, v in known.items())]), out)
+        print_line(" ".join([line, *(f"{k}={v}" for k, v in known.items())]), out)
 
 
 def show_logs(
@@ -199,11 +199,11 @@ def _print_event(event: Mapping[str, Any], process: str | None, out: TextIO, *, 
     if as_json:
         print(json.dumps(event), file=out)
     elif event["event"] == "gap":
-        tell(f"{event['process']}: {event['bytes']} bytes are left out here; its log is complete")
+        complain(f"{event['process']}: {event['bytes']} bytes are left out here; its log is complete")
     elif missing:
-        tell(event["text"])
+        complain(event["text"])
     else:
-        say(event["text"] if process else f"{event['process']} | {event['text']}", out)
+        print_line(event["text"] if process else f"{event['process']} | {event['text']}", out)
 
 
 def _print_files(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> int:
@@ -222,7 +222,7 @@ def _print_files(r: Record, process: str | None, out: TextIO, *, as_json: bool) 
                     line = {"event": "line", "process": p["process"], "text": text.text, **more}
                     _print_event(line, process, out, as_json=as_json)
             except PslaunchError as e:
-                tell(f"{e}" if process else f"{p['process']} | {e}")
+                complain(f"{e}" if process else f"{p['process']} | {e}")
                 code = code or e.exit_code
     return code
 
@@ -278,9 +278,9 @@ def fetch(
     if as_json:
         print(json.dumps({"job": r["job"], "brought": brought, "left_out": found.left_out}), file=out)
     for path in () if as_json else brought:
-        say(path, out)
+        print_line(path, out)
     for left_out in found.left_out:
-        tell(f"pslaunch fetch: not fetched: {left_out}")
+        complain(f"pslaunch fetch: not fetched: {left_out}")
     for e in found.failed:
         raise e
     if output is None:
@@ -303,7 +303,7 @@ def stop(
             r = _stop_and_remove(r, elsewhere, backend, kill=kill)
         elif r["state"] == "running":
             r = _stop_running(r, elsewhere, kill=kill)
-    say(json.dumps({key: r.get(key) for key in STOPPED}) if as_json else told, out)
+    print_line(json.dumps({key: r.get(key) for key in STOPPED}) if as_json else told, out)
     return codes.OK
 
 
@@ -324,7 +324,7 @@ def _stop_and_remove(
     if left := backend.remove():
         raise NodeLostError("; ".join(left))
     if "path" in r:
-        note(cast("Record", {**r, "reach": find_backend(r["backend"]).to_data(r["reach"])}), r)
+        write_news(cast("Record", {**r, "reach": find_backend(r["backend"]).to_data(r["reach"])}), r)
     return r
 
 

@@ -34,7 +34,7 @@ def list_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
     """
     if elsewhere is not None:
         return _read_jobs_there(elsewhere.backend, elsewhere.reach)
-    read = record.read_all(record.get_folder(os.environ), lambda text: tell(f"pslaunch: {text}"))
+    read = record.read_all(record.get_folder(os.environ), lambda text: complain(f"pslaunch: {text}"))
     led = {
         r["job"]: r for r in read if not record.is_pointer(r)
     }  # here, or on a machine that shares the folder
@@ -82,7 +82,7 @@ def _read_jobs_there(backend: str, reach: object) -> list[Record]:
             found.append(_add_error(cast("Record", {**told, "backend": backend, "reach": reach})))
         except (ValueError, RecursionError) as e:
             begin = line[:MAX_SHOWN].decode("utf-8", "replace")
-            tell(
+            complain(
                 f"pslaunch: {begin!r} on the first host is not a valid record of a job, and is left out: {e}"
             )
     return found
@@ -109,7 +109,7 @@ def _follow(pointers: Sequence[Record]) -> list[Record]:
             found.append(
                 cast("Record", {**r, **_explain_forgotten(name, reach), "processes": [], "reach": reach})
             )
-            note(r, {"forgotten": True})
+            write_news(r, {"forgotten": True})
     return found
 
 
@@ -125,10 +125,11 @@ def _explain_forgotten(backend: str, reach: object) -> Record:
 def _note_end(pointer: Record, news: Record) -> None:
     if news["state"] in record.OVER:
         record.remove_secret(pointer["path"])
-        note(pointer, news)
+        write_news(pointer, news)
 
 
-def note(pointer: Record, news: Record) -> None:
+def write_news(pointer: Record, news: Record) -> None:
+    """Write news into the record of a job that runs elsewhere."""
     fixed = cast("Record", {k: v for k, v in {**pointer, **news}.items() if k not in ADDED})
     record.Record(pointer["path"], fixed).write({"reach": pointer.get("reach")})
 
@@ -166,11 +167,13 @@ def find_reached(word: str, elsewhere: Elsewhere | None, *, running: bool = Fals
 
 
 def make_unknown_error(r: Record) -> PslaunchError:
+    """Return the error for a job whose state can't be asked for."""
     error: PslaunchError | None = r.get("error")
     return error or SpecError(f"job {r['job']}: {r['reason']}")
 
 
 def explain_no_jobs(elsewhere: Elsewhere | None) -> str:
+    """Return the words for an empty list of jobs."""
     if elsewhere is not None:
         return f"no jobs are known to {elsewhere.shown}"
     return "no jobs are known here; --conf conf.py asks hosts, --namespace=NAME a cluster"
@@ -178,6 +181,7 @@ def explain_no_jobs(elsewhere: Elsewhere | None) -> str:
 
 @contextlib.contextmanager
 def open_backend(r: Record) -> Iterator[LaterBackend]:
+    """Open the way to the nodes of a job; the job goes on when it is closed."""
     backend = make_later_backend(r["backend"], r.get("reach"))
     try:
         yield backend
@@ -186,6 +190,7 @@ def open_backend(r: Record) -> Iterator[LaterBackend]:
 
 
 def format_line(r: Record) -> str:
+    """Return the line of a job for `jobs`."""
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(r["started"]))
     code = f" {r['code']}" if "code" in r else ""
     nodes = f"{r['nodes']} node{'' if r['nodes'] == 1 else 's'}"
@@ -193,11 +198,12 @@ def format_line(r: Record) -> str:
     return f"{r['job']}  {r['state']}{code}  {r['backend']}, {nodes}  {started}{why}"
 
 
-def tell(text: str) -> None:
+def complain(text: str) -> None:
+    """Print a line to standard error."""
     if sys.stderr is not None:  # None if it is closed
-        say(text, sys.stderr)
+        print_line(text, sys.stderr)
 
 
-def say(text: str, out: TextIO) -> None:
+def print_line(text: str, out: TextIO) -> None:
     """Print a line that is safe for a terminal: parts of it come from nodes."""
     print(logs.clean(text, out.encoding or "utf-8"), file=out)
