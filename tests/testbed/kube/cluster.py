@@ -349,7 +349,7 @@ class Cluster:
 def _favour_pods() -> None:
     """Let pods be about as quick as programs outside on a busy machine, as on machines of their own.
 
-    The cgroup of all pods goes with the last of them (sweep.py); one that is there already is left as it is.
+    The cgroup of all pods goes with the last of them (sweep.py). If it is there already, it is left as it is.
     """
     groups = Path("/sys/fs/cgroup")
     first, shares = ("cpu", "cpu.shares") if (groups / "cpu").exists() else ("", "cpu.weight")
