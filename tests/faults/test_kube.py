@@ -116,7 +116,7 @@ def test_rights_that_an_api_server_knows_only_later_are_waited_for(
     (workspace / "held.yaml").write_text(HELD)
     with running(KubePlace(cluster, 2), workspace, *BOTH, f"--patch={workspace}/held.yaml") as job:
         place(cluster, 0)
-        job.until(lambda events: events, "the line")
+        job.until(lambda events: any(e["event"] == "job" for e in events), "the line")
         bind(False)
         place(cluster, 1)
         job.until_printed("99", ["trainer/0", "trainer/1"])  # the launcher has asked meanwhile
