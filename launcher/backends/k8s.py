@@ -403,15 +403,17 @@ class K8sBackend:
             self.remove()
 
     def explain_loss(self) -> tuple[str, int]:
-        end_s, told = time.monotonic() + TOLD_S, False
+        end_s = time.monotonic() + TOLD_S
         with contextlib.suppress(PslaunchError):
-            while not told:
+            while True:
                 pods = self._pods.list().values()
                 cause = self._pods.explain()
                 if cause and not cause.waits:
                     return cause.text, cause.code
                 ended = len(pods) < self._count or any(get_state(pod, "terminated") for pod in pods)
-                told = ended or time.monotonic() > end_s or self._cancelled.wait(POLL_S)
+                if ended or time.monotonic() > end_s:
+                    break
+                time.sleep(POLL_S)  # also where `confirm` was cancelled, by a job that ended at once
         return "", codes.NODE_LOST
 
     def remove(self) -> list[str]:
