@@ -107,7 +107,7 @@ def merge(base: Any, patch: Any, path: str) -> Any:
     if not isinstance(patch, dict):
         return patch
     directive = patch.get("$patch", "merge")
-    if unknown := [k for k in patch if k.startswith("$") and k != "$patch"] or directive not in (
+    if unknown := [k for k in patch if str(k).startswith("$") and k != "$patch"] or directive not in (
         "merge",
         "replace",
     ):
@@ -139,9 +139,9 @@ def _merge_list(base: Any, patch: list[Any], path: str) -> list[Any]:
     key = _find_merge_key(path)
     if key is None:
         return patch
-    merged = {item[key]: item for item in base or ()}
+    merged = {item[key]: item for item in base} if isinstance(base, list) else {}
     for item in patch:
-        if not isinstance(item, dict) or key not in item:
+        if not isinstance(item, dict) or not isinstance(item.get(key), (str, int)):
             if item == {"$patch": "replace"}:
                 merged = {}
                 continue
@@ -160,9 +160,11 @@ def _check(thing: Object, patched: Object) -> None:
         raise SpecError(f"--patch: {thing['kind']} {path} must stay as it is: the job needs it")
     if thing["kind"] != "Job":
         return
-    for kind in ("containers", "initContainers"):
-        path = f"spec.template.spec.{kind}"
-        _check_amounts(_look_up(patched, path) or (), path)
+    for kind in ("containers", "initContainers", "imagePullSecrets"):
+        path, found = f"spec.template.spec.{kind}", patched["spec"]["template"]["spec"].get(kind, [])
+        if not isinstance(found, list):  # of mappings, or it was not merged
+            raise SpecError(f"--patch: Job {path}: {found!r}: expected a list")
+        _check_amounts(found, path)
     for path, why in ABSENT.items():
         if _look_up(patched, path) is not None:
             raise SpecError(f"--patch: Job {path} can't be set: {why}")
@@ -178,9 +180,11 @@ def _check(thing: Object, patched: Object) -> None:
 def _check_amounts(containers: Iterable[Object], path: str) -> None:
     """Raise SpecError with the first resource whose amount is none."""
     for container in containers:
+        resources, of = container.get("resources", {}), f"--patch: Job {path}.{container['name']}.resources"
+        if not isinstance(resources, dict):
+            raise SpecError(f"{of}: {resources!r}: expected a mapping with limits, requests")
         for kind in ("limits", "requests"):
-            place = f"--patch: Job {path}.{container['name']}.resources.{kind}"
-            amounts = _look_up(container, f"resources.{kind}") or {}
+            place, amounts = f"{of}.{kind}", resources.get(kind, {})
             if not isinstance(amounts, dict):
                 raise SpecError(f"{place}: {amounts!r}: expected amounts by the names of resources")
             for name, amount in amounts.items():

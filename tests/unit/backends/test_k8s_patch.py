@@ -102,8 +102,22 @@ def test_patch_adds_to_the_pod_and_its_container() -> None:
             "initContainers: [{name: own, resources: {requests: {memory: 4 Gi}}}]",
             "initContainers.own.resources.requests.memory: '4 Gi': expected an amount",
         ),
-        ("containers: [{name: node, resources: 3}]", "containers.node.resources.limits: 3: expected amounts"),
+        ("containers: [{name: node, resources: 3}]", "containers.node.resources: 3: expected a mapping"),
+        (
+            "containers: [{name: node, resources: [a]}]",
+            r"containers.node.resources: \['a'\]: expected a mapping",
+        ),
+        (
+            "containers: [{name: node, resources: {limits: 3}}]",
+            "containers.node.resources.limits: 3: expected amounts",
+        ),
+        ("containers: 5", "Job spec.template.spec.containers must stay"),
+        ("initContainers: x", "Job spec.template.spec.initContainers: 'x': expected a list"),
+        ("initContainers: 5", "Job spec.template.spec.initContainers: 5: expected a list"),
+        ("initContainers: {a: b}", "Job spec.template.spec.initContainers: {'a': 'b'}: expected a list"),
+        ("imagePullSecrets: x", "Job spec.template.spec.imagePullSecrets: 'x': expected a list"),
         ("containers: [{image: p}]", "spec.template.spec.containers: an item has no name"),
+        ("initContainers: [{name: [a]}]", "spec.template.spec.initContainers: an item has no name"),
         ("nodeSelector: {$retainKeys: [a]}", "nodeSelector: \\$retainKeys is not supported here"),
     ],
 )
@@ -125,6 +139,18 @@ def test_patch_that_breaks_the_job_is_refused_with_its_field(text: str, field: s
 def test_patch_of_the_jobs_own_fields_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match=r"--patch: Job (metadata|spec)"):
         patch(text)
+
+
+def test_numbers_as_keys_are_merged_like_names() -> None:
+    changed = patch("spec: {template: {metadata: {annotations: {1: a}}}}")
+    assert changed["spec"]["template"]["metadata"]["annotations"] == {1: "a"}
+
+
+def test_later_patch_replaces_what_is_no_list() -> None:
+    path = "spec.template.spec"
+    assert merge({"initContainers": "x"}, {"initContainers": [{"name": "a"}]}, path) == {
+        "initContainers": [{"name": "a"}]
+    }
 
 
 @pytest.mark.parametrize("amount", ["2", "0.5", ".5", "500m", "4Gi", "1e3", "0", "'1.5E'"])
