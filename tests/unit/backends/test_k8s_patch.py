@@ -146,7 +146,7 @@ def test_numbers_as_keys_are_merged_like_names() -> None:
     assert changed["spec"]["template"]["metadata"]["annotations"] == {1: "a"}
 
 
-def test_later_patch_replaces_what_is_no_list() -> None:
+def test_later_patch_replaces_other_values_than_lists() -> None:
     path = "spec.template.spec"
     assert merge({"initContainers": "x"}, {"initContainers": [{"name": "a"}]}, path) == {
         "initContainers": [{"name": "a"}]
