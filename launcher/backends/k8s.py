@@ -103,6 +103,7 @@ class K8sBackend:
 
     def __init__(self, reach: K8sReach) -> None:
         self._reach = reach
+        self._attached = reach.lease_s > 0
         self._made: list[Object] = []  # all to remove, the Job first
         self._own_limits: dict[str, int | None] = {}  # of Jobs, for the time when their programs run
         self._ending_s = 0  # for a pod
@@ -129,10 +130,11 @@ class K8sBackend:
 
     def begin(self, plan: Plan, tell: Tell) -> Line | Event | None:
         package = manifests.pack_package(plan, os.environ)
+        self._reach = manifests.add_lease(self._reach, plan, package)
         with ThreadPoolExecutor(1) as meanwhile:
             making = meanwhile.submit(manifests.make_objects, plan, self._reach, package)
             has_exec = all(map(self._cluster.has_right, EXEC))
-            if not has_exec and (self._reach.lease_s or manifests.is_brought(plan, package)):
+            if not has_exec and self._reach.lease_s:
                 self._cluster.demand_rights(EXEC)
             tell(News(manifests.describe_package(plan, package), level="info"))
             list_jobs(self._cluster)  # deletes those that other launchers have abandoned
@@ -151,7 +153,7 @@ class K8sBackend:
     def _create(self, things: Sequence[Object]) -> None:
         """Create all, owned by the Job of node 0, which is released at last. Raises PslaunchError."""
         *others, job = map(self._limit, things)
-        marks = {BEGINNING: f"{BEGINNING_S:g}", **({HELD: "true"} if self._reach.lease_s else {})}
+        marks = {BEGINNING: f"{BEGINNING_S:g}", **({HELD: "true"} if self._attached else {})}
         marked = {**job["metadata"], "annotations": {**job["metadata"].get("annotations", {}), **marks}}
         owner = self._create_one({**job, "metadata": marked, "spec": {**job["spec"], "suspend": True}})
         owned = [{"apiVersion": job["apiVersion"], "kind": "Job", "name": self._reach.name,
@@ -283,7 +285,7 @@ class K8sBackend:
                     came_s = time.monotonic()
                 return
             except (HostError, *AWAY) as e:
-                had_rights = self._reach.lease_s  # as an attached launcher
+                had_rights = self._reach.lease_s  # as a launcher that holds the job
                 late = time.monotonic() > came_s + SILENT_S
                 if late or (isinstance(e, RightsError) and not had_rights) or self._cancelled.wait(POLL_S):
                     raise

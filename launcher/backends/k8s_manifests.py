@@ -146,11 +146,9 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
     head = f"{reach.name}-head"
     port = job.choose_gate_port(job.place(plan, plan.nodes))
     packed = bool(package)
-    # A detached job is held, too, until its launcher has brought the package and frees it.
-    lease_s = reach.lease_s or (DEFAULT["lease"] if is_brought(plan, package) else 0.0)
     begun = beginning.Beginning(
         plan, head, port, reach.wait_timeout_s, REPORT, packed=packed,
-        lease_s=lease_s, linger_s=reach.linger_s,
+        lease_s=reach.lease_s, linger_s=reach.linger_s,
     )  # fmt: skip
     return {
         "name": reach.name,
@@ -234,9 +232,18 @@ def pack_package(plan: Plan, environ: Mapping[str, str]) -> bytes:
         raise FileError.from_os(e, "read the package") from e
 
 
-def is_brought(plan: Plan, package: bytes) -> bool:
-    """Return True if a launcher has to bring the package; package: of `pack_package`."""
-    return plan.package is not None and not package
+def find_brought(plan: Plan, package: bytes) -> job.Package | None:
+    """Return the package if a launcher has to bring it; package: of `pack_package`."""
+    return None if package else plan.package
+
+
+def add_lease(reach: K8sReach, plan: Plan, package: bytes) -> K8sReach:
+    """Return the reach with a lease for a detached job, too, while a launcher has to bring its package."""
+    return (
+        reach._replace(lease_s=DEFAULT["lease"])
+        if find_brought(plan, package) and not reach.lease_s
+        else reach
+    )
 
 
 def describe_package(plan: Plan, package: bytes) -> str:
@@ -250,9 +257,9 @@ def describe_package(plan: Plan, package: bytes) -> str:
 
 def refuse_brought(plan: Plan, package: bytes) -> None:
     """Raise SpecError if a launcher has to bring the package: manifests have none."""
-    if plan.package and is_brought(plan, package):
+    if brought := find_brought(plan, package):
         raise SpecError(
-            f"{plan.package.folder} is over {TO_CONFIG_MAP} when compressed, and a ConfigMap takes no more: "
+            f"{brought.folder} is over {TO_CONFIG_MAP} when compressed, and a ConfigMap takes no more: "
             f"leave files out ({IGNORE}), put them into a volume claim (--pvc), or the whole folder into the "
             "image or a claim (--job_workspace); pslaunch k8s apply sends a folder of any size"
         )

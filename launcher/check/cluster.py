@@ -39,7 +39,7 @@ def check_cluster(
     plan = make_plan(spec, spec.job_name)
     port = choose_gate_port(place(plan, plan.nodes))
     package = manifests.pack_package(plan, environ)
-    attached = not spec.detach or manifests.is_brought(plan, package)
+    attached = not spec.detach or bool(manifests.find_brought(plan, package))
     *others, job = manifests.make_objects(plan, reach, package)
     needs = find_needs([*others, manifests.make_secret(job), job], port, attached=attached)
     try:

@@ -1,17 +1,30 @@
-"""Answers from pods that are cut and asked for again."""
+"""A launcher's side of a job in pods: its beginning, answers that are cut, and an API that is away."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.backends.k8s import Given, from_data, to_data
-from pslaunch.errors import FileError, HostError, SpecError
+from pslaunch.backends import k8s
+from pslaunch.backends.k8s import LIMIT, Given, K8sBackend, from_data, to_data
+from pslaunch.backends.k8s_api import Cluster
+from pslaunch.backends.k8s_errors import Right
+from pslaunch.backends.k8s_manifests import MAX_PACKAGE_BYTES
+from pslaunch.backends.k8s_records import HELD, Object
+from pslaunch.errors import ClusterError, FileError, HostError, SpecError
+from pslaunch.node.job import Package
 from pslaunch.options.k8s_spec import Access, K8sReach
 from pslaunch.options.k8s_values import SecretKey
+from pslaunch.options.local_spec import make_local_site
+from pslaunch.options.spec import JobSpec
+from pslaunch.plan import make_plan
 
 
 def answer(pieces: Sequence[bytes], cut: int | None = None) -> Iterator[bytes]:
@@ -60,3 +73,56 @@ def test_reach_survives_its_record() -> None:
 def test_record_of_another_version_is_refused(data: object) -> None:
     with pytest.raises(SpecError, match="another version"):
         from_data(data)
+
+
+AWAY = ClusterError("https://k:6443", "it is not reached: Connection refused", "try again later")
+
+
+class Creating:
+    """A cluster that keeps all created objects, and is away when the job is released."""
+
+    namespace = "here"
+    batch = SimpleNamespace(patch_namespaced_job=None)
+
+    def __init__(self) -> None:
+        self.made: list[dict[str, Any]] = []
+
+    def has_right(self, _right: Right) -> bool:
+        return True
+
+    def demand_rights(self, _rights: Sequence[Right]) -> None:
+        pass
+
+    def find_function(self, verb: str, _thing: Object) -> str:
+        return verb
+
+    def ask_json(self, _doing: str, _function: str, _namespace: str, thing: Object) -> Object:
+        self.made.append({**thing})
+        return {"metadata": {"uid": "1"}}
+
+    def call(self, *_args: Any) -> None:
+        raise AWAY
+
+
+@pytest.mark.parametrize(
+    ("package_bytes", "lease_s", "limit_s", "is_held"),
+    [(10, 0.0, None, False), (10, 30.0, 70, True), (MAX_PACKAGE_BYTES, 0.0, 70, False)],
+)
+def test_job_that_needs_its_launcher_at_first_is_limited_until_it_runs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    package_bytes: int,
+    lease_s: float,
+    limit_s: int | None,
+    is_held: bool,
+) -> None:
+    (tmp_path / "train.py").write_bytes(random.Random(1).randbytes(package_bytes))
+    site = make_local_site(tmp_path)._replace(package=Package(str(tmp_path)))
+    plan = make_plan(JobSpec(backend="k8s", job_name="j", workspace=tmp_path, site=site), "j")
+    monkeypatch.setattr(k8s, "list_jobs", lambda _cluster: [])
+    cluster, backend = Creating(), K8sBackend(K8sReach("j", "i", lease_s=lease_s, wait_timeout_s=60.0))
+    backend._cluster = cast(Cluster, cluster)
+    with pytest.raises(ClusterError):
+        backend.begin(plan, lambda _news: None)
+    (job,) = (thing for thing in cluster.made if thing["kind"] == "Job")
+    assert (job["spec"].get(LIMIT), HELD in job["metadata"]["annotations"]) == (limit_s, is_held)

@@ -187,7 +187,8 @@ def test_package_of_one_byte_more_is_brought_or_refused_with_the_remedy(
 def test_job_to_detach_is_held_until_its_package_was_brought(package: Path, tmp_path: Path) -> None:
     plan = make_plan(1, str(package))
     for packed, lease_s in ((b"small", 0.0), (b"", 120.0)):
-        values = manifests.make_values(plan, REACH._replace(lease_s=0.0), packed)
+        reach = manifests.add_lease(REACH._replace(lease_s=0.0), plan, packed)
+        values = manifests.make_values(plan, reach, packed)
         begun = json.loads(gzip.decompress(base64.b64decode(values["plan"])))
         assert (begun["packed"], begun["lease_s"]) == (bool(packed), lease_s)
 
