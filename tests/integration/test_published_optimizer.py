@@ -45,7 +45,10 @@ trainer.train(paddle.batch(reader, 16), num_passes=15, event_handler=on_event)
 @pytest.mark.seam
 @pytest.mark.parametrize(
     ("place", "trainers"),
-    [*(("local", trainers) for trainers in (1, 2, 4)), *((place, 4) for place in REMOTE)],
+    [
+        *(("local", trainers) for trainers in (1, 2, 4)),
+        *((place, trainers) for place in REMOTE for trainers in (1, 4)),
+    ],
     indirect=["place"],
 )
 def test_published_asynchronous_optimizer_learns(place: Place, workspace: Path, trainers: int) -> None:
