@@ -192,7 +192,7 @@ def _run(
         watch.run_until_done()
         code = way.explain_loss(loop, watch) if head.code == codes.NODE_LOST else head.code
         if spec.detach and way.keeps_files(watch):
-            _leave_job(way, watch, "is over already")
+            _leave_job(way, watch, "is over already" if way.has_ended else "may go on")
             return code, True
         fetched = codes.OK
         if (spec.fetch_output or spec.fetch_logs) and not way.drops_results:

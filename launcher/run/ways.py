@@ -90,6 +90,11 @@ class Way(ABC):
         """Return True if the nodes of an ended job, which are its own, keep its files for later shells."""
         return False
 
+    @property
+    def has_ended(self) -> bool:
+        """True once the end of the job was seen."""
+        return True
+
     def describe_keeping(self) -> str:
         """Return a line about the time for which a detached job keeps its results, "" for no limit."""
         return ""
@@ -255,6 +260,10 @@ class _ByItself(Way):
     def keeps_files(self, watch: Watch) -> bool:
         is_stopped = self._head is not None and self._head.is_stopped
         return self._beginning.keeps_files and not is_stopped and (watch.any_began or self._end is not None)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._head is not None and self._head.done and not self._head.lost
 
     def describe_keeping(self) -> str:
         return self._beginning.describe_keeping()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import socket
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import Any, NoReturn
 import pytest
 
 from pslaunch.backends import fabric, local
-from pslaunch.backends.base import Line
+from pslaunch.backends.base import Line, Tell
 from pslaunch.backends.local import LocalBackend
-from pslaunch.errors import EndedEarlyError, FileError, HostError, HostsError
+from pslaunch.errors import EndedEarlyError, FileError, HostError, HostsError, NodeLostError
 from pslaunch.node import codes
-from pslaunch.node.job import Limits, Node
+from pslaunch.node.head.events import Event
+from pslaunch.node.job import Limits, Node, Plan
 from pslaunch.node.later import record
+from pslaunch.node.line.wire import encode_control, make_hello
 from pslaunch.options.fabric_spec import Reach
 from pslaunch.options.hosts import Host
 from pslaunch.options.local_spec import make_local_site
@@ -216,3 +219,65 @@ def test_secret_for_later_shells_ends_with_its_attached_job(
     assert session._run(spec, make_plan(spec, "j-1"), as_json=False, out=out) == (codes.OK, True)
     assert "['j-1.secret']" in out.getvalue()
     assert not [*state.rglob("*.secret")]
+
+
+class Cutting(Keeping):
+    """Backend of a job that begins by itself; the line is cut once a process runs, or after the end."""
+
+    keeps_files = True
+
+    def __init__(self, end: Event | None) -> None:
+        super().__init__()
+        self._end = end
+
+    def begin(self, plan: Plan, _tell: Tell) -> Line:
+        near, far = socket.socketpair()
+        began = {"n": 0, "time": 0.0, "event": "process", "process": "trainer/0", "node": 0,
+                 "state": "running", "pid": 1}  # fmt: skip
+        for message in (make_hello(), {"type": "events", "events": [began]}):
+            far.sendall(b"".join(encode_control(message)))
+        far.close()
+        fd = near.detach()
+        return Line(fd, fd)
+
+    def reopen(self) -> Event:
+        if self._end:
+            return self._end
+        raise NodeLostError("pod 0 does not answer")
+
+    def confirm(self) -> None:
+        pass
+
+    def explain_loss(self) -> tuple[str, int]:
+        return "", codes.NODE_LOST
+
+    def remove(self) -> list[str]:
+        raise AssertionError("its files are kept")
+
+    def adopt(self, job: str) -> None:
+        pass
+
+    def describe_keeping(self) -> str:
+        return ""
+
+    def explain_forgotten(self) -> FileError:
+        return FileError("forgotten")
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize(
+    ("end", "code", "state"),
+    [
+        ({"time": 0.0, "event": "end", "code": 0, "reason": "", "elapsed_s": 1.0, "failure": None}, 0,
+         "is over already"),
+        (None, codes.NODE_LOST, "may go on"),
+    ],
+)  # fmt: skip
+def test_job_to_detach_is_over_only_if_its_end_was_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Event | None, code: int, state: str
+) -> None:
+    (tmp_path / "train.py").touch()
+    monkeypatch.setattr(local, "make_backend", lambda _: Cutting(end))
+    spec, out = job("j", tmp_path, "node")._replace(detach=True), io.StringIO()
+    assert session._run(spec, make_plan(spec, "j-1"), as_json=False, out=out) == (code, True)
+    assert f"the job {state}; pslaunch status, logs, stop and fetch take its id: j-1" in out.getvalue()
