@@ -406,17 +406,17 @@ class K8sBackend:
 
     def explain_loss(self) -> tuple[str, int]:
         end_s = time.monotonic() + TOLD_S
-        with contextlib.suppress(PslaunchError):
-            while True:
-                pods = self._pods.list().values()
+        while True:
+            ended = False
+            with contextlib.suppress(PslaunchError):  # of one look
+                pods = self._pods.find_all().values()
                 cause = self._pods.explain()
                 if cause and not cause.waits:
                     return cause.text, cause.code
                 ended = len(pods) < self._count or any(get_state(pod, "terminated") for pod in pods)
-                if ended or time.monotonic() > end_s:
-                    break
-                time.sleep(POLL_S)  # also where `confirm` was cancelled, by a job that ended at once
-        return "", codes.NODE_LOST
+            if ended or time.monotonic() > end_s:
+                return "", codes.NODE_LOST
+            time.sleep(POLL_S)  # also where `confirm` was cancelled, by a job that ended at once
 
     def remove(self) -> list[str]:
         self._confirmed.set()
@@ -430,7 +430,7 @@ class K8sBackend:
                 while left:
                     self._delete(left[0], None)
                     left.pop(0)
-                pods = self._pods.list()
+                pods = self._pods.find_all()
                 if not pods:
                     return []
                 for pod in pods.values() if self._hurried else ():

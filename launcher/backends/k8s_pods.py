@@ -25,14 +25,14 @@ class Pods:
         self._cluster, self._job, self._queue = cluster, job, queue
         self.seen: Mapping[str, Object] = {}  # by the name of the node
 
-    def list(self) -> Mapping[str, Object]:
+    def find_all(self) -> Mapping[str, Object]:
         """Return the pods by the names of their nodes. Raises PslaunchError."""
         self.seen = list_pods(self._cluster, f"{INSTANCE}={self._job}")
         return self.seen
 
     def find_first(self) -> Object | None:
         """Return pod 0 of the job. Raises PslaunchError."""
-        return self.list().get(f"{self._job}-0")
+        return self.find_all().get(f"{self._job}-0")
 
     def explain(self) -> Cause | None:
         """Return the reason why pods do not come, if there is one. Raises PslaunchError."""
@@ -66,7 +66,7 @@ class PodWait:
     def wait_for_all(self, cancelled: threading.Event) -> None:
         """Wait until all pods have begun: more is not seen without an exec. Raises PslaunchError."""
         while True:
-            pods = self._pods.list().values()
+            pods = self._pods.find_all().values()
             begun = [pod for pod in pods if get_state(pod, "running") or get_state(pod, "terminated")]
             if len(begun) == self._count:
                 return
@@ -78,7 +78,7 @@ class PodWait:
         """Tell why pods do not come, until all programs run."""
         while not confirmed.wait(LOOK_S):
             try:
-                running = [pod for pod in self._pods.list().values() if get_state(pod, "running")]
+                running = [pod for pod in self._pods.find_all().values() if get_state(pod, "running")]
                 if len(running) < self._count:
                     self.search()
             except PreflightError as e:

@@ -17,7 +17,9 @@ from pslaunch.backends.k8s import LIMIT, Given, K8sBackend, from_data, to_data
 from pslaunch.backends.k8s_api import Cluster
 from pslaunch.backends.k8s_errors import Right
 from pslaunch.backends.k8s_manifests import MAX_PACKAGE_BYTES
+from pslaunch.backends.k8s_pods import Pods
 from pslaunch.backends.k8s_records import HELD, Object
+from pslaunch.backends.k8s_words import Cause
 from pslaunch.errors import ClusterError, FileError, HostError, SpecError
 from pslaunch.node.job import Package
 from pslaunch.options.k8s_spec import Access, K8sReach
@@ -126,3 +128,41 @@ def test_job_that_needs_its_launcher_at_first_is_limited_until_it_runs(
         backend.begin(plan, lambda _news: None)
     (job,) = (thing for thing in cluster.made if thing["kind"] == "Job")
     assert (job["spec"].get(LIMIT), HELD in job["metadata"]["annotations"]) == (limit_s, is_held)
+
+
+def make_pod(state: Object) -> Object:
+    return {"status": {"containerStatuses": [{"name": "node", "state": state}]}}
+
+
+class Failing:
+    """Pods of a job, the same in each look; the first looks fail."""
+
+    def __init__(self, fails: int, pod: Object, cause: Cause | None = None) -> None:
+        self._fails, self._pod, self._cause = fails, pod, cause
+        self.seen: dict[str, Object] = {}
+
+    def find_all(self) -> dict[str, Object]:
+        self._fails -= 1
+        if self._fails >= 0:
+            raise AWAY
+        self.seen = {"j-0": self._pod}
+        return self.seen
+
+    def find_first(self) -> Object:
+        return self.find_all()["j-0"]
+
+    def explain(self) -> Cause | None:
+        return self._cause
+
+
+def make_backend(pods: Failing) -> K8sBackend:
+    backend = K8sBackend(K8sReach("j", "i", wait_timeout_s=60.0))
+    backend._pods = cast(Pods, pods)
+    return backend
+
+
+@pytest.mark.timeout(60)
+def test_reason_of_a_loss_is_found_after_an_error_of_the_api() -> None:
+    killed = make_pod({"terminated": {"exitCode": 137, "reason": "OOMKilled"}})
+    cause = Cause("j-0", 137, "pod j-0: its memory is full", waits=False)
+    assert make_backend(Failing(1, killed, cause)).explain_loss() == (cause.text, 137)
