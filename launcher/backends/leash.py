@@ -1,9 +1,9 @@
 """A leash: a command that runs no longer than its launcher, however that ends.
 
 `python -m pslaunch.backends.leash GRACE REMOVED COMMAND…` leads a session of its own, apart from the
-terminal's signals. Standard input is a socket to the launcher. A byte from it ends the command at once; its
-closing ends it after the grace, in which the command may end by itself. After a line with the address of
-the job's head, the end of the job does that, and the launcher may go. All processes of the session end with
+terminal's signals. Standard input is a socket to the launcher. At its word the command ends at once; its
+closing ends the command after the grace, in which it may end by itself. If the leash follows the job, by its
+head's address, the end of the job does that, and the launcher may go. All processes of the session end with
 the command, found by its number, which no stranger can take on; the removed ones, a list in JSON, are folders
 and files that end with it. The launcher gets the command's wait status.
 """
@@ -11,6 +11,7 @@ and files that end with it. The launcher gets the command's wait status.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import select
@@ -20,10 +21,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any, Final
 
 from ..node import procs
+from ..node.loop import Loop
+
+if TYPE_CHECKING:
+    from ..node.line.gate import Seals
 
 TERM_S = 0.5  # from TERM to KILL
 SETTLE_S = 0.5  # after the command's end, for clients that end with their daemons on other machines
@@ -31,7 +36,35 @@ KILLED_S = 0.25  # for the kernel to end what was killed
 LEASH_S = TERM_S + SETTLE_S + KILLED_S + 0.25  # for a leash after `end_now`
 ANSWER_S = 5.0  # for a leash, beyond the limit that it was given
 _SHOWN_BYTES = 4000
-_MAX_HEAD_BYTES = 64 * 1024
+# Kinds of messages: to the leash, from it, and in place of one that never comes.
+_END: Final = "end"
+_FOLLOW: Final = "follow"
+_ANSWER: Final = "answer"
+_ENDED: Final = "ended"
+_GONE: Final = "gone"
+
+
+class _Line:
+    """Messages between a leash and its launcher: a kind and a value each, as a line of JSON."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock, self._rest = sock, b""
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def send(self, kind: str, value: object = None) -> None:
+        """Send a message, unless the other side is gone."""
+        with contextlib.suppress(OSError):
+            self.sock.sendall(json.dumps([kind, value]).encode() + b"\n")
+
+    def read(self) -> list[tuple[str, Any]]:
+        """Return the next messages; `_GONE` stands for the end of the other side."""
+        piece = b""
+        with contextlib.suppress(OSError):
+            piece = self.sock.recv(_SHOWN_BYTES)
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        return [tuple(json.loads(line)) for line in lines] if piece else [(_GONE, None)]
 
 
 # --- The launcher's side. ---
@@ -51,11 +84,11 @@ class Leashed:
     ) -> None:
         """Start it. removed: paths that end with it; stdout: in place of our file. Raises OSError."""
         self._said = os.fdopen(os.memfd_create("said"), "w+b")
-        self._sock, theirs = socket.socketpair()
+        sock, theirs = socket.socketpair()
         words = [sys.executable, "-P", "-m", __name__, str(grace_s), json.dumps(removed), *argv]
         with contextlib.ExitStack() as on_error, theirs:
             on_error.enter_context(self._said)
-            on_error.enter_context(self._sock)
+            on_error.enter_context(sock)
             self._leash = subprocess.Popen(
                 words,
                 stdin=theirs.fileno(),
@@ -65,63 +98,63 @@ class Leashed:
                 start_new_session=True,
             )
             on_error.pop_all()
-        self._status: int | None = None
+        self._line = _Line(sock)
+        self._told: dict[str, Any] = {}  # by kind
 
     @property
     def fd(self) -> int:
-        return self._sock.fileno()
+        return self._line.fileno()
 
     def wait(self, limit_s: float) -> bool:
         """Return True once the command has ended, False after the limit."""
-        self._leash.send_signal(signal.SIGCONT)  # a stopped leash would not report
-        return bool(select.select([self._sock], [], [], max(0.0, limit_s))[0])
+        return self._hear({_ENDED, _GONE}, limit_s)
+
+    def _hear(self, kinds: Set[str], limit_s: float) -> bool:
+        """Wait until the leash has told one of these kinds; return False after the limit."""
+        self._leash.send_signal(signal.SIGCONT)  # a stopped leash would not tell
+        end_s = time.monotonic() + limit_s
+        while kinds.isdisjoint(self._told):
+            if not select.select([self._line], [], [], max(0.0, end_s - time.monotonic()))[0]:
+                return False
+            self._told.update(self._line.read())
+        return True
 
     def end_now(self) -> None:
         """Ask for its end, without waiting."""
-        with contextlib.suppress(OSError):
-            self._sock.send(b"!")
+        self._line.send(_END)
 
     def follow(self, head: Mapping[str, Any], limit_s: float) -> str:
         """Let the leash end it after the job; return why it can't, or "".
 
         head: addrs, port, secret, lost_after; limit_s: for the head's answer to the leash.
         """
-        with contextlib.suppress(OSError):
-            self._sock.send(json.dumps({**head, "limit": limit_s}).encode() + b"\n")
-            if not self.wait(limit_s + ANSWER_S):
-                return "its leash does not answer"
-            said = self._sock.recv(_SHOWN_BYTES, socket.MSG_PEEK).decode()
-            if said.endswith("\n"):
-                self._sock.recv(_SHOWN_BYTES)
-                return said[:-1]
+        self._line.send(_FOLLOW, {**head, "limit": limit_s})
+        if not self._hear({_ANSWER, _ENDED, _GONE}, limit_s + ANSWER_S):
+            return "its leash does not answer"
+        if _ANSWER in self._told:
+            return str(self._told[_ANSWER])
         return f"mpirun was lost: {self.describe()[0]}"
 
     def leave(self) -> None:
         """Leave it to its leash, which follows the job."""
         self._leash.returncode = 0  # no longer waited for here
-        self._sock.close()
+        self._line.sock.close()
         self._said.close()
 
     def describe(self) -> tuple[str, bool]:
         """Return the end in words, and True for one by a signal."""
-        if self._status is None:
-            try:
-                said = self._sock.recv(16, socket.MSG_DONTWAIT)
-                self._status = int(said) if said else None
-            except BlockingIOError:
-                return "it has not ended", False
-            except OSError:
-                pass
-        if self._status is None:
+        if not self.wait(0.0):
+            return "it has not ended", False
+        if _ENDED not in self._told:
             return "its leash was killed", True
-        code, name = procs.describe_exit(self._status)
+        code, name = procs.describe_exit(self._told[_ENDED])
         return (f"it was killed by {name}", True) if name else (f"it ended with {code}", False)
 
     @property
     def code(self) -> int:
         """Exit code of the ended command; 128+n for a signal."""
-        self.describe()
-        return procs.describe_exit(9 if self._status is None else self._status)[0]
+        self.wait(0.0)
+        return procs.describe_exit(self._told.get(_ENDED, signal.SIGKILL))[0]
 
     def read_said(self) -> str:
         """Return the end of its output."""
@@ -139,7 +172,7 @@ class Leashed:
         except subprocess.TimeoutExpired:
             self._leash.kill()
             self._leash.wait()
-        self._sock.close()
+        self._line.sock.close()
         self._said.close()
 
 
@@ -149,7 +182,7 @@ class Leashed:
 def main(argv: Sequence[str]) -> int:
     """Run the command, and send its wait status."""
     grace_s, removed, command = float(argv[0]), json.loads(argv[1]), argv[2:]
-    launcher = socket.socket(fileno=0)
+    launcher = _Line(socket.socket(fileno=0))
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=procs.end_with_parent)
     except OSError as e:
@@ -157,7 +190,7 @@ def main(argv: Sequence[str]) -> int:
         status = (127 if isinstance(e, FileNotFoundError) else 126) << 8
     else:
         ended = os.pidfd_open(child.pid)
-        if not _wait(launcher, ended, grace_s):
+        if not _Leash(launcher, ended, grace_s).wait():
             # Not by `child`, which would wait for it without telling the status.
             _send(ended, signal.SIGTERM)
             _send(ended, signal.SIGCONT)
@@ -169,62 +202,69 @@ def main(argv: Sequence[str]) -> int:
         shutil.rmtree(path, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.unlink(path)  # noqa: PTH108 - a file
-    with contextlib.suppress(OSError):
-        launcher.send(b"%d" % status)
+    launcher.send(_ENDED, status)
     return 0
 
 
-def _wait(launcher: socket.socket, ended: int, grace_s: float) -> bool:
-    """Return True once the command has ended by itself, False when it is to be ended."""
-    while 0 in select.select([0, ended], [], [])[0]:
-        said = b""
-        with contextlib.suppress(OSError):
-            said = launcher.recv(_MAX_HEAD_BYTES)
-        if said and not said.endswith(b"\n"):
-            return False
-        if not said or _follow(launcher, json.loads(said), ended):
-            return bool(select.select([ended], [], [], grace_s)[0])
-    return True
+class _Leash:
+    """Finds the time to end the command, from the launcher's messages and the end of the job."""
 
+    def __init__(self, launcher: _Line, ended: int, grace_s: float) -> None:
+        self._loop, self._launcher, self._grace_s = Loop(), launcher, grace_s
+        self._left = self._following = False
+        self._over: list[bool] = []
+        self._loop.watch(ended, read=lambda: self._over.append(True))
+        self._loop.watch(launcher.fileno(), read=self._hear)
 
-def _follow(launcher: socket.socket, head: Mapping[str, Any], ended: int) -> bool:
-    """Wait until the head has ended its job, or the command has ended; return False if no head is reached.
+    def wait(self) -> bool:
+        """Return True once the command has ended by itself, False when it is to be ended."""
+        self._loop.run(lambda: bool(self._over))
+        return self._over[0]
 
-    The launcher gets a line with the reason, an empty one once the head is reached.
-    """
-    from pslaunch.runtime.shared import prove
+    def _hear(self) -> None:
+        for kind, value in self._launcher.read():
+            if kind == _END:
+                self._over.append(False)
+            elif kind == _FOLLOW:
+                self._dial(value)
+            else:
+                self._left = True
+                self._loop.watch(self._launcher.fileno())
+                if not self._following:
+                    self._begin_grace()
 
-    from ..node.line import gate
-    from ..node.line.wire import MessageLine
-    from ..node.loop import Loop
+    def _dial(self, head: Mapping[str, Any]) -> None:
+        from ..node.line import gate
 
-    over: list[str] = []
-    secret = bytes.fromhex(head["secret"])
-    try:
-        fd, seals = gate.dial(head["addrs"], head["port"], secret, gate.OBSERVER, head["limit"])
-    except (OSError, prove.ProofError) as e:
-        _tell(launcher, str(e))
-        return False
-    _tell(launcher, "")
-    with contextlib.closing(Loop()) as loop:
-        line = MessageLine[Any](
-            loop,
-            fd,
-            fd,
-            lost_after_s=head["lost_after"],
+        secret = bytes.fromhex(head["secret"])
+        call = functools.partial(gate.dial, head["addrs"], head["port"], secret, gate.OBSERVER, head["limit"])
+        self._following = True
+        self._loop.do_aside(call, functools.partial(self._follow, head["lost_after"]), self._stay)
+
+    def _follow(self, lost_after_s: float, found: tuple[int, Seals]) -> None:
+        """Watch the job by a line to its head."""
+        from ..node.line.wire import MessageLine
+
+        MessageLine[Any](
+            self._loop,
+            found[0],
+            found[0],
+            lost_after_s=lost_after_s,
             on_message=lambda _m: None,
-            on_lost=over.append,
-            seals=seals,
+            on_lost=self._begin_grace,
+            seals=found[1],
         )
-        loop.watch(ended, read=lambda: over.append("ended"))
-        loop.run(lambda: bool(over))
-        line.close()
-    return True
+        self._launcher.send(_ANSWER, "")
 
+    def _stay(self, error: Exception) -> None:
+        """Go on without the head, which was not reached."""
+        self._following = False
+        self._launcher.send(_ANSWER, str(error) or repr(error))
+        if self._left:
+            self._begin_grace()
 
-def _tell(launcher: socket.socket, text: str) -> None:
-    with contextlib.suppress(OSError):
-        launcher.send(f"{' '.join(text.split())}\n".encode())
+    def _begin_grace(self, _why: str = "") -> None:
+        self._loop.call_after(self._grace_s, lambda: self._over.append(False))
 
 
 def _send(pidfd: int, number: int) -> None:

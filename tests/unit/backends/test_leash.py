@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pslaunch.backends.leash import Leashed
+from pslaunch.backends.leash import ANSWER_S, Leashed
+from pslaunch.node.line.gate import Gate
+from pslaunch.node.loop import Loop
 from support.jobs import parent_of
 from support.process import poll_until, until_gone
 
@@ -30,10 +35,10 @@ signal.pause()
 
 
 @contextlib.contextmanager
-def leashed(script: str) -> Iterator[tuple[Leashed, list[int]]]:
+def leashed(script: str, removed: Sequence[str] = ()) -> Iterator[tuple[Leashed, list[int]]]:
     """Yield a leash with this script, and the pids that the script has printed."""
     read_fd, write_fd = os.pipe()
-    one = Leashed(["sh", "-c", script], os.environ, 60.0, stdout=write_fd)
+    one = Leashed(["sh", "-c", script], os.environ, 60.0, removed=removed, stdout=write_fd)
     os.close(write_fd)
     try:
         with os.fdopen(read_fd) as f:
@@ -119,7 +124,7 @@ def test_files_and_folders_end_with_the_command(tmp_path: Path) -> None:
     (folder / "hosts").touch()
     (file := tmp_path / "file").touch()
     one = Leashed(["sleep", "1000"], os.environ, 0.1, removed=[str(folder), str(file)])
-    one._sock.close()  # as by the launcher's end
+    one._line.sock.close()  # as by the launcher's end
     assert one._leash.wait(45) == 0
     one._said.close()
     assert [*tmp_path.iterdir()] == []
@@ -142,12 +147,88 @@ def test_closing_a_leash_leaves_no_descriptor() -> None:
     poll_until(lambda: len([*folder.iterdir()]) == before, describe="descriptors are left")
 
 
-def test_command_follows_no_job_whose_head_is_gone() -> None:
+SECRET = bytes(32)
+
+
+def make_head(port: int) -> dict[str, Any]:
+    return {"addrs": ["127.0.0.1"], "port": port, "secret": SECRET.hex(), "lost_after": 60.0}
+
+
+@pytest.fixture
+def gone_head() -> dict[str, Any]:
+    """Return the address of a head that is no longer there."""
     with socket.create_server(("127.0.0.1", 0)) as gone:
-        head = {"addrs": ["127.0.0.1"], "port": gone.getsockname()[1], "secret": "00" * 32, "lost_after": 3.0}
+        return make_head(gone.getsockname()[1])
+
+
+def test_command_follows_no_job_whose_head_is_gone(gone_head: dict[str, Any]) -> None:
     with leashed(TWO) as (one, _):
-        assert "Connection refused" in one.follow(head, 3.0)
+        assert "Connection refused" in one.follow(gone_head, 3.0)
         assert one.describe() == ("it has not ended", False)
         one.end_now()
         assert one.wait(10)
         assert one.describe() == ("it was killed by SIGTERM", True)
+
+
+def test_late_answer_of_a_leash_is_no_end(gone_head: dict[str, Any]) -> None:
+    with leashed("echo $$; exec sleep 1000") as (one, pids):
+        assert one.follow(gone_head, -ANSWER_S) == "its leash does not answer"
+        assert select.select([one.fd], [], [], 45)[0]
+        assert not one.wait(0)
+        assert one.describe() == ("it has not ended", False)
+        os.kill(pids[0], signal.SIGKILL)
+        assert one.wait(45)
+        assert one.describe() == ("it was killed by SIGKILL", True)
+
+
+def test_end_is_understood_behind_an_answer_that_nobody_has_read(gone_head: dict[str, Any]) -> None:
+    with leashed("echo $$; exec sleep 1000") as (one, pids):
+        one.follow(gone_head, -ANSWER_S)
+        assert select.select([one.fd], [], [], 45)[0]
+        os.kill(pids[0], signal.SIGKILL)
+        assert one._leash.wait(45) == 0
+        assert one.describe() == ("it was killed by SIGKILL", True)
+
+
+def test_asked_to_end_a_leash_that_follows_a_job_leaves_nothing(tmp_path: Path) -> None:
+    (folder := tmp_path / "folder").mkdir()
+    admitted: list[int] = []
+    with (
+        contextlib.closing(Loop()) as loop,
+        contextlib.closing(
+            Gate(
+                loop,
+                "127.0.0.1",
+                SECRET,
+                check=lambda _text: "",
+                admit=lambda _text, fd, _seals: admitted.append(fd),
+                note_refusal=pytest.fail,
+            )
+        ) as gate,
+        leashed(TWO, removed=[str(folder)]) as (one, pids),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        following = pool.submit(one.follow, make_head(gate.port), 45.0)
+        loop.run(lambda: bool(admitted))
+        try:
+            assert following.result(45) == ""
+            one.end_now()
+            assert one.wait(45)
+        finally:
+            os.close(admitted[0])
+    for pid in pids:
+        until_gone(pid, within_s=45)
+    assert not folder.exists()
+
+
+def test_asked_to_end_a_leash_does_not_wait_for_the_head_that_it_dials() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        leashed(TWO) as (one, _),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        silent.settimeout(45)
+        following = pool.submit(one.follow, make_head(silent.getsockname()[1]), 45.0)
+        with silent.accept()[0]:
+            one.end_now()
+            assert following.result(60) == "mpirun was lost: it was killed by SIGTERM"
