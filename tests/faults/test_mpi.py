@@ -178,7 +178,8 @@ def test_exception_explains_ranks_that_end_before_it_is_reported(hosts: Hosts, w
     shutil.copy(Path(__file__).parents[1] / "programs/mpi_train.py", workspace)
     place = MpiPlace(hosts, 5)
     program = ["mpi_train.py", "raise-unseen", find_library(hosts, 5)]
-    with running(place, workspace, *ALONE, *TIMES, program=program) as job:
+    env = {"OMPI_MCA_mpi_abort_delay": "60"}  # the others stay until the report has come
+    with running(place, workspace, *ALONE, f"--grace={GRACE_S:g}", program=program, env=env) as job:
 
         def is_missed(events: list[Event]) -> bool:
             return any("before aborting" in e["text"] for e in events if e["event"] == "line")
