@@ -16,9 +16,8 @@ from ..options.mpi_spec import MpiHost, MpiReach
 
 SHOWN_LINES: Final = 6  # of an output without a known cause
 MANY_HOSTS: Final = 64  # more than this number of ssh clients at once would be a burden
-ABORT_DELAY_S: Final = (
-    1  # from an MPI error, or MPI_Abort, to the end of its process; an integer for Open MPI
-)
+# From an MPI error, or MPI_Abort, to the end of its process; an integer for Open MPI.
+ABORT_DELAY_S: Final = 1
 # Runs ssh, and adds the host's name to the words of a failure: Open MPI 4 does not tell it.
 _SSH: Final = """\
 value= host=

@@ -72,9 +72,8 @@ class MpiReach(NamedTuple):
     hosts: tuple[MpiHost, ...]  # empty in an allocation, or where mpirun places by itself
     args: tuple[str, ...]  # passed to mpirun unchanged
     node: Node  # template of all nodes: folders on them, `dispatched`
-    in_place: Node | None = (
-        None  # template where all hosts see the launcher's folder; None: it is sent anyway
-    )
+    # Template where all hosts see the launcher's folder; None: it is sent anyway.
+    in_place: Node | None = None
     nic: str = ""  # of the launcher and the nodes, as in Site
     port: int = 0  # at which the launcher listens for agents, past the pservers' ports; 0: any
     agent_python: str | None = None  # path of the agents' Python; None: search
