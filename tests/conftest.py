@@ -26,7 +26,7 @@ from support.jobs import (
 )
 from support.openmpi import MpiPlace
 from support.process import poll_until
-from support.slurm import Slurm, run_slurm
+from support.slurm import Slurm, need_slurm, run_slurm
 from support.wheelhouse import make_wheelhouse
 from testbed import Hosts, why_not
 from testbed.kube import of_run
@@ -248,13 +248,23 @@ def make_set(count: int, *, bastion: bool = False) -> Hosts:
     return Hosts(count, bastion=bastion, run_id=mark, environment=f"{leaks.MARK}={mark}")
 
 
+@contextlib.contextmanager
+def keep_set() -> Iterator[Hosts]:
+    """Keep three hosts for many tests."""
+    hosts = make_set(3)
+    leaks.kept_hosts.add(hosts.id)
+    try:
+        with hosts:
+            yield hosts
+    finally:
+        leaks.kept_hosts.discard(hosts.id)
+
+
 @pytest.fixture(scope="session")
 def standing_hosts(check_leftovers_of_the_run: None) -> Iterator[Hosts]:
     """Three hosts for many tests, one after the other."""
-    with make_set(3) as hosts:
-        leaks.kept_hosts.add(hosts.id)
+    with keep_set() as hosts:
         yield hosts
-    leaks.kept_hosts.discard(hosts.id)
 
 
 @pytest.fixture
@@ -279,11 +289,9 @@ def make_hosts(check_leftovers: None) -> Iterator[Callable[..., Hosts]]:
 @pytest.fixture(scope="module")
 def standing_slurm(check_leftovers_of_the_run: None) -> Iterator[Slurm]:
     """Slurm on three hosts of its own, for the tests of a module."""
-    with make_set(3) as hosts:
-        leaks.kept_hosts.add(hosts.id)
-        with run_slurm(hosts) as slurm:
-            yield slurm
-    leaks.kept_hosts.discard(hosts.id)
+    need_slurm()
+    with keep_set() as hosts, run_slurm(hosts) as slurm:
+        yield slurm
 
 
 @pytest.fixture

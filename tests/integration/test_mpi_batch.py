@@ -13,7 +13,7 @@ import pytest
 from pslaunch.node import codes
 from support.openmpi import make_options
 from support.process import poll_until
-from support.slurm import Slurm
+from support.slurm import JOB_S, Slurm
 from support.trainings import SAVING
 from testbed import Hosts
 
@@ -57,6 +57,7 @@ def submit_saving(slurm: Slurm, folder: Path, *options: str) -> str:
     poll_until(
         lambda: said.exists() and said.read_text().count("ready") >= 4,
         describe=lambda: f"{slurm.get_job(job)}: {said.exists() and said.read_text()}",
+        timeout_s=JOB_S,
     )
     return job
 
@@ -84,7 +85,7 @@ def test_term_to_the_script_ends_the_job_in_order(slurm: Slurm, folder: Path) ->
 def test_time_limit_ends_the_job_in_order_before_it_comes(slurm: Slurm, folder: Path) -> None:
     job = submit_saving(slurm, folder)
     slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=1", check=True)
-    ended = slurm.wait(job, timeout_s=WARNED_S + 45.0)
+    ended = slurm.wait(job, timeout_s=WARNED_S + JOB_S)
     assert (ended["JobState"], ended["ExitCode"]) == ("FAILED", f"{codes.TERM}:0")
     assert has_saved(slurm, folder), (folder / "said").read_text()
 
@@ -94,6 +95,17 @@ def test_cancelled_job_saves_within_kill_wait(slurm: Slurm, folder: Path) -> Non
     slurm.run("scancel", job, check=True)
     assert slurm.wait(job)["JobState"] == "CANCELLED"
     assert has_saved(slurm, folder), (folder / "said").read_text()
+
+
+def test_waiting_for_a_job_that_is_not_shown_ends_with_its_limit(slurm: Slurm) -> None:
+    with pytest.raises(AssertionError, match="not within 0 s"):
+        slurm.wait("999", timeout_s=0.0)
+
+
+def test_job_that_was_left_pending_is_cancelled(slurm: Slurm) -> None:
+    job = slurm.run("sbatch", "--hold", "--parsable", "--wrap=true", check=True).stdout.strip()
+    slurm.end_jobs()
+    assert slurm.get_job(job)["JobState"] == "CANCELLED"
 
 
 @pytest.mark.parametrize("major", [4, 5])

@@ -16,6 +16,7 @@ from support.process import Started, poll_until
 from testbed import Hosts
 from testbed.hosts import PATH
 
+JOB_S = 150.0  # for a job on a busy machine
 PROGRAMS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client"}
 # A step's processes are those below its first: the hosts share one kernel, so a cgroup of a step would be
 # that of three hosts.
@@ -95,16 +96,16 @@ class Slurm:
         return self.hosts[0].run("env", marked, *argv, check=check)
 
     def get_job(self, job: str) -> dict[str, str]:
-        """Return the fields of a job, as the controller shows them."""
+        """Return the fields of a job, as the controller shows them; none if it does not answer."""
         said = self.run("scontrol", "--oneliner", "show", "job", job).stdout
         return dict(word.split("=", 1) for word in said.split() if "=" in word)
 
-    def wait(self, job: str, *, timeout_s: float = 45.0) -> dict[str, str]:
+    def wait(self, job: str, *, timeout_s: float = JOB_S) -> dict[str, str]:
         """Wait until a job is over on all hosts; return its fields."""
 
         def find_end() -> dict[str, str]:
             job_ = self.get_job(job)
-            return job_ if job_["JobState"] not in ("PENDING", "RUNNING", "COMPLETING") else {}
+            return job_ if job_.get("JobState", "PENDING") not in ("PENDING", "RUNNING", "COMPLETING") else {}
 
         return poll_until(
             find_end,
@@ -115,17 +116,26 @@ class Slurm:
 
     def end_jobs(self) -> None:
         """End what is left of any job, and wait until the hosts are free."""
-        if not self._is_idle():
-            self.run("scancel", "--full", "--signal=KILL", "--user=root")
-            poll_until(self._is_idle, describe=self.describe, every_s=0.2)
+
+        def cancel_all() -> bool:
+            queue = self.run("squeue", "--noheader")
+            if queue.stdout:
+                self.run("scancel", "--user=root")
+            return not (queue.returncode or queue.stdout) and self._is_idle()
+
+        poll_until(cancel_all, describe=self.describe, timeout_s=JOB_S, every_s=0.2)
+
+
+def need_slurm() -> None:
+    """Skip where Slurm is not installed."""
+    for program, package in PROGRAMS.items():
+        if not shutil.which(program, path=PATH):
+            pytest.skip(f"no {program}; apt-get install {package}, or .ci/run, brings it")
 
 
 @contextlib.contextmanager
 def run_slurm(hosts: Hosts) -> Iterator[Slurm]:
-    """Run Slurm on all hosts of a set; skips where it is not installed."""
-    for program, package in PROGRAMS.items():
-        if not shutil.which(program, path=PATH):
-            pytest.skip(f"no {program}; apt-get install {package}, or .ci/run, brings it")
+    """Run Slurm on all hosts of a set."""
     with contextlib.ExitStack() as stack:
         slurm = Slurm(hosts)
         slurm.start(stack)
