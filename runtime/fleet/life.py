@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..plan import Plan
 from ..pserver import pserver
 from ..remote import make_client
 from ..run import Run
-from ..settings import Settings, build_pserver_options, prepare
+from ..settings import Settings, build_pserver_options, get_settings, prepare
 from ..shared import env
 from ..strategy import Strategy
 from ..updater import ParamRules, Updater
@@ -170,6 +171,7 @@ class Fleet:
         part, settings = self._check_role("init_worker", server=False)
         if self._run is not None:
             raise RuntimeError("fleet.init_worker: called twice")
+        settings = replace(settings, seed=get_settings().seed)  # paddle.seed() may be newer than init()
         self._run = run = Run(settings, is_local=not part.servers)
         if self._program is not None:
             self.note_initialized()

@@ -302,10 +302,12 @@ def test_servers_go_on_from_saved_values(tmp_path: Path, mode: str) -> None:
 def test_table_keeps_rows_that_nobody_pushed(tmp_path: Path) -> None:
     train_loaded(tmp_path, 2, "sync", "1", "first")
     train_loaded(tmp_path, 2, "sync", "2", "second", "first")
+    train_loaded(tmp_path, 2, "sync", "2", "fresh")
     tables = []
-    for name in ("first", "second"):
+    for name in ("first", "second", "fresh"):
         with (tmp_path / name / "parameters.tar").open("rb") as f:
             tables.append(Parameters.from_tar(f)["embedding_0.w_0"])
+    assert (tables[0] != tables[2]).any(axis=1).all()
     same = (tables[0] == tables[1]).all(axis=1)
     assert same.sum() == 5000 - 3
     assert not same[[3, 4, 4321]].any()
