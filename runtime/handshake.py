@@ -75,10 +75,11 @@ def detect_protocol(begin: bytes) -> str:
     return ""
 
 
-def compare(theirs: Hello, ours: Hello, pserver: str) -> str:
+def compare(theirs: Hello, ours: Hello, pserver: str, listing: str = "of another trainer") -> str:
     """Return the first difference between trainer and pserver, with both values and the option; "" if none.
 
-    The trainer's own numbers (id, incarnation) in `ours` are ignored.
+    The trainer's own numbers (id, incarnation) in `ours` are ignored. `listing` names the owner of the list
+    of pservers that gave `ours` its place.
     """
     who = f"trainer {theirs.trainer_id}"
     for name in ("num_gradient_servers", "ports_num", "ports_num_for_sparse"):
@@ -97,7 +98,7 @@ def compare(theirs: Hello, ours: Hello, pserver: str) -> str:
     if (theirs.pserver, theirs.pservers) != (ours.pserver, ours.pservers):
         return (
             f"{pserver} is number {theirs.pserver} of {theirs.pservers} in the pservers of {who}, number "
-            f"{ours.pserver} of {ours.pservers} in those of another trainer (option pservers, in one order)"
+            f"{ours.pserver} of {ours.pservers} in those {listing} (option pservers, in one order)"
         )
     if theirs.shard != ours.shard:
         return f"{who} expects port number {theirs.shard} of its pserver at {pserver}; it is {ours.shard}"

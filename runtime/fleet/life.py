@@ -6,6 +6,7 @@ import sys
 import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..entry import ANY
 from ..plan import Plan
 from ..pserver import pserver
 from ..remote import make_client
-from ..run import Run
+from ..run import MODEL_NAME, Run
 from ..settings import Settings, build_pserver_options, get_settings, prepare
 from ..shared import env
 from ..strategy import Strategy
@@ -141,6 +142,8 @@ class Fleet:
                 f"it: let workers call fleet.load_persistables(exe, {dirname!r}) before fleet.init_worker()"
             )
         values = read_values(dirname, plan.trained)
+        count = len(plan.trained)
+        print(f"loaded the values of {count} parameters from {Path(dirname, MODEL_NAME).absolute()}")
         self._first = deal_values(values, rules.dense, rules.sparse, Ports.make(settings, part.index))
 
     def run_server(self) -> None:
@@ -151,7 +154,8 @@ class Fleet:
         part, settings = self._check_role("run_server", server=True)
         host, port = env.split_addr(part.servers[part.index], "server_endpoints")
         sys.stdout.flush()
-        if code := pserver.main(build_pserver_options(settings, host, str(port)), self._first):
+        place = (part.index, len(part.servers)) if self._first else None
+        if code := pserver.main(build_pserver_options(settings, host, str(port)), self._first, place):
             raise SystemExit(code)
 
     # -- worker

@@ -79,8 +79,9 @@ class Pserver:
         listeners: Sequence[Sequence[socket.socket]],
         log: ServerLog,
         first: Sequence[Sequence[First]] = (),
+        place: tuple[int, int] | None = None,
     ) -> None:
-        """`first`: values for the objects of each port, in place of trainer 0's."""
+        """`first`: values for the objects of each port, in place of trainer 0's; `place` has dealt them."""
         self._options, self._listeners, self._log = options, listeners, log
         self._roster = Roster(options.num_gradient_servers, options.ports, options.trainer_timeout_s)
         waits = [s for s in (options.stall_after_s, options.stall_timeout_s) if s]
@@ -94,7 +95,8 @@ class Pserver:
         self._present = -1
         self._met = False  # a trainer of this job has connected
         self._stalls: dict[int, tuple[float, int, str]] = {}  # shard -> since when, trainer, text
-        self._place: tuple[int, int] | None = None  # index in the trainers' list of pservers, and its length
+        self._place = place  # index in the trainers' list of pservers, and its length
+        self._listing = "by which it has loaded values" if place else "of another trainer"
         self._term = False  # set by TERM's handler, which may do nothing else
         self._code: int | None = None
         self._foreign: tuple[float, str] | None = None  # since when, text
@@ -306,7 +308,7 @@ class Pserver:
             pservers=place[1],
             shard=port,
         )
-        why = handshake.compare(hello, ours, me) or self._roster.admit(
+        why = handshake.compare(hello, ours, me, self._listing) or self._roster.admit(
             hello.trainer_id, hello.incarnation, addr
         )
         if not why:
@@ -481,8 +483,15 @@ class Pserver:
                 self._end(EX_TEMPFAIL, why, f"{env.TRAINER}/{trainer}")
 
 
-def main(argv: Sequence[str] | None = None, first: Sequence[Sequence[First]] = ()) -> int:
-    """Run the program; return its exit code. `first`: values for the objects of each port."""
+def main(
+    argv: Sequence[str] | None = None,
+    first: Sequence[Sequence[First]] = (),
+    place: tuple[int, int] | None = None,
+) -> int:
+    """Run the program; return its exit code.
+
+    `first`: values for the objects of each port of this pserver, which is number place[0] of place[1].
+    """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background process ignores INT
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no exception needed: nothing to clean up
     try:
@@ -496,7 +505,7 @@ def main(argv: Sequence[str] | None = None, first: Sequence[Sequence[First]] = (
     except OSError as e:
         return _refuse(EX_UNAVAILABLE if isinstance(e, ports.PortError) else EX_IOERR, e)
     with contextlib.closing(log):
-        return Pserver(options, listeners, log, first).serve()
+        return Pserver(options, listeners, log, first, place).serve()
 
 
 def _refuse(code: int, error: Exception) -> int:

@@ -313,6 +313,30 @@ def test_table_keeps_rows_that_nobody_pushed(tmp_path: Path) -> None:
     assert not same[[3, 4, 4321]].any()
 
 
+def test_servers_say_their_loaded_file(tmp_path: Path) -> None:
+    train_loaded(tmp_path, 1, "sync", "1", "model")
+    (tmp_path / "train.py").write_text(LOADING)
+    words = ("train.py", "sync", "1", "other", "model")
+    server, worker = run_by_hand(tmp_path, *make_local_blocks(1, 1), program=words)
+    assert [server.wait(), worker.wait()] == [0, 0], [server.output(), worker.output()]
+    loaded = f"loaded the values of 5 parameters from {tmp_path / 'model' / 'parameters.tar'}\n"
+    assert server.output().count(loaded) == 1
+
+
+def test_loaded_servers_refuse_workers_with_another_order_of_servers(tmp_path: Path) -> None:
+    train_loaded(tmp_path, 2, "sync", "1", "model")
+    *servers, worker = make_local_blocks(2, 1)
+    listed = ",".join(reversed(worker["PADDLE_PSERVERS_IP_PORT_LIST"].split(",")))
+    argv = [sys.executable, "train.py", "sync", "1", "other", "model"]
+    with contextlib.ExitStack() as stack:
+        for block in servers:
+            stack.enter_context(started(argv, cwd=tmp_path, env=os.environ | block))
+        other = os.environ | worker | {"PADDLE_PSERVERS_IP_PORT_LIST": listed}
+        process = stack.enter_context(started(argv, cwd=tmp_path, env=other))
+        assert process.wait() != 0
+        assert "in those by which it has loaded values (option pservers, in one order)" in process.output()
+
+
 SMALLER = {"[5000, 16]": "[5000, 8]", "[-1, 16]": "[-1, 8]"}
 LARGER = {"loss = ": "score = paddle.static.nn.fc(score, 3, name='more')\nloss = "}
 FIXED = {"16])\n": "16], param_attr=paddle.ParamAttr(trainable=False))\n"}

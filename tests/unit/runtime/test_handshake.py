@@ -177,6 +177,12 @@ def test_both_values_are_named(name: str, value: int, said: str) -> None:
     assert said in compare(HELLO, dataclasses.replace(HELLO, **{name: value}), "h:1")
 
 
+@pytest.mark.parametrize("listing", ["of another trainer", "by which it has loaded values"])
+def test_owner_of_the_other_list_of_pservers_is_named(listing: str) -> None:
+    other = dataclasses.replace(HELLO, pserver=1, pservers=2)
+    assert f"number 1 of 2 in those {listing} (" in compare(HELLO, other, "h:1", listing)
+
+
 def test_an_id_beyond_the_trainers_is_named() -> None:
     assert "num_gradient_servers" in compare(dataclasses.replace(HELLO, trainer_id=2), HELLO, "h:1")
     assert compare(HELLO, HELLO, "h:1") == ""
