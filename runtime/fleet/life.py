@@ -123,7 +123,7 @@ class Fleet:
         """Load the values that fleet.save_persistables() wrote to `dirname`, on every server.
 
         Without `dirname` the training begins with the values of worker 0. Raises ValueError if the file is
-        missing, damaged, or of another program.
+        missing or cut off, or has other shapes than the program, or values that are not finite.
         """
         part, settings = self._check_role("init_server", server=True)
         if dirname is None:

@@ -54,6 +54,8 @@ def read_values(dirname: str, configs: Mapping[str, ParamConfig]) -> Parameters:
             raise ValueError(f"{where}: {path} lacks {name}; it has {', '.join(found.keys())}")
         if (shape := found.get_shape(name)) != config.shape:
             raise ValueError(f"{where}: {path} has {name} with the shape {shape}, the program {config.shape}")
+        if not np.isfinite(found.get_array(name)).all():
+            raise ValueError(f"{where}: {path} has values of {name} that are not finite; take an older file")
     return found
 
 

@@ -1,0 +1,35 @@
+"""Values that servers load: files that are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pslaunch.runtime.fleet.loading import read_values
+from pslaunch.runtime.param_config import ParamConfig
+from pslaunch.runtime.parameters import Parameters
+
+CONFIGS = {"w": ParamConfig(name="w", rows=2, cols=3)}
+
+
+def save(folder: Path, value: float) -> None:
+    parameters = Parameters(CONFIGS)
+    parameters["w"] = np.full((2, 3), value)
+    parameters.save(folder / "parameters.tar")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_values_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+    save(tmp_path, value)
+    with pytest.raises(ValueError, match="has values of w that are not finite"):
+        read_values(str(tmp_path), CONFIGS)
+
+
+def test_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, 1.0)
+    path = tmp_path / "parameters.tar"
+    path.write_bytes(path.read_bytes()[:530])
+    with pytest.raises(ValueError, match=f"{path}: "):
+        read_values(str(tmp_path), CONFIGS)
