@@ -244,11 +244,14 @@ class Plan:
         return sums
 
     def _repeat_shows(self, batch: BatchInput, table: str, op: Lookup, place: int) -> F32:
-        """Return the shows and clicks [n, 2] of the samples to which the ids of a lookup belong."""
+        """Return the shows and clicks [n, 2] of the samples to which the ids of a lookup belong.
+
+        Those of its padding are 0, as its gradients are.
+        """
         columns = [batch.results[i].reshape(-1) for i in self._shows[table]]
         ids, offsets = batch.results[place], batch.offsets.get(op.sequence)
         uses = ids.size // batch.samples if offsets is None else np.diff(offsets) * ids[:1].size
-        return np.repeat(np.stack(columns, axis=1).astype(np.float32), uses, axis=0)
+        return op.clear_padding(np.repeat(np.stack(columns, axis=1).astype(np.float32), uses, axis=0), ids)
 
     def _run_forward(self, step: Step, results: list[Array], between: Callable[[], None]) -> None:
         for node in self._late:

@@ -41,11 +41,13 @@ class Lookup(Op, op="lookup"):
 
     def backward(self, step: Step, grad: F32, result: F32, ids: Ids) -> Grads:
         rows = grad if ids.ndim == 1 else grad.reshape(ids.size, grad.shape[-1])
-        padding = self.value.attrs["padding"]
-        if padding is not None:
-            rows = rows * (ids.reshape(-1, 1) != padding)
-        step.row_grads[self.value.name] = rows
+        step.row_grads[self.value.name] = self.clear_padding(rows, ids)
         return (None,)
+
+    def clear_padding(self, rows: F32, ids: Ids) -> F32:
+        """Return rows of these ids with zeros for the padding."""
+        padding = self.value.attrs["padding"]
+        return rows if padding is None else rows * (ids.reshape(-1, 1) != padding)
 
 
 def find_tables(values: Iterable[Value]) -> frozenset[str]:

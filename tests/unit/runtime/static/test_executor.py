@@ -15,6 +15,10 @@ from pslaunch.runtime.fleet import UserDefinedRoleMaker
 from pslaunch.runtime.fleet.life import Fleet
 from pslaunch.runtime.nn import functional as F  # as in PaddlePaddle's pages
 from pslaunch.runtime.nn.initializer import Assign, Constant, Initializer, TruncatedNormal
+from pslaunch.runtime.ops import Draw
+from pslaunch.runtime.plan import Plan
+
+Programs = tuple[static.Program, static.Program]
 
 IDS = np.array([[1], [4], [1]])
 LABELS = np.array([[1], [0], [1]])
@@ -156,6 +160,23 @@ def test_show_and_click_of_an_entry_rule_are_data_of_the_program(dtype: str) -> 
         executor.run(feed={"word": IDS, "show": np.ones((3, 1), dtype)}, fetch_list=[loss])
     counts = {name: np.ones((3, 1), dtype) for name in ("show", "click")}
     executor.run(feed={"word": IDS, **counts}, fetch_list=[loss])
+
+
+def test_padding_counts_neither_shows_nor_clicks(programs: Programs) -> None:
+    entry = paddle.distributed.ShowClickEntry("show", "click")
+    row = static.nn.sparse_embedding(static.data("word", [None, 3], "int64"), [5, 2], 0, entry=entry)
+    for name in ("show", "click"):
+        static.data(name, [None, 1])
+    loss = paddle.mean(row)
+    plan = Plan(programs[0].graph, [loss], loss)
+    columns = {"show": np.array([[3], [5]], np.float32), "click": np.array([[1], [0]], np.float32)}
+    batch = plan.prepare({"word": np.array([[1, 0, 0], [2, 1, 0]]), **columns})
+    (table,) = batch.keys
+    draw = Draw(seed=1, trainer=0, step=1)
+    keys, rows = plan.compute(batch, {}, {table: np.ones((3, 2), np.float32)}, draw, {}).sparse[table]
+    found = dict(zip(keys.tolist(), rows.tolist(), strict=True))
+    assert found[0] == [0] * 4
+    assert {key: own[:2] for key, own in found.items()} == {0: [0, 0], 1: [8, 1], 2: [5, 0]}
 
 
 def test_run_before_the_startup_program_is_refused() -> None:
