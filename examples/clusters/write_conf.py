@@ -70,14 +70,11 @@ class Kind:
 
     label: str
     files: tuple[str, ...]
-    waited: str  # for which `kubectl rollout status` waits
     account: Account
 
 
-SSH_SERVERS: Final = Kind("app=ssh-servers", ("ssh_servers.yaml",), "statefulset/ssh-servers", SSH)
-MPI_PODS: Final = Kind(
-    f"app in ({HEAD}, mpi-nodes)", ("head.yaml", "mpi-nodes.yaml"), "statefulset/mpi-nodes", MPI
-)
+SSH_SERVERS: Final = Kind("app=ssh-servers", ("ssh_servers.yaml",), SSH)
+MPI_PODS: Final = Kind(f"app in ({HEAD}, mpi-nodes)", ("head.yaml", "mpi-nodes.yaml"), MPI)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +94,18 @@ class Server:
 def read_pods(listing: Mapping[str, Any], kubectl: Sequence[str], kind: Kind = SSH_SERVERS) -> list[Server]:
     """The servers of `kubectl get pods -o json`, in order of their numbers. Raises ClusterError."""
     present = [pod for pod in listing["items"] if "deletionTimestamp" not in pod["metadata"]]
+    apply = " ".join(["kubectl apply", *(f"-f {file}" for file in kind.files)])
     if not present:
-        files = " ".join(f"-f {file}" for file in kind.files)
-        raise ClusterError(f"no pod has the label {kind.label}; kubectl apply {files} makes them")
-    waiting = [f"{pod['metadata']['name']} ({why})" for pod in present if (why := explain_not_ready(pod))]
+        raise ClusterError(f"no pod has the label {kind.label}; {apply} makes them")
+    waiting = {pod["metadata"]["name"]: why for pod in present if (why := explain_not_ready(pod))}
     if waiting:
+        sets = dict.fromkeys(f"statefulset/{name.rpartition('-')[0]}" for name in waiting)
         raise ClusterError(
-            f"not ready: {', '.join(waiting)}; "
-            f"kubectl rollout status {kind.waited} waits for them, kubectl describe pod says more"
+            f"not ready: {', '.join(f'{name} ({why})' for name, why in waiting.items())}; "
+            f"{' and '.join(f'kubectl rollout status {name}' for name in sets)} waits for them, "
+            "kubectl describe pod says more"
         )
-    return sort_servers(
+    servers = sort_servers(
         make_server(
             pod["metadata"]["name"],
             pod["status"].get("podIP", ""),
@@ -116,6 +115,9 @@ def read_pods(listing: Mapping[str, Any], kubectl: Sequence[str], kind: Kind = S
         )
         for pod in present
     )
+    if not select_nodes(servers):
+        raise ClusterError(f"no node beside {servers[0].name}; {apply} makes them")
+    return servers
 
 
 def explain_not_ready(pod: Mapping[str, Any]) -> str:

@@ -129,6 +129,9 @@ def test_only_a_public_key_is_mounted_and_no_key_is_in_an_image_or_the_repositor
     ]
     assert (FOLDER / ".gitignore").read_text().splitlines() == ["/access/", "/ws/"]
     assert "rm -f /etc/ssh/ssh_host_*\n" in (FOLDER / "account.sh").read_text()
+    # In the layer that would keep them, too.
+    (installing,) = (layer for layer in DOCKERFILE.split("\nRUN ") if "apt-get install" in layer)
+    assert re.search(r"rm .*/etc/ssh/ssh_host_\*$", installing, re.MULTILINE)
 
 
 @needs_openssh
@@ -235,6 +238,26 @@ def test_pods_that_are_not_ready_are_named_with_their_reasons(status: dict[str, 
     with pytest.raises(ClusterError) as e:
         write_conf.read_pods(listing(pod(0), pod(1, ready=False, **status)), ["kubectl"])
     assert str(e.value).startswith(f"not ready: {says}; kubectl rollout status statefulset/ssh-servers")
+
+
+def test_rollout_to_wait_for_is_that_of_the_pods_that_are_not_ready() -> None:
+    def waiting(name: str) -> dict[str, Any]:
+        found = pod(0, ready=False)
+        found["metadata"]["name"] = name
+        return found
+
+    head, node = waiting("mpi-head-0"), waiting("mpi-nodes-1")
+    with pytest.raises(ClusterError, match=r"; kubectl rollout status statefulset/mpi-head waits"):
+        write_conf.read_pods(listing(head), ["kubectl"], MPI_PODS)
+    with pytest.raises(ClusterError, match=r"/mpi-head and kubectl rollout status statefulset/mpi-nodes"):
+        write_conf.read_pods(listing(head, node), ["kubectl"], MPI_PODS)
+
+
+def test_head_without_nodes_is_refused() -> None:
+    head = pod(0)
+    head["metadata"]["name"] = "mpi-head-0"
+    with pytest.raises(ClusterError, match=r"no node beside mpi-head-0; kubectl apply -f head\.yaml -f mpi"):
+        write_conf.read_pods(listing(head), ["kubectl"], MPI_PODS)
 
 
 def test_an_address_is_checked() -> None:
