@@ -1,6 +1,6 @@
 """Failures of a cluster while a job runs: of memory, rights, the API server, a machine with its pods.
 
-The last two disturb all jobs of a cluster, so they have one of their own, with an image of an old Python.
+The last two disturb all jobs of a cluster, so each has one of its own.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from kubernetes import client, config
 
 from pslaunch.node import codes
 from support.jobs import QUICK, Event, finished, running
-from support.kube import Kube, KubePlace
+from support.kube import Kube, KubePlace, open_own
 from support.others import NO_BULLSEYE, bullseye_root
 from support.process import poll_until
-from testbed.kube import Cluster, why_not
+from testbed.kube import Cluster, of_run
 from testbed.kube.cluster import make_binding
 
 OOM_KILLED = 137
@@ -58,6 +58,8 @@ import signal
 print("ready", flush=True)
 signal.pause()
 """
+# Of a busy machine: a cluster is made, or waited for while another test has its own.
+LONG_S = 1200
 HELD = "kind: Job\nspec: {template: {spec: {schedulingGates: [{name: pslaunch.test/placed}]}}}\n"
 
 
@@ -116,7 +118,7 @@ def test_rights_that_an_api_server_knows_only_later_are_waited_for(
     (workspace / "held.yaml").write_text(HELD)
     with running(KubePlace(cluster, 2), workspace, *BOTH, f"--patch={workspace}/held.yaml") as job:
         place(cluster, 0)
-        job.until(lambda events: any(e["event"] == "job" for e in events), "the line")
+        job.until(lambda events: any(e["event"] == "job" for e in events), "the job")
         bind(False)
         place(cluster, 1)
         job.until_printed("99", ["trainer/0", "trainer/1"])  # the launcher has asked meanwhile
@@ -125,12 +127,10 @@ def test_rights_that_an_api_server_knows_only_later_are_waited_for(
         assert job.lines("trainer/0") == [str(i) for i in range(150)]
 
 
-@pytest.fixture(scope="module")
-def machines(check_leftovers_of_the_run: None) -> Iterator[Cluster]:
-    """A cluster for the tests of this module alone."""
-    if reason := why_not():
-        pytest.skip(reason)
-    with Cluster() as made:
+@pytest.fixture
+def machines(check_leftovers: None) -> Iterator[Cluster]:
+    """A cluster for this test alone."""
+    with open_own() as made:
         yield made
 
 
@@ -167,26 +167,27 @@ def write_image(root: Path, path: Path) -> None:
     layer.unlink()
 
 
+@pytest.mark.timeout(LONG_S)
 @pytest.mark.may_skip(NO_BULLSEYE)
-def test_image_of_python_3_9_runs_as_any_user(machines: Cluster, own: Kube, workspace: Path) -> None:
-    image, first, user = machines.folder / "old.tar", machines.nodes[0], random.randrange(10**5, 2**31)
-    write_image(bullseye_root(), image)
-    first.run("ctr", "-n", "k8s.io", "images", "import", image)
+def test_image_of_python_3_9_runs_as_any_user(cluster: Kube, workspace: Path) -> None:
+    image = cluster.kubeconfig.with_name("old.tar")  # nodes have another /tmp
+    user = random.randrange(10**5, 2**31)
+    try:
+        write_image(bullseye_root(), image)
+        of_run.load(OLD, image)
+    finally:
+        image.unlink(missing_ok=True)
     (workspace / "train.py").write_text("import os, sys; print(*sys.version_info[:2], os.getuid())")
     spec = {"securityContext": {"runAsUser": user}}
     (workspace / "patch.json").write_text(json.dumps({"kind": "Job", "spec": {"template": {"spec": spec}}}))
-    options = (
-        *BOTH,
-        f"--patch={workspace}/patch.json",
-        f"--image={OLD}",
-        f"--node_selector={HOST}={first.name}",
-    )
-    code, job = finished(KubePlace(own, 2), workspace, *options)
+    options = (*BOTH, f"--patch={workspace}/patch.json", f"--image={OLD}")
+    code, job = finished(KubePlace(cluster, 2), workspace, *options)
     assert code == 0, job.launcher.output()
     assert {*job.lines("trainer/0"), *job.lines("trainer/1")} == {f"3 9 {user}"}
     assert len(list((workspace / "log").glob("*/train.log"))) == 2
 
 
+@pytest.mark.timeout(LONG_S)
 def test_job_goes_on_while_the_api_server_is_away(machines: Cluster, own: Kube, workspace: Path) -> None:
     (workspace / "train.py").write_text(COUNT.format(lines=LINES))
     pods = KubePlace(own, 2)
@@ -194,16 +195,19 @@ def test_job_goes_on_while_the_api_server_is_away(machines: Cluster, own: Kube, 
     with running(pods, workspace, *BOTH) as job:
         job.until(lambda events: count_connected(events) == 2, "both nodes")  # before a program runs
         machines.stop_api()
-        back_s = time.monotonic() + AWAY_S
-        job.until(lambda events: any("opened again" in e.get("text", "") for e in events), "the loss")
-        poll_until(lambda: time.monotonic() > back_s, describe="time stands", timeout_s=2 * AWAY_S)
-        machines.start_api()
+        try:
+            back_s = time.monotonic() + AWAY_S
+            job.until(lambda events: any("opened again" in e.get("text", "") for e in events), "the loss")
+            poll_until(lambda: time.monotonic() > back_s, describe="time stands", timeout_s=2 * AWAY_S)
+        finally:
+            machines.start_api()
         assert job.launcher.wait(timeout_s=240.0) == 0, job.launcher.output()
         for trainer in ("trainer/0", "trainer/1"):
             assert job.lines(trainer) == [str(i) for i in range(LINES)]
     own.wait_until_gone()
 
 
+@pytest.mark.timeout(LONG_S)
 def test_machine_that_dies_ends_the_job(machines: Cluster, own: Kube, workspace: Path) -> None:
     (workspace / "train.py").write_text(WAIT)
     (workspace / "held.yaml").write_text(HELD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -17,7 +18,7 @@ from pslaunch.options.k8s_values import ROOT
 from support import leaks
 from support.jobs import PSLAUNCH, has
 from support.process import poll_until
-from testbed.kube import NAMESPACE, of_run, why_not
+from testbed.kube import NAMESPACE, Cluster, of_run, why_not
 from testbed.kube.cluster import PYTHON, RESTRICTED, ROLE, make_binding
 
 GONE_S = 60.0
@@ -163,6 +164,17 @@ def open_kube() -> Iterator[Kube]:
         yield kube
     finally:
         kube.close()
+
+
+@contextlib.contextmanager
+def open_own() -> Iterator[Cluster]:
+    """A cluster for one test, which may break it; on this machine one such at a time, since each is heavy."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Path(__file__).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with Cluster() as made:
+            yield made
 
 
 class KubePlace:

@@ -79,6 +79,13 @@ def make_binding(role: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def make_import(image: str, archive: Path | None = None) -> list[str | Path]:
+    """Return the command by which a node takes an image: one of `.ci/kube`, unless `archive` has it."""
+    name = image.partition(":")[0]
+    archive = archive or BUILT / Path(name).name
+    return ["ctr", "-n", "k8s.io", "images", "import", "--base-name", name, archive]
+
+
 def why_not() -> str:
     """Return the reason why no cluster can be made here; empty if one can."""
     if reason := hosts.why_not():
@@ -226,16 +233,7 @@ class Cluster:
         node.start("containerd", ["containerd", "--config", config, "--log-level=warn"])
         self._wait("containerd", lambda: _succeeds(node, "ctr", "version"))
         for image in (PAUSE, PYTHON):
-            self._load(image, node)
-
-    def _load(self, image: str, node: Node) -> None:
-        name = image.partition(":")[0]
-        node.run("ctr", "-n", "k8s.io", "images", "import", "--base-name", name, BUILT / Path(name).name)
-
-    def load(self, image: str) -> None:
-        """Bring another image of `.ci/kube` to all nodes."""
-        for node in self.nodes:
-            self._load(image, node)
+            node.run(*make_import(image))
 
     def _start_kubelet(self, node: Node) -> None:
         folder = node.folder
@@ -268,7 +266,7 @@ class Cluster:
 
     @property
     def cgroup(self) -> str:
-        """The name of the folder of the pods' cgroups, in each hierarchy."""
+        """The name of its links and its kubelets' cgroup; those of containers are in `k8s.io` (sweep.py)."""
         return sweep.LINK + self.id
 
     # -- the API, before any client library is loaded

@@ -14,7 +14,13 @@ from testbed.sweep import VARIABLE, ip
 
 BOOT = Path(__file__).with_name("node.sh")
 NAMESPACES = ("--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
-ENDS_S = 10.0
+ENDS_S = 60.0
+
+
+def make_entry(init: int, argv: Sequence[str | Path]) -> list[str]:
+    """Return the command line of this machine that runs `argv` on the node with this first process."""
+    spaces = ("--net", "--uts", "--ipc", "--mount", "--pid")
+    return ["nsenter", f"--target={init}", *spaces, "--wdns=/", *map(str, argv)]
 
 
 class Node:
@@ -28,7 +34,7 @@ class Node:
         self._set_id, self._number, self._network = set_id, number, network
         self._link = f"{network.bridge}.{number:x}"
         self._outer: subprocess.Popen[bytes] | None = None
-        self._init, self._init_fd = 0, -1
+        self.init, self._init_fd = 0, -1
         self._programs: dict[str, subprocess.Popen[bytes]] = {}
 
     def boot(self, others: Sequence[Node]) -> None:
@@ -46,8 +52,8 @@ class Node:
         with self._outer.stdin as stdin, self._outer.stdout as said:
             self._expect(said.readline(), b"up\n")
             pid = self._outer.pid
-            self._init = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
-            self._init_fd = os.pidfd_open(self._init)
+            self.init = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+            self._init_fd = os.pidfd_open(self.init)
             mac = self._network.mac(self._number)
             ip(
                 f"link add {self._link} type veth peer name eth0 address {mac} netns {pid}",
@@ -65,16 +71,11 @@ class Node:
     def _expect(self, said: bytes, wanted: bytes) -> None:
         assert said == wanted, f"{self.name} does not boot: {said.decode()}"
 
-    def enter(self, argv: Sequence[str | Path]) -> list[str]:
-        """Return the command line of this machine that runs `argv` on it."""
-        spaces = ("--net", "--uts", "--ipc", "--mount", "--pid")
-        return ["nsenter", f"--target={self._init}", *spaces, "--wdns=/", *map(str, argv)]
-
     def start(self, name: str, argv: Sequence[str | Path], environ: Mapping[str, str] = {}) -> None:
         """Start a program; its output is in FOLDER/NAME.log."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self._programs[name] = subprocess.Popen(
-                self.enter(argv),
+                make_entry(self.init, argv),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -105,7 +106,7 @@ class Node:
         """Run a command to its end; return its output, raise RuntimeError with it if it fails."""
         environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", VARIABLE: self._set_id}
         done = subprocess.run(
-            self.enter(argv),
+            make_entry(self.init, argv),
             env=environ,
             stdin=subprocess.DEVNULL,
             capture_output=True,
