@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ..errors import (
-    ClusterError,
     FileError,
     HostError,
     NodeLostError,
@@ -36,7 +35,7 @@ from .base import OF_ANOTHER, Ended, Line, News, Tell
 from .k8s_api import Cluster, open_cluster
 from .k8s_exec import Exec, has_answered
 from .k8s_later import delete, list_jobs
-from .k8s_pods import LOOK_S, POLL_S, Pods, PodWait, list_pods
+from .k8s_pods import AWAY, LOOK_S, POLL_S, Pods, PodWait, list_pods
 from .k8s_records import (
     BEGINNING,
     HELD,
@@ -66,7 +65,6 @@ HELLO_S: Final = 10.0  # for the head's first bytes
 SILENT_S: Final = 30.0  # limit of a pod's silence while it answers
 GONE_EXTRA_S: Final = 15.0  # past a pod's own time to end, for the cluster to remove it
 SHORTEST_GRACE_S: Final = 1
-AWAY: Final = (ClusterError, RightsError)  # for its first second an API server knows no rights
 TOLD_S: Final = 5.0  # for the cluster to tell the end of a pod
 LIMIT: Final = "activeDeadlineSeconds"
 # Kinds of a job's objects that its label finds; the Job first.
@@ -193,7 +191,8 @@ class K8sBackend:
 
     def _find_head(self, wait: PodWait) -> Line | Event:
         """Wait for pod 0; return a line to the head in it, or the end of its job. Raises PslaunchError."""
-        while True:
+
+        def look() -> Line | Event | None:
             first = self._pods.find_first()
             ended = first and get_state(first, "terminated")
             if ended and not read_end(ended):
@@ -202,10 +201,12 @@ class K8sBackend:
                 return found
             if wait.search_in_turn() and first and get_state(first, "running"):
                 with contextlib.suppress(HostError):  # the pod may end meanwhile
-                    if end := self._read_record(first):  # the job was over at once, and its pod lingers
-                        return end
-            if self._cancelled.wait(POLL_S):
-                raise NodeLostError("cancelled")
+                    return self._read_record(first)  # the job may be over at once, and its pod lingers
+            return None
+
+        head = wait.wait_for(look, self._cancelled)
+        assert head is not None
+        return head
 
     def _open_line(self, pod: Object) -> Line | Event | None:
         """Return a line to the head in a pod, the end of its job, or None if there is no head yet."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
 
-from ..errors import NodeLostError, PreflightError, PslaunchError
+from ..errors import ClusterError, NodeLostError, PreflightError, PslaunchError, RightsError
 from ..node import codes
 from .base import News, Tell
 from .k8s_api import Cluster
@@ -16,6 +16,10 @@ from .k8s_words import UNUSUAL, Cause, explain
 
 POLL_S: Final = 0.2
 LOOK_S: Final = 2.0  # between two looks for the reason why pods do not come
+REFUSED_S: Final = 10.0  # limit of refusals in a row by a server that has just begun
+AWAY: Final = (ClusterError, RightsError)  # for its first second an API server knows no rights
+
+T = TypeVar("T")
 
 
 class Pods:
@@ -60,19 +64,45 @@ class PodWait:
 
     def __init__(self, pods: Pods, count: int, tell: Tell, limit_s: float) -> None:
         self._pods, self._count, self._tell, self._limit_s = pods, count, tell, limit_s
-        self._began_s = self._looked_s = time.monotonic()
+        self._began_s = self._looked_s = self._answered_s = time.monotonic()
         self._told: set[str] = set()
 
     def wait_for_all(self, cancelled: threading.Event) -> None:
         """Wait until all pods have begun: more is not seen without an exec. Raises PslaunchError."""
+        self.wait_for(self._have_all_begun, cancelled)
+
+    def wait_for(self, look: Callable[[], T], cancelled: threading.Event) -> T:
+        """Return the first true result; the API may be away while the pods may be late.
+
+        Raises PslaunchError.
+        """
         while True:
-            pods = self._pods.find_all().values()
-            begun = [pod for pod in pods if get_state(pod, "running") or get_state(pod, "terminated")]
-            if len(begun) == self._count:
-                return
-            self.search_in_turn()
+            try:
+                if found := look():
+                    return found
+                self._answered_s = time.monotonic()
+            except AWAY as e:
+                is_refused = isinstance(e, RightsError) and time.monotonic() > self._answered_s + REFUSED_S
+                if is_refused or self._is_late():
+                    raise
+                self._tell_once(str(e))
             if cancelled.wait(POLL_S):
                 raise NodeLostError("cancelled")
+
+    def _have_all_begun(self) -> bool:
+        pods = self._pods.find_all().values()
+        begun = [pod for pod in pods if get_state(pod, "running") or get_state(pod, "terminated")]
+        if len(begun) < self._count:
+            self.search_in_turn()
+        return len(begun) == self._count
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._began_s + self._limit_s
+
+    def _tell_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._tell(News(text))
 
     def go_on(self, confirmed: threading.Event) -> None:
         """Tell why pods do not come, until all programs run."""
@@ -97,12 +127,10 @@ class PodWait:
     def search(self) -> None:
         """Search now. Raises PreflightError for a reason that does not pass, or has not in time."""
         self._looked_s = time.monotonic()
-        is_late = self._looked_s > self._began_s + self._limit_s
-        cause = self._pods.explain()
+        is_late, cause = self._is_late(), self._pods.explain()
         if cause and (is_late or not cause.waits):
             raise PreflightError(cause.text, cause.code)
         if is_late:
             raise PreflightError(f"the job's pods are not there within {self._limit_s:g} s (--wait_timeout)")
-        if cause and cause.text not in self._told:
-            self._told.add(cause.text)
-            self._tell(News(cause.text))
+        if cause:
+            self._tell_once(cause.text)

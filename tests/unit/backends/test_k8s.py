@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +19,7 @@ from pslaunch.backends.k8s import LIMIT, Given, K8sBackend, from_data, to_data
 from pslaunch.backends.k8s_api import Cluster
 from pslaunch.backends.k8s_errors import Right
 from pslaunch.backends.k8s_manifests import MAX_PACKAGE_BYTES
-from pslaunch.backends.k8s_pods import Pods
+from pslaunch.backends.k8s_pods import Pods, PodWait
 from pslaunch.backends.k8s_records import HELD, Object
 from pslaunch.backends.k8s_words import Cause
 from pslaunch.errors import ClusterError, FileError, HostError, SpecError
@@ -166,3 +168,23 @@ def test_reason_of_a_loss_is_found_after_an_error_of_the_api() -> None:
     killed = make_pod({"terminated": {"exitCode": 137, "reason": "OOMKilled"}})
     cause = Cause("j-0", 137, "pod j-0: its memory is full", waits=False)
     assert make_backend(Failing(1, killed, cause)).explain_loss() == (cause.text, 137)
+
+
+@pytest.mark.timeout(60)
+def test_api_that_is_away_while_pods_are_waited_for_does_not_end_the_job() -> None:
+    end = {"n": 0, "time": 0.0, "event": "end", "code": 0, "reason": "", "elapsed_s": 1.0, "failure": None}
+    pods = Failing(2, make_pod({"terminated": {"exitCode": 0, "message": json.dumps(end)}}))
+    wait = PodWait(cast(Pods, pods), 1, lambda _news: None, 60.0)
+    assert make_backend(pods)._find_head(wait) == end
+
+
+@pytest.mark.timeout(60)
+def test_api_that_is_away_does_not_end_the_wait_for_all_pods() -> None:
+    pods = Failing(2, make_pod({"running": {"startedAt": "2026-01-02T03:04:05Z"}}))
+    PodWait(cast(Pods, pods), 1, lambda _news: None, 60.0).wait_for_all(threading.Event())
+
+
+def test_api_that_stays_away_ends_the_wait() -> None:
+    pods = Failing(9, make_pod({"running": {}}))
+    with pytest.raises(ClusterError):
+        PodWait(cast(Pods, pods), 1, lambda _news: None, 0.0).wait_for_all(threading.Event())
