@@ -39,9 +39,10 @@ def check_cluster(
     plan = make_plan(spec, spec.job_name)
     port = choose_gate_port(place(plan, plan.nodes))
     package = manifests.pack_package(plan, environ)
-    attached = not spec.detach or bool(manifests.find_brought(plan, package))
+    brings = manifests.find_brought(plan, package) is not None
     *others, job = manifests.make_objects(plan, reach, package)
-    needs = find_needs([*others, manifests.make_secret(job), job], port, attached=attached)
+    objects = [*others, manifests.make_secret(job), job]
+    needs = find_needs(objects, port, attached=not spec.detach, brings=brings)
     try:
         cluster = open_cluster(reach.access, environ)
         try:

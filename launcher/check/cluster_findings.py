@@ -54,6 +54,11 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "exec", "problem",
         "let the namespace's administrator add to your Role: RULE; --detach runs a job without it",
     ),
+    "no transfer": FindingKind(
+        "exec", "problem",
+        "let the namespace's administrator add to your Role: RULE; without it, --detach runs a job whose "
+        "package is smaller (.pslaunchignore), or is in the image or a claim (--job_workspace, --pvc)",
+    ),
     "no line": FindingKind(
         "exec", "warning",
         "let the namespace's administrator add to your Role: RULE; without it, status, logs and fetch "
@@ -95,7 +100,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "let the namespace's administrator allow egress to the cluster's name servers, port 53",
     ),
 }  # fmt: skip
-OF_RIGHTS: Final = frozenset({"no right", "no exec"})
+OF_RIGHTS: Final = frozenset({"no right", "no exec", "no transfer"})
 
 
 class ClusterFinding(NamedTuple):
@@ -134,6 +139,7 @@ class Needs(NamedTuple):
     policies: tuple[Mapping[str, Any], ...]  # that come with the job
     port: int  # of the head
     attached: bool
+    brings: bool  # the package over the line to pod 0
 
 
 class ClusterSeen(NamedTuple):
@@ -153,7 +159,9 @@ class ClusterSeen(NamedTuple):
     secrets: Mapping[str, bool | None] = {}
 
 
-def find_needs(objects: Sequence[Mapping[str, Any]], port: int, *, attached: bool) -> Needs:
+def find_needs(
+    objects: Sequence[Mapping[str, Any]], port: int, *, attached: bool, brings: bool = False
+) -> Needs:
     """Return the needs of the objects of a job."""
     counts: dict[str, int] = {}
     for thing in objects:
@@ -164,7 +172,7 @@ def find_needs(objects: Sequence[Mapping[str, Any]], port: int, *, attached: boo
     jobs = [thing for thing in objects if thing["kind"] == "Job"]
     made = {thing["metadata"]["name"] for thing in objects if thing["kind"] == "Secret"}
     policies = tuple(thing for thing in objects if thing["kind"] == "NetworkPolicy")
-    return Needs(tuple(map(_find_pods, jobs)), counts, frozenset(made), policies, port, attached)
+    return Needs(tuple(map(_find_pods, jobs)), counts, frozenset(made), policies, port, attached, brings)
 
 
 def _find_pods(job: Mapping[str, Any]) -> Pods:
@@ -194,7 +202,7 @@ def find(seen: ClusterSeen, needs: Needs) -> list[ClusterFinding]:
         return [ClusterFinding("not reached", seen.failed)]
     return [
         *_judge_server(seen),
-        *_judge_rights(seen.missing, attached=needs.attached),
+        *_judge_rights(seen.missing, needs),
         *_judge_amounts(seen, needs),
         *(
             ClusterFinding("no secret", f"secret {name} does not exist in {seen.namespace}")
@@ -227,9 +235,9 @@ def _judge_server(seen: ClusterSeen) -> Iterator[ClusterFinding]:
         yield ClusterFinding("ending namespace", f"namespace {seen.namespace} is being deleted")
 
 
-def _judge_rights(missing: Sequence[Right], *, attached: bool) -> Iterator[ClusterFinding]:
+def _judge_rights(missing: Sequence[Right], needs: Needs) -> Iterator[ClusterFinding]:
     kinds = {
-        **dict.fromkeys(EXEC, "no exec" if attached else "no line"),
+        **dict.fromkeys(EXEC, "no transfer" if needs.brings else "no exec" if needs.attached else "no line"),
         **dict.fromkeys(LOOK, "no look"),
         **dict.fromkeys((*KUBECTL, *KUBECTL_POLICY), "no kubectl"),
     }

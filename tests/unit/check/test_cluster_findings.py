@@ -103,6 +103,14 @@ def test_exec_is_a_warning_for_a_detached_job() -> None:
     assert (finding.kind, finding.level) == ("no line", "warning")
 
 
+@pytest.mark.parametrize("attached", [True, False])
+def test_exec_is_a_problem_of_each_job_with_a_package_to_bring(attached: bool) -> None:
+    needs = make_needs(attached=attached)._replace(brings=True)
+    findings = find(GOOD._replace(missing=EXEC), needs)
+    assert [f.kind for f in findings] == ["no transfer"] and choose_exit_code(findings) == codes.RIGHTS
+    assert ".pslaunchignore" in findings[0].advice
+
+
 @pytest.mark.parametrize(
     ("quota", "amounts", "kinds"),
     [
