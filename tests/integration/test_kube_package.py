@@ -111,7 +111,7 @@ def apply_detached(
     cluster: Kube, kubeconfig: Path, workspace: Path, *options: str
 ) -> subprocess.CompletedProcess[str]:
     where = [f"--kubeconfig={kubeconfig}", f"--namespace={cluster.namespace}"]
-    own = [*where, f"--image={PYTHON}", "--server_num=0", "--linger=0", "--detach", *options]
+    own = [*where, f"--image={PYTHON}", "--server_num=0", "--linger=1", "--detach", *options]
     argv = [*PSLAUNCH, "k8s", "apply", *own, "train.py"]
     return subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False, timeout=240)
 
