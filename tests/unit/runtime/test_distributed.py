@@ -1,11 +1,22 @@
-"""Names of `distributed`: those that are refused name their substitute."""
+"""Names of `distributed`: Fleet's modules are found there, and refused names have their substitute."""
 
 from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import pslaunch.runtime as paddle
 from pslaunch.runtime import fleet, static
+
+FOLDER = Path(fleet.__file__).parent
+PAGE = (Path(__file__).parents[3] / "docs/fleet.md").read_text()
+STATEMENTS = re.findall(r"\| `(import pslaunch\.[^`]+)` \|$", PAGE, re.MULTILINE)
+assert len(STATEMENTS) == 5
 
 
 def test_datasets_name_their_substitute() -> None:
@@ -18,5 +29,24 @@ def test_datasets_name_their_substitute() -> None:
         static.Executor().train_from_dataset(None)
 
 
-def test_fleet_is_found_in_its_place_of_paddlepaddle() -> None:
+@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: path.stem)
+def test_modules_of_fleet_are_the_same_in_their_place_of_paddlepaddle(path: Path) -> None:
+    name = ".".join(path.relative_to(FOLDER.parent).with_suffix("").parts).removesuffix(".__init__")
+    before = fleet.util
+    found = importlib.import_module(f"pslaunch.runtime.distributed.{name}")
+    assert found is importlib.import_module(f"pslaunch.runtime.{name}")
+    assert found.__name__ == f"pslaunch.runtime.{name}"
     assert paddle.distributed.fleet is fleet
+    assert fleet.util is before
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_import_statements_of_the_page_work_in_a_new_process(statement: str) -> None:
+    subprocess.run([sys.executable, "-c", statement], check=True)
+
+
+@pytest.mark.parametrize("name", ["launch", "fleet.launch", "fleet.base.launch"])
+def test_missing_modules_are_refused_in_pythons_words(name: str) -> None:
+    whole = f"pslaunch.runtime.distributed.{name}"
+    with pytest.raises(ModuleNotFoundError, match=rf"^No module named '{re.escape(whole)}'$"):
+        importlib.import_module(whole)

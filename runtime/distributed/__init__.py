@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import sys
 
-from . import fleet, publish
-from .entry import CountFilterEntry, ProbabilityEntry, ShowClickEntry
-from .io import refuse_dataset
+from .. import fleet, publish
+from ..entry import CountFilterEntry, ProbabilityEntry, ShowClickEntry
+from ..io import refuse_dataset
 
 __all__ = [
     "CountFilterEntry",
@@ -20,9 +21,11 @@ __all__ = [
     "get_world_size",
 ]
 publish(__name__, __all__)
-# Imports of these by PaddlePaddle's names find the same modules.
-for _name in ("fleet", "fleet.base", "fleet.base.role_maker", "fleet.metrics"):
-    sys.modules[f"{__name__}.{_name}"] = importlib.import_module(f"pslaunch.runtime.{_name}")
+# Imports by PaddlePaddle's names find the same modules.
+sys.modules[f"{__name__}.fleet"] = fleet
+for _one in pkgutil.walk_packages(fleet.__path__, f"{fleet.__name__}."):
+    _name = f"{__name__}.fleet{_one.name.removeprefix(fleet.__name__)}"
+    sys.modules[_name] = importlib.import_module(_one.name)
 
 
 class QueueDataset:
