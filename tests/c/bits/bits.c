@@ -191,18 +191,18 @@ typedef struct word2vec {
     unsigned threads;
 } word2vec;
 
-static ps_matrix rows_of(float *at, size_t cols) {
+static ps_matrix make_rows(float *at, size_t cols) {
     return (ps_matrix){at, (ptrdiff_t)cols, 1};
 }
 
-static ps_matrix turned(float *at, size_t cols) {
+static ps_matrix transpose(float *at, size_t cols) {
     return (ps_matrix){at, 1, (ptrdiff_t)cols};
 }
 
 /* out [m, n] = start + a b. A bias has the row distance 0. */
 static int multiply(const word2vec *net, size_t m, size_t n, size_t k, ps_matrix a, ps_matrix b,
                     ps_matrix start, float *out) {
-    ps_product p = {m, n, k, a, b, start, rows_of(out, n)};
+    ps_product p = {m, n, k, a, b, start, make_rows(out, n)};
     return ps_matmul(&p, net->threads, NULL);
 }
 
@@ -222,23 +222,24 @@ static int learn(word2vec *net, const int64_t *ids, const int64_t *labels, uint6
     for (size_t c = 0; c < CONTEXT; c++)
         rc |= ps_gather(rows, l.k, EMBEDDING, index + c * SAMPLES, SAMPLES, x + c * EMBEDDING, INPUT, threads,
                         NULL);
-    rc |= multiply(net, SAMPLES, HIDDEN, INPUT, rows_of(x, INPUT), rows_of(w1, HIDDEN), (ps_matrix){b1, 0, 1},
-                   hidden);
+    rc |= multiply(net, SAMPLES, HIDDEN, INPUT, make_rows(x, INPUT), make_rows(w1, HIDDEN),
+                   (ps_matrix){b1, 0, 1}, hidden);
     rc |= ps_act_apply(PS_SIGMOID, hidden, SAMPLES, HIDDEN, threads, NULL);
-    rc |= multiply(net, SAMPLES, CLASSES, HIDDEN, rows_of(hidden, HIDDEN), rows_of(w2, CLASSES),
+    rc |= multiply(net, SAMPLES, CLASSES, HIDDEN, make_rows(hidden, HIDDEN), make_rows(w2, CLASSES),
                    (ps_matrix){b2, 0, 1}, scores);
     rc |= ps_cross_entropy(scores, labels, cost, SAMPLES, CLASSES, &errors, threads, NULL);
     for (size_t i = 0; i < SAMPLES; i++) scores[i * CLASSES + (size_t)labels[i]] -= 1;
-    rc |= multiply(net, HIDDEN, CLASSES, SAMPLES, turned(hidden, HIDDEN), rows_of(scores, CLASSES),
+    rc |= multiply(net, HIDDEN, CLASSES, SAMPLES, transpose(hidden, HIDDEN), make_rows(scores, CLASSES),
                    (ps_matrix){0}, g + W1 + B1);
     rc |= ps_sum_columns(scores, g + W1 + B1 + W2, SAMPLES, CLASSES, threads, NULL);
-    rc |= multiply(net, SAMPLES, HIDDEN, CLASSES, rows_of(scores, CLASSES), turned(w2, CLASSES),
+    rc |= multiply(net, SAMPLES, HIDDEN, CLASSES, make_rows(scores, CLASSES), transpose(w2, CLASSES),
                    (ps_matrix){0}, back);
     rc |= ps_act_undo(PS_SIGMOID, hidden, back, back, SAMPLES, HIDDEN, threads, NULL);
-    rc |= multiply(net, INPUT, HIDDEN, SAMPLES, turned(x, INPUT), rows_of(back, HIDDEN), (ps_matrix){0}, g);
+    rc |= multiply(net, INPUT, HIDDEN, SAMPLES, transpose(x, INPUT), make_rows(back, HIDDEN), (ps_matrix){0},
+                   g);
     rc |= ps_sum_columns(back, g + W1, SAMPLES, HIDDEN, threads, NULL);
-    rc |= multiply(net, SAMPLES, INPUT, HIDDEN, rows_of(back, HIDDEN), turned(w1, HIDDEN), (ps_matrix){0},
-                   x_grad);
+    rc |= multiply(net, SAMPLES, INPUT, HIDDEN, make_rows(back, HIDDEN), transpose(w1, HIDDEN),
+                   (ps_matrix){0}, x_grad);
     ps_clear_sums(rows, l.k * EMBEDDING);
     for (size_t c = 0; c < CONTEXT; c++)
         rc |= ps_add_rows(rows, l.k, EMBEDDING, index + c * SAMPLES, SAMPLES, x_grad + c * EMBEDDING, INPUT,
@@ -251,7 +252,7 @@ static int learn(word2vec *net, const int64_t *ids, const int64_t *labels, uint6
 }
 
 /* The whole network, trained as the example trains it but for dropout. */
-static int word2vec_training(ps_isa isa, unsigned threads) {
+static int train_word2vec(ps_isa isa, unsigned threads) {
     static word2vec net;
     ps_optim rule = rule_of(PS_ADAGRAD, 0);
     ps_init init = {.seed = 7, .table = 1, .kind = PS_INIT_NORMAL, .mean = 0, .std = 0.1F};
@@ -291,6 +292,6 @@ int main(void) {
     for (ps_isa isa = PS_ISA_BASE; isa <= PS_ISA_AVX512; isa++)
         for (unsigned threads = 1; threads < 4; threads += 2) failed |= train(isa, threads);
     for (ps_isa isa = PS_ISA_BASE; isa <= PS_ISA_AVX512; isa++)
-        for (unsigned threads = 1; threads <= 4; threads *= 2) failed |= word2vec_training(isa, threads);
+        for (unsigned threads = 1; threads <= 4; threads *= 2) failed |= train_word2vec(isa, threads);
     return failed;
 }
