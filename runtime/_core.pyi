@@ -126,7 +126,7 @@ def find_outside(  # returns the first column with an id that is not below its l
 # -- shards and frames: py_shard.c, documented in csrc/ps_shard.h and ps_frame.h
 
 # Values that an object has in place of trainer 0's: its name, values, dim of a table or 0, shard of the table
-# among so many. A table's are of all its rows.
+# among so many. A table's are of all its rows. The list is emptied: the shard copies its part.
 _First = tuple[str, _F32, int, int, int]
 
 def run_shard(

@@ -123,7 +123,7 @@ static int do_create(ps_shard *s, ps_peer *p, ps_err *err) {
         if (code == PS_OK)
             code = ps_object_new(&s->objects[s->objects_n], &spec, p->trainer, s->config.trainers, err);
         if (code < 0) return code;
-        code = ps_first_apply(s->config.first, s->config.first_n, s->objects[s->objects_n], err);
+        code = ps_first_apply(s->config.first, s->config.first_n, s->objects[s->objects_n], s->pass, err);
         if (code == PS_OK) s->objects_n++;
         else ps_object_free(s->objects[s->objects_n]);
         return code;

@@ -44,7 +44,7 @@ typedef struct ps_shard_config {
     int mailbox_fd;         /* read end; borrowed */
     int event_fd;           /* write end; borrowed */
     int64_t stall_after_ms; /* report a longer wait, and again each time it doubles; 0: never */
-    const ps_first *first;  /* [first_n], borrowed */
+    ps_first *first;        /* [first_n], borrowed; values are released when an object has them */
     size_t first_n;
 } ps_shard_config;
 

@@ -4,39 +4,43 @@
 #include "ps_serve.h"
 #include "py_args.h"
 
-/* Read the tuple of one object's first values: name, array, dim, shard, shards. */
-static int get_first(PyObject *tuple, ps_first *f, Py_buffer *view) {
+/* Copy the tuple of one object's first values: name, array, dim, shard, shards. */
+static int get_first(PyObject *tuple, ps_first *f) {
     PyObject *array;
+    Py_buffer view = {0};
+    ps_err err = {0};
+    const char *name;
+    unsigned int dim, shard, shards;
     if (!PyTuple_Check(tuple)) {
         PyErr_SetString(PyExc_TypeError, "first: expected tuples of name, values, dim, shard and shards");
         return -1;
     }
-    if (!PyArg_ParseTuple(tuple, "sOIII", &f->name, &array, &f->dim, &f->shard, &f->shards)) return -1;
-    if (py_array(array, view, PY_F32, false, f->name) < 0) return -1;
-    f->values = view->buf, f->n = py_items(view);
-    return 0;
+    if (!PyArg_ParseTuple(tuple, "sOIII", &name, &array, &dim, &shard, &shards)) return -1;
+    if (py_array(array, &view, PY_F32, false, name) < 0) return -1;
+    int code = ps_first_copy(f, name, view.buf, py_items(&view), dim, shard, shards, &err);
+    PyBuffer_Release(&view);
+    if (code < 0) py_raise(&err);
+    return code;
 }
 
-/* Serve with the first values of `list`, which are borrowed for that time. */
+/* Serve with the first values of `list`, which is emptied: the shard has copies until objects have them. */
 static PyObject *run_with(ps_shard_config *config, PyObject *list) {
     PyObject *result = NULL;
     size_t n = (size_t)PyList_Size(list);
     ps_err err = {0};
     int code = 0;
     ps_first *first = PyMem_Calloc(n + 1, sizeof *first);
-    Py_buffer *views = PyMem_Calloc(n + 1, sizeof *views);
-    if (first == NULL || views == NULL) PyErr_NoMemory(), code = -1;
+    if (first == NULL) PyErr_NoMemory(), code = -1;
     for (size_t i = 0; code == 0 && i < n; i++)
-        code = get_first(PyList_GetItem(list, (Py_ssize_t)i), &first[i], &views[i]);
-    if (code == 0) {
+        code = get_first(PyList_GetItem(list, (Py_ssize_t)i), &first[i]);
+    if (code == 0 && PyList_SetSlice(list, 0, (Py_ssize_t)n, NULL) == 0) {
         config->first = first, config->first_n = n;
         Py_BEGIN_ALLOW_THREADS
         code = ps_shard_run(config, &err);
         Py_END_ALLOW_THREADS
         result = code < 0 ? py_raise(&err) : Py_NewRef(Py_None);
     }
-    for (size_t i = 0; views != NULL && i < n; i++) PyBuffer_Release(&views[i]);
-    PyMem_Free(views);
+    for (size_t i = 0; first != NULL && i < n; i++) ps_first_release(&first[i]);
     PyMem_Free(first);
     return result;
 }

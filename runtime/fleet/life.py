@@ -16,6 +16,7 @@ from ..client import Client
 from ..entry import ANY
 from ..plan import Plan
 from ..pserver import pserver
+from ..pserver.threads import First
 from ..remote import make_client
 from ..run import MODEL_NAME, Run
 from ..settings import Settings, build_pserver_options, get_settings, prepare
@@ -23,7 +24,7 @@ from ..shared import env
 from ..strategy import Strategy
 from ..updater import ParamRules, Updater
 from .base.role_maker import PaddleCloudRoleMaker, Part
-from .loading import First, Ports, deal_values, read_values
+from .loading import Ports, deal_values, read_values
 
 if TYPE_CHECKING:
     from ..static.program import Program  # at run time it would import this module

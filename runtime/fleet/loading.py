@@ -11,10 +11,9 @@ import numpy as np
 from .. import blocks
 from ..param_config import ParamConfig
 from ..parameters import Parameters
+from ..pserver.threads import First
 from ..run import MODEL_NAME
 from ..settings import Settings
-
-First = tuple[str, object, int, int, int]  # _core.run_shard
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -78,14 +78,17 @@ class Pserver:
         options: Options,
         listeners: Sequence[Sequence[socket.socket]],
         log: ServerLog,
-        first: Sequence[Sequence[First]] = (),
+        first: Sequence[list[First]] = (),
         place: tuple[int, int] | None = None,
     ) -> None:
-        """`first`: values for the objects of each port, in place of trainer 0's; `place` has dealt them."""
+        """`first`: values for the objects of each port, in place of trainer 0's; `place` has dealt them.
+
+        Shards empty these lists.
+        """
         self._options, self._listeners, self._log = options, listeners, log
         self._roster = Roster(options.num_gradient_servers, options.ports, options.trainer_timeout_s)
         waits = [s for s in (options.stall_after_s, options.stall_timeout_s) if s]
-        dealt = first or [()] * options.ports
+        dealt = first or [[] for _ in range(options.ports)]
         self._shards = [Shard(i, options, min(waits, default=0.0), dealt[i]) for i in range(options.ports)]
         self._selector = selectors.DefaultSelector()
         self._unproven: Places[_Unproven] = Places()
@@ -485,7 +488,7 @@ class Pserver:
 
 def main(
     argv: Sequence[str] | None = None,
-    first: Sequence[Sequence[First]] = (),
+    first: Sequence[list[First]] = (),
     place: tuple[int, int] | None = None,
 ) -> int:
     """Run the program; return its exit code.

@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from .. import _core
@@ -23,9 +23,8 @@ CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, STATS, DROPPED = range(1, 9)
 class Shard:
     """A shard's thread and its two pipes."""
 
-    def __init__(
-        self, number: int, options: Options, stall_after_s: float, first: Sequence[First] = ()
-    ) -> None:
+    def __init__(self, number: int, options: Options, stall_after_s: float, first: list[First]) -> None:
+        """`first`: values for its objects; the list is emptied when the shard has copies."""
         mail_out, self._mail = os.pipe()
         self.events, event_in = os.pipe()
         os.set_blocking(self.events, False)
@@ -36,7 +35,7 @@ class Shard:
         def run() -> None:
             try:
                 trainers, epoch = options.num_gradient_servers, options.epoch
-                _core.run_shard(trainers, epoch, mail_out, event_in, stall_after_s, list(first))
+                _core.run_shard(trainers, epoch, mail_out, event_in, stall_after_s, first)
             except BaseException as e:
                 self.failure = e
             finally:

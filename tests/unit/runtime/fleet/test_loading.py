@@ -10,6 +10,8 @@ import pytest
 from pslaunch.runtime.fleet.loading import read_values
 from pslaunch.runtime.param_config import ParamConfig
 from pslaunch.runtime.parameters import Parameters
+from pslaunch.runtime.pserver.pserver_options import parse_options
+from pslaunch.runtime.pserver.threads import STATS, First, Shard
 
 CONFIGS = {"w": ParamConfig(name="w", rows=2, cols=3)}
 
@@ -33,3 +35,13 @@ def test_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:530])
     with pytest.raises(ValueError, match=f"{path}: "):
         read_values(str(tmp_path), CONFIGS)
+
+
+def test_shard_empties_the_list_of_values_that_it_has_copied() -> None:
+    rows = np.ones((1000, 4), np.float32)
+    first: list[First] = [("w", rows, 4, 0, 2)]
+    shard = Shard(0, parse_options(["--num_gradient_servers=1"], {}), 0.0, first)
+    shard.stop()
+    assert [kind for kind, *_ in shard.join()] == [STATS]
+    assert shard.failure is None
+    assert first == []
