@@ -1,8 +1,8 @@
 /* A table that grows, and SHA-256, in the C core alone.
 
-   tables rows DIM ROWS   push so many keys, 1,000 at a time, in random order: the slowest push in seconds of
-   its thread, the median push, and the bytes of the table. tables sha MIB         the seconds of a digest by
-   the processor's instructions, and without them. */
+   "rows" pushes so many keys, 1,000 at a time, in random order, and prints the slowest push in seconds of its
+   thread, the median push, and the bytes of the table. "sha" prints the seconds of a digest by the
+   processor's instructions, and without them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,8 +75,15 @@ static void digest(size_t mib) {
 }
 
 int main(int argc, char **argv) {
-    check(argc > 2, "usage: tables rows DIM ROWS | tables sha MIB; this");
-    if (strcmp(argv[1], "sha") == 0) digest(strtoul(argv[2], NULL, 10));
-    else grow((uint32_t)strtoul(argv[2], NULL, 10), strtoul(argv[3], NULL, 10));
+    if (argc == 3 && strcmp(argv[1], "sha") == 0) {
+        digest(strtoul(argv[2], NULL, 10));
+        return 0;
+    }
+    size_t rows = argc == 4 && strcmp(argv[1], "rows") == 0 ? strtoul(argv[3], NULL, 10) : 0;
+    if (rows < PUSH) {
+        fprintf(stderr, "usage: tables rows DIM ROWS, with at least 1000 rows | tables sha MIB\n");
+        return 2;
+    }
+    grow((uint32_t)strtoul(argv[2], NULL, 10), rows);
     return 0;
 }
