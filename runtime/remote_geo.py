@@ -130,7 +130,7 @@ class _Exchange:
 
     call: int
     dense: dict[str, tuple[F32, F32]]
-    rows: dict[str, tuple[U64, F32, F32]]
+    rows: dict[str, tuple[F32, F32]]
 
 
 class GeoUpdater(RemoteUpdater):
@@ -213,8 +213,7 @@ class GeoUpdater(RemoteUpdater):
         }
         dense = {name: (copy.own.copy(), np.empty_like(copy.own)) for name, copy in self._dense.items()}
         rows = {
-            name: (rows.keys, rows.copy.own.copy(), np.empty_like(rows.copy.own))
-            for name, rows in self._rows.items()
+            name: (rows.copy.own.copy(), np.empty_like(rows.copy.own)) for name, rows in self._rows.items()
         }
         for one in self._rows.values():
             one.note_pushed()
@@ -222,7 +221,7 @@ class GeoUpdater(RemoteUpdater):
             changes,
             {name: values for name, (_, values) in dense.items()},
             row_changes,
-            {name: (keys, values) for name, (keys, _, values) in rows.items()},
+            {name: (self._rows[name].keys, values) for name, (_, values) in rows.items()},
         )
         self._exchange = _Exchange(call=call, dense=dense, rows=rows)
         self.client.progress()
@@ -234,7 +233,7 @@ class GeoUpdater(RemoteUpdater):
         self.client.wait(self._exchange.call)
         for name, (pushed, values) in self._exchange.dense.items():
             self._dense[name].take(slice(None), pushed, values)
-        for name, (_, pushed, values) in self._exchange.rows.items():
+        for name, (pushed, values) in self._exchange.rows.items():
             rows = self._rows[name]
             rows.copy.take(slice(len(values)), pushed, values)
             rows.keep_used()
