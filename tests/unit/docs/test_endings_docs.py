@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+from pslaunch.backends import leash, mpi
 from pslaunch.node import codes, ending, procs
 from pslaunch.node.head import head, supervise
 from pslaunch.node.line import wire
@@ -71,6 +72,7 @@ def test_bounds_and_codes_on_the_page_are_those_of_the_code() -> None:
         f"{look} + grace + {kill}",
         f"lost_after + grace + {kill}",
         f"lease + grace + {kill}",
+        f"{mpi.DIAL_S + leash.ANSWER_S:g} s + grace + {kill}",
         f"stall_timeout + {look} + grace + {kill}",
         f"stall_timeout + {dialer.ATTEMPT_S:g} s + {look} + grace + {kill}",
         "no program was started",
