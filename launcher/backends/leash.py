@@ -36,7 +36,7 @@ KILLED_S = 0.25  # for the kernel to end what was killed
 LEASH_S = TERM_S + SETTLE_S + KILLED_S + 0.25  # for a leash after `end_now`
 ANSWER_S = 5.0  # for a leash, beyond the limit that it was given
 _SHOWN_BYTES = 4000
-# Kinds of messages: to the leash, from it, and in place of one that never comes.
+# Kinds of messages: to the leash; from it; and for an end without a message.
 _END: Final = "end"
 _FOLLOW: Final = "follow"
 _ANSWER: Final = "answer"
