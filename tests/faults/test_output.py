@@ -146,7 +146,7 @@ def test_empty_lines_without_end_do_not_delay_the_end(place: Place, workspace: P
         began_s = own_s()
         launcher.send_signal(signal.SIGINT)
         assert launcher.wait() == codes.INT
-        assert own_s() - began_s < 2 + 2
+        assert own_s() - began_s < 30  # the last of their lines would take minutes
     finally:
         launcher.kill()
         launcher.wait()
