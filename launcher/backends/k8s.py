@@ -65,7 +65,7 @@ HELLO_S: Final = 10.0  # for the head's first bytes
 SILENT_S: Final = 30.0  # limit of a pod's silence while it answers
 GONE_EXTRA_S: Final = 15.0  # past a pod's own time to end, for the cluster to remove it
 SHORTEST_GRACE_S: Final = 1
-TOLD_S: Final = 5.0  # for the cluster to tell the end of a pod
+TOLD_S: Final = 5.0  # for the cluster to tell the beginning or end of a pod
 LIMIT: Final = "activeDeadlineSeconds"
 # Kinds of a job's objects that its label finds; the Job first.
 KINDS: Final = (
@@ -268,12 +268,14 @@ class K8sBackend:
                     raise
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
-        pod = self._pods.seen.get(node.name)
-        if not (pod and get_state(pod, "running")):
+        pod, end_s = self._pods.seen.get(node.name), time.monotonic() + TOLD_S
+        while not (pod and get_state(pod, "running")):
             of_job = f"{OF_JOB}={node.name.rpartition('-')[0]}"
             pod = list_pods(self._cluster, of_job).get(node.name)
-        if not (pod and get_state(pod, "running")):
-            raise FileError(f"{node.name}: {NO_PODS}")
+            if not pod or get_state(pod, "terminated") or time.monotonic() > end_s:
+                raise FileError(f"{node.name}: {NO_PODS}")
+            if not get_state(pod, "running") and self._cancelled.wait(POLL_S):
+                raise NodeLostError("cancelled")
         return self._answer_whole(pod, words)
 
     def _answer_whole(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:

@@ -37,7 +37,7 @@ else:
             with socket.create_connection(("talk-head", 7163), 3) as sock:
                 print(sock.recv(100).decode(), flush=True)
             break
-        except ConnectionError:
+        except OSError:  # refused, or lost until the service is known there
             assert time.monotonic() < end_s
             time.sleep(0.1)
 """

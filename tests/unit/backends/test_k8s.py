@@ -23,7 +23,7 @@ from pslaunch.backends.k8s_pods import Pods, PodWait
 from pslaunch.backends.k8s_records import HELD, Object
 from pslaunch.backends.k8s_words import Cause
 from pslaunch.errors import ClusterError, FileError, HostError, SpecError
-from pslaunch.node.job import Package
+from pslaunch.node.job import Node, Package
 from pslaunch.options.k8s_spec import Access, K8sReach
 from pslaunch.options.k8s_values import SecretKey
 from pslaunch.options.local_spec import make_local_site
@@ -188,3 +188,24 @@ def test_api_that_stays_away_ends_the_wait() -> None:
     pods = Failing(9, make_pod({"running": {}}))
     with pytest.raises(ClusterError):
         PodWait(cast(Pods, pods), 1, lambda _news: None, 0.0).wait_for_all(threading.Event())
+
+
+@pytest.mark.timeout(60)
+def test_pod_that_is_not_shown_as_running_yet_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting, running = make_pod({"waiting": {"reason": "x"}}), make_pod({"running": {"startedAt": "x"}})
+    looks = [waiting, waiting, running]
+    monkeypatch.setattr(k8s, "list_pods", lambda _cluster, _label: {"j-1": looks.pop(0)})
+    backend = make_backend(Failing(0, make_pod({})))
+    backend._cluster = cast(Cluster, None)
+    monkeypatch.setattr(backend, "_answer_whole", lambda pod, _words: iter([json.dumps(pod).encode()]))
+    (answered,) = backend.ask(Node(1, "j-1", ""), ["read"])
+    assert b"running" in answered and not looks
+
+
+def test_pod_that_has_ended_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = make_pod({"terminated": {"exitCode": 0}})
+    monkeypatch.setattr(k8s, "list_pods", lambda _cluster, _label: {"j-1": ended})
+    backend = make_backend(Failing(0, ended))
+    backend._cluster = cast(Cluster, None)
+    with pytest.raises(FileError, match="no pod of it runs any more"):
+        backend.ask(Node(1, "j-1", ""), ["read"])
