@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
-from .errors import FileError, PslaunchError, SpecError
+from .errors import FileError, PslaunchError
 from .node import codes
 from .node.logs import clean_lines
 from .options.typer_glue import (
@@ -30,10 +29,11 @@ from .options.typer_glue import (
     make_flag_option,
     report_usage_errors,
 )
+from .place import ask_place
 
 if TYPE_CHECKING:
     from .options.sources import Given
-    from .options.spec import Elsewhere, JobSpec
+    from .options.spec import JobSpec
 
 BROKEN_PIPE: Final = codes.SIGNAL_BASE + 13
 CANT_WRITE: Final = "can't write to standard output"
@@ -287,65 +287,10 @@ def _read_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> tuple[Jo
 
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or a unique beginning of it.")]
-# Options of later shells, by which they find jobs on other machines.
-OF_PLACE: Final[dict[str, tuple[str, str]]] = {
-    "conf": ("FILE", "Ask the first host of this conf.py. [default: the jobs known on this machine]"),
-    "namespace": ("NAME", "Ask the cluster for the jobs in this namespace. [default: the context's]"),
-    "context": ("NAME", "Ask the cluster of this context. [default: the current one]"),
-    "kubeconfig": ("FILE", "Ask the cluster of this kubeconfig. [default: KUBECONFIG, else ~/.kube/config]"),
-}
-
-
-def _ask_place(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that choose the place to ask; the command gets it as `elsewhere`, None if not given."""
-
-    @functools.wraps(command)
-    def run(ctx: typer.Context, **values: Any) -> None:
-        command(ctx, elsewhere=_find_elsewhere(ctx, *map(values.pop, OF_PLACE)), **values)
-
-    signature = inspect.signature(command, eval_str=True)
-    own = [p for name, p in signature.parameters.items() if name != "elsewhere"]
-    added = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                OptionalText, typer.Option(f"--{name}", metavar=metavar, help=text, show_default=False)
-            ],
-        )
-        for name, (metavar, text) in OF_PLACE.items()
-    ]
-    vars(run)["__signature__"] = signature.replace(parameters=[*own, *added])
-    return run
-
-
-def _find_elsewhere(
-    ctx: Any, conf: OptionalText, namespace: OptionalText, context: OptionalText, kubeconfig: OptionalText
-) -> Elsewhere | None:
-    """Return the place to ask for jobs; None if none is given."""
-    of_cluster = {"namespace": namespace, "context": context, "kubeconfig": kubeconfig}
-    given = {name: text for name, text in of_cluster.items() if text is not None}
-    with report_usage_errors(ctx):
-        if conf is not None:
-            from pathlib import Path
-
-            from .options.fabric_spec import find_first_host
-
-            if given:
-                raise SpecError(
-                    f"--conf and --{next(iter(given))} are both given: hosts or a cluster is asked"
-                )
-            return find_first_host(conf, Path.cwd())
-        if given:
-            from .options.k8s_spec import find_cluster
-
-            return find_cluster(given)
-    return None
 
 
 @app.command(cls=PlainCommand)
-@_ask_place
+@ask_place
 def jobs(
     ctx: typer.Context,
     json: Json = False,
@@ -358,7 +303,7 @@ def jobs(
 
 
 @app.command(cls=PlainCommand)
-@_ask_place
+@ask_place
 def status(
     ctx: typer.Context,
     job: JobArgument,
@@ -372,7 +317,7 @@ def status(
 
 
 @app.command(cls=PlainCommand)
-@_ask_place
+@ask_place
 def logs(
     ctx: typer.Context,
     job: JobArgument,
@@ -398,7 +343,7 @@ def logs(
 
 
 @app.command(cls=PlainCommand)
-@_ask_place
+@ask_place
 def stop(
     ctx: typer.Context,
     job: JobArgument,
@@ -416,7 +361,7 @@ app.command("delete", cls=PlainCommand, help="Another name of `pslaunch stop`.")
 
 
 @app.command(cls=PlainCommand)
-@_ask_place
+@ask_place
 def fetch(
     ctx: typer.Context,
     job: JobArgument,

@@ -12,19 +12,16 @@ folder, and if all do it is used in place.
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
 import json
 import os
 import re
 import shutil
-import socket
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, cast
+from typing import Any, BinaryIO, Final, cast
 
 from pslaunch.runtime.shared import prove
 
@@ -41,58 +38,20 @@ from ..node import codes
 from ..node.agent.rank import SECRET
 from ..node.job import Limits, Node, parse_node, to_data
 from ..node.later import record, relay
-from ..node.line import gate, reach, wire
-from ..node.line.gate import Gate, Seals
-from ..node.line.handout import Handout
+from ..node.line import gate, wire
 from ..node.listing import make_own_folder
 from ..node.loop import Loop
-from ..node.shapes import check
-from ..options.hosts import NAME
 from ..options.mpi_spec import Head, MpiHost, MpiReach, list_expected
-from ..options.options import MAX_PROCESSES
-from ..ship.find_python import make_search
-from ..ship.zipapp import make_zipapp
 from . import mpirun
 from .base import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Dial, Ended, EndLimit, Line
 from .leash import LEASH_S, Leashed
 from .local import LocalBackend, OnNode0
+from .mpi_gate import Arrival, open_gate, send_frame
 
 __all__ = ["MpiBackend", "from_data", "make_backend", "to_data"]
 
-MAX_ARGUMENT_BYTES: Final = 131_000  # Open MPI exports all arguments of a program, joined, as one variable
-MAX_SHOWN: Final = 64  # characters of a host name that is none
 DIAL_S: Final = 5.0  # for a head to answer a later shell
 START_S: Final = 30.0  # for Python on all hosts, once they were reached
-
-# Fetches the zip of all that runs on nodes, keeps it in memory, and executes Python on it.
-_LOADER: Final = """
-import os, socket, sys, time
-from hashlib import sha256
-def fetch(addrs, port, request, digest, limit_s):
-    end_s = time.time() + limit_s
-    while True:
-        why = []
-        for addr in addrs:
-            try:
-                with socket.create_connection((addr, port), 5) as s:
-                    s.sendall(request)
-                    data = b"".join(iter(lambda: s.recv(1 << 20), b""))
-                if sha256(data).hexdigest() == digest:
-                    return data
-                why.append("another content than was offered")
-            except OSError as e:
-                why.append(e)
-        if time.time() > end_s or all(isinstance(e, ConnectionRefusedError) for e in why):
-            raise SystemExit("pslaunch: %s can't reach the launcher at port %d of %s" % (
-                socket.gethostname(), port, ", ".join("%s (%s)" % pair for pair in zip(addrs, why))))
-        time.sleep(0.2)
-def run(addrs, port, request, digest, limit_s, argv):
-    data = memoryview(fetch(addrs, port, request, digest, limit_s))
-    fd = os.memfd_create("pslaunch", 0)
-    while data:
-        data = data[os.write(fd, data):]
-    os.execv(sys.executable, [sys.executable, "-I", "-S", "/proc/self/fd/%d" % fd, *argv])
-"""
 
 
 def make_backend(reach: MpiReach | None) -> MpiBackend | OnNode0:
@@ -149,7 +108,7 @@ class MpiBackend(EndLimit):
 
     def _start(self, limits: Limits, secret: bytes, head: str) -> list[tuple[Node, Line]]:
         self._lost_after_s, self._grace_s = limits.lost_after_s, limits.grace_s
-        came: list[_Arrival] = []
+        came: list[Arrival] = []
         refused = list[str]()
         order = {
             "name": os.urandom(8).hex(), "head": head,
@@ -158,7 +117,7 @@ class MpiBackend(EndLimit):
         loop = Loop()
         try:
             with (
-                self._open_gate(loop, secret, came, refused) as offer,
+                open_gate(loop, self._reach, secret, came, refused) as offer,
                 _mark_folder(self._reach.in_place) as mark,
             ):
                 order.update(addrs=offer.addrs, port=offer.port, mark=mark)
@@ -181,41 +140,6 @@ class MpiBackend(EndLimit):
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)  # read by now
             loop.close()
-
-    @contextlib.contextmanager
-    def _open_gate(
-        self, loop: Loop, secret: bytes, came: list[_Arrival], refused: list[str]
-    ) -> Iterator[_Offer]:
-        """Listen for agents, which are added to `came`, and offer them the zip."""
-
-        def check(text: bytes) -> str:
-            return _check_arrival(text, {rank for one in came for rank in one.trainers})
-
-        def admit(text: bytes, fd: int, seals: Seals) -> None:
-            came.append(_Arrival(json.loads(text), fd, seals))
-
-        try:
-            addrs = reach.list_candidates(self._reach.nic)
-        except LookupError as e:
-            raise PreflightError(f"the launcher's machine: {e.args[0]}") from None
-        app = make_zipapp()
-        digest = hashlib.sha256(app).hexdigest()
-        request = f"pslaunch zip {digest}\n".encode()
-        handout = Handout(loop, request, app)
-        gate = Gate(
-            loop,
-            "",
-            secret,
-            check=check,
-            admit=admit,
-            note_refusal=refused.append,
-            port=self._reach.port,
-            handout=handout,
-        )
-        try:
-            yield _Offer(addrs, gate.port, request, digest)
-        finally:
-            gate.close()
 
     def _run(
         self,
@@ -242,7 +166,7 @@ class MpiBackend(EndLimit):
             shutil.rmtree(self._folder, ignore_errors=True)
             raise ServiceError(f"mpirun can't be started: {e.strerror}") from e
 
-    def _wait(self, loop: Loop, run: Leashed, came: list[_Arrival]) -> None:
+    def _wait(self, loop: Loop, run: Leashed, came: list[Arrival]) -> None:
         """Run the loop until the agents of all ranks have come; beat on their lines. Raises PslaunchError."""
 
         def beat() -> None:
@@ -264,7 +188,7 @@ class MpiBackend(EndLimit):
         if over:
             raise self._explain_failure(run, came, limit_s)
 
-    def _explain_failure(self, run: Leashed, came: Sequence[_Arrival], limit_s: float) -> PslaunchError:
+    def _explain_failure(self, run: Leashed, came: Sequence[Arrival], limit_s: float) -> PslaunchError:
         """Return the error for ranks that did not come."""
         if self._cancelled.is_set():
             return ServiceError("mpirun was ended before its ranks had come")
@@ -283,12 +207,12 @@ class MpiBackend(EndLimit):
             cause.text if cause.code == codes.USAGE else f"{text}: {cause.text}", cause.code
         )
 
-    def _list_missing(self, came: Sequence[_Arrival]) -> list[str]:
+    def _list_missing(self, came: Sequence[Arrival]) -> list[str]:
         """Return the names of hosts without an agent."""
         there = {host.name for one in came if (host := self._find_host(one))}
         return [host.name for host in self._reach.hosts if host.name not in there]
 
-    def _find_host(self, one: _Arrival) -> MpiHost | None:
+    def _find_host(self, one: Arrival) -> MpiHost | None:
         """Return the host of an agent, as the user named it."""
         for host in self._reach.hosts:
             if one.has_name(host.name):
@@ -299,7 +223,7 @@ class MpiBackend(EndLimit):
                 return host
         return None
 
-    def _make_node(self, template: Node, number: int, one: _Arrival) -> Node:
+    def _make_node(self, template: Node, number: int, one: Arrival) -> Node:
         host = self._find_host(one)
         return template._replace(
             id=number, name=host.name if host else one.host, ranks=len(one.trainers), trainers=one.trainers
@@ -318,7 +242,7 @@ class MpiBackend(EndLimit):
         gone = []
         for node, line in self._awaiting:
             try:
-                _send(line, dial.encode(node, sealed=True))
+                send_frame(line, dial.encode(node, sealed=True))
             except OSError:
                 gone.append(node.name)
         self._close_awaiting()
@@ -366,7 +290,7 @@ class MpiBackend(EndLimit):
             answer = at_end.enter_context(os.fdopen(read_fd, "rb"))
             at_end.callback(loop.close)
             secret = os.urandom(32)
-            offer = at_end.enter_context(self._open_gate(loop, secret, [], []))
+            offer = at_end.enter_context(open_gate(loop, self._reach, secret, [], []))
             program = offer.make_program(words, self._reach)
             try:
                 run = self._run(reach, program, secret, write_fd)
@@ -468,86 +392,6 @@ def _serve_aside(loop: Loop) -> Iterator[None]:
         os.close(wake_w)
         thread.join()
         os.close(wake_r)
-
-
-class _Offer(NamedTuple):
-    """Address of the gate, and the zip that it hands out."""
-
-    addrs: list[str]
-    port: int
-    request: bytes
-    digest: str
-
-    def make_program(self, argv: Sequence[str], reach: MpiReach) -> list[str]:
-        """Return the words by which mpirun runs a mode of `pslaunch.node`. Raises ServiceError."""
-        where = f"{self.addrs!a}, {self.port}, {self.request!a}, {self.digest!a}, {reach.connect_timeout_s}"
-        words = ["/bin/sh", "-c", make_search(f"{_LOADER}run({where}, {list(argv)!a})", reach.agent_python)]
-        if sum(len(os.fsencode(word)) + 1 for word in words) > MAX_ARGUMENT_BYTES:
-            raise ServiceError(f"Open MPI can't carry arguments of more than {MAX_ARGUMENT_BYTES} bytes")
-        return words
-
-
-class _Arrival:
-    """An agent that has proved the secret: its host and ranks, and its line."""
-
-    def __init__(self, told: Mapping[str, Any], fd: int, seals: Seals) -> None:
-        self.host = str(told["host"])
-        self.trainers = unpack_ranks(told["trainers"])
-        self.sees_mark = told["sees_mark"] is True
-        self._own = frozenset(map(str, told["own"]))
-        self.line = Line(fd, fd, str, seals)
-
-    def has_name(self, name: str) -> bool:
-        """Return True if this is the name, or an address, of its host."""
-        if name.partition(".")[0] == self.host.partition(".")[0]:
-            return True
-        found = _resolve(name)
-        looped = any(addr.startswith("127.") or addr == "::1" for addr in found)
-        return bool(found & self._own) or (looped and self.host == socket.gethostname())
-
-    def beat(self) -> None:
-        """Send a heartbeat; a lost line is noticed later."""
-        with contextlib.suppress(OSError):
-            _send(self.line, wire.BEAT)
-
-
-def _send(line: Line, frame: bytes) -> None:
-    """Send a frame on a line over TCP that nobody else uses yet. Raises OSError."""
-    assert line.seals is not None
-    os.write(line.write_fd, frame + line.seals[0].compute_mac(frame))
-
-
-@functools.cache
-def _resolve(name: str) -> frozenset[str]:
-    """Return the addresses of a host, none where only ssh knows it."""
-    with contextlib.suppress(OSError, UnicodeError):
-        return frozenset(str(info[4][0]) for info in socket.getaddrinfo(name, None))
-    return frozenset()
-
-
-def unpack_ranks(triples: object) -> tuple[int, ...]:
-    """Return the ranks in `rank.pack_ranks`, in order. Raises ValueError."""
-    check(triples, [[int]], "ranks")
-    found: set[int] = set()
-    for first, count, step in cast("list[list[int]]", triples):
-        if not (first >= 0 and 0 < count <= MAX_PROCESSES and step > 0):
-            raise ValueError(f"no ranks: {first}, {count}, {step}")
-        found.update(range(first, first + count * step, step))
-    return tuple(sorted(found))
-
-
-def _check_arrival(text: bytes, known: set[int]) -> str:
-    """Return why an agent is refused, or ""."""
-    try:
-        told = json.loads(text)
-        ranks = set(unpack_ranks(told["trainers"]))
-        reach.check_addrs(told["own"])
-        check(told["sees_mark"], bool, "sees_mark")
-        if not NAME.fullmatch(told["host"]):  # which mpirun and ssh may get
-            return f"{str(told['host'])[:MAX_SHOWN]!r} is no host name"
-    except wire.NONSENSE:
-        return "it does not tell its ranks, host and addresses"
-    return "" if ranks and not ranks & known else "its ranks are none that are awaited"
 
 
 def _is_in_container() -> bool:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.backends.mpi import MpiBackend, _Arrival, _check_arrival, unpack_ranks
+from pslaunch.backends.mpi import MpiBackend
+from pslaunch.backends.mpi_gate import Arrival, _check_arrival, unpack_ranks
 from pslaunch.errors import NodeLostError
 from pslaunch.node.agent.rank import pack_ranks
 from pslaunch.node.job import Node
@@ -27,8 +28,8 @@ def make_backend(hosts: tuple[MpiHost, ...] = ALIASES, mpirun: str = "mpirun", *
     return MpiBackend(MpiReach(mpirun, (4, 1, 4), 3, hosts, args, Node(0, "", "")))
 
 
-def make_arrival(told: dict[str, Any]) -> _Arrival:
-    return _Arrival(told, -1, cast(Seals, ()))
+def make_arrival(told: dict[str, Any]) -> Arrival:
+    return Arrival(told, -1, cast(Seals, ()))
 
 
 def test_agent_with_host_and_ranks_is_admitted() -> None:

@@ -28,7 +28,8 @@ ORDER = (
     *("node.silence", "node.loop"),
     *("node.ending", "node.job", "node.beginning", "node.line", "node.link", "node.later"),
     *("node.dispatch", "node.head", "node.agent", "node.__main__"),
-    *("errors", "options", "views", "ship", "plan", "ssh", "backends", "check", "run", "cli", "__main__"),
+    *("errors", "options", "views", "ship", "plan", "ssh", "backends", "check", "run", "place"),
+    *("cli", "__main__"),
 )
 
 
