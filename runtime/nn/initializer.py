@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,12 +43,12 @@ class Beginning:
     make: Maker | None = None  # returns all values, in place of the others
 
 
-class Initializer:
+class Initializer(ABC):
     """Base of all initial values."""
 
+    @abstractmethod
     def begin(self, shape: Sequence[int]) -> Beginning:
         """Return the initial values of a parameter of a shape."""
-        raise NotImplementedError
 
 
 class Constant(Initializer):

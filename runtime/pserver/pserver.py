@@ -13,7 +13,6 @@ import selectors
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from ..progress import Progress
 from ..shared import env, peer
 from ..shared.places import MAX_UNPROVEN, Places
 from . import ports, saving
+from .grace import GraceWatch
 from .pserver_options import Options, parse_options
 from .roster import Roster
 from .serverlog import ServerLog
@@ -56,18 +56,6 @@ class _Unproven:
     addr: str
     until_s: float
     closing: bool = False
-
-
-class Measurement:
-    """Speed of the disk of a folder, measured once in a thread of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.bytes_per_s = 0.0  # 0: not known yet
-        threading.Thread(target=self._measure, args=(folder,), name="disk", daemon=True).start()
-
-    def _measure(self, folder: Path) -> None:
-        with contextlib.suppress(OSError):  # the save itself will name it
-            self.bytes_per_s = saving.measure_speed(folder)
 
 
 class Pserver:
@@ -104,9 +92,9 @@ class Pserver:
         self._code: int | None = None
         self._foreign: tuple[float, str] | None = None  # since when, text
         self._guessed = False
-        self._bytes: dict[int, int] = {}  # by shard: what a save writes
-        self._disk: Measurement | None = None
-        self._warned = False
+        self._grace: GraceWatch | None = None
+        if options.save_dir is not None and options.grace_s is not None:
+            self._grace = GraceWatch(options.save_dir, options.grace_s)
         self._failures: list[BaseException | None] = []  # one per ended shard
         self._progress = Progress(os.environ.get("PSLAUNCH_PROGRESS", ""))
 
@@ -419,29 +407,17 @@ class Pserver:
             self._say(f"refused trainer {trainer} at {port}: {text}")
         elif kind == STATS:
             self._log.write(f"{port} {text}")
-            self._bytes[shard] = number
-            self._watch_grace()
+            if self._grace and self._code is None:
+                self._grace.note_size(shard, number)
+                self._watch_grace()
         elif kind == DROPPED:
             self._log.write(
                 f"{port} dropped {number} pushes of '{text}' from trainer {trainer}: they came too late"
             )
 
     def _watch_grace(self) -> None:
-        """Say once that TERM would leave too little time to save, by the measured speed of the disk."""
-        folder, grace_s = self._options.save_dir, self._options.grace_s
-        if folder is None or grace_s is None or self._code is not None:
-            return
-        if self._disk is None:
-            self._disk = Measurement(folder)
-        mib = sum(self._bytes.values()) / 2**20
-        if self._warned or not self._disk.bytes_per_s or mib * 2**20 <= grace_s * self._disk.bytes_per_s:
-            return
-        self._warned = True
-        speed = self._disk.bytes_per_s / 2**20
-        self._say(
-            f"saving {mib:.0f} MiB in {folder} will take about {mib / speed:.1f} s at {speed:.0f} MiB/s, but "
-            f"--grace is {grace_s:g} s: give more, or a faster disk, or TERM will leave no new files"
-        )
+        if self._grace and self._code is None and (text := self._grace.find_warning()):
+            self._say(text)
 
     def _say_present(self) -> None:
         present, expected = self._roster.present, self._options.num_gradient_servers
@@ -469,8 +445,7 @@ class Pserver:
                 self._end(EX_IOERR, f"port {i} can't continue: {shard.failure}")
         if self._foreign and not self._met and now_s - self._foreign[0] >= FOREIGN_S:
             self._end(EX_CONFIG, self._foreign[1])
-        if self._disk is not None:
-            self._watch_grace()
+        self._watch_grace()
         if self._roster.all_finished:
             self._say("all trainers finished")
             self._progress.report_state("finished")
