@@ -6,7 +6,6 @@ share its processors and its disk, and their network is its memory.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import shutil
 import subprocess
@@ -22,7 +21,7 @@ from over_ssh import Environ, Jobs, make_command, write_files
 from ssh import format_seconds, hold_job, make_package, measure_guards
 from support.openmpi import get_prefix, make_options
 from testbed import Hosts, why_not
-from turns import Table, compute_ratio, make_user_environ, take_turns
+from turns import Table, compute_ratio, make_user_environ, parse_parts, take_turns
 
 MAJORS = (5, 4)
 SPREAD = (2, 4, 8)
@@ -157,16 +156,8 @@ PARTS = ("launch", "large", "weight")
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
-    parser.add_argument("--turns", type=int, default=7, help="of each contender (%(default)s)")
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that all of it works")
-    options = parser.parse_args()
-    parts = options.parts or PARTS
-    if unknown := set(parts) - set(PARTS):
-        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    options = parse_parts(__doc__, PARTS, turns=7)
+    parts = options.parts
     if reason := why_not():
         raise SystemExit(f"bench/mpi.py: {reason}")
     with make_user_environ() as environ:

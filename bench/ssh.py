@@ -6,7 +6,6 @@ share its processors and its disk, and their network is its memory.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import statistics
 import subprocess
@@ -25,7 +24,7 @@ from pslaunch.node.dispatch.into_place import HASHES
 from pslaunch.node.dispatch.manifest import Hashes, compute_digest
 from testbed import Host, Hosts, why_not
 from testbed.hosts import STATE
-from turns import Table, compute_ratio, make_user_environ, take_turns
+from turns import Table, compute_ratio, make_user_environ, parse_parts, take_turns
 
 LONG_AGO_NS = 1_700_000_000_000_000_000
 
@@ -254,16 +253,8 @@ PARTS = ("few", "many", "files", "sparse", "large", "weight")
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
-    parser.add_argument("--turns", type=int, default=5, help="of each contender (%(default)s)")
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that all of it works")
-    options = parser.parse_args()
-    parts = options.parts or PARTS
-    if unknown := set(parts) - set(PARTS):
-        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    options = parse_parts(__doc__, PARTS, turns=5)
+    parts = options.parts
     if reason := why_not() or ("" if shutil.which("rsync") else "no rsync: apt-get install rsync"):
         raise SystemExit(f"bench/ssh.py: {reason}")
     run(parts, QUICK if options.quick else Sizes(), options.turns)

@@ -33,6 +33,22 @@ def parse_turns(doc: str | None, default: int) -> int:
     return int(parser.parse_args().turns)
 
 
+def parse_parts(
+    doc: str | None, parts: Sequence[str], turns: int, *, quick: bool = True
+) -> argparse.Namespace:
+    """Return the chosen `parts`, `turns` and, where there is one, the option `quick`; `doc` is the help."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(parts)}; default: all")
+    parser.add_argument("--turns", type=int, default=turns, help="of each contender (%(default)s)")
+    if quick:
+        parser.add_argument("--quick", action="store_true", help="small sizes, to see that all of it works")
+    options = parser.parse_args()
+    options.parts = options.parts or list(parts)
+    if unknown := set(options.parts) - set(parts):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    return options
+
+
 def take_turns(contenders: Mapping[str, Turn], turns: int) -> Times:
     """Return the measurements of each contender by turn; each begins once, so that the order favours none."""
     times: Times = {name: [] for name in contenders}
