@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import QUICK, TRAINING_PLACES, Job, LocalPlace, Place, finished, running, until_nothing_runs
+from support.jobs import (
+    QUICK,
+    TRAINING_PLACES,
+    Job,
+    LocalPlace,
+    Place,
+    StandingPlace,
+    finished,
+    running,
+    until_nothing_runs,
+)
 
 pytestmark = [pytest.mark.asan, pytest.mark.parametrize("place", TRAINING_PLACES, indirect=True)]
 
@@ -177,7 +187,7 @@ def test_two_jobs_at_once_do_not_disturb_each_other(place: Place, workspace: Pat
 
 @pytest.mark.seam
 @pytest.mark.standing
-def test_a_busy_port_that_was_given_is_named_with_its_holder(place: Place, workspace: Path) -> None:
+def test_a_busy_port_that_was_given_is_named_with_its_holder(place: StandingPlace, workspace: Path) -> None:
     write(workspace)
     with place.holding_port() as (port, pid):
         code, job = finished(place, workspace, f"--port={port}")

@@ -66,6 +66,10 @@ class Place(Protocol):
         """Return this machine's id of the process that is `pid` on a node."""
         ...
 
+
+class StandingPlace(Place, Protocol):
+    """A place that other jobs share, and that stands when a job has ended."""
+
     def holding_port(self) -> contextlib.AbstractContextManager[tuple[int, int]]:
         """A port on node 0 that is busy, and by whom: the process id as it is called there."""
         ...

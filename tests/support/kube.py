@@ -224,6 +224,3 @@ class KubePlace:
                 if inner and int(inner[1]) == pid and f"PSLAUNCH_NODE_ID={node}".encode() in environ:
                     found[start] = here
         return found[max(found)]
-
-    def holding_port(self) -> contextlib.AbstractContextManager[tuple[int, int]]:
-        raise NotImplementedError("a pod has all its ports to itself")
