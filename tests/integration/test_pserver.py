@@ -180,7 +180,6 @@ def test_trainers_that_differ_in_schedule_are_refused_with_both() -> None:
         try:
             with found.client(t) as c:
                 c.create_dense("w", 2, Optim(method="sgd", learning_rate=1.0, schedule=schedule))
-                c.barrier()
         except ClientError as e:
             return str(e)
         return ""
