@@ -405,14 +405,15 @@ class Head:
         self.tell("note", level=level, text=text)
 
     def tell(self, event: str, **fields: Any) -> None:
-        state = self._states[fields["process"]] if event in ("process", "progress") else {}
         time = round(self._wall(), 3)
         kept = self._events.add({"n": self._next_event, "time": time, "event": event, **fields})
         self._next_event += 1
+        if event not in ("process", "progress"):
+            return
         news = {k: kept[k] for k in fields if k not in ("process", "node") and kept[k] is not None}
         if event == "progress" and "state" in news:
             news["said"] = news.pop("state")
-        state.update(news)
+        self._states[fields["process"]].update(news)
 
     def _tell_job(self) -> None:
         placed, plan = self.placed, self.placed.plan

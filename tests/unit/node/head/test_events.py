@@ -5,7 +5,16 @@ from __future__ import annotations
 import tracemalloc
 from typing import Any
 
-from pslaunch.node.head.events import MAX_EVENT_BYTES, Recent
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslaunch.node.head.events import MAX_EVENT_BYTES, Recent, check_event, clean_event
+from pslaunch.node.logs import clean_all
+
+ODD: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, -1, 2**70, 1.5, float("nan"), "", "x" * 300, "\x1b[31m\n", "ä" * 9000, ["x"], {}]
+)
 
 
 def line(number: int, text: str) -> dict[str, Any]:
@@ -24,6 +33,23 @@ def test_cursor_and_limit_select_events() -> None:
     assert numbers(recent, 1, 2) == [1, 2]
     assert numbers(recent, 3) == [5, 6]
     assert numbers(recent, 7) == []
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["n", "time", "process", "text", "more", "new"]), ODD | st.text(), max_size=3
+    )
+)
+def test_lines_are_checked_and_cleaned_like_all_events(changed: dict[str, Any]) -> None:
+    event = {**line(1, "said"), **changed}
+    try:
+        check_event(event)
+    except ValueError as e:
+        with pytest.raises(ValueError) as refused:
+            clean_event(event)
+        assert str(refused.value) == str(e)
+    else:
+        assert clean_event(event) == clean_all(event)
 
 
 def test_oldest_events_beyond_the_limit_are_dropped() -> None:
