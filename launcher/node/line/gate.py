@@ -23,6 +23,7 @@ OBSERVER = b"observer"  # text of a caller that is no agent
 TRY_S = 3.0  # for one of several addresses
 MIN_TRY_S = 0.1
 LATE = 0.2  # pause between two tries, as a part of the time since the first
+CONNECT_S = 0.2  # for a connection to a name that is new: its packets may be lost, and are repeated after 1 s
 TICK_S = 1.0
 Seals = tuple[Seal, Seal]
 
@@ -175,9 +176,10 @@ def dial(
         for left, addr in zip(range(len(addrs), 0, -1), addrs):
             now_s = time.monotonic()
             most_s = (end_s - now_s) / left  # each has its turn
-            try_s = min(most_s, prove.TIMEOUT_S if len(addrs) == 1 else TRY_S)
+            try_s = max(MIN_TRY_S, min(most_s, prove.TIMEOUT_S if len(addrs) == 1 else TRY_S))
+            connect_s = try_s if listens else min(try_s, max(CONNECT_S, (now_s - began_s) * LATE))
             try:
-                return _call(addr, port, secret, text, now_s + max(MIN_TRY_S, try_s))
+                return _call(addr, port, secret, text, now_s + try_s, connect_s)
             except (OSError, prove.ProofError) as e:  # another program may listen at a wrong address
                 failed.append(e)
         only_refused = len(addrs) == 1 and isinstance(failed[0], prove.ProofError)
@@ -189,8 +191,10 @@ def dial(
         wait_s = min(1.0, max(0.05, (time.monotonic() - began_s) * LATE))
 
 
-def _call(addr: str, port: int, secret: bytes, text: bytes, end_s: float) -> tuple[int, Seals]:
-    sock = socket.create_connection((addr, port), timeout=end_s - time.monotonic())
+def _call(
+    addr: str, port: int, secret: bytes, text: bytes, end_s: float, connect_s: float
+) -> tuple[int, Seals]:
+    sock = socket.create_connection((addr, port), timeout=connect_s)
     try:
         nonces = prove.dial(sock, PLANE, secret, text, end_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -9,6 +9,8 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from pslaunch.node.line.wire import Decoder, MessageLine, WireError, encode_cont
 from pslaunch.node.loop import Loop
 from pslaunch.runtime.shared import prove
 from support.clock import own_s
+from support.process import poll_until
 
 SECRET = b"of the job"
 ASKING = b"the zip, please\n"
@@ -229,6 +232,35 @@ def test_silent_addresses_share_the_limit_and_the_last_one_has_its_turn(guarded:
         thread.join()
     for fd in (guarded.admitted[0][1], found[0][0]):
         os.close(fd)
+
+
+def list_connecting(port: int) -> set[str]:
+    """Return the own addresses of connections to a port that no packet has answered yet."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {own for _, own, other, state, *_ in lines if other.endswith(f":{port:04X}") and state == "02"}
+
+
+def test_lost_packet_of_a_head_that_is_to_come_is_not_waited_for() -> None:
+    tried: set[str] = set()
+    limit_s = prove.TIMEOUT_S  # of a single try
+    with ThreadPoolExecutor(1) as pool:
+        with socket.socket() as full, socket.socket() as first:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            port = full.getsockname()[1]
+            first.connect(("127.0.0.1", port))  # all later ones get no answer
+            dialled = pool.submit(gate.dial, ["127.0.0.1"], port, SECRET, b"welcome", limit_s, listens=False)
+
+            def is_tried_again() -> bool:
+                tried.update(list_connecting(port))
+                return len(tried) > 1 or dialled.done()
+
+            poll_until(is_tried_again, describe="no second try")
+        assert len(tried) > 1
+        with contextlib.closing(Guarded(port)) as guarded:
+            guarded.until(guarded.admitted)
+        for fd in (guarded.admitted[0][1], dialled.result()[0]):
+            os.close(fd)
 
 
 def test_without_an_address_nobody_is_dialled() -> None:
