@@ -6,6 +6,7 @@ pieces as head and node. The head sends files that a node can't get so.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -108,7 +109,8 @@ class Fetching:
         if self._closed:
             self._line.close()
         else:
-            self._receiver.ask_of(self._line.send, alone=False)
+            leave = functools.partial(self._ask_head, "a content came wrong")
+            self._receiver.ask_of(self._line.send, alone=False, leave=leave)
 
     def _ask_head(self, _why: object) -> None:
         if not self._closed:

@@ -51,6 +51,7 @@ class Receiver:
         self._in_place, self._mine = in_place, mine
         self._aside, self._workspace, self._say, self._report_end = Aside(loop), workspace, say, end
         self._tell_sender = say  # to the current sender
+        self._leave_sender: Callable[[], None] | None = None  # for the offerer, after a wrong content
         self._loop, self._tell = loop, tell
         self._state, self._due_s = "", 0.0  # of the last progress report; when the next one is due
         self._files = self._bytes = self._received_bytes = 0
@@ -128,14 +129,17 @@ class Receiver:
             self._tell_progress("sending")
         self._place_if_whole()
 
-    def ask_of(self, say: Say | None, *, alone: bool) -> None:
-        """Request the rest from another node, or (None) from the offerer; `alone`: no other is left."""
+    def ask_of(self, say: Say | None, *, alone: bool, leave: Callable[[], None] | None = None) -> None:
+        """Request the rest from another node, or (None) from the offerer; `alone`: no other is left.
+
+        `leave` is called if the other node sends a wrong content; it asks the offerer.
+        """
         incoming = self._incoming
         if self.closed or incoming is None:
             return
         self._waiting_bytes -= sum(len(p.data) for p in self._pieces)
         self._pieces = []
-        self._tell_sender = say or self._say
+        self._tell_sender, self._leave_sender = say or self._say, leave
         self._window, self._free_bytes = FIRST_BYTES, 0
         self._do(incoming.list_remaining, lambda rest: self._ask(rest, alone=alone))
 
@@ -215,7 +219,9 @@ class Receiver:
             else:
                 self._grant(size)
             if again:
-                if not replaced:
+                if self._leave_sender and not replaced:
+                    self._leave_sender()
+                elif not replaced:
                     self._ask(again)
                 self._bytes = self._received_bytes + incoming.count_missing_bytes()
             self._tell_progress("sending")

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..line.wire import MAX_DATA_BYTES, NONSENSE, Data, encode_data
+from ..line.wire import MAX_DATA_BYTES, NONSENSE, Data
 from ..loop import Aside
 from .manifest import Entry, Want, compute_digest, decode, encode
 
@@ -126,7 +126,7 @@ class Sender:
         self._queue: deque[Want] = deque()
         self._fd, self._at = -1, 0
         self._credit = FIRST_BYTES
-        self._ready: deque[list[bytes]] = deque()
+        self._ready: deque[list[Data]] = deque()
         self._reading, self._batch_bytes = False, 0
         self.total_bytes = 0  # of files
         if offer:
@@ -208,30 +208,30 @@ class Sender:
         self._reading = True
         budget = min(BATCH_BYTES, self._credit)
 
-        def take(frames: list[bytes]) -> None:
+        def take(pieces: list[Data]) -> None:
             self._reading = False
             self._credit -= self._batch_bytes
-            self._ready.append(frames)
+            self._ready.append(pieces)
             self._line.draw(self._draw)
             self._read()
 
         self._aside.do(lambda: self._read_batch(budget), take, self._fail)
 
-    def _draw(self) -> list[bytes]:
+    def _draw(self) -> list[Data]:
         if not self._ready:
             return []
-        frames = self._ready.popleft()
+        pieces = self._ready.popleft()
         self._read()
-        return frames
+        return pieces
 
-    def _read_batch(self, budget: int) -> list[bytes]:
-        frames: list[bytes] = []
+    def _read_batch(self, budget: int) -> list[Data]:
+        pieces: list[Data] = []
         self._batch_bytes = 0
         while self._queue and self._batch_bytes + MAX_DATA_BYTES <= budget:
             piece = self._read_piece()
             self._batch_bytes += len(piece.data)
-            frames.append(encode_data(piece))
-        return frames
+            pieces.append(piece)
+        return pieces
 
     def _read_piece(self) -> Data:
         """Read as much as a frame holds, of one file or of several in sequence."""

@@ -1,7 +1,8 @@
 """Staging of a package for one workspace: finds lacking files, checks pieces, moves all into place.
 
 Every piece is checked against the manifest before it is written, and every content against its hash before
-it counts. Data received before a line is cut is not requested again. All of it is slow: used in a thread.
+it counts; a wrong one is requested once more. Data received before a line is cut is not requested again. All
+of it is slow: used in a thread.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Incoming:
         # Verified names in staged/, each with the path for which its mode and time are set, or "".
         self._sure: dict[str, str] = {}
         self._wanted: deque[Want] = deque()
+        self._wanted_again: set[str] = set()  # contents that came wrong once
         self._fd, self._at, self._hash = -1, 0, make_hash()  # of the file being received
 
     def read_own_manifest(self) -> bytes:
@@ -76,6 +78,7 @@ class Incoming:
         self._unchanged = False
         self._drop()  # a file whose line was cut
         self._wanted.clear()
+        self._wanted_again.clear()
         self._sure.clear()
         self.listed = self.entries = decode(manifest)
         self._data = manifest
@@ -203,7 +206,7 @@ class Incoming:
         if len(data) == e.size:
             self._wanted.popleft()
             if compute_digest(data) != e.content:
-                raise Refusal(codes.IO, _describe_change(e))
+                return self._want_again(e, want)
             self._write_whole(e, e.content, data)
             return []
         if self._fd < 0:
@@ -244,9 +247,18 @@ class Incoming:
             os.rename(e.content + _PART, e.content, src_dir_fd=staged, dst_dir_fd=staged)
             return []
         os.unlink(e.content + _PART, dir_fd=staged)
-        if not want.offset:
-            raise Refusal(codes.IO, _describe_change(e))
-        again = Want(want.file, 0)  # the part of an earlier try was corrupt
+        return self._want_again(e, want)
+
+    def _want_again(self, e: Entry, want: Want) -> list[Want]:
+        """Return a content that came wrong, to be sent again. Raises Refusal if it was already.
+
+        The part of an earlier try was corrupt, or somebody changes what comes over the network.
+        """
+        if e.content in self._wanted_again:
+            text = f"{e.path} has come twice with another content than was listed: it has changed since"
+            raise Refusal(codes.IO, f"{text}, or is damaged on its way; start again")
+        self._wanted_again.add(e.content)
+        again = Want(want.file, 0)
         self._wanted.append(again)
         return [again]
 

@@ -1,4 +1,4 @@
-"""MACs on the frames of a line over TCP.
+"""MACs on the frames of a line over TCP; wire.py says for each kind what they cover.
 
 Apart from wire.py, because `hmac` takes longer to load than the wire.
 """

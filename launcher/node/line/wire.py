@@ -1,8 +1,11 @@
 """The wire between head and agent, and head and observer: frames over any two descriptors.
 
 A frame is a header of 6 bytes (body length u32, kind u8, flags u8, little endian) and a body, at most
-64 KiB in all. Control is JSON, split over several frames if longer, and sent before bulk. Bulk that a slow
-reader can't take is left out and counted. Any byte is a sign of life.
+64 KiB in all; pieces of files are longer. Control is JSON, split over several frames if longer, and sent
+before bulk. Bulk that a slow reader can't take is left out and counted. Any byte is a sign of life.
+
+Over TCP each frame has a MAC, but for the contents of files, which the manifest's hashes prove: there it
+covers header, number and offset, and stands before the content.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import json
 import os
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Generic, NamedTuple, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Generic, NamedTuple, TypeVar, Union, cast
 
 from ... import __version__
 from ..loop import Loop
@@ -22,20 +25,23 @@ if TYPE_CHECKING:
     from .seal import Seal
     from .trace import Note
 
-WIRE_VERSION = 14
+WIRE_VERSION = 15
 HEADER = struct.Struct("<IBB")
 MAX_FRAME_BYTES = 64 * 1024
 MAX_BODY_BYTES = MAX_FRAME_BYTES - HEADER.size
 MAX_CONTROL_BYTES = 16 * 1024 * 1024
-READ_BYTES = 256 * 1024  # in one round of the loop: perhaps as many lines, while others wait
+MAX_DATA_BYTES = 256 * 1024  # of a file, in one frame
+READ_BYTES = 512 * 1024  # in one round of the loop: perhaps as many lines, while others wait
 MAX_BULK_BYTES = 1024 * 1024  # waiting to be sent; more is left out
 HEARTBEAT_S = 1.0
+MAX_PARTS = 1024  # that the system writes at once
 LAST_WORDS_S = 1.0  # to read the last messages of a side that reads no more
 
 CONTROL, OUTPUT, HEARTBEAT, DATA = 1, 2, 3, 4
 MORE = 1  # flag of a control frame: its message continues in the next one
 _PIECE_HEAD = struct.Struct("<IQ")  # number of the process or file, offset of the piece in its log or content
-MAX_OUTPUT_BYTES = MAX_DATA_BYTES = MAX_BODY_BYTES - _PIECE_HEAD.size
+MAX_OUTPUT_BYTES = MAX_BODY_BYTES - _PIECE_HEAD.size
+_DATA_HEAD_BYTES = HEADER.size + _PIECE_HEAD.size
 
 Message = dict[str, Any]  # received: has a type; messages.py lists the other keys
 Sent = TypeVar("Sent", contravariant=True)  # the messages of one side of a line
@@ -63,7 +69,7 @@ class Data(NamedTuple):
 
     file: int
     offset: int
-    data: bytes
+    data: bytes | memoryview
 
 
 Item = Union[Message, Output, Data]
@@ -91,9 +97,10 @@ def encode_output(piece: Output) -> bytes:
     return _make_frame(OUTPUT, piece.data, head=_PIECE_HEAD.pack(piece.process, piece.offset))
 
 
-def encode_data(piece: Data) -> bytes:
-    """Return the frame of a piece of at most MAX_DATA_BYTES."""
-    return _make_frame(DATA, piece.data, head=_PIECE_HEAD.pack(piece.file, piece.offset))
+def encode_data_head(piece: Data) -> bytes:
+    """Return the beginning of a frame, which the data of a piece of at most MAX_DATA_BYTES follows."""
+    header = HEADER.pack(_PIECE_HEAD.size + len(piece.data), DATA, 0)
+    return header + _PIECE_HEAD.pack(piece.file, piece.offset)
 
 
 def make_hello() -> HelloMsg:
@@ -116,45 +123,66 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
+def _cut(parts: list[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
+    """Return the parts that follow the first `sent` bytes."""
+    for i, part in enumerate(parts):
+        if sent < len(part):
+            return [memoryview(part)[sent:], *parts[i + 1 :]]
+        sent -= len(part)
+    return []
+
+
 class Decoder:
     """Decoder of bytes in any pieces. Holds at most one frame and one unfinished message."""
 
     def __init__(self, seal: Seal | None = None) -> None:
-        self._seal = seal
-        self._buffer = bytearray()
+        self._seal, self._mac_bytes = seal, seal.mac_bytes if seal else 0
+        self._frame = bytearray()  # its beginning
         self._message = bytearray()
 
     def feed(self, data: bytes) -> list[Item]:
         """Return the items complete by now, in order; raises WireError on foreign bytes."""
-        self._buffer += data
         found: list[Item] = []
-        start = 0
-        with memoryview(self._buffer) as view:  # so that each byte of a frame is copied once
-            while len(view) - start >= HEADER.size:
-                length, kind, flags = HEADER.unpack_from(view, start)
-                if length > MAX_BODY_BYTES or kind not in _KINDS or flags & ~MORE:
-                    raise WireError(f"not a pslaunch peer; it sent {bytes(view[start : start + 60])!r}")
-                end = start + HEADER.size + length
-                after = end + (self._seal.mac_bytes if self._seal else 0)
-                if after > len(view):
-                    break
-                if self._seal and not self._seal.fits(view[start:end], bytes(view[end:after])):
-                    raise WireError("a frame was changed on its way, or is not of this line")
-                item = self._decode_item(kind, flags, view[start + HEADER.size : end])
-                start = after
-                if item is not None:
-                    found.append(item)
-        del self._buffer[:start]
+        rest = memoryview(data)
+        while rest:  # a frame that came at once is not copied
+            lacking = self._measure(self._frame or rest) - len(self._frame)
+            frame, rest = rest[:lacking], rest[lacking:]
+            if self._frame or len(frame) < lacking:
+                self._frame += frame
+                if len(self._frame) < self._measure(self._frame):
+                    continue
+                frame, self._frame = memoryview(self._frame), bytearray()
+            item = self._decode_item(frame)
+            if item is not None:
+                found.append(item)
         return found
 
-    def _decode_item(self, kind: int, flags: int, body: memoryview) -> Item | None:
+    def _measure(self, data: memoryview | bytearray) -> int:
+        """Return the bytes of a frame, or of its header; raises WireError on foreign bytes."""
+        if len(data) < HEADER.size:
+            return HEADER.size
+        length, kind, flags = cast("tuple[int, int, int]", HEADER.unpack_from(data))
+        most = _PIECE_HEAD.size + MAX_DATA_BYTES if kind == DATA else MAX_BODY_BYTES
+        if length > most or kind not in _KINDS or flags & ~MORE:
+            raise WireError(f"not a pslaunch peer; it sent {bytes(data[:60])!r}")
+        if kind in (OUTPUT, DATA) and length < _PIECE_HEAD.size:
+            raise WireError(f"a frame of kind {kind} and {length} bytes")
+        return HEADER.size + length + self._mac_bytes
+
+    def _decode_item(self, frame: memoryview) -> Item | None:
+        _, kind, flags = HEADER.unpack_from(frame)
+        end = _DATA_HEAD_BYTES if kind == DATA else len(frame) - self._mac_bytes
+        after = end + self._mac_bytes
+        if self._seal and not self._seal.fits(frame[:end], bytes(frame[end:after])):
+            raise WireError("a frame was changed on its way, or is not of this line")
+        body = frame[HEADER.size : end]
         if kind == HEARTBEAT:
             return None
         if kind in (OUTPUT, DATA):
-            if len(body) < _PIECE_HEAD.size:
-                raise WireError(f"a frame of kind {kind} and {len(body)} bytes")
             number, offset = _PIECE_HEAD.unpack_from(body)
-            return (Output if kind == OUTPUT else Data)(number, offset, bytes(body[_PIECE_HEAD.size :]))
+            if kind == DATA:
+                return Data(number, offset, frame[after:])
+            return Output(number, offset, bytes(body[_PIECE_HEAD.size :]))
         self._message += body
         if len(self._message) > MAX_CONTROL_BYTES:
             raise WireError(f"a message is over the limit of {MAX_CONTROL_BYTES} bytes")
@@ -203,12 +231,12 @@ class MessageLine(Generic[Sent]):
         self._greeted = False
         self.open = True
         self._deaf = False  # the peer reads no more
-        self._sending = memoryview(b"")
+        self._sending: list[bytes | memoryview] = []
         # Frames of one message stay together.
         self._control: deque[list[bytes]] = deque()
         self._bulk: deque[list[bytes]] = deque()
         self._bulk_bytes = 0
-        self._source: Callable[[], list[bytes]] = list  # asked for frames when nothing else waits
+        self._source: Callable[[], list[Data]] = list  # asked for pieces when nothing else waits
         self._wants_write = True
         self._last_sent_s = loop.now()
         self.silence = Silence(loop.now())
@@ -243,8 +271,8 @@ class MessageLine(Generic[Sent]):
         self._write()
         return True
 
-    def draw(self, source: Callable[[], list[bytes]]) -> None:
-        """Send frames of `source` whenever nothing else waits, until it returns none."""
+    def draw(self, source: Callable[[], list[Data]]) -> None:
+        """Send pieces of `source` whenever nothing else waits, until it returns none."""
         self._source = source
         self._write()
 
@@ -258,32 +286,35 @@ class MessageLine(Generic[Sent]):
         """True once everything queued has been sent, or never can be."""
         return not self.open or not (self._sending or self._control or self._bulk)
 
-    def _take_frames(self) -> bytes:
+    def _take_next(self) -> list[bytes | memoryview]:
+        """Return what is sent next, in parts."""
+        data: list[bytes | memoryview] = []
         if self._control:
             frames = self._control.popleft()
         elif self._bulk:
             frames = self._bulk.popleft()
             self._bulk_bytes -= sum(map(len, frames))
         else:
-            frames = self._source()
+            pieces = self._source()
+            frames, data = list(map(encode_data_head, pieces)), [piece.data for piece in pieces]
         if self._seal:
-            frames = [part for frame in frames for part in (frame, self._seal.compute_mac(frame))]
-        return b"".join(frames)
+            frames = [frame + self._seal.compute_mac(frame) for frame in frames]
+        return [part for both in zip(frames, data) for part in both] if data else [*frames]
 
     def _write(self) -> None:
         while self.open:
             if not self._sending:
-                self._sending = memoryview(self._take_frames())
+                self._sending = self._take_next()
                 if not self._sending:
                     break
             try:
-                sent = os.write(self._write_fd, self._sending)
+                sent = os.writev(self._write_fd, self._sending[:MAX_PARTS])
             except BlockingIOError:
                 break
             except OSError as e:
                 self._stop_writing(f"the line was closed ({e.strerror})")
                 return
-            self._sending = self._sending[sent:]
+            self._sending = _cut(self._sending, sent)
             self._last_sent_s = self._loop.now()
         if self.open and self._wants_write != bool(self._sending):
             self._wants_write = bool(self._sending)
@@ -294,7 +325,7 @@ class MessageLine(Generic[Sent]):
         self._deaf = True
         self._control.clear()
         self._bulk.clear()
-        self._sending = memoryview(b"")
+        self._sending = []
         self._wants_write = False
         self._watch()
         self._loop.call_after(LAST_WORDS_S, lambda: self._lose(reason))
@@ -383,7 +414,7 @@ class MessageLine(Generic[Sent]):
         self.open = False
         self._control.clear()
         self._bulk.clear()
-        self._sending = memoryview(b"")
+        self._sending = []
         for fd in {self._read_fd, self._write_fd}:
             self._loop.watch(fd)
             os.close(fd)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,53 @@ from pslaunch.node.dispatch.receiver import Receiver
 from pslaunch.node.dispatch.sender import Sender, Source
 from pslaunch.node.line import gate
 from pslaunch.node.line.gate import Seals
-from pslaunch.node.line.wire import Data, MessageLine
+from pslaunch.node.line.wire import HEADER, MAX_DATA_BYTES, Data, MessageLine, encode_data_head
 from pslaunch.node.loop import Aside, Loop, ignore
 from support.process import open_below
 
 SECRET = b"s" * 32
 SIZE = 12_000_000
+
+
+class Tamperer:
+    """A way to a port on which one byte of what comes back is changed."""
+
+    def __init__(self, port: int, at: int) -> None:
+        """`at`: place of the byte in the frame of a piece."""
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port, self._target, self._at = self._listener.getsockname()[1], port, at
+        self.tampered = 0
+        self._threads = [threading.Thread(target=self._run)]
+        self._threads[0].start()
+
+    def _run(self) -> None:
+        with self._listener, contextlib.suppress(OSError):
+            client = self._listener.accept()[0]
+            with client, socket.create_connection(("127.0.0.1", self._target)) as server:
+                up = threading.Thread(target=self._forward, args=(client, server, False))
+                self._threads.append(up)
+                up.start()
+                self._forward(server, client, True)
+                up.join()
+
+    def _forward(self, source: socket.socket, target: socket.socket, tampers: bool) -> None:
+        begin = encode_data_head(Data(0, 0, bytes(MAX_DATA_BYTES)))[: HEADER.size]
+        with contextlib.suppress(OSError):
+            while data := bytearray(source.recv(1 << 16)):
+                found = data.find(begin) if tampers and not self.tampered else -1
+                if 0 <= found < len(data) - self._at:
+                    data[found + self._at] ^= 1
+                    self.tampered += 1
+                target.sendall(data)
+        for sock in (source, target):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
 
 
 class Nodes:
@@ -47,6 +90,7 @@ class Nodes:
         )
         self.take, self.receiver.take = self.receiver.take, self.count  # type: ignore[method-assign]
         self.serving = Serving(self.loop, "127.0.0.1", SECRET, source)
+        self.port = self.serving.port
         self.fetching: Fetching | None = None
         self.secret = secret
         self.aside = Aside(self.loop)
@@ -67,7 +111,7 @@ class Nodes:
         elif m["type"] == "lacks" and m["alone"]:
             self.sender.send_lacking(m)
         elif m["type"] == "lacks":
-            self.head.send({"type": "fetch", "port": self.serving.port})
+            self.head.send({"type": "fetch", "port": self.port})
 
     def ordered(self, m: Any) -> None:
         if m["type"] == "dispatch":
@@ -124,6 +168,21 @@ def test_head_sends_the_rest_after_the_loss_of_the_other_node(
     if nodes.secret == SECRET:
         assert 0 < nodes.sender.total_bytes <= SIZE // 2 + 5 * 1024 * 1024
     assert nodes.told[-1]["received"] == nodes.told[-1]["bytes"] == SIZE + 5
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("at", [HEADER.size, 1000], ids=["head", "content"])
+@pytest.mark.parametrize("nodes", [SECRET], indirect=True, ids=["secret"])
+def test_byte_changed_on_its_way_never_counts(nodes: Nodes, source: Source, tmp_path: Path, at: int) -> None:
+    with contextlib.closing(Tamperer(nodes.serving.port, at)) as tamperer:
+        nodes.port = tamperer.port
+        nodes.loop.run(lambda: bool(nodes.ends))
+        assert nodes.ends == [None] and whole(source, tmp_path / "ws")
+        assert tamperer.tampered == 1
+        assert nodes.sender.total_bytes  # the head sent the rest, or again
+        assert nodes.told[-1]["received"] == nodes.told[-1]["bytes"]
+        assert nodes.fetching
+        nodes.fetching.close()
 
 
 @pytest.mark.timeout(60)

@@ -98,7 +98,7 @@ class Ends:
         if self.stop_after is not None and len(self.pieces) >= self.stop_after:
             self.receiver.close()
         self.pieces.append(piece)
-        held = sum(len(frame) for batch in self.sender._ready for frame in batch)
+        held = sum(len(piece.data) for batch in self.sender._ready for piece in batch)
         self.largest = max(self.largest, held)
         self.receiver.take(piece)
 
@@ -306,16 +306,21 @@ def test_a_piece_that_does_not_fit_is_refused(incoming: Incoming, tmp_path: Path
     assert not [p for p in (tmp_path / "ws").iterdir() if p.name != ".pslaunch"]
 
 
-def test_a_wrong_content_never_counts(incoming: Incoming, tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match="a has changed since it was listed"):
+def test_wrong_content_is_requested_once_more_and_never_counts(incoming: Incoming, tmp_path: Path) -> None:
+    assert incoming.take([Data(0, 0, b"CONTENT")]) == [Want(0, 0)]
+    assert incoming.take([Data(1, 0, BIG)]) == []
+    with pytest.raises(Refusal, match="a has come twice with another content"):
         incoming.take([Data(0, 0, b"CONTENT")])
     assert not (tmp_path / "ws/a").exists()
 
 
-def test_a_wrong_large_content_never_counts(incoming: Incoming, tmp_path: Path) -> None:
+def test_wrong_large_content_is_requested_once_more_and_never_counts(
+    incoming: Incoming, tmp_path: Path
+) -> None:
     incoming.take([Data(0, 0, GOOD), Data(1, 0, BIG[:50_000])])
-    with pytest.raises(Refusal, match="b has changed since it was listed"):
-        incoming.take([Data(1, 50_000, bytes(len(BIG) - 50_000))])
+    assert incoming.take([Data(1, 50_000, bytes(len(BIG) - 50_000))]) == [Want(1, 0)]
+    with pytest.raises(Refusal, match="b has come twice with another content"):
+        incoming.take([Data(1, 0, bytes(len(BIG)))])
     staged = tmp_path / "ws/.pslaunch/dispatch/staged"
     assert [p.name for p in staged.iterdir()] == [compute_digest(GOOD)]
 

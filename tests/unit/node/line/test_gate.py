@@ -21,7 +21,7 @@ from pslaunch.node.line import gate, wire
 from pslaunch.node.line.gate import Gate, Seals
 from pslaunch.node.line.handout import MAX_AT_ONCE, Handout
 from pslaunch.node.line.seal import Seal
-from pslaunch.node.line.wire import Decoder, MessageLine, WireError, encode_control
+from pslaunch.node.line.wire import Data, Decoder, MessageLine, WireError, encode_control, encode_data_head
 from pslaunch.node.loop import Loop
 from pslaunch.runtime.shared import prove
 from support.clock import own_s
@@ -65,6 +65,25 @@ def test_a_repeated_left_out_or_foreign_frame_is_refused() -> None:
     ):
         with pytest.raises(WireError, match="changed"):
             Decoder(Seal(b"k")).feed(stream)
+
+
+def test_mac_of_a_piece_covers_all_but_its_content() -> None:
+    piece = Data(7, 1 << 40, os.urandom(1000))
+    seal = Seal(b"k")
+    head = encode_data_head(piece)
+    head += seal.compute_mac(head)
+    control = sealed(MESSAGES[:1])
+    assert Decoder(Seal(b"k")).feed(head + piece.data) == [piece]
+    for at in range(len(head)):
+        changed = bytearray(head + piece.data + control)
+        changed[at] ^= 1
+        with pytest.raises(WireError):  # or it waits for bytes that the head did not announce
+            assert Decoder(Seal(b"k")).feed(bytes(changed) + bytes(wire.MAX_DATA_BYTES)) == []
+    changed = bytearray(head + piece.data)
+    changed[-1] ^= 1
+    (found,) = Decoder(Seal(b"k")).feed(bytes(changed))
+    assert isinstance(found, Data) and found[:2] == piece[:2]
+    assert found != piece  # as the manifest's hash shows
 
 
 class Guarded:

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from pslaunch.node.line import wire
 from pslaunch.node.line.wire import (
+    Data,
     Decoder,
     MessageLine,
     Output,
     WireError,
     encode_control,
+    encode_data_head,
     encode_output,
 )
 from pslaunch.node.loop import Loop
@@ -28,10 +30,13 @@ messages = st.dictionaries(
     st.text(max_size=20), st.one_of(st.text(max_size=50), st.integers(), st.none())
 ).map(lambda d: {**d, "type": "x"})
 outputs = st.builds(Output, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.binary(max_size=200))
-items = st.lists(st.one_of(messages, outputs), max_size=8)
+pieces = st.builds(Data, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.binary(max_size=200))
+items = st.lists(st.one_of(messages, outputs, pieces), max_size=8)
 
 
-def encode(item: Any | Output) -> bytes:
+def encode(item: Any | Output | Data) -> bytes:
+    if isinstance(item, Data):
+        return encode_data_head(item) + item.data
     return encode_output(item) if isinstance(item, Output) else b"".join(encode_control(item))
 
 
@@ -55,7 +60,7 @@ def test_a_flipped_bit_is_an_error_or_other_items_never_a_crash(
     stream[at // 8] ^= 1 << at % 8
     try:
         for item in Decoder().feed(bytes(stream)):
-            assert isinstance(item, (dict, Output))
+            assert isinstance(item, (dict, Output, Data))
     except WireError:
         pass
 
