@@ -29,8 +29,10 @@ __all__ = [
     "embedding",
     "fc",
     "first_seq",
+    "hsigmoid",
     "last_seq",
     "mse_cost",
+    "nce",
     "pooling",
     "regression_cost",
     "square_error_cost",
@@ -260,6 +262,101 @@ def square_error_cost(input: Layer, label: Layer, name: str | None = None) -> La
 
 
 mse_cost = regression_cost = square_error_cost
+
+
+def hsigmoid(
+    input: LayerInput,
+    label: Layer,
+    num_classes: int | None = None,
+    name: str | None = None,
+    bias_attr: BiasAttr = None,
+    param_attr: ParameterAttribute | None = None,
+    layer_attr: ExtraLayerAttribute | None = None,
+) -> Layer:
+    """Return the cost of finding the label in a binary tree of all classes, at most log2(num_classes) turns.
+
+    `num_classes` is that of the label's type by default.
+    """
+    own, classes = _make_name(name, "hsigmoid"), _find_classes(label, num_classes, "layer.hsigmoid")
+    attrs = {"classes": classes}
+    return _make_sampled_cost(
+        own, "hsigmoid", input, (label,), attrs, classes - 1, param_attr, bias_attr, layer_attr
+    )
+
+
+def nce(
+    input: LayerInput,
+    label: Layer,
+    num_classes: int | None = None,
+    act: object = None,
+    param_attr: ParameterAttribute | None = None,
+    weight: Layer | None = None,
+    num_neg_samples: int = 10,
+    neg_distribution: Sequence[float] | None = None,
+    name: str | None = None,
+    bias_attr: BiasAttr = None,
+    layer_attr: ExtraLayerAttribute | None = None,
+) -> Layer:
+    """Return the cost of telling the label from `num_neg_samples` classes drawn as noise.
+
+    They are drawn with the probabilities `neg_distribution`, by default equal ones. `weight` is a
+    dense_vector(1), which multiplies the cost of each sample.
+    """
+    where = "layer.nce"
+    own, classes = _make_name(name, "nce_layer"), _find_classes(label, num_classes, where)
+    if get_activation_name(act, "sigmoid") != "sigmoid":
+        raise ValueError(f"{where}: act={act!r}, expected Sigmoid, the default")
+    if num_neg_samples < 1:
+        raise ValueError(f"{where}: num_neg_samples={num_neg_samples}, expected at least 1")
+    noise = "uniform" if neg_distribution is None else tuple(map(float, neg_distribution))
+    attrs = {"classes": classes, "noise": noise, "samples": num_neg_samples}
+    others = (label,) if weight is None else (label, *_check_vectors(weight, where))
+    return _make_sampled_cost(own, "nce", input, others, attrs, classes, param_attr, bias_attr, layer_attr)
+
+
+def _find_classes(label: Layer, given: int | None, where: str) -> int:
+    if label.type is None or label.type.kind != "integer":
+        raise ValueError(f"{where}: label {label.name} is not a data layer of integer_value")
+    classes = label.size if given is None else given
+    if classes < max(2, label.size):
+        raise ValueError(
+            f"{where}: num_classes={classes}, expected at least 2 and not fewer than label {label.name} has, "
+            f"{label.size}"
+        )
+    return classes
+
+
+def _make_sampled_cost(
+    name: str,
+    op: str,
+    input: LayerInput,
+    others: tuple[Layer, ...],
+    attrs: Mapping[str, object],
+    rows: int,
+    param_attr: ParameterAttribute | None,
+    bias_attr: BiasAttr,
+    layer_attr: ExtraLayerAttribute | None,
+) -> Layer:
+    """Return a cost of `input` with a weight of `rows` rows, and a bias unless `bias_attr` is False."""
+    vectors = _check_vectors(input, f"layer.{op}")
+    if len(vectors) != 1:
+        raise ValueError(
+            f"layer.{op} {name}: {len(vectors)} inputs, expected one; layer.concat joins several"
+        )
+    if layer_attr is not None and layer_attr.drop_rate:
+        raise ValueError(
+            f"layer.{op} {name}: drop_rate has no effect on a cost; give it to {vectors[0].name}"
+        )
+    attr = param_attr or ParameterAttribute()
+    if attr.sparse_update:
+        raise ValueError(f"layer.{op} {name}: sparse_update is only for embeddings and sparse vectors")
+    params = [make_config(f"_{name}.w0", rows, vectors[0].size, attr, bias=False)]
+    bias = _make_bias(f"_{name}.wbias", rows, bias_attr)
+    if bias is not None:
+        params.append(bias)
+    inputs = (*vectors, *others)
+    value = make_value(op, [one.value for one in inputs], name=name, attrs=attrs, params=params)
+    return Layer(name=name, size=1, value=value, inputs=inputs, params=tuple(params), is_cost=True)
 
 
 def _make_label_cost(input: Layer, label: Layer, name: str, *, error_rate: bool) -> Layer:

@@ -2,11 +2,24 @@
 
 from .. import publish
 from . import functional, initializer
-from .layers import Dropout, Embedding, Layer, LayerList, Linear, ReLU, Sequential, Sigmoid, Softmax, Tanh
+from .layers import (
+    Dropout,
+    Embedding,
+    HSigmoidLoss,
+    Layer,
+    LayerList,
+    Linear,
+    ReLU,
+    Sequential,
+    Sigmoid,
+    Softmax,
+    Tanh,
+)
 
 __all__ = [
     "Dropout",
     "Embedding",
+    "HSigmoidLoss",
     "Layer",
     "LayerList",
     "Linear",

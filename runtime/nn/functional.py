@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from .. import publish
+from ..param_config import ParamConfig
 from ..static import tensor
 from ..static.program import Variable, add_value, combine
 
@@ -12,6 +13,7 @@ __all__ = [
     "binary_cross_entropy",
     "cross_entropy",
     "dropout",
+    "hsigmoid_loss",
     "log_loss",
     "mse_loss",
     "relu",
@@ -134,6 +136,50 @@ def cross_entropy(
     _check_last(axis, input, where)
     op = "softmax_with_cross_entropy" if use_softmax else "cross_entropy"
     return _reduce(add_value(op, [input, label]), reduction, where)
+
+
+def hsigmoid_loss(
+    input: Variable,
+    label: Variable,
+    num_classes: int,
+    weight: Variable | ParamConfig,
+    bias: Variable | ParamConfig | None = None,
+    path_table: Variable | None = None,
+    path_code: Variable | None = None,
+    is_sparse: bool = False,
+    name: str | None = None,
+) -> Variable:
+    """Return the cost of finding the label in a binary tree of all classes, for each sample.
+
+    `weight` and `bias` are parameters, with num_classes - 1 rows. A tree of the program's own has a row for
+    each inner node; `path_table` then has the nodes from the root to each label, -1 behind the last one, and
+    `path_code` the turns. `is_sparse` has no effect: the gradient is that of the whole weight.
+    """
+    where = name or "hsigmoid_loss"
+    path = [one for one in (path_table, path_code) if one is not None]
+    if len(path) == 1:
+        raise ValueError(f"{where}: path_table and path_code must both be given, or neither")
+    if num_classes < 2 and not path:
+        raise ValueError(f"{where}: num_classes={num_classes}, expected at least 2")
+    params = [_get_parameter(one, where) for one in (weight, bias) if one is not None]
+    first, *others = params
+    if first.cols != input.shape[-1] or (not path and first.rows != num_classes - 1):
+        rows = "any" if path else num_classes - 1
+        raise ValueError(
+            f"{where}: weight {first.name} is {list(first.shape)}, expected [{rows}, {input.shape[-1]}]"
+        )
+    for one in others:
+        if one.rows * one.cols != first.rows:
+            raise ValueError(f"{where}: bias {one.name} is {list(one.shape)}, expected [{first.rows}, 1]")
+    return add_value("hsigmoid", [input, label, *path], {"classes": num_classes}, params)
+
+
+def _get_parameter(given: object, where: str) -> ParamConfig:
+    if isinstance(given, ParamConfig):
+        return given
+    if isinstance(given, Variable) and given.op == "parameter":
+        return given.params[0]
+    raise TypeError(f"{where}: {given!r} is no parameter, as create_parameter makes")
 
 
 def _reduce(cost: Variable, reduction: str, where: str) -> Variable:

@@ -169,6 +169,35 @@ class Dropout(Layer):
         return functional.dropout(x, training=self.training, **self._options)
 
 
+class HSigmoidLoss(Layer):
+    """nn.functional.hsigmoid_loss with its parameters. `is_custom`: calls give the paths of the labels."""
+
+    def __init__(
+        self,
+        feature_size: int,
+        num_classes: int,
+        weight_attr: Attr = None,
+        bias_attr: Attr = None,
+        is_custom: bool = False,
+        is_sparse: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self._classes, own = num_classes, self._full_name
+        rows = num_classes if is_custom else num_classes - 1
+        if rows < 1:
+            raise ValueError(f"{own}: num_classes={num_classes}, expected at least {2 - is_custom}")
+        self.weight = make_param(weight_attr, f"{own}.w_0", (rows, feature_size), is_bias=False)
+        self.bias = None
+        if bias_attr is not False:
+            self.bias = make_param(bias_attr, f"{own}.b_0", (rows, 1), is_bias=True)
+
+    def forward(self, *inputs: Any, **options: Any) -> Variable:
+        input, label, *path = inputs
+        parameters = self._classes, self.weight, self.bias
+        return functional.hsigmoid_loss(input, label, *parameters, *path, **options)
+
+
 class ReLU(Layer):
     """max(x, 0)."""
 

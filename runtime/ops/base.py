@@ -6,6 +6,7 @@ and for any number of threads. Of numpy's operations only those are used that IE
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays import F32, Ids
+from ..arrays import F32, U64, Ids
 from ..graph import BATCH, Kind, Value
 from ..param_config import ParamConfig
 
@@ -32,6 +33,12 @@ class Draw:
     seed: int
     trainer: int
     step: int
+
+    def draw_words(self, name: str, count: int) -> U64:
+        """Return random words, 64 bits each, for the operation of this name."""
+        label = f"{self.seed}/{self.trainer}/{self.step}/{name}"
+        key = int.from_bytes(hashlib.blake2b(label.encode(), digest_size=16).digest(), "little")
+        return np.asarray(np.random.Philox(key=key).random_raw(count), dtype="<u8")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -61,11 +68,11 @@ class Step:
 class Op:
     """One operation of a plan. Each kind is a subclass, registered in OPS by the name that it gives.
 
-    `takes`: the kind of each input; `many`: any number of inputs of the first kind. `gives`: the kind of the
-    result; None: the one of the attribute `to`, or of the first input. `options`: names of the attributes.
-    `overwrites`: the result may replace the first input; then backward must not read that. `reads_result`:
-    backward reads the result. `is_view`: the result may share memory with an input. `keeps_items`: the
-    result for sequences is a sequence, item by item.
+    `takes`: the kind of each input; `optional`: the number of the last ones that may be missing; `many`: any
+    number of inputs of the first kind. `gives`: the kind of the result; None: the one of the attribute `to`,
+    or of the first input. `options`: names of the attributes. `overwrites`: the result may replace the first
+    input; then backward must not read that. `reads_result`: backward reads the result. `is_view`: the result
+    may share memory with an input. `keeps_items`: the result for sequences is a sequence, item by item.
 
     An object belongs to one plan and computes one step at a time. `needs`: the inputs whose gradients
     are needed. `in_place`: the first input is to be overwritten. `sequence`: the data whose offsets the
@@ -73,6 +80,7 @@ class Op:
     """
 
     takes: ClassVar[tuple[Kind | None, ...]] = ("float",)  # None: either
+    optional: ClassVar[int] = 0
     many: ClassVar[bool] = False
     gives: ClassVar[Kind | None] = "float"
     options: ClassVar[tuple[str, ...]] = ()
@@ -145,7 +153,8 @@ def find_form(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], name: 
     cls, name = OPS[op], name or op
     if set(attrs) != set(cls.options):
         raise ValueError(f"{name}: attributes {sorted(attrs)}, expected {sorted(cls.options)}")
-    takes = cls.takes * max(1, len(inputs)) if cls.many else cls.takes
+    least = len(cls.takes) - cls.optional
+    takes = cls.takes * max(1, len(inputs)) if cls.many else cls.takes[: max(least, len(inputs))]
     if len(inputs) != len(takes):
         raise ValueError(f"{name}: {len(inputs)} inputs, expected {len(takes)}")
     for one, kind in zip(inputs, takes, strict=True):

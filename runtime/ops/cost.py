@@ -12,7 +12,15 @@ from ..arrays import F32, Ids
 from ..graph import Value
 from .base import Grads, Op, Shape, Step, as_rows, describe
 
-_LEAST = np.float32(1e-30)  # of a probability, for its logarithm
+LEAST = np.float32(1e-30)  # of a probability, for its logarithm
+
+
+def check_labels(label: Ids, classes: int, name: str) -> Ids:
+    """Return all labels as one row; raises ValueError with `name`, that of the data, for one out of range."""
+    labels = label.reshape(-1)
+    for bad in labels[(labels < 0) | (labels >= classes)]:
+        raise ValueError(f"{name} has the label {bad}, expected 0 to {classes - 1}")
+    return labels
 
 
 class _LabelCost(Op):
@@ -27,12 +35,6 @@ class _LabelCost(Op):
             raise ValueError(f"label {describe(label)} has not one class for each row of {describe(x)}")
         return (*rows, 1)
 
-    def _check_labels(self, label: Ids, classes: int) -> Ids:
-        labels = label.reshape(-1)
-        for bad in labels[(labels < 0) | (labels >= classes)]:
-            raise ValueError(f"{self.value.inputs[1].name} has the label {bad}, expected 0 to {classes - 1}")
-        return labels
-
 
 class SoftmaxCrossEntropy(_LabelCost, op="softmax_with_cross_entropy"):
     """-log(probability of the label), from scores: exact near probabilities of 0 and 1."""
@@ -40,7 +42,7 @@ class SoftmaxCrossEntropy(_LabelCost, op="softmax_with_cross_entropy"):
     overwrites = True
 
     def forward(self, step: Step, scores: F32, label: Ids) -> F32:
-        labels = self._check_labels(label, scores.shape[-1])
+        labels = check_labels(label, scores.shape[-1], self.value.inputs[1].name)
         x = as_rows(self.take_copy(scores))
         cost: F32 = np.empty(len(x), dtype=np.float32)
         step.errors += _core.cross_entropy(x, labels, cost, step.threads)
@@ -65,11 +67,11 @@ class CrossEntropy(_LabelCost, op="cross_entropy"):
 
     def forward(self, step: Step, probability: F32, label: Ids) -> F32:
         x = as_rows(probability)
-        labels = self._check_labels(label, x.shape[1])
+        labels = check_labels(label, x.shape[1], self.value.inputs[1].name)
         picked = x[np.arange(len(x)), labels]
         # NaN never counts as the right answer.
         step.errors += int(np.count_nonzero(~(picked >= x.max(axis=1))))
-        logs = np.maximum(picked, _LEAST)
+        logs = np.maximum(picked, LEAST)
         _core.take_logs(logs, step.threads)
         return np.negative(logs).reshape(*probability.shape[:-1], 1)
 
@@ -77,7 +79,7 @@ class CrossEntropy(_LabelCost, op="cross_entropy"):
         x, labels = as_rows(probability), label.reshape(-1)
         places = np.arange(len(x))
         back = np.zeros_like(x)
-        back[places, labels] = -grad.reshape(-1) / np.maximum(x[places, labels], _LEAST)
+        back[places, labels] = -grad.reshape(-1) / np.maximum(x[places, labels], LEAST)
         return back.reshape(probability.shape), None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -159,10 +158,8 @@ class Dropout(Op, op="dropout"):
         rate, upscales = self.value.attrs["rate"], self.value.attrs["upscales"]
         if draw is None:
             return np.float32(1.0 if upscales else 1.0 - rate)
-        label = f"{draw.seed}/{draw.trainer}/{draw.step}/{self.value.name}"
-        key = int.from_bytes(hashlib.blake2b(label.encode(), digest_size=16).digest(), "little")
         count = math.prod(shape)
-        raw = np.random.Philox(key=key).random_raw((count + 3) // 4)
-        pieces = np.asarray(raw, dtype="<u8").view(np.uint16)[:count].reshape(shape)
+        raw = draw.draw_words(self.value.name, (count + 3) // 4)
+        pieces = raw.view(np.uint16)[:count].reshape(shape)
         mask = np.asarray(pieces >= round(rate * 65536), dtype=np.float32)
         return mask * np.float32(1.0 / (1.0 - rate)) if upscales else mask

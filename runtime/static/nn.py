@@ -12,7 +12,7 @@ from ..param_config import ParamConfig
 from .attr import Attr, make_param
 from .program import Variable, add_value, make_unique_name, parse_dtype
 
-__all__ = ["embedding", "fc", "sparse_embedding"]
+__all__ = ["embedding", "fc", "nce", "sparse_embedding"]
 publish(__name__, __all__)
 
 ACTIVATIONS = ("relu", "sigmoid", "softmax", "tanh")
@@ -125,3 +125,41 @@ def sparse_embedding(
     if not isinstance(entry, EntryAttr | None):
         raise TypeError(f"sparse_embedding: entry={entry!r}, expected an entry rule, as CountFilterEntry(10)")
     return _make_embedding(input, size, padding_idx, param_attr, dtype, sparse=True, entry=entry or ANY)
+
+
+def nce(
+    input: Variable,
+    label: Variable,
+    num_total_classes: int,
+    sample_weight: Variable | None = None,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    num_neg_samples: int | None = None,
+    name: str | None = None,
+    sampler: str = "uniform",
+    custom_dist: Sequence[float] | None = None,
+    seed: int = 0,
+    is_sparse: bool = False,
+) -> Variable:
+    """Return the cost of telling the labels from classes drawn as noise, divided by 1 + num_neg_samples.
+
+    There are 10 classes of noise for each sample by default. `sampler`: "uniform", "log_uniform", or
+    "custom_dist" with the probability of each class. `seed` and `is_sparse` have no effect: noise comes from
+    the runtime's seed, and the gradient is that of the whole weight.
+    """
+    own = name or make_unique_name("nce")
+    samples = 10 if num_neg_samples is None else num_neg_samples
+    if sampler not in ("uniform", "log_uniform", "custom_dist"):
+        raise ValueError(f"{own}: sampler={sampler!r}, expected uniform, log_uniform or custom_dist")
+    if (sampler == "custom_dist") != (custom_dist is not None):
+        raise ValueError(f"{own}: sampler={sampler!r} and custom_dist={custom_dist!r} do not fit")
+    if samples < 1:
+        raise ValueError(f"{own}: num_neg_samples={num_neg_samples}, expected at least 1")
+    shape = num_total_classes, input.shape[-1]
+    params = [make_param(param_attr, f"{own}.w_0", shape, is_bias=False)]
+    if bias_attr is not False:
+        params.append(make_param(bias_attr, f"{own}.b_0", (num_total_classes, 1), is_bias=True))
+    noise = sampler if custom_dist is None else tuple(map(float, custom_dist))
+    attrs = {"classes": num_total_classes, "noise": noise, "samples": samples}
+    inputs = [input, label] if sample_weight is None else [input, label, sample_weight]
+    return add_value("nce", inputs, attrs, params, name=f"{own}.tmp_0") / (samples + 1)

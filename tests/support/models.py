@@ -9,14 +9,24 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 import pslaunch.runtime as paddle
+from pslaunch.runtime.layer import Layer
 
 WORDS = 50
 
 
 def ngram_cost(
-    *, words: int = WORDS, emb: int = 8, hidden: int = 16, sparse: bool = False, drop_rate: float = 0.0
-) -> paddle.layer.Layer:
-    """The word2vec network in small: four words with one table, hidden layer, softmax, the fifth word."""
+    *,
+    words: int = WORDS,
+    emb: int = 8,
+    hidden: int = 16,
+    sparse: bool = False,
+    drop_rate: float = 0.0,
+    make_cost: Callable[[Layer, Layer], Layer] | None = None,
+) -> Layer:
+    """The word2vec network in small: four words with one table, hidden layer, softmax, the fifth word.
+
+    make_cost: makes the cost of the hidden layer and the fifth word, instead of a softmax.
+    """
     attr = paddle.attr.Param(name="_proj", initial_std=0.1, learning_rate=1, l2_rate=0, sparse_update=sparse)
     data = [paddle.layer.data(name=f"w{i}", type=paddle.data_type.integer_value(words)) for i in range(5)]
     context = [paddle.layer.embedding(input=one, size=emb, param_attr=attr) for one in data[:4]]
@@ -28,6 +38,8 @@ def ngram_cost(
         layer_attr=paddle.attr.Extra(drop_rate=drop_rate),
         bias_attr=paddle.attr.Param(learning_rate=2),
     )
+    if make_cost is not None:
+        return make_cost(hidden_layer, data[4])
     predict = paddle.layer.fc(input=hidden_layer, size=words, name="predict", act=paddle.activation.Softmax())
     return paddle.layer.classification_cost(input=predict, label=data[4])
 

@@ -23,6 +23,7 @@ from pslaunch.runtime.param_config import ParamConfig
 pytestmark = pytest.mark.asan
 
 Array = npt.NDArray[Any]
+CONSTANTS: Final = {("log_loss", 1), ("nce", 2)}  # labels and weights of samples, which learn nothing
 DRAW: Final = Draw(seed=1, trainer=0, step=3)
 
 
@@ -129,6 +130,67 @@ def reduce(s: Sizes, find: Callable[..., Array], axis: Any, *, keepdim: bool) ->
     return Example([s.draw(s.n, s.k, s.d)], oracle, {"axis": axis, "keepdim": keepdim})
 
 
+def find_turns(labels: Array, classes: int) -> list[list[tuple[int, int]]]:
+    """Inner nodes and turns on the way to each label: halves of its place in a heap of all nodes."""
+    found: list[list[tuple[int, int]]] = []
+    for label in labels.reshape(-1).tolist():
+        at, way = label + classes, []
+        while at > 1:
+            way.append((at // 2 - 1, at % 2))
+            at //= 2
+        found.append(way)
+    return found
+
+
+def find_path_cost(ways: list[list[tuple[int, int]]], places: int, x: Array, w: Array, b: Array) -> Array:
+    costs = []
+    for row, way in zip(x, ways, strict=True):
+        turns = [np.logaddexp(0, (-1) ** turn * (row @ w[node] + b[node])) for node, turn in way]
+        costs.append([sum(turns) + (places - len(way)) * np.log(2)])
+    return np.array(costs)
+
+
+def walk_complete_tree(s: Sizes) -> Example:
+    classes, labels = s.k + 1, s.draw_ids(s.k + 1, s.n, 1)
+
+    def oracle(x: Array, labels: Array, w: Array, b: Array) -> Array:
+        return find_path_cost(find_turns(labels, classes), s.k.bit_length(), x, w, b.reshape(-1))
+
+    params = [s.draw(s.k, s.d), s.draw(1, s.k)]
+    return Example([s.draw(s.n, s.d), labels], oracle, {"classes": classes}, params)
+
+
+def walk_given_paths(s: Sizes) -> Example:
+    def oracle(x: Array, labels: Array, nodes: Array, turns: Array, w: Array) -> Array:
+        pairs = [list(zip(*row, strict=True)) for row in zip(nodes.tolist(), turns.tolist(), strict=True)]
+        ways = [list(itertools.takewhile(lambda pair: pair[0] >= 0, way)) for way in pairs]
+        return find_path_cost(ways, s.k, x, w, np.zeros(len(w)))
+
+    nodes, turns = s.draw_ids(6, s.n, s.k) - 1, s.draw_ids(2, s.n, s.k)
+    inputs = [s.draw(s.n, s.d), s.draw_ids(9, s.n), nodes, turns]
+    return Example(inputs, oracle, {"classes": 2}, [s.draw(5, s.d)])
+
+
+def tell_from_noise(s: Sizes, noise: Any, shares: Array, *, has_weight: bool) -> Example:
+    classes, attrs = len(shares), {"classes": len(shares), "noise": noise, "samples": s.k}
+    inputs = [s.draw(s.n, s.d), s.draw_ids(classes, s.n, 2), s.draw_shares(s.n, 1)][: 2 + has_weight]
+    params = [s.draw(classes, s.d), s.draw(classes, 1)]
+    _, op = compile_op("nce", Example(inputs, np.add, attrs, params))
+    rows = op.choose_rows(make_step(), inputs[1])
+
+    def oracle(x: Array, labels: Array, *others: Array) -> Array:
+        *weight, w, b = others
+        o = 1 / (1 + np.exp(-((w[rows] * x[:, None]).sum(axis=2) + b[rows, 0])))
+        noise_rate = s.k * shares[rows]
+        right = np.where(np.arange(rows.shape[1]) < 2, o, noise_rate) / (o + noise_rate)
+        return np.asarray(-np.log(right).sum(axis=1, keepdims=True) * (weight[0] if weight else 1))
+
+    return Example(inputs, oracle, attrs, params)
+
+
+LOG_UNIFORM: Final = np.log(np.arange(2, 9) / np.arange(1, 8)) / np.log(7)
+GIVEN: Final = np.array([0.5, 0.25, 0.0, 0.25])
+
 ARITHMETIC: Final[list[tuple[str, Callable[..., Array]]]] = [
     ("add", np.add),
     ("subtract", np.subtract),
@@ -225,6 +287,11 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
             {"epsilon": 1e-4},
         ),
     ),
+    ("hsigmoid", walk_complete_tree),
+    ("hsigmoid", walk_given_paths),
+    ("nce", lambda s: tell_from_noise(s, "uniform", np.full(5, 0.2), has_weight=False)),
+    ("nce", lambda s: tell_from_noise(s, "log_uniform", LOG_UNIFORM, has_weight=True)),
+    ("nce", lambda s: tell_from_noise(s, tuple(GIVEN), GIVEN, has_weight=True)),
     ("pool", lambda s: pool(s, "sum", lambda x: x.sum(axis=0))),
     ("pool", lambda s: pool(s, "average", lambda x: x.mean(axis=0))),
     ("pool", lambda s: pool(s, "max", lambda x: x.max(axis=0))),
@@ -337,7 +404,8 @@ def test_results_and_gradients_are_those_of_the_oracle(
         np.testing.assert_allclose(result, expected, rtol=2e-5, atol=2e-6)
         slopes = slopes or differentiate(example.oracle, arrays, draw_grad(expected.shape))
         for i, (grad, slope) in enumerate(zip(grads, slopes, strict=False)):
-            if arrays[i].dtype == np.float32 and (name, i) != ("log_loss", 1):  # labels learn nothing
+            is_constant = i < len(example.inputs) and (name, i) in CONSTANTS
+            if arrays[i].dtype == np.float32 and not is_constant:
                 assert grad is not None
                 np.testing.assert_allclose(grad, slope, rtol=1e-4, atol=1e-4)
 

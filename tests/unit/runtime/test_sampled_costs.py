@@ -1,0 +1,203 @@
+"""Costs that compute the scores of a few classes, by the names of both faces: learning, bits, errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pslaunch.runtime as paddle
+from pslaunch.runtime import _core, settings, static
+from pslaunch.runtime.layer import Layer
+from pslaunch.runtime.nn import functional as F  # as in PaddlePaddle's pages
+from pslaunch.runtime.nn.initializer import Assign
+from pslaunch.runtime.parameters import Parameters
+from support.models import WORDS, digest, ngram_cost, ngrams
+
+pytestmark = pytest.mark.asan
+
+
+def make_hsigmoid(hidden: Layer, word: Layer) -> Layer:
+    return paddle.layer.hsigmoid(input=hidden, label=word, num_classes=WORDS, name="cost")
+
+
+def make_nce(hidden: Layer, word: Layer) -> Layer:
+    act = paddle.activation.Sigmoid()
+    return paddle.layer.nce(input=hidden, label=word, num_classes=WORDS, act=act, name="cost")
+
+
+COSTS = pytest.mark.parametrize("make", [make_hsigmoid, make_nce])
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """No settings and programs of another test, the best build, and log/ in a folder of this test."""
+    monkeypatch.setattr(settings, "_current", None)
+    monkeypatch.chdir(tmp_path)
+    with static.program_guard(static.Program(), static.Program()):
+        yield
+    _core.choose_build(0)
+
+
+def train(
+    make: Callable[[Layer, Layer], Layer], *, passes: int = 1, threads: int = 1
+) -> tuple[Parameters, list[float]]:
+    """Train on n-grams; return the parameters, and the cost of each pass."""
+    paddle.init(trainer_count=threads)
+    cost = ngram_cost(make_cost=make)
+    parameters = paddle.parameters.create(cost)
+    costs: list[float] = []
+
+    def handle_event(event: object) -> None:
+        if isinstance(event, paddle.event.EndPass):
+            costs.append(event.cost)
+
+    trainer = paddle.trainer.SGD(cost, parameters, paddle.optimizer.AdaGrad(learning_rate=1e-1))
+    trainer.train(paddle.batch(ngrams(400), 100 if passes == 1 else 16), passes, handle_event)
+    return parameters, costs
+
+
+@COSTS
+def test_training_of_an_ngram_model_reduces_the_cost(make: Callable[[Layer, Layer], Layer]) -> None:
+    parameters, costs = train(make, passes=30)
+    assert costs[-1] < 0.7 * costs[0]
+    rows = WORDS - (make is make_hsigmoid)
+    assert parameters.get_shape("_cost.w0") == (rows, 16)
+    assert parameters.get_shape("_cost.wbias") == (1, rows)
+
+
+@COSTS
+def test_every_build_and_number_of_threads_give_the_same_bits(make: Callable[[Layer, Layer], Layer]) -> None:
+    found: set[str] = set()
+    for build in (1, 2, 3):
+        _core.choose_build(build)
+        found.update(digest(train(make, threads=threads)[0]) for threads in (1, 2, 4))
+    assert len(found) == 1
+
+
+def test_first_cost_of_hsigmoid_counts_the_turns() -> None:
+    def make(hidden: Layer, word: Layer) -> Layer:
+        start = paddle.attr.Param(initial_std=0.0)
+        return paddle.layer.hsigmoid(input=hidden, label=word, param_attr=start)
+
+    cost = ngram_cost(make_cost=make)
+    trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD())
+    assert trainer.test(paddle.batch(ngrams(100), 50)).cost == pytest.approx(6 * math.log(2))
+
+
+def test_noise_differs_from_step_to_step_and_follows_its_probabilities() -> None:
+    shares = [0.0, 0.7, 0.0, 0.3]
+    x, label = static.data("x", [None, 1]), static.data("label", [None, 1], "int64")
+    weight = paddle.ParamAttr(name="w", initializer=Assign(np.zeros((4, 1), np.float32)))
+    cost = static.nn.nce(
+        x, label, 4, None, weight, False, num_neg_samples=50, sampler="custom_dist", custom_dist=shares
+    )
+    paddle.optimizer.SGD(learning_rate=1.0).minimize(paddle.mean(cost))
+    executor = static.Executor()
+    executor.run(static.default_startup_program())
+    feed: dict[str, Any] = {"x": np.ones((200, 1), np.float32), "label": np.ones((200, 1), np.int64)}
+    parameters = static.default_startup_program().parameters
+    assert parameters is not None
+    grads = []
+    for _ in range(2):
+        parameters.set("w", np.zeros((4, 1), np.float32))
+        executor.run(feed=feed)
+        grads.append(-parameters.get("w")[:, 0])
+    assert grads[0].tobytes() != grads[1].tobytes()
+    for grad in grads:
+        o, b = 0.5, 50 * np.array(shares)
+        noise = 50 * np.array(shares) * o * (1 - o) / (o + b)
+        np.testing.assert_allclose(grad[[0, 2]], 0.0)
+        np.testing.assert_allclose(grad[3], noise[3] / 51, rtol=0.05)
+        np.testing.assert_allclose(grad[1], (noise[1] - b[1] * (1 - o) / (o + b[1])) / 51, rtol=0.05)
+
+
+def test_static_hsigmoid_of_a_given_tree_has_the_cost_of_the_complete_one() -> None:
+    x, label = static.data("x", [None, 3]), static.data("label", [None, 1], "int64")
+    nodes, turns = (static.data(name, [None, 3], "int64") for name in ("nodes", "turns"))
+    start = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(4, 3)
+    weight = paddle.create_parameter([4, 3], "float32", attr=paddle.ParamAttr("w", Assign(start)))
+    first = paddle.nn.HSigmoidLoss(3, 5, weight_attr=paddle.ParamAttr("w", Assign(start)), bias_attr=False)
+    costs = [first(x, label), F.hsigmoid_loss(x, label, 5, weight, None, nodes, turns)]
+    feed: dict[str, Any] = {
+        "x": np.array([[1, 2, 3], [3, 2, 1]], np.float32),
+        "label": np.array([[0], [4]]),
+        "nodes": np.array([[1, 0, -1], [3, 1, 0]]),
+        "turns": np.array([[1, 0, 7], [1, 0, 0]]),
+    }
+    executor = static.Executor()
+    executor.run(static.default_startup_program())
+    complete, given = executor.run(feed=feed, fetch_list=costs)
+    assert complete.shape == (2, 1)
+    np.testing.assert_array_equal(complete, given)
+    feed["nodes"] = np.array([[1, 0, -1], [4, 1, 0]])
+    with pytest.raises(ValueError, match="nodes has the node 4, which the weight lacks"):
+        executor.run(feed=feed, fetch_list=costs[1:])
+
+
+def word(size: int = 10) -> Layer:
+    return paddle.layer.data(name="word", type=paddle.data_type.integer_value(size))
+
+
+def vector(name: str = "x", size: int = 4) -> Layer:
+    return paddle.layer.data(name=name, type=paddle.data_type.dense_vector(size))
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda: paddle.layer.hsigmoid(vector(), vector("y")),
+            "label y is not a data layer of integer_value",
+        ),
+        (lambda: paddle.layer.hsigmoid(vector(), word(), num_classes=9), "not fewer than label word has, 10"),
+        (lambda: paddle.layer.hsigmoid(vector(), word(1)), "num_classes=1, expected at least 2"),
+        (lambda: paddle.layer.hsigmoid([vector(), vector("y")], word()), "layer.concat joins several"),
+        (
+            lambda: paddle.layer.hsigmoid(vector(), word(), param_attr=paddle.attr.Param(sparse_update=True)),
+            "sparse_update is only for embeddings",
+        ),
+        (
+            lambda: paddle.layer.nce(vector(), word(), layer_attr=paddle.attr.Extra(drop_rate=0.5)),
+            "drop_rate has no effect on a cost; give it to x",
+        ),
+        (lambda: paddle.layer.nce(vector(), word(), act=paddle.activation.Tanh()), "expected Sigmoid"),
+        (lambda: paddle.layer.nce(vector(), word(), num_neg_samples=0), "expected at least 1"),
+        (
+            lambda: paddle.layer.nce(vector(), word(3), neg_distribution=[0.5, 0.5]),
+            "probabilities of 2 classes as noise, expected 3 with the sum 1",
+        ),
+        (
+            lambda: paddle.layer.nce(vector(), word(), weight=vector("w", 2)),
+            r"weight w \[-1, 2\] is not one number for each row",
+        ),
+    ],
+)
+def test_layers_that_do_not_fit_are_refused(call: Callable[[], Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda x, y, w: static.nn.nce(x, y, 5, sampler="zipf"), "sampler='zipf', expected uniform"),
+        (lambda x, y, w: static.nn.nce(x, y, 5, sampler="custom_dist"), "custom_dist=None do not fit"),
+        (lambda x, y, w: static.nn.nce(x, y, 5, num_neg_samples=0), "expected at least 1"),
+        (lambda x, y, w: static.nn.nce(y, y, 5), "y has id values, expected float"),
+        (lambda x, y, w: F.hsigmoid_loss(x, y, 5, x), "is no parameter, as create_parameter makes"),
+        (lambda x, y, w: F.hsigmoid_loss(x, y, 4, w), r"weight w is \[4, 3\], expected \[3, 3\]"),
+        (lambda x, y, w: F.hsigmoid_loss(x, y, 5, w, w), r"bias w is \[4, 3\], expected \[4, 1\]"),
+        (lambda x, y, w: F.hsigmoid_loss(x, y, 5, w, None, y), "must both be given, or neither"),
+        (lambda x, y, w: paddle.nn.HSigmoidLoss(3, 1), "num_classes=1, expected at least 2"),
+    ],
+)
+def test_variables_that_do_not_fit_are_refused(call: Callable[..., Any], text: str) -> None:
+    x, label = static.data("x", [None, 3]), static.data("y", [None, 1], "int64")
+    weight = paddle.create_parameter([4, 3], "float32", attr="w")
+    with pytest.raises((TypeError, ValueError), match=text):
+        call(x, label, weight)
