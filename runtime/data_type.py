@@ -14,17 +14,19 @@ __all__ = [
     "integer_value",
     "integer_value_sequence",
     "sparse_binary_vector",
+    "sparse_float_vector",
 ]
 publish(__name__, __all__)
 
-DataKind = Literal["integer", "dense", "sparse"]
+DataKind = Literal["integer", "dense", "sparse", "sparse_float"]
 
 
 @dataclass(frozen=True, slots=True)
 class InputType:
-    """One input: `integer`, an id from 0 to dim - 1; `dense` or `sparse`, a vector of `dim` numbers.
+    """One input: `integer`, an id from 0 to dim - 1; or a vector of `dim` numbers, `dense` or sparse.
 
-    A sparse one has numbers of 0 and 1, and is given as the places of those that are 1.
+    A `sparse` one has numbers of 0 and 1, and is given as the places of those that are 1. A `sparse_float`
+    one is given as pairs of a place and its number, and has 0 elsewhere.
     `is_sequence`: a list of these for each sample, of any length.
     """
 
@@ -60,3 +62,8 @@ def dense_vector_sequence(dim: int) -> InputType:
 def sparse_binary_vector(dim: int) -> InputType:
     """Return the type of a vector of `dim` numbers, given as a list of the places that are 1."""
     return InputType(int(dim), "sparse")
+
+
+def sparse_float_vector(dim: int) -> InputType:
+    """Return the type of a vector of `dim` numbers, given as a list of pairs: a place and its number."""
+    return InputType(int(dim), "sparse_float")

@@ -29,11 +29,19 @@ class Feeder:
     `feeding` maps names of data layers to positions in a sample, or lists the names in order; None: the
     order in which the data layers were defined, as in v2. Items without a layer are ignored. A batch may
     also be a dict of arrays, or of Sequences, by the names of data layers: these are taken as they are.
+
+    A sparse vector with numbers has two data layers, which share its pairs: places, and `NAME.numbers`.
     """
 
     def __init__(self, data_layers: Sequence[Value], feeding: Feeding = None) -> None:
-        self._places = _map_places(data_layers, feeding)
         self._layers = list(data_layers)
+        owners = {layer.name: layer.attrs.get("numbers_of") for layer in data_layers}
+        self._pairs = [(name, numbers) for numbers, name in owners.items() if name]
+        self._places = _map_places([layer for layer in data_layers if not owners[layer.name]], feeding)
+        self._halves: dict[str, int] = {}  # of pairs, by data layer
+        for name, numbers in self._pairs:
+            self._places[numbers] = self._places[name]
+            self._halves |= {name: 0, numbers: 1}
 
     def __call__(self, batch: Batch) -> dict[str, Column]:
         """Return the column of each data layer; raises ValueError naming layer and sample."""
@@ -45,11 +53,13 @@ class Feeder:
             raise ValueError(f"the reader gave {batch!r}; {_ADVICE}") from None
         if size == 0:
             raise ValueError("the reader gave an empty batch")
-        read = {True: _read_sequences, False: _read_column}
-        return {
-            layer.name: read[layer.is_sequence](layer, batch, self._places[layer.name])
-            for layer in self._layers
-        }
+        return {layer.name: self._read(layer, batch) for layer in self._layers}
+
+    def _read(self, layer: Value, batch: Sequence[Any]) -> Column:
+        place, half = self._places[layer.name], self._halves.get(layer.name)
+        if half is not None:
+            return _read_sequences(layer, _split_pairs(layer, batch, place, half), 0)
+        return (_read_sequences if layer.is_sequence else _read_column)(layer, batch, place)
 
     def _take_columns(self, batch: Mapping[str, Column]) -> dict[str, Column]:
         columns, ids = {}, []
@@ -60,6 +70,12 @@ class Feeder:
             items = column.items if isinstance(column, Sequences) else column
             if layer.kind == "id" and items.dtype == np.int64:  # the plan refuses others
                 ids.append((layer, column, items.reshape(-1)))
+        for name, numbers in self._pairs:
+            places, own = columns[name], columns[numbers]
+            if not (isinstance(places, Sequences) and isinstance(own, Sequences)):
+                continue  # the plan refuses it
+            if not np.array_equal(places.offsets, own.offsets):
+                raise ValueError(f"data layer {name}: {numbers} has other offsets; each place has a number")
         outside = _core.find_outside([(items, _get_limit(layer)) for layer, _, items in ids])
         if outside is not None:
             layer, column, items = ids[outside[0]]
@@ -146,6 +162,20 @@ def _read_sequences(layer: Value, samples: Sequence[Any], place: int) -> Column:
         is_id = layer.kind == "id"
         items = _make_ids(layer, numbered) if is_id else _stack(layer, [one for _, one in numbered])
     return Sequences(items.reshape(-1, *layer.shape[1:]), offsets)
+
+
+def _split_pairs(layer: Value, samples: Sequence[Any], place: int, half: int) -> list[tuple[list[Any]]]:
+    """Return samples of the first or the second half of the pairs at `place`."""
+    found: list[tuple[list[Any]]] = []
+    for i, item in enumerate(_list_items(layer, samples, place)):
+        try:
+            found.append(([(where, number)[half] for where, number in item],))
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"data layer {layer.name}: sample {i} of the batch has the item {reprlib.repr(item)}, "
+                "expected a list of pairs of a place and its number"
+            ) from None
+    return found
 
 
 def _list_items(layer: Value, samples: Sequence[Any], place: int) -> Iterator[Any]:

@@ -51,6 +51,7 @@ class Layer:
     params: tuple[ParamConfig, ...] = ()
     act: str = "linear"
     type: InputType | None = None  # of a data layer
+    numbers: Value | None = None  # at the places of a sparse vector
     is_cost: bool = False
     error_rate: bool = False  # True for a cost that also gives the share of wrong classes
 
@@ -82,7 +83,7 @@ def _check_layers(value: LayerInput, where: str) -> tuple[Layer, ...]:
 
 
 def _is_sparse(layer: Layer) -> bool:
-    return layer.type is not None and layer.type.kind == "sparse"
+    return layer.type is not None and layer.type.kind in ("sparse", "sparse_float")
 
 
 def _check_vectors(value: LayerInput, where: str, *, sparse: bool = False) -> tuple[Layer, ...]:
@@ -107,10 +108,14 @@ def data(name: str, type: InputType, height: int | None = None, width: int | Non
         op="data",
         shape=(BATCH,) if is_id else (BATCH, type.dim),
         kind="id" if is_id else "float",
-        is_sequence=type.is_sequence or type.kind == "sparse",
+        is_sequence=type.is_sequence or type.kind in ("sparse", "sparse_float"),
         attrs={"below": type.dim if is_id else None},
     )
-    return Layer(name=name, size=type.dim, value=value, type=type)
+    numbers = None
+    if type.kind == "sparse_float":
+        attrs = {"numbers_of": name}
+        numbers = Value(name=f"{name}.numbers", op="data", shape=(BATCH, 1), is_sequence=True, attrs=attrs)
+    return Layer(name=name, size=type.dim, value=value, type=type, numbers=numbers)
 
 
 def embedding(
@@ -226,6 +231,8 @@ def _make_sparse_fc(
         if _is_sparse(one):
             attrs = {"dim": size, "padding": None}
             rows = make_value("lookup", [one.value], name=f"{name}.rows{i}", attrs=attrs, params=[weight])
+            if one.numbers is not None:
+                rows = make_value("multiply", [rows, one.numbers], name=f"{name}.products{i}")
             parts.append(make_value("pool", [rows], name=f"{name}.part{i}", attrs={"by": "sum"}))
         else:
             attrs = {"size": size, "keeps": 1}

@@ -24,7 +24,7 @@ INNER = ["nn.functional", "nn.initializer", "static.nn", "fleet.base.role_maker"
         "image",
         "layer.lstmemory",
         "optimizer.AdaDelta",
-        "data_type.sparse_float_vector",
+        "data_type.sparse_float_vector_sequence",
         "dataset.uci_housing",
         "activation.Exp",
         "attr.Hook",

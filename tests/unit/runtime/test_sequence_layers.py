@@ -103,8 +103,11 @@ def test_a_sequence_in_place_of_a_vector_is_refused_with_its_name() -> None:
         paddle.layer.pooling(embed(), 3)
 
 
-def train_on_places(kind: Any, *, bias: bool, sparse: bool = False) -> tuple[F32, Parameters]:
-    """Train fc on vectors of 0 and 1 beside a number, as `kind`; return its output and the parameters."""
+def train_on_places(kind: Any, *, bias: bool, binary: bool, sparse: bool = False) -> tuple[F32, Parameters]:
+    """Train fc on vectors beside a number, as `kind`; return its output and the parameters.
+
+    `binary`: of 0 and 1 alone.
+    """
     x = paddle.layer.data(name="x", type=kind(WORDS))
     y = paddle.layer.data(name="y", type=paddle.data_type.dense_vector(1))
     attrs = [paddle.attr.Param(sparse_update=sparse), paddle.attr.Param()]
@@ -114,7 +117,10 @@ def train_on_places(kind: Any, *, bias: bool, sparse: bool = False) -> tuple[F32
     parameters = paddle.parameters.create(cost)
 
     def give(places: list[int]) -> Any:
-        return np.isin(np.arange(WORDS), places).astype(np.float32) if x.type == DENSE else places
+        numbers = {place: 1.0 if binary else place / 4 - 1 for place in places}
+        if x.type == DENSE:
+            return [numbers.get(place, 0.0) for place in range(WORDS)]
+        return places if x.numbers is None else list(numbers.items())
 
     samples = [(give(sorted(set(text))), [float(i)], [i / 4, -0.5]) for i, text in enumerate(TEXTS)]
     optimizer = paddle.optimizer.Momentum(momentum=0, learning_rate=0.1)
@@ -126,14 +132,18 @@ def train_on_places(kind: Any, *, bias: bool, sparse: bool = False) -> tuple[F32
 
 
 DENSE = paddle.data_type.dense_vector(WORDS)
+BINARY = paddle.data_type.sparse_binary_vector
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_sparse_vectors_give_the_values_of_dense_ones(bias: bool) -> None:
-    want, dense = train_on_places(paddle.data_type.dense_vector, bias=bias)
+@pytest.mark.parametrize(
+    "kind", [paddle.data_type.sparse_binary_vector, paddle.data_type.sparse_float_vector]
+)
+def test_sparse_vectors_give_the_values_of_dense_ones(kind: Any, bias: bool) -> None:
+    binary = kind is paddle.data_type.sparse_binary_vector
+    want, dense = train_on_places(paddle.data_type.dense_vector, bias=bias, binary=binary)
     for sparse_update in (False, True):
-        kind = paddle.data_type.sparse_binary_vector
-        found, sparse = train_on_places(kind, bias=bias, sparse=sparse_update)
+        found, sparse = train_on_places(kind, bias=bias, binary=binary, sparse=sparse_update)
         np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
         assert set(sparse.names()) == set(dense.names())
         for name in dense.names():
@@ -162,3 +172,34 @@ def test_a_sparse_vector_in_a_wrong_place_is_refused() -> None:
         ValueError, match=f"data layer x: sample 0 of the batch has the id {WORDS}, expected 0 to 19"
     ):
         paddle.infer(out, paddle.parameters.create(out), [([WORDS],)])
+
+
+def test_pairs_of_a_sparse_vector_are_checked() -> None:
+    x = paddle.layer.data(name="x", type=paddle.data_type.sparse_float_vector(WORDS))
+    out = paddle.layer.fc(input=x, size=2, bias_attr=False, act=paddle.activation.Linear())
+    parameters = paddle.parameters.create(out)
+    for item in ([(1, 0.5), (2,)], [1, 2], 3):
+        with pytest.raises(
+            ValueError, match=r"layer x: sample 1 .*, expected a list of pairs of a place and"
+        ):
+            paddle.infer(out, parameters, [([(1, 1.0)],), (item,)])
+    with pytest.raises(
+        ValueError, match=f"layer x: sample 0 of the batch has the id {WORDS}, expected 0 to 19"
+    ):
+        paddle.infer(out, parameters, [([(WORDS, 1.0)],)])
+    with pytest.raises(ValueError, match=r"data layer x\.numbers: its items are not vectors of one size"):
+        paddle.infer(out, parameters, [([(1, "a")],)])
+
+
+def test_sparse_vectors_come_as_arrays_too() -> None:
+    x = paddle.layer.data(name="x", type=paddle.data_type.sparse_float_vector(WORDS))
+    out = paddle.layer.fc(input=x, size=2)
+    parameters = paddle.parameters.create(out)
+    places, offsets = np.array([3, 7, 3]), np.array([0, 2, 2, 3])
+    numbers = np.array([[0.5], [2.0], [-1.0]], np.float32)
+    want = paddle.infer(out, parameters, [([(3, 0.5), (7, 2.0)],), ([],), ([(3, -1.0)],)])
+    columns = {"x": Sequences(places, offsets), "x.numbers": Sequences(numbers, offsets)}
+    assert np.array_equal(paddle.infer(out, parameters, columns), want)
+    columns["x.numbers"] = Sequences(numbers, np.array([0, 1, 2, 3]))
+    with pytest.raises(ValueError, match=r"layer x: x\.numbers has other offsets; each place has a number"):
+        paddle.infer(out, parameters, columns)
