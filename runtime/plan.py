@@ -16,7 +16,6 @@ import numpy as np
 
 from . import _core
 from .arrays import F32, U64, Ids, Rows, Sequences, find_rows, sum_rows
-from .entry import ShowClickEntry
 from .graph import BATCH, Program, Value
 from .ops import OPS, Draw, Op, Step
 from .ops.base import FLOAT, ID, Array
@@ -95,16 +94,12 @@ class Plan:
             raise ValueError(f"{loss.name} has {loss.kind} values, so it can't be the loss")
         self._program = program
         self._threads = threads
-        choice = _choose_ops(program, ends)
-        shows = {} if loss is None else _find_shows(program, choice)
-        if shows:
-            choice = _choose_ops(program, [*ends, *(value for pair in shows.values() for value in pair)])
+        choice = _choose_ops(program, ends, trains=loss is not None)
         self.tables = find_tables(choice)
         self.params = {config.name: config for value in choice for config in value.params}
         self.dense = [name for name in self.params if name not in self.tables]
         places = {value: i for i, value in enumerate(choice)}
         users = [one for _, inputs in choice.values() for one in inputs] + ends
-        self._shows = {table: [places[one] for one in pair] for table, pair in shows.items()}
         self._targets = [places[one] for one in targets]
         self._loss = -1 if loss is None else places[loss]
         self._nodes: list[_Node] = []
@@ -237,21 +232,8 @@ class Plan:
         sums = {}
         for table, found in learned.items():
             parts = [step.row_grads[op.value.name] for op, _ in found]
-            if table in self._shows:
-                shows = [self._repeat_shows(batch, table, *one) for one in found]
-                parts = [np.concatenate(pair, axis=1) for pair in zip(shows, parts, strict=True)]
             sums[table] = rows[table].keys, sum_rows(rows[table], parts, self._threads)
         return sums
-
-    def _repeat_shows(self, batch: BatchInput, table: str, op: Lookup, place: int) -> F32:
-        """Return the shows and clicks [n, 2] of the samples to which the ids of a lookup belong.
-
-        Those of its padding are 0, as its gradients are.
-        """
-        columns = [batch.results[i].reshape(-1) for i in self._shows[table]]
-        ids, offsets = batch.results[place], batch.offsets.get(op.sequence)
-        uses = ids.size // batch.samples if offsets is None else np.diff(offsets) * ids[:1].size
-        return op.clear_padding(np.repeat(np.stack(columns, axis=1).astype(np.float32), uses, axis=0), ids)
 
     def _run_forward(self, step: Step, results: list[Array], between: Callable[[], None]) -> None:
         for node in self._late:
@@ -277,44 +259,16 @@ class Plan:
             between()
 
 
-def _choose_ops(program: Program, ends: Iterable[Value]) -> Choice:
-    """Return what `ends` need, in the program's order, with the class and the inputs that compute it."""
+def _choose_ops(program: Program, ends: Iterable[Value], *, trains: bool) -> Choice:
+    """Return what `ends` need, data first, in the program's order, with class and inputs that compute it."""
     needed = set(ends)
     found: dict[Value, tuple[type[Op], tuple[Value, ...]]] = {}
-    for value in reversed([*program]):
+    data_first = sorted(program, key=lambda value: value.op != "data")
+    for value in reversed(data_first):
         if value in needed:
-            found[value] = OPS[value.op].simplify(value)
+            found[value] = OPS[value.op].choose(value, program, trains=trains)
             needed.update(found[value][1])
     return dict(reversed(found.items()))
-
-
-def _find_shows(program: Program, choice: Choice) -> dict[str, tuple[Value, Value]]:
-    """Return the data with shows and those with clicks of each table that admits ids by them."""
-    found = {}
-    for config in (config for value in choice for config in value.params):
-        if isinstance(config.entry, ShowClickEntry):
-            show, click = config.entry.show_name, config.entry.click_name
-            found[config.name] = (
-                _get_numbers(program, show, config.name),
-                _get_numbers(program, click, config.name),
-            )
-    return found
-
-
-def _get_numbers(program: Program, name: str, table: str) -> Value:
-    """Return the data of this name, with one number for each sample."""
-    try:
-        value = program.get(name)
-    except KeyError as e:
-        remedy = "a v2 program gives it to trainer.SGD(extra_layers=...)"
-        raise ValueError(
-            f"parameter {table}: its entry rule needs the data {name!r}: {e.args[0]}; {remedy}"
-        ) from None
-    if value.op != "data" or not value.has_batch or value.is_sequence or value.size != 1:
-        raise ValueError(
-            f"parameter {table}: its entry rule needs data with a number for each sample, not {name}"
-        )
-    return value
 
 
 def _read_feed(value: Value, feeds: Feeds) -> tuple[Array, Ids | None]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays import F32, U64, Ids
-from ..graph import BATCH, Kind, Value
+from ..graph import BATCH, Kind, Program, Value
 from ..param_config import ParamConfig
 
 Array = npt.NDArray[Any]
@@ -66,7 +66,7 @@ class Step:
 
 
 class Op:
-    """One operation of a plan. Each kind is a subclass, registered in OPS by the name that it gives.
+    """One operation of a plan. Each kind is a subclass, registered in OPS by its names, which spaces divide.
 
     `takes`: the kind of each input; `optional`: the number of the last ones that may be missing; `many`: any
     number of inputs of the first kind. `gives`: the kind of the result; None: the one of the attribute `to`,
@@ -90,8 +90,7 @@ class Op:
     keeps_items: ClassVar[bool] = True
 
     def __init_subclass__(cls, op: str = "") -> None:
-        if op:
-            OPS[op] = cls
+        OPS.update(dict.fromkeys(op.split(), cls))
 
     def __init__(self, value: Value, needs: Sequence[bool]) -> None:
         self.value = value
@@ -109,8 +108,11 @@ class Op:
     find_shape: ClassVar[Callable[..., Shape]] = _keep_shape
 
     @classmethod
-    def simplify(cls, value: Value) -> tuple[type[Op], tuple[Value, ...]]:
-        """Return the class that computes `value`, and its inputs: another operation with the same result."""
+    def choose(cls, value: Value, program: Program, *, trains: bool) -> tuple[type[Op], tuple[Value, ...]]:
+        """Return the class that computes `value` for its plan, and its inputs.
+
+        They may be those of another operation with the same result, or have data of the program in addition.
+        """
         return cls, value.inputs
 
     # forward(step, *inputs) returns the result.

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _core
 from ..arrays import F32, Ids
-from ..graph import Value
+from ..graph import Program, Value
 from .base import Grads, Op, Shape, Step, as_rows, describe
 
 LEAST = np.float32(1e-30)  # of a probability, for its logarithm
@@ -21,6 +21,13 @@ def check_labels(label: Ids, classes: int, name: str) -> Ids:
     for bad in labels[(labels < 0) | (labels >= classes)]:
         raise ValueError(f"{name} has the label {bad}, expected 0 to {classes - 1}")
     return labels
+
+
+def find_logs(probability: F32, step: Step) -> F32:
+    """Return the logarithms of probabilities, smaller ones taken as LEAST."""
+    out: F32 = np.maximum(probability, LEAST)
+    _core.take_logs(out.reshape(-1), step.threads)
+    return out
 
 
 class _LabelCost(Op):
@@ -61,7 +68,7 @@ class CrossEntropy(_LabelCost, op="cross_entropy"):
     """-log(probability of the label), from probabilities; from the scores of a softmax if it made them."""
 
     @classmethod
-    def simplify(cls, value: Value) -> tuple[type[Op], tuple[Value, ...]]:
+    def choose(cls, value: Value, program: Program, *, trains: bool) -> tuple[type[Op], tuple[Value, ...]]:
         x, label = value.inputs
         return (SoftmaxCrossEntropy, (x.inputs[0], label)) if x.op == "softmax" else (cls, value.inputs)
 
@@ -71,9 +78,7 @@ class CrossEntropy(_LabelCost, op="cross_entropy"):
         picked = x[np.arange(len(x)), labels]
         # NaN never counts as the right answer.
         step.errors += int(np.count_nonzero(~(picked >= x.max(axis=1))))
-        logs = np.maximum(picked, LEAST)
-        _core.take_logs(logs, step.threads)
-        return np.negative(logs).reshape(*probability.shape[:-1], 1)
+        return np.negative(find_logs(picked, step)).reshape(*probability.shape[:-1], 1)
 
     def backward(self, step: Step, grad: F32, result: F32, probability: F32, label: Ids) -> Grads:
         x, labels = as_rows(probability), label.reshape(-1)

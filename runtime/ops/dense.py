@@ -13,7 +13,7 @@ from .. import _core
 from ..arrays import F32
 from ..graph import BATCH, Value
 from .base import FLOAT, ID, Array, Grads, Op, Shape, Step, as_rows, describe
-from .sums import resolve_axes
+from .elementwise import resolve_axes
 
 
 class Parameter(Op, op="parameter"):

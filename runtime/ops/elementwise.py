@@ -1,10 +1,14 @@
-"""Operations on each item: arithmetic with broadcasting, activations, dropout."""
+"""Operations on each item, and sums: arithmetic with broadcasting, activations, dropout, sums and means.
+
+The order of a sum is fixed: it depends on the shape alone.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +16,75 @@ from .. import _core
 from ..arrays import F32
 from ..graph import BATCH, Value
 from .base import Draw, Grads, Op, Shape, Step, as_rows, describe
-from .sums import sum_to_shape
+
+# Of each operation on x and y the function, and that of (grad, x, y) for the gradients of both.
+_Arithmetic = tuple[Callable[..., F32], Callable[[F32, F32, F32], tuple[F32, F32]]]
+_ARITHMETIC: Mapping[str, _Arithmetic] = {
+    "add": (np.add, lambda grad, x, y: (grad, grad)),
+    "subtract": (np.subtract, lambda grad, x, y: (grad, -grad)),
+    "multiply": (np.multiply, lambda grad, x, y: (grad * y, grad * x)),
+    "divide": (np.divide, lambda grad, x, y: (grad / y, -grad * x / (y * y))),
+}
 
 
-class _Pair(Op):
-    """Arithmetic of two inputs; sizes of 1 and missing leading sizes are repeated, but never over a batch."""
+@functools.lru_cache(maxsize=16)
+def _make_ones(shape: Shape) -> F32:
+    return np.ones(shape, dtype=np.float32)
+
+
+def sum_axis(x: F32, axis: int, threads: int) -> F32:
+    """Return the sum over one axis, without it, in a new array.
+
+    Over the last axis in 16 lanes and then by a fixed tree, over others in the order of their items.
+    """
+    outer, count, inner = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+    shape = x.shape[:axis] + x.shape[axis + 1 :]
+    x = np.ascontiguousarray(x)
+    if inner == 1:
+        out = np.empty(outer, dtype=np.float32)
+        rows = x.reshape(outer, count)
+        _core.dot_rows(rows, _make_ones(rows.shape), out, threads)
+    elif outer == 1:
+        out = np.empty((1, inner), dtype=np.float32)
+        _core.sum_columns(x.reshape(count, inner), out, threads)
+    else:
+        items = x.reshape(outer, count, inner)
+        out = np.zeros((outer, inner), dtype=np.float32)
+        for i in range(count):
+            out += items[:, i]
+    return out.reshape(shape)
+
+
+def sum_axes(x: F32, axes: Sequence[int], threads: int) -> F32:
+    """Return the sum over several axes, the last one first; over all of them as if they were one."""
+    if len(axes) == x.ndim:
+        return sum_axis(x.reshape(1, -1), 1, threads)
+    for axis in sorted(axes, reverse=True):
+        x = sum_axis(x, axis, threads)
+    return x
+
+
+def sum_to_shape(grad: F32, shape: Shape, threads: int) -> F32:
+    """Return the gradient of an array of `shape` that was broadcast to the shape of `grad`."""
+    if grad.shape == shape:
+        return grad
+    extra = grad.ndim - len(shape)
+    axes = [i for i, size in enumerate(grad.shape) if i < extra or (shape[i - extra] == 1 and size != 1)]
+    return sum_axes(grad, axes, threads).reshape(shape)
+
+
+def resolve_axes(value: Value, axis: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return axes as numbers from 0; None: all. Raises ValueError if the value lacks one."""
+    rank = len(value.shape)
+    given = [axis] if isinstance(axis, int) else axis or range(rank)
+    for one in given:
+        if not -rank <= one < rank:
+            raise ValueError(f"axis={one}: {value.name} {list(value.shape)} has the axes 0 to {rank - 1}")
+    return tuple(sorted({one % rank for one in given}))
+
+
+class Arithmetic(Op, op=" ".join(_ARITHMETIC)):
+    """x + y and so on; sizes of 1 and missing leading sizes are repeated, but never over a batch."""
 
     takes = ("float", "float")
 
@@ -31,52 +99,12 @@ class _Pair(Op):
             shape.append(a if b == 1 else b)
         return tuple(shape)
 
-    compute: ClassVar[np.ufunc]
-    # differentiate(grad, x, y) returns the gradients of both in the shape of the result.
-    differentiate: Callable[..., tuple[F32, F32]]
-
-    def forward(self, step: Step, x: F32, y: F32) -> Any:
-        return self.compute(x, y)
+    def forward(self, step: Step, x: F32, y: F32) -> F32:
+        return _ARITHMETIC[self.value.op][0](x, y)
 
     def backward(self, step: Step, grad: F32, result: F32, *inputs: F32) -> Grads:
-        parts = zip(self.differentiate(grad, *inputs), inputs, self.needs, strict=True)
+        parts = zip(_ARITHMETIC[self.value.op][1](grad, *inputs), inputs, self.needs, strict=True)
         return tuple([sum_to_shape(own, x.shape, step.threads) if needs else None for own, x, needs in parts])
-
-
-class Add(_Pair, op="add"):
-    """x + y."""
-
-    compute = np.add
-
-    def differentiate(self, grad: F32, x: F32, y: F32) -> tuple[F32, F32]:
-        return grad, grad
-
-
-class Subtract(_Pair, op="subtract"):
-    """x - y."""
-
-    compute = np.subtract
-
-    def differentiate(self, grad: F32, x: F32, y: F32) -> tuple[F32, F32]:
-        return grad, -grad
-
-
-class Multiply(_Pair, op="multiply"):
-    """x * y."""
-
-    compute = np.multiply
-
-    def differentiate(self, grad: F32, x: F32, y: F32) -> tuple[F32, F32]:
-        return grad * y, grad * x
-
-
-class Divide(_Pair, op="divide"):
-    """x / y."""
-
-    compute = np.divide
-
-    def differentiate(self, grad: F32, x: F32, y: F32) -> tuple[F32, F32]:
-        return grad / y, -grad * x / (y * y)
 
 
 class Scale(Op, op="scale"):
@@ -95,7 +123,7 @@ class Scale(Op, op="scale"):
         return (grad * np.float32(self.value.attrs["scale"]),)
 
 
-class _Activation(Op):
+class Activation(Op, op="relu sigmoid tanh"):
     """A function of the core by the operation's name, and its derivative in terms of the result."""
 
     overwrites = True
@@ -113,19 +141,7 @@ class _Activation(Op):
         return (back,)
 
 
-class Sigmoid(_Activation, op="sigmoid"):
-    """1 / (1 + exp(-x))."""
-
-
-class Tanh(_Activation, op="tanh"):
-    """tanh(x)."""
-
-
-class Relu(_Activation, op="relu"):
-    """max(x, 0)."""
-
-
-class Softmax(_Activation, op="softmax"):
+class Softmax(Activation, op="softmax"):
     """exp(x) divided by its sum over the last axis."""
 
     @staticmethod
@@ -163,3 +179,34 @@ class Dropout(Op, op="dropout"):
         pieces = raw.view(np.uint16)[:count].reshape(shape)
         mask = np.asarray(pieces >= round(rate * 65536), dtype=np.float32)
         return mask * np.float32(1.0 / (1.0 - rate)) if upscales else mask
+
+
+class Sum(Op, op="mean sum"):
+    """Sum or mean over `axis`, a number, several or None for all; `keepdim` leaves axes of size 1."""
+
+    options = ("axis", "keepdim")
+
+    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
+        super().__init__(value, needs)
+        self._axes = resolve_axes(value.inputs[0], value.attrs["axis"])
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
+        axes = resolve_axes(x, attrs["axis"])
+        kept = tuple(1 if i in axes else size for i, size in enumerate(x.shape))
+        return kept if attrs["keepdim"] else tuple(kept[i] for i in range(len(kept)) if i not in axes) or (1,)
+
+    def forward(self, step: Step, x: F32) -> F32:
+        total, shape = sum_axes(x, self._axes, step.threads), self.value.shape
+        total /= self._find_divisor(x)
+        return total.reshape((len(x), *shape[1:]) if shape[0] == BATCH else shape)
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        kept = [1 if i in self._axes else size for i, size in enumerate(x.shape)]
+        back = np.empty_like(x)
+        back[...] = grad.reshape(kept) / self._find_divisor(x)
+        return (back,)
+
+    def _find_divisor(self, x: F32) -> np.float32:
+        count = math.prod([x.shape[i] for i in self._axes])
+        return np.float32(max(1, count) if self.value.op == "mean" else 1)

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from ..arrays import F32, Ids
-from ..graph import Value
-from .base import Grads, Op, Shape, Step
+from ..entry import ShowClickEntry
+from ..graph import Program, Value
+from .base import Array, Grads, Op, Shape, Step
 from .dense import Concat
 
 
 class Lookup(Op, op="lookup"):
     """The table row of each id, of size `dim`; `padding`: an id whose row is zero and never learns, or None.
 
-    The only parameter is the table. Ids of shape [batch, k] give [batch, k, dim].
+    The only parameter is the table. Ids of shape [batch, k] give [batch, k, dim]. If the table admits ids by
+    shows and clicks, two more inputs have those of each sample when a plan trains; they precede the
+    gradients of its rows, [.., 2 + dim].
     """
 
     takes = ("id",)
@@ -33,21 +38,45 @@ class Lookup(Op, op="lookup"):
             return concat.get_buffer("result", (count, concat.value.shape[1]))[concat.parts[i]]
         return self.get_buffer("result", (count, self.value.shape[-1]))
 
-    def forward(self, step: Step, ids: Ids) -> F32:
+    @classmethod
+    def choose(cls, value: Value, program: Program, *, trains: bool) -> tuple[type[Op], tuple[Value, ...]]:
+        (table,) = value.params
+        if not trains or not isinstance(table.entry, ShowClickEntry):
+            return cls, value.inputs
+        names = table.entry.show_name, table.entry.click_name
+        return cls, (*value.inputs, *(_get_numbers(program, name, table.name) for name in names))
+
+    def forward(self, step: Step, ids: Ids, *shows: Array) -> F32:
         rows, padding = self.get_rows(ids.size), self.value.attrs["padding"]
         if padding is not None:
             rows[ids.reshape(-1) == padding] = 0.0
         return rows if ids.ndim == 1 else rows.reshape(*ids.shape, rows.shape[1])
 
-    def backward(self, step: Step, grad: F32, result: F32, ids: Ids) -> Grads:
-        rows = grad if ids.ndim == 1 else grad.reshape(ids.size, grad.shape[-1])
-        step.row_grads[self.value.name] = self.clear_padding(rows, ids)
-        return (None,)
+    def backward(self, step: Step, grad: F32, result: F32, ids: Ids, *shows: Array) -> Grads:
+        rows, padding = grad.reshape(ids.size, grad.shape[-1]), self.value.attrs["padding"]
+        if shows:
+            offsets = step.offsets.get(self.sequence)
+            uses = ids.size // len(shows[0]) if offsets is None else np.diff(offsets) * ids[:1].size
+            columns = [one.reshape(-1).astype(np.float32).repeat(uses) for one in shows]
+            rows = np.column_stack([*columns, rows])
+        step.row_grads[self.value.name] = rows if padding is None else rows * (ids.reshape(-1, 1) != padding)
+        return None, *[None for _ in shows]
 
-    def clear_padding(self, rows: F32, ids: Ids) -> F32:
-        """Return rows of these ids with zeros for the padding."""
-        padding = self.value.attrs["padding"]
-        return rows if padding is None else rows * (ids.reshape(-1, 1) != padding)
+
+def _get_numbers(program: Program, name: str, table: str) -> Value:
+    """Return the data of this name, with one number for each sample."""
+    try:
+        value = program.get(name)
+    except KeyError as e:
+        remedy = "a v2 program gives it to trainer.SGD(extra_layers=...)"
+        raise ValueError(
+            f"parameter {table}: its entry rule needs the data {name!r}: {e.args[0]}; {remedy}"
+        ) from None
+    if value.op != "data" or not value.has_batch or value.is_sequence or value.size != 1:
+        raise ValueError(
+            f"parameter {table}: its entry rule needs data with a number for each sample, not {name}"
+        )
+    return value
 
 
 def find_tables(values: Iterable[Value]) -> frozenset[str]:

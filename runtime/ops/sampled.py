@@ -15,8 +15,8 @@ from .. import _core
 from ..arrays import F32, Ids
 from ..graph import BATCH, Value
 from .base import ID, Array, Draw, Grads, Op, Shape, Step, describe
-from .cost import LEAST, check_labels
-from .sums import sum_axis
+from .cost import LEAST, check_labels, find_logs
+from .elementwise import sum_axis
 
 _ONE = np.float32(1.0)
 
@@ -65,11 +65,6 @@ class _SampledCost(Op):
     def _find_sigmoid(self, x: F32, step: Step) -> F32:
         out = x.copy()
         _core.activate("sigmoid", out, step.threads)
-        return out
-
-    def _find_logs(self, x: F32, step: Step) -> F32:
-        out = np.maximum(x, LEAST)
-        _core.take_logs(out.reshape(-1), step.threads)
         return out
 
 
@@ -122,7 +117,7 @@ class HSigmoid(_SampledCost, op="hsigmoid"):
     def measure(self, step: Step, scores: F32, *_: Array) -> tuple[F32, F32]:
         scores = np.clip(scores, -40, 40) * self._used
         low = self._find_sigmoid(-scores, step)  # the probability of no turn
-        return -self._find_logs(low, step) - self._turns * scores, ((_ONE - low) - self._turns) * self._used
+        return -find_logs(low, step) - self._turns * scores, ((_ONE - low) - self._turns) * self._used
 
 
 class Nce(_SampledCost, op="nce"):
@@ -165,7 +160,7 @@ class Nce(_SampledCost, op="nce"):
         o, b = self._find_sigmoid(scores, step), self._b[rows]
         is_label = np.arange(rows.shape[1]) < rows.shape[1] - self.value.attrs["samples"]
         both = np.maximum(o + b, LEAST)
-        costs = -self._find_logs(np.where(is_label, o, b) / both, step)
+        costs = -find_logs(np.where(is_label, o, b) / both, step)
         slopes = np.where(is_label, -b, o) * (_ONE - o) / both
         for one in weight:
             costs, slopes = costs * one.reshape(-1, 1), slopes * one.reshape(-1, 1)
