@@ -1,8 +1,8 @@
-"""The kernels of layers next to numpy's, on the shapes of the word2vec example: `python bench/kernels.py`.
+"""The kernels of layers next to numpy's, on the shapes of the examples: `python bench/kernels.py`.
 
-Forward, gradient of the weights and of the input of both layers, for several batches; then softmax with its
-cost. One thread on both sides; a turn is the fastest of some calls. `OPENBLAS_CORETYPE=Haswell` compares the
-kernels for AVX2 of both.
+Forward, gradient of the weights and of the input of word2vec's layers, for several batches, and of
+wide-and-deep's; then softmax with its cost. One thread on both sides; a turn is the fastest of some calls.
+`OPENBLAS_CORETYPE=Haswell` compares the kernels for AVX2 of both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,17 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # i
 from ngram import CONTEXT, EMBEDDING, HIDDEN, WORDS
 from pslaunch.runtime import _core
 from turns import Table, compute_ratio, parse_turns, take_turns
+from wide_and_deep import BATCH, DIM, MODELS, NUMBERS, SLOTS
 
-BATCHES = (32, 256, 512)
-LAYERS = {"hidden": (CONTEXT * EMBEDDING, HIDDEN), "words": (HIDDEN, WORDS)}
+DEEP = MODELS["deep"]
+# Batches of a layer, its inputs and outputs.
+LAYERS = {
+    "hidden": ((32, 256, 512), CONTEXT * EMBEDDING, HIDDEN),
+    "words": ((32, 256, 512), HIDDEN, WORDS),
+    "first of deep": ((BATCH,), NUMBERS + SLOTS * DIM, DEEP[0]),
+    "second of deep": ((BATCH,), DEEP[0], DEEP[1]),
+    "last of deep": ((BATCH,), DEEP[-1], 2),
+}
 CALLS = 5  # of a turn
 AVX2 = 2  # for choose_build
 F32 = npt.NDArray[np.float32]
@@ -37,18 +45,17 @@ def find_fastest(call: Callable[[], object]) -> float:
     return min(times)
 
 
-def make_products(batch: int) -> dict[str, tuple[F32, F32]]:
-    """The factors of each product of a step, by name, with the strides that they have there."""
+def make_products() -> Iterator[tuple[str, F32, F32]]:
+    """Yield the name and the factors of each product of a step, with the strides that they have there."""
     rng = np.random.default_rng(1)
-    found = {}
-    for name, (inputs, outputs) in LAYERS.items():
-        x = rng.standard_normal((batch, inputs)).astype(np.float32)
-        w = rng.standard_normal((inputs, outputs)).astype(np.float32)
-        grad = rng.standard_normal((batch, outputs)).astype(np.float32)
-        found[f"{name}, batch {batch}: forward"] = (x, w)
-        found[f"{name}, batch {batch}: gradient of the weights"] = (x.T, grad)
-        found[f"{name}, batch {batch}: gradient of the input"] = (grad, w.T)
-    return found
+    for name, (batches, inputs, outputs) in LAYERS.items():
+        for batch in batches:
+            x = rng.standard_normal((batch, inputs)).astype(np.float32)
+            w = rng.standard_normal((inputs, outputs)).astype(np.float32)
+            grad = rng.standard_normal((batch, outputs)).astype(np.float32)
+            yield f"{name}, batch {batch}: forward", x, w
+            yield f"{name}, batch {batch}: gradient of the weights", x.T, grad
+            yield f"{name}, batch {batch}: gradient of the input", grad, w.T
 
 
 def add_row(
@@ -73,16 +80,15 @@ def compute_softmax(scores: F32) -> F32:
 def measure(turns: int) -> None:
     """Print one table for the build in use."""
     table = Table(f"Kernels, {_core.get_build()}, speed", beside=f"numpy {np.__version__}")
-    for batch in BATCHES:
-        for name, (a, b) in make_products(batch).items():
-            out, other = (np.zeros((len(a), b.shape[1]), np.float32) for _ in range(2))
-            add_row(
-                table,
-                name,
-                lambda a=a, b=b, out=out: _core.matmul(a, b, out),  # type: ignore[misc]
-                lambda a=a, b=b, out=other: np.matmul(a, b, out=out),  # type: ignore[misc]
-                turns,
-            )
+    for name, a, b in make_products():
+        out, other = (np.zeros((len(a), b.shape[1]), np.float32) for _ in range(2))
+        add_row(
+            table,
+            name,
+            lambda a=a, b=b, out=out: _core.matmul(a, b, out),  # type: ignore[misc]
+            lambda a=a, b=b, out=other: np.matmul(a, b, out=out),  # type: ignore[misc]
+            turns,
+        )
     rng = np.random.default_rng(1)
     scores = rng.standard_normal((512, WORDS)).astype(np.float32)
     labels, cost = rng.integers(0, WORDS, 512), np.empty(512, np.float32)

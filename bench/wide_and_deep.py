@@ -4,12 +4,17 @@
 numbers go to the output layer too: the wide part. Thin has one hidden layer of 16, deep three of 400. The
 table is one for all ids, or one for each of the 26. numpy is what one would write by hand for this model and
 nothing else: one `np.unique` over all ids, one gather, one thread of BLAS. Both sides get arrays.
+
+Before that, the Python of a step: taking a batch of arrays, and a run of a static program that does nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import statistics
+import timeit
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -21,6 +26,8 @@ import numpy.typing as npt
 
 import pslaunch.runtime as paddle
 from exchange import Address, Case, start_pserver
+from pslaunch.runtime import layer, static
+from pslaunch.runtime.feeder import Feeder
 from pslaunch.runtime.strategy import Strategy
 from turns import Table, Turn, make_fresh_folder, parse_turns, start_workers, take_turns
 
@@ -197,10 +204,36 @@ TARGETS = {
 }
 
 
+def measure_steps(turns: int) -> None:
+    """Print what a step costs beside its operations."""
+    program = layer.make_program([build_cost("thin", tables=1)])
+    feeder = Feeder(layer.list_data(program))
+    numbers, ids, labels = make_batches(0)[0]
+    batch = {"numbers": numbers, "label": labels, **{f"C{i}": one for i, one in enumerate(ids)}}
+    paddle.enable_static()
+    word = static.data("word", [None, 1], "float32")
+    executor = static.Executor(paddle.CPUPlace())
+    executor.run(static.default_startup_program())
+    feed = {"word": numbers[:1, :1]}
+    runs: dict[str, tuple[float, Callable[[], object]]] = {
+        f"a batch of {BATCH} x {NUMBERS + SLOTS} as arrays": (50e-6, lambda: feeder(batch)),
+        "`exe.run` of a program without an operation": (
+            20e-6,
+            lambda: executor.run(feed=feed, fetch_list=[word]),
+        ),
+    }
+    table = Table("A step beside its operations", beside="limit")
+    for what, (limit, run) in runs.items():
+        took = statistics.median(min(timeit.repeat(run, number=10)) / 10 for _ in range(turns))
+        table.add_row(what, f"{took * 1e6:.0f} µs", f"{limit * 1e6:.0f} µs", took / limit, "<= 1.0")
+
+
 def main() -> None:
-    """Print one table."""
+    """Print the tables."""
     turns = parse_turns(__doc__, 9)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    with make_fresh_folder() as folder, contextlib.chdir(folder):
+        measure_steps(turns)
     table = Table("Wide-and-deep, examples a second", beside=f"numpy {np.__version__} alone")
     for model in MODELS:
         with ExitStack() as stack:

@@ -92,6 +92,15 @@ def test_every_build_and_number_of_threads_give_the_same_bits(isa: int, free_bui
         assert digest(train(batch=100, drop_rate=0.5, threads=threads)[0]) == expected
 
 
+def test_a_slow_build_is_noted(free_build: None, capfd: pytest.CaptureFixture[str]) -> None:
+    _core.choose_build(1)
+    train()
+    assert capfd.readouterr().err.count("layers are computed by plain C") == 1
+    _core.choose_build(0)
+    train()
+    assert ("plain C" in capfd.readouterr().err) == (_core.get_build() == "plain C")
+
+
 def test_a_batch_is_read_ahead_and_its_error_raised_in_its_turn() -> None:
     def read(*items: int) -> Iterator[int]:
         for item in items:

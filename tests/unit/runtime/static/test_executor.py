@@ -66,6 +66,23 @@ def test_run_returns_fetches_by_variable_and_by_name() -> None:
     assert executor.run(feed=feed) == []
 
 
+def test_a_program_is_compiled_once_for_each_list_of_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Plan] = []
+    make = Plan.__init__
+
+    def count(plan: Plan, *args: Any, **named: Any) -> None:
+        made.append(plan)
+        make(plan, *args, **named)
+
+    monkeypatch.setattr(Plan, "__init__", count)
+    loss, guess = make_model()
+    executor = run_startup()
+    feed = {"word": IDS, "label": LABELS}
+    for fetches in ([loss], [loss, guess.name], [loss], [loss.name], [loss, guess]):
+        executor.run(feed=feed, fetch_list=fetches)
+    assert len(made) == 2
+
+
 def test_minimize_lets_each_run_learn(programs: tuple[static.Program, static.Program]) -> None:
     loss, _ = make_model()
     test_program = programs[0].clone(for_test=True)
