@@ -22,8 +22,8 @@ PLANE = prove.Plane(b"pslaunch control plane", "head", "agent", advice="is it an
 OBSERVER = b"observer"  # text of a caller that is no agent
 TRY_S = 3.0  # for one of several addresses
 MIN_TRY_S = 0.1
-LATE = 0.2  # pause between two tries, as a part of the time since the first
-CONNECT_S = 0.2  # for a connection to a name that is new: its packets may be lost, and are repeated after 1 s
+LATE = 0.1  # time between two tries, as a part of the time since the first
+LEAST_S, MOST_S = 0.05, 1.0  # between two tries
 TICK_S = 1.0
 Seals = tuple[Seal, Seal]
 
@@ -170,14 +170,17 @@ def dial(
     if not addrs:
         raise ConnectionError("no address was given")
     began_s = time.monotonic()
-    end_s, wait_s = began_s + limit_s, 0.05
+    end_s = began_s + limit_s
     while True:
+        round_s = time.monotonic()
+        late_s = max(LEAST_S, (round_s - began_s) * LATE)
         failed: list[OSError | prove.ProofError] = []
         for left, addr in zip(range(len(addrs), 0, -1), addrs):
             now_s = time.monotonic()
             most_s = (end_s - now_s) / left  # each has its turn
             try_s = max(MIN_TRY_S, min(most_s, prove.TIMEOUT_S if len(addrs) == 1 else TRY_S))
-            connect_s = try_s if listens else min(try_s, max(CONNECT_S, (now_s - began_s) * LATE))
+            # A packet to a name without an address may be lost, and would be sent again after a second.
+            connect_s = try_s if listens else min(try_s, late_s)
             try:
                 return _call(addr, port, secret, text, now_s + try_s, connect_s)
             except (OSError, prove.ProofError) as e:  # another program may listen at a wrong address
@@ -185,10 +188,10 @@ def dial(
         only_refused = len(addrs) == 1 and isinstance(failed[0], prove.ProofError)
         # It listened before its address was sent: without any listener there now, it is gone.
         gone = listens and all(isinstance(e, ConnectionRefusedError) for e in failed)
+        wait_s = max(0.0, round_s + min(late_s, MOST_S) - time.monotonic())
         if only_refused or gone or time.monotonic() + wait_s > end_s:
             raise failed[-1]
         time.sleep(wait_s)
-        wait_s = min(1.0, max(0.05, (time.monotonic() - began_s) * LATE))
 
 
 def _call(
