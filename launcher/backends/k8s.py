@@ -59,7 +59,7 @@ __all__ = ["K8sBackend", "from_data", "make_backend", "to_data"]
 
 NO_PODS: Final = "no pod of it runs any more, and its files ended with the pods; --linger keeps them longer"
 BEGINNING_S: Final = 60.0  # for the creation of a job's objects; without a launcher they are swept then
-AT_ONCE: Final = 4  # objects that are created at the same time
+AT_ONCE: Final = 8  # calls at the same time
 LIMIT_EXTRA_S: Final = 5 * LOOK_S  # past --wait_timeout: a launcher that is there says the reason first
 HELLO_S: Final = 10.0  # for the head's first bytes
 SILENT_S: Final = 30.0  # limit of a pod's silence while it answers
@@ -68,10 +68,7 @@ SHORTEST_GRACE_S: Final = 1
 TOLD_S: Final = 5.0  # for the cluster to tell the beginning or end of a pod
 LIMIT: Final = "activeDeadlineSeconds"
 # Kinds of a job's objects that its label finds; the Job first.
-KINDS: Final = (
-    *(("batch/v1", "Job"), ("v1", "Service"), ("v1", "ConfigMap")),
-    ("networking.k8s.io/v1", "NetworkPolicy"),
-)
+KINDS: Final = ("Job", "Service", "ConfigMap", "NetworkPolicy")
 
 
 def make_backend(reach: K8sReach) -> K8sBackend:
@@ -129,13 +126,14 @@ class K8sBackend:
     def begin(self, plan: Plan, tell: Tell) -> Line | Event | None:
         package = manifests.pack_package(plan, os.environ)
         self._reach = manifests.add_lease(self._reach, plan, package)
-        with ThreadPoolExecutor(1) as meanwhile:
+        with ThreadPoolExecutor(AT_ONCE) as meanwhile:
             making = meanwhile.submit(manifests.make_objects, plan, self._reach, package)
-            has_exec = all(map(self._cluster.has_right, EXEC))
+            sweeping = meanwhile.submit(list_jobs, self._cluster)  # deletes those that others have abandoned
+            has_exec = all(meanwhile.map(self._cluster.has_right, EXEC))
             if not has_exec and self._reach.lease_s:
                 self._cluster.demand_rights(EXEC)
             tell(News(manifests.describe_package(plan, package), level="info"))
-            list_jobs(self._cluster)  # deletes those that other launchers have abandoned
+            sweeping.result()
         self._count = len(plan.nodes)
         self._ending_s = manifests.compute_ending_s(plan)
         self._gone_limit_s = self._ending_s + GONE_EXTRA_S
@@ -177,15 +175,11 @@ class K8sBackend:
         if self._cancelled.is_set():
             raise NodeLostError("cancelled")
         self._made.append({**thing, "spec": None})  # before it is there: the answer may be lost
-        name = f"{thing['kind']} {thing['metadata']['name']}"
-        create = self._cluster.find_function("create", thing)
-        made: Object = self._cluster.ask_json(f"create {name}", create, self._cluster.namespace, thing)
-        return made
+        return self._cluster.create(thing)
 
     def _patch(self, job: str, changed: Mapping[str, Any], annotations: Mapping[str, None] = {}) -> None:
-        patch, body = self._cluster.batch.patch_namespaced_job, {"spec": changed}
         more = {"metadata": {"annotations": annotations}} if annotations else {}
-        self._cluster.call(f"change Job {job}", patch, job, self._cluster.namespace, {**body, **more})
+        self._cluster.patch("Job", job, {"spec": changed, **more})
 
     # --- the line to the head ---
 
@@ -374,17 +368,15 @@ class K8sBackend:
     def adopt(self, job: str) -> None:
         """Take over an earlier launcher's job, for `remove`. Raises PslaunchError."""
         self._turn_to(job)
-        for version, kind in KINDS:
-            find = self._cluster.find_function("list", {"apiVersion": version, "kind": kind})
+        for kind in KINDS:
             with contextlib.suppress(RightsError):
-                label, here = f"{INSTANCE}={job}", self._cluster.namespace
-                found = self._cluster.ask_json(f"list {kind}s", find, here, label_selector=label)
-                self._made += [{"apiVersion": version, "kind": kind, **thing} for thing in found["items"]]
+                found = self._cluster.list_objects(kind, label_selector=f"{INSTANCE}={job}")
+                self._made += [{"kind": kind, **thing} for thing in found]
         for thing in self._made:
             if thing["kind"] == "Job":
                 spec = thing["spec"]["template"]["spec"]
                 self._gone_limit_s = spec.get("terminationGracePeriodSeconds", 30) + GONE_EXTRA_S
-        self._made.append({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"{job}-secret"}})
+        self._made.append({"kind": "Secret", "metadata": {"name": f"{job}-secret"}})
 
     # --- the end ---
 
@@ -430,14 +422,16 @@ class K8sBackend:
         self._made.clear()
         while time.monotonic() < end_s:
             try:
-                while left:
-                    self._delete(left[0], None)
-                    left.pop(0)
+                with ThreadPoolExecutor(AT_ONCE) as pool:
+                    errors = list(pool.map(self._try_to_delete, left))
+                left = [thing for thing, e in zip(left, errors, strict=True) if e]
+                for e in filter(None, errors):
+                    raise e
                 pods = self._pods.find_all()
                 if not pods:
                     return []
                 for pod in pods.values() if self._hurried else ():
-                    self._delete({"apiVersion": "v1", "kind": "Pod", **pod}, SHORTEST_GRACE_S)
+                    delete(self._cluster, {"kind": "Pod", **pod}, {"gracePeriodSeconds": SHORTEST_GRACE_S})
             except PslaunchError as e:
                 failed = str(e)
             time.sleep(POLL_S)
@@ -445,8 +439,12 @@ class K8sBackend:
         remedy = f"pslaunch stop {self._reach.name} --namespace={self._cluster.namespace} removes it"
         return [f"{failed or 'not gone yet'}: {rest}; {remedy}"]
 
-    def _delete(self, thing: Object, grace_s: int | None) -> None:
-        delete(self._cluster, thing, {"gracePeriodSeconds": grace_s})
+    def _try_to_delete(self, thing: Object) -> PslaunchError | None:
+        try:
+            delete(self._cluster, thing)
+        except PslaunchError as e:
+            return e
+        return None
 
 
 class Given:

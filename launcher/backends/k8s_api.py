@@ -6,25 +6,25 @@ import contextlib
 import json
 import logging
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from ..errors import ClusterError, SpecError
 from ..options.args import find_nearest
 from ..options.k8s_spec import Access
 from .k8s_errors import Place, Right, explain_answer, explain_connection, explain_credentials, explain_rights
+from .k8s_records import Object
 
 CONNECT_S: Final = 3.0
 FIRST_S: Final = 6.0  # for the first answer, before anything is made
 ANSWER_S: Final = 35.0  # for each part of another: a webhook may take 30 s
-APIS: Final = {"v1": "CoreV1Api", "batch/v1": "BatchV1Api", "networking.k8s.io/v1": "NetworkingV1Api"}
+VERSIONS: Final = {"Job": "batch/v1", "NetworkPolicy": "networking.k8s.io/v1"}  # of kinds; v1 of others
+RIGHTS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # in a pod that has one
 
 METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-
-T = TypeVar("T")
+MERGE: Final = "application/strategic-merge-patch+json"
 
 
 class Cluster:
@@ -35,11 +35,8 @@ class Cluster:
 
         access: with the names of context and namespace. logged: errors that the library has only logged.
         """
-        from kubernetes import client
-
         self.api, self.place, self.access, self.namespace = api, place, access, place.namespace
-        self.core, self.batch = client.CoreV1Api(api), client.BatchV1Api(api)
-        self._logged = logged
+        self._client, self._logged = make_client(api), logged
 
     @contextlib.contextmanager
     def translate(self, doing: str) -> Iterator[None]:
@@ -60,48 +57,58 @@ class Cluster:
         except (HTTPError, OSError) as e:
             raise explain_connection(str(e), self.place) from e
 
-    def call(self, doing: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Return the result of a function of the library, within a time limit. Raises PslaunchError."""
+    def locate(self, kind: str, name: str = "") -> str:
+        """Return the path of all objects of a kind in the namespace, or of one."""
+        version = VERSIONS.get(kind, "v1")
+        root = f"apis/{version}" if "/" in version else f"api/{version}"
+        return f"/{root}/namespaces/{self.namespace}/{_make_plural(kind).lower()}{name and '/'}{name}"
+
+    def request(self, doing: str, method: str, path: str, body: Any = None, **params: Any) -> Any:
+        """Return an answer with `data` and `headers`, within a time limit. Raises PslaunchError.
+
+        params: as the library's `DynamicClient.request` takes them.
+        """
+        limits = {"_request_timeout": (CONNECT_S, ANSWER_S), **params}
         with self.translate(doing):
-            return function(*args, **{"_request_timeout": (CONNECT_S, ANSWER_S), **kwargs})
+            answer = self._client.request(method, path, body, serialize=False, **limits)
+            _ = answer.data  # reads it, and frees the connection for others
+            return answer
 
-    def find_function(self, verb: str, thing: Mapping[str, Any]) -> Callable[..., Any]:
-        """Return the library's function for a verb, such as "create", and the kind of an object."""
-        from kubernetes import client
+    def list_objects(self, kind: str, **selectors: str) -> list[Object]:
+        """Return the objects of a kind that fit, by `label_selector` and such. Raises PslaunchError."""
+        answer = self.request(f"list {_make_plural(kind)}", "get", self.locate(kind), **selectors)
+        found: list[Object] = json.loads(answer.data)["items"]
+        return found
 
-        # Only the one: each takes a tenth of a second to import.
-        api = getattr(client, APIS[thing["apiVersion"]])(self.api)
-        kind = re.sub(r"(?<!^)(?=[A-Z])", "_", thing["kind"]).lower()
-        function: Callable[..., Any] = getattr(api, f"{verb}_namespaced_{kind}")
-        return function
+    def create(self, thing: Object, **params: Any) -> Object:
+        """Create an object and return it as the server has it. Raises PslaunchError."""
+        doing = f"create {thing['kind']} {thing['metadata']['name']}"
+        made: Object = json.loads(
+            self.request(doing, "post", self.locate(thing["kind"]), thing, **params).data
+        )
+        return made
+
+    def patch(self, kind: str, name: str, change: Mapping[str, Any]) -> None:
+        """Change an object by a strategic merge patch. Raises PslaunchError."""
+        self.request(f"change {kind} {name}", "patch", self.locate(kind, name), change, content_type=MERGE)
+
+    def delete(self, kind: str, name: str, options: Mapping[str, Any]) -> None:
+        """Delete an object. Raises PslaunchError."""
+        self.request(f"delete {kind} {name}", "delete", self.locate(kind, name), options)
 
     def read_metadata(self, kind: str, name: str) -> Any:
-        """Return an object of the core API without its contents. kind: as `secret`. Raises PslaunchError."""
-        from kubernetes import client
-
-        api = client.ApiClient(self.api.configuration, "Accept", METADATA)  # before the library's own choice
-        try:
-            read = getattr(client.CoreV1Api(api), f"read_namespaced_{kind}")
-            answer = self.call(f"get {kind} {name}", read, name, self.namespace, _preload_content=False)
-            return json.loads(answer.data)
-        finally:
-            api.close()
+        """Return an object without its contents. Raises PslaunchError."""
+        headers = {"header_params": {"Accept": METADATA}}
+        return json.loads(self.request(f"get {kind} {name}", "get", self.locate(kind, name), **headers).data)
 
     def has_right(self, right: Right) -> bool:
         """Ask for a right of this user in the namespace. Raises PslaunchError."""
-        from kubernetes import client
-
         resource, _, part = right.resource.partition("/")
         asked = {"namespace": self.namespace, "verb": right.verb, "group": right.group, "resource": resource}
-        review = client.AuthorizationV1Api(self.api).create_self_subject_access_review
         spec = {"resourceAttributes": {**asked, "subresource": part}}
         limit = (CONNECT_S, FIRST_S)
-        answer = self.call("tell rights", review, {"spec": spec}, _request_timeout=limit)
-        return bool(answer.status.allowed)
-
-    def ask_json(self, doing: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return an answer as it is, without the library's objects. Raises PslaunchError."""
-        return json.loads(self.call(doing, function, *args, _preload_content=False, **kwargs).data)
+        answer = self.request("tell rights", "post", RIGHTS, {"spec": spec}, _request_timeout=limit)
+        return bool(json.loads(answer.data)["status"]["allowed"])
 
     def demand_rights(self, rights: Iterable[Right]) -> None:
         """Raise RightsError, with the rules to add, if this user lacks any of these rights."""
@@ -110,6 +117,20 @@ class Cluster:
 
     def close(self) -> None:
         self.api.close()
+
+
+def make_client(api: Any) -> Any:
+    """Return the library's client of any kind of object; those of known kinds take half a second to import.
+
+    It asks no server for its kinds: paths are known here.
+    """
+    from kubernetes.dynamic import DynamicClient
+
+    return DynamicClient(api, discoverer=lambda _client, _cache: None)
+
+
+def _make_plural(kind: str) -> str:
+    return f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
 
 
 def open_cluster(access: Access, environ: Mapping[str, str] = os.environ) -> Cluster:

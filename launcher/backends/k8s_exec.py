@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -16,7 +15,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from ..errors import PslaunchError
-from .k8s_api import ANSWER_S, CONNECT_S, Cluster
+from .k8s_api import ANSWER_S, CONNECT_S, Cluster, make_client
 from .k8s_errors import explain_answer, explain_connection
 
 CONTAINER: Final = "node"
@@ -164,24 +163,16 @@ def _connect(cluster: Cluster, pod: str, argv: Sequence[str]) -> Any:
     from kubernetes import client
     from kubernetes.stream import stream
 
-    api = client.ApiClient(cluster.api.configuration)  # `stream` changes its client while it connects
+    # `stream` changes the client `api_client` while it connects.
+    api = make_client(client.ApiClient(cluster.api.configuration))
+    api.api_client = api.client
+    path, streams = f"{cluster.locate('Pod', pod)}/exec", ("stdin", "stdout", "stderr")
+    words = [("container", CONTAINER), *((name, "true") for name in streams), *(("command", w) for w in argv)]
+    given = {"query_params": words, "serialize": False, "_preload_content": False}
     doing = f"run a program in pod {pod}"
     try:
         with cluster.translate(doing):
-            connect = functools.partial(
-                stream,
-                client.CoreV1Api(api).connect_get_namespaced_pod_exec,
-                pod,
-                cluster.namespace,
-                container=CONTAINER,
-                command=list(argv),
-                stdin=True,
-                stdout=True,
-                stderr=True,
-                tty=False,
-                _preload_content=False,
-            )
-            return _call_in_time(lambda: connect().sock)
+            return _call_in_time(lambda: stream(api.request, "get", path, **given).sock)
     except PslaunchError as e:
         raise _explain(doing, e.__cause__, cluster) or e from e.__cause__
 

@@ -17,8 +17,7 @@ from .k8s_records import INSTANCE, OF_JOBS, Object, is_abandoned
 def list_jobs(cluster: Cluster, name: str = "") -> list[Object]:
     """Return all Jobs that pslaunch has made, or those of one job; abandoned ones are deleted."""
     label = f"{OF_JOBS},{INSTANCE}={name}" if name else OF_JOBS
-    ask = cluster.batch.list_namespaced_job
-    answer = cluster.call("list Jobs", ask, cluster.namespace, label_selector=label, _preload_content=False)
+    answer = cluster.request("list Jobs", "get", cluster.locate("Job"), label_selector=label)
     now_s = parsedate_to_datetime(answer.headers["Date"]).timestamp()
     found: list[Object] = json.loads(answer.data)["items"]
     abandoned = [job for job in found if is_abandoned(job, now_s)]
@@ -31,15 +30,11 @@ def _sweep(cluster: Cluster, job: Object) -> None:
     """Delete a Job, and with it all that it owns, unless it was released meanwhile or this user may not."""
     seen = {key: job["metadata"][key] for key in ("uid", "resourceVersion")}
     with contextlib.suppress(ConflictError, RightsError):
-        delete(cluster, {"apiVersion": "batch/v1", "kind": "Job", **job}, {"preconditions": seen})
+        delete(cluster, {"kind": "Job", **job}, {"preconditions": seen})
 
 
 def delete(cluster: Cluster, thing: Mapping[str, Any], options: Mapping[str, Any] = {}) -> None:
     """Delete an object and all that it owns; it may be gone already."""
-    name = thing["metadata"]["name"]
-    function = cluster.find_function("delete", thing)
-    body = {"propagationPolicy": "Background", **options}
-    try:
-        cluster.call(f"delete {thing['kind']} {name}", function, name, cluster.namespace, body=body)
-    except AbsentError:
-        return
+    with contextlib.suppress(AbsentError):
+        whole = {"propagationPolicy": "Background", **options}
+        cluster.delete(thing["kind"], thing["metadata"]["name"], whole)

@@ -40,9 +40,8 @@ class Pods:
 
     def explain(self) -> Cause | None:
         """Return the reason why pods do not come, if there is one. Raises PslaunchError."""
-        ask, here = self._cluster.core.list_namespaced_event, self._cluster.namespace
-        events = self._cluster.ask_json("list Events", ask, here, field_selector=UNUSUAL)
-        ours = [e for e in events["items"] if e["involvedObject"].get("name", "").startswith(self._job)]
+        events = self._cluster.list_objects("Event", field_selector=UNUSUAL)
+        ours = [e for e in events if e["involvedObject"].get("name", "").startswith(self._job)]
         cause = explain([*self.seen.values()], ours)
         if cause is None and self._queue and not self.seen:
             text = f"job {self._job}: the queue {self._queue} has not released it; "
@@ -53,9 +52,7 @@ class Pods:
 
 def list_pods(cluster: Cluster, label: str) -> dict[str, Object]:
     """Return all pods with a label by the names of their nodes. Raises PslaunchError."""
-    ask = cluster.core.list_namespaced_pod
-    found = cluster.ask_json("list Pods", ask, cluster.namespace, label_selector=label)
-    labels = [(pod, pod["metadata"]["labels"]) for pod in found["items"]]
+    labels = [(pod, pod["metadata"]["labels"]) for pod in cluster.list_objects("Pod", label_selector=label)]
     return {f"{of[OF_JOB]}-{of[INDEX]}": pod for pod, of in labels if INDEX in of}
 
 

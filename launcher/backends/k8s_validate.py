@@ -54,10 +54,8 @@ def ask(cluster: Cluster, objects: Sequence[Mapping[str, Any]]) -> Iterator[Verd
 
 def _ask_one(cluster: Cluster, thing: Mapping[str, Any]) -> Verdict:
     name = _name(thing)
-    create = cluster.find_function("create", thing)
-    more = {"dry_run": "All", "field_validation": "Strict", "_preload_content": False}
     try:
-        cluster.call(f"create {name}", create, cluster.namespace, thing, **more)
+        cluster.create(thing, query_params=[("dryRun", "All"), ("fieldValidation", "Strict")])
     except ClusterError:
         raise
     except PslaunchError as e:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TextIO
 
@@ -65,10 +66,8 @@ def list_rights(needs: Needs) -> list[Right]:
 
 def examine(cluster: Cluster, needs: Needs) -> ClusterSeen:
     """Return the observations of this user. Raises ClusterError."""
-    from kubernetes import client
-
-    core, network, here = cluster.core, client.NetworkingV1Api(cluster.api), cluster.namespace
-    version = cluster.call("tell its version", client.VersionApi(cluster.api).get_code).git_version
+    here = cluster.namespace
+    version = json.loads(cluster.request("tell its version", "get", "/version").data)["gitVersion"]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         rights = list_rights(needs)
         has = list(pool.map(cluster.has_right, rights))
@@ -77,27 +76,27 @@ def examine(cluster: Cluster, needs: Needs) -> ClusterSeen:
         here,
         version=str(version),
         missing=tuple(right for right, given in zip(rights, has, strict=True) if not given),
-        quotas=_list(cluster, core.list_namespaced_resource_quota),
-        limit_ranges=_list(cluster, core.list_namespaced_limit_range),
-        policies=_list(cluster, network.list_namespaced_network_policy),
+        quotas=_list(cluster, "ResourceQuota"),
+        limit_ranges=_list(cluster, "LimitRange"),
+        policies=_list(cluster, "NetworkPolicy"),
         secrets={name: _has_secret(cluster, name) for name in _name_secrets(needs)},
     )
     try:
-        found = cluster.call(f"get namespace {here}", core.read_namespace, here)
-        return seen._replace(there=True, phase=found.status.phase, labels=found.metadata.labels or {})
+        found = json.loads(cluster.request(f"get namespace {here}", "get", f"/api/v1/namespaces/{here}").data)
+        phase, labels = found["status"]["phase"], found["metadata"].get("labels", {})
+        return seen._replace(there=True, phase=phase, labels=labels)
     except SpecError:  # it does not exist
         return seen._replace(there=False)
     except RightsError:
         return seen
 
 
-def _list(cluster: Cluster, function: Callable[..., Any]) -> Sequence[Mapping[str, Any]] | None:
-    """Return the objects of a kind as data; None without the right."""
+def _list(cluster: Cluster, kind: str) -> Sequence[Mapping[str, Any]] | None:
+    """Return the objects of a kind; None without the right."""
     try:
-        found = cluster.call("list objects", function, cluster.namespace)
+        return cluster.list_objects(kind)
     except RightsError:
         return None
-    return [cluster.api.sanitize_for_serialization(one) for one in found.items]
 
 
 def _name_secrets(needs: Needs) -> list[str]:
@@ -108,7 +107,7 @@ def _name_secrets(needs: Needs) -> list[str]:
 def _has_secret(cluster: Cluster, name: str) -> bool | None:
     """Return True if a secret exists; None without the right to know."""
     try:
-        cluster.read_metadata("secret", name)
+        cluster.read_metadata("Secret", name)
     except RightsError:
         return None
     except AbsentError:

@@ -19,7 +19,9 @@ from support.kube import Kube
 
 LIMIT_S = 10.0
 JOB: dict[str, Any] = {
-    "metadata": {"generateName": "refused-"},
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "refused"},
     "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}},
 }
 
@@ -39,7 +41,7 @@ def write(tmp_path: Path, settings: dict[str, Any]) -> Access:
 def list_jobs(access: Access) -> None:
     opened = open_cluster(access, {})
     try:
-        opened.call("list Jobs", opened.batch.list_namespaced_job, opened.namespace)
+        opened.list_objects("Job")
     finally:
         opened.close()
 
@@ -148,9 +150,9 @@ def test_metadata_comes_without_the_contents(cluster: Kube) -> None:
     access = Access(str(cluster.kubeconfig.with_name("admin.kubeconfig")), namespace=cluster.namespace)
     admin = open_cluster(access, {})
     try:
-        found = admin.read_metadata("secret", "private")
+        found = admin.read_metadata("Secret", "private")
         with pytest.raises(AbsentError):
-            admin.read_metadata("secret", "absent")
+            admin.read_metadata("Secret", "absent")
     finally:
         admin.close()
         cluster.core.delete_namespaced_secret("private", cluster.namespace)
@@ -162,7 +164,7 @@ def test_missing_namespace_is_named(cluster: Kube) -> None:
         Access(str(cluster.kubeconfig.with_name("admin.kubeconfig")), namespace="nowhere"), {}
     )
     with pytest.raises(SpecError, match="namespace nowhere does not exist"):
-        admin.call("create Job", admin.batch.create_namespaced_job, "nowhere", JOB)
+        admin.create(JOB)
     admin.close()
 
 
@@ -171,7 +173,7 @@ def test_invalid_object_names_its_field(opened: Cluster) -> None:
     with pytest.raises(
         PreflightError, match=r"refuses to create Job refused: .*spec.completionMode.*; correct"
     ):
-        opened.call("create Job refused", opened.batch.create_namespaced_job, opened.namespace, wrong)
+        opened.create(wrong)
 
 
 def test_quota_that_is_used_up_refuses(cluster: Kube, opened: Cluster) -> None:
@@ -180,9 +182,7 @@ def test_quota_that_is_used_up_refuses(cluster: Kube, opened: Cluster) -> None:
     try:
         for _ in range(100):  # the quota's controller counts first
             try:
-                opened.call(
-                    "create Job", opened.batch.create_namespaced_job, opened.namespace, JOB, dry_run="All"
-                )
+                opened.create(JOB, dry_run="All")
             except PreflightError as e:
                 assert "exceeded quota: none" in str(e) and "larger quota" in str(e)
                 return

@@ -79,8 +79,7 @@ def test_job_that_no_launcher_released_is_swept(cluster: Kube, opened: Cluster) 
 def test_job_released_while_it_is_swept_stays(cluster: Kube, opened: Cluster) -> None:
     make_suspended(cluster, "released", {BEGINNING: "0"})
     try:
-        ask = opened.batch.list_namespaced_job
-        (seen,) = opened.ask_json("list Jobs", ask, opened.namespace)["items"]
+        (seen,) = opened.list_objects("Job")
         change = {"metadata": {"annotations": {BEGINNING: None}}}
         cluster.batch.patch_namespaced_job("released", cluster.namespace, change)
         _sweep(opened, seen)

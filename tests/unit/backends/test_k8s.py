@@ -7,7 +7,6 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -85,9 +84,6 @@ AWAY = ClusterError("https://k:6443", "it is not reached: Connection refused", "
 class Creating:
     """A cluster that keeps all created objects, and is away when the job is released."""
 
-    namespace = "here"
-    batch = SimpleNamespace(patch_namespaced_job=None)
-
     def __init__(self) -> None:
         self.made: list[dict[str, Any]] = []
 
@@ -97,14 +93,11 @@ class Creating:
     def demand_rights(self, _rights: Sequence[Right]) -> None:
         pass
 
-    def find_function(self, verb: str, _thing: Object) -> str:
-        return verb
-
-    def ask_json(self, _doing: str, _function: str, _namespace: str, thing: Object) -> Object:
+    def create(self, thing: Object) -> Object:
         self.made.append({**thing})
         return {"metadata": {"uid": "1"}}
 
-    def call(self, *_args: Any) -> None:
+    def patch(self, *_args: Any) -> None:
         raise AWAY
 
 
