@@ -26,6 +26,8 @@ MAX_FILE_BYTES = 2**62
 SETTLED_NS = 50_000_000  # a file changed more recently may change again unseen
 SETTLED_COARSE_NS = 2_000_000_000  # if file times are whole seconds
 READ_BYTES = 1024 * 1024
+LARGE_BYTES = 1024 * 1024  # larger files are hashed by several threads
+MAX_THREADS = 4
 MAX_NAMED = 20  # problems listed one by one
 LINK_ADVICE = "to have a link to a folder that is mounted on the nodes: --link NAME=PATH"
 
@@ -270,11 +272,28 @@ def read(walked: Walked, hashes: Hashes) -> Found:
     """Return the content with the hashes of all files; reads files with unknown hashes."""
     entries = list(walked.others)
     known, add = hashes.get_known, entries.append
+    large = _hash_large_files(walked, hashes)
     for path, st in walked.files:
-        content = known(make_key(st)) or hashes.get_hash(os.path.join(walked.root, path), st)
+        content = (
+            known(make_key(st)) or large.get(path) or hashes.get_hash(os.path.join(walked.root, path), st)
+        )
         add(Entry(path, "f", st.st_mode & 0o777, st.st_size, st.st_mtime_ns, content))
     entries.sort(key=operator.itemgetter(0))
     return Found(entries, walked.problems)
+
+
+def _hash_large_files(walked: Walked, hashes: Hashes) -> dict[str, str]:
+    """Return the unknown hashes of large files, several computed at once."""
+    files = [(path, st) for path, st in walked.files if st.st_size >= LARGE_BYTES]
+    files = [(path, st) for path, st in files if not hashes.get_known(make_key(st))]
+    threads = min(len(files), MAX_THREADS, os.cpu_count() or 1)
+    if threads < 2:
+        return {}
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(threads) as pool:
+        found = pool.map(lambda file: hashes.get_hash(os.path.join(walked.root, file[0]), file[1]), files)
+        return {path: content for (path, _), content in zip(files, found)}
 
 
 class _Walk:

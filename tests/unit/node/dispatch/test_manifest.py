@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,32 @@ def test_walk_leaves_out_the_nodes_own_files(folder: Path, tmp_path: Path) -> No
     program = found.entries[-1]
     assert (program.mode, program.size) == (0o755, 1)
     assert program.content == compute_digest(b"1")
+
+
+class Together(Hashes):
+    """Hashes of two files that wait for each other."""
+
+    both = threading.Barrier(2)
+
+    def get_hash(self, path: str, st: os.stat_result) -> str:
+        self.both.wait(60)
+        return super().get_hash(path, st)
+
+
+def test_large_files_are_hashed_at_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    large = {name: os.urandom(manifest.LARGE_BYTES + 5) for name in ("x", "y")}
+    (folder / "train.py").unlink()
+    for name, content in large.items():
+        (folder / name).write_bytes(content)
+    for path in ("data/a.txt", "data/log/old"):
+        (folder / path).unlink()
+    found = read(walk(str(folder)), Together(str(tmp_path / "hashes")))
+    assert {e.path: e.content for e in found.entries if e.kind == "f"} == {
+        name: compute_digest(content) for name, content in large.items()
+    }
 
 
 def test_a_manifest_comes_back_as_it_was(folder: Path, tmp_path: Path) -> None:
