@@ -1,7 +1,8 @@
 """Jobs under mpirun next to mpirun itself and to scp: `python bench/mpi.py`. Needs root, for its own hosts.
 
 The hosts are those of the tests: real sshds in namespaces of this machine. So all of them and the launcher
-share its processors and its disk, and their network is its memory.
+share its processors, and their network is its memory, but where it is limited; `large` has their folders in
+memory, since they would share one disk.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))  # testbed, support
 
 from agents import MB, list_children, measure_memory
 from over_ssh import Environ, Jobs, make_command, write_files
-from ssh import format_seconds, hold_job, make_package, measure_guards
+from ssh import format_seconds, hold_job, make_package, measure_guards, use_memory_disk
 from support.openmpi import get_prefix, make_options
 from testbed import Hosts, why_not
 from turns import Table, compute_ratio, make_user_environ, parse_parts, take_turns
@@ -27,6 +28,8 @@ MAJORS = (5, 4)
 SPREAD = (2, 4, 8)
 SIZES = (256 << 20, 1024 << 20)
 QUICK = (8 << 20,)
+RATE = "1gbit"
+ROOM = "10g"  # for the largest package and its copies
 BARE = "print('here')"
 RANK_MB = 12.0
 OWN_S = 0.3  # allowed beside a multiple of mpirun's time
@@ -118,11 +121,11 @@ def measure_launches(table: Table, hosts: Hosts, environ: Environ, turns: int) -
 
 
 def measure_large(
-    table: Table, hosts: Hosts, environ: Environ, sizes: Sequence[int], spread: Sequence[int]
+    table: Table, hosts: Hosts, environ: Environ, sizes: Sequence[int], spread: Sequence[int], state: Path
 ) -> None:
     """A package to ever more hosts that have nothing of it."""
     for size in sizes:
-        with make_package() as folder:
+        with make_package(state) as folder:
             write_files(folder, 16, size // 16)
             for count in spread:
                 jobs = MpiJobs(hosts, count, environ, folder)
@@ -166,10 +169,15 @@ def main() -> None:
             with Hosts(3) as hosts:
                 measure_launches(table, hosts, environ, options.turns)
         if "large" in parts:
-            table = Table("Files under mpirun, from connected to ready", beside="scp to host after host")
-            spread = SPREAD[:1] if options.quick else SPREAD
-            with Hosts(spread[-1]) as hosts:
-                measure_large(table, hosts, environ, QUICK if options.quick else SIZES, spread)
+            spread, sizes = (SPREAD[:1], QUICK) if options.quick else (SPREAD, SIZES)
+            what = "Files under mpirun, from connected to ready"
+            with use_memory_disk(ROOM) as state, Hosts(spread[-1], state=state) as hosts:
+                table = Table(what, beside="scp to host after host")
+                measure_large(table, hosts, environ, sizes, spread, state)
+                table = Table(f"{what}, {RATE} to and from each host", beside="scp to host after host")
+                for host in hosts:
+                    host.limit_link(RATE)
+                measure_large(table, hosts, environ, sizes[:1], spread, state)
         if "weight" in parts:
             with Hosts(1) as hosts:
                 measure_job_memory(Table("Weight under mpirun", beside="limit"), hosts, environ)

@@ -53,13 +53,13 @@ def make_package(state: Path = STATE) -> Iterator[Path]:
 
 
 @contextmanager
-def use_memory_disk() -> Iterator[Path]:
+def use_memory_disk(size: str = "4g") -> Iterator[Path]:
     """A disk for hosts and packages that takes as long for one new file as for the next.
 
     On ext4 that is 15 to 340 microseconds, by the folder's luck: more than all else that is measured.
     """
     with tempfile.TemporaryDirectory(prefix="bench-", dir=STATE) as name:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4g", "bench", name], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "bench", name], check=True)
         try:
             Path(name).chmod(0o755)
             yield Path(name)

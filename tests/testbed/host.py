@@ -260,6 +260,14 @@ class Host:
         """Mend the cable."""
         ip(*(f"link set {link} up" for link in self._links))
 
+    def limit_link(self, rate: str) -> None:
+        """Let so much pass in each direction, as of a network with this rate (`1gbit`)."""
+        self._changed = True
+        shape = ("root", "tbf", "rate", rate, "burst", "256kb", "latency", "50ms")
+        for k, link in enumerate(self._links):
+            subprocess.run(["tc", "qdisc", "add", "dev", link, *shape], check=True)
+            self.run("tc", "qdisc", "add", "dev", f"eth{k}", *shape)
+
     def cut_off(self, other: Host | None = None) -> None:
         """Nothing passes any more between it and another host, by default this machine; all else does."""
         self._changed = True
