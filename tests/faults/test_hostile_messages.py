@@ -19,7 +19,7 @@ from pslaunch.check.check import Inspection, reject_nonsense
 from pslaunch.check.findings import Seen, Wanted, choose_exit_code, find
 from pslaunch.check.report import tell
 from pslaunch.node import job, messages
-from pslaunch.node.dispatch.head_side import PASS_ON_BYTES
+from pslaunch.node.dispatch.sources import PASS_ON_BYTES
 from pslaunch.node.head.head import Head
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.node.line import wire

@@ -1,12 +1,13 @@
-"""Packages of an exact size."""
+"""Packages of an exact size, and jobs that send one."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
 
+from pslaunch.node import job
 from pslaunch.node.dispatch.archive import pack
-from pslaunch.node.job import Package
+from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.ship.package import list_package
 
 TRIES = 200
@@ -23,3 +24,20 @@ def fill_package(folder: Path, packed_bytes: int) -> None:
             return
         size += missing
     raise AssertionError(f"no package of {packed_bytes} bytes")
+
+
+def job_on(folder: Path, nodes: int, *shards: str) -> job.Placed:
+    """Return a job that sends a folder to its nodes."""
+    places = tuple(
+        Node(i, f"n{i}", "127.0.0.1", f"/ws{i}", f"/ws{i}/log", f"/ws{i}/output", f"/ws{i}/.pslaunch",
+             dispatched=True)
+        for i in range(nodes)
+    )  # fmt: skip
+    plan = Plan(
+        job_id="demo-1", name="demo", epoch=0, backend="local", server="bundled", why="given",
+        roles=(Role("trainer", Count("per_node", 1), ("python", "train.py")),),
+        port=None, ports_num=1, ports_num_for_sparse=0, trainer_count=1, use_gpu=False, added_env={},
+        flags={}, limits=Limits(5.0, 30.0, 60.0, None, 60.0), nodes=places,
+        package=Package(str(folder), data_shards=shards),
+    )  # fmt: skip
+    return job.place(plan, places)

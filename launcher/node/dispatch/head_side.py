@@ -16,19 +16,19 @@ from ..shapes import check, is_count, is_port
 from .data_shards import DataShards
 from .manifest import MAX_NAMED
 from .sender import Sender, Source
+from .sources import PASS_ON_BYTES, Fetch, Send, Sources
 
 if TYPE_CHECKING:
     from ..link import Desk, Link
     from ..messages import DispatchedMsg, FillingMsg, LacksMsg, ReceivedMsg, ServingMsg
     from .manifest import Entry
+    from .sources import Order
 
     # From all entries to those of each node.
     Parts = Callable[[Sequence[Entry]], Callable[[int], list[Entry]]]
     Then = Callable[[Source], None]
     Fail = Callable[[Exception], None]
     Tell = Callable[[FillingMsg], None]
-
-PASS_ON_BYTES = 4 * 1024 * 1024
 
 
 class Supply(Protocol):
@@ -54,12 +54,8 @@ class Dispatch:
         self._unfilled: set[int] = set()
         self._began_s = 0.0
         self._passed_on = False  # nodes pass the package on to each other
-        self._want_source: dict[int, LacksMsg] = {}  # nodes that wait for a sender, with their requests
-        self._head_sends = False  # to one of them
-        self._holders: list[Link] = []  # nodes with the package that do not listen
-        self._asked_to_serve: set[int] = set()  # nodes ordered to listen that have not answered
-        self._idle_servers: dict[int, int] = {}  # listening nodes that serve none, and their ports
-        self._fetching: dict[int, tuple[int, int]] = {}  # node: its serving node and port
+        self._sources = Sources()
+        self._requests: dict[int, LacksMsg] = {}  # of nodes that wait for a source
 
     def has_to_fill(self, node: job.Node) -> bool:
         """Check if this node gets the package from us or from another node."""
@@ -130,64 +126,40 @@ class Dispatch:
         try:
             sender = self._senders[link.node.id]
             # A node to which we send may ask again, if the rest of an earlier try is corrupt: we send it too.
-            ours = m["alone"] or sender.total_bytes > 0
-            if self._passed_on and not ours and sender.count_bytes(m) >= PASS_ON_BYTES:
-                self._want_source[link.node.id] = m
+            ours, missing = m["alone"] or sender.total_bytes > 0, sender.count_bytes(m)
+            if self._passed_on and not ours and missing >= PASS_ON_BYTES:
+                self._requests[link.node.id] = m
+                self._obey(self._sources.want(link.node.id, missing))
             else:
-                self._release_server(link)  # the node may have failed to reach it
                 sender.send_lacking(m)
-            self._assign_sources()
+                self._obey(self._sources.take_from_head(link.node.id, missing))
         except NONSENSE as e:
             self._desk.fail(link.make_failure(codes.NODE_LOST, f"asks for {e}"))
 
-    # A large package is sent once; each node that has it passes it on to one other at a time.
-
-    def _assign_sources(self) -> None:
-        while self._want_source and (self._idle_servers or not self._head_sends):
-            node, m = next(iter(self._want_source.items()))
-            del self._want_source[node]
-            if self._idle_servers:
-                server, port = self._idle_servers.popitem()
-                self._fetching[node] = server, port
-                addrs = self._desk.links[server].addrs
-                self._desk.links[node].line.send({"type": "fetch", "addrs": addrs, "port": port})
+    def _obey(self, orders: Sequence[Order]) -> None:
+        for order in orders:
+            link = self._desk.links[order.node]
+            if isinstance(order, Send):
+                self._senders[order.node].send_lacking(self._requests.pop(order.node))
+            elif isinstance(order, Fetch):
+                del self._requests[order.node]
+                addrs = self._desk.links[order.server].addrs
+                link.line.send({"type": "fetch", "addrs": addrs, "port": order.port})
             else:
-                self._head_sends = True
-                self._senders[node].send_lacking(m)
-        # Also for a node that asks after all others are filled.
-        while self._holders and len(self._asked_to_serve) < len(self._want_source):
-            link = self._holders.pop()
-            self._asked_to_serve.add(link.node.id)
-            link.line.send({"type": "serve", "addr": link.node.addr})
+                link.line.send({"type": "serve", "addr": link.node.addr})
 
     def on_serving(self, link: Link, m: ServingMsg) -> None:
         """Use a node that has the package and listens."""
         check(m["port"], is_port, "port")
-        if link.node.id not in self._asked_to_serve:
-            raise ValueError("it was not asked to serve")
-        self._asked_to_serve.remove(link.node.id)
-        self._idle_servers[link.node.id] = m["port"]
-        self._assign_sources()
-
-    def _release_server(self, link: Link) -> None:
-        """Free the server of this node for another one."""
-        if link.node.id in self._fetching:
-            server, port = self._fetching.pop(link.node.id)
-            self._idle_servers[server] = port
-
-    def _pass_on(self, link: Link) -> None:
-        """Let a filled node pass the package on."""
-        self._release_server(link)
-        self._holders.append(link)
-        self._assign_sources()
+        self._obey(self._sources.note_serving(link.node.id, m["port"]))
 
     def on_filling(self, link: Link, m: FillingMsg) -> None:
         """Report the progress of a node, from any source."""
         node = link.node.id
         check(m, {"files": is_count, "bytes": is_count, "received": is_count}, "filling")
         self._progress[node] = {"files": m["files"], "bytes": m["bytes"], "received": m["received"]}
-        state = "waiting" if node in self._want_source else str(m["state"])
-        source, _ = self._fetching.get(node, (None, 0))
+        state = "waiting" if self._sources.is_waiting(node) else str(m["state"])
+        source = self._sources.get_server(node)
         self._desk.tell("dispatch", node=node, state=state, source=source, **self._progress[node])
 
     def on_received(self, link: Link, m: ReceivedMsg) -> None:
@@ -200,7 +172,7 @@ class Dispatch:
         if link.node.id not in self._unfilled or link.node.id not in self._senders:
             raise ValueError("nothing was dispatched to it")
         self._unfilled.remove(link.node.id)
-        self._pass_on(link)
+        self._obey(self._sources.note_filled(link.node.id))
         self._end_if_filled()
 
     def _end_if_filled(self) -> None:

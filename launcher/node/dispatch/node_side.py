@@ -64,7 +64,7 @@ class Filling:
             self._say({"type": "dispatched"})
 
     def order_serve(self, m: ServeMsg) -> None:
-        """Serve the package to other nodes."""
+        """Serve the package to other nodes, also while it still comes."""
         from .into_place import read_entries
         from .peers import Serving
         from .sender import Source
@@ -74,11 +74,21 @@ class Filling:
                 self._serving = Serving(self._loop, m["addr"], self._secret, source, self._trace)
                 self._say({"type": "serving", "port": self._serving.port})
 
+        def make_source() -> Source:
+            if receiver:
+                return receiver.share(self._pass_on)
+            return Source(self._workspace, self._entries or read_entries(self._workspace))
+
+        receiver = self._receiver
         self._loop.do_aside(
-            lambda: Source(self._workspace, self._entries or read_entries(self._workspace)),
+            make_source,
             lambda source: self._answer(lambda: begin(source)),
             self._refuse,
         )
+
+    def _pass_on(self) -> None:
+        if self._serving:
+            self._serving.go_on()
 
     def order_fetch(self, m: FetchMsg) -> None:
         """Get the lacking files from another node."""

@@ -1,7 +1,7 @@
 """Transfer of a package between nodes, over their own network, so that the head sends it once.
 
-A node that has it listens; another one dials, both prove the job's secret and exchange the same messages and
-pieces as head and node. The head sends files that a node can't get so.
+A node that has it, or still receives it, listens; another one dials, both prove the job's secret and exchange
+the same messages and pieces as head and node. The head sends files that a node can't get so.
 """
 
 from __future__ import annotations
@@ -61,6 +61,11 @@ class Serving:
         line.close()
         if sender := self._peers.pop(line, None):
             self._aside.do(sender.close)
+
+    def go_on(self) -> None:
+        """Send more: the source has grown."""
+        for sender in self._peers.values():
+            sender.go_on()
 
     def close(self) -> None:
         self._gate.close()

@@ -5,6 +5,8 @@ Nothing here decides for the job; `staging.py` does the slow work, in a thread.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,9 +14,10 @@ from .. import codes
 from ..codes import Refusal
 from ..line.wire import Data
 from ..loop import Aside, Loop
+from .into_place import STAGED
 from .manifest import MAX_BYTES, Entry, ManifestError, Want, compute_digest, decode
-from .sender import FIRST_BYTES, THE_MANIFEST, WINDOW_BYTES
-from .staging import Incoming
+from .sender import FIRST_BYTES, READ, THE_MANIFEST, WINDOW_BYTES, Source
+from .staging import PART, Incoming
 
 if TYPE_CHECKING:
     from ..messages import DispatchMsg, FillingMsg, LacksMsg, ReceivedMsg
@@ -26,6 +29,24 @@ U = TypeVar("U")
 STARVED_S = 0.02  # a node that waits so long is far away: allow more in flight
 GRANT_BYTES = 512 * 1024  # per grant: a message for fewer costs as much
 TELL_EVERY_S = 0.5
+
+
+class Arriving(Source):
+    """A package that still comes: its contents can be read as far as they have come."""
+
+    def __init__(self, workspace: str, incoming: Incoming) -> None:
+        super().__init__(workspace, incoming.listed, os.path.join(workspace, ".pslaunch", "dispatch", STAGED))
+        self._incoming = incoming
+
+    def open(self, e: Entry) -> int:
+        """Open a file that has come, in whole or in part. Raises OSError."""
+        for name in (e.content + PART, e.content):  # then it moves into place
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(os.path.join(self._contents, name), READ)
+        return super().open(e)
+
+    def count_ready_bytes(self, e: Entry) -> int:
+        return self._incoming.count_ready_bytes(e)
 
 
 class Receiver:
@@ -53,6 +74,7 @@ class Receiver:
         self._tell_sender = say  # to the current sender
         self._leave_sender: Callable[[], None] | None = None  # for the offerer, after a wrong content
         self._loop, self._tell = loop, tell
+        self._report_growth: Callable[[], None] = lambda: None
         self._state, self._due_s = "", 0.0  # of the last progress report; when the next one is due
         self._files = self._bytes = self._received_bytes = 0
         self._incoming: Incoming | None = None
@@ -151,6 +173,13 @@ class Receiver:
             {"type": "lacks", "manifest": False, "files": files, "offsets": offsets, "alone": alone}
         )
 
+    def share(self, grown: Callable[[], None]) -> Source:
+        """Return the package as a source for other nodes; `grown` is called whenever more of it is here."""
+        if self._incoming is None or not self._incoming.listed:
+            raise ValueError("nothing to pass on")
+        self._report_growth = grown
+        return Arriving(self._workspace, self._incoming)
+
     def take(self, piece: Data) -> None:
         """Take a piece of the manifest or of a file."""
         if self.closed or (self._incoming is None and not self._in_place):
@@ -213,6 +242,7 @@ class Receiver:
             self._writing, self._idle_since_s = False, self._loop.now()
             size = sum(len(p.data) for p in pieces)
             self._received_bytes += size
+            self._report_growth()
             replaced = sender is not self._tell_sender  # the rest was requested from another
             if replaced:
                 self._waiting_bytes -= size
@@ -262,6 +292,7 @@ class Receiver:
             if self._incoming:  # for the next dispatch; this one need not wait
                 self._aside.do(self._incoming.remember)
             self._leave()
+            self._report_growth()
             self._tell_progress("done")
         if isinstance(failed, ManifestError):
             failed = Refusal(codes.IO, f"the package can't be taken: {failed}")

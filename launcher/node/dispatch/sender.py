@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FIRST_BYTES = 2 * 1024 * 1024
 WINDOW_BYTES = 4 * 1024 * 1024  # at most in flight to a node or in its memory
 THE_MANIFEST = 2**32 - 1  # as the number of a file
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 BATCH_BYTES = 512 * 1024  # read at once; two of them wait at most
 
 
@@ -92,21 +93,24 @@ class Source:
 
     def open(self, e: Entry) -> int:
         """Open a file, unchanged since it was listed. Raises OSError."""
-        how = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         path = self.get_path(e)
         try:
-            fd = os.open(path, how)
+            fd = os.open(path, READ)
         except FileNotFoundError:
             if not self._contents:
                 raise
             equal = map(self.get_path, self._whole.by_content.get(e.content, ()))
             paths = [path for path in equal if os.path.lexists(path)]
-            return os.open(paths[0] if paths else os.path.join(self._contents, e.content), how)
+            return os.open(paths[0] if paths else os.path.join(self._contents, e.content), READ)
         st = os.fstat(fd)
         if (st.st_size, st.st_mtime_ns) != (e.size, e.mtime_ns):
             os.close(fd)
             raise _make_change_error(path)
         return fd
+
+    def count_ready_bytes(self, e: Entry) -> int:
+        """Return the bytes of a file that can be read now."""
+        return e.size
 
 
 class Sender:
@@ -128,6 +132,7 @@ class Sender:
         self._credit = FIRST_BYTES
         self._ready: deque[list[Data]] = deque()
         self._reading, self._batch_bytes = False, 0
+        self._growths, self._dry_at = 0, -1  # of the source; at the one in `_dry_at` nothing was left to read
         self.total_bytes = 0  # of files
         if offer:
             line.send({"type": "dispatch", "digest": source.digest, "bytes": len(source.manifest)})
@@ -199,20 +204,28 @@ class Sender:
         self._credit = min(WINDOW_BYTES, self._credit + int(m["bytes"]))
         self._read()
 
+    def go_on(self) -> None:
+        """Read on: the source has grown."""
+        self._growths += 1
+        self._read()
+
     def _read(self) -> None:
         """Let the thread read the next batch, if there is room for it."""
         if self._reading or len(self._ready) > 1 or self._credit < MAX_DATA_BYTES:
             return
-        if not self._queue:
+        if not self._queue or self._dry_at == self._growths:
             return
         self._reading = True
-        budget = min(BATCH_BYTES, self._credit)
+        budget, growths = min(BATCH_BYTES, self._credit), self._growths
 
         def take(pieces: list[Data]) -> None:
             self._reading = False
             self._credit -= self._batch_bytes
-            self._ready.append(pieces)
-            self._line.draw(self._draw)
+            if pieces:
+                self._ready.append(pieces)
+                self._line.draw(self._draw)
+            else:
+                self._dry_at = growths
             self._read()
 
         self._aside.do(lambda: self._read_batch(budget), take, self._fail)
@@ -229,6 +242,8 @@ class Sender:
         self._batch_bytes = 0
         while self._queue and self._batch_bytes + MAX_DATA_BYTES <= budget:
             piece = self._read_piece()
+            if not piece.data:  # no more for now
+                break
             self._batch_bytes += len(piece.data)
             pieces.append(piece)
         return pieces
@@ -245,10 +260,13 @@ class Sender:
         while room and self._queue and self._queue[0].file != THE_MANIFEST:
             want = self._queue[0]
             e = self._source.entries[want.file]
+            ready = self._source.count_ready_bytes(e) - (self._at if self._fd >= 0 else want.offset)
+            if ready <= 0:
+                break
             if self._fd < 0:
                 self._begin(e, want.offset)
             start = self._at if start < 0 else start
-            data = os.read(self._fd, min(room, e.size - self._at))
+            data = os.read(self._fd, min(room, ready))
             if not data:
                 raise _make_change_error(self._source.get_path(e))
             parts.append(data)

@@ -34,7 +34,7 @@ from .manifest import (
 )
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_PART = ".part"
+PART = ".part"  # at the end of the name of an unfinished content
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -58,7 +58,9 @@ class Incoming:
         self._sure: dict[str, str] = {}
         self._wanted: deque[Want] = deque()
         self._wanted_again: set[str] = set()  # contents that came wrong once
+        self._placed = False
         self._fd, self._at, self._hash = -1, 0, make_hash()  # of the file being received
+        self._receiving = "", 0  # its content, and the bytes of it that are written
 
     def read_own_manifest(self) -> bytes:
         """Return the manifest of the last dispatch."""
@@ -132,8 +134,8 @@ class Incoming:
         part = -1
         if e.content in self._staged_before and self._is_sure(e):
             return e.size
-        if e.content + _PART in self._staged_before:
-            part = self._store.get_staged_size(e.content + _PART)
+        if e.content + PART in self._staged_before:
+            part = self._store.get_staged_size(e.content + PART)
         return min(max(part, 0), max(0, e.size - 1))  # the last byte triggers the check
 
     def _is_sure(self, e: Entry) -> bool:
@@ -214,6 +216,7 @@ class Incoming:
         write_all(self._fd, data)
         self._hash.update(data)
         self._at += len(data)
+        self._receiving = e.content, self._at
         return self._end(e, want) if self._at == e.size else []
 
     def _write_whole(self, e: Entry, name: str, data: bytes | memoryview) -> None:
@@ -226,7 +229,7 @@ class Incoming:
         self._sure[name] = e.path
 
     def _begin(self, e: Entry, offset: int) -> None:
-        name = e.content + _PART
+        name = e.content + PART
         self._fd = os.open(name, (_NEW | os.O_RDWR) & ~os.O_WRONLY, 0o600, dir_fd=self._store.staged_fd)
         os.ftruncate(self._fd, offset)
         self._at, self._hash = 0, make_hash()
@@ -244,9 +247,9 @@ class Incoming:
         self._drop()
         staged = self._store.staged_fd
         if good:
-            os.rename(e.content + _PART, e.content, src_dir_fd=staged, dst_dir_fd=staged)
+            os.rename(e.content + PART, e.content, src_dir_fd=staged, dst_dir_fd=staged)
             return []
-        os.unlink(e.content + _PART, dir_fd=staged)
+        os.unlink(e.content + PART, dir_fd=staged)
         return self._want_again(e, want)
 
     def _want_again(self, e: Entry, want: Want) -> list[Want]:
@@ -262,7 +265,15 @@ class Incoming:
         self._wanted.append(again)
         return [again]
 
+    def count_ready_bytes(self, e: Entry) -> int:
+        """Return the bytes of a file that are here, verified or not; also called in another thread."""
+        if self._placed or e.content in self._sure:
+            return e.size
+        content, at = self._receiving
+        return at if content == e.content else 0
+
     def _drop(self) -> None:
+        self._receiving = "", 0
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -289,6 +300,10 @@ class Incoming:
         """Move all into place atomically; do nothing if all is there already."""
         if self._unchanged:
             return
+        self._place()
+        self._placed = True
+
+    def _place(self) -> None:
         if not self._lacking and not self._off and self._data == self.read_own_manifest():
             self._keep_fingerprints()
         else:
@@ -325,7 +340,7 @@ class Incoming:
             source = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         else:
             source = self._store.open_staged(e.content)
-        value, staged, part = make_hash(), self._store.staged_fd, name + _PART
+        value, staged, part = make_hash(), self._store.staged_fd, name + PART
         with open(source, "rb") as f:
             fd = os.open(part, _NEW | os.O_TRUNC, 0o600, dir_fd=staged)
             try:

@@ -13,14 +13,15 @@ import pytest
 
 from pslaunch.node import job
 from pslaunch.node.dispatch import sender as send
-from pslaunch.node.dispatch.head_side import PASS_ON_BYTES, Dispatch, split_by_node
+from pslaunch.node.dispatch.head_side import Dispatch, split_by_node
 from pslaunch.node.dispatch.manifest import Entry, Hashes, decode, read, walk
 from pslaunch.node.dispatch.sender import Source
-from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
+from pslaunch.node.dispatch.sources import PASS_ON_BYTES
 from pslaunch.node.line.wire import Data, MessageLine
 from pslaunch.node.link import Failure, Link
 from pslaunch.node.loop import Loop
 from pslaunch.node.messages import FillingMsg, LacksMsg
+from support.packages import job_on
 
 if TYPE_CHECKING:
     from pslaunch.node.dispatch.head_side import Parts
@@ -33,22 +34,6 @@ FILLING: FillingMsg = {
     "bytes": PASS_ON_BYTES,
     "received": 0,
 }
-
-
-def job_on(folder: Path, nodes: int, *shards: str) -> job.Placed:
-    places = tuple(
-        Node(i, f"n{i}", "127.0.0.1", f"/ws{i}", f"/ws{i}/log", f"/ws{i}/output", f"/ws{i}/.pslaunch",
-             dispatched=True)
-        for i in range(nodes)
-    )  # fmt: skip
-    plan = Plan(
-        job_id="demo-1", name="demo", epoch=0, backend="local", server="bundled", why="given",
-        roles=(Role("trainer", Count("per_node", 1), ("python", "train.py")),),
-        port=None, ports_num=1, ports_num_for_sparse=0, trainer_count=1, use_gpu=False, added_env={},
-        flags={}, limits=Limits(5.0, 30.0, 60.0, None, 60.0), nodes=places,
-        package=Package(str(folder), data_shards=shards),
-    )  # fmt: skip
-    return job.place(plan, places)
 
 
 class Desk:

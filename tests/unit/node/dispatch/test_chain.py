@@ -1,0 +1,252 @@
+"""A package goes down a chain of nodes while it still comes: a head and the dispatch of each node."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pslaunch.node import job
+from pslaunch.node.dispatch.head_side import Dispatch
+from pslaunch.node.dispatch.manifest import Hashes, read, walk
+from pslaunch.node.dispatch.node_side import Filling
+from pslaunch.node.dispatch.sender import Source
+from pslaunch.node.line.wire import Data, MessageLine
+from pslaunch.node.link import Failure, Link
+from pslaunch.node.loop import Loop
+from support.packages import job_on
+from support.process import open_below
+
+if TYPE_CHECKING:
+    from pslaunch.node.dispatch.head_side import Parts
+
+SECRET = b"s" * 32
+MB = 1 << 20
+SIZE = 20 * MB
+
+
+class Node:
+    """A node's part, with a line to the head; can hold back what comes."""
+
+    def __init__(self, loop: Loop, workspace: Path, fd: int) -> None:
+        self.workspace = workspace
+        self.refused: list[Exception] = []
+        self.come = 0  # bytes from the head
+        self.held: list[Data] = []
+        self.limit = 2 * SIZE  # of them, until it is let on
+        self.hold_fetch: Callable[[Any], None] | None = None
+        self.line: MessageLine[Any] = MessageLine(
+            loop, fd, fd, lost_after_s=60, on_message=self.obey, on_lost=print, on_data=self.take
+        )
+        self.filling = Filling(
+            loop, str(workspace), SECRET, say=self.line.send, answer=lambda work: work(),
+            refuse=self.refused.append,
+        )  # fmt: skip
+
+    def obey(self, m: Any) -> None:
+        if m["type"] == "fetch" and self.hold_fetch:
+            self.hold_fetch(m)
+        elif m["type"] != "hello":
+            getattr(self.filling, f"order_{m['type']}")(m)
+
+    def take(self, piece: Data) -> None:
+        self.come += len(piece.data)
+        if self.come > self.limit:
+            self.held.append(piece)
+        else:
+            self.filling.take(piece)
+
+    def let_on(self) -> None:
+        self.limit = 2 * SIZE
+        for piece in self.held:
+            self.filling.take(piece)
+        self.held.clear()
+
+    @property
+    def received(self) -> int:
+        receiver = self.filling._receiver
+        return receiver._received_bytes if receiver else SIZE
+
+    def find_part(self) -> Path:
+        (part,) = (self.workspace / ".pslaunch/dispatch/staged").glob("*.part")
+        return part
+
+
+class Chain:
+    """A head and its nodes on one loop, from the offer of the package to the end."""
+
+    filled: frozenset[int] = frozenset()
+    is_ending = False
+
+    def __init__(self, tmp_path: Path, count: int) -> None:
+        self.folder = tmp_path / "package"
+        self.loop = Loop()
+        self.placed = job_on(self.folder, count)
+        self.links: dict[int, Link] = {}
+        self.nodes: list[Node] = []
+        self.events: list[dict[str, Any]] = []
+        self.failed: list[str] = []
+        self.over: list[bool] = []
+        self.source = Source(str(self.folder), read(walk(str(self.folder)), Hashes(os.devnull)).entries)
+        for place in self.placed.nodes:
+            near, far = (s.detach() for s in socket.socketpair())
+            self.links[place.id] = Link(place, self.listen(near, place.id), lambda: "")
+            self.links[place.id].addrs = ["127.0.0.1"]
+            self.nodes.append(Node(self.loop, tmp_path / f"ws{place.id}", far))
+        self.dispatch = Dispatch(self.loop, self, self)
+
+    def listen(self, fd: int, node: int) -> MessageLine[Any]:
+        def heard(m: Any) -> None:
+            if m["type"] != "hello":
+                getattr(self.dispatch, f"on_{m['type']}")(self.links[node], m)
+
+        return MessageLine(self.loop, fd, fd, lost_after_s=60, on_message=heard, on_lost=print)
+
+    def get(
+        self,
+        then: Callable[[Source], None],
+        _failed: Callable[[Exception], None],
+        _mine: Parts | None,
+        _tell: Callable[[Any], None],
+    ) -> None:
+        then(self.source)
+
+    def fail(self, failure: Failure) -> None:
+        self.failed.append(failure.text)
+
+    def settle(self, nodes: Sequence[job.Node]) -> None: ...
+
+    def start(self, bound: job.Bound) -> None: ...
+
+    def tell(self, event: str, **fields: Any) -> None:
+        self.events.append(fields)
+
+    def begin(self) -> None:
+        self.dispatch.begin(lambda: self.over.append(True))
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        self.loop.run(lambda: is_so() or bool(self.failed) or any(n.refused for n in self.nodes))
+        assert not self.failed and not any(n.refused for n in self.nodes)
+
+    def hold(self) -> None:
+        """Let no node take more than a half from the head."""
+        for node in self.nodes:
+            node.limit = SIZE // 2
+
+    def let_on(self) -> None:
+        for node in self.nodes:
+            node.let_on()
+
+    def line_up(self) -> list[Node]:
+        """Return the nodes in their order, when all have a part and none has it all."""
+        self.hold()
+        self.begin()
+        self.until(lambda: all(node.received > SIZE // 4 for node in self.nodes))
+        sources = self.dispatch._sources._servers
+        (first,) = set(range(len(self.nodes))) - sources.keys()
+        after = {server: node for node, server in sources.items()}
+        order = [first]
+        while order[-1] in after:
+            order.append(after[order[-1]])
+        return [self.nodes[node] for node in order]
+
+    def finish(self) -> dict[str, Any]:
+        """Let it end well, and return its last event."""
+        self.until(lambda: bool(self.over))
+        for node in self.nodes:
+            for path in self.folder.iterdir():
+                assert (node.workspace / path.name).read_bytes() == path.read_bytes()
+        return self.events[-1]
+
+    def find_sources(self) -> dict[int, int | None]:
+        """Return the last source of each node."""
+        return {e["node"]: e["source"] for e in self.events if e.get("node") is not None}
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.filling.stop()
+            node.filling.close()
+            node.line.close()
+        for link in self.links.values():
+            link.line.close()
+        self.loop.run(lambda: not any(open_below(node.workspace) for node in self.nodes))
+        self.loop.close()
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (folder / "a").write_text("small")
+    (folder / "b").write_bytes(os.urandom(SIZE - 10))
+    (folder / "c").write_text("other")
+    return folder
+
+
+@pytest.fixture
+def chain(package: Path, tmp_path: Path) -> Iterator[Chain]:
+    with contextlib.closing(Chain(tmp_path, 4)) as made:
+        yield made
+
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def test_nodes_pass_on_what_they_have_before_they_have_it_all(chain: Chain) -> None:
+    nodes = chain.line_up()
+    assert max(node.received for node in nodes) <= SIZE // 2
+    order = [chain.nodes.index(node) for node in nodes]
+    chain.let_on()
+    end = chain.finish()
+    assert (end["sent"], end["bytes"]) == (SIZE, 4 * SIZE)
+    assert chain.find_sources() == dict(zip(order, [None, *order[:-1]], strict=True))
+
+
+def test_node_that_loses_its_source_takes_the_rest_from_the_head_and_passes_on(chain: Chain) -> None:
+    _, second, third, last = chain.line_up()
+    assert second.filling._serving
+    second.filling._serving.close()  # the third one's source
+    chain.until(lambda: third.come > MB)
+    chain.let_on()
+    end = chain.finish()
+    assert SIZE < end["sent"] < 2 * SIZE
+    assert last.come < MB  # the manifest
+    sources = chain.find_sources()
+    assert sources[chain.nodes.index(third)] is None
+    assert sources[chain.nodes.index(last)] == chain.nodes.index(third)
+
+
+def test_content_damaged_on_a_disk_of_the_chain_never_counts(chain: Chain) -> None:
+    """But on that disk itself, where nobody reads it again."""
+    fetches: list[tuple[Node, Any]] = []
+    for node in chain.nodes:
+        node.hold_fetch = lambda m, node=node: fetches.append((node, m))
+    chain.hold()
+    chain.begin()
+    chain.until(lambda: len(fetches) == 3)
+    (second, m), *others = fetches
+    second.filling.order_fetch(m)
+    chain.until(lambda: second.received > SIZE // 4)
+    with second.find_part().open("r+b") as f:
+        f.write(bytes(100))
+    for node, m in others:
+        node.filling.order_fetch(m)
+    chain.let_on()
+    chain.until(lambda: bool(chain.over))
+    assert others[0][0].come > SIZE // 2  # from the head, as its source's content was wrong
+    content = (chain.folder / "b").read_bytes()
+    for node in chain.nodes:
+        assert (node is second) == ((node.workspace / "b").read_bytes() != content)
+
+
+def test_cut_chain_goes_on_with_what_each_node_has(package: Path, tmp_path: Path) -> None:
+    with contextlib.closing(Chain(tmp_path, 4)) as cut:
+        cut.line_up()
+    with contextlib.closing(Chain(tmp_path, 4)) as again:
+        again.begin()
+        assert again.finish()["bytes"] < 4 * (SIZE - SIZE // 4)
