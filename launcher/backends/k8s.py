@@ -35,7 +35,7 @@ from .base import OF_ANOTHER, Ended, Line, News, Tell
 from .k8s_api import Cluster, open_cluster
 from .k8s_exec import Exec, has_answered
 from .k8s_later import delete, list_jobs
-from .k8s_pods import AWAY, LOOK_S, POLL_S, Pods, PodWait, list_pods
+from .k8s_pods import AWAY, POLL_S, Pods, PodWait, list_pods
 from .k8s_records import (
     BEGINNING,
     HELD,
@@ -60,7 +60,6 @@ __all__ = ["K8sBackend", "from_data", "make_backend", "to_data"]
 NO_PODS: Final = "no pod of it runs any more, and its files ended with the pods; --linger keeps them longer"
 BEGINNING_S: Final = 60.0  # for the creation of a job's objects; without a launcher they are swept then
 AT_ONCE: Final = 8  # calls at the same time
-LIMIT_EXTRA_S: Final = 5 * LOOK_S  # past --wait_timeout: a launcher that is there says the reason first
 HELLO_S: Final = 10.0  # for the head's first bytes
 SILENT_S: Final = 30.0  # limit of a pod's silence while it answers
 GONE_EXTRA_S: Final = 15.0  # past a pod's own time to end, for the cluster to remove it
@@ -165,7 +164,7 @@ class K8sBackend:
         """Limit the time of a Job whose launcher may vanish before it has come to hold it."""
         if thing["kind"] != "Job" or not self._reach.lease_s:
             return thing
-        own_s, limit_s = thing["spec"].get(LIMIT), round(self._reach.wait_timeout_s + LIMIT_EXTRA_S)
+        own_s, limit_s = thing["spec"].get(LIMIT), round(self._reach.wait_timeout_s + manifests.LIMIT_EXTRA_S)
         if own_s is not None and own_s <= limit_s:
             return thing
         self._own_limits[thing["metadata"]["name"]] = own_s

@@ -29,6 +29,7 @@ from .k8s_patch import apply_patches, read_patches
 REPORT: Final = "/dev/termination-log"
 MAX_PACKAGE_BYTES: Final = 900 * 1024  # of 1 MiB that a ConfigMap may hold
 TO_CONFIG_MAP: Final = f"{MAX_PACKAGE_BYTES // 1024} KiB"
+LIMIT_EXTRA_S: Final = 10.0  # of pods, past --wait_timeout: a launcher that is there says the reason first
 ENDING_EXTRA_S: Final = 8  # past the grace: the longest ending of docs/endings.md, and 5 s
 USER: Final = 65532  # with no rights in any image
 # One template each, in the order in which they are applied.
@@ -147,7 +148,7 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
     port = job.choose_gate_port(job.place(plan, plan.nodes))
     packed = bool(package)
     begun = beginning.Beginning(
-        plan, head, port, reach.wait_timeout_s, REPORT, packed=packed,
+        plan, head, port, reach.wait_timeout_s + LIMIT_EXTRA_S, REPORT, packed=packed,
         lease_s=reach.lease_s, linger_s=reach.linger_s,
     )  # fmt: skip
     return {

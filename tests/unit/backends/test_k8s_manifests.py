@@ -145,7 +145,7 @@ def test_plan_survives_the_way_to_the_pods(package: Path, tmp_path: Path) -> Non
     (tmp_path / beginning.JOB).write_bytes(base64.b64decode(thing["binaryData"]["job.json.gz"]))
     begun = beginning.read(str(tmp_path))
     assert begun.plan == plan
-    assert (begun.head, begun.port, begun.wait_timeout_s) == ("word2vec-head", 7167, 600.0)
+    assert (begun.head, begun.port, begun.wait_timeout_s) == ("word2vec-head", 7167, 610.0)
 
 
 def test_secret_is_only_in_the_printed_command(package: Path, tmp_path: Path) -> None:
