@@ -62,7 +62,7 @@ def make_backend(reach: MpiReach | None) -> MpiBackend | OnNode0:
 def describe_start(reach: MpiReach) -> dict[str, Any]:
     """Return mpirun's command line, with symbols for what is made at the start, and its hostfile."""
     argv = mpirun.make_argv(reach, ["/bin/sh", "-c", "{agent}"], "{folder}", [SECRET])
-    env = mpirun.make_environ(reach, {}, "{folder}", in_container=_is_in_container())
+    env = mpirun.make_environ(reach, {}, "{folder}")
     stays = [f"{reach.in_place.workspace} where all hosts see it"] if reach.in_place else []
     return {
         "argv": argv,
@@ -158,7 +158,7 @@ class MpiBackend(EndLimit):
             for name, text in mpirun.make_files(reach).items():
                 Path(self._folder, name).write_text(text)
             argv = mpirun.make_argv(reach, program, self._folder, [SECRET])
-            env = mpirun.make_environ(reach, os.environ, self._folder, in_container=_is_in_container())
+            env = mpirun.make_environ(reach, os.environ, self._folder)
             env[SECRET] = secret.hex()
             removed = [path for path in (self._folder, mark) if path]
             return Leashed(argv, env, self._grace_s, removed=removed, stdout=stdout)
@@ -392,8 +392,3 @@ def _serve_aside(loop: Loop) -> Iterator[None]:
         os.close(wake_w)
         thread.join()
         os.close(wake_r)
-
-
-def _is_in_container() -> bool:
-    """Return True where the kernel may forbid a process to read another one's memory."""
-    return any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv"))) or "container" in os.environ

@@ -34,8 +34,6 @@ code=$?
 [ $code = 0 ] || echo "pslaunch: ssh $host ended with $code" >&2
 exit $code
 """
-# Settings against copies through shared memory, for Open MPI 4 and 5.
-_NO_COPIES: Final = (("btl_vader_single_copy_mechanism", "none"), ("smsc", "^cma"))
 _HOSTS, _AGENT = "hosts", "ssh"
 _BINDING: Final = re.compile(
     r"--?(bind-to.*|cpus-per-proc|cpu-set|cpu-list)|.*:pe=.*|.*_binding_policy", re.I
@@ -75,9 +73,7 @@ def _translate_args(reach: MpiReach) -> list[str]:
     return args
 
 
-def make_environ(
-    reach: MpiReach, environ: Mapping[str, str], folder: str, *, in_container: bool
-) -> dict[str, str]:
+def make_environ(reach: MpiReach, environ: Mapping[str, str], folder: str) -> dict[str, str]:
     """Return mpirun's environment: the user's, whose settings mostly win, and ours."""
     found, five = dict(environ), reach.version[0] >= 5
     ours, others = ("PRTE_MCA_plm_ssh_", "OMPI_MCA_plm_rsh_")[:: 1 if five else -1]
@@ -97,9 +93,6 @@ def make_environ(
         found.setdefault("OMPI_MCA_orte_keep_fqdn_hostnames", "1")
     if len(reach.hosts) >= MANY_HOSTS:
         found.setdefault(f"{ours}num_concurrent", str(MANY_HOSTS))
-    if in_container:  # where the kernel forbids to read another process's memory
-        name, value = _NO_COPIES[five]
-        found.setdefault(f"OMPI_MCA_{name}", value)
     return found
 
 
@@ -162,8 +155,6 @@ PATTERNS: Final = tuple(
          codes.USAGE, "mpirun {version} does not know the {0} {1!r}{near}"),
         (r"(PE=<list> mapping directive cannot be combined|conflicting binding policy)", codes.USAGE,
          "--map-by and --bind-to contradict each other"),
-        (r"Read -1, expected \d+, errno = \d+", codes.NODE_LOST,
-         "a process may not read another's memory, as in containers; add --mca {no_copies}"),
         (r"failed to report back|unable to reliably start|unable to complete a TCP connection",
          codes.PREFLIGHT,
          "{hosts}: {daemon} of Open MPI did not come up, or can't connect to this machine: {last}; allow its "
@@ -210,7 +201,6 @@ def _name_parts(
         "ranks": reach.ranks,
         "last": read_last_lines(output.partition("-----")[0]) or "no message",
         "near": f"; did you mean {near}?" if near else "",
-        "no_copies": " ".join(_NO_COPIES[five]),
         "network": "prte_if_include" if five else "oob_tcp_if_include",
     }
 

@@ -174,6 +174,35 @@ def test_trainers_are_ranks_of_one_mpi_job(
         assert job.lines("pserver/0") == [""]
 
 
+# As the rules of a container: nobody reads another process's memory.
+CONTAINER = """#!/usr/bin/python3
+import ctypes, os, platform, struct, sys
+number = {"x86_64": 310, "aarch64": 270}[platform.machine()]
+rules = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
+program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
+order = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(rules), ctypes.addressof(program)))
+prctl, none = ctypes.CDLL(None).prctl, ctypes.c_ulong(0)
+assert prctl(38, ctypes.c_ulong(1), none, none, none) == prctl(22, ctypes.c_ulong(2), order) == 0
+os.execv("/bin/sh", ["sh", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--mca", "btl_vader_single_copy_mechanism", "cma")])
+def test_trainers_in_a_container_do_not_read_each_others_memory(
+    hosts: Hosts, workspace: Path, options: tuple[str, ...]
+) -> None:
+    shutil.copy(Path(__file__).parents[1] / "programs/mpi_train.py", workspace)
+    shell = hosts[1].home / "shell"
+    shell.write_text(CONTAINER)
+    shell.chmod(0o755)
+    hosts[1].set_login_shell(f"{hosts[1].site.home}/shell")
+    program = ["mpi_train.py", "long", find_library(hosts, 4)]
+    code, job = finished(MpiPlace(hosts, 4), workspace, *ALONE, "-H", "node2:3", *options, program=program)
+    assert code == 0, job.launcher.output()  # Open MPI itself only complains
+    complains = "Read -1, expected" in job.launcher.output()
+    assert complains == bool(options), job.launcher.output()
+
+
 def test_exception_explains_ranks_that_end_before_it_is_reported(hosts: Hosts, workspace: Path) -> None:
     shutil.copy(Path(__file__).parents[1] / "programs/mpi_train.py", workspace)
     place = MpiPlace(hosts, 5)

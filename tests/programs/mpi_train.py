@@ -22,6 +22,13 @@ mpi.MPI_Allreduce(ctypes.byref(one), ctypes.byref(total), 1, find("int"), find("
 assert os.environ["OMPI_COMMAND"] == sys.executable and "mpi_train.py" in os.environ["OMPI_ARGV"]
 assert rank.value == int(os.environ["PADDLE_TRAINER_ID"])
 print("sum", total.value, flush=True)
+if sys.argv[1] == "long":  # a message that is not copied through a small buffer
+    text = ctypes.create_string_buffer(1 << 20)
+    size, world, byte = len(text), find("comm_world"), find("byte")
+    if rank.value == 0:
+        mpi.MPI_Send(text, size, byte, 1, 0, world)
+    if rank.value == 1:
+        mpi.MPI_Recv(text, size, byte, 0, 0, world, None)
 if rank.value == 1 and sys.argv[1] == "abort":
     mpi.MPI_Abort(find("comm_world"), 7)
 if rank.value == 1 and sys.argv[1] in ("raise", "raise-unseen"):

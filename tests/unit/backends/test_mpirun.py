@@ -52,14 +52,6 @@ def test_cause_is_found_in_the_output_of_each_version(version: int, name: str, c
     assert not cause.hosts or cause.text.startswith(cause.hosts[0])
 
 
-@pytest.mark.parametrize(
-    ("version", "setting"), [(4, "btl_vader_single_copy_mechanism none"), (5, "smsc ^cma")]
-)
-def test_forbidden_memory_names_the_setting_that_avoids_it(version: int, setting: str) -> None:
-    cause = find_cause("Read -1, expected 8192, errno = 1\n", make_reach(version))
-    assert cause.code == 76 and f"--mca {setting}" in cause.text
-
-
 def test_unknown_failure_shows_the_last_lines_of_mpirun() -> None:
     frame = "-" * 74
     cause = find_cause(
@@ -117,7 +109,7 @@ def test_binding_of_the_user_is_kept(args: tuple[str, ...]) -> None:
 def test_allocation_has_no_hostfile_and_no_ssh_settings() -> None:
     reach = make_reach(hosts=())
     assert make_argv(reach, ["true"], "/run/j") == ["mpirun", "-n", "3", "--bind-to", "none", "true"]
-    environ = make_environ(reach, {"A": "b"}, "/run/j", in_container=False)
+    environ = make_environ(reach, {"A": "b"}, "/run/j")
     assert environ == {"A": "b", "OMPI_MCA_mpi_abort_delay": "1"}
     assert make_files(reach) == {}
 
@@ -132,7 +124,7 @@ def test_settings_have_the_names_of_the_version() -> None:
     }
     of_5 = {"OMPI_MCA_mpi_abort_delay": "1"}  # else ranks end before the cause is reported
     for version, name, own in ((4, "OMPI_MCA_plm_rsh_", of_4), (5, "PRTE_MCA_plm_ssh_", of_5)):
-        assert make_environ(make_reach(version), {}, "/run/j", in_container=False) == {
+        assert make_environ(make_reach(version), {}, "/run/j") == {
             **own,
             f"{name}agent": "/bin/sh /run/j/ssh",
             f"{name}args": "-o BatchMode=yes -o ConnectTimeout=10",
@@ -141,25 +133,16 @@ def test_settings_have_the_names_of_the_version() -> None:
 
 
 def test_settings_of_the_user_reach_both_versions_under_either_name() -> None:
-    environ = make_environ(make_reach(5), {"OMPI_MCA_plm_rsh_args": "-v"}, "/run/j", in_container=False)
+    environ = make_environ(make_reach(5), {"OMPI_MCA_plm_rsh_args": "-v"}, "/run/j")
     assert environ["PRTE_MCA_plm_ssh_args"] == "-v"
-    environ = make_environ(make_reach(4), {"PRTE_MCA_plm_ssh_agent": "rsh"}, "/run/j", in_container=False)
+    environ = make_environ(make_reach(4), {"PRTE_MCA_plm_ssh_agent": "rsh"}, "/run/j")
     assert environ["OMPI_MCA_plm_rsh_agent"] == "rsh"
 
 
 def test_many_hosts_are_reached_in_groups() -> None:
     hosts = tuple(MpiHost(f"node{i}", None, 1) for i in range(64))
-    environ = make_environ(make_reach(5, hosts=hosts), {}, "", in_container=False)
+    environ = make_environ(make_reach(5, hosts=hosts), {}, "")
     assert environ["PRTE_MCA_plm_ssh_num_concurrent"] == "64"
-
-
-@pytest.mark.parametrize(
-    ("version", "name", "value"),
-    [(4, "OMPI_MCA_btl_vader_single_copy_mechanism", "none"), (5, "OMPI_MCA_smsc", "^cma")],
-)
-def test_shared_memory_copies_are_off_in_containers(version: int, name: str, value: str) -> None:
-    assert make_environ(make_reach(version), {}, "", in_container=True)[name] == value
-    assert make_environ(make_reach(version), {name: "mine"}, "", in_container=True)[name] == "mine"
 
 
 def test_our_hostfile_has_the_ranks_of_each_host() -> None:

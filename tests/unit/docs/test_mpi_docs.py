@@ -9,7 +9,7 @@ from support.pages import DOCS, rows
 
 PARTS = {
     "hosts": "HOST", "host": "HOST", "daemon": "prted", "version": "VERSION", "ranks": "N", "last": "…",
-    "near": "", "no_copies": "smsc ^cma", "network": "prte_if_include",
+    "near": "", "network": "prte_if_include",
 }  # fmt: skip
 
 
