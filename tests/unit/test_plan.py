@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pslaunch import cli
 from pslaunch.node.job import Facts, place
 from pslaunch.options.args import split_command_line
 from pslaunch.options.fabric_spec import make_fabric_spec
@@ -89,6 +91,37 @@ def test_plan_equals_its_golden_file(name: str, tmp_path: Path) -> None:
     if os.environ.get("REGOLD"):
         path.write_text(json.dumps(got, indent=1, sort_keys=True) + "\n")
     assert got == json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("version", ["4.1.4", "5.0.11"])
+def test_dry_run_under_mpirun_equals_its_golden_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], version: str
+) -> None:
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws/train.py").write_text(PROGRAMS["v2"])
+    (tmp_path / "machines").write_text("me@node1\nnode2 slots=2\n")
+    (tmp_path / "mpirun").write_text(f"#!/bin/sh\necho 'mpirun (Open MPI) {version}'\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")
+    own = ["--dry_run", "--json", "--mpirun=./mpirun", "-hostfile", "machines", "-n", "3", "-x", "A=b c"]
+    assert cli._run(["mpi", *own, "--map-by", "node", "ws/train.py", "--lr", "0.1"]) == 0
+    text = capfd.readouterr().out
+    for found, word in (
+        (json.loads(text)["job"], "JOB"),
+        (str(tmp_path), "/here"),
+        (sys.executable, "/python"),
+    ):
+        text = text.replace(found, word)
+    got = json.loads(text)
+    path = GOLDEN / f"mpi-{version[0]}.json"
+    if os.environ.get("REGOLD"):
+        path.write_text(json.dumps(got, indent=1, sort_keys=True) + "\n")
+    assert got == json.loads(path.read_text())
+    argv, env = got["start"]["argv"], got["start"]["env"]
+    assert argv[argv.index("PSLAUNCH_MPI_SECRET") - 1] == "-x", "its name alone"
+    assert not [word for word in env if word.startswith("PSLAUNCH")]
+    assert not re.search("[0-9a-f]{64}", text)
 
 
 def test_a_dry_run_for_people_names_every_process_and_symbol(tmp_path: Path) -> None:
