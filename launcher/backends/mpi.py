@@ -123,7 +123,7 @@ class MpiBackend(EndLimit):
                 order.update(addrs=offer.addrs, port=offer.port, mark=mark)
                 program = offer.make_program(["rank", json.dumps(order)], self._reach)
                 self._mpirun = self._run(self._reach, program, secret, mark=mark)
-                self.ended = Ended(self._mpirun.fd, "mpirun", self._mpirun.describe)
+                self.ended = Ended(self._mpirun.fd, "mpirun", self._describe_end)
                 if self._cancelled.is_set():
                     self._mpirun.end_now()
                 self._wait(loop, self._mpirun, came)
@@ -206,6 +206,13 @@ class MpiBackend(EndLimit):
         return PreflightError(
             cause.text if cause.code == codes.USAGE else f"{text}: {cause.text}", cause.code
         )
+
+    def _describe_end(self) -> tuple[str, bool]:
+        """Return mpirun's end in words, with its own last ones, and True for an end by a signal."""
+        assert self._mpirun
+        how, killed = self._mpirun.describe()
+        said = "" if killed else mpirun.read_last_lines(self._mpirun.read_said())
+        return how + (f"; it said: {said}" if said else ""), killed
 
     def _list_missing(self, came: Sequence[Arrival]) -> list[str]:
         """Return the names of hosts without an agent."""

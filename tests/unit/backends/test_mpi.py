@@ -85,6 +85,18 @@ def test_files_of_mpirun_lie_in_a_folder_without_blanks(
         run.close()
 
 
+def test_mpirun_that_ends_by_itself_is_explained_by_its_last_lines(tmp_path: Path) -> None:
+    (tmp_path / "mpirun").write_text(f"#!/bin/sh\necho {'-' * 74}\necho lost node2 >&2\nexit 3\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    backend = make_backend(mpirun=str(tmp_path / "mpirun"))
+    backend._mpirun = run = backend._run(backend._reach, [], b"")
+    try:
+        assert run.wait(45)
+        assert backend._describe_end() == ("it ended with 3; it said: lost node2", False)
+    finally:
+        run.close()
+
+
 @given(st.sets(st.integers(0, MAX_PROCESSES - 1), min_size=1))
 def test_ranks_arrive_as_they_were(ranks: set[int]) -> None:
     assert unpack_ranks(json.loads(json.dumps(pack_ranks(sorted(ranks))))) == tuple(sorted(ranks))
