@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +309,66 @@ def count_links(node: int, sources: dict[int, int | None]) -> int:
     """Return the number of nodes between the head and a node."""
     source = sources[node]
     return 0 if source is None else 1 + count_links(source, sources)
+
+
+@contextlib.contextmanager
+def chained(hosts: Hosts, workspace: Path) -> Iterator[tuple[Job, list[int]]]:
+    """A job that sends a large package down a chain of hosts, slowly, and their order."""
+    for host in hosts:
+        host.limit_link("60mbit")
+    with running(FabricPlace(hosts), workspace, "--server_num=0", f"--worker_num={len(hosts)}") as job:
+
+        def list_chain() -> list[int]:
+            told = [e for e in job.events() if e["event"] == "dispatch" and e["state"] == "sending"]
+            sources = {e["node"]: e["source"] for e in told if e["received"]}
+            if len(sources) < len(hosts):
+                return []
+            return sorted(sources, key=lambda node: count_links(node, sources))
+
+        yield job, poll_until(list_chain, describe=lambda: "no chain of all hosts", timeout_s=90)
+
+
+def fill_slowly_sent(workspace: Path) -> bytes:
+    fill(workspace)
+    content = os.urandom(60_000_000)
+    (workspace / "data/large").write_bytes(content)
+    return content
+
+
+def test_host_that_loses_its_source_takes_the_rest_from_the_head(
+    make_hosts: Callable[..., Hosts], workspace: Path
+) -> None:
+    hosts, content = make_hosts(4), fill_slowly_sent(workspace)
+    with chained(hosts, workspace) as (job, chain):
+        cut, other = hosts[chain[1]], hosts[chain[2]]
+        for address in (other.address, f"[{other.address6}]"):
+            cut.run("ss", "-K", "dst", address)
+        assert job.launcher.wait(timeout_s=150) == 0, job.launcher.output()
+    places = FabricPlace(hosts).workspaces(workspace)
+    assert all((ws / "data/large").read_bytes() == content for ws in places)
+    assert len(content) < sent(job)["sent"] < 2 * len(content)
+    sources = {e["node"]: e.get("source") for e in job.events() if e["event"] == "dispatch"}
+    assert [sources[node] for node in chain] == [None, chain[0], None, chain[2]]
+    assert_all_told(job)
+
+
+def test_chain_of_hosts_goes_on_after_the_loss_of_the_launcher(
+    make_hosts: Callable[..., Hosts], workspace: Path
+) -> None:
+    hosts, content = make_hosts(4), fill_slowly_sent(workspace)
+    with chained(hosts, workspace) as (job, _):
+        job.launcher.proc.send_signal(signal.SIGKILL)
+        job.launcher.wait()
+
+    def list_left() -> list[str]:
+        return [words for host in hosts for words in host.processes().values()]
+
+    poll_until(lambda: not list_left(), describe=lambda: str(list_left()), timeout_s=45)
+    code, again = finished(FabricPlace(hosts), workspace, "--server_num=0", "--worker_num=4")
+    assert code == 0
+    assert sent(again)["bytes"] < 4 * len(content)
+    places = FabricPlace(hosts).workspaces(workspace)
+    assert all((ws / "data/large").read_bytes() == content for ws in places)
 
 
 @contextlib.contextmanager
