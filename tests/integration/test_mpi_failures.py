@@ -75,6 +75,9 @@ FAILURES: dict[str, tuple[Callable[[Hosts], None], list[str], int, str]] = {
     "dead host": (
         lambda hosts: hosts[1].crash(), [], codes.HOST, "node2: connect to host .*; test with: ssh node2 true"
     ),
+    "hanging host": (
+        lambda hosts: hosts[1].freeze(), [], codes.HOST, "node2: Connection timed out during banner .*"
+    ),
     "changed key": (
         lambda hosts: hosts[1].change_key(), [], codes.HOST, "node2: Host key for .* has changed"
     ),
@@ -99,6 +102,14 @@ FAILURES: dict[str, tuple[Callable[[Hosts], None], list[str], int, str]] = {
     ),
     "mapping": (leave, ["--map-by", "nodx"], codes.USAGE, "'nodx'; did you mean node"),
     "option": (leave, ["--mpirun_args=--frobnicate"], codes.USAGE, "has no option --frobnicate"),
+    "network": (
+        leave, ["--nics=lo"], codes.PREFLIGHT,
+        r"node\d can't reach the launcher at port \d+ of 127.0.0.1 .*; choose its network with --nics",
+    ),
+    "unlisted failure": (
+        leave, ["--mca", "odls", "absent"], codes.PREFLIGHT,
+        "0 of 3 ranks came, none from node1, node2, node3: mpirun failed: .*developer.*Not found",
+    ),
     "slots": (
         leave, ["-H", "node1:1,node2:1"], codes.USAGE,
         "--worker_num=3 is more than the 2 slots of the hosts; add --oversubscribe",
@@ -137,6 +148,20 @@ def test_hosts_with_another_version_are_named(hosts: Hosts, package: Path) -> No
     assert "install Open MPI 5.0.11 there, or give its folder on the hosts: --prefix DIR" in output
 
 
+def test_host_that_hangs_after_login_is_named(hosts: Hosts, package: Path) -> None:
+    shell = hosts[1].home / "shell"
+    shell.write_text("#!/bin/sh\nexec sleep infinity\n")
+    shell.chmod(0o755)
+    hosts[1].set_login_shell(f"{hosts[1].site.home}/shell")
+    try:
+        found, job = finished(MpiPlace(hosts, 5), package, *THREE)
+    finally:
+        hosts[1].crash()  # which ends its shell
+    (end,) = job.events()  # no process was started
+    assert found == codes.PREFLIGHT == end["code"]
+    assert re.match(r"\d of 3 ranks came, none from .*node2.* within 32 s; a host may hang", end["reason"])
+
+
 def check(hosts: Hosts, package: Path, major: int, *options: str) -> tuple[int, str]:
     """Run `pslaunch check mpi`; return its exit code and output."""
     argv = MpiPlace(hosts, major).command(package, [*THREE, *options], [])
@@ -163,3 +188,12 @@ def test_check_names_a_host_that_is_not_reached(hosts: Hosts, package: Path, maj
     refuse_key(hosts)
     code, output = check(hosts, package, major)
     assert code == codes.RIGHTS and "node2: Permission denied" in output
+
+
+def test_check_finds_full_disks_and_closed_doors(hosts: Hosts, package: Path) -> None:
+    (package / "data").write_bytes(bytes(3 << 20))
+    hosts[0].mount_small_disk(1 << 20)
+    hosts[1].cut_off(hosts[2])
+    code, output = check(hosts, package, 5, "--server=script")
+    found = [[one["what"] for one in json.loads(line)["findings"]] for line in output.splitlines()]
+    assert (code, found) == (codes.PREFLIGHT, [["disk full"], ["no way"], ["no way"]]), output
