@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pslaunch.backends.mpirun import find_cause, make_argv, make_environ, make_f
 from pslaunch.node.job import Node
 from pslaunch.options.hostfile import parse_hostfile
 from pslaunch.options.mpi_spec import MpiHost, MpiReach
+from support import others
 
 OUTPUT = Path(__file__).with_name("mpirun_output")
 VERSIONS = {4: (4, 1, 4), 5: (5, 0, 11)}
@@ -149,3 +151,25 @@ def test_our_hostfile_has_the_ranks_of_each_host() -> None:
     hosts = (*HOSTS, MpiHost("fd00::2", None, 4))
     read = parse_hostfile(make_hostfile(hosts), "hosts")
     assert [(one.host.name, one.host.user, one.ranks) for one in read] == [*hosts]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        ("--map-by", "node", "--rank-by", "slot"),
+        ("--map-by", "ppr:2:node", "--oversubscribe"),
+        ("--bind-to", "core"),
+        ("--prtemca", "plm_ssh_args", "-v", "--mca", "btl", "tcp,self"),
+    ],
+)
+def test_mpirun_takes_our_command_line(tmp_path: Path, version: int, args: tuple[str, ...]) -> None:
+    reach = make_reach(version, (*args, "--allow-run-as-root", "--do-not-launch"))
+    reach = reach._replace(mpirun=str(others.mpirun(version)))
+    for name, text in make_files(reach).items():
+        (tmp_path / name).write_text(text)
+    argv = make_argv(reach, ["/bin/sh", "-c", "true"], str(tmp_path), ["HOME"])
+    environ = make_environ(reach, os.environ, str(tmp_path))
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, find_cause(done.stdout + done.stderr, reach)

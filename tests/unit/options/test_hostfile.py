@@ -11,9 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pslaunch.backends.mpirun import make_hostfile
 from pslaunch.errors import SpecError
 from pslaunch.options.hostfile import SlotHost, deal_ranks, parse_host_list, parse_hostfile
 from pslaunch.options.hosts import Host
+from pslaunch.options.mpi_spec import MpiHost
 from support import others
 
 HOSTS = st.sampled_from(["node1", "node2", "me@node3", "10.0.0.4", "fd00::2", "[::1]", "node1:22", "^node1"])
@@ -23,6 +25,15 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 LINES = st.lists(
     st.tuples(HOSTS, st.lists(WORDS, max_size=3)).map(lambda t: " ".join([t[0], *t[1]])), max_size=4
+)
+
+GOOD_LINES = st.lists(
+    st.tuples(
+        st.sampled_from(["node1", "node2", "me@node3", "10.0.0.4", "fd00::2"]),
+        st.sampled_from(["", " slots=2", " slots = 3 max_slots=9", " # comment"]),
+    ).map("".join),
+    min_size=1,
+    max_size=4,
 )
 
 
@@ -102,23 +113,43 @@ def test_rejected_host_list_is_named(text: str, message: str) -> None:
         parse_host_list(text, "--host")
 
 
-def count_slots(mpirun: str, text: str, folder: Path) -> int | None:
+def count_slots(major: int, text: str, folder: Path) -> int | None:
     """Return the slots that mpirun reads in a hostfile; None if it refuses the file."""
     (folder / "machines").write_text(text)
-    argv = [mpirun, "--allow-run-as-root", "--hostfile", "machines", "--do-not-launch", "--display-map"]
-    done = subprocess.run([*argv, "-n", "1", "true"], cwd=folder, capture_output=True, check=False)
-    found = re.search(rb"Total slots allocated (\d+)", done.stdout)
-    return int(found[1]) if found else None
+    show, slots = {
+        4: (["--display-map"], rb"Total slots allocated (\d+)"),
+        5: (["--display", "allocation"], rb": slots=(\d+)"),
+    }[major]
+    argv = [str(others.mpirun(major)), "--allow-run-as-root", "--hostfile", "machines", "--do-not-launch"]
+    done = subprocess.run([*argv, *show, "-n", "1", "true"], cwd=folder, capture_output=True, check=False)
+    if b"parse error" in done.stderr:
+        return None
+    found = re.findall(slots, done.stdout.partition(b"@1")[0])  # 5 shows it twice
+    return sum(map(int, found)) if found else None
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(lines=LINES)
+EXAMPLES = settings(
+    max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+
+
+@EXAMPLES
+@given(lines=LINES | GOOD_LINES)
 def test_slots_that_mpirun_reads_are_ours_or_refused(lines: list[str], tmp_path: Path) -> None:
-    mpirun = str(others.mpirun(4))
     text = "\n".join([*lines, ""])
     with contextlib.suppress(SpecError):
         ours = sum(read(text).values())
-        assert count_slots(mpirun, text, tmp_path) in (ours, None)
+        assert count_slots(4, text, tmp_path) in (ours, None)
+
+
+@EXAMPLES
+@given(lines=LINES | GOOD_LINES)
+def test_open_mpi_5_reads_as_many_slots_in_the_file_that_it_gets(lines: list[str], tmp_path: Path) -> None:
+    """In the user's own file it would count processors for a line without slots."""
+    with contextlib.suppress(SpecError):
+        found = parse_hostfile("\n".join([*lines, ""]), "machines")
+        hosts = [MpiHost(one.host.name, one.host.user, one.ranks) for one in found]
+        assert count_slots(5, make_hostfile(hosts), tmp_path) == sum(host.slots for host in hosts)
 
 
 def make_hosts(*slots: int | None, most: int | None = None) -> list[SlotHost]:
