@@ -15,6 +15,7 @@ from .k8s_records import INDEX, INSTANCE, OF_JOB, Object, get_state
 from .k8s_words import UNUSUAL, Cause, explain
 
 POLL_S: Final = 0.2
+SHOWN_PODS: Final = 3
 LOOK_S: Final = 2.0  # between two looks for the reason why pods do not come
 REFUSED_S: Final = 10.0  # limit of refusals in a row by a server that has just begun
 AWAY: Final = (ClusterError, RightsError)  # for its first second an API server knows no rights
@@ -48,6 +49,21 @@ class Pods:
             remedy = "look at it with kubectl describe localqueues,workloads"
             return Cause("", codes.PREFLIGHT, text + remedy, waits=True)
         return cause
+
+    def describe_cut(self, limit_s: float) -> str:
+        """Return the failure of pods that run, but not all of their programs."""
+        first, *others = [
+            f"{name} on {pod['spec'].get('nodeName')}" for name, pod in sorted(self.seen.items())
+        ]
+        shown = ", ".join(others[:SHOWN_PODS]) + (", …" if len(others) > SHOWN_PODS else "")
+        cut = (
+            f"not all of {shown} reach pod {first}; look for a NetworkPolicy between them, or give "
+            "--network_policy; "
+        )
+        return (
+            f"the job's pods run, but not its programs, within {limit_s:g} s (--wait_timeout): "
+            f"{cut if others else ''}a large package needs a longer --wait_timeout"
+        )
 
 
 def list_pods(cluster: Cluster, label: str) -> dict[str, Object]:
@@ -108,6 +124,8 @@ class PodWait:
                 running = [pod for pod in self._pods.find_all().values() if get_state(pod, "running")]
                 if len(running) < self._count:
                     self.search()
+                elif self._is_late():
+                    raise PreflightError(self._pods.describe_cut(self._limit_s))
             except PreflightError as e:
                 self._tell(News(str(e), e.exit_code))
                 return

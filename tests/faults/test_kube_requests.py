@@ -1,0 +1,98 @@
+"""Requests to the API server that fail, and launchers that are killed between two of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pslaunch.backends.k8s_records import BEGINNING
+from support.jobs import PSLAUNCH, running
+from support.kube import Kube, KubePlace
+from support.kube_proxy import SeeingProxy
+from support.process import Started, started
+from testbed.kube.cluster import PYTHON
+
+CREATION = re.compile(rb"POST \S*/(jobs|secrets|configmaps|services)[ ?]")
+OBJECTS = 8  # of a job with a package: Job, Secret, four ConfigMaps and two Services
+GONE = b'{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "message": "too old"}'
+EXPIRED = (
+    b"HTTP/1.1 410 Gone\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(GONE) + GONE
+)
+
+
+@pytest.fixture
+def see(cluster: Kube, tmp_path: Path) -> Iterator[Callable[[Callable[[bytes], bytes | None]], Path]]:
+    """Return a kubeconfig whose requests go through a function."""
+    with contextlib.ExitStack() as stack:
+
+        def make(answer: Callable[[bytes], bytes | None]) -> Path:
+            proxy = SeeingProxy(cluster, tmp_path, answer)
+            stack.callback(proxy.close)
+            return proxy.kubeconfig
+
+        yield make
+
+
+@pytest.mark.parametrize("number", range(1, OBJECTS + 1))
+def test_objects_of_a_launcher_that_is_killed_before_all_are_there_are_swept(
+    cluster: Kube, see: Callable[..., Path], workspace: Path, number: int
+) -> None:
+    (workspace / "train.py").write_text("")
+    launchers: list[Started] = []
+    created: list[bytes] = []
+
+    def answer(request: bytes) -> None:
+        if CREATION.match(request):
+            created.append(request)
+        if len(created) > number or b"PATCH " in request[:6]:
+            os.kill(launchers[0].pid, signal.SIGKILL)
+            raise ConnectionResetError
+
+    where = (f"--kubeconfig={see(answer)}", f"--namespace={cluster.namespace}")
+    environ = {**os.environ, "NO_PROXY": "*"}
+    argv = [*PSLAUNCH, "k8s", "apply", *where, f"--image={PYTHON}", "--server_num=0"]
+    argv.append(f"--job_dispatch_package={workspace}")
+    with started(argv, env=environ) as launcher:
+        launchers.append(launcher)
+        assert launcher.wait() == 128 + signal.SIGKILL, launcher.output()
+    assert len(created) >= number, created
+    try:
+        (job,) = cluster.batch.list_namespaced_job(cluster.namespace).items
+        assert job.spec.suspend and int(job.metadata.annotations[BEGINNING]) > 0
+        over = {"metadata": {"annotations": {BEGINNING: "-1"}}}  # its minute has passed
+        cluster.batch.patch_namespaced_job(job.metadata.name, cluster.namespace, over)
+        where = (f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}")
+        listed = subprocess.run(
+            [*PSLAUNCH, "jobs", *where, "--json"], env=environ, capture_output=True, text=True, check=True
+        )
+        assert listed.stdout == ""
+        cluster.wait_until_gone()
+    finally:
+        cluster.empty()
+
+
+def test_job_goes_on_after_an_answer_that_its_list_is_too_old(
+    cluster: Kube, see: Callable[..., Path], workspace: Path
+) -> None:
+    (workspace / "train.py").write_text("print('done')")
+    asked: list[bytes] = []
+
+    def answer(request: bytes) -> bytes | None:
+        if not re.match(rb"GET \S*/pods\?", request):
+            return None
+        asked.append(request)
+        return EXPIRED if len(asked) == 2 else None
+
+    with running(KubePlace(cluster, 1, kubeconfig=see(answer)), workspace, "--server_num=0") as job:
+        assert job.launcher.wait() == 0, job.launcher.output()
+        assert job.lines("trainer/0") == ["done"]
+    assert len(asked) > 2
+    assert "(410)" in json.dumps(job.events())
