@@ -129,11 +129,7 @@ def measure_large(
             write_files(folder, 16, size // 16)
             for count in spread:
                 jobs = MpiJobs(hosts, count, environ, folder)
-                jobs.forget()
-                before = hosts.sent_bytes()
-                filling_s = jobs.run_alone().measure_filling_s()
-                sent = (hosts.sent_bytes() - before) / size
-                jobs.forget()
+                filling_s, sent = jobs.send_first(size)
                 scp_s = jobs.send_scp()
                 what = f"{size / 2**20:,.0f} MiB to {count} hosts"
                 target = ">= 2.0" if count == 4 else ""

@@ -119,6 +119,15 @@ class Jobs:
         """Trainers alone, so that what counts is how their files get there."""
         return self.run("--server_num=0", f"--worker_num={self.count}")
 
+    def send_first(self, size_bytes: int) -> tuple[float, float]:
+        """Fill hosts that have nothing of the package: seconds, and how often it left this machine."""
+        self.forget()
+        before = self.hosts.sent_bytes()
+        filling_s = self.run_alone().measure_filling_s()
+        sent = (self.hosts.sent_bytes() - before) / size_bytes
+        self.forget()
+        return filling_s, sent
+
     def list_workspaces(self) -> list[Path]:
         return [host.root / self.package.name for host in self.chosen]
 

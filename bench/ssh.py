@@ -235,11 +235,7 @@ def measure_large(table: Table, hosts: Hosts, environ: Environ, sizes: Sizes) ->
         write_files(folder, 16, sizes.large_bytes // 16)
         for count in sizes.spread:
             jobs = Jobs(hosts, count, environ, folder)
-            jobs.forget()
-            before = hosts.sent_bytes()
-            filling_s = jobs.run_alone().measure_filling_s()
-            sent = (hosts.sent_bytes() - before) / sizes.large_bytes
-            jobs.forget()
+            filling_s, sent = jobs.send_first(sizes.large_bytes)
             tar_s = lines.send_tar(folder, jobs.chosen)
             what = f"{sizes.large_bytes / 2**20:,.0f} MiB to {count} host{'s'[: count - 1]}"
             beside = f"tar over ssh, at once {tar_s:.1f} s"
