@@ -33,6 +33,7 @@ from ..options.k8s_values import SecretKey
 from . import k8s_manifests as manifests
 from .base import OF_ANOTHER, Ended, Line, News, Tell
 from .k8s_api import Cluster, open_cluster
+from .k8s_errors import AbsentError
 from .k8s_exec import Exec, has_answered
 from .k8s_later import delete, list_jobs
 from .k8s_pods import AWAY, POLL_S, Pods, PodWait, list_pods
@@ -248,7 +249,8 @@ class K8sBackend:
     def confirm(self) -> None:
         self._confirmed.set()
         for job, own_s in self._own_limits.items():
-            self._insist(functools.partial(self._patch, job, {LIMIT: own_s}))
+            with contextlib.suppress(AbsentError):  # deleted meanwhile: the head ends the job and says so
+                self._insist(functools.partial(self._patch, job, {LIMIT: own_s}))
 
     def _insist(self, work: Callable[[], None]) -> None:
         """Repeat a call while the API is away, for at most the time that pods are waited for."""
