@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support import leaks, others
+from support import furnished, leaks, others
 from support.others import NO_BULLSEYE, ROOT, bullseye_root
 from support.process import poll_until, started
 from testbed import Host, Hosts, sweep
@@ -229,6 +230,33 @@ def test_hosts_to_try_things_out(make_hosts: Callable[..., Hosts], tmp_path: Pat
     assert left == ""
 
 
+PRINTED_LINES = """
+set -e
+mount --bind "$1" /etc/ssh/ssh_config.d
+trap '"$2" -m testbed down "$3"' EXIT
+"$2" -m testbed up 2 "$3" >told
+sed -n '/^    pslaunch.* mpi /,/train.py$/p' told >lines
+sh -ex lines
+"""
+
+
+def test_printed_lines_for_mpirun_run_as_they_are(make_hosts: Callable[..., Hosts], tmp_path: Path) -> None:
+    make_hosts(0).close()
+    others.mpirun(4)
+    furnished.need_same_python()
+    (tmp_path / "configs").mkdir()
+    (package := tmp_path / "examples/word2vec/ws").mkdir(parents=True)
+    (package / "train.py").write_text("import pslaunch.runtime as paddle\npaddle.init()\nprint('trains')\n")
+    words = [str(tmp_path / "configs"), sys.executable, str(tmp_path / "try")]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "PATH": path}
+    line = 'cd "$0" && exec unshare --mount sh -c "$@"'
+    with started(["sh", "-c", line, str(tmp_path), PRINTED_LINES, "sh", *words], env=env) as script:
+        assert script.wait() == 0, script.output()
+    assert all(re.search(rf"trainer/{i} +\| trains", script.output()) for i in (0, 1)), script.output()
+    assert script.output().count("+ pslaunch ") == 2, script.output()
+
+
 @pytest.mark.parametrize("count", ["x", "", "0", "201", "2 3", "-1", "--all", "9999"])
 def test_a_number_of_hosts_that_can_not_be_meant_is_one_line(tmp_path: Path, count: str) -> None:
     argv = [sys.executable, "-m", "testbed", "up", "--", count, str(tmp_path / "hosts")]
@@ -240,6 +268,7 @@ def test_a_number_of_hosts_that_can_not_be_meant_is_one_line(tmp_path: Path, cou
 
 AS_NOBODY = """
 import os
+import re
 from testbed.__main__ import main
 os.setuid(65534)
 main()
