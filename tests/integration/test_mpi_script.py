@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,9 @@ from pslaunch.node import codes
 from support import others
 from support.cluster import TESTS
 from support.jobs import PSLAUNCH
+from support.openmpi import make_options
 from support.process import started
+from testbed import Hosts
 
 WAITING = r"""
 import os, signal, sys
@@ -55,6 +59,42 @@ def test_script_trains_by_the_line_of_the_page(folder: Path, major: int) -> None
     digests = [re.findall("^digest (.*)$", log.read_text(), re.MULTILINE) for log in logs]
     assert digests[0] and digests[0] == digests[1]
     assert (folder / "ws/log/server.log").exists()
+
+
+@pytest.fixture
+def page(hosts: Hosts) -> Iterator[Path]:
+    """A folder that all hosts share, as after the page's steps, with a program and a plain hostfile."""
+    path = hosts.folder / "page"
+    (path / "ws").mkdir(parents=True)
+    (path / "ws/train.py").write_text(PROGRAM)
+    (path / "ws/machines").write_text("".join(f"{host.name}\n" for host in hosts))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("major", [4, 5])
+def test_line_of_the_page_trains_on_hosts_beside_a_pserver_of_somebody_else(
+    hosts: Hosts, page: Path, major: int
+) -> None:
+    options = [word for word in make_options(hosts, major) if not word.startswith(("--root_dir", "--mpirun"))]
+    for host in hosts:
+        host.show_installation()
+    own = ("--script=plain", "-o", "ws/start_mpi_train.sh", "-hostfile", "ws/machines", "-n", "3")
+    words = ("--ports_num_for_sparse=1", "-x", f"PYTHONPATH={TESTS}", f"--python={sys.executable}")
+    mpirun = str(others.mpirun(major))
+    argv = [*PSLAUNCH, "mpi", *own, *words, f"--mpirun={mpirun}", "ws/train.py"]
+    subprocess.run(argv, cwd=page, check=True)
+    line = hosts.as_user([mpirun, *options, "-hostfile", "machines", "-n", "3", "./start_mpi_train.sh"])
+    theirs = [sys.executable, "-m", "pslaunch.runtime.pserver", "--port=7300", "--num_gradient_servers=1"]
+    with hosts[0].running(*theirs) as pserver:
+        pserver.expect("Server listening")
+        with started(["sh", "-c", 'cd "$0" && exec "$@"', str(page / "ws"), *line]) as job:
+            code = job.wait()
+            logs = {log.name: log.read_text() for log in (page / "ws/log").iterdir()}
+            assert code == 0, (job.output(), logs)
+        digests = [re.findall("^digest (.*)$", logs[f"train.{i}.log"], re.MULTILINE) for i in range(3)]
+        assert digests[0] and digests == digests[:1] * 3 and "server.log" in logs
+        assert pserver.proc.poll() is None
 
 
 def test_failed_trainer_ends_the_pserver_of_the_script(folder: Path) -> None:
