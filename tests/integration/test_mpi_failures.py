@@ -139,6 +139,7 @@ def test_root_needs_the_option(hosts: Hosts, package: Path, major: int) -> None:
 
 
 def test_hosts_with_another_version_are_named(hosts: Hosts, package: Path) -> None:
+    """Minor versions can't be tested so: mpirun 4.1.4 takes a daemon with a library that says 4.1.9."""
     place = MpiPlace(hosts, 5)
     place._options = tuple(option for option in place._options if not option.startswith("--prefix"))
     place._options += ("--prefix=/usr",)
