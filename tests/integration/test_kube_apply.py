@@ -30,15 +30,18 @@ with open("output/model", "w") as f:
 """
 FAIL = """
 import os, signal, sys
-if os.environ["PADDLE_TRAINER_ID"] == "0":
+if os.environ["PADDLE_TRAINER_ID"] == "1":
     signal.pause()
+with open("output/model", "w") as f:
+    f.write("of the last pass")
 sys.exit(7)
 """
 
 
 def test_results_come_here_and_nothing_is_left(cluster: Kube, workspace: Path) -> None:
     (workspace / "train.py").write_text(SAY_AND_SAVE)
-    code, job = finished(KubePlace(cluster, 2), workspace, *ALONE, "--worker_num=2")
+    options = (*ALONE, "--worker_num=2", "--network_policy")
+    code, job = finished(KubePlace(cluster, 2), workspace, *options)
     assert code == 0, job.launcher.output()
     assert job.lines("trainer/0") == ["rank 0"] and job.lines("trainer/1") == ["rank 1"]
     assert (workspace / "output/model").read_text() == "the model"
@@ -47,11 +50,12 @@ def test_results_come_here_and_nothing_is_left(cluster: Kube, workspace: Path) -
     cluster.wait_until_gone()
 
 
-def test_failed_program_gives_the_code_and_its_log(cluster: Kube, workspace: Path) -> None:
+def test_failed_program_gives_the_code_its_log_and_what_was_saved(cluster: Kube, workspace: Path) -> None:
     (workspace / "train.py").write_text(FAIL)
     code, job = finished(KubePlace(cluster, 2), workspace, *ALONE, "--worker_num=2")
-    assert (code, job.end()["failure"]["what"]) == (7, "trainer/1"), job.launcher.output()
+    assert (code, job.end()["failure"]["what"]) == (7, "trainer/0"), job.launcher.output()
     assert len(list((workspace / "log").glob("*/train.log"))) == 2
+    assert (workspace / "output/model").read_text() == "of the last pass"
 
 
 def test_interrupt_ends_in_order_and_fetches(cluster: Kube, workspace: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gzip
+import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,14 @@ from support.fleet import find_results, write_quick_start
 from support.jobs import LocalPlace, finished
 from support.kube import Kube
 from support.process import poll_until
-from testbed.kube.cluster import PYTHON
+from testbed.kube import why_not
+from testbed.kube.cluster import BUILT, PYTHON
 
 FILES = "bare-files"
 PORT = 7164
 TRAINERS = 2
+MOST_BYTES = 200 * 10**6  # of the image's files, and our wheel
+MANIFEST_BYTES = 10**5  # more than any file in an image but its layers
 TRAIN = """
 import hashlib, io
 import numpy as np
@@ -161,3 +166,16 @@ def test_fleet_program_trains(pods: Pods, workspace: Path) -> None:
         pods.start(f"trainer-{i}", "train.py sync model", {**common, **own})
     said = pods.finish()
     assert all(find_results(said[f"trainer-{i}"])[2] > 0.65 for i in range(TRAINERS))
+
+
+def test_image_of_our_steps_is_small() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    size = 0
+    with tarfile.open(BUILT / Path(PYTHON.partition(":")[0]).name) as image:
+        for layer in (image.extractfile(member) for member in image if member.size > MANIFEST_BYTES):
+            assert layer
+            with gzip.open(layer) as files:
+                while piece := files.read(1 << 20):
+                    size += len(piece)
+    assert MANIFEST_BYTES < size + len(make_wheel()) < MOST_BYTES

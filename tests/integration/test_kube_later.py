@@ -15,6 +15,7 @@ import pytest
 import yaml
 from kubernetes import client, config, utils
 
+from integration.test_contract import POLITE
 from pslaunch.backends.k8s_api import Cluster, open_cluster
 from pslaunch.backends.k8s_errors import Right
 from pslaunch.backends.k8s_exec import Exec
@@ -25,7 +26,7 @@ from pslaunch.node import codes
 from pslaunch.options.k8s_spec import Access
 from support.jobs import PSLAUNCH, running
 from support.kube import Kube, KubePlace
-from support.process import poll_until
+from support.process import poll_until, started
 from testbed.kube.cluster import PYTHON
 
 WAITING = """
@@ -190,7 +191,10 @@ def test_files_of_an_ended_job_are_fetched_from_anywhere(
     detach: Callable[..., Detached], cluster: Kube, tmp_path: Path
 ) -> None:
     job = detach()
-    job.let_end()
+    with started([*PSLAUNCH, "logs", "-f", job.id, *job.where]) as follower:
+        follower.expect("^trainer/0 . ready$")
+        job.let_end()
+        assert follower.wait() == 0, follower.output()
     ended = job.until_ended()
     assert (ended["code"], ended["reason"]) == (0, "all trainers ended with 0")
     job.ask("fetch", str(tmp_path / "here"))
@@ -257,6 +261,7 @@ def test_files_of_a_detached_job_that_ends_at_once_are_kept(
 def test_jobs_run_and_stop_without_exec(
     detach: Callable[..., Detached], cluster: Kube, no_exec: None, workspace: Path
 ) -> None:
+    (workspace / "train.py").write_text(POLITE)
     job = detach()
     (found,) = job.ask("jobs")
     assert (found["job"], found["state"]) == (job.id, "running")
@@ -268,7 +273,12 @@ def test_jobs_run_and_stop_without_exec(
     (workspace / "data").write_bytes(os.urandom(MAX_PACKAGE_BYTES))  # for the line
     large = job.run("k8s", "apply", *job.where, f"--image={PYTHON}", "--detach", cwd=workspace)
     assert large.returncode == codes.RIGHTS and "resources: [pods/exec]" in large.stderr
+    (pod,) = cluster.list_pods(job.id)
+    log = cluster.core.read_namespaced_pod_log(
+        pod.metadata.name, cluster.namespace, follow=True, _preload_content=False
+    )
     job.ask("stop")
+    assert "leaving trainer" in log.read().decode()  # it had the time to save
     assert cluster.list_names() == set()
 
 

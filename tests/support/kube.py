@@ -35,7 +35,7 @@ class Kube:
         )
         self._clients = (api, admin)
         self.core, self.batch = client.CoreV1Api(api), client.BatchV1Api(api)
-        self.admin = client.CoreV1Api(admin)
+        self.admin, self._network = client.CoreV1Api(admin), client.NetworkingV1Api(api)
         # Of this worker alone: others' objects come and go meanwhile.
         self.namespace = f"{NAMESPACE}-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
         self._make_namespace(admin)
@@ -80,6 +80,10 @@ class Kube:
             "pod": (self.core.list_namespaced_pod, self.admin.delete_namespaced_pod),
             "service": (self.core.list_namespaced_service, self.core.delete_namespaced_service),
             "configmap": (self.core.list_namespaced_config_map, self.core.delete_namespaced_config_map),
+            "networkpolicy": (
+                self._network.list_namespaced_network_policy,
+                self._network.delete_namespaced_network_policy,
+            ),
             # no right of the user
             "secret": (self.admin.list_namespaced_secret, self.admin.delete_namespaced_secret),
         }
