@@ -6,8 +6,10 @@ was stopped. KILL and STOP hit guards, and all signals the launcher, in the cont
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import select
 import shutil
 import signal
 from collections.abc import Callable
@@ -17,8 +19,9 @@ import pytest
 
 from pslaunch.node import codes
 from support import leaks, others
-from support.jobs import Event, Job, finished, parent_of, running, until_nothing_runs
+from support.jobs import PSLAUNCH, Event, Job, LocalPlace, finished, parent_of, running, until_nothing_runs
 from support.openmpi import MpiPlace, get_prefix
+from support.process import started
 from support.trainings import SAVING, STUBBORN
 from testbed import Host, Hosts
 
@@ -83,6 +86,27 @@ def test_job_ends_without_those_who_brought_its_agents(
         assert job.launcher.wait() == codes.NODE_LOST == job.end()["code"]
         words = LOST[who] if how == "KILL" or who != "mpirun" else "lost"
         assert re.search(words, job.end()["reason"]), job.launcher.output()
+
+
+def test_local_ranks_end_without_mpirun_although_their_agent_is_stopped(
+    workspace: Path, tmp_path: Path, major: int
+) -> None:
+    (workspace / "train.py").write_text("import signal\nprint('ready', flush=True)\nsignal.pause()\n")
+    own = (f"--mpirun={others.mpirun(major)}", "--allow-run-as-root", f"--root_dir={tmp_path / 'root'}")
+    words = ("--json", "-n", "2", "--server_num=0", "--grace=1", *own, str(workspace / "train.py"))
+    with started([*PSLAUNCH, "mpi", *words]) as launcher:
+        job = Job(launcher, LocalPlace(1))
+        job.until_printed("ready", TRAINERS[:2])
+        (leash,) = list_children(launcher.proc.pid)
+        (mpirun,) = list_children(leash)
+        ranks, (_, agent) = list_children(mpirun), job.guards("trainer/0")
+        with contextlib.ExitStack() as at_end:
+            ended = [at_end.enter_context(os.fdopen(os.pidfd_open(pid))) for pid in ranks]
+            at_end.callback(os.kill, agent, signal.SIGCONT)
+            os.kill(agent, signal.SIGSTOP)
+            os.kill(mpirun, signal.SIGKILL)
+            assert len(ended) == 2 and all(select.select([one], [], [], 45.0)[0] for one in ended)
+        assert launcher.wait() == codes.NODE_LOST, launcher.output()
 
 
 @pytest.mark.parametrize("who", ["keeper", "agent"])
