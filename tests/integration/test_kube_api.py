@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -14,10 +16,14 @@ import yaml
 from pslaunch.backends.k8s_api import Cluster, open_cluster
 from pslaunch.backends.k8s_errors import AbsentError, Right
 from pslaunch.errors import ClusterError, PreflightError, PslaunchError, RightsError, SpecError
+from pslaunch.node import codes
 from pslaunch.options.k8s_spec import Access
+from support.jobs import PSLAUNCH, parse_events
 from support.kube import Kube
+from support.process import started
 
 LIMIT_S = 10.0
+PATIENCE = 3  # with a busy machine
 JOB: dict[str, Any] = {
     "apiVersion": "batch/v1",
     "kind": "Job",
@@ -128,6 +134,40 @@ def test_certificate_of_another_cluster_is_refused(settings: dict[str, Any], tmp
     del settings["clusters"][0]["cluster"]["certificate-authority"]
     error = fail(write(tmp_path, settings))
     assert isinstance(error, ClusterError) and "certificate verify failed" in str(error)
+
+
+def test_job_for_a_cluster_that_is_not_reached_ends_soon(
+    cluster: Kube, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    with contextlib.ExitStack() as stack:
+        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        refusing = stack.enter_context(socket.socket())
+        refusing.bind(("127.0.0.1", 0))
+        user, server = settings["users"][0], settings["clusters"][0]["cluster"]
+        foreign = {key: value for key, value in server.items() if key != "certificate-authority"}
+        cases: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+            "Connection refused": ({**server, "server": make_url(refusing)}, user["user"]),
+            "timed out": ({**server, "server": make_url(silent)}, user["user"]),
+            "log in to the cluster again": (server, {"token": "of-last-year"}),
+            "certificate verify failed": (foreign, user["user"]),
+        }
+        launchers = []
+        for number, (place, account) in enumerate(cases.values()):
+            settings["clusters"][0]["cluster"], user["user"] = place, account
+            path = tmp_path / f"config-{number}"
+            path.write_text(yaml.safe_dump(settings))
+            where = (f"--kubeconfig={path}", f"--namespace={cluster.namespace}", "--image=i", "--json")
+            argv = [*PSLAUNCH, "k8s", "apply", *where, "--server_num=0", f"--job_dispatch_package={tmp_path}"]
+            launchers.append(stack.enter_context(started(argv, env={**os.environ, "NO_PROXY": "*"})))
+        for words, launcher in zip(cases, launchers, strict=True):
+            assert launcher.wait() == codes.HOST and words in launcher.output(), launcher.output()
+            (end,) = [e for e in parse_events(launcher.output()) if e["event"] == "end"]
+            assert end["elapsed_s"] < LIMIT_S * PATIENCE, launcher.output()
+
+
+def make_url(listener: socket.socket) -> str:
+    return "https://{}:{}".format(*listener.getsockname())
 
 
 def test_missing_rights_name_the_rule(cluster: Kube) -> None:

@@ -35,6 +35,25 @@ FULL = REACH._replace(
 )  # fmt: skip
 SEPARATE = REACH._replace(server_pods=1, cpu="2", server_cpu="1", server_memory="8Gi")
 
+# Fields that are stable in Kubernetes 1.28, as far as we use them: look a new one up before it is added.
+POD = ("Job", "spec", "template", "spec")
+STABLE = {
+    (
+        "Job",
+        "spec",
+    ): """activeDeadlineSeconds backoffLimit completionMode completions parallelism suspend
+        template ttlSecondsAfterFinished""",
+    POD: """automountServiceAccountToken containers enableServiceLinks imagePullSecrets nodeSelector
+        priorityClassName restartPolicy securityContext serviceAccountName subdomain
+        terminationGracePeriodSeconds tolerations volumes""",
+    (*POD, "containers"): """command env image name resources securityContext terminationMessagePolicy
+        volumeMounts workingDir""",
+    (*POD, "securityContext"): "fsGroup runAsGroup runAsNonRoot runAsUser seccompProfile",
+    (*POD, "volumes"): "configMap emptyDir name persistentVolumeClaim projected secret",
+    ("Service", "spec"): "clusterIP ports publishNotReadyAddresses selector",
+    ("NetworkPolicy", "spec"): "ingress podSelector policyTypes",
+}
+
 
 def make_plan(nodes: int, folder: str = "/ws", servers: int = 0) -> Plan:
     limits = job.Limits(5.0, 30.0, 60.0, None, 60.0)
@@ -78,6 +97,25 @@ def test_job_services_and_policy_equal_their_golden_files(
     if os.environ.get("WRITE_GOLDEN"):
         golden.write_text(text)
     assert text == golden.read_text()
+
+
+def list_fields(thing: Any, path: tuple[str, ...]) -> set[str]:
+    """Return the fields that an object has at a path; in lists, those of all items."""
+    items = thing if isinstance(thing, list) else [thing]
+    if path:
+        return set().union(*(list_fields(item[path[0]], path[1:]) for item in items if path[0] in item))
+    return set().union(*items)
+
+
+@pytest.mark.parametrize("golden", ["default", "full", "separate"])
+def test_only_fields_that_are_stable_in_1_28_are_used(golden: str) -> None:
+    things = list(yaml.safe_load_all((GOLDEN / f"k8s-{golden}.yaml").read_text()))
+    versions = {"Job": "batch/v1", "Service": "v1", "NetworkPolicy": "networking.k8s.io/v1"}
+    assert {(thing["kind"], thing["apiVersion"]) for thing in things} <= versions.items()
+    for (kind, *path), allowed in STABLE.items():
+        for thing in things:
+            if thing["kind"] == kind:
+                assert list_fields(thing, tuple(path)) <= set(allowed.split()), (kind, path)
 
 
 def test_pods_of_both_jobs_begin_as_the_nodes_of_the_plan(package: Path, tmp_path: Path) -> None:
