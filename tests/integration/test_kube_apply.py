@@ -50,7 +50,7 @@ def test_results_come_here_and_nothing_is_left(cluster: Kube, workspace: Path) -
     cluster.wait_until_gone()
 
 
-def test_failed_program_gives_the_code_its_log_and_what_was_saved(cluster: Kube, workspace: Path) -> None:
+def test_failed_program_gives_its_code_its_log_and_its_saved_files(cluster: Kube, workspace: Path) -> None:
     (workspace / "train.py").write_text(FAIL)
     code, job = finished(KubePlace(cluster, 2), workspace, *ALONE, "--worker_num=2")
     assert (code, job.end()["failure"]["what"]) == (7, "trainer/0"), job.launcher.output()

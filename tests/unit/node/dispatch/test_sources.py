@@ -1,4 +1,4 @@
-"""Which node gets a package from which: chains of large ones, doubling of small ones."""
+"""Sources of a package for each node: chains of large ones, doubling of small ones."""
 
 from __future__ import annotations
 

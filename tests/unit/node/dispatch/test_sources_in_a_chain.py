@@ -197,7 +197,7 @@ def chain(package: Path, tmp_path: Path) -> Iterator[Chain]:
 pytestmark = pytest.mark.timeout(180)
 
 
-def test_nodes_pass_on_what_they_have_before_they_have_it_all(chain: Chain) -> None:
+def test_nodes_pass_contents_on_before_all_have_come(chain: Chain) -> None:
     nodes = chain.line_up()
     assert max(node.received for node in nodes) <= SIZE // 2
     order = [chain.nodes.index(node) for node in nodes]
@@ -244,7 +244,7 @@ def test_content_damaged_on_a_disk_of_the_chain_never_counts(chain: Chain) -> No
         assert (node is second) == ((node.workspace / "b").read_bytes() != content)
 
 
-def test_cut_chain_goes_on_with_what_each_node_has(package: Path, tmp_path: Path) -> None:
+def test_cut_chain_goes_on_with_the_contents_of_each_node(package: Path, tmp_path: Path) -> None:
     with contextlib.closing(Chain(tmp_path, 4)) as cut:
         cut.line_up()
     with contextlib.closing(Chain(tmp_path, 4)) as again:
