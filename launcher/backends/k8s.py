@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import hashlib
 import json
 import os
 import socket
@@ -31,7 +30,7 @@ from ..node.later.record import OVER, UNKNOWN
 from ..options.k8s_spec import Access, K8sReach
 from ..options.k8s_values import SecretKey
 from . import k8s_manifests as manifests
-from .base import OF_ANOTHER, Ended, Line, News, Tell
+from .base import OF_ANOTHER, Answered, Ended, Line, News, Tell
 from .k8s_api import Cluster, open_cluster
 from .k8s_errors import AbsentError
 from .k8s_exec import Exec, has_answered
@@ -246,20 +245,20 @@ class K8sBackend:
     def _find_record(self, pod: Object, job: str) -> JobRecord | None:
         return find_record(b"".join(self._answer(pod, ["records"])), job)
 
-    def confirm(self) -> None:
+    def confirm(self, over: threading.Event) -> None:
         self._confirmed.set()
         for job, own_s in self._own_limits.items():
             with contextlib.suppress(AbsentError):  # deleted meanwhile: the head ends the job and says so
-                self._insist(functools.partial(self._patch, job, {LIMIT: own_s}))
+                self._insist(functools.partial(self._patch, job, {LIMIT: own_s}), over)
 
-    def _insist(self, work: Callable[[], None]) -> None:
+    def _insist(self, work: Callable[[], None], over: threading.Event) -> None:
         """Repeat a call while the API is away, for at most the time that pods are waited for."""
         end_s = time.monotonic() + self._reach.wait_timeout_s
         while True:
             try:
                 return work()
             except AWAY:
-                if time.monotonic() > end_s or self._cancelled.wait(POLL_S):
+                if time.monotonic() > end_s or over.wait(POLL_S):
                     raise
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
@@ -275,10 +274,10 @@ class K8sBackend:
 
     def _answer_whole(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
         """Return the answer of a program; where it is cut, the same program's answer from there on."""
-        given, came_s = Given(), time.monotonic()
+        answered, came_s = Answered(), time.monotonic()
         while True:
             try:
-                for piece in given.skip(self._answer(pod, words)):
+                for piece in answered.skip(self._answer(pod, words)):
                     yield piece
                     came_s = time.monotonic()
                 return
@@ -412,7 +411,7 @@ class K8sBackend:
                 ended = len(pods) < self._count or any(get_state(pod, "terminated") for pod in pods)
             if ended or time.monotonic() > end_s:
                 return "", codes.NODE_LOST
-            time.sleep(POLL_S)  # also where `confirm` was cancelled, by a job that ended at once
+            time.sleep(POLL_S)
 
     def remove(self) -> list[str]:
         self._confirmed.set()
@@ -446,32 +445,6 @@ class K8sBackend:
         except PslaunchError as e:
             return e
         return None
-
-
-class Given:
-    """Bytes of an answer that were passed on, by their hash; a later answer has to begin with them."""
-
-    def __init__(self) -> None:
-        self._hash, self._size = hashlib.sha256(), 0
-
-    def skip(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the rest of an answer. Raises FileError if it is another one."""
-        again, left = hashlib.sha256(), self._size
-        for piece in pieces:
-            old, new = piece[:left], piece[left:]
-            again.update(old)
-            left -= len(old)
-            if new:
-                self._compare(again)
-                for each in (again, self._hash):
-                    each.update(new)
-                self._size += len(new)
-                yield new
-        self._compare(again)
-
-    def _compare(self, again: Any) -> None:
-        if again.digest() != self._hash.digest():
-            raise FileError("its files changed while they were fetched; fetch them again")
 
 
 def _describe(thing: Object) -> str:

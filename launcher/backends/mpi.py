@@ -43,7 +43,7 @@ from ..node.listing import make_own_folder
 from ..node.loop import Loop
 from ..options.mpi_spec import Head, MpiHost, MpiReach, list_expected
 from . import mpirun
-from .base import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Dial, Ended, EndLimit, Line
+from .base import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Answered, Dial, Ended, EndLimit, Line
 from .leash import LEASH_S, Leashed
 from .local import LocalBackend, OnNode0
 from .mpi_gate import Arrival, open_gate, send_frame
@@ -52,6 +52,7 @@ __all__ = ["MpiBackend", "from_data", "make_backend", "to_data"]
 
 DIAL_S: Final = 5.0  # for a head to answer a later shell
 START_S: Final = 30.0  # for Python on all hosts, once they were reached
+ASK_TRIES: Final = 3
 
 
 def make_backend(reach: MpiReach | None) -> MpiBackend | OnNode0:
@@ -83,6 +84,10 @@ def from_data(data: Any) -> MpiReach:
         return MpiReach(**{**data, **lists, **fixed})
     except (KeyError, TypeError):
         raise SpecError(OF_ANOTHER) from None
+
+
+class _LossyError(NodeLostError):
+    """mpirun lost a part of a program's output."""
 
 
 class MpiBackend(EndLimit):
@@ -284,7 +289,19 @@ class MpiBackend(EndLimit):
         """Return the answer of a small mpirun to the node's host, or from here if its folder is shared."""
         if relay.is_here(*words[2:]):
             return LocalBackend().ask(node, words)
-        return self._ask_there(node, words)
+        return self._ask_until_whole(node, words)
+
+    def _ask_until_whole(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        """Return an answer from several tries: an mpirun that ends well may have lost some of its output."""
+        answered = Answered()
+        for _ in range(ASK_TRIES - 1):
+            try:
+                yield from answered.skip(self._ask_there(node, words))
+                return
+            except _LossyError:
+                if self._cancelled.is_set():
+                    raise
+        yield from answered.skip(self._ask_there(node, words))
 
     def _ask_there(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         host = next((h for h in self._reach.hosts if h.name == node.name), None)
@@ -317,7 +334,9 @@ class MpiBackend(EndLimit):
                 ours = [line for line in said if line.startswith("pslaunch ")]
                 if run.code == codes.IO:  # the host answers, but lacks the file
                     raise FileError(f"{node.name}: {(ours or said or [str(e)])[-1]}") from None
-                raise NodeLostError(f"{node.name}: {(said or [str(e)])[-1]}") from None
+                is_damaged = isinstance(e, relay.DamagedError) or run.code == 0
+                kind = _LossyError if is_damaged else NodeLostError
+                raise kind(f"{node.name}: {(said or [str(e)])[-1]}") from None
 
     def cancel(self) -> None:
         self._cancelled.set()

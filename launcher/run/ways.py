@@ -11,6 +11,7 @@ import functools
 import os
 import signal
 import socket
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -252,7 +253,8 @@ class _ByItself(Way):
         head = self._head
         assert head is not None
         watch.run_until(lambda: watch.has_started_all or head.done)
-        SlowWork(loop, self._beginning.confirm).wait(lambda: head.done, self.backend.cancel)
+        over, confirm = threading.Event(), self._beginning.confirm
+        SlowWork(loop, lambda: confirm(over)).wait(lambda: head.done, over.set)
 
     def free(self, _loop: Loop) -> bool:
         return self._head is not None and self._head.free()

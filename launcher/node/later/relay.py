@@ -1,8 +1,8 @@
 """Programs that a later shell starts on a node of a job: a relay to the head, records of jobs, files.
 
 `relay SOCKET` or `relay JOB` carries bytes to and from the head. The others answer on standard output in
-pieces: a length (u32, little endian) and so many bytes, at last a length of 0, which reveals a truncated
-answer.
+pieces: a length (u32, little endian), a hash, and so many bytes, at last a length of 0 with its hash, which
+reveals a truncated answer. The hash is of the piece and its number: mpirun may lose output on its way.
 Failures end with 74 and a reason on standard error, unlike a cut line. `read`, `pack` and `results` take,
 after the path, the state folder and the id of the job: files of a later job are refused.
 """
@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import selectors
 import socket
 import struct
 import tarfile
+from _blake2 import blake2b  # hashlib would load OpenSSL: megabytes
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, BinaryIO, Callable
 
@@ -27,6 +29,7 @@ from . import record
 
 PIECE_BYTES = 64 * 1024
 LENGTH = struct.Struct("<I")
+HASH_BYTES = 16
 NOTES = b"P"  # type of an entry of an archive; tar reserves capitals for private use
 MAX_NAMES = 3  # shown of many
 # Commands of users that need these modes.
@@ -84,27 +87,46 @@ def relay(path: str) -> int:
 class AnswerWriter(io.RawIOBase):
     """Stream to standard output in pieces."""
 
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         for at in range(0, len(view), PIECE_BYTES):
-            piece = bytes(view[at : at + PIECE_BYTES])
-            write_all(1, LENGTH.pack(len(piece)) + piece)
+            self._write_piece(bytes(view[at : at + PIECE_BYTES]))
         return len(view)
+
+    def _write_piece(self, piece: bytes) -> None:
+        write_all(1, LENGTH.pack(len(piece)) + _compute_hash(next(self._numbers), piece) + piece)
 
     def finish(self) -> None:
         """Mark the end of the answer."""
-        write_all(1, LENGTH.pack(0))
+        self._write_piece(b"")
+
+
+class DamagedError(EOFError):
+    """Bytes of an answer were lost or changed on its way."""
+
+
+def _compute_hash(number: int, piece: bytes) -> bytes:
+    return blake2b(piece, digest_size=HASH_BYTES, salt=struct.pack("<Q", number)).digest()
 
 
 def read_pieces(answer: BinaryIO) -> Iterator[bytes]:
-    """Yield the bytes written into an AnswerWriter, in their order. Raises EOFError if the end is missing."""
-    while size := LENGTH.unpack(_read_exactly(answer, LENGTH.size))[0]:
+    """Yield the bytes written into an AnswerWriter, in their order. Raises EOFError if any are missing."""
+    for number in itertools.count():
+        (size,) = LENGTH.unpack(_read_exactly(answer, LENGTH.size))
         if size > PIECE_BYTES:
-            raise EOFError(f"a piece of {size} bytes")
-        yield _read_exactly(answer, size)
+            raise DamagedError(f"the answer was damaged on its way: a piece of {size} bytes")
+        expected, piece = _read_exactly(answer, HASH_BYTES), _read_exactly(answer, size)
+        if _compute_hash(number, piece) != expected:
+            raise DamagedError("the answer was damaged on its way")
+        if not piece:
+            return
+        yield piece
 
 
 def _read_exactly(stream: BinaryIO, size: int) -> bytes:

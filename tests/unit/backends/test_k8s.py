@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.backends import k8s
-from pslaunch.backends.k8s import LIMIT, Given, K8sBackend, from_data, to_data
+from pslaunch.backends.base import Answered
+from pslaunch.backends.k8s import LIMIT, K8sBackend, from_data, to_data
 from pslaunch.backends.k8s_api import Cluster
 from pslaunch.backends.k8s_errors import Right
 from pslaunch.backends.k8s_manifests import MAX_PACKAGE_BYTES
@@ -42,7 +43,7 @@ def answer(pieces: Sequence[bytes], cut: int | None = None) -> Iterator[bytes]:
     cuts=st.lists(st.integers(0, 6), max_size=5),
 )
 def test_cut_answer_goes_on_with_the_next_byte(pieces: list[bytes], again: int, cuts: list[int]) -> None:
-    whole, told, passed = b"".join(pieces), b"", Given()
+    whole, told, passed = b"".join(pieces), b"", Answered()
     for cut in cuts:
         with pytest.raises(HostError):
             for piece in passed.skip(answer(pieces, cut)):
@@ -53,7 +54,7 @@ def test_cut_answer_goes_on_with_the_next_byte(pieces: list[bytes], again: int, 
 
 @pytest.mark.parametrize("other", [[b"abX", b"d"], [b"ab"], []])
 def test_another_answer_is_refused(other: list[bytes]) -> None:
-    passed = Given()
+    passed = Answered()
     with pytest.raises(HostError):
         list(passed.skip(answer([b"ab", b"c", b"d"], 2)))
     with pytest.raises(FileError, match="changed"):

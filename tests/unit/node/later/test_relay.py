@@ -50,6 +50,21 @@ def test_an_answer_that_was_cut_off_is_an_error(file: Path) -> None:
         list(read_pieces(io.BytesIO(b"\xff\xff\xff\xff")))
 
 
+def test_an_answer_that_lost_bytes_is_an_error(file: Path) -> None:
+    file.write_bytes(bytes(3 * PIECE_BYTES))  # its zeros must not be read as the end
+    whole = answer("read", str(file))
+    for lost in (slice(0, 1), slice(10, 5000), slice(100, PIECE_BYTES), slice(4, PIECE_BYTES + 24)):
+        with pytest.raises(EOFError):
+            list(read_pieces(io.BytesIO(whole[: lost.start] + whole[lost.stop :])))
+    piece = PIECE_BYTES + 20
+    for at in (
+        slice(0, piece),
+        slice(piece, 2 * piece),
+    ):  # whole pieces, all alike
+        with pytest.raises(EOFError, match="damaged"):
+            list(read_pieces(io.BytesIO(whole[: at.start] + whole[at.stop :])))
+
+
 def test_folder_is_packed_and_missing_folder_is_empty(file: Path) -> None:
     folder = file.parent / "output"
     (folder / "pass-00000").mkdir(parents=True)
