@@ -22,8 +22,8 @@ Reader = Callable[[], Iterable[Any]]
 
 
 def refuse_dataset(name: str) -> NoReturn:
-    """Raise NotImplementedError that names the substitute of datasets."""
-    raise NotImplementedError(
+    """Raise TypeError that names the substitute of datasets."""
+    raise TypeError(
         f"{name} is not in this runtime: it would start a command for each file of slots. Read the files in "
         "the program: io.DataLoader.from_generator(feed_list, capacity=64, iterable=False), then its "
         "set_sample_list_generator(reader), start(), and Executor.run() for each batch"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..param_config import ParamConfig
@@ -16,13 +16,10 @@ class Layer:
     """Base of all layers: a subclass defines `forward`, and its objects are called."""
 
     training = True
+    forward: Callable[..., Any]  # defined by each subclass
 
     def __init__(self, name_scope: str | None = None, dtype: str = "float32") -> None:
         self._full_name = make_unique_name(name_scope or type(self).__name__.lower())
-
-    def forward(self, *inputs: Any, **options: Any) -> Any:
-        """Return the layer's result."""
-        raise NotImplementedError(f"{type(self).__name__} has no forward()")
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         return self.forward(*inputs, **options)

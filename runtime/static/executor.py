@@ -70,7 +70,7 @@ class Executor:
         return session.run(feed, _list_fetches(fetch_list))
 
     def train_from_dataset(self, *_: object, **__: object) -> NoReturn:
-        """Raise NotImplementedError that names the substitute of datasets."""
+        """Raise TypeError that names the substitute of datasets."""
         refuse_dataset("Executor.train_from_dataset")
 
     infer_from_dataset = train_from_dataset

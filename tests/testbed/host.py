@@ -15,7 +15,7 @@ from pathlib import Path
 
 from support.process import Started, poll_until, started
 from testbed.net import HERE, Network
-from testbed.sweep import VARIABLE, ip
+from testbed.sweep import VARIABLE, empty, ip
 
 BOOT = Path(__file__).with_name("boot.sh")
 NAMESPACES = ("--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -480,15 +480,6 @@ def is_sshd(program: Path) -> bool:
     """Return True if a file is sshd, or a part of a newer sshd."""
     name = program.name
     return name == "sshd" or name.startswith(("sshd-session", "sshd-auth"))
-
-
-def empty(folder: Path) -> None:
-    """Remove what is in a folder."""
-    for entry in os.scandir(folder):
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-        else:
-            Path(entry.path).unlink()
 
 
 def boot(hosts: Sequence[Host]) -> None:

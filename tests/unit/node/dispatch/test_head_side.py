@@ -5,26 +5,23 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from pslaunch.node import job
 from pslaunch.node.dispatch import sender as send
 from pslaunch.node.dispatch.head_side import Dispatch, split_by_node
 from pslaunch.node.dispatch.manifest import Entry, Hashes, decode, read, walk
 from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.dispatch.sources import PASS_ON_BYTES
 from pslaunch.node.line.wire import Data, MessageLine
-from pslaunch.node.link import Failure, Link
+from pslaunch.node.link import Link
 from pslaunch.node.loop import Loop
 from pslaunch.node.messages import FillingMsg, LacksMsg
+from support.desk import QuietDesk
 from support.packages import job_on
-
-if TYPE_CHECKING:
-    from pslaunch.node.dispatch.head_side import Parts
 
 LACKS: LacksMsg = {"type": "lacks", "manifest": False, "files": [0, 1], "offsets": {}, "alone": False}
 FILLING: FillingMsg = {
@@ -36,19 +33,15 @@ FILLING: FillingMsg = {
 }
 
 
-class Desk:
+class Desk(QuietDesk):
     """A head's desk with scripted nodes; the orders to them are kept."""
 
-    is_ending = False
-    filled: frozenset[int] = frozenset()
-
     def __init__(self, folder: Path, nodes: int) -> None:
+        super().__init__()
         self.loop = Loop()
         self.placed = job_on(folder, nodes)
         self.links: dict[int, Link] = {}
         self.told: list[list[str]] = [[] for _ in range(nodes)]
-        self.failed: list[str] = []
-        self.events: list[dict[str, Any]] = []
         self.come = [0] * nodes  # bytes of files, to each node
         self.source = Source(str(folder), read(walk(str(folder)), Hashes(f"{folder}.hashes")).entries)
         self._lines: list[MessageLine[Any]] = []
@@ -56,7 +49,6 @@ class Desk:
             head, there = (self._line(s.detach(), told, node.id) for s in socket.socketpair())
             self.links[node.id] = Link(node, head, lambda: "")
             self._lines += [head, there]
-        self.over: list[bool] = []
         self.give(self.source)
 
     def give(self, source: Source) -> None:
@@ -74,25 +66,6 @@ class Desk:
             self.dispatch.on_received(self.links[node], {"type": "received", "bytes": len(piece.data)})
 
         return MessageLine(self.loop, fd, fd, lost_after_s=30, on_message=heard, on_lost=print, on_data=take)
-
-    def get(
-        self,
-        then: Callable[[Source], None],
-        _failed: Callable[[Exception], None],
-        _mine: Parts | None,
-        _tell: Callable[[Any], None],
-    ) -> None:
-        then(self.source)
-
-    def fail(self, failure: Failure) -> None:
-        self.failed.append(failure.text)
-
-    def settle(self, nodes: Sequence[job.Node]) -> None: ...
-
-    def start(self, bound: job.Bound) -> None: ...
-
-    def tell(self, event: str, **fields: Any) -> None:
-        self.events.append(fields)
 
     def until(self, node: int, what: str) -> None:
         self.loop.run(lambda: what in self.told[node])

@@ -5,25 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from pslaunch.node import job
 from pslaunch.node.dispatch.head_side import Dispatch
 from pslaunch.node.dispatch.manifest import Hashes, read, walk
 from pslaunch.node.dispatch.node_side import Filling
 from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.line.wire import Data, MessageLine
-from pslaunch.node.link import Failure, Link
+from pslaunch.node.link import Link
 from pslaunch.node.loop import Loop
+from support.desk import QuietDesk
 from support.packages import job_on
 from support.process import open_below
-
-if TYPE_CHECKING:
-    from pslaunch.node.dispatch.head_side import Parts
 
 SECRET = b"s" * 32
 MB = 1 << 20
@@ -77,21 +74,16 @@ class Node:
         return part
 
 
-class Chain:
+class Chain(QuietDesk):
     """A head and its nodes on one loop, from the offer of the package to the end."""
 
-    filled: frozenset[int] = frozenset()
-    is_ending = False
-
     def __init__(self, tmp_path: Path, count: int) -> None:
+        super().__init__()
         self.folder = tmp_path / "package"
         self.loop = Loop()
         self.placed = job_on(self.folder, count)
         self.links: dict[int, Link] = {}
         self.nodes: list[Node] = []
-        self.events: list[dict[str, Any]] = []
-        self.failed: list[str] = []
-        self.over: list[bool] = []
         self.source = Source(str(self.folder), read(walk(str(self.folder)), Hashes(os.devnull)).entries)
         for place in self.placed.nodes:
             near, far = (s.detach() for s in socket.socketpair())
@@ -106,25 +98,6 @@ class Chain:
                 getattr(self.dispatch, f"on_{m['type']}")(self.links[node], m)
 
         return MessageLine(self.loop, fd, fd, lost_after_s=60, on_message=heard, on_lost=print)
-
-    def get(
-        self,
-        then: Callable[[Source], None],
-        _failed: Callable[[Exception], None],
-        _mine: Parts | None,
-        _tell: Callable[[Any], None],
-    ) -> None:
-        then(self.source)
-
-    def fail(self, failure: Failure) -> None:
-        self.failed.append(failure.text)
-
-    def settle(self, nodes: Sequence[job.Node]) -> None: ...
-
-    def start(self, bound: job.Bound) -> None: ...
-
-    def tell(self, event: str, **fields: Any) -> None:
-        self.events.append(fields)
 
     def begin(self) -> None:
         self.dispatch.begin(lambda: self.over.append(True))

@@ -1,0 +1,45 @@
+"""A desk of the head for tests of a dispatch: keeps events and failures, supplies a folder as the package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pslaunch.node import job
+from pslaunch.node.dispatch.sender import Source
+from pslaunch.node.link import Failure
+
+if TYPE_CHECKING:
+    from pslaunch.node.dispatch.head_side import Parts
+
+
+class QuietDesk:
+    """Desk of a job that goes on, and supply of the package."""
+
+    is_ending = False
+    filled: frozenset[int] = frozenset()
+    source: Source
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.failed: list[str] = []
+        self.over: list[bool] = []
+
+    def get(
+        self,
+        then: Callable[[Source], None],
+        _failed: Callable[[Exception], None],
+        _mine: Parts | None,
+        _tell: Callable[[Any], None],
+    ) -> None:
+        then(self.source)
+
+    def fail(self, failure: Failure) -> None:
+        self.failed.append(failure.text)
+
+    def settle(self, nodes: Sequence[job.Node]) -> None: ...
+
+    def start(self, bound: job.Bound) -> None: ...
+
+    def tell(self, event: str, **fields: Any) -> None:
+        self.events.append(fields)
