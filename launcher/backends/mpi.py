@@ -335,8 +335,9 @@ class MpiBackend(EndLimit):
                 if run.code == codes.IO:  # the host answers, but lacks the file
                     raise FileError(f"{node.name}: {(ours or said or [str(e)])[-1]}") from None
                 is_damaged = isinstance(e, relay.DamagedError) or run.code == 0
-                kind = _LossyError if is_damaged else NodeLostError
-                raise kind(f"{node.name}: {(said or [str(e)])[-1]}") from None
+                if is_damaged:
+                    raise _LossyError(f"{node.name}: {e}") from None
+                raise NodeLostError(f"{node.name}: {(said or [str(e)])[-1]}") from None
 
     def cancel(self) -> None:
         self._cancelled.set()

@@ -19,7 +19,7 @@ class Shell:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         argv = self._hosts.as_user([*PSLAUNCH, words[0], *self._options, *words[1:]])
-        return subprocess.run(argv, capture_output=True, text=True, timeout=60, env=self._env, check=False)
+        return subprocess.run(argv, capture_output=True, text=True, timeout=120, env=self._env, check=False)
 
     def ok(self, *words: str) -> str:
         done = self.run(*words)

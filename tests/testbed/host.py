@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import shutil
@@ -295,10 +296,10 @@ class Host:
                 self.run("ip", family, "rule", "add", "priority", "10", "ipproto", "tcp", "sport", ports,
                          "dport", "32768-65534", "blackhole")  # fmt: skip
 
-    def block_port(self, port: int) -> None:
-        """Nothing that it sends to this port of others leaves it."""
+    def block_ports(self, *ports: int) -> None:
+        """Nothing that it sends to these ports of others leaves it."""
         self._changed = True
-        for family in ("-4", "-6"):
+        for family, port in itertools.product(("-4", "-6"), ports):
             self.run("ip", family, "rule", "add", "priority", "10", "ipproto", "tcp", "dport", str(port),
                      "prohibit")  # fmt: skip
 
