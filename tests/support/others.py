@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache"
 PROGRAMS = ROOT / "tests" / "programs"
-NO_BULLSEYE = "Debian bullseye is no longer to be had"  # the one reason that --require takes
+NO_BULLSEYE = "Debian bullseye is no longer to be had"  # a reason that --require takes, as is the next
+NO_ARM64 = "Debian bookworm for arm64 is no longer to be had"
 MAKE = ".ci/others makes it"
 
 
@@ -38,14 +39,24 @@ def torch_python() -> Path:
     return python
 
 
+def find_debian_root(name: str, no_longer: str) -> Path:
+    """Return a folder of Debian's packages that has Python; skips where it is absent."""
+    root, gone = CACHE / name, CACHE / f"{name}-gone"
+    if gone.exists():
+        pytest.skip(f"{no_longer}: {gone.read_text().strip()}")
+    if not (root / "usr/bin/python3").exists():
+        pytest.skip(f"no Debian in {root}; {MAKE}")
+    return root
+
+
 def bullseye_root() -> Path:
     """The root folder of a Debian bullseye, whose Python is 3.9."""
-    root, gone = CACHE / "bullseye", CACHE / "bullseye-gone"
-    if gone.exists():
-        pytest.skip(f"{NO_BULLSEYE}: {gone.read_text().strip()}")
-    if not (root / "usr/bin/python3").exists():
-        pytest.skip(f"no Debian bullseye in {root}; {MAKE}")
-    return root
+    return find_debian_root("bullseye", NO_BULLSEYE)
+
+
+def arm64_root() -> Path:
+    """Return the root folder of a Debian bookworm for arm64: Python 3.11 with numpy, and its libraries."""
+    return find_debian_root("arm64", NO_ARM64)
 
 
 def mpirun(major: int) -> Path:

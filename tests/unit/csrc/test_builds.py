@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tomllib
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-CSRC = ROOT / "runtime" / "csrc"
+from support.arm64 import COMPILER as ARM64
+from support.arm64 import CSRC, EMULATOR, FLAGS, need_program
+from support.others import ROOT
+
 KERNELS = (
     "ps_act",
     "ps_compute",
@@ -34,7 +34,6 @@ METHODS = 5  # optimizers
 SCHEDULES = 7
 LAYERS = 6  # trainings with each build of the kernels that the program holds, and 1 and 3 threads
 NETWORKS = 9  # the same of a whole network with 1, 2 and 4 threads
-ARM64 = "aarch64-linux-gnu-gcc"
 BUILDS = {
     "gcc -O0": ("gcc", "-O0"),
     "gcc -O3": ("gcc", "-O3"),
@@ -43,26 +42,16 @@ BUILDS = {
     "arm64 -O0": (ARM64, "-O0", "-static"),
     "arm64 -O3": (ARM64, "-O3", "-static"),
 }
-[MODULE] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
-FLAGS = [flag for flag in MODULE["extra-compile-args"] if not flag.startswith("-O")]
-
-
-def have(program: str) -> str:
-    """Its path; skips the test where it is not installed."""
-    found = shutil.which(program)
-    if found is None:
-        pytest.skip(f"{program} is not installed")
-    return found
 
 
 def bits(build: str, folder: Path) -> list[str]:
     """The digests that a build prints, arm64 under qemu."""
     compiler, *options = BUILDS[build]
-    emulator = [have("qemu-aarch64")] if compiler == ARM64 else []
+    emulator = [need_program(EMULATOR)] if compiler == ARM64 else []
     target = folder / "bits"
     files = [str(path) for path in (*SOURCES, PROGRAM)]
     argv = [
-        have(compiler),
+        need_program(compiler),
         *FLAGS,
         *WARNINGS,
         *options,
@@ -109,7 +98,7 @@ def test_every_kernel_is_in_it_and_gives_something_of_its_own(plain: list[str]) 
 
 @pytest.mark.parametrize("flag", ["-ffast-math", "-ffinite-math-only"])
 def test_builds_that_would_change_bits_are_refused(flag: str) -> None:
-    argv = [have("gcc"), *FLAGS, flag, f"-I{CSRC}", "-c", str(CSRC / "ps_optim.c"), "-o", os.devnull]
+    argv = [need_program("gcc"), *FLAGS, flag, f"-I{CSRC}", "-c", str(CSRC / "ps_optim.c"), "-o", os.devnull]
     done = subprocess.run(argv, capture_output=True, text=True)
     assert done.returncode != 0
     assert "build without -ffast-math" in done.stderr

@@ -1,4 +1,7 @@
-"""The word2vec example's network has the same bits after its training in every build, with any threads."""
+"""The word2vec example's network has the same bits after its training in every build, with any threads.
+
+A build for arm64 runs as Python under qemu-user.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+import pytest
+
+from support.arm64 import make_python
+from support.others import NO_ARM64, ROOT
+
 WORDS, BATCH, BATCHES = 1200, 128, 3
 TRAIN = f"""
 import hashlib, io, sys
@@ -29,18 +36,38 @@ def train(threads):
     parameters.to_tar(file)
     return hashlib.sha256(file.getvalue()).hexdigest()
 
-for build in (1, 2, 3):
+for build in map(int, sys.argv[1]):
     _core.choose_build(build)
-    for threads in (1, 2, 4):
+    for threads in map(int, sys.argv[2]):
         print(_core.get_build(), threads, train(threads), sep=",", flush=True)
 """
 
 
-def test_word2vec_has_the_same_bits_in_every_build_with_any_trainer_count(tmp_path: Path) -> None:
-    argv = [sys.executable, "-P", "-c", TRAIN]
-    done = subprocess.run(argv, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True)
-    found = {tuple(line.split(",")[:2]): line.split(",")[2] for line in done.stdout.splitlines()}
-    builds = {build for build, _ in found}
+def train(python: str, folder: Path, builds: str, threads: str) -> dict[tuple[str, str], str]:
+    """Return a digest of the trained model for each build, by its name, and number of threads."""
+    argv = [python, "-P", "-c", TRAIN, builds, threads]
+    done = subprocess.run(argv, cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
+    lines = [line.split(",") for line in done.stdout.splitlines()]
+    return {(build, number): digest for build, number, digest in lines}
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
+    """Digests of all builds of this machine."""
+    return train(sys.executable, tmp_path_factory.mktemp("here"), "123", "124")
+
+
+def test_word2vec_has_the_same_bits_in_every_build_with_any_trainer_count(
+    here: dict[tuple[str, str], str],
+) -> None:
+    builds = {build for build, _ in here}
     assert "plain C" in builds
-    assert set(found) == set(itertools.product(builds, "124"))
-    assert len(set(found.values())) == 1, found
+    assert set(here) == set(itertools.product(builds, "124"))
+    assert len(set(here.values())) == 1, here
+
+
+@pytest.mark.may_skip(NO_ARM64)
+def test_word2vec_has_the_same_bits_on_arm64(here: dict[tuple[str, str], str], tmp_path: Path) -> None:
+    there = train(str(make_python(tmp_path)), tmp_path, "0", "1")
+    assert set(there) == {("NEON", "1")}
+    assert set(there.values()) == set(here.values())
