@@ -70,6 +70,7 @@ class Dialer:
     ) -> None:
         self._shards, self._hello, self._secret = shards, hello, secret
         self._connect_timeout_s, self._take, self._log = connect_timeout_s, take, log
+        self._loaded: tuple[str, str] | None = None  # the first pserver, and the file that it has loaded
 
     def attach(self, missing: Sequence[int], *, begun: bool) -> None:
         """Connect to these shards; retry with growing pauses until connect_timeout.
@@ -141,7 +142,22 @@ class Dialer:
             if sock.getsockname() == sock.getpeername():  # a free local port may connect to itself
                 raise ConnectionRefusedError(f"no process listens at {shard.addr}")
             try:
-                handshake.greet(sock, self._secret, hello)
+                loaded = handshake.greet(sock, self._secret, hello)
             except handshake.ProofError as e:
                 raise ClientError(f"pserver {shard.addr} refuses trainer {hello.trainer_id}: {e}") from None
+            self._compare_loaded(shard, loaded)
             return sock.detach()
+
+    def _compare_loaded(self, shard: ShardPort, loaded: str) -> None:
+        """Raise ClientError if this pserver has loaded another file than the first one."""
+        self._loaded = self._loaded or (shard.addr, loaded)
+        addr, first = self._loaded
+        if loaded != first:
+            raise ClientError(
+                f"pserver {shard.addr} has loaded {_describe_file(loaded)}, pserver {addr} "
+                f"{_describe_file(first)}: every server needs a copy of one file (fleet.init_server)"
+            )
+
+
+def _describe_file(sha256: str) -> str:
+    return f"a file with the sha256 {sha256:.12}" if sha256 else "no file"

@@ -108,10 +108,13 @@ def compare(theirs: Hello, ours: Hello, pserver: str, listing: str = "of another
 class ServerSide:
     """The pserver's side of one connection. Feed it bytes, send the returned bytes, then read its state."""
 
-    def __init__(self, secret: bytes, accept: Callable[[Hello], str]) -> None:
-        """`accept` returns "", or the reason to refuse a trainer that has proved the secret."""
+    def __init__(self, secret: bytes, accept: Callable[[Hello], str], loaded: str = "") -> None:
+        """`accept` returns "", or the reason to refuse a trainer that has proved the secret.
+
+        `loaded`: the digest of the file with this pserver's values, or "".
+        """
         self._accept = accept
-        self._server = prove.Server(PLANE, secret, self._compare)
+        self._server = prove.Server(PLANE, secret, self._compare, loaded.encode())
         self.hello: Hello | None = None  # set once accepted
         self.foreign = ""  # name of the detected foreign protocol
 
@@ -140,13 +143,15 @@ class ServerSide:
         return why
 
 
-def greet(sock: socket.socket, secret: bytes, hello: Hello) -> None:
+def greet(sock: socket.socket, secret: bytes, hello: Hello) -> str:
     """Do the trainer's side on a blocking socket; its timeout limits the whole handshake.
 
-    Raises ProofError, or OSError (TimeoutError, ConnectionError) if a retry may help.
+    Returns the digest of the file that the pserver has loaded, or "". Raises ProofError, or OSError
+    (TimeoutError, ConnectionError) if a retry may help.
     """
     limit_s = sock.gettimeout() or TIMEOUT_S
-    prove.dial(sock, PLANE, secret, hello.encode(), time.monotonic() + limit_s)
+    _, loaded = prove.dial(sock, PLANE, secret, hello.encode(), time.monotonic() + limit_s)
+    return loaded.decode("ascii", "replace")
 
 
 def is_silent(address: tuple[str, int], secret: bytes, limit_s: float) -> bool:

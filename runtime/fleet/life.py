@@ -16,7 +16,7 @@ from ..client import Client
 from ..entry import ANY
 from ..plan import Plan
 from ..pserver import pserver
-from ..pserver.threads import First
+from ..pserver.threads import Loaded
 from ..remote import make_client
 from ..run import MODEL_NAME, Run
 from ..settings import Settings, build_pserver_options, get_settings, prepare
@@ -46,7 +46,7 @@ class Fleet:
         self._client: Client | None = None
         self._program: Program | None = None  # that trains
         self._updater: Updater | None = None  # of that program, once it is connected
-        self._first: list[list[First]] = []  # values that this server has loaded, for each port
+        self._loaded: Loaded | None = None  # by this server
         self._steps = self._samples = 0
         self._reported_s = 0.0
 
@@ -142,10 +142,12 @@ class Fleet:
                 f"fleet.init_server({dirname!r}): {', '.join(fixed)} does not learn, so servers do not have "
                 f"it: let workers call fleet.load_persistables(exe, {dirname!r}) before fleet.init_worker()"
             )
-        values = read_values(dirname, plan.trained)
+        values, sha256 = read_values(dirname, plan.trained)
         count = len(plan.trained)
-        print(f"loaded the values of {count} parameters from {Path(dirname, MODEL_NAME).absolute()}")
-        self._first = deal_values(values, rules.dense, rules.sparse, Ports.make(settings, part.index))
+        path = Path(dirname, MODEL_NAME).absolute()
+        print(f"loaded the values of {count} parameters from {path}, sha256 {sha256:.12}")
+        dealt = deal_values(values, rules.dense, rules.sparse, Ports.make(settings, part.index))
+        self._loaded = Loaded(dealt, (part.index, len(part.servers)), sha256)
 
     def run_server(self) -> None:
         """Serve at POD_IP:PADDLE_PORT until all workers have stopped.
@@ -155,8 +157,7 @@ class Fleet:
         part, settings = self._check_role("run_server", server=True)
         host, port = env.split_addr(part.servers[part.index], "server_endpoints")
         sys.stdout.flush()
-        place = (part.index, len(part.servers)) if self._first else None
-        if code := pserver.main(build_pserver_options(settings, host, str(port)), self._first, place):
+        if code := pserver.main(build_pserver_options(settings, host, str(port)), self._loaded):
             raise SystemExit(code)
 
     # -- worker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,12 +36,17 @@ class Ports:
         )
 
 
-def read_values(dirname: str, configs: Mapping[str, ParamConfig]) -> Parameters:
-    """Return the values of fleet.save_persistables(); raises ValueError if they do not fit."""
+def read_values(dirname: str, configs: Mapping[str, ParamConfig]) -> tuple[Parameters, str]:
+    """Return the values of fleet.save_persistables(), and the sha256 of their file.
+
+    Raises ValueError if they do not fit.
+    """
     where, path = f"fleet.init_server({dirname!r})", Path(dirname) / MODEL_NAME
     try:
         with path.open("rb") as f:
             found = Parameters.from_tar(f)
+            f.seek(0)
+            sha256 = hashlib.file_digest(f, "sha256").hexdigest()
     except OSError as e:
         raise ValueError(
             f"{where}: {path.absolute()}: {e.strerror}; fleet.save_persistables(exe, {dirname!r}) writes it, "
@@ -55,7 +61,7 @@ def read_values(dirname: str, configs: Mapping[str, ParamConfig]) -> Parameters:
             raise ValueError(f"{where}: {path} has {name} with the shape {shape}, the program {config.shape}")
         if not np.isfinite(found.get_array(name)).all():
             raise ValueError(f"{where}: {path} has values of {name} that are not finite; take an older file")
-    return found
+    return found, sha256
 
 
 def deal_values(

@@ -27,7 +27,7 @@ from .grace import GraceWatch
 from .pserver_options import Options, parse_options
 from .roster import Roster
 from .serverlog import ServerLog
-from .threads import CONNECTED, DROPPED, ERROR, FINISHED, GONE, RESUMED, STALLED, STATS, First, Shard
+from .threads import CONNECTED, DROPPED, ERROR, FINISHED, GONE, RESUMED, STALLED, STATS, Loaded, Shard
 
 EX_USAGE, EX_UNAVAILABLE, EX_IOERR, EX_TEMPFAIL, EX_CONFIG = 2, 69, 74, 75, 78
 EX_TERM = 128 + signal.SIGTERM
@@ -66,17 +66,12 @@ class Pserver:
         options: Options,
         listeners: Sequence[Sequence[socket.socket]],
         log: ServerLog,
-        first: Sequence[list[First]] = (),
-        place: tuple[int, int] | None = None,
+        loaded: Loaded | None = None,
     ) -> None:
-        """`first`: values for the objects of each port, in place of trainer 0's; `place` has dealt them.
-
-        Shards empty these lists.
-        """
         self._options, self._listeners, self._log = options, listeners, log
         self._roster = Roster(options.num_gradient_servers, options.ports, options.trainer_timeout_s)
         waits = [s for s in (options.stall_after_s, options.stall_timeout_s) if s]
-        dealt = first or [[] for _ in range(options.ports)]
+        dealt = loaded.values if loaded else [[] for _ in range(options.ports)]
         self._shards = [Shard(i, options, min(waits, default=0.0), dealt[i]) for i in range(options.ports)]
         self._selector = selectors.DefaultSelector()
         self._unproven: Places[_Unproven] = Places()
@@ -86,8 +81,9 @@ class Pserver:
         self._present = -1
         self._met = False  # a trainer of this job has connected
         self._stalls: dict[int, tuple[float, int, str]] = {}  # shard -> since when, trainer, text
-        self._place = place  # index in the trainers' list of pservers, and its length
-        self._listing = "by which it has loaded values" if place else "of another trainer"
+        self._place = loaded.place if loaded else None  # index in the list of pservers, and its length
+        self._listing = "by which it has loaded values" if loaded else "of another trainer"
+        self._loaded = loaded.sha256 if loaded else ""
         self._term = False  # set by TERM's handler, which may do nothing else
         self._code: int | None = None
         self._foreign: tuple[float, str] | None = None  # since when, text
@@ -273,7 +269,9 @@ class Pserver:
         addr = env.join_addr(name[0], name[1])
         sock.setblocking(False)
         me = env.join_addr(*sock.getsockname()[:2])
-        side = handshake.ServerSide(self._options.secret, lambda hello: self._accept(hello, port, addr, me))
+        side = handshake.ServerSide(
+            self._options.secret, lambda hello: self._accept(hello, port, addr, me), self._loaded
+        )
         now_s = time.monotonic()
         u = _Unproven(sock, side, port, addr, now_s + handshake.TIMEOUT_S)
         self._unproven.add(u, name[0], now_s)
@@ -461,15 +459,8 @@ class Pserver:
                 self._end(EX_TEMPFAIL, why, f"{env.TRAINER}/{trainer}")
 
 
-def main(
-    argv: Sequence[str] | None = None,
-    first: Sequence[list[First]] = (),
-    place: tuple[int, int] | None = None,
-) -> int:
-    """Run the program; return its exit code.
-
-    `first`: values for the objects of each port of this pserver, which is number place[0] of place[1].
-    """
+def main(argv: Sequence[str] | None = None, loaded: Loaded | None = None) -> int:
+    """Run the program; return its exit code. `loaded`: values in place of trainer 0's."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background process ignores INT
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no exception needed: nothing to clean up
     try:
@@ -483,7 +474,7 @@ def main(
     except OSError as e:
         return _refuse(EX_UNAVAILABLE if isinstance(e, ports.PortError) else EX_IOERR, e)
     with contextlib.closing(log):
-        return Pserver(options, listeners, log, first, place).serve()
+        return Pserver(options, listeners, log, loaded).serve()
 
 
 def _refuse(code: int, error: Exception) -> int:

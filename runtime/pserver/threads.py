@@ -6,7 +6,8 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .. import _core
@@ -18,6 +19,15 @@ First = tuple[str, Any, int, int, int]  # values that an object has in place of 
 MAIL = struct.Struct("=iIQ")  # ps_mail
 SAVE = 2**32 - 1  # PS_MAIL_SAVE
 CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, STATS, DROPPED = range(1, 9)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Values of a file with which a pserver begins, in place of trainer 0's."""
+
+    values: Sequence[list[First]]  # for the objects of each port; shards empty these lists
+    place: tuple[int, int]  # that has dealt them: index in the list of pservers, and its length
+    sha256: str  # of the file
 
 
 class Shard:

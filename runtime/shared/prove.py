@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 MAGIC = b"PSHS"
-VERSION = 3
+VERSION = 4
 HEAD = struct.Struct("<4sBBH")  # magic, version, kind, length of the body
 MAX_BODY_BYTES = 4096
 NONCE_BYTES = 32
@@ -34,7 +34,7 @@ class MessageKind(IntEnum):
     NONCE = 1  # client: nonce, MAC
     CHALLENGE = 2  # server: nonce, MAC
     PROOF = 3  # client: MAC, text of the plane
-    WELCOME = 4  # server: MAC
+    WELCOME = 4  # server: MAC, text of the plane
     REFUSED = 5  # server: text
 
 
@@ -116,9 +116,14 @@ class Refusals:
 class Server:
     """The side that accepts. Feed it bytes, send the returned bytes, then read `proved` and `failure`."""
 
-    def __init__(self, plane: Plane, secret: bytes, accept: Callable[[bytes], str]) -> None:
-        """`accept` gets the client's proved text, and returns "" or the reason of a refusal."""
-        self._plane, self._secret, self._accept = plane, secret, accept
+    def __init__(
+        self, plane: Plane, secret: bytes, accept: Callable[[bytes], str], welcome: bytes = b""
+    ) -> None:
+        """`accept` gets the client's proved text, and returns "" or the reason of a refusal.
+
+        A client that is not refused gets the text `welcome`.
+        """
+        self._plane, self._secret, self._accept, self._welcome = plane, secret, accept, welcome
         self.buffer = b""  # received, not yet processed
         self.nonces = b""  # set once the client has shown the secret; its message may still be a replay
         self.proved = False
@@ -161,7 +166,8 @@ class Server:
         if why := self._accept(text):
             raise ProofError(why)
         self.proved = True
-        return encode_message(MessageKind.WELCOME, self._compute_mac(b"welcome", text))
+        proof = self._compute_mac(b"welcome", text + self._welcome)
+        return encode_message(MessageKind.WELCOME, proof + self._welcome)
 
     def _compute_mac(self, who: bytes, text: bytes = b"") -> bytes:
         return self._plane.compute_mac(self._secret, who, self.nonces, text)
@@ -195,8 +201,10 @@ def _receive(sock: socket.socket, plane: Plane, expected: MessageKind, end_s: fl
     return body
 
 
-def dial(sock: socket.socket, plane: Plane, secret: bytes, text: bytes, end_s: float) -> bytes:
-    """Do the dialling side on a blocking socket, until `end_s` by the monotonic clock; return both nonces.
+def dial(sock: socket.socket, plane: Plane, secret: bytes, text: bytes, end_s: float) -> tuple[bytes, bytes]:
+    """Do the dialling side on a blocking socket, until `end_s` by the monotonic clock.
+
+    Returns both nonces, and the server's text.
 
     Changes the socket's timeout. Raises ProofError, or OSError (TimeoutError, ConnectionError) if a retry
     may help.
@@ -216,7 +224,8 @@ def dial(sock: socket.socket, plane: Plane, secret: bytes, text: bytes, end_s: f
             MessageKind.PROOF, plane.compute_mac(secret, plane.client.encode(), nonces, text) + text
         )
     )
-    proof = _receive(sock, plane, MessageKind.WELCOME, end_s)
-    if not hmac.compare_digest(proof, plane.compute_mac(secret, b"welcome", nonces, text)):
+    body = _receive(sock, plane, MessageKind.WELCOME, end_s)
+    proof, welcome = body[:MAC_BYTES], body[MAC_BYTES:]
+    if not hmac.compare_digest(proof, plane.compute_mac(secret, b"welcome", nonces, text + welcome)):
         raise ProofError(f"the {plane.server} belongs to another job")
-    return nonces
+    return nonces, welcome

@@ -319,7 +319,9 @@ def test_servers_say_their_loaded_file(tmp_path: Path) -> None:
     words = ("train.py", "sync", "1", "other", "model")
     server, worker = run_by_hand(tmp_path, *make_local_blocks(1, 1), program=words)
     assert [server.wait(), worker.wait()] == [0, 0], [server.output(), worker.output()]
-    loaded = f"loaded the values of 5 parameters from {tmp_path / 'model' / 'parameters.tar'}\n"
+    path = tmp_path / "model" / "parameters.tar"
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    loaded = f"loaded the values of 5 parameters from {path}, sha256 {sha256}\n"
     assert server.output().count(loaded) == 1
 
 
@@ -335,6 +337,24 @@ def test_loaded_servers_refuse_workers_with_another_order_of_servers(tmp_path: P
         process = stack.enter_context(started(argv, cwd=tmp_path, env=other))
         assert process.wait() != 0
         assert "in those by which it has loaded values (option pservers, in one order)" in process.output()
+
+
+@pytest.mark.parametrize("other", ["second", ""])
+def test_workers_find_out_servers_that_have_loaded_other_files(tmp_path: Path, other: str) -> None:
+    train_loaded(tmp_path, 1, "sync", "1", "first")
+    train_loaded(tmp_path, 1, "sync", "2", "second")
+    *servers, worker = make_local_blocks(2, 1)
+    argv = [sys.executable, "train.py", "sync", "1", "third"]
+    with contextlib.ExitStack() as stack:
+        for block, folder in zip(servers, ("first", other), strict=True):
+            words = [folder] if folder else []
+            stack.enter_context(started([*argv, *words], cwd=tmp_path, env=os.environ | block))
+        process = stack.enter_context(started(argv, cwd=tmp_path, env=os.environ | worker))
+        assert process.wait() == 78
+        found = re.search(r"pserver \S+ has loaded (.*), pserver \S+ (.*): every server", process.output())
+        assert found, process.output()
+        assert len(set(found.groups())) == 2
+        assert ("no file" in found.groups()) == (other == "")
 
 
 SMALLER = {"[5000, 16]": "[5000, 8]", "[-1, 16]": "[-1, 8]"}

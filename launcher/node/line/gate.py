@@ -199,7 +199,7 @@ def _call(
 ) -> tuple[int, Seals]:
     sock = socket.create_connection((addr, port), timeout=connect_s)
     try:
-        nonces = prove.dial(sock, PLANE, secret, text, end_s)
+        nonces, _ = prove.dial(sock, PLANE, secret, text, end_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except BaseException:
         sock.close()
