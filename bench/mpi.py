@@ -174,6 +174,7 @@ def main() -> None:
                 for host in hosts:
                     host.limit_link(RATE)
                 measure_large(table, hosts, environ, sizes[:1], spread, state)
+                measure_large(table, hosts, environ, sizes[1:], spread[1:2], state)
         if "weight" in parts:
             with Hosts(1) as hosts:
                 measure_job_memory(Table("Weight under mpirun", beside="limit"), hosts, environ)
