@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -87,8 +88,14 @@ def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport, allowed: 
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn a required test's skip into a failure."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a required test's skip into a failure; add to a failed command what it said."""
+    error = call.excinfo and call.excinfo.value
+    if isinstance(error, subprocess.CalledProcessError):
+        for stream in (error.stdout, error.stderr):
+            error.add_note(stream.decode(errors="replace") if isinstance(stream, bytes) else stream or "")
     report = yield
     if _required(item.config, {mark.name for mark in item.iter_markers()}):
         _fail_if_skipped(report, [mark.args[0] for mark in item.iter_markers("may_skip")])

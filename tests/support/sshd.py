@@ -91,10 +91,11 @@ class Sshd:
         config = self.folder / "sshd_config"
         config.write_text("\n".join(lines) + "\n")
         argv = [SSHD, "-D", "-e", "-f", str(config)]
+        earlier = self.count("Server listening")
         null = subprocess.DEVNULL
         self.process = subprocess.Popen(argv, stdin=null, stdout=null, stderr=subprocess.PIPE, text=True)
         threading.Thread(target=self._listen, args=(self.process,), daemon=True).start()
-        self.wait_for("Server listening")
+        self.wait_for("Server listening", times=1 + earlier)
 
     def _listen(self, process: subprocess.Popen[str]) -> None:
         assert process.stderr is not None
@@ -107,7 +108,7 @@ class Sshd:
     def wait_for(self, words: str, times: int = 1) -> None:
         """Until it has said something, a regular expression, so often."""
         with self.said:
-            assert self.said.wait_for(lambda: self.count(words) >= times, 20), (words, self.log)
+            assert self.said.wait_for(lambda: self.count(words) >= times, 45), (words, self.log)
 
     def count(self, words: str) -> int:
         return sum(bool(re.search(words, line)) for line in self.log)
@@ -120,7 +121,7 @@ class Sshd:
     def grandchildren(self) -> list[int]:
         """Return the ids of the processes that its connections run."""
         assert self.process is not None
-        return [proc.pid for proc in procs.list_descendants(self.process.pid) if not _is_sshd(proc.pid)]
+        return [proc.pid for proc in procs.list_descendants(self.process.pid) if _is_sshd(proc.pid) is False]
 
     def stop(self) -> None:
         if self.process:
@@ -128,8 +129,12 @@ class Sshd:
             self.process.wait()
 
 
-def _is_sshd(pid: int) -> bool:
-    return Path(f"/proc/{pid}/comm").read_text().startswith("sshd")
+def _is_sshd(pid: int) -> bool | None:
+    """Return None for a process that has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().startswith("sshd")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 @dataclass
