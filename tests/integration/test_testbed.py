@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import select
@@ -39,10 +40,12 @@ def test_each_host_is_a_machine_of_its_own(hosts: Hosts) -> None:
         (host.root / "whose").write_text(host.name)
         assert hosts.ssh(host.name, f"cat {host.site.root}/whose").stdout == host.name
         assert hosts.ssh(host.name, "ls /tmp").stdout == "seen\n"
-        poll_until(  # the sshd of an ended client may end after it
-            lambda: hosts.ssh(host.name, "ps -e -o comm= | grep -c ssh").stdout == "2\n",
-            describe=lambda: hosts.ssh(host.name, "ps -e -f").stdout,
-        )
+        poll_until(functools.partial(has_one_session, hosts, host.name), describe=host.name)
+
+
+def has_one_session(hosts: Hosts, name: str) -> bool:
+    """Return True if the asking session is alone: the sshd of an ended one may end after its client."""
+    return hosts.ssh(name, "ps -e -o comm= | grep -c ssh").stdout == "2\n"
 
 
 def test_a_host_has_nothing_of_this_checkout(hosts: Hosts) -> None:
