@@ -148,8 +148,8 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
     port = job.choose_gate_port(job.place(plan, plan.nodes))
     packed = bool(package)
     begun = beginning.Beginning(
-        plan, head, port, reach.wait_timeout_s + LIMIT_EXTRA_S, REPORT, packed=packed,
-        lease_s=reach.lease_s, linger_s=reach.linger_s,
+        plan, head, f"{reach.name}-0.{reach.name}", port, reach.wait_timeout_s + LIMIT_EXTRA_S, REPORT,
+        packed=packed, lease_s=reach.lease_s, linger_s=reach.linger_s,
     )  # fmt: skip
     return {
         "name": reach.name,

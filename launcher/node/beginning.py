@@ -20,6 +20,7 @@ class Beginning(NamedTuple):
 
     plan: job.Plan  # with all nodes
     head: str  # name at which other nodes find node 0, perhaps only later
+    first: str  # name of node 0 itself, which may be known sooner
     port: int  # of the head
     wait_timeout_s: float  # for all nodes to come
     report: str = ""  # file for the job's end as JSON, if it exists

@@ -78,6 +78,7 @@ def write_job(
     begun = beginning.Beginning(
         plan,
         "localhost",
+        "localhost",
         port,
         wait_timeout_s,
         str(report),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -22,6 +23,7 @@ from .agent import END_SIGNALS, Agent
 if TYPE_CHECKING:
     from ..head.on_node import Lead
     from ..line.gate import Seals
+    from ..line.names import Search
     from .loan import Loan
 
 
@@ -48,18 +50,21 @@ def main(
     loop, seals, secret, lead, stand_in = Loop(), None, b"", None, None
     if mode == "begin":
         from .. import beginning
-        from .stand_in import StandIn
 
         folder, node = words[0], int(words[1])
         begun, secret = beginning.read(folder), beginning.read_secret(folder)
         _take_wheel(os.path.join(folder, beginning.WHEEL), run_dir)
         if node:
+            from ..line.names import Search
+
             where = {"addrs": [begun.head], "port": begun.port, "secret": secret.hex(), "node": node}
             # From a thread: the search for a name can't be interrupted.
-            with keep_beating(b".") as beaten:
+            with keep_beating(b".") as beaten, contextlib.closing(Search(begun.first)) as search:
                 beaten(keeper_fd)
-                fds, seals, secret = _dial(*fds, where, begun.wait_timeout_s, listens=False)
+                fds, seals, secret = _dial(*fds, where, begun.wait_timeout_s, search)
         else:
+            from .stand_in import StandIn
+
             ours, heads = socket.socketpair()
             stand_in = StandIn(loop, ours.detach(), begun, secret, folder, run_dir, fds[1])
             fds, mode = (heads.fileno(), heads.detach()), "lead"
@@ -129,7 +134,7 @@ def _read_endpoint(read_fd: int, keeper_fd: int, lost_after_s: float, seals: Sea
 
 
 def _dial(
-    read_fd: int, write_fd: int, where: dict[str, Any], limit_s: float, *, listens: bool = True
+    read_fd: int, write_fd: int, where: dict[str, Any], limit_s: float, search: Search | None = None
 ) -> tuple[tuple[int, int], Seals, bytes]:
     """Connect to the head; close the former line, which our starter needs no more."""
     from ..line import gate
@@ -137,7 +142,7 @@ def _dial(
     for fd in {read_fd, write_fd}:
         os.close(fd)
     addrs, port, secret = where.pop("addrs"), int(where.pop("port")), bytes.fromhex(where.pop("secret"))
-    fd, seals = gate.dial(addrs, port, secret, json.dumps(where).encode(), limit_s, listens=listens)
+    fd, seals = gate.dial(addrs, port, secret, json.dumps(where).encode(), limit_s, search)
     return (fd, fd), seals, secret
 
 

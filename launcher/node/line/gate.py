@@ -16,6 +16,7 @@ from ..loop import Loop
 from . import reach
 from .handout import Handout
 from .listener import Listening
+from .names import Search
 from .seal import Seal
 
 PLANE = prove.Plane(b"pslaunch control plane", "head", "agent", advice="is it an agent of another job?")
@@ -160,11 +161,12 @@ class Gate:
 
 
 def dial(
-    addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: float, *, listens: bool = True
+    addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: float, search: Search | None = None
 ) -> tuple[int, Seals]:
     """Connect to a head and prove the secret, at each of its addresses in turn, within `limit_s`.
 
-    `listens`: without it, the head may have no name yet and refuse connections for a while.
+    search: of a head that is still to come, and may have no name and refuse connections until then: for one
+    more of its names, which is dialled too as soon as it is known.
     Returns the descriptor and the seals of the line. Raises prove.ProofError or the last OSError.
     """
     if not addrs:
@@ -180,18 +182,21 @@ def dial(
             most_s = (end_s - now_s) / left  # each has its turn
             try_s = max(MIN_TRY_S, min(most_s, prove.TIMEOUT_S if len(addrs) == 1 else TRY_S))
             # A packet to a name without an address may be lost, and would be sent again after a second.
-            connect_s = try_s if listens else min(try_s, late_s)
+            connect_s = min(try_s, late_s) if search else try_s
             try:
                 return _call(addr, port, secret, text, now_s + try_s, connect_s)
             except (OSError, prove.ProofError) as e:  # another program may listen at a wrong address
                 failed.append(e)
-        only_refused = len(addrs) == 1 and isinstance(failed[0], prove.ProofError)
+        only_refused = (search or len(addrs) == 1) and all(isinstance(e, prove.ProofError) for e in failed)
         # It listened before its address was sent: without any listener there now, it is gone.
-        gone = listens and all(isinstance(e, ConnectionRefusedError) for e in failed)
+        gone = not search and all(isinstance(e, ConnectionRefusedError) for e in failed)
         wait_s = max(0.0, round_s + min(late_s, MOST_S) - time.monotonic())
         if only_refused or gone or time.monotonic() + wait_s > end_s:
             raise failed[-1]
-        time.sleep(wait_s)
+        if search is None or search.name in addrs:
+            time.sleep(wait_s)
+        elif search.wait(wait_s):
+            addrs = [search.name, *addrs]
 
 
 def _call(

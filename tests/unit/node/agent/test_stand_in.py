@@ -42,7 +42,7 @@ def test_line_cut_by_a_full_pipe_is_completed_later(tmp_path: Path) -> None:
         loop, fd, fd, lost_after_s=30, on_message=lambda _m: None, on_lost=print
     )
     stand_in = StandIn(
-        loop, ours.detach(), Beginning(plan_job(), "n0", 1, 1.0), b"", "", str(tmp_path), write_fd
+        loop, ours.detach(), Beginning(plan_job(), "n0", "n0", 1, 1.0), b"", "", str(tmp_path), write_fd
     )
     texts = ["a" * (PIPE_BYTES + 1000), "left out", "b"]
     notes = [{"n": n, "time": 0, "event": "note", "text": text} for n, text in enumerate(texts)]

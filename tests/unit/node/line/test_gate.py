@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pslaunch.node.line import gate, wire
 from pslaunch.node.line.gate import Gate, Seals
 from pslaunch.node.line.handout import MAX_AT_ONCE, Handout
+from pslaunch.node.line.names import Search
 from pslaunch.node.line.seal import Seal
 from pslaunch.node.line.wire import Data, Decoder, MessageLine, WireError, encode_control, encode_data_head
 from pslaunch.node.loop import Loop
@@ -268,7 +269,8 @@ def test_lost_packet_of_a_head_that_is_to_come_is_not_waited_for() -> None:
             full.listen(0)
             port = full.getsockname()[1]
             first.connect(("127.0.0.1", port))  # all later ones get no answer
-            dialled = pool.submit(gate.dial, ["127.0.0.1"], port, SECRET, b"welcome", limit_s, listens=False)
+            search = Search("nobody", os.devnull)
+            dialled = pool.submit(gate.dial, ["127.0.0.1"], port, SECRET, b"welcome", limit_s, search)
 
             def is_tried_again() -> bool:
                 tried.update(list_connecting(port))
