@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,9 +11,9 @@ import pytest
 
 from support.arm64 import make_python
 from support.jobs import LocalPlace, finished
-from support.others import NO_ARM64, ROOT
+from support.others import NO_ARM64
+from support.word2vec import make_workspace
 
-EXAMPLE = ROOT / "examples" / "word2vec"
 PROCESSES = ("pserver/0", "pserver/1", "trainer/0", "trainer/1")
 NUMBERS = ("--server=script", "--server_num=2", "--worker_num=2")
 # The job's interpreter: processes with an odd number run as arm64 code, as if on a host of that kind.
@@ -24,22 +23,6 @@ case $PSLAUNCH_RANK in
 *) exec {here} "$@" ;;
 esac
 """
-TEXT = "the {0} of a {1} is not the {1} of its {0}, and a {0} without {1} has no {0}.\n\n"
-WORDS = ("value", "gradient", "table", "step", "row", "file", "port", "server", "worker", "batch")
-
-
-def make_workspace(folder: Path) -> None:
-    """Make the example's job, with little text."""
-    corpus = folder.parent / "corpus.txt"
-    corpus.write_text("".join(TEXT.format(one, other) for one in WORDS for other in WORDS))
-    prepare = [
-        sys.executable,
-        str(EXAMPLE / "prepare.py"),
-        str(folder),
-        "--split_count=2",
-        f"--corpus={corpus}",
-    ]
-    subprocess.run(prepare, check=True)
 
 
 def train(folder: Path, python: Path | str) -> tuple[str, set[str]]:

@@ -1,0 +1,16 @@
+"""The word2vec example with little text."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from support.others import ROOT
+
+
+def make_workspace(folder: Path) -> None:
+    """Make the example's workspace for two trainers: six batches from README.md."""
+    prepare = ROOT / "examples" / "word2vec" / "prepare.py"
+    options = ("--split_count=2", "--min_freq=3", f"--corpus={ROOT / 'README.md'}")
+    subprocess.run([sys.executable, prepare, folder, *options], check=True)
