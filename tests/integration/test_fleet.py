@@ -12,8 +12,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from pslaunch.runtime import static
 from pslaunch.runtime.parameters import Parameters
 from support.fleet import find_results, make_blocks, write_quick_start
 from support.jobs import LocalPlace, finished, running, until_nothing_runs
@@ -387,3 +389,61 @@ def test_values_that_servers_can_not_load_are_refused(
     (server,) = run_by_hand(tmp_path, make_local_blocks(1, 1)[0], program=words)
     assert server.wait() == 1
     assert re.search(text, server.output().splitlines()[-1]), server.output()
+
+
+# Its part comes from the program, not from Fleet's variables.
+DEFINED = """
+import os
+import numpy as np
+import pslaunch.runtime as paddle
+from pslaunch.runtime import fleet
+from pslaunch.runtime.fleet.base.role_maker import Role, UserDefinedRoleMaker
+
+maker = UserDefinedRoleMaker(
+    current_id=int(os.environ["OWN_INDEX"]),
+    role=Role.SERVER if os.environ["OWN_ROLE"] == "server" else Role.WORKER,
+    worker_num=2,
+    server_endpoints=os.environ["OWN_SERVERS"].split(","),
+)
+fleet.init(maker)
+x = paddle.static.data("x", [None, 3])
+y = paddle.static.data("y", [None, 1])
+guess = paddle.static.nn.fc(x, 1)
+loss = paddle.mean(paddle.square(guess - y))
+strategy = fleet.StrategyFactory.create_half_async_strategy()
+fleet.distributed_optimizer(paddle.optimizer.SGD(0.1), strategy).minimize(loss)
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+else:
+    exe = paddle.static.Executor(paddle.CPUPlace())
+    exe.run(paddle.static.default_startup_program())
+    fleet.init_worker()
+    rng = np.random.default_rng(fleet.worker_index())
+    for _ in range(300):
+        values = rng.random((16, 3), dtype=np.float32)
+        exe.run(feed={"x": values, "y": values.sum(axis=1, keepdims=True)}, fetch_list=[loss])
+    fleet.barrier_worker()
+    if fleet.is_first_worker():
+        fleet.save_inference_model(exe, "model", ["x"], [guess])
+    fleet.stop_worker()
+"""
+
+
+def test_program_that_defines_its_roles_trains_half_asynchronously_and_its_inference_model_is_used(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(DEFINED)
+    listed = make_local_blocks(2, 2)[0]["PADDLE_PSERVERS_IP_PORT_LIST"]
+    blocks = [
+        {"OWN_ROLE": role, "OWN_INDEX": str(index), "OWN_SERVERS": listed}
+        for role in ("server", "worker")
+        for index in range(2)
+    ]
+    processes = run_by_hand(tmp_path, *blocks)
+    assert [p.wait() for p in processes] == [0] * 4, [p.output() for p in processes]
+    assert "mode half_async" in processes[-1].output()
+    program, inputs, results = static.load_inference_model(str(tmp_path / "model" / "model"))
+    feed = dict.fromkeys(inputs, np.array([[0.1, 0.2, 0.3], [0.9, 0.8, 0.0]], dtype=np.float32))
+    [sums] = static.Executor().run(program, feed=feed, fetch_list=results)
+    np.testing.assert_allclose(sums, [[0.6], [1.7]], atol=0.05)

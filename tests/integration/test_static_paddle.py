@@ -1,4 +1,4 @@
-"""Static programs give the values of PaddlePaddle, with only their imports changed."""
+"""Static programs give the values of PaddlePaddle; docs/fleet.md lists its names."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from support.others import PROGRAMS, paddle_python
+from support.pages import read_name_tables
 
 pytestmark = pytest.mark.slow
 
@@ -38,3 +39,27 @@ def test_values_are_those_of_paddlepaddle(tmp_path: Path) -> None:
         np.testing.assert_allclose(costs, their_costs, rtol=2e-4, atol=2e-5, err_msg=name)
         # A sample may be in the next bucket.
         np.testing.assert_allclose(areas, their_areas, atol=5e-3, err_msg=name)
+
+
+# Prints, for each module, its public names and those that it has besides.
+NAMES = """
+import functools, json, sys
+import paddle
+
+modules = {name: functools.reduce(getattr, name.split(".")[1:], paddle) for name in sys.argv[1:]}
+print(json.dumps({name: [getattr(one, "__all__", []), dir(one)] for name, one in modules.items()}))
+"""
+OLDER = ("of PaddlePaddle 1.7", "v2's")
+
+
+def test_page_has_every_public_name_of_paddlepaddle_and_no_other() -> None:
+    tables = read_name_tables()
+    argv = [str(paddle_python()), "-c", NAMES, *tables]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    for module, (public, every) in json.loads(done.stdout.splitlines()[-1]).items():
+        states = tables[module]
+        if module != "paddle":  # its page says that functions without a row are absent
+            assert set(public) <= set(states), module
+        for name in set(states) - {*public, *every}:
+            assert states[name].startswith("ours: ") or any(one in states[name] for one in OLDER), name

@@ -28,3 +28,16 @@ def rows(page: str, heading: str) -> list[list[str]]:
 def words(cell: str) -> list[str]:
     """Return the words between backticks in a cell."""
     return re.findall(r"`([^`]+)`", cell)
+
+
+def read_name_tables() -> dict[str, dict[str, str]]:
+    """Return the tables of docs/fleet.md by modules of PaddlePaddle: each name with its state."""
+    page = (DOCS / "fleet.md").read_text()
+    headings = re.findall(r"^### (paddle\S*)$", page, re.MULTILINE)
+    tables: dict[str, dict[str, str]] = {name: {} for name in headings}
+    for module, table in tables.items():
+        for names, state in rows("fleet.md", module):
+            for name in words(names):
+                assert name not in table, f"{module} has {name} in two rows"
+                table[name] = state
+    return tables
