@@ -51,6 +51,7 @@ from .k8s_records import (
     select_main,
 )
 from .k8s_rights import EXEC
+from .k8s_words import explain_loss
 
 if TYPE_CHECKING:
     from ..node.messages import JobRecord
@@ -340,30 +341,40 @@ class K8sBackend:
     def read_records(self) -> Iterator[bytes]:
         jobs = list_jobs(self._cluster, self._reach.name)
         for main in select_main(jobs):
-            name = main["metadata"]["name"]
+            if record := self._make_record(main, jobs):
+                yield json.dumps(record).encode() + b"\n"
+
+    def _make_record(self, main: Object, jobs: Sequence[Object]) -> JobRecord | None:
+        """Return the record of a job as pod 0 or the cluster tells it; None if it is gone."""
+        name, end_s = main["metadata"]["name"], time.monotonic() + TOLD_S
+        while True:
             pods = list_pods(self._cluster, f"{INSTANCE}={name}")
             first = pods.get(f"{name}-0")
-            record = make_record(main, jobs, first)
-            if first and get_state(first, "running"):
-                record.update(self._read_told(first, name))
-            elif record["state"] in OVER and not any(get_state(pod, "running") for pod in pods.values()):
-                record["unreachable"] = f"job {name}: {NO_PODS}"
-            yield json.dumps(record).encode() + b"\n"
+            record = make_record(main, jobs, first, explain_loss(pods))
+            if not (first and get_state(first, "running")):
+                if record["state"] in OVER and not any(get_state(pod, "running") for pod in pods.values()):
+                    record["unreachable"] = f"job {name}: {NO_PODS}"
+                return record
+            try:
+                record.update(self._find_record(first, name) or {})
+                return record
+            except RightsError:
+                return record  # what is known without it
+            except PslaunchError as e:  # perhaps it ends just now
+                if time.monotonic() > end_s:
+                    record.update({"state": UNKNOWN, "reason": str(e)})
+                    return record
+            time.sleep(POLL_S)
+            jobs = list_jobs(self._cluster, name)
+            if not (found := select_main(jobs)):
+                return None
+            (main,) = found
 
     def explain_forgotten(self) -> PslaunchError:
         return FileError(
             f"the cluster has no job {self._reach.name} any more: it was deleted, or removed --ttl seconds "
             "after its end, and its files with it"
         )
-
-    def _read_told(self, first: Object, job: str) -> JobRecord:
-        """Return the record in pod 0, without right or answer what is known without it."""
-        try:
-            return self._find_record(first, job) or {}
-        except RightsError:
-            return {}
-        except PslaunchError as e:
-            return {"state": UNKNOWN, "reason": str(e)}
 
     def adopt(self, job: str) -> None:
         """Take over an earlier launcher's job, for `remove`. Raises PslaunchError."""

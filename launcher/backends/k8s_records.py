@@ -47,10 +47,12 @@ def is_abandoned(job: Object, now_s: float) -> bool:
         return False
 
 
-def make_record(main: Object, jobs: Sequence[Object], first: Object | None) -> JobRecord:
+def make_record(
+    main: Object, jobs: Sequence[Object], first: Object | None, loss: tuple[int, str] | None = None
+) -> JobRecord:
     """Return what the cluster's objects tell of a job, in the form of a record.
 
-    jobs: all Jobs. first: pod 0, if it is there.
+    jobs: all Jobs. first: pod 0, if it is there. loss: code and reason of a failure where it is not.
     """
     name = main["metadata"]["name"]
     ours = [job for job in jobs if job["metadata"]["labels"].get(INSTANCE) == name]
@@ -62,12 +64,12 @@ def make_record(main: Object, jobs: Sequence[Object], first: Object | None) -> J
         "started": read_time(main["metadata"]["creationTimestamp"]),
         "processes": [],
         "held": HELD in main["metadata"].get("annotations", {}),
-        **_read_state(main, first),
+        **_read_state(main, first, loss),
     }
     return cast(JobRecord, record)
 
 
-def _read_state(main: Object, first: Object | None) -> dict[str, Any]:
+def _read_state(main: Object, first: Object | None, loss: tuple[int, str] | None) -> dict[str, Any]:
     terminated = get_state(first, "terminated") if first else None
     if terminated:
         if end := read_end(terminated):
@@ -75,11 +77,15 @@ def _read_state(main: Object, first: Object | None) -> dict[str, Any]:
         code = terminated.get("exitCode", codes.FAILED)
         return {"state": "ended", "code": code, "reason": describe_end(terminated)}
     for condition in main["status"].get("conditions", ()):
-        if condition["status"] == "True" and condition["type"] in ("Complete", "Failed"):
+        # FailureTarget: its pods are being removed, and with pod 0 the head is gone.
+        over = ("Complete", "Failed", *(() if first else ("FailureTarget",)))
+        if condition["status"] == "True" and condition["type"] in over:
             said = ": ".join(filter(None, (condition.get("reason"), condition.get("message"))))
-            failed = condition["type"] == "Failed"
-            code = codes.NODE_LOST if failed else codes.OK
-            return {"state": "ended", "code": code, "reason": said or condition["type"]}
+            if condition["type"] == "Complete":
+                code, reason = codes.OK, said
+            else:
+                code, reason = loss or (codes.NODE_LOST, said)
+            return {"state": "ended", "code": code, "reason": reason or condition["type"]}
     return {"state": "running"}
 
 

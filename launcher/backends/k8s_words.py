@@ -6,13 +6,14 @@ The state of a pod tells its own failure; events and conditions tell why no pod 
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ..node import codes
-from .k8s_records import Object
+from .k8s_records import Object, get_state
 
-OOM_KILLED: Final = codes.SIGNAL_BASE + 9
+KILLED: Final = codes.SIGNAL_BASE + signal.SIGKILL
 MAX_WORDS: Final = 500  # of the cluster, in characters
 # Selector of events without those of every healthy pod, which fill a busy namespace.
 UNUSUAL: Final = ",".join(
@@ -101,7 +102,7 @@ FAILURES: Final = (
         "ask the cluster's administrator; --patch adds what has no option",
     ),
     Failure(
-        "OOMKilled", "", OOM_KILLED, "its memory was not enough", "raise --memory",
+        "OOMKilled", "", KILLED, "its memory was not enough", "raise --memory",
     ),
     Failure(
         "DeadlineExceeded", "", codes.NODE_LOST, "the job's time is over", "raise --deadline",
@@ -166,6 +167,24 @@ def explain(pods: Sequence[Object], events: Sequence[Object]) -> Cause | None:
         if found:
             return _describe(failure, found, {_get_name(pod): pod for pod in pods})
     return None
+
+
+def explain_loss(pods: Mapping[str, Object]) -> tuple[int, str] | None:
+    """Return code and reason of the end of a job whose pods a cluster has removed because one failed.
+
+    pods: those that are left, by the names of their nodes.
+    """
+    states = {name: get_state(pod, "terminated") for name, pod in pods.items()}
+    failed = {name: state for name, state in states.items() if state and state["exitCode"]}
+    if not failed:
+        return None
+    if cause := explain([pods[name] for name in failed], ()):
+        return cause.code, cause.text
+    name = min(failed, key=lambda name: str(failed[name].get("finishedAt", "")))
+    code, machine = failed[name]["exitCode"], pods[name]["spec"].get("nodeName")
+    how = "its keeper was killed" if code == KILLED else f"it ended with {code}"
+    why = _shorten(failed[name].get("message", "")) or how
+    return codes.NODE_LOST, f"pod {name} on {machine} was lost: {why}"
 
 
 def _fits(failure: Failure, sign: _Sign) -> bool:

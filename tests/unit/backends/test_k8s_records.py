@@ -69,6 +69,7 @@ def test_other_messages_of_pod_0_are_shown(message: str) -> None:
     [
         ({"type": "Complete", "status": "True"}, "ended", 0),
         ({"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "late"}, "ended", 76),
+        ({"type": "FailureTarget", "status": "True", "reason": "BackoffLimitExceeded"}, "ended", 76),
         ({"type": "Suspended", "status": "True"}, "running", None),
         ({"type": "Failed", "status": "False"}, "running", None),
     ],
@@ -78,6 +79,20 @@ def test_conditions_tell_the_state_without_pod_0(
 ) -> None:
     found = make_record(make_job(conditions=[condition]), [], None)
     assert (found["state"], found.get("code")) == (state, code)
+
+
+def test_job_whose_pods_are_being_removed_goes_on_with_its_pod_0() -> None:
+    job = make_job(conditions=[{"type": "FailureTarget", "status": "True"}])
+    assert make_record(job, [job], make_pod(running={}))["state"] == "running"
+
+
+def test_known_loss_is_the_reason_of_a_failure_without_pod_0() -> None:
+    job = make_job(conditions=[{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}])
+    for loss, told in ((None, (76, "BackoffLimitExceeded")), ((137, "memory"), (137, "memory"))):
+        found = make_record(job, [job], None, loss)
+        assert (found["code"], found["reason"]) == told
+    complete = make_job(conditions=[{"type": "Complete", "status": "True"}])
+    assert make_record(complete, [complete], None, (137, "memory"))["code"] == 0
 
 
 @pytest.mark.parametrize(

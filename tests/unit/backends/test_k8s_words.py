@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pslaunch.backends.k8s_words import FAILURES, MAX_WORDS, UNUSUAL, explain
+from pslaunch.backends.k8s_words import FAILURES, MAX_WORDS, UNUSUAL, explain, explain_loss
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parents[2] / "golden/kube_objects.json").read_text()
@@ -68,6 +68,38 @@ def test_obstacle_that_may_pass_is_waited_for(name: str, text: str) -> None:
     cause = explain(**RECORDED[name])
     assert cause is not None and (cause.code, cause.waits) == (78, True)
     assert re.search(text, cause.text)
+
+
+def make_ended(code: int, second: int, **more: str) -> dict[str, Any]:
+    ended = {"exitCode": code, "finishedAt": f"2026-01-02T03:04:0{second}Z", "reason": "Error", **more}
+    status = {"containerStatuses": [{"state": {"terminated": ended}}]}
+    return {"metadata": {"name": "j-1-abcde"}, "spec": {"nodeName": f"m{second}"}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("pods", "loss"),
+    [
+        ({}, None),
+        ({"j-1": make_ended(0, 1)}, None),
+        ({"j-1": make_ended(137, 1)}, (76, "pod j-1 on m1 was lost: its keeper was killed")),
+        (
+            {"j-1": make_ended(76, 2), "j-2": make_ended(70, 1)},
+            (76, "pod j-2 on m1 was lost: it ended with 70"),
+        ),
+        (
+            {"j-1": make_ended(137, 1, message="keeper: the agent was ended by SIGKILL\n")},
+            (76, "pod j-1 on m1 was lost: keeper: the agent was ended by SIGKILL"),
+        ),
+        (
+            {"j-1": make_ended(137, 1, reason="OOMKilled")},
+            (137, "pod j-1 on m1: its memory was not enough; raise --memory"),
+        ),
+    ],
+)
+def test_pod_that_failed_first_is_the_reason_where_the_others_are_gone(
+    pods: dict[str, Any], loss: tuple[int, str] | None
+) -> None:
+    assert explain_loss(pods) == loss
 
 
 def test_every_record_is_of_a_known_failure() -> None:
