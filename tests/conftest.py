@@ -40,6 +40,9 @@ hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
 
 
+HAS_FAILED = pytest.StashKey[bool]()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--require` and `--seed`."""
     parser.addoption("--seed", type=int, default=1, help="of what the tests of faults choose by chance")
@@ -91,12 +94,16 @@ def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport, allowed: 
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn a required test's skip into a failure; add to a failed command what it said."""
+    """Turn a required test's skip into a failure; add to a failed command what it said.
+
+    Notes a failed body for the fixtures that clean up.
+    """
     error = call.excinfo and call.excinfo.value
     if isinstance(error, subprocess.CalledProcessError):
         for stream in (error.stdout, error.stderr):
             error.add_note(stream.decode(errors="replace") if isinstance(stream, bytes) else stream or "")
     report = yield
+    item.stash[HAS_FAILED] = report.failed
     if _required(item.config, {mark.name for mark in item.iter_markers()}):
         _fail_if_skipped(report, [mark.args[0] for mark in item.iter_markers("may_skip")])
     return report
@@ -318,8 +325,10 @@ def standing_cluster(check_leftovers_of_the_run: None) -> Iterator[Kube]:
 
 
 @pytest.fixture
-def cluster(standing_cluster: Kube) -> Iterator[Kube]:
+def cluster(standing_cluster: Kube, request: pytest.FixtureRequest) -> Iterator[Kube]:
     """The run's Kubernetes cluster with an empty namespace; a test that leaves an object there fails."""
-    standing_cluster.empty()  # of what a failed test has left
+    standing_cluster.empty()  # of what an interrupted test has left
     yield standing_cluster
+    if request.node.stash[HAS_FAILED]:
+        standing_cluster.empty()  # its one failure tells more than what it has left
     standing_cluster.wait_until_gone()

@@ -26,7 +26,7 @@ from ..node import codes
 from ..node.head.events import Event
 from ..node.job import Node, Plan, to_data
 from ..node.later import relay
-from ..node.later.record import OVER, UNKNOWN
+from ..node.later.record import OVER, UNKNOWN, WAITING
 from ..options.k8s_spec import Access, K8sReach
 from ..options.k8s_values import SecretKey
 from . import k8s_manifests as manifests
@@ -45,6 +45,7 @@ from .k8s_records import (
     describe_end,
     find_record,
     get_state,
+    has_begun,
     make_end,
     make_record,
     read_end,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 __all__ = ["K8sBackend", "from_data", "make_backend", "to_data"]
 
 NO_PODS: Final = "no pod of it runs any more, and its files ended with the pods; --linger keeps them longer"
+NOT_BEGUN: Final = "its pods do not all run yet"
 BEGINNING_S: Final = 60.0  # for the creation of a job's objects; without a launcher they are swept then
 AT_ONCE: Final = 8  # calls at the same time
 HELLO_S: Final = 10.0  # for the head's first bytes
@@ -347,28 +349,38 @@ class K8sBackend:
     def _make_record(self, main: Object, jobs: Sequence[Object]) -> JobRecord | None:
         """Return the record of a job as pod 0 or the cluster tells it; None if it is gone."""
         name, end_s = main["metadata"]["name"], time.monotonic() + TOLD_S
+        pods = Pods(self._cluster, name, main["metadata"]["labels"].get(manifests.QUEUE_LABEL, ""))
         while True:
-            pods = list_pods(self._cluster, f"{INSTANCE}={name}")
-            first = pods.get(f"{name}-0")
-            record = make_record(main, jobs, first, explain_loss(pods))
-            if not (first and get_state(first, "running")):
-                if record["state"] in OVER and not any(get_state(pod, "running") for pod in pods.values()):
-                    record["unreachable"] = f"job {name}: {NO_PODS}"
-                return record
+            first = pods.find_first()
+            record = make_record(main, jobs, first, explain_loss(pods.seen))
             try:
-                record.update(self._find_record(first, name) or {})
-                return record
-            except RightsError:
-                return record  # what is known without it
+                if first and record["state"] == "running":
+                    record.update(self._read_told(first, name))
+                break
             except PslaunchError as e:  # perhaps it ends just now
                 if time.monotonic() > end_s:
                     record.update({"state": UNKNOWN, "reason": str(e)})
-                    return record
+                    break
             time.sleep(POLL_S)
             jobs = list_jobs(self._cluster, name)
             if not (found := select_main(jobs)):
                 return None
             (main,) = found
+        seen = pods.seen.values()
+        if record["state"] in OVER and not any(get_state(pod, "running") for pod in seen):
+            record["unreachable"] = f"job {name}: {NO_PODS}"
+        elif record["state"] == WAITING:
+            record["reason"] = pods.describe_obstacle() or NOT_BEGUN
+        elif record["state"] == "running" and sum(map(has_begun, seen)) < record["nodes"]:
+            record.update({"reason": why} if (why := pods.describe_obstacle()) else {})
+        return record
+
+    def _read_told(self, first: Object, job: str) -> JobRecord:
+        """Return what pod 0 tells of a job; nothing without the right to ask. Raises PslaunchError."""
+        try:
+            return self._find_record(first, job) or {"state": WAITING}
+        except RightsError:
+            return {}
 
     def explain_forgotten(self) -> PslaunchError:
         return FileError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from ..errors import ClusterError, NodeLostError, PreflightError, PslaunchError,
 from ..node import codes
 from .base import News, Tell
 from .k8s_api import Cluster
-from .k8s_records import INDEX, INSTANCE, OF_JOB, Object, get_state
+from .k8s_records import INDEX, INSTANCE, OF_JOB, Object, get_state, has_begun
 from .k8s_words import UNUSUAL, Cause, explain
 
 POLL_S: Final = 0.2
@@ -44,11 +45,23 @@ class Pods:
         events = self._cluster.list_objects("Event", field_selector=UNUSUAL)
         ours = [e for e in events if e["involvedObject"].get("name", "").startswith(self._job)]
         cause = explain([*self.seen.values()], ours)
-        if cause is None and self._queue and not self.seen:
+        if cause or self.seen:
+            return cause
+        if not self._cluster.list_objects("Job", field_selector=f"metadata.name={self._job}"):
+            text = f"job {self._job} was deleted; pslaunch does not start it again"
+            return Cause("", codes.NODE_LOST, text, waits=False)
+        if self._queue:
             text = f"job {self._job}: the queue {self._queue} has not released it; "
             remedy = "look at it with kubectl describe localqueues,workloads"
             return Cause("", codes.PREFLIGHT, text + remedy, waits=True)
-        return cause
+        return None
+
+    def describe_obstacle(self) -> str:
+        """Return the reason why pods do not come, "" if there is none, or no right to learn it."""
+        with contextlib.suppress(PslaunchError):
+            cause = self.explain()
+            return cause.text if cause else ""
+        return ""
 
     def describe_cut(self, limit_s: float) -> str:
         """Return the failure of pods that run, but not all of their programs."""
@@ -104,7 +117,7 @@ class PodWait:
 
     def _have_all_begun(self) -> bool:
         pods = self._pods.find_all().values()
-        begun = [pod for pod in pods if get_state(pod, "running") or get_state(pod, "terminated")]
+        begun = [pod for pod in pods if has_begun(pod)]
         if len(begun) < self._count:
             self.search_in_turn()
         return len(begun) == self._count

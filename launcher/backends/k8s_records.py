@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from ..node import codes
 from ..node.head.events import Event, check_event
-from ..node.later.record import parse
+from ..node.later.record import WAITING, parse
 from ..node.messages import JobRecord
 
 Object = Mapping[str, Any]  # of the API
@@ -86,7 +86,7 @@ def _read_state(main: Object, first: Object | None, loss: tuple[int, str] | None
             else:
                 code, reason = loss or (codes.NODE_LOST, said)
             return {"state": "ended", "code": code, "reason": reason or condition["type"]}
-    return {"state": "running"}
+    return {"state": "running" if first and get_state(first, "running") else WAITING}
 
 
 def get_state(pod: Object, kind: str) -> Object | None:
@@ -94,6 +94,11 @@ def get_state(pod: Object, kind: str) -> Object | None:
     found = pod["status"].get("containerStatuses") or [{"state": {}}]
     state: Object | None = found[0]["state"].get(kind)
     return state
+
+
+def has_begun(pod: Object) -> bool:
+    """Return True if a pod's program runs or has run."""
+    return bool(get_state(pod, "running") or get_state(pod, "terminated"))
 
 
 def read_end(terminated: Object) -> Event | None:

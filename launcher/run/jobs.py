@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 LOST_AFTER_S = 10.0  # a head silent for longer is reported as lost
 PLACE = {"name": str, "workspace": str, "log_dir": str, "output_dir": str, "state_dir": str}
-WAITING = "waiting"  # state of a process not yet started
 NEWS = (
     "job", "name", "backend", "workspace", "nodes", "host", "started", "state", "code", "reason", "elapsed_s",
     "failure", "processes",
@@ -108,12 +107,20 @@ def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere |
     code = "" if status["code"] is None else f" (exit code {status['code']})"
     ended = "" if status["reason"] is None else f": {status['reason']}{code}"
     print_line(f"{status['job']}  {status['state']}{ended}", out)
-    never = {WAITING: "not started"} if status["state"] == "ended" else {}
+    never = {record.WAITING: "not started"} if status["state"] == "ended" else {}
     for process in status["processes"] or ():
         known = {k: v for k, v in process.items() if k not in ("process", "state", "log", "node")}
         state = process.get("state", "")
         line = f"  {process['process']} on node {process['node']}  {never.get(state, state)}"
         print_line(" ".join([line, *(f"{k}={v}" for k, v in known.items())]), out)
+
+
+def _find_begun(word: str, elsewhere: Elsewhere | None, *, running: bool = False) -> Record:
+    """Find a job as `find_reached` does; raises the reason if no head leads it yet."""
+    r = find_reached(word, elsewhere, running=running)
+    if r["state"] == record.WAITING:
+        raise PslaunchError(_explain_nothing_ran(r))
+    return r
 
 
 def show_logs(
@@ -130,7 +137,7 @@ def show_logs(
 
     Returns the exit code for the shell: with `follow` the job's own.
     """
-    r = find_reached(word, elsewhere, running=follow)
+    r = _find_begun(word, elsewhere, running=follow)
     known = [p["process"] for p in r["processes"]]
     if process and process not in known:
         raise SpecError(f"no process {process!r} in job {r['job']}; there are {', '.join(known)}")
@@ -215,7 +222,7 @@ def _print_files(r: Record, process: str | None, out: TextIO, *, as_json: bool) 
                 continue
             node = nodes[p["node"]]
             try:
-                if p.get("state") == WAITING:
+                if p.get("state") == record.WAITING:
                     raise PslaunchError("it was not started")
                 for text in _split_lines(there.ask(node, ["read", p["log"], node.state_dir, r["job"]])):
                     more = {"more": True} if text.more else {}
@@ -229,12 +236,13 @@ def _print_files(r: Record, process: str | None, out: TextIO, *, as_json: bool) 
 
 def _has_begun(r: Record) -> bool:
     """Return True if any program of the job was started, as far as is known."""
-    return any(p.get("state") != WAITING for p in r["processes"])
+    return any(p.get("state") != record.WAITING for p in r["processes"])
 
 
 def _explain_nothing_ran(r: Record) -> str:
-    if r["state"] == "running":
-        return f"no program of {r['job']} has been started yet"
+    if r["state"] not in record.OVER:
+        why = f": {r['reason']}" if r.get("reason") else ""
+        return f"no program of {r['job']} has been started yet{why}"
     return f"{r['job']} ended before its programs ran: {r.get('reason', r['state'])}"
 
 
@@ -265,7 +273,7 @@ def fetch(
     """Fetch a job's results into `output/` and `log/` of a folder. Returns 0."""
     from .fetch import fetch_results
 
-    r = find_reached(word, elsewhere)
+    r = _find_begun(word, elsewhere)
     nodes = _read_places(r)
     if not nodes:
         raise _make_lost_error(r)
@@ -296,7 +304,7 @@ def stop(
     if r["state"] == record.UNKNOWN:
         raise make_unknown_error(r)
     told = f"{r['job']} is not running: {r['state']}"
-    if r["state"] == "running":
+    if r["state"] not in record.OVER:
         told = f"{r['job']} has ended"
     with open_backend(r) as backend:
         if isinstance(backend, BeginningBackend):
@@ -311,13 +319,16 @@ def _stop_and_remove(
     r: Record, elsewhere: Elsewhere | None, backend: BeginningBackend, *, kill: bool
 ) -> Record:
     """End a job, without a line by its removal, which ends it in order too; remove all that nobody holds."""
-    if r["state"] == "running":
+    stopped = cast("Record", {**r, "state": "ended", "code": codes.TERM, "reason": "pslaunch stop"})
+    if r["state"] == record.WAITING:
+        r = stopped
+    elif r["state"] == "running":
         try:
             r = _stop_running(r, elsewhere, kill=kill)
             if r.get("held"):  # its launcher fetches its files first
                 return r
         except (RightsError, NodeLostError):
-            r = cast("Record", {**r, "state": "ended", "code": codes.TERM, "reason": "pslaunch stop"})
+            r = stopped
     if kill:
         backend.limit_end(0.0)
     backend.adopt(r["job"])

@@ -27,10 +27,10 @@ NOT_KNOWN = f"its first host does not know it any more: it keeps only the last {
 
 
 def list_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
-    """Return the user's jobs, oldest first; `state` is running, ended, unknown, or lost if no head answers.
+    """Return the user's jobs, oldest first.
 
-    Lists the jobs known to this machine, or those known elsewhere. The state of a job that runs elsewhere is
-    read there.
+    `state` is waiting until a head leads, running, ended, unknown, or lost if no head answers. Lists the jobs
+    known to this machine, or those known elsewhere. The state of a job that runs elsewhere is read there.
     """
     if elsewhere is not None:
         return _read_jobs_there(elsewhere.backend, elsewhere.reach)
@@ -142,8 +142,8 @@ def find(word: str, elsewhere: Elsewhere | None = None, *, running: bool = False
     jobs = list_jobs(elsewhere)
     found = [r for r in jobs if r["job"] == word] or [r for r in jobs if r["job"].startswith(word)]
     if running and len(found) > 1:
-        alive = [r for r in found if r["state"] in ("running", record.UNKNOWN)]
-        found = alive if [r["state"] for r in alive] == ["running"] else found
+        alive = [r for r in found if r["state"] not in record.OVER]
+        found = alive if len(alive) == 1 and alive[0]["state"] != record.UNKNOWN else found
     if len(found) == 1:
         return found[0]
     if found:
@@ -194,7 +194,8 @@ def format_line(r: Record) -> str:
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(r["started"]))
     code = f" {r['code']}" if "code" in r else ""
     nodes = f"{r['nodes']} node{'' if r['nodes'] == 1 else 's'}"
-    why = f"  {' '.join(r['reason'].split())}" if r["state"] == record.UNKNOWN else ""
+    has_reason = r["state"] not in record.OVER and r.get("reason")
+    why = f"  {' '.join(r['reason'].split())}" if has_reason else ""
     return f"{r['job']}  {r['state']}{code}  {r['backend']}, {nodes}  {started}{why}"
 
 

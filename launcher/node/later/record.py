@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ELSEWHERE = "elsewhere"  # state of a pointer: a record that only names the node that leads the job
 POINTER = ".at.json"  # the end of a pointer's name: node 0 may have its own record in the same folder
+WAITING = "waiting"  # state of a job that no head leads yet, and of a program that is not started
 UNKNOWN = "unknown"  # state of a job whose head can't be asked from here
 KEPT = 20  # records of ended jobs, and as many pointers to such; older ones are removed
 SECRET = ".secret"  # the end of the name of the secret of such a job

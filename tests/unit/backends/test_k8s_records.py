@@ -37,7 +37,7 @@ def make_pod(**state: Any) -> dict[str, Any]:
 def test_record_has_size_and_start_of_a_job() -> None:
     jobs = [make_job(), make_job("j-server", pods=3), make_job("other", "other")]
     found = make_record(jobs[0], jobs, None)
-    assert (found["job"], found["nodes"], found["started"], found["state"]) == ("j", 5, MADE_S, "running")
+    assert (found["job"], found["nodes"], found["started"], found["state"]) == ("j", 5, MADE_S, "waiting")
     assert record.parse(json.dumps(found)) == found
 
 
@@ -70,8 +70,8 @@ def test_other_messages_of_pod_0_are_shown(message: str) -> None:
         ({"type": "Complete", "status": "True"}, "ended", 0),
         ({"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "late"}, "ended", 76),
         ({"type": "FailureTarget", "status": "True", "reason": "BackoffLimitExceeded"}, "ended", 76),
-        ({"type": "Suspended", "status": "True"}, "running", None),
-        ({"type": "Failed", "status": "False"}, "running", None),
+        ({"type": "Suspended", "status": "True"}, "waiting", None),
+        ({"type": "Failed", "status": "False"}, "waiting", None),
     ],
 )
 def test_conditions_tell_the_state_without_pod_0(
@@ -81,9 +81,22 @@ def test_conditions_tell_the_state_without_pod_0(
     assert (found["state"], found.get("code")) == (state, code)
 
 
+@pytest.mark.parametrize(
+    ("pod", "state"),
+    [
+        (None, "waiting"),
+        ({"status": {}}, "waiting"),
+        (make_pod(waiting={"reason": "ErrImagePull"}), "waiting"),
+        (make_pod(running={"startedAt": MADE}), "running"),
+    ],
+)
+def test_job_waits_until_its_pod_0_runs(pod: dict[str, Any] | None, state: str) -> None:
+    assert make_record(make_job(), [make_job()], pod)["state"] == state
+
+
 def test_job_whose_pods_are_being_removed_goes_on_with_its_pod_0() -> None:
     job = make_job(conditions=[{"type": "FailureTarget", "status": "True"}])
-    assert make_record(job, [job], make_pod(running={}))["state"] == "running"
+    assert make_record(job, [job], make_pod(running={"startedAt": MADE}))["state"] == "running"
 
 
 def test_known_loss_is_the_reason_of_a_failure_without_pod_0() -> None:

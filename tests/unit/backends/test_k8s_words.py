@@ -96,7 +96,7 @@ def make_ended(code: int, second: int, **more: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_pod_that_failed_first_is_the_reason_where_the_others_are_gone(
+def test_pod_that_failed_first_is_the_reason_once_the_others_are_gone(
     pods: dict[str, Any], loss: tuple[int, str] | None
 ) -> None:
     assert explain_loss(pods) == loss

@@ -276,7 +276,7 @@ def test_following_an_ended_job_returns_its_code(
     for command, given in (("logs", 0), ("logs -f", code)):
         out = io.StringIO()
         assert (show(command, out), out.getvalue()) == (given, "trainer/0 | a line\n")
-    note("train-1", state, processes=[{**process, "state": jobs.WAITING}], **fields)
+    note("train-1", state, processes=[{**process, "state": record.WAITING}], **fields)
     for command, given in (("logs", codes.FAILED), ("logs -f", code or codes.FAILED)):
         with pytest.raises(PslaunchError, match="ended before its programs ran") as e:
             show(command, io.StringIO())
