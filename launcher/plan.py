@@ -108,6 +108,7 @@ def render(data: dict[str, Any]) -> str:
         lines += [f"  log {process['log']}"]
         lines += [f"  {name}={json.dumps(value)[1:-1]}" for name, value in sorted(process["env"].items())]
     if start := data.get("start"):
-        lines += ["", "starts its agents by", f"  {shlex.join(start.pop('argv'))}"]
-        lines += [f"  {name}: {line}" for name, value in start.items() for line in value]
+        argv = start.get("argv")
+        lines += ["", *(["starts its agents by", f"  {shlex.join(argv)}"] if argv else [])]
+        lines += [f"  {name}: {line}" for name, value in start.items() if name != "argv" for line in value]
     return "\n".join(lines)

@@ -241,8 +241,11 @@ class BackendModule(Protocol):
 
     def make_backend(self, reach: Any) -> Backend: ...
 
-    def describe_start(self, reach: Any) -> Mapping[str, Any] | None:
-        """Return the command that brings all agents, as data for a dry run; None if each node has its own."""
+    def describe_start(self, reach: Any, plan: Plan) -> Mapping[str, Any] | None:
+        """Return what is of this backend alone, as data for a dry run: lists of lines by their names.
+
+        `argv`: the command that brings all agents.
+        """
         ...
 
     def to_data(self, reach: Any) -> Any:

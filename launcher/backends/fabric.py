@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import FileError, HostError, HostsError, SpecError
 from ..node import codes
-from ..node.job import Limits, Node, to_data
+from ..node.job import Limits, Node, Plan, to_data
 from ..node.later import relay
 from ..node.line import wire
 from ..options.fabric_spec import Reach
@@ -36,7 +36,7 @@ def make_backend(reach: Reach | None) -> Backend:
     return FabricBackend(reach) if reach else OnNode0("fabric", "add --conf conf.py")
 
 
-def describe_start(_reach: Reach) -> None:
+def describe_start(_reach: Reach, _plan: Plan) -> None:
     """Return nothing: each agent is started by itself."""
 
 

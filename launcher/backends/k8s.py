@@ -77,8 +77,10 @@ def make_backend(reach: K8sReach) -> K8sBackend:
     return K8sBackend(reach)
 
 
-def describe_start(_reach: K8sReach) -> None:
-    """Return nothing: the plan shows all that the pods start."""
+def describe_start(reach: K8sReach, plan: Plan) -> dict[str, list[str]]:
+    """Return the way of the package to the pods. Raises SpecError, FileError."""
+    package = manifests.pack_package(plan, os.environ)
+    return {"package": [manifests.describe_package(plan, reach, package)]}
 
 
 def from_data(data: Any) -> K8sReach:
@@ -134,7 +136,7 @@ class K8sBackend:
             has_exec = all(meanwhile.map(self._cluster.has_right, EXEC))
             if not has_exec and self._reach.lease_s:
                 self._cluster.demand_rights(EXEC)
-            tell(News(manifests.describe_package(plan, package), level="info"))
+            tell(News(manifests.describe_package(plan, self._reach, package), level="info"))
             sweeping.result()
         self._count = len(plan.nodes)
         self._ending_s = manifests.compute_ending_s(plan)

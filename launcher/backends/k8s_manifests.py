@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from .. import __version__
@@ -247,10 +247,13 @@ def add_lease(reach: K8sReach, plan: Plan, package: bytes) -> K8sReach:
     )
 
 
-def describe_package(plan: Plan, package: bytes) -> str:
+def describe_package(plan: Plan, reach: K8sReach, package: bytes) -> str:
     """Return in words the way of the package to the nodes."""
     if plan.package is None:
-        return "nothing is sent: the workspace is in the image, or in a volume claim"
+        folder = PurePosixPath(plan.nodes[0].workspace)
+        claims = [name for name, path in reach.claims if folder.is_relative_to(path)]
+        place = f"in the volume claim {claims[-1]}" if claims else f"in the image {reach.image}"
+        return f"nothing is sent: {folder} is {place}"
     if package:
         return f"the package goes into a ConfigMap: {len(package):,} bytes when compressed"
     return f"the package goes over the line to pod 0: it is over {TO_CONFIG_MAP} when compressed"

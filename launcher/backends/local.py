@@ -14,7 +14,7 @@ from typing import IO, Any, BinaryIO, cast
 
 from ..errors import FileError, HostError, ServiceError, SpecError
 from ..node import procs
-from ..node.job import Limits, Node
+from ..node.job import Limits, Node, Plan
 from ..node.line.beats import keep_beating
 from ..node.line.wire import BEAT
 from .base import Dial, Ended, EndLimit, Line
@@ -28,7 +28,7 @@ def make_backend(_reach: None) -> LocalBackend:
     return LocalBackend()
 
 
-def describe_start(_reach: None) -> None:
+def describe_start(_reach: None, _plan: Plan) -> None:
     """Return nothing: each agent is started by itself."""
 
 

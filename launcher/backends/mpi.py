@@ -36,7 +36,7 @@ from ..errors import (
 )
 from ..node import codes
 from ..node.agent.rank import SECRET
-from ..node.job import Limits, Node, parse_node, to_data
+from ..node.job import Limits, Node, Plan, parse_node, to_data
 from ..node.later import record, relay
 from ..node.line import gate, wire
 from ..node.listing import make_own_folder
@@ -60,7 +60,7 @@ def make_backend(reach: MpiReach | None) -> MpiBackend | OnNode0:
     return MpiBackend(reach) if reach else OnNode0("mpi", "ask where the job was started")
 
 
-def describe_start(reach: MpiReach) -> dict[str, Any]:
+def describe_start(reach: MpiReach, _plan: Plan) -> dict[str, Any]:
     """Return mpirun's command line, with symbols for what is made at the start, and its hostfile."""
     argv = mpirun.make_argv(reach, ["/bin/sh", "-c", "{agent}"], "{folder}", [SECRET])
     env = mpirun.make_environ(reach, {}, "{folder}")

@@ -66,7 +66,7 @@ def render_dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> st
 
             list_sizes(plan.package)  # raises if it can't be sent
     data = plan_as_data(placed, facts)
-    if start := find_backend(spec.backend).describe_start(spec.site.reach):
+    if start := find_backend(spec.backend).describe_start(spec.site.reach, plan):
         data["start"] = start
     return json.dumps(data) if as_json else render(data)
 

@@ -70,3 +70,6 @@ def test_dry_run_prints_the_plan(apply: Apply) -> None:
     done = apply("--dry_run", "--nodes=2", "--json")
     plan = json.loads(done.stdout)
     assert (done.returncode, plan["backend"], len(plan["nodes"])) == (0, "k8s", 2), done.stderr
+    assert plan["start"]["package"][0].startswith("the package goes into a ConfigMap: ")
+    in_image = apply("--dry_run", "--job_workspace=/ws", "train.py")
+    assert f"package: nothing is sent: /ws is in the image {PYTHON}" in in_image.stdout, in_image.stderr

@@ -26,7 +26,7 @@ from pslaunch.backends.local import NODE, LocalBackend
 from pslaunch.check.check import check
 from pslaunch.errors import HostError, ServiceError
 from pslaunch.node import codes
-from pslaunch.node.job import Limits, Node
+from pslaunch.node.job import Limits, Node, Plan
 from pslaunch.node.line.gate import Gate, Seals
 from pslaunch.node.loop import Loop
 from pslaunch.options.args import Split
@@ -63,7 +63,7 @@ def make_backend(reach: Reach | None) -> CarriedBackend:
     return CarriedBackend(reach.nodes if reach else ())
 
 
-def describe_start(_reach: Reach) -> dict[str, Any]:
+def describe_start(_reach: Reach, _plan: Plan) -> dict[str, Any]:
     return {"argv": ["carrier", "{keepers}"]}
 
 

@@ -151,6 +151,19 @@ def test_workspace_of_the_image_has_no_package(tmp_path: Path) -> None:
     assert not beginning.read(str(tmp_path)).packed
 
 
+def test_way_of_the_package_is_said(package: Path, tmp_path: Path) -> None:
+    plan, reach = make_plan(1, str(package)), REACH._replace(claims=(("home", "/home"), ("data", "/data")))
+    packed = pack_package(plan, tmp_path)
+    says = manifests.describe_package
+    assert says(plan, reach, packed).startswith("the package goes into a ConfigMap: ")
+    assert says(plan, reach, b"").startswith("the package goes over the line to pod 0")
+    (node,) = plan.nodes
+    places = {"/data/ws": "in the volume claim data", "/database": f"in the image {REACH.image}"}
+    for folder, place in places.items():
+        there = plan._replace(package=None, nodes=(node._replace(workspace=folder),))
+        assert says(there, reach, b"") == f"nothing is sent: {folder} is {place}"
+
+
 def test_equal_jobs_give_equal_text_in_order(package: Path, tmp_path: Path) -> None:
     plan = make_plan(2, str(package))
     one, two = (render(plan, FULL, tmp_path) for _ in range(2))

@@ -22,6 +22,7 @@ from pslaunch.options.options import get_options
 from pslaunch.options.refused import REFUSED
 from pslaunch.options.sources import gather
 from pslaunch.options.spec import JobSpec
+from pslaunch.plan import make_plan
 
 VERSION = "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n"
 
@@ -149,7 +150,7 @@ def test_folder_of_the_program_may_be_used_in_place(folder: Path) -> None:
     reach = make_reach(folder, "--log_dir=/data/logs")
     assert reach.in_place == Node(0, "", "").place_in(str(folder / "ws"), "/data/logs")
     assert reach.node.dispatched and not reach.in_place.dispatched
-    assert describe_start(reach)["in place"] == [
+    assert describe_start(reach, make_plan(make(folder), "j"))["in place"] == [
         f"{folder}/ws where all hosts see it", f"else it is sent to {reach.node.workspace}"
     ]  # fmt: skip
     assert from_data(json.loads(json.dumps(to_data(reach)))) == reach
