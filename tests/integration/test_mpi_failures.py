@@ -97,8 +97,8 @@ FAILURES: dict[str, tuple[Callable[[Hosts], None], list[str], int, str]] = {
         "no Python 3.9 or later on node2: .*--agent_python",
     ),
     "launcher blocked": (
-        lambda hosts: hosts[1].block_ports(24165, 25165), ["--port=2{major}164"], codes.PREFLIGHT,
-        "node2.*port 2[45]165 of .*Permission denied",  # of no other test, and of each version its own
+        lambda hosts: hosts[1].block_ports(9465, 9565), ["--port=9{major}64"], codes.PREFLIGHT,
+        "node2.*port 9[45]65 of .*Permission denied",  # of no other test, and of each version its own
     ),
     "mapping": (leave, ["--map-by", "nodx"], codes.USAGE, "'nodx'; did you mean node"),
     "option": (leave, ["--mpirun_args=--frobnicate"], codes.USAGE, "has no option --frobnicate"),
