@@ -14,18 +14,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))  # testbed
 
 from agents import MB, measure_memory
 from launch import time_command
+from over_ssh import Seen, write_files
 from testbed.kube import NAMESPACE, Cluster, why_not
-from testbed.kube.cluster import PYTHON
+from testbed.kube.cluster import BUILT, PYTHON
 from turns import Table, compute_ratio, find_beside_python, make_fresh_folder, make_user_environ, take_turns
 
 LINES, LINE_BYTES = 1_000_000, 40
+PACKAGE_MIB = 100
 LIMIT_BYTES = 1 << 20  # of an object
 NOTE = "import time; print('started', repr(time.time()), flush=True)"
 WAIT = f"{NOTE}; import signal; signal.pause()"
@@ -78,27 +81,33 @@ class Jobs:
         own = (f"--image={PYTHON}", f"--nodes={pods}", "--server_num=0", f"--worker_num={pods}")
         return [find_beside_python("pslaunch"), "k8s", "apply", *own, *options, "train.py"]
 
-    def make_bare_command(self, pods: int) -> list[str]:
-        """Return the command of a bare Job whose pods have the same image, rights and program."""
+    def make_bare_job(self, pods: int, *, writable: bool = False) -> dict[str, Any]:
+        """Return a bare Job whose pods have the same image, rights and program, and perhaps a /tmp."""
         container = {
             "name": "main", "image": PYTHON, "command": ["python3", "-c", self.program],
             "securityContext": {
                 "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
                 "readOnlyRootFilesystem": True,
             },
+            "volumeMounts": [{"name": "temporary", "mountPath": "/tmp"}] if writable else [],
         }  # fmt: skip
         pod = {
             "restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container],
             "securityContext": {
-                "runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"},
+                "runAsNonRoot": True, "runAsUser": 65532, "fsGroup": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"},
             },
+            "volumes": [{"name": "temporary", "emptyDir": {}}] if writable else [],
         }  # fmt: skip
         spec = {"completions": pods, "parallelism": pods, "completionMode": "Indexed", "backoffLimit": 0}
-        job = {
+        return {
             "metadata": {"name": f"bare-{os.getpid()}-{time.time_ns()}"},
             "spec": {**spec, "template": {"spec": pod}},
         }
-        return [sys.executable, "-c", BARE, json.dumps(job), NAMESPACE]
+
+    def make_bare_command(self, pods: int) -> list[str]:
+        """Return the command that runs a bare Job to its end."""
+        return [sys.executable, "-c", BARE, json.dumps(self.make_bare_job(pods)), NAMESPACE]
 
     def read(self, argv: Sequence[str]) -> Iterator[bytes]:
         """Run a command to its end; yield its lines. SystemExit with its words if it fails."""
@@ -185,6 +194,89 @@ def measure_output(environ: dict[str, str], turns: int) -> None:
     table.add_row("lines of the fetched log", f"{whole:,}")
 
 
+@contextmanager
+def start_bare_pods(jobs: Jobs, kubeconfig: Path, pods: int) -> Iterator[list[str]]:
+    """Yield the names of a bare Job's pods, which run and have a /tmp; delete the Job."""
+    from kubernetes import client, config, watch
+
+    config.load_kube_config(str(kubeconfig))
+    core, batch = client.CoreV1Api(), client.BatchV1Api()
+    job = jobs.make_bare_job(pods, writable=True)
+    name = job["metadata"]["name"]
+    label = {"label_selector": f"batch.kubernetes.io/job-name={name}"}
+    batch.create_namespaced_job(NAMESPACE, job)
+    try:
+        running: set[str] = set()
+        for event in watch.Watch().stream(core.list_namespaced_pod, NAMESPACE, **label):
+            if event["object"].status.phase == "Running":
+                running.add(event["object"].metadata.name)
+            if len(running) == pods:
+                break
+        yield sorted(running)
+    finally:
+        batch.delete_namespaced_job(name, NAMESPACE, propagation_policy="Foreground", grace_period_seconds=1)
+
+
+def time_tar(jobs: Jobs, kubeconfig: Path, pods: int) -> Callable[[], float]:
+    """Seconds of a tar stream to each of the pods over an exec, all at once."""
+
+    def take_turn() -> float:
+        kubectl = [str(BUILT / "kubectl"), f"--kubeconfig={kubeconfig}", f"--namespace={NAMESPACE}"]
+        pack = ["tar", "-c", "-C", str(jobs.folder), "files"]
+        with start_bare_pods(jobs, kubeconfig, pods) as names, ExitStack() as stack:
+            begin_s = time.perf_counter()
+            ends = []
+            for name in names:
+                unpack = [
+                    *kubectl,
+                    "exec",
+                    "-i",
+                    name,
+                    "--",
+                    "tar",
+                    "-x",
+                    "-m",
+                    "-C",
+                    "/tmp",
+                    "--no-same-permissions",
+                ]
+                one = stack.enter_context(subprocess.Popen(pack, stdout=subprocess.PIPE))
+                ends += [one, stack.enter_context(subprocess.Popen(unpack, stdin=one.stdout))]
+                assert one.stdout
+                one.stdout.close()
+            codes = [end.wait() for end in ends]
+            assert not any(codes), codes
+            return time.perf_counter() - begin_s
+
+    return take_turn
+
+
+def time_package(jobs: Jobs, pods: int) -> Callable[[], float]:
+    """Seconds from all nodes connected to all nodes ready, by the head's clock."""
+
+    def take_turn() -> float:
+        seen = Seen(time.time())
+        for line in jobs.read(jobs.make_command(pods, "--json")):
+            seen.events.append((time.time(), json.loads(line)))
+        return seen.measure_filling_s()
+
+    return take_turn
+
+
+def measure_package(environ: dict[str, str], kubeconfig: Path, turns: int) -> None:
+    table = Table(f"Package of {PACKAGE_MIB} MiB", beside="tar over an exec to each pod")
+    with make_fresh_folder() as folder:
+        write_files(folder / "files", PACKAGE_MIB, 1 << 20)
+        jobs, waiting = Jobs(environ, folder, NOTE), Jobs(environ, folder, WAIT)
+        (folder / "train.py").write_text(NOTE)
+        for pods in (2, 8):
+            times = take_turns(
+                {"ours": time_package(jobs, pods), "tar": time_tar(waiting, kubeconfig, pods)}, turns
+            )
+            ours, tar = (f"{statistics.median(times[name]):.2f} s" for name in ("ours", "tar"))
+            table.add_row(f"{pods} pods", ours, tar, compute_ratio(times["ours"], times["tar"]))
+
+
 def measure_render(environ: dict[str, str], turns: int) -> None:
     import yaml
 
@@ -266,7 +358,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", nargs="*", help="render, weight, start, output (default: all)")
+    parser.add_argument("part", nargs="*", help="render, weight, start, package, output (default: all)")
     parser.add_argument("--turns", type=int, default=5, help="of each contender (%(default)s)")
     chosen = parser.parse_args()
     with make_user_environ() as environ, make_cluster() as kubeconfig:
@@ -275,6 +367,7 @@ def main() -> None:
             "render": lambda: measure_render(environ, chosen.turns),
             "weight": lambda: measure_weight(environ, kubeconfig),
             "start": lambda: measure_start(environ, chosen.turns),
+            "package": lambda: measure_package(environ, kubeconfig, chosen.turns),
             "output": lambda: measure_output(environ, chosen.turns),
         }
         for name, measure in parts.items():

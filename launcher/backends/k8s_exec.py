@@ -20,7 +20,7 @@ from .k8s_errors import explain_answer, explain_connection
 
 CONTAINER: Final = "node"
 IN, OUT, SAID, STATUS = range(4)  # channels: the first byte of each message
-PIECE_BYTES: Final = 32 * 1024
+PIECE_BYTES: Final = 128 * 1024
 SAID_BYTES: Final = 2000
 LIMIT_S: Final = CONNECT_S + ANSWER_S  # for a connection
 END_S: Final = 2.0  # for the status of a program after its output
